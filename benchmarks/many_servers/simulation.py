@@ -135,7 +135,10 @@ def coordinate(spec: RunSpec, job: str, folder: Path, options: Sequence[str]) ->
     servers.write_text("\n".join(server.server_id for server in spec.cluster.servers), encoding="ascii")
     token = secrets.token_hex(16)
     with signals_held_back(), listen() as listener:
-        door = {env.TLAUNCH_COORDINATOR: f"127.0.0.1:{listener.getsockname()[1]}", env.TLAUNCH_COORDINATOR_TOKEN: token}
+        endpoint = {
+            env.TLAUNCH_COORDINATOR: f"127.0.0.1:{listener.getsockname()[1]}",
+            env.TLAUNCH_COORDINATOR_TOKEN: token,
+        }
         argv = (sys.executable, str(PROGRAMS / "simulated_agents.py"), "--servers", str(servers), *options)
         plan = Plan(
             listener=listener,
@@ -143,7 +146,7 @@ def coordinate(spec: RunSpec, job: str, folder: Path, options: Sequence[str]) ->
             shared_token="",
             silence_s=LOST_AFTER_S,
             join_timeout_s=JOIN_S,
-            engine=EngineCommand("simulated agents", argv, door, {}),
+            engine=EngineCommand("simulated agents", argv, endpoint, {}),
             brings_all=True,
             job=job,
             agreement={},

@@ -91,7 +91,7 @@ class FakeAgent:
         self.sent_bytes = self.received_bytes = 0
         self.begun = False
         self._attempt = 0
-        self.connection = socket.create_connection(simulation.door)
+        self.connection = socket.create_connection(simulation.endpoint)
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def hear(self) -> bool:
@@ -178,11 +178,11 @@ class FakeAgent:
         self._say(EvidenceReport(self._attempt, {"ranks": []}))
         return True
 
-    def _on_decided(self, _fields: dict[str, Any]) -> bool:
+    def _on_decision(self, _fields: dict[str, Any]) -> bool:
         self.end_ranks(-15)
         return True
 
-    _on_stop = _on_decided
+    _on_stop = _on_decision
 
     def _on_finish(self, fields: dict[str, Any]) -> bool:
         self._simulation.notes.arrive("finish")
@@ -196,7 +196,7 @@ class Simulation:
 
     def __init__(self, options: argparse.Namespace) -> None:
         host, _, port = os.environ["TLAUNCH_COORDINATOR"].split(",")[-1].rpartition(":")
-        self.door = (host, int(port))
+        self.endpoint = (host, int(port))
         self.token = os.environ["TLAUNCH_COORDINATOR_TOKEN"]
         self.servers: list[str] = options.servers.read_text(encoding="ascii").split()
         self.ranks: int = options.ranks

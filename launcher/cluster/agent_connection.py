@@ -25,7 +25,7 @@ from launcher.core.messages import (
 from launcher.core.records import Server
 from launcher.engines.host_match import ServerIndex
 
-STRANGER_S = 10.0  # who connects must say who he is within so long
+UNAUTHENTICATED_S = 10.0  # a connection that has not authenticated by then is closed
 BACKLOG = 4096
 MAX_ADDRESSES = 4  # of one server, that others try
 ANSWERS_KEPT = 32
@@ -68,6 +68,38 @@ class Clock:
         self._answers.append((round_trip_ns, ahead_ns))
 
 
+class PingHistory:
+    """The pings of a connection: when they were sent, which were answered, and what the answers say of the other clock."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.answered_ns: int | None = None  # of the monotonic clock: when the last ping that was answered was sent
+        self._unanswered: deque[int] = deque()  # when those since were sent
+        self._first_left = FIRST_ASKED
+
+    @property
+    def unanswered_ns(self) -> int | None:
+        """The time of the first ping that has no answer yet; None if all have one."""
+        return self._unanswered[0] if self._unanswered else None
+
+    def next_ping(self) -> Ping:
+        """Return a ping with the time by a clock that is never set, which the answer brings back."""
+        now_ns = time.monotonic_ns()
+        self._unanswered.append(now_ns)
+        return Ping(now_ns)
+
+    def take(self, pong: Pong) -> bool:
+        """Keep an answer. Return whether to ping again at once: of many at once the later answers would have to wait."""
+        now_ns = time.time_ns()  # first: held up between the two clocks, the answer counts as a slow one
+        self.clock.take(pong.here_ns, time.monotonic_ns() - pong.sent_ns, now_ns)
+        self.answered_ns = pong.sent_ns
+        while self._unanswered and self._unanswered[0] <= pong.sent_ns:
+            self._unanswered.popleft()
+        again = self._first_left > 0
+        self._first_left -= again
+        return again
+
+
 class AgentConnection:
     """One connection, from its first byte on. Nothing here waits or raises."""
 
@@ -83,10 +115,7 @@ class AgentConnection:
         self.ready: Ready | None = None
         self.over = False  # nothing of the present attempt is left there
         self.done = False  # it has said its last word
-        self.clock = Clock()
-        self.answered_ns: int | None = None  # of the monotonic clock: the last question that it answered was asked then
-        self._unanswered: deque[int] = deque()  # when it was asked since
-        self._to_ask = FIRST_ASKED
+        self.pings = PingHistory()
         self._mute: str | None = None  # why nothing can be sent any more; last words may have come
         self.lost: str | None = None  # why nothing more is heard of it
         self.send(Challenge(PROTOCOL, self.nonce))
@@ -122,15 +151,8 @@ class AgentConnection:
         self._noticed.add(self)
 
     def ask(self) -> None:
-        """Ask for an answer, with the time by a clock that is never set, which the answer brings back."""
-        now_ns = time.monotonic_ns()
-        self._unanswered.append(now_ns)
-        self.send(Ping(now_ns))
-
-    @property
-    def unanswered_ns(self) -> int | None:
-        """The time of the first question that it has not answered; None where it has answered all."""
-        return self._unanswered[0] if self._unanswered else None
+        """Send a ping, which the other end answers."""
+        self.send(self.pings.next_ping())
 
     def take(self) -> list[Message]:
         """Return what has come, but for answers to `ask`, which are kept here."""
@@ -138,7 +160,8 @@ class AgentConnection:
         try:
             for message in self.channel.receive():
                 if isinstance(message, Pong):
-                    self._take_pong(message)
+                    if self.pings.take(message):
+                        self.ask()
                 else:
                     taken.append(message)
             if self._mute is None:
@@ -148,17 +171,6 @@ class AgentConnection:
         if self._mute is not None:
             self.lose(self._mute)
         return taken
-
-    def _take_pong(self, pong: Pong) -> None:
-        """Keep the clock, and ask the first times one after the other: of many at once the later answers would have to wait."""
-        now_ns = time.time_ns()  # first: held up between the two clocks, the answer counts as a slow one
-        self.clock.take(pong.here_ns, time.monotonic_ns() - pong.sent_ns, now_ns)
-        self.answered_ns = pong.sent_ns
-        while self._unanswered and self._unanswered[0] <= pong.sent_ns:
-            self._unanswered.popleft()
-        if self._to_ask:
-            self._to_ask -= 1
-            self.ask()
 
     def close(self, patience_s: float = 0.0) -> None:
         """Wait at most `patience_s` seconds until the last message has been sent."""

@@ -44,7 +44,7 @@ class AgentSetup:
         return None if self.port is None else self.port.number
 
 
-def door_of(environment: Mapping[str, str]) -> Endpoint:
+def endpoint_of(environment: Mapping[str, str]) -> Endpoint:
     """Return the coordinator's endpoint for an engine's agent.
 
     Raises:
@@ -169,7 +169,7 @@ def _program_of(request: Request) -> Mapping[str, str]:
 
 
 def _note_not_begun(run_dir: RunDir, membership: Session, error: TlaunchError) -> None:
-    membership.forget_door(run_dir)
+    membership.forget_endpoint(run_dir)
     if run_dir.report.parent.is_dir():
         event_log = EventLog(run_dir.events, membership.welcome.server_index)
         event_log.record(NotBegun(error.message, error.hint))

@@ -23,23 +23,23 @@ class AskerEndpoint:
     key: str
 
 
-def write_endpoint(run_dir: RunDir, door: AskerEndpoint) -> None:
+def write_endpoint(run_dir: RunDir, endpoint: AskerEndpoint) -> None:
     """Without it, as on a full disk, a run goes on as well."""
-    fields = {"addresses": [list(address) for address in door.addresses], "key": door.key}
+    fields = {"addresses": [list(address) for address in endpoint.addresses], "key": endpoint.key}
     with suppress(OSError):
-        atomic.write_text(run_dir.door, json_text(fields), mode=0o600)
+        atomic.write_text(run_dir.endpoint, json_text(fields), mode=0o600)
 
 
-def read_door(run_dir: RunDir) -> AskerEndpoint | None:
+def read_endpoint(run_dir: RunDir) -> AskerEndpoint | None:
     """None for a run on one server, one that is over, and one of somebody else."""
     try:
-        fields: Any = json.loads(run_dir.door.read_text(encoding="utf-8"))
+        fields: Any = json.loads(run_dir.endpoint.read_text(encoding="utf-8"))
         addresses = tuple((str(host), int(port)) for host, port in fields["addresses"])
         return AskerEndpoint(addresses, str(fields["key"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def remove_door(run_dir: RunDir) -> None:
+def remove_endpoint(run_dir: RunDir) -> None:
     with suppress(OSError):
-        run_dir.door.unlink()
+        run_dir.endpoint.unlink()

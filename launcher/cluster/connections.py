@@ -1,4 +1,4 @@
-"""The coordinator's connections: who knocks, who speaks, who is asked whether he is there, and who has gone."""
+"""The coordinator's connections: new ones, messages, heartbeats and losses."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Connections:
         self._on_loss = on_loss
         self.next_beat = 0.0  # monotonic
 
-    def on_knock(self) -> None:
-        """Somebody waits at the door."""
-        for stranger in self._registration.accept():
-            self._hear(stranger)
+    def on_connect(self) -> None:
+        """Accept the connections that wait, and listen to them."""
+        for connection in self._registration.accept():
+            self._hear(connection)
 
     def beat(self) -> None:
         """Ask every server whether it is there, if that is due."""
@@ -58,8 +58,8 @@ class Connections:
     def look(self) -> None:
         """See to those who are lost, and to whom something has to be sent yet. A turn costs nothing for all others."""
         self._registration.stacks_relay.step()
-        for stranger in self._registration.dismiss():
-            self.forget(stranger)
+        for connection in self._registration.dismiss():
+            self.forget(connection)
         for peer in list(self._registration.noticed):
             if peer.is_mute and peer.lost is None:
                 self._on_words(peer)  # the last

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from launcher.cluster.agent_connection import AgentConnection, addresses_to_try
 from launcher.cluster.agent_starter import AgentStarter
-from launcher.cluster.asker_endpoint import remove_door
+from launcher.cluster.asker_endpoint import remove_endpoint
 from launcher.cluster.connections import BEATS, Connections
 from launcher.cluster.departure import Departure
 from launcher.cluster.plan import Plan
@@ -38,7 +38,7 @@ from launcher.core.events import AgentStarted, AttemptStarted, Awaiting, Cause, 
 from launcher.core.messages import (
     AttemptOver,
     Begin,
-    Decided,
+    Decision,
     Done,
     EventReport,
     EvidenceReport,
@@ -104,7 +104,7 @@ class Coordinator:
         """Coordinate until nothing of the run is left; its exit code. Blocks. Call once, in the main thread."""
         self._selector.register(self._signal_pipe, selectors.EVENT_READ, self._on_signals)
         self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
-        self._selector.register(self._plan.listener, selectors.EVENT_READ, self._connections.on_knock)
+        self._selector.register(self._plan.listener, selectors.EVENT_READ, self._connections.on_connect)
         head = identify(self._head.pid)
         self._recorder.record(AgentStarted(identity_of(os.getpid()), head, len(self._spec.ranks)))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the head forks with signals held back, and so would we
@@ -126,7 +126,7 @@ class Coordinator:
         gathering_due_s = self._starter.barrier.due if self._controller.phase is Phase.GATHERING else None
         leaving_due_s = None if self._departure is None else self._departure.due_s
         due_s = [self._connections.next_beat, self._controller.due_s, gathering_due_s, leaving_due_s]
-        if self._registration.strangers or self._recorder.event_log.backlog:
+        if self._registration.unauthenticated or self._recorder.event_log.backlog:
             due_s.append(time.monotonic() + 0.1)
         first_s = min(moment for moment in due_s if moment is not None)
         for key, _ in self._selector.select(max(0.0, first_s - time.monotonic())):
@@ -156,10 +156,10 @@ class Coordinator:
         assert index is not None, "it has been welcomed"
         match message:
             case EventReport(line=line):
-                for ended in self._recorder.take(line, peer.clock.ahead_ns, self._servers[index], index):
+                for ended in self._recorder.take(line, peer.pings.clock.ahead_ns, self._servers[index], index):
                     self._report(happened.RankEnded(ended.global_rank, ended.status))
             case EvidenceReport(attempt=attempt) if attempt == self._controller.attempt:
-                understood = self._evidence.take(index, message.evidence, peer.clock)
+                understood = self._evidence.take(index, message.evidence, peer.pings.clock)
                 self._report(happened.EvidenceReport(index, message.port, understood))
             case AttemptOver(attempt=attempt) if attempt != self._controller.attempt:
                 pass  # it is late
@@ -266,7 +266,7 @@ class Coordinator:
             case orders.EndRanks(cause=cause, verdict=verdict):
                 stop = Stop(cause, order.signal, order.server)
                 attempt = self._controller.attempt
-                decided = None if verdict is None else Decided(attempt, verdict, cause, order.restarts)
+                decided = None if verdict is None else Decision(attempt, verdict, cause, order.restarts)
                 self._connections.send_all(decided or stop)
             case orders.ForwardSignal(number=number):
                 self._connections.send_all(ForwardSignal(number))
@@ -323,7 +323,7 @@ class Coordinator:
         finish = self._controller.outcome.finish
         assert finish is not None, "it is over"
         remove_mark(self._recorder.run_dir, self._mark)
-        remove_door(self._recorder.run_dir)
+        remove_endpoint(self._recorder.run_dir)
         self._recorder.close(finish.cause, finish.exit_code)
         self._selector.close()
         self._signal_pipe.close()

@@ -21,40 +21,40 @@ MOST = 64  # servers that are asked
 _WAY_BACK = """
 import errno, os, select, socket, sys, time
 calls, why, ends = {}, {}, time.monotonic() + 3
-for door in sys.argv[1:]:
-    host, _, port = door.rpartition(":")
+for endpoint in sys.argv[1:]:
+    host, _, port = endpoint.rpartition(":")
     try:
         kind, _, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), 0, socket.SOCK_STREAM)[0]
         call = socket.socket(kind)
         call.setblocking(False)
         code = call.connect_ex(address)
         if code in (0, errno.EINPROGRESS):
-            calls[call] = door
+            calls[call] = endpoint
         else:  # no way there, which the socket itself would not tell again
-            why[door] = os.strerror(code)
+            why[endpoint] = os.strerror(code)
     except OSError as error:
-        why[door] = error.strerror
+        why[endpoint] = error.strerror
 while calls and time.monotonic() < ends:
     for call in select.select([], list(calls), [], max(0, ends - time.monotonic()))[1]:
-        code, door = call.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), calls.pop(call)
+        code, endpoint = call.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), calls.pop(call)
         if not code:
             sys.exit(0)
-        why[door] = os.strerror(code)
-why.update((door, "no answer") for door in calls.values())
-sys.exit("it does not reach this machine: " + ", ".join(f"{door}: {why[door]}" for door in sys.argv[1:]))
+        why[endpoint] = os.strerror(code)
+why.update((endpoint, "no answer") for endpoint in calls.values())
+sys.exit("it does not reach this machine: " + ", ".join(f"{endpoint}: {why[endpoint]}" for endpoint in sys.argv[1:]))
 """
 
 
 def unreachable(
-    shell: Sequence[str], server_ids: Sequence[str], environment: Mapping[str, str], doors: Sequence[str] = ()
+    shell: Sequence[str], server_ids: Sequence[str], environment: Mapping[str, str], endpoints: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return what the remote shell says of those `server_ids` that cannot be reached, or do not reach any of `doors` here.
+    """Return what the remote shell says of those `server_ids` that cannot be reached, or do not reach any of `endpoints` here.
 
     Blocks, for `LIMIT_S` seconds at most. `shell`: the remote shell with its options: `shell... HOST COMMAND` is what an
-    engine starts. `doors`: "HOST:PORT", of this machine. Nothing is asked of more than `MOST` servers.
+    engine starts. `endpoints`: "HOST:PORT", of this machine. Nothing is asked of more than `MOST` servers.
     """
     ends = time.monotonic() + LIMIT_S
-    command = shlex.join([sys.executable, "-c", _in_one_line(_WAY_BACK), *doors]) if doors else "true"
+    command = shlex.join([sys.executable, "-c", _in_one_line(_WAY_BACK), *endpoints]) if endpoints else "true"
     asked = {server_id: _ask(shell, server_id, command, environment) for server_id in server_ids[:MOST]}
     return {server_id: why for server_id, process in asked.items() if process and (why := _answer(process, ends))}
 

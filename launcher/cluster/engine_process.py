@@ -93,8 +93,8 @@ class EngineProcess:
         """
         if not self._command.shell:
             return {}
-        doors = [door for door in self._environment.get(env.TLAUNCH_COORDINATOR, "").split(",") if door]
-        return unreachable(self._command.shell, server_ids, self._environment, doors)
+        endpoints = [endpoint for endpoint in self._environment.get(env.TLAUNCH_COORDINATOR, "").split(",") if endpoint]
+        return unreachable(self._command.shell, server_ids, self._environment, endpoints)
 
     def forget_words(self) -> None:
         """Forget the output until now: it explains nothing that happens later."""

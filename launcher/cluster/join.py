@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from launcher import __version__
-from launcher.cluster.asker_endpoint import AskerEndpoint, remove_door, write_endpoint
+from launcher.cluster.asker_endpoint import AskerEndpoint, remove_endpoint, write_endpoint
 from launcher.cluster.shared_fs import sees_mark
 from launcher.core import atomic
 from launcher.core.channel import CLOSED, Channel, ChannelClosedError, Silence
@@ -91,10 +91,10 @@ class Session:
             write_endpoint(run_dir, AskerEndpoint((self.address,), self.welcome.key))
         return self._shares_files
 
-    def forget_door(self, run_dir: RunDir) -> None:
+    def forget_endpoint(self, run_dir: RunDir) -> None:
         """Remove what tells how to ask the coordinator, unless that is the coordinator's own."""
         if not self._shares_files:
-            remove_door(run_dir)
+            remove_endpoint(run_dir)
 
     def wait_for_start(
         self, master_port: int | None, tell: Callable[[Waiting], None], program: Mapping[str, str] | None = None
@@ -152,7 +152,11 @@ class Session:
 
 
 def join(
-    door: Endpoint, member: AgentInfo, until: float, tell: Callable[[str], None], whom: str = "the run's coordinator"
+    endpoint: Endpoint,
+    member: AgentInfo,
+    until: float,
+    tell: Callable[[str], None],
+    whom: str = "the run's coordinator",
 ) -> Session:
     """Be welcomed by the coordinator. Blocks, until `until` (monotonic) at most; `tell` hears once why it takes long.
 
@@ -164,8 +168,8 @@ def join(
     told = False
     while True:
         reasons = []
-        for address in door.addresses:
-            entered = _enter(address, door.token, member, until)
+        for address in endpoint.addresses:
+            entered = _enter(address, endpoint.token, member, until)
             if isinstance(entered, Session):
                 return entered
             reasons.append(f"{address[0]} port {address[1]}: {entered}")
@@ -269,7 +273,7 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
     except ChannelClosedError as error:
         if str(error) != CLOSED:
             raise
-        # A coordinator says nothing to a connection whose proof is wrong, so that a stranger learns nothing.
+        # A coordinator says nothing to a connection whose proof is wrong, so that an unauthenticated connection learns nothing.
         raise ChannelClosedError(
             "another tlaunch run, or this one with another token, listens there and closed the connection"
         ) from error

@@ -133,7 +133,7 @@ def fork_guard() -> int:
 # --- the agent's guard ---
 
 
-def open_door(place: Place, token: str) -> MpiProxies:
+def open_endpoint(place: Place, token: str) -> MpiProxies:
     """Open the socket at which the processes of this server are awaited.
 
     Raises:

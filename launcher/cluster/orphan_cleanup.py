@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
-from launcher.cluster.asker_endpoint import remove_door
+from launcher.cluster.asker_endpoint import remove_endpoint
 from launcher.cluster.shared_fs import remove_marks
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import AgentEnded, Cause, Event, Killing, Stopping, TimestampedEvent, from_line
@@ -81,7 +81,7 @@ class OrphanCleanup:
         recorder.write_report(Cause.AGENT_LOST, self._exit_code, self._attempts())
         if self._coordinates:
             remove_marks(self._run_dir)
-            remove_door(self._run_dir)
+            remove_endpoint(self._run_dir)
         ended = AgentEnded(Cause.AGENT_LOST, self._exit_code)
         self._record(ended)
         self._event_log.close()

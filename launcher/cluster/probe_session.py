@@ -128,7 +128,7 @@ class ProbeSession:
 
     def offsets_s(self) -> Mapping[int, float]:
         """Return how far the clock of each server is ahead of this machine's."""
-        clocks = {index: peer.clock for index, peer in self._registration.peers.items()}
+        clocks = {index: peer.pings.clock for index, peer in self._registration.peers.items()}
         return {index: clock.ahead_ns / 1e9 for index, clock in clocks.items() if clock.known}
 
     def step(self, until: float) -> None:
@@ -140,7 +140,7 @@ class ProbeSession:
                 peer.ask()
         poll = select.poll()
         poll.register(self._plan.listener, select.POLLIN)
-        for peer in (*self._registration.strangers, *self._registration.peers.values()):
+        for peer in (*self._registration.unauthenticated, *self._registration.peers.values()):
             poll.register(peer, select.POLLIN | (select.POLLOUT if peer.channel.wants_write else 0))
         poll.poll(max(0.0, min(STEP_S, until - now)) * 1000)
         for _ in self._registration.accept():
@@ -156,7 +156,7 @@ class ProbeSession:
 
     def close(self) -> None:
         """Close all connections, and end the engines. Blocks for a few seconds at most."""
-        for peer in (*self._registration.strangers, *self._registration.peers.values()):
+        for peer in (*self._registration.unauthenticated, *self._registration.peers.values()):
             peer.close(ENGINE_LAST_S)
         self._plan.listener.close()
         self._engines.close(PATIENCE_S if self._registration.peers else 0.0)
@@ -208,15 +208,15 @@ class ProbeSession:
         return True
 
     def _receive_joins(self) -> None:
-        for stranger in list(self._registration.strangers):
+        for connection in list(self._registration.unauthenticated):
             before = len(self._registration.peers)
-            self._registration.hear(stranger, joining=True)
+            self._registration.hear(connection, joining=True)
             if len(self._registration.peers) > before:
                 self._last_joined = time.monotonic()
         while self._registration.refused:
             self._note_refusal(*self._registration.refused.pop(0))
-        for stranger in self._registration.dismiss():
-            stranger.close()
+        for connection in self._registration.dismiss():
+            connection.close()
 
     def _note_refusal(self, hello: Hello, error: TlaunchError) -> None:
         """Note why a server was refused, unless it is one that was started twice by this session."""

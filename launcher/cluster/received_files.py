@@ -25,7 +25,7 @@ class ReceivedFiles:
             return False
         if not isinstance(message, FileChunk | FileSnapshot):
             return False
-        kept = self._receiver.take(peer.server_index, message, peer.clock.ahead_ns)
+        kept = self._receiver.take(peer.server_index, message, peer.pings.clock.ahead_ns)
         if kept is not None:
             peer.send(kept)
         return True

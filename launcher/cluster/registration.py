@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from launcher import __version__
-from launcher.cluster.agent_connection import STRANGER_S, AgentConnection, described, differences, server_of
+from launcher.cluster.agent_connection import UNAUTHENTICATED_S, AgentConnection, described, differences, server_of
 from launcher.cluster.plan import Plan
 from launcher.cluster.program_check import refusal
 from launcher.cluster.stacks_relay import StacksRelay
@@ -31,7 +31,7 @@ from launcher.core.records import Server
 from launcher.core.resources import fingerprint
 from launcher.engines.host_match import ServerIndex
 
-MAX_STRANGERS = 128  # who have not said who they are, beyond one for each server
+MAX_UNAUTHENTICATED = 128  # connections, beyond one for each server
 
 
 class DuplicateServerError(RefusedLayoutError):
@@ -53,7 +53,7 @@ class Registration:
         self._register = ServerIndex(servers, resolved)
         self.refusal: TlaunchError | None = None  # why nothing begins: for whoever comes after that
         self.noticed: set[AgentConnection] = set()  # who is lost, or has something that waits to be sent
-        self.strangers: list[AgentConnection] = []
+        self.unauthenticated: list[AgentConnection] = []
         self.peers: dict[
             int, AgentConnection
         ] = {}  # by server_index; those that are lost are taken out by who finds it out
@@ -95,37 +95,37 @@ class Registration:
         return {index for index, peer in self.peers.items() if peer.silent_s > limit_s}
 
     def accept(self) -> Iterator[AgentConnection]:
-        """Take in all who wait at the door."""
+        """Accept every connection that waits."""
         with suppress(OSError):  # nobody any more, or no descriptors left for now
             while True:
                 connection, _ = self._plan.listener.accept()
-                stranger = AgentConnection(connection, self.noticed)
-                self.strangers.append(stranger)
-                yield stranger
-        silent = [stranger for stranger in self.strangers if stranger.server_index is None]
-        for stranger in silent[: max(0, len(silent) - len(self._servers) - MAX_STRANGERS)]:
-            stranger.lose("too many strangers")  # the oldest: who belongs here says so at once
+                peer = AgentConnection(connection, self.noticed)
+                self.unauthenticated.append(peer)
+                yield peer
+        silent = [peer for peer in self.unauthenticated if peer.server_index is None]
+        for peer in silent[: max(0, len(silent) - len(self._servers) - MAX_UNAUTHENTICATED)]:
+            peer.lose("too many unauthenticated connections")  # the oldest: who belongs here says so at once
 
-    def hear(self, stranger: AgentConnection, *, joining: bool) -> TlaunchError | None:
+    def hear(self, peer: AgentConnection, *, joining: bool) -> TlaunchError | None:
         """Take the messages of an unauthenticated connection. Return an error if an agent with the run's token does not fit.
 
         `joining`: servers are awaited.
         """
-        for message in stranger.take():
-            if stranger.lost is not None and isinstance(message, Hello):
-                continue  # it has knocked again meanwhile, or will
-            if isinstance(message, AskStacks) and self.stacks_relay.begin(message, stranger, running=not joining):
+        for message in peer.take():
+            if peer.lost is not None and isinstance(message, Hello):
+                continue  # it has connected again meanwhile, or will
+            if isinstance(message, AskStacks) and self.stacks_relay.begin(message, peer, running=not joining):
                 continue
-            if isinstance(message, Freed) and self.unheard.hear(message, self._plan.token, stranger.nonce):
+            if isinstance(message, Freed) and self.unheard.hear(message, self._plan.token, peer.nonce):
                 continue
-            if not isinstance(message, Hello) or not self._is_one_of_us(message, stranger):
-                stranger.lose("a stranger")
+            if not isinstance(message, Hello) or not self._is_one_of_us(message, peer):
+                peer.lose("it did not authenticate")
                 continue
             try:
-                self._take_in(message, stranger, joining=joining)
+                self._take_in(message, peer, joining=joining)
             except TlaunchError as error:
-                stranger.send(Refused(error.message, error.hint, error.exit_code))
-                stranger.lose("refused")
+                peer.send(Refused(error.message, error.hint, error.exit_code))
+                peer.lose("refused")
                 self.refused.append((message, error))
                 return error
         return None
@@ -147,23 +147,23 @@ class Registration:
             self.unheard.note(lost.hello.nonce if lost.hello else "", longest_s(self._plan.silence_s, grace_s))
 
     def dismiss(self) -> Iterator[AgentConnection]:
-        """Strangers who are lost, or take too long, or have become peers: nobody listens to them here any more."""
+        """Yield unauthenticated connections that are lost or took too long, and stop listening to them."""
         now = time.monotonic()
-        unknown = [stranger for stranger in self.strangers if stranger.server_index is None]
-        self.strangers = [one for one in unknown if one.lost is None and now - one.since <= STRANGER_S]
-        staying = set(self.strangers)
-        yield from (stranger for stranger in unknown if stranger not in staying)
+        unknown = [peer for peer in self.unauthenticated if peer.server_index is None]
+        self.unauthenticated = [one for one in unknown if one.lost is None and now - one.since <= UNAUTHENTICATED_S]
+        staying = set(self.unauthenticated)
+        yield from (peer for peer in unknown if peer not in staying)
 
-    def _is_one_of_us(self, hello: Hello, stranger: AgentConnection) -> bool:
+    def _is_one_of_us(self, hello: Hello, peer: AgentConnection) -> bool:
         if hello.agreement is not None and self._plan.brings_all:
-            return False  # nobody is started by hand, and no secret keeps strangers out of that way in
-        return is_proof(hello.proof, self._token_of(hello), stranger.nonce, hello.nonce)
+            return False  # no agent is started by hand, and no secret protects that way in
+        return is_proof(hello.proof, self._token_of(hello), peer.nonce, hello.nonce)
 
     def _token_of(self, hello: Hello) -> str:
         """Return the token for an agent. One started by hand has a job of its own, and gets no more than the run's name."""
         return self._plan.token if hello.agreement is None else self._plan.shared_token
 
-    def _take_in(self, hello: Hello, stranger: AgentConnection, *, joining: bool) -> None:
+    def _take_in(self, hello: Hello, peer: AgentConnection, *, joining: bool) -> None:
         if self.refusal is not None:
             raise self.refusal
         _check_version(hello, self._code)
@@ -179,13 +179,13 @@ class Registration:
                 f"{described(hello)} comes too late: run {self._run_name} goes on already without server {server_id}",
                 hint="wait until it is over, then start the command on every server",
             )
-        stranger.hello, stranger.server_index = hello, index
-        stranger.channel.longest_line_bytes = MAX_LINE_BYTES
-        self.peers[index] = stranger
-        proof = proof_of(self._token_of(hello), hello.nonce, stranger.nonce)
+        peer.hello, peer.server_index = hello, index
+        peer.channel.longest_line_bytes = MAX_LINE_BYTES
+        self.peers[index] = peer
+        proof = proof_of(self._token_of(hello), hello.nonce, peer.nonce)
         job = None if hello.agreement is not None else self._plan.job
-        stranger.send(Welcome(proof, index, self._run_name, self._plan.silence_s, job, self._mark, self._plan.key))
-        stranger.ask()
+        peer.send(Welcome(proof, index, self._run_name, self._plan.silence_s, job, self._mark, self._plan.key))
+        peer.ask()
 
 
 def refusal_of(refused: Refused, server_id: str) -> TlaunchError:

@@ -91,8 +91,8 @@ class ServerEvidence:
         self.lose(
             server_index,
             why,
-            since_ns=by_wall_clock(peer.answered_ns),
-            probably_ns=by_wall_clock(peer.unanswered_ns) if silent else now_ns,
+            since_ns=by_wall_clock(peer.pings.answered_ns),
+            probably_ns=by_wall_clock(peer.pings.unanswered_ns) if silent else now_ns,
             failed=failed,
             alone=silent and alone,
         )

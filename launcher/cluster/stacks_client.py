@@ -1,4 +1,4 @@
-"""Ask a running run's coordinator for stacks, from any of its servers, by the address and key in `door.json`."""
+"""Ask a running run's coordinator for stacks, from any of its servers, by the address and key in `endpoint.json`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CoordinatorUnreachableError(TlaunchError):
 
 
 def ask_stacks(
-    door: AskerEndpoint, ranks: tuple[tuple[int, int], ...] | None
+    endpoint: AskerEndpoint, ranks: tuple[tuple[int, int], ...] | None
 ) -> tuple[Sequence[Part], Mapping[str, str]]:
     """Return what every server reports of its ranks, and by its id why a server does not.
 
@@ -36,10 +36,10 @@ def ask_stacks(
         CoordinatorUnreachableError: it cannot be reached, or does not answer.
     """
     reasons = []
-    for host, port in door.addresses:
+    for host, port in endpoint.addresses:
         try:
             with closing(Channel(socket.create_connection((host, port), timeout=CONNECT_S))) as channel:
-                answer = _ask(channel, door.key, ranks)
+                answer = _ask(channel, endpoint.key, ranks)
             return tuple(map(part_from, answer.content)), answer.silent
         except (OSError, UnicodeError, ValueError, ChannelClosedError) as error:  # noqa: PERF203 - few addresses; a timeout is an OSError
             reasons.append(f"{host} port {port}: {getattr(error, 'strerror', None) or str(error) or 'no answer'}")

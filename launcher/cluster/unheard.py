@@ -5,7 +5,7 @@ a machine that translates addresses, resets connections of two that live.
 
 An agent that loses its coordinator ends its ranks by itself: it notices within the time after which anybody is lost
 (--lost-after), and then its ranks have their grace. So after both, and some more, none of them lives, whatever the
-network does. If it can before, the agent knocks once more when nothing of its ranks is left, and says so, or the
+network does. If it can before, the agent connects once more when nothing of its ranks is left, and says so, or the
 process that attended it, where the agent itself was killed; then nobody need wait any longer. That is proved by the
 run's token, and names the one agent that is meant.
 """

@@ -1,36 +1,37 @@
 """The messages between the coordinator of a run over several servers and the agent of each server, one JSON line each.
 
-    agent                                coordinator
-    Hello            ──────────────────>              who I am; proves that it knows the run's token
-                     <──────────────────  Welcome     which server that is, and what to do there; or Refused
-    Ready            ──────────────────>              everything is in place here; or Refused
-                     <──────────────────  Begin       every server is ready: start the ranks of attempt 0
-    EventReport ...         ──────────────────>              events, as they are written to the server's own events.jsonl
-    EvidenceReport        ──────────────────>              a rank failed or hangs here, and this is what is known of all ranks
-                     <──────────────────  EvidenceRequest     ... to all other servers, which answer with their EvidenceReport
-                     <──────────────────  Decided     who is to blame; ranks are ended, and perhaps started again
-                     <──────────────────  ProbeRequest       before that, where no rank failed by itself: which servers reach which?
-    ProbeResult          ──────────────────>              whom this one does not reach
-    AttemptOver      ──────────────────>              nothing of the ranks is left here
-                     <──────────────────  Begin       the next attempt, once that holds for every server; or Finish
-    Done             ──────────────────>              and the connection is closed
+    agent                                  coordinator
+    Hello            ───────────>                   the agent's host; proves that it knows the run's token
+                     <───────────  Welcome          which server it is, and what to start there; or Refused
+    Ready            ───────────>                   everything is in place on this server; or Refused
+                     <───────────  Begin            all servers are ready: start the ranks of attempt 0
+    EventReport ...  ───────────>                   events, as they are written to the server's own events.jsonl
+    EvidenceReport   ───────────>                   a rank failed or hangs here, with what is known of all ranks
+                     <───────────  EvidenceRequest  ... to all other servers, which answer with their EvidenceReport
+                     <───────────  ProbeRequest     if no rank failed by itself: which servers reach which?
+    ProbeResult      ───────────>                   the servers that this one does not reach
+                     <───────────  Decision         the root cause; ranks are ended, and perhaps started again
+    AttemptOver      ───────────>                   no process of the ranks is left on this server
+                     <───────────  Begin            the next attempt, once all servers have sent AttemptOver; or Finish
+    Done             ───────────>                   the agent closes the connection
 
-An agent that does not see the coordinator's run directory sends what ranks write there, and waits for each answer:
-    FileChunk, FileSnapshot     ──────────────────>              of a file that grows, of one that is rewritten
-                     <──────────────────  ChunkAck        so much of it is there now
+An agent that does not see the coordinator's run directory sends it what ranks write, and waits for each answer:
+    FileChunk        ───────────>                   new bytes of a file that grows
+    FileSnapshot     ───────────>                   a file that is rewritten as a whole
+                     <───────────  ChunkAck         how much of it has been written
 
-An agent that has lost the coordinator knocks once more when its ranks have ended, with `Freed` as its only word.
+An agent that has lost the coordinator connects once more when its ranks have ended, and sends only `Freed`.
 
-At any time the coordinator asks `Ping`, and what answers with `Pong` is there; it may order `Stop` and `ForwardSignal`, and an
-agent whose launcher got a signal for all tells `SignalWanted`; one that has lost its launcher is `GivingUp`.
+The coordinator sends `Ping` at intervals, which the agent answers with `Pong`, and may send `Stop` and `ForwardSignal`. An agent
+whose launcher got a signal for all servers sends `SignalWanted`; one that has lost its launcher sends `GivingUp`.
 
-Somebody with the key of a run that goes on (launcher/cluster/stacks_client.py) may ask where its ranks are:
-    asker                                coordinator                               agents
-    AskStacks        ──────────────────>              TakeStacks  ──────────────>
-                     <──────────────────  AllStacks                <──────────────  Stacks
+A client that has the key of an active run (launcher/cluster/stacks_client.py) may ask for the stacks of its ranks:
+    client                         coordinator                    agents
+    AskStacks        ───────────>               TakeStacks ───────────>
+                     <───────────  AllStacks               <───────────  Stacks
 
-An agent that is welcomed to an examination says nothing of all that: it gets `ProbeQuestion`, again and again, and tells `ProbeAnswer`,
-until `Finish`.
+An agent that takes part in an examination by the doctor gets `ProbeQuestion` messages instead, answers each with `ProbeAnswer`, and
+ends at `Finish`.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ class ProbeResult:
 
 
 @frozen
-class Decided:
+class Decision:
     attempt: int
     verdict: Verdict
     cause: Cause
@@ -310,14 +311,14 @@ class Done:
 
 
 Message = (
-    Challenge | Hello | Welcome | Refused | Ready | Waiting | Begin | EventReport | EvidenceRequest | EvidenceReport | Decided | AttemptOver
+    Challenge | Hello | Welcome | Refused | Ready | Waiting | Begin | EventReport | EvidenceRequest | EvidenceReport | Decision | AttemptOver
     | Stop | ForwardSignal | SignalWanted | GivingUp | Ping | Pong | ProbeQuestion | ProbeAnswer | Finish | Done | FileChunk | FileSnapshot | ChunkAck
     | ProbeRequest | ProbeResult | AskStacks | TakeStacks | Stacks | AllStacks | Freed
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        Challenge, Hello, Welcome, Refused, Ready, Waiting, Begin, EventReport, EvidenceRequest, EvidenceReport, Decided, AttemptOver, Stop,
+        Challenge, Hello, Welcome, Refused, Ready, Waiting, Begin, EventReport, EvidenceRequest, EvidenceReport, Decision, AttemptOver, Stop,
         ForwardSignal, SignalWanted, GivingUp, Ping, Pong, ProbeQuestion, ProbeAnswer, Finish, Done, FileChunk, FileSnapshot, ChunkAck,
         ProbeRequest, ProbeResult, AskStacks, TakeStacks, Stacks, AllStacks, Freed,
     )

@@ -92,4 +92,4 @@ class LinkServices:
             self._upload.close()
             self._upload = None
             with suppress(OSError):  # whoever looks here finds nobody to ask any more
-                self._run_dir.door.unlink()
+                self._run_dir.endpoint.unlink()

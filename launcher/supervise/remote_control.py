@@ -19,7 +19,7 @@ from launcher.core.events import Cause, Continued, Forwarded, Judged, Paused, St
 from launcher.core.messages import (
     AttemptOver,
     Begin,
-    Decided,
+    Decision,
     EvidenceReport,
     EvidenceRequest,
     Finish,
@@ -90,7 +90,7 @@ class RemoteControl:
                 self._collect()
             case ProbeRequest() if self.soundings is not None:
                 self.soundings.begin(message.number, message.targets, message.timeout_s)
-            case Decided(attempt=attempt) if attempt == self._attempts.number:
+            case Decision(attempt=attempt) if attempt == self._attempts.number:
                 self._end_soundings()
                 self._end_decided(message)
             case Begin(attempt=attempt, master_port=port) if self._waits and attempt == self._attempts.number + 1:
@@ -192,7 +192,7 @@ class RemoteControl:
 
     # --- the end of an attempt ---
 
-    def _end_decided(self, decided: Decided) -> None:
+    def _end_decided(self, decided: Decision) -> None:
         """End the ranks, also where no evidence was asked for yet; they may all have ended well before others failed."""
         if self._waits and self._attempts.over[-1].cause is not Cause.FINISHED:
             return
@@ -218,7 +218,7 @@ class RemoteControl:
             verdict = self._judged_alone()
             if stop.cause is not Cause.COORDINATOR_LOST or verdict.confidence is not Confidence.UNSURE:
                 cause = self._attempts.monitor.failure_cause
-                self._end_decided(Decided(self._attempts.number, verdict, cause, restarts=False))
+                self._end_decided(Decision(self._attempts.number, verdict, cause, restarts=False))
                 return
         self._record_stopping(stop.cause, stop.signal, stop.server)
         self._attempts.carry_out(EndRanks(stop.cause, signal=stop.signal, server=stop.server))

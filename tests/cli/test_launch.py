@@ -139,7 +139,7 @@ def lives(pid):
     return False
 
 
-def test_the_door_is_cheap_until_it_is_used():
+def test_the_endpoint_is_cheap_until_it_is_used():
     """Every rank imports the package."""
     code = "import sys, launcher; print([name for name in sys.modules if name.startswith('launcher.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -190,7 +190,7 @@ def test_where_the_coordinator_cannot_be_asked_this_server_s_ranks_are_shown(lau
     """With the reason why there are no others, and an exit code that tells of it."""
     run.begin(2)
     run.start(0, "lock")
-    run.dir.door.write_text('{"addresses": [["127.0.0.1", 1]], "key": "k"}')
+    run.dir.endpoint.write_text('{"addresses": [["127.0.0.1", 1]], "key": "k"}')
 
     def shown():
         done = launcher.call("stacks", "--json")
@@ -207,6 +207,6 @@ def test_where_the_coordinator_cannot_be_asked_this_server_s_ranks_are_shown(lau
 def test_where_nobody_can_be_asked_at_all_the_reason_is_told(launcher, run, snapshot):
     """As on a machine without ranks, from which the coordinator cannot be reached."""
     run.begin(2)
-    run.dir.door.write_text('{"addresses": [["127.0.0.1", 1]], "key": "k"}')
+    run.dir.endpoint.write_text('{"addresses": [["127.0.0.1", 1]], "key": "k"}')
     done = launcher.call("stacks")
     assert launcher.transcript(done) == snapshot

@@ -1,4 +1,4 @@
-"""A registration at a real door, and those who knock there."""
+"""A registration at a real endpoint, and those who knock there."""
 
 import select
 import socket
@@ -21,7 +21,7 @@ SERVERS = (Server("10.0.0.1", (Device(0, 0),)), Server("h2", (Device(0, 1),)))
 
 
 class House:
-    """What a coordinator does at its door, until `until` is true."""
+    """What a coordinator does at its endpoint, until `until` is true."""
 
     def __init__(
         self, *, token="token", shared_token="shared", agreement=(), resolved=(), joining=True, silence_s=20.0, port=0,
@@ -50,7 +50,7 @@ class House:
         while not (found := until()):
             assert time.monotonic() < deadline, (self.errors, self.told)
             select.select(
-                [self.listener, *self.registration.strangers, *self.registration.peers.values()], [], [], 0.02
+                [self.listener, *self.registration.unauthenticated, *self.registration.peers.values()], [], [], 0.02
             )
             self._step()
         return found
@@ -58,7 +58,7 @@ class House:
     def _step(self):
         list(self.registration.accept())
         self.registration.stacks_relay.step()
-        for stranger in self.registration.strangers:
+        for stranger in self.registration.unauthenticated:
             self._note(self.registration.hear(stranger, joining=self.joining))
         for stranger in self.registration.dismiss():
             stranger.close(1.0)
@@ -74,7 +74,7 @@ class House:
             self.errors.append(error)
 
     def close(self):
-        for peer in (*self.registration.strangers, *self.registration.peers.values()):
+        for peer in (*self.registration.unauthenticated, *self.registration.peers.values()):
             peer.close()
         self.listener.close()
 
@@ -105,8 +105,8 @@ class Knocks:
         """A future of the membership."""
         who = AgentInfo(**{"host": "h1", "addresses": ("10.0.0.1", "127.0.0.1"), **member})
         token = token or ("token" if who.agreement is None else "shared")
-        door = Endpoint(tuple(("127.0.0.1", port) for port in ports or [house.port]), token)
-        self._members.append(self._pool.submit(join, door, who, time.monotonic() + patience_s, lambda _why: None))
+        endpoint = Endpoint(tuple(("127.0.0.1", port) for port in ports or [house.port]), token)
+        self._members.append(self._pool.submit(join, endpoint, who, time.monotonic() + patience_s, lambda _why: None))
         return self._members[-1]
 
     def wait(self, membership, master_port=None, tell=lambda _waiting: None, program=None):
@@ -120,7 +120,7 @@ class Knocks:
     def say(self, house, make):
         """Send what `make` makes of the challenge's nonce, as one who knows the protocol; the channel."""
         channel = Channel(self.connect(house))
-        house.attend(lambda: house.registration.strangers)
+        house.attend(lambda: house.registration.unauthenticated)
         (challenge,) = first(channel, 1)
         assert isinstance(challenge, Challenge)
         channel._connection.sendall(to_line(make(challenge.nonce)))

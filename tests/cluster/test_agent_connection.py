@@ -87,15 +87,15 @@ def test_a_coordinator_that_is_held_up_does_not_take_a_clock_for_another(monkeyp
         select.select([peer], [], [], PATIENCE_S)
         peer.take()
         peer.close()
-    assert peer.clock.known
-    assert abs(peer.clock.ahead_ns) <= peer.clock.error_ns
+    assert peer.pings.clock.known
+    assert abs(peer.pings.clock.ahead_ns) <= peer.pings.clock.error_ns
 
 
 def test_when_a_server_was_there_is_known_by_what_it_has_answered():
     """By the time of the question, however late the answer was read; and since when it owes one."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as theirs:
         peer, agent = AgentConnection(server.accept()[0]), Channel(theirs)
-        assert (peer.answered_ns, peer.unanswered_ns) == (None, None)
+        assert (peer.pings.answered_ns, peer.pings.unanswered_ns) == (None, None)
         peer.ask()
         peer.ask()
         words = agent.wait_for(time.monotonic() + PATIENCE_S)
@@ -103,7 +103,7 @@ def test_when_a_server_was_there_is_known_by_what_it_has_answered():
         agent.send(Pong(asked[0].sent_ns, 1))
         select.select([peer], [], [], PATIENCE_S)
         peer.take()
-        assert (peer.answered_ns, peer.unanswered_ns) == (asked[0].sent_ns, asked[1].sent_ns)
+        assert (peer.pings.answered_ns, peer.pings.unanswered_ns) == (asked[0].sent_ns, asked[1].sent_ns)
         peer.close()
 
 
@@ -174,7 +174,7 @@ def test_digests_of_what_differs_are_never_shown():
     assert error.message.endswith("another set of --env variables: A there, none on the first server")
 
 
-def test_a_door_is_open_to_both_families():
+def test_a_endpoint_is_open_to_both_families():
     """And no second run can listen at the same port."""
     with listen() as listener:
         port = listener.getsockname()[1]

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from launcher.cluster.agent_setup import AgentSetup, awaited_begin
-from launcher.cluster.asker_endpoint import AskerEndpoint, read_door, write_endpoint
+from launcher.cluster.asker_endpoint import AskerEndpoint, read_endpoint, write_endpoint
 from launcher.cluster.join import Session
 from launcher.core.channel import Channel
 from launcher.core.errors import TlaunchError
@@ -47,8 +47,8 @@ def test_the_way_to_a_coordinator_that_starts_nothing_is_removed(spec, connected
         (run_dir.root / "a-mark").touch()
         write_endpoint(run_dir, AskerEndpoint((("10.0.0.1", 1),), "the key"))
     assert membership.compare_files(run_dir) is is_shared
-    assert read_door(run_dir) is not None
+    assert read_endpoint(run_dir) is not None
     coordinator.send(Refused("another server lacks the program"))
     with pytest.raises(TlaunchError, match="lacks the program"):
         awaited_begin(AgentSetup(spec, 1, None, {}), membership, lambda _waiting: None)
-    assert (read_door(run_dir) is not None) is is_shared
+    assert (read_endpoint(run_dir) is not None) is is_shared

@@ -8,8 +8,8 @@ from launcher.cluster import diagnosis
 from launcher.cluster.diagnosis import unreachable
 
 
-def asked(script, *server_ids, doors=()):
-    return unreachable(tuple(shlex.split(f"sh -c {shlex.quote(script)}")), server_ids, dict(os.environ), doors)
+def asked(script, *server_ids, endpoints=()):
+    return unreachable(tuple(shlex.split(f"sh -c {shlex.quote(script)}")), server_ids, dict(os.environ), endpoints)
 
 
 def test_what_the_remote_shell_says_last_is_the_reason(monkeypatch):
@@ -25,15 +25,15 @@ def test_a_server_that_is_reached_and_does_not_reach_this_machine_is_told(monkey
         refusing = f"127.0.0.1:{closed.getsockname()[1]}"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listening = f"127.0.0.1:{listener.getsockname()[1]}"
-        assert asked('eval "$1"', "h1", doors=[refusing, listening]) == {}
+        assert asked('eval "$1"', "h1", endpoints=[refusing, listening]) == {}
     told = f"it does not reach this machine: {refusing}: Connection refused"
-    assert asked('eval "$1"', "h1", doors=[refusing]) == {"h1": told}
+    assert asked('eval "$1"', "h1", endpoints=[refusing]) == {"h1": told}
 
 
 def test_an_address_to_which_there_is_no_way_is_not_taken_for_one_that_is_reached(monkeypatch):
     """The system says so at once, where other failures come later."""
     monkeypatch.setattr(diagnosis, "LIMIT_S", 60.0)
-    told = asked('eval "$1"', "h1", doors=["255.255.255.255:1"])
+    told = asked('eval "$1"', "h1", endpoints=["255.255.255.255:1"])
     assert told == {"h1": "it does not reach this machine: 255.255.255.255:1: Network is unreachable"}
 
 

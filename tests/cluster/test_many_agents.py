@@ -57,14 +57,14 @@ def coordinate(tmp_path, monkeypatch):
         listed.write_text("\n".join(server.server_id for server in spec.cluster.servers))
         argv = (sys.executable, str(SIMULATION), "--servers", str(listed), "--ranks", str(RANKS), "--notes", str(notes))
         with signals_held_back(), listen() as listener:
-            door = {
+            endpoint = {
                 env.TLAUNCH_COORDINATOR: f"127.0.0.1:{listener.getsockname()[1]}",
                 env.TLAUNCH_COORDINATOR_TOKEN: TOKEN,
                 "PYTHONPATH": os.pathsep.join(sys.path),
             }
             plan = Plan(
                 listener=listener, token=TOKEN, shared_token="", silence_s=30.0, join_timeout_s=join_timeout_s,
-                engine=EngineCommand("simulated agents", (*argv, *options), door, {}), brings_all=True, job="a job", agreement={},
+                engine=EngineCommand("simulated agents", (*argv, *options), endpoint, {}), brings_all=True, job="a job", agreement={},
             )  # fmt: skip
             child = start_child(lambda head: Coordinator(spec, plan, head).run(), RunDir(spec.run_dir))
         events = []

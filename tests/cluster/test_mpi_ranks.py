@@ -7,7 +7,7 @@ from launcher.cluster.mpi_ranks import (
     check_server,
     gather,
     members_text,
-    open_door,
+    open_endpoint,
     place_of,
     stretches_of,
 )
@@ -80,11 +80,11 @@ def test_ranks_belong_where_the_table_has_them():
 def test_processes_that_do_not_come_are_named(tmp_path):
     """After a while; and there is one agent for a run and a server."""
     place = Place(0, 0, frozenset({0, 1, 2, 7}))
-    members = open_door(place, str(tmp_path))
+    members = open_endpoint(place, str(tmp_path))
     try:
         with pytest.raises(TlaunchError, match="ranks 0-2,7 did not come"):
             gather(members, patience_s=0.01)
         with pytest.raises(TlaunchError, match="another agent of this run"):
-            open_door(place, str(tmp_path))
+            open_endpoint(place, str(tmp_path))
     finally:
         members.close()

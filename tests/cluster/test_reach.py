@@ -44,8 +44,8 @@ def _check(monkeypatch):
         agents.update(
             {index: Agent(deaf=index in deaf, ports=(ports or {}).get(index, ())) for index in range(len(server_ids))}
         )
-        doors = {index: 1 if refuses else agent.soundings.port for index, agent in agents.items()}
-        begun = ReachCheck(doors, first_server=0, master_port=master_port)
+        endpoints = {index: 1 if refuses else agent.soundings.port for index, agent in agents.items()}
+        begun = ReachCheck(endpoints, first_server=0, master_port=master_port)
         orders = begun.begin(time.monotonic())
         ends = time.monotonic() + PATIENCE_S
         while not begun.over:
@@ -75,9 +75,9 @@ def test_servers_that_reach_each_other_are_asked_once(check):
 def test_servers_of_which_neither_reaches_the_other_are_apart(check):
     """With the ports that were tried, and what came of it."""
     apart, agents = check(NOWHERE, NOWHERE)
-    doors = tuple(agent.soundings.port for agent in agents.values())
+    endpoints = tuple(agent.soundings.port for agent in agents.values())
     [found] = apart
-    assert (found.pair, found.ports) == ((0, 1), doors)
+    assert (found.pair, found.ports) == ((0, 1), endpoints)
     assert found.why
 
 

@@ -1,4 +1,4 @@
-"""Who comes into a run over several servers, and who does not: real connections, both sides of the door."""
+"""Who comes into a run over several servers, and who does not: real connections, both sides of the endpoint."""
 
 import platform
 import socket
@@ -10,7 +10,7 @@ import pytest
 
 import launcher.cluster.join as join_module
 from launcher import __version__
-from launcher.cluster.agent_connection import STRANGER_S, listen
+from launcher.cluster.agent_connection import UNAUTHENTICATED_S, listen
 from launcher.cluster.join import AgentInfo, Endpoint, join
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError
@@ -34,7 +34,7 @@ PATIENCE_S = 60
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
-    """With whoever is held up on the other side of the door."""
+    """With whoever is held up on the other side of the endpoint."""
     monkeypatch.setattr(join_module, "CONNECT_S", PATIENCE_S)
 
 
@@ -88,8 +88,8 @@ def test_the_clock_of_a_newcomer_is_known_before_it_is_ready(house, knocks):
     """It answers while it waits for the start."""
     opened = house()
     start = knocks.wait(come(opened, knocks))
-    opened.attend(lambda: opened.registration.peers[0].clock.known)
-    assert abs(opened.registration.peers[0].clock.ahead_ns) <= opened.registration.peers[0].clock.error_ns
+    opened.attend(lambda: opened.registration.peers[0].pings.clock.known)
+    assert abs(opened.registration.peers[0].pings.clock.ahead_ns) <= opened.registration.peers[0].pings.clock.error_ns
     opened.registration.peers[0].send(Begin(0, 1))
     start.result(PATIENCE_S)
 
@@ -140,7 +140,7 @@ def test_who_talks_nonsense_is_let_go(house, knocks, words):
     """Be it a browser, a scanner, a flood, or somebody who leaves at once."""
     opened = house()
     connection = knocks.connect(opened)
-    opened.attend(lambda: opened.registration.strangers)
+    opened.attend(lambda: opened.registration.unauthenticated)
     connection.setblocking(False)
     connection.send(words) if words else connection.shutdown(socket.SHUT_WR)
     rest = memoryview(words)[1:]
@@ -159,12 +159,12 @@ def test_who_talks_nonsense_is_let_go(house, knocks, words):
     if len(words) > 100:
         opened.attend(lambda: pushed() and opened.dismissed)
     opened.attend(lambda: opened.dismissed)
-    assert (opened.errors, opened.registration.strangers) == ([], [])
+    assert (opened.errors, opened.registration.unauthenticated) == ([], [])
 
 
 @pytest.mark.parametrize("nonce", ["\ud800", "", "é\0"], ids=repr)
 def test_an_odd_nonce_is_no_way_in(house, knocks, nonce):
-    """Nor a way to break the door."""
+    """Nor a way to break the endpoint."""
     opened = house()
     knocks.say(opened, lambda drawn: greeting(drawn, token="guess", nonce=nonce))
     opened.attend(lambda: opened.dismissed)
@@ -175,9 +175,9 @@ def test_who_says_nothing_is_let_go(house, knocks):
     """After ten seconds."""
     opened = house()
     knocks.connect(opened)
-    (stranger,) = opened.attend(lambda: list(opened.registration.strangers))
+    (stranger,) = opened.attend(lambda: list(opened.registration.unauthenticated))
     assert list(opened.registration.dismiss()) == []
-    stranger.since -= STRANGER_S
+    stranger.since -= UNAUTHENTICATED_S
     opened.attend(lambda: opened.dismissed)
 
 
@@ -323,10 +323,10 @@ def test_what_is_no_coordinator_of_this_version_is_not_joined(first):
     """Another protocol is refused at once, with a hint; anything else is no coordinator at all."""
     with listen() as listener:
         listener.setblocking(True)
-        door = Endpoint((("127.0.0.1", listener.getsockname()[1]),), "")
+        endpoint = Endpoint((("127.0.0.1", listener.getsockname()[1]),), "")
         backlog = answering(listener, lambda channel: channel.send(first))
         with pytest.raises(TlaunchError) as caught:
-            join(door, AgentInfo("h1", ()), 0.0, lambda _why: None)
+            join(endpoint, AgentInfo("h1", ()), 0.0, lambda _why: None)
         backlog()
     another = isinstance(first, Challenge)
     assert ("another version of tlaunch" in caught.value.message) == another
@@ -374,8 +374,8 @@ def test_agents_of_other_machines_are_told_from_those_of_this_one(house, knocks)
     assert not opened.registration.hears_others(20.0)
     (peer,) = opened.registration.peers.values()
     with socket.create_connection(("127.0.0.1", opened.port), source_address=("127.0.0.2", 0)) as connection:
-        opened.attend(lambda: opened.registration.strangers)
-        peer.channel, own = opened.registration.strangers[0].channel, peer.channel
+        opened.attend(lambda: opened.registration.unauthenticated)
+        peer.channel, own = opened.registration.unauthenticated[0].channel, peer.channel
         assert connection.getsockname()[0] == peer.channel.peer
         assert opened.registration.hears_others(20.0)
         peer.channel.heard_at -= 11.0

@@ -221,7 +221,8 @@ def test_when_a_server_was_lost_is_kept_by_the_wall_clock(evidence, silent_s):
     """It was there when it was asked what it has answered; where it fell silent, that was about when it owed an answer."""
     now_s = time.monotonic()
     peer = SimpleNamespace(
-        answered_ns=int((now_s - 19) * 1e9), unanswered_ns=int((now_s - 16) * 1e9), silent_s=silent_s
+        pings=SimpleNamespace(answered_ns=int((now_s - 19) * 1e9), unanswered_ns=int((now_s - 16) * 1e9)),
+        silent_s=silent_s,
     )
     evidence.lose_agent(1, "why", peer, 15.0, failed=(), alone=False)
     evidence.take(0, told_by(raised_at(0, time.time() - 17.5)), Clock())
@@ -239,7 +240,9 @@ def test_when_a_server_was_lost_is_kept_by_the_wall_clock(evidence, silent_s):
 def test_silence_is_no_certain_loss_where_no_other_machine_is_heard(evidence, silent_s, alone, expected):
     """The network of the machine that coordinates may have failed; who closes a connection was there to do so."""
     now_ns = time.monotonic_ns()
-    peer = SimpleNamespace(answered_ns=now_ns - 19 * 10**9, unanswered_ns=now_ns - 16 * 10**9, silent_s=silent_s)
+    peer = SimpleNamespace(
+        pings=SimpleNamespace(answered_ns=now_ns - 19 * 10**9, unanswered_ns=now_ns - 16 * 10**9), silent_s=silent_s
+    )
     evidence.lose_agent(1, "why", peer, 15.0, failed=(), alone=alone)
     evidence.take(0, told_by(living(0, WAITING)), Clock())
     verdict = evidence.diagnosed().verdict

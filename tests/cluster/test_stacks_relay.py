@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from launcher.cluster import stacks_client, stacks_relay
-from launcher.cluster.asker_endpoint import AskerEndpoint, read_door, remove_door, write_endpoint
+from launcher.cluster.asker_endpoint import AskerEndpoint, read_endpoint, remove_endpoint, write_endpoint
 from launcher.cluster.stacks_client import CoordinatorUnreachableError, ask_stacks
 from launcher.core.messages import AskStacks, Stacks, TakeStacks, proof_of
 from launcher.core.run_dir import RunDir
@@ -145,26 +145,26 @@ def test_words_that_belong_to_no_question_are_not_kept(running):
     assert not house.registration.stacks_relay._open
 
 
-def test_a_door_is_for_its_owner_alone_and_is_removed(tmp_path):
+def test_a_endpoint_is_for_its_owner_alone_and_is_removed(tmp_path):
     """What was left there is found again."""
     run_dir = RunDir(tmp_path)
-    assert read_door(run_dir) is None
-    door = AskerEndpoint((("10.0.0.1", 4711), ("fe80::1", 4711)), KEY)
-    write_endpoint(run_dir, door)
-    assert read_door(run_dir) == door
-    assert run_dir.door.stat().st_mode & 0o777 == 0o600
-    remove_door(run_dir)
-    remove_door(run_dir)
-    assert read_door(run_dir) is None
+    assert read_endpoint(run_dir) is None
+    endpoint = AskerEndpoint((("10.0.0.1", 4711), ("fe80::1", 4711)), KEY)
+    write_endpoint(run_dir, endpoint)
+    assert read_endpoint(run_dir) == endpoint
+    assert run_dir.endpoint.stat().st_mode & 0o777 == 0o600
+    remove_endpoint(run_dir)
+    remove_endpoint(run_dir)
+    assert read_endpoint(run_dir) is None
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"addresses": [["h"]], "key": "k"}', '{"addresses": [["h", "x"]], "key": 1}']
 )
-def test_a_file_that_is_no_door_is_none(tmp_path, text):
+def test_a_file_that_is_no_endpoint_is_none(tmp_path, text):
     """Half written, or by another version."""
-    RunDir(tmp_path).door.write_text(text)
-    assert read_door(RunDir(tmp_path)) is None
+    RunDir(tmp_path).endpoint.write_text(text)
+    assert read_endpoint(RunDir(tmp_path)) is None
 
 
 def test_a_machine_where_nobody_listens_is_told_with_its_reason():

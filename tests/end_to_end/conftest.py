@@ -348,7 +348,7 @@ class Servers:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         assert not survivors, f"ranks survive their launchers: {survivors}"
-        assert at_work or not self.door_open(), "the coordinator's port is still open"
+        assert at_work or not self.endpoint_open(), "the coordinator's port is still open"
 
     @staticmethod
     def python(*statements):
@@ -379,7 +379,7 @@ class Servers:
     def read(path):
         return path.read_text() if path.is_file() else ""
 
-    def door_open(self):
+    def endpoint_open(self):
         """Whether somebody listens at the coordinator's port."""
         with socket.socket() as asking:
             return asking.connect_ex(("127.0.0.1", self.port)) == 0

@@ -191,7 +191,7 @@ def test_a_killed_first_launcher_ends_the_run_everywhere(servers):
     servers.wait_until(lambda: not servers.ranks(), "the end of all ranks")
     servers.wait_until((servers.latest / "report.json").is_file, "the report")
     assert servers.report().cause is Cause.HEAD_LOST
-    servers.wait_until(lambda: not servers.door_open(), "the end of the coordinator")
+    servers.wait_until(lambda: not servers.endpoint_open(), "the end of the coordinator")
 
 
 def test_a_lost_coordinator_is_blamed_and_no_rank_that_is_only_busy(servers, suspend):

@@ -31,10 +31,10 @@ HOSTILE = [
 ]
 
 
-def test_strangers_at_the_coordinator_s_door_harm_nothing(servers):
+def test_strangers_at_the_coordinator_s_endpoint_harm_nothing(servers):
     """Whatever they say, while servers are awaited and while ranks run."""
     first = servers.start(1, command=servers.python(READY, WAIT))
-    servers.wait_until(servers.door_open, "the door")
+    servers.wait_until(servers.endpoint_open, "the endpoint")
     knock(servers.port)
     second = servers.start(2, command=servers.python(READY, WAIT))
     servers.wait_ready()
@@ -54,7 +54,7 @@ def knock(port):
 def test_a_server_with_another_token_is_not_let_in(servers):
     """It is told nothing, and the others wait on."""
     first = servers.start(1, command=["true"], variables={"TLAUNCH_COORDINATOR_TOKEN": "a"})
-    servers.wait_until(servers.door_open, "the door")
+    servers.wait_until(servers.endpoint_open, "the endpoint")
     second = servers.start(2, "--join-timeout", 6, command=["true"], variables={"TLAUNCH_COORDINATOR_TOKEN": "b"})
     assert servers.end(second) == [1]
     said = servers.said(second)
@@ -198,7 +198,7 @@ def test_a_first_server_may_go_on_in_the_background(servers):
     (servers.directory / "go").touch()
     assert servers.end(second) == [0]
     servers.wait_until((servers.latest / "report.json").is_file, "the report")
-    servers.wait_until(lambda: not servers.door_open(), "the end of the coordinator")
+    servers.wait_until(lambda: not servers.endpoint_open(), "the end of the coordinator")
 
 
 def test_all_servers_may_go_on_in_the_background(servers):

@@ -40,10 +40,10 @@ def test_the_ranks_of_all_servers_are_shown_together(servers, running):
     assert {rank["global_rank"]: rank["pid"] for rank in told["ranks"]} == servers.pids()
     assert told["not_shown"] == {}
     assert [rank["global_rank"] for rank in stacks(servers, "--rank", "1-2")["ranks"]] == [1, 2]
-    assert (servers.latest / "door.json").stat().st_mode & 0o777 == 0o600
+    assert (servers.latest / "endpoint.json").stat().st_mode & 0o777 == 0o600
     running[0].send_signal(signal.SIGTERM)
     assert servers.end(*running) == [143, 143]
-    assert not (servers.latest / "door.json").exists()
+    assert not (servers.latest / "endpoint.json").exists()
 
 
 def test_a_server_with_a_run_directory_of_its_own_shows_all_ranks_too(servers):
@@ -61,7 +61,7 @@ def test_a_server_with_a_run_directory_of_its_own_shows_all_ranks_too(servers):
         assert shown["directory"] == str((place / "latest").resolve())
     launchers[1].send_signal(signal.SIGTERM)
     assert servers.end(*launchers) == [143, 143]
-    assert not [path for place in places.values() for path in place.glob("*/door.json")]
+    assert not [path for place in places.values() for path in place.glob("*/endpoint.json")]
 
 
 def test_a_server_that_is_stopped_is_named(servers, running):

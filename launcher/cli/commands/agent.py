@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import click
 
-from launcher.cluster.agent_setup import door_of
+from launcher.cluster.agent_setup import endpoint_of
 from launcher.cluster.mpi_ranks import fork_guard, place_of, stand_for
 from launcher.core import env
 from launcher.core.engine_rank import read_engine_rank
@@ -20,7 +20,7 @@ JOIN_S = 60.0  # for the coordinator, which is there before its agents, to be fo
 @click.pass_context
 def agent(context: click.Context, /) -> None:
     """Take part in a run that another launcher coordinates."""
-    door = door_of(os.environ)
+    endpoint = endpoint_of(os.environ)
     engine_rank = read_engine_rank(os.environ, os.getpid())
     place = place_of(os.environ, engine_rank)
     until = time.monotonic() + _patience_s(os.environ)
@@ -28,11 +28,11 @@ def agent(context: click.Context, /) -> None:
         os.environ.pop(name, None)  # nothing for ranks
     guard = fork_guard() if place is not None and place.is_lowest else None
     if place is not None and guard != 0:
-        stand_for(place, door.token, os.environ, guard)
+        stand_for(place, endpoint.token, os.environ, guard)
     else:
         from launcher.cli.launch.agent import take_part  # a process that stands for a rank needs none of it
 
-        take_part(door, engine_rank, place, until)
+        take_part(endpoint, engine_rank, place, until)
     context.exit(0)  # how the run ended is told by its coordinator; an engine would end other agents for it
 
 

@@ -14,7 +14,7 @@ from launcher.cli.text.run_text import describe, shown_name
 from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import write_out
 from launcher.cli.text.verdict_text import rank_list
-from launcher.cluster.asker_endpoint import read_door
+from launcher.cluster.asker_endpoint import read_endpoint
 from launcher.cluster.stacks_client import CoordinatorUnreachableError, ask_stacks
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
 from launcher.core.frozen import frozen
@@ -104,11 +104,11 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
     Raises:
         TlaunchError: nothing was seen.
     """
-    door = None if state.state.over else read_door(state.run_dir)
-    if door is None:
+    endpoint = None if state.state.over else read_endpoint(state.run_dir)
+    if endpoint is None:
         return _gathered(state, _living(state, wanted))
     try:
-        return _told(state, wanted, *ask_stacks(door, wanted))
+        return _told(state, wanted, *ask_stacks(endpoint, wanted))
     except CoordinatorUnreachableError as error:
         try:
             here = _gathered(state, _living(state, wanted))

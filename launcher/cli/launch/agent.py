@@ -16,7 +16,7 @@ from launcher.cluster.agent_setup import (
 from launcher.cluster.job import Job
 from launcher.cluster.join import AgentInfo, Endpoint, Session, join
 from launcher.cluster.launcher_loop import LauncherLoop
-from launcher.cluster.mpi_ranks import Place, check_server, gather, open_door
+from launcher.cluster.mpi_ranks import Place, check_server, gather, open_endpoint
 from launcher.cluster.unheard import longest_s, tell_freed_apart
 from launcher.core import env
 from launcher.core.engine_rank import EngineRank
@@ -33,10 +33,10 @@ from launcher.supervise.mpi_proxy import MpiProxies
 from launcher.supervise.tree import something_left
 
 
-def take_part(door: Endpoint, engine_rank: EngineRank | None, place: Place | None, until: float) -> None:
+def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Place | None, until: float) -> None:
     """Guard this server's agent. `place`: where the engine has started a process for each rank. `until`: monotonic."""
-    members, trouble = (None, None) if place is None else _gathered(place, door.token)
-    membership = join(door, _this_machine(engine_rank, place), until, lambda _why: None)
+    members, trouble = (None, None) if place is None else _gathered(place, endpoint.token)
+    membership = join(endpoint, _this_machine(engine_rank, place), until, lambda _why: None)
     if is_examination(membership):
         from launcher.cluster.probe_server import serve_probes  # runs need none of it
 
@@ -60,7 +60,7 @@ def take_part(door: Endpoint, engine_rank: EngineRank | None, place: Place | Non
         head = LauncherLoop(part.spec, started, observer, part.server_index)
     head.attend()
     if observer.frees and not something_left():
-        _knock_again(membership, door, part.spec.supervision)
+        _connect_again(membership, endpoint, part.spec.supervision)
 
 
 def _this_machine(engine_rank: EngineRank | None, place: Place | None) -> AgentInfo:
@@ -74,17 +74,17 @@ def _this_machine(engine_rank: EngineRank | None, place: Place | None) -> AgentI
     )
 
 
-def _knock_again(membership: Session, door: Endpoint, supervision: Supervision) -> None:
+def _connect_again(membership: Session, endpoint: Endpoint, supervision: Supervision) -> None:
     """Ranks may be started again elsewhere, and wait for nothing but the end of those that were here."""
     if supervision.max_restarts:
         limit_s = longest_s(membership.welcome.silence_s, supervision.grace_s)
-        tell_freed_apart(membership.address, door.token, membership.nonce, limit_s)
+        tell_freed_apart(membership.address, endpoint.token, membership.nonce, limit_s)
 
 
 def _gathered(place: Place, token: str) -> tuple[MpiProxies | None, TlaunchError | None]:
     """Return the engine's processes of this server, or the error that the coordinator is to report."""
     try:
-        members = open_door(place, token)
+        members = open_endpoint(place, token)
         gather(members)
     except TlaunchError as error:
         return None, error

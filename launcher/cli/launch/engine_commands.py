@@ -39,9 +39,9 @@ HANDED_ON_IF_SET = (
 )  # fmt: skip
 
 
-def own_agent(server: Server, door: Endpoint) -> EngineCommand:
+def own_agent(server: Server, endpoint: Endpoint) -> EngineCommand:
     """Return the command that starts the agent of this server alone."""
-    variables = {**door_variables(door), env.TLAUNCH_SERVER: server.server_id}
+    variables = {**endpoint_variables(endpoint), env.TLAUNCH_SERVER: server.server_id}
     return EngineCommand("the agent of this server", OWN_AGENT, variables, {})
 
 
@@ -141,14 +141,14 @@ def _mpirun(
     return command
 
 
-def with_door(command: EngineCommand, door: Endpoint) -> EngineCommand:
+def with_endpoint(command: EngineCommand, endpoint: Endpoint) -> EngineCommand:
     # Which server this machine is must not be what agents on others take themselves for.
-    return replace(command, env={**command.env, env.TLAUNCH_SERVER: None, **door_variables(door)})
+    return replace(command, env={**command.env, env.TLAUNCH_SERVER: None, **endpoint_variables(endpoint)})
 
 
-def door_variables(door: Endpoint) -> dict[str, str | None]:
-    words = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in door.addresses)
-    return {env.TLAUNCH_COORDINATOR: ",".join(words), env.TLAUNCH_COORDINATOR_TOKEN: door.token}
+def endpoint_variables(endpoint: Endpoint) -> dict[str, str | None]:
+    words = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in endpoint.addresses)
+    return {env.TLAUNCH_COORDINATOR: ",".join(words), env.TLAUNCH_COORDINATOR_TOKEN: endpoint.token}
 
 
 def reachable(host: Host) -> tuple[str, ...]:
@@ -165,9 +165,9 @@ def engine_command(prepared: Prepared, options: RunOptions, spec: RunSpec) -> En
     """
     servers = prepared.used.servers
     host = read_host(server_names(servers))
-    door = Endpoint(tuple((address, ANY_PORT) for address in reachable(host)), "chosen for each run")
+    endpoint = Endpoint(tuple((address, ANY_PORT) for address in reachable(host)), "chosen for each run")
     command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks)
-    return with_door(command(spec.run_dir), door)
+    return with_endpoint(command(spec.run_dir), endpoint)
 
 
 def server_names(servers: tuple[Server, ...]) -> list[str]:

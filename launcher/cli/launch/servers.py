@@ -16,7 +16,7 @@ from shlex import join as shell_words
 from launcher.cli.launch.attendance import Attendance
 from launcher.cli.launch.begin import Outcome, begin_run, say_notes, wait_for_start
 from launcher.cli.launch.detach import detach
-from launcher.cli.launch.engine_commands import engine_for, own_agent, reachable, server_names, with_door
+from launcher.cli.launch.engine_commands import engine_for, own_agent, reachable, server_names, with_endpoint
 from launcher.cli.launch.network import with_network
 from launcher.cli.launch.options import RunOptions, check_server_id
 from launcher.cli.launch.prepare import Prepared
@@ -68,15 +68,17 @@ def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int |
         prepared = _within_job(prepared, host)
     command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks) if here is None else None
     with signals_held_back():
-        listener, door = open_door(host, None if here is None else options.port_by_hand)
+        listener, endpoint = open_endpoint(host, None if here is None else options.port_by_hand)
         spec = begin_run(prepared, options.master_port or ANY_PORT)
         plan = Plan(
             listener=listener,
-            token=door.token,
+            token=endpoint.token,
             shared_token=shared_token(),
             silence_s=options.lost_after,
             join_timeout_s=options.join_timeout,
-            engine=with_door(command(spec.run_dir), door) if command else own_agent(servers[here or 0], door),
+            engine=with_endpoint(command(spec.run_dir), endpoint)
+            if command
+            else own_agent(servers[here or 0], endpoint),
             brings_all=here is None,
             job=to_text(Job(prepared.request, prepared.files, prepared.table_text, options.master_port)),
             agreement=agreement(prepared),
@@ -99,7 +101,7 @@ def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int |
     return Outcome(attendance.attend(), spec.run_dir)
 
 
-def open_door(host: Host, chosen_port: int | None) -> tuple[socket.socket, Endpoint]:
+def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, Endpoint]:
     """Return a listener, and where this machine's agent finds it, or all agents where no port is chosen.
 
     Raises:
@@ -169,9 +171,9 @@ def join_first_server(
         said=servers[here].server_id,
         agreement=agreed,
     )
-    door = Endpoint(((first, options.port_by_hand),), shared_token())
+    endpoint = Endpoint(((first, options.port_by_hand),), shared_token())
     until = time.monotonic() + options.join_timeout
-    return join(door, member, until, lambda why: say(awaited(f"{whom} ({why})", options.join_timeout)), whom)
+    return join(endpoint, member, until, lambda why: say(awaited(f"{whom} ({why})", options.join_timeout)), whom)
 
 
 def shared_token() -> str:

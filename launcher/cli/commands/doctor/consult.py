@@ -14,11 +14,11 @@ from launcher.cli.commands.doctor.links_trial import LinksTrial
 from launcher.cli.commands.doctor.report import is_sound, refusal_to_json, report_lines, report_to_json
 from launcher.cli.commands.doctor.trial_guard import OWN_DIRECTORY
 from launcher.cli.commands.doctor.trial_run import OwnPart, kept_table, measuring
-from launcher.cli.launch.engine_commands import HANDED_ON, engine_for, own_agent, server_names, with_door
+from launcher.cli.launch.engine_commands import HANDED_ON, engine_for, own_agent, server_names, with_endpoint
 from launcher.cli.launch.network import doubt_of_table
 from launcher.cli.launch.options import RunOptions, for_engine
 from launcher.cli.launch.prepare import Prepared, prepare
-from launcher.cli.launch.servers import join_first_server, open_door, shared_token, this_server
+from launcher.cli.launch.servers import join_first_server, open_endpoint, shared_token, this_server
 from launcher.cli.text.columns import awaited, server_list
 from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import write_out
@@ -92,22 +92,22 @@ class _DoctorRun:
     def session(self) -> ProbeSession:
         """Return a session in which no server has joined yet."""
         is_by_hand = self.here is not None and len(self.servers) > 1
-        listener, door = open_door(self.host, self.chosen.port_by_hand if is_by_hand else None)
+        listener, endpoint = open_endpoint(self.host, self.chosen.port_by_hand if is_by_hand else None)
         plan = Plan(
             listener=listener,
-            token=door.token,
+            token=endpoint.token,
             shared_token=shared_token(),
             silence_s=SILENCE_S,
             join_timeout_s=self.chosen.join_timeout,
-            engine=own_agent(self.servers[self.here], door)
+            engine=own_agent(self.servers[self.here], endpoint)
             if self.here is not None
-            else with_door(engine_for(self.chosen, self.servers, self.host)(self.directory), door),
+            else with_endpoint(engine_for(self.chosen, self.servers, self.host)(self.directory), endpoint),
             brings_all=self.here is None,
             job=EXAMINATION,
             agreement=AGREEMENT,
             resolved=tuple((name, frozenset(map(str, found))) for name, found in self.host.resolved),
         )
-        alone = (lambda index, join_s: self._alone(index, door, join_s)) if self.here is None else None
+        alone = (lambda index, join_s: self._alone(index, endpoint, join_s)) if self.here is None else None
         return ProbeSession(plan, self.servers, alone, self.directory)
 
     def wish(self) -> Wish:
@@ -120,7 +120,7 @@ class _DoctorRun:
             variables=tuple(sorted(self.prepared.request.user_env.items())),
         )
 
-    def _alone(self, index: int, door: Endpoint, join_s: float) -> EngineCommand:
+    def _alone(self, index: int, endpoint: Endpoint, join_s: float) -> EngineCommand:
         """Return the command that starts the agent of one server, which then looks for this machine for `join_s`.
 
         It gets the server's id, since it is number 0 of its engine's processes.
@@ -130,7 +130,7 @@ class _DoctorRun:
         directory.mkdir(exist_ok=True)
         own_env = {env.TLAUNCH_SERVER: server.server_id, env.TLAUNCH_JOIN_S: f"{join_s:.1f}"}
         handed_on = (*HANDED_ON, *own_env)
-        command = with_door(engine_for(self.chosen, (server,), self.host, handed_on)(directory), door)
+        command = with_endpoint(engine_for(self.chosen, (server,), self.host, handed_on)(directory), endpoint)
         mpi_env = alone_variables(command.engine, directory, os.environ)
         return replace(command, env={**command.env, **mpi_env, **own_env})
 

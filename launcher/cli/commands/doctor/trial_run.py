@@ -126,7 +126,7 @@ def kept_run(run_dir: Path) -> Path | None:
         return None
     try:
         kept = Path(tempfile.mkdtemp(prefix=KEPT)) / run_dir.name
-        of_the_run = shutil.ignore_patterns(RunDir(run_dir).door.name)  # the way to a coordinator that has gone
+        of_the_run = shutil.ignore_patterns(RunDir(run_dir).endpoint.name)  # the way to a coordinator that has gone
         shutil.copytree(run_dir, kept, symlinks=True, ignore=of_the_run)
     except (OSError, shutil.Error):  # a full disk; a file may have been removed meanwhile
         return None
