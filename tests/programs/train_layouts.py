@@ -26,7 +26,7 @@ from launcher.trainer.saved import gather
 from launcher.trainer.session import Session, learning_rate_at
 from launcher.trainer.world import open_world, this_place
 
-STEPS = 20
+STEPS = 10
 BATCH_SIZE = 32
 VOCABULARY_SIZE = 67  # no number of ranks divides it
 LONGEST = 12
