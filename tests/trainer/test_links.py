@@ -15,7 +15,7 @@ from launcher.core.records import Cluster, Device, Server
 from launcher.core.run_dir import RunDir
 from launcher.doctor.links import Links, judge_links
 from launcher.supervise.port import hold_port
-from launcher.trainer.links import carriers, rounds
+from launcher.trainer.links import carriers, main, rounds
 from tests.end_to_end.conftest import hosts_of
 
 ROOT = Path(__file__).parents[2]
@@ -79,28 +79,40 @@ def test_ranks_of_three_servers_measure_every_pair_of_servers(tmp_path):
         assert one.bus_bytes_per_s == pytest.approx(1.5 * one.algorithm_bytes_per_s)  # 2 * 3 / 4
 
 
-def test_one_rank_alone_has_nothing_to_measure(tmp_path):
+@pytest.fixture
+def measure_alone(monkeypatch, capsys):
+    """Gives a function: the exit code and stderr of the measurement by a world of one rank, in this process."""
+
+    def run(run_dir, *options):
+        environment = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "TLAUNCH_RUN_DIR": run_dir}
+        for name, value in environment.items():
+            monkeypatch.setenv(name, str(value))
+        return main([*OPTIONS, *options]), capsys.readouterr().err
+
+    return run
+
+
+def test_one_rank_alone_has_nothing_to_measure(measure_alone, tmp_path):
     """And says so in the same form."""
-    codes, ended = measure([0], tmp_path)
-    assert codes == [0], ended
+    assert measure_alone(tmp_path) == (0, "")
     assert decode(Links, json.loads(RunDir(tmp_path).links.read_text())).pairs == ()
 
 
-def test_without_a_run_directory_somebody_must_say_where_the_result_goes(tmp_path):
+def test_without_a_run_directory_somebody_must_say_where_the_result_goes(measure_alone, tmp_path):
     """As for the trainer itself."""
-    codes, ended = measure([0], "")
-    assert codes == [2]
-    assert "TLAUNCH_RUN_DIR is not set" in ended[0][1]
-    codes, _ = measure([0], "", "--output", str(tmp_path / "own.json"))
-    assert (codes, json.loads((tmp_path / "own.json").read_text())["pairs"]) == ([0], [])
+    code, error = measure_alone("")
+    assert code == 2
+    assert "TLAUNCH_RUN_DIR is not set" in error
+    code, _ = measure_alone("", "--output", str(tmp_path / "own.json"))
+    assert (code, json.loads((tmp_path / "own.json").read_text())["pairs"]) == (0, [])
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "1000"])
-def test_seconds_that_make_no_sense_are_refused(tmp_path, seconds):
+def test_seconds_that_make_no_sense_are_refused(measure_alone, tmp_path, seconds):
     """Ranks that wait give up after ten minutes."""
-    codes, ended = measure([0], tmp_path, "--seconds", seconds)
-    assert codes == [2]
-    assert "--seconds is" in ended[0][1]
+    code, error = measure_alone(tmp_path, "--seconds", seconds)
+    assert code == 2
+    assert "--seconds is" in error
 
 
 @pytest.fixture(scope="module")
