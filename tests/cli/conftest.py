@@ -246,7 +246,7 @@ def table_of(launcher):
 def report_fonts():
     """Draw once: matplotlib keeps the files of its fonts open."""
     from launcher.cli.commands.report.drawing import to_png
-    from launcher.cli.commands.report.picture import Text
+    from launcher.cli.commands.report.page import Text
 
     to_png([[[Text("a", bold=bold, mono=mono) for bold in (False, True) for mono in (False, True)]]])
 

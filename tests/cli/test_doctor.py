@@ -271,7 +271,7 @@ def test_why_another_server_takes_no_part_in_the_measuring_is_told(launcher, tab
     """Nobody waits for it any more, and it is not told as a server that did not come."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
-        "if 'launcher.cli.commands.doctor.trial_guard' in sys.orig_argv:\n"
+        "if 'launcher.cli.commands.doctor.trial_run' in sys.orig_argv:\n"
         "    print('error: no such luck', flush=True)\n"
         "    os._exit(9)\n"
     )

@@ -17,8 +17,7 @@ from PIL import Image
 from launcher.cli.commands.report.command import put
 from launcher.cli.commands.report.drawing import to_svg
 from launcher.cli.commands.report.facts import gather
-from launcher.cli.commands.report.page import to_html
-from launcher.cli.commands.report.picture import rows_of
+from launcher.cli.commands.report.page import rows_of, to_html
 from launcher.cli.commands.report.text import to_lines
 from launcher.cli.text.columns import columns_of
 from launcher.core.errors import UnreadableError, UsageError

@@ -8,10 +8,9 @@ from xml.etree import ElementTree as ET
 import pytest
 from PIL import Image
 
-from launcher.cli.commands.report.charts import Chart, Series, charts_of
+from launcher.cli.commands.report.charts import KINDS, Bar, Chart, RankChart, Row, Series, charts_of
 from launcher.cli.commands.report.drawing import to_png, to_svg
-from launcher.cli.commands.report.picture import Text
-from launcher.cli.commands.report.rank_rows import KINDS, Bar, RankChart, Row
+from launcher.cli.commands.report.page import Text
 from launcher.core.errors import UsageError
 from launcher.core.metrics import StepMetrics, Validation
 from launcher.runs.marks import Mark

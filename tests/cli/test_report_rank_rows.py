@@ -3,7 +3,7 @@
 import re
 from types import SimpleNamespace
 
-from launcher.cli.commands.report.rank_rows import rank_chart
+from launcher.cli.commands.report.charts import rank_chart
 from launcher.runs.timeline import AttemptSpan, Mark, RankSpan, Timeline
 
 SECOND_NS = 10**9

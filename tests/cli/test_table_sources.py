@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from launcher.cli.commands.table.sources import gather
-from launcher.cli.commands.table.wanted import Wanted
+from launcher.cli.commands.table.sources import Wanted, gather
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.rank_table import discover, files
 from launcher.rank_table.device_ids import FoundDevice

@@ -8,8 +8,16 @@ import tempfile
 
 import pytest
 
-from launcher.cli.commands.doctor.trial_guard import OWN_DIRECTORY, Remains, guarded
-from launcher.cli.commands.doctor.trial_run import blamed_server, kept_run, measuring, trial_options, with_kept_path
+from launcher.cli.commands.doctor.trial_run import (
+    OWN_DIRECTORY,
+    Remains,
+    blamed_server,
+    guarded,
+    kept_run,
+    measuring,
+    trial_options,
+    with_kept_path,
+)
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.prepare import prepare
 from launcher.core.events import Cause

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from launcher.cli.commands.table.input import STDIN, problem_to_json, read_table
+from launcher.cli.commands.table.files import STDIN, problem_to_json, read_table
 from launcher.cli.launch.samples import max_table_bytes
 from launcher.cli.options.table import chip_option, consumer_option, max_table_size_option
 from launcher.cli.text.columns import counted

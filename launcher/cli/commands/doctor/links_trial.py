@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.cli.commands.doctor.report import is_sound
-from launcher.cli.commands.doctor.trial_guard import Remains
 from launcher.cli.commands.doctor.trial_run import (
     ENDED,
+    Remains,
     TrialRun,
     blamed_server,
     kept_run,
@@ -39,7 +39,7 @@ class LinksTrial:
     def __init__(
         self, options: Mapping[str, Any], session: ProbeSession, examination: Examination, directory: Path
     ) -> None:
-        """`directory`: for temporary files of this examination."""
+        """Start nothing yet. Temporary files of the examination are in `directory`."""
         self._options = options
         self._session = session
         self._examination = examination
@@ -85,8 +85,7 @@ class LinksTrial:
             links = best_of(links, again)
             found = judge_links(links, cluster)
         self.links = links
-        usual = described(links)
-        near = self._note("links-measured", f"between servers {usual} are usual, and no pair is far from it")
+        near = self._note("links-measured", f"between servers {described(links)} are usual, and no pair is far from it")
         return (*(found or (near,)), *elsewhere(links.interfaces, evidence))
 
     def _run(self) -> Links | Finding:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from launcher.cli.commands.table.input import problem_to_json
+from launcher.cli.commands.table.files import problem_to_json
 from launcher.cli.text.columns import aligned, counted
 from launcher.core.codec import encode
 from launcher.core.errors import RefusedTableError, TlaunchError
@@ -29,13 +29,25 @@ def report_lines(examination: Examination, findings: Sequence[Finding]) -> Itera
     """Yield the table of servers, the findings, and one line that sums them up; safe to print."""
     topics = _topics(examination, findings)
     found = {finding.topic for finding in findings}
-    yield from aligned(*_table(examination, findings, [topic for topic in topics if topic in found]))
+    # A column for each topic that has findings: all would not fit on a narrow terminal.
+    shown = [topic for topic in topics if topic in found]
+    rows = []
+    for index, server in enumerate(examination.cluster.servers):
+        facts = examination.facts.get(index)
+        rows.append([one_line(server.server_id), one_line(facts.hostname) if facts else UNKNOWN])
+        for topic in shown:
+            severities = [one.severity for one in findings if one.topic is topic and index in one.servers]
+            # The worst severity: findings come in that order.
+            rows[-1].append(_word(severities[0]) if severities else OK if facts else UNKNOWN)
+    yield from aligned(["SERVER", "HOST", *(topic.value.upper() for topic in shown)], rows)
     if well := [topic.value for topic in topics if topic not in found and examination.facts]:
         where = "everywhere" if len(examination.facts) == len(examination.cluster.servers) else "where servers answered"
         yield f"ok {where}: {', '.join(well)}"
     for finding in findings:
         yield ""
-        yield from _finding_lines(finding)
+        yield shortened(f"{_word(finding.severity)}: {one_line(finding.message)} [{finding.code}]")
+        if finding.hint:
+            yield shortened(f"  hint: {one_line(finding.hint)}")
     yield ""
     yield _summary(examination, findings)
 
@@ -72,20 +84,6 @@ def refusal_to_json(error: TlaunchError) -> dict[str, Any]:
     return {"sound": False, "findings": [], "servers": [], "links": None, **why}
 
 
-def _table(
-    examination: Examination, findings: Sequence[Finding], topics: Sequence[Topic]
-) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows, with a column for each topic that has findings: all would not fit on a narrow terminal."""
-    header = ["SERVER", "HOST", *(topic.value.upper() for topic in topics)]
-    rows = []
-    for index, server in enumerate(examination.cluster.servers):
-        facts = examination.facts.get(index)
-        host = one_line(facts.hostname) if facts else UNKNOWN
-        cells = [_cell(examination, findings, index, topic) for topic in topics]
-        rows.append([one_line(server.server_id), host, *cells])
-    return header, rows
-
-
 def _topics(examination: Examination, findings: Sequence[Finding]) -> list[Topic]:
     """Return the topics of which something is known.
 
@@ -102,23 +100,10 @@ def _topics(examination: Examination, findings: Sequence[Finding]) -> list[Topic
     return [topic for topic in Topic if topic in found or topic not in unasked]
 
 
-def _cell(examination: Examination, findings: Sequence[Finding], server: int, topic: Topic) -> str:
-    severities = [one.severity for one in findings if one.topic is topic and server in one.servers]
-    if severities:
-        return _word(severities[0])  # the worst: findings come in that order
-    return OK if server in examination.facts else UNKNOWN
-
-
 def _word(severity: Severity) -> str:
     """Return the severity; one that would break a run stands out without any colour."""
     word: str = severity.value
     return word.upper() if severity is Severity.BREAKS else word
-
-
-def _finding_lines(finding: Finding) -> Iterator[str]:
-    yield shortened(f"{_word(finding.severity)}: {one_line(finding.message)} [{finding.code}]")
-    if finding.hint:
-        yield shortened(f"  hint: {one_line(finding.hint)}")
 
 
 def _summary(examination: Examination, findings: Sequence[Finding]) -> str:

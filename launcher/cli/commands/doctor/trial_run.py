@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -12,15 +13,64 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
-from launcher.cli.commands.doctor.trial_guard import Remains, guarded
 from launcher.cli.launch.options import BRING_ALL, RunOptions
+from launcher.cli.launch.start import run
+from launcher.cli.main import exit_after
+from launcher.core.codec import decode, encode
 from launcher.core.errors import exit_code_of
+from launcher.core.frozen import frozen
 from launcher.core.records import Server
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.verdict import Confidence
+from launcher.doctor.probe_handler import forget
 from launcher.runs.status import read_report
+from launcher.supervise.spawn import signal_of_parents_end
+
+OWN_DIRECTORY = "tlaunch-doctor-"  # how the name of a directory for temporary files begins that a doctor has made
+
+
+@frozen
+class Remains:
+    """All that a measurement leaves on this server."""
+
+    runs_dir: Path  # made by its runs, and for no others
+    parent: bool  # True if the directory above was made for it, too
+    directory: Path  # of the doctor's own files
+
+    def remove(self) -> None:
+        forget(self.runs_dir, parent=self.parent)
+        if self.directory.name.startswith(OWN_DIRECTORY):
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def guarded(options: RunOptions, remains: Remains) -> list[str]:
+    """Return the command that runs what those options say, as a child of this thread, and ends with the doctor.
+
+    It then removes what both have made, which a doctor that is killed cannot do.
+    """
+    setup = [str(os.getpid()), json.dumps(encode(remains)), json.dumps(encode(options))]
+    return [sys.executable, "-m", "launcher.cli.commands.doctor.trial_run", *setup]
+
+
+def _guard(doctor: str, remains: str, options: str) -> NoReturn:
+    doctor_pid = int(doctor)
+    signal.signal(signal.SIGTERM, _end)  # until the run takes it
+    try:
+        signal_of_parents_end(signal.SIGTERM)
+        if os.getppid() != doctor_pid:  # it was killed before this process could ask for a signal
+            _end(signal.SIGTERM, None)
+        exit_after(lambda: run(decode(RunOptions, json.loads(options))).exit_code)
+    finally:
+        if os.getppid() != doctor_pid:
+            decode(Remains, json.loads(remains)).remove()
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(exit_code_of(-number))
+
 
 LINKS = "launcher.trainer.links"
 SECONDS = 10
@@ -49,12 +99,10 @@ def measuring(options: Mapping[str, Any]) -> RunOptions:
 
 def trial_options(options: Mapping[str, Any], runs_dir: Path, coordinator_port: int) -> dict[str, Any]:
     """Return the options of the examination, but for what two runs at the same time cannot share."""
-    own = {
-        "runs_dir": runs_dir, "coordinator_port": coordinator_port, "join_timeout": JOIN_S, "grace": GRACE_S,
-        "hang_timeout": HANGS_S,
-    }  # fmt: skip
     by_engine = options["engine"] in BRING_ALL  # which refuses options for servers started by hand
-    return {**options, **own, "console": "none", **({"coordinator_port": None, "server": None} if by_engine else {})}
+    by_hand = {"coordinator_port": coordinator_port, "server": options.get("server")}
+    own = {"runs_dir": runs_dir, "join_timeout": JOIN_S, "grace": GRACE_S, "hang_timeout": HANGS_S, "console": "none"}
+    return {**options, **own, **(dict.fromkeys(by_hand) if by_engine else by_hand)}
 
 
 class TrialRun:
@@ -112,12 +160,10 @@ def blamed_server(run_dir: Path, servers: Sequence[Server]) -> int | None:
     verdict = None if report is None else report.verdict
     if verdict is None or verdict.confidence is Confidence.UNSURE:
         return None
-    blamed = (
-        index
-        for index, server in enumerate(servers)
-        if server.server_id == verdict.server or verdict.culprit in {one.global_rank for one in server.devices}
-    )
-    return next(blamed, None)
+    for index, server in enumerate(servers):
+        if server.server_id == verdict.server or verdict.culprit in {one.global_rank for one in server.devices}:
+            return index
+    return None
 
 
 def kept_run(run_dir: Path) -> Path | None:
@@ -135,11 +181,8 @@ def kept_run(run_dir: Path) -> Path | None:
 
 def with_kept_path(why: str, run_dir: Path, kept: Path | None) -> str:
     """Return `why` a run failed, with the directory where its logs are kept instead of the one that is removed."""
-    if kept is None:
-        return why
-    names = (str(run_dir), os.path.relpath(run_dir), str(run_dir.parent / LATEST))
-    for name in names:
-        why = why.replace(name, str(kept))
+    for name in (str(run_dir), os.path.relpath(run_dir), str(run_dir.parent / LATEST)):
+        why = why if kept is None else why.replace(name, str(kept))
     return why
 
 
@@ -164,9 +207,8 @@ class OwnPart:
         exit_code = self._trial.attend(lambda until: time.sleep(max(0.0, until - time.monotonic())), is_over)
         if exit_code == 0:
             return {"exit_code": exit_code}
-        return {
-            "trouble": f"its part of a run that only measures links ended with exit code {exit_code}: {self._trial.why()}"
-        }
+        ended = f"its part of a run that only measures links ended with exit code {exit_code}"
+        return {"trouble": f"{ended}: {self._trial.why()}"}
 
     def close(self) -> None:
         """End the part that runs. For the main thread: other threads are not waited for when that ends."""
@@ -182,3 +224,7 @@ def kept_table(options: Mapping[str, Any], text: str | None, directory: Path) ->
     copy = directory / f"rank_table{Path(options['rank_table']).suffix}"
     copy.write_bytes(text.encode())
     return {**options, "rank_table": copy}
+
+
+if __name__ == "__main__":
+    _guard(*sys.argv[1:])

@@ -13,19 +13,21 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from launcher.cli.commands.render.kubernetes import claim_of, kubernetes_options, secret_variables
-from launcher.cli.commands.render.slurm import (
+from launcher.cli.commands.render.schedulers import (
     OF_RUN,
     asked_nodes,
     asked_of_slurm,
     check_resource,
     check_time_limit,
+    claim_of,
     directive,
+    kubernetes_options,
+    secret_variables,
     slurm_options,
     words_for_run,
 )
-from launcher.cli.commands.render.slurm import submit as submitted
-from launcher.cli.commands.table.output import check_output, put, to_stdout, warn
+from launcher.cli.commands.render.schedulers import submit as submitted
+from launcher.cli.commands.table.files import check_output, put, to_stdout, warn
 from launcher.cli.launch.options import UNSUPERVISED, RunOptions, check_name_length, flag
 from launcher.cli.launch.prepare import Elsewhere, Prepared, prepare
 from launcher.cli.launch.samples import max_table_bytes

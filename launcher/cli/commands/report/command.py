@@ -88,8 +88,7 @@ def _check(html: str | None, png: str | None, *, as_json: bool) -> None:
 def _write_pages(runs: list[RunFacts], html: str | None, png: str | None) -> None:
     # Text and JSON need neither matplotlib nor Jinja2, which take a second to import.
     from launcher.cli.commands.report.drawing import to_png, to_svg
-    from launcher.cli.commands.report.page import to_html
-    from launcher.cli.commands.report.picture import rows_of
+    from launcher.cli.commands.report.page import rows_of, to_html
 
     if html == STDOUT:
         # The page itself says which encoding it has, whatever the terminal's.

@@ -13,9 +13,8 @@ from itertools import compress
 from math import isnan, nan
 from typing import Any
 
-from launcher.cli.commands.report.charts import Chart, safe, short
-from launcher.cli.commands.report.picture import Block, Text
-from launcher.cli.commands.report.rank_rows import KINDS, RankChart
+from launcher.cli.commands.report.charts import KINDS, Chart, RankChart, safe, short
+from launcher.cli.commands.report.page import Block, Text
 from launcher.cli.commands.report.text import wrapped
 from launcher.cli.text.columns import duration
 from launcher.core.errors import UsageError

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from launcher.cli.commands.table.input import read_named
-from launcher.cli.commands.table.output import check_output, deliver, note, shown
+from launcher.cli.commands.table.files import check_output, deliver, note, read_named, shown
 from launcher.cli.launch.samples import found_table
 from launcher.cli.options.table import max_table_size_option
 from launcher.cli.options.types import IntRange
@@ -75,7 +74,20 @@ def convert(
     target = target_named(target)
     check_output(output, force=force)
     file = str(found_table(Path(file)))
-    cluster = _read(file, None if origin is None else target_named(origin), devices, target)
+    origin = None if origin is None else target_named(origin)
+    data = read_named(file)
+    found = recognise_plain(data) if origin is None and not file.endswith(".json") else origin
+    cluster: Cluster | None
+    if found in PLAIN:
+        if origin is None:
+            note(f"reading {printable(file)} as a {found}; --from names another format")
+        cluster, notes = read_plain(data, found, printable(file), devices)
+        # Such a text has no addresses: a table made from it is marked as not for Ascend devices.
+        cluster, marks = marked_without_ascend(cluster, target)
+        for text in (*notes, *marks):
+            note(text)
+    else:
+        cluster = _of_table(data, file, origin, devices)
     if cluster is None:
         return EXIT_FAILURE
     converted = convert_cluster(cluster, target, drop, called=printable(file))
@@ -85,28 +97,8 @@ def convert(
     return EXIT_OK
 
 
-def _read(file: str, origin: str | None, devices: int | None, target: str) -> Cluster | None:
-    """Return the cluster; None after its problems were shown."""
-    data = read_named(file)
-    found = recognise_plain(data) if origin is None and not file.endswith(".json") else origin
-    if found not in PLAIN:
-        return _of_table(data, file, origin, devices)
-    if origin is None:
-        note(f"{printable(file)} is read as a {found}; --from says otherwise")
-    return _of_plain(data, found, file, devices, target)
-
-
-def _of_plain(data: bytes, kind: str, file: str, devices: int | None, target: str) -> Cluster:
-    """Such a text knows no addresses: a table made of it says that it is not for Ascend devices."""
-    cluster, notes = read_plain(data, kind, printable(file), devices)
-    cluster, marks = marked_without_ascend(cluster, target)
-    for text in (*notes, *marks):
-        note(text)
-    return cluster
-
-
 def _of_table(data: bytes, file: str, origin: str | None, devices: int | None) -> Cluster | None:
-    """None after its problems were shown. Rules of Ascend hardware are warnings: it may never meet any."""
+    """Return the table's cluster; None after its problems were shown. Rules of Ascend hardware are warnings here."""
     if devices is not None:
         raise UsageError(f"--devices {devices}: a table lists its devices itself", hint="leave it out")
     report = parse_rank_table(data, Path(file), Profile(chip="none"))

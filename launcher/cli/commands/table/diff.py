@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from launcher.cli.commands.table.input import STDIN, problem_to_json, read_table
+from launcher.cli.commands.table.files import STDIN, problem_to_json, read_table
 from launcher.cli.options.table import max_table_size_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted
@@ -64,7 +64,10 @@ def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_j
     if broken:
         for report in broken:
             print(report.render(), file=sys.stderr)
-        write_out(json_text(_broken_to_json(pair)) if as_json else _broken_text(broken))
+        names = " and ".join(printable(str(report.path)) for report in broken)
+        are = "is" if len(broken) == 1 else "are"
+        text = f"nothing to compare: HCCL cannot read {names}, which {are} not JSON\n"
+        write_out(json_text(_to_json(None, pair)) if as_json else text)
         context.exit(EXIT_FAILURE)
     try:
         comparison = compare(*pair)
@@ -75,24 +78,20 @@ def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_j
     context.exit(EXIT_OK if comparison.would_match else EXIT_FAILURE)
 
 
-Pair = tuple["TableReport", "TableReport"]
-
-
-def _broken_text(broken: Sequence[TableReport]) -> str:
-    names = " and ".join(printable(str(report.path)) for report in broken)
-    return f"nothing to compare: HCCL cannot read {names}, which {'is' if len(broken) == 1 else 'are'} not JSON\n"
-
-
-# --- as text ---
+Pair = tuple[TableReport, TableReport]
 
 
 def _text(comparison: Comparison, pair: Pair, limit: int) -> str:
-    """Nothing from a table, nor a file's name, may move a terminal's cursor."""
-    lines = [_verdict(comparison, pair)]
-    lines += _section(
-        "difference", "differences", [_difference_line(found, pair) for found in comparison.differences], limit
-    )
-    lines += _rank_lines(comparison, pair, limit)
+    """Return the comparison in lines that are safe to show, whatever a table or a file's name holds."""
+    differences = [_difference_line(found, pair) for found in comparison.differences]
+    lines = [_verdict(comparison, pair), *_section("difference", "differences", differences, limit)]
+    if comparison.rank_changes is None:
+        wrong = ", ".join(f"{report.path} has {count_problems(report.errors)}" for report in pair if report.errors)
+        lines.append(f"what changes for the ranks is not known: {wrong} (tlaunch validate says which)")
+    elif not comparison.would_match and not comparison.rank_changes:
+        lines.append("nothing changes for any rank: servers, devices and addresses are the same")
+    changes = [_change_line(change) for change in comparison.rank_changes or ()]
+    lines += _section("change for the ranks", "changes for the ranks", changes, limit)
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
@@ -130,19 +129,6 @@ def _difference_line(found: Difference, pair: Pair) -> str:
             return f"{what}: {before} ({places[0]}) -> {after} ({places[1]})"
 
 
-def _rank_lines(comparison: Comparison, pair: Pair, limit: int) -> Iterator[str]:
-    """Yield what the differences mean for the ranks; nothing where the tables are the same."""
-    if comparison.would_match:
-        return
-    if comparison.rank_changes is None:
-        wrong = ", ".join(f"{report.path} has {count_problems(report.errors)}" for report in pair if report.errors)
-        yield f"what changes for the ranks is not known: {wrong} (tlaunch validate says which)"
-    elif not comparison.rank_changes:
-        yield "nothing changes for any rank: servers, devices and addresses are the same"
-    changes = [_change_line(change) for change in comparison.rank_changes or ()]
-    yield from _section("change for the ranks", "changes for the ranks", changes, limit)
-
-
 def _change_line(change: RankChange) -> str:
     before, after = (None if text is None else _short(text) for text in (change.before, change.after))
     if change.name == "rank":
@@ -158,26 +144,13 @@ def _short(text: str) -> str:
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[: MAX_VALUE_CHARS - 3]}..."
 
 
-# --- as JSON ---
-
-
-def _to_json(comparison: Comparison, pair: Pair) -> dict[str, Any]:
-    return {
-        **_broken_to_json(pair),
-        "would_match": comparison.would_match,
-        "checksums": [f"{checksum:08x}" for checksum in comparison.checksums],
-        "differences": [encode(found) for found in comparison.differences],
-        "rank_changes": None if comparison.rank_changes is None else [encode(one) for one in comparison.rank_changes],
-    }  # fmt: skip
-
-
-def _broken_to_json(pair: Pair) -> dict[str, Any]:
-    """Return the files and the problems of each; without checksums nothing would match."""
+def _to_json(comparison: Comparison | None, pair: Pair) -> dict[str, Any]:
+    """Return the comparison, if there is one, and the problems of each file."""
     return {
         "paths": [str(report.path) for report in pair],
-        "would_match": False,
-        "checksums": None,
-        "differences": None,
-        "rank_changes": None,
+        "would_match": comparison is not None and comparison.would_match,
+        "checksums": comparison and [f"{checksum:08x}" for checksum in comparison.checksums],
+        "differences": comparison and encode(comparison.differences),
+        "rank_changes": comparison and encode(comparison.rank_changes),
         "problems": [[problem_to_json(problem) for problem in report.problems] for report in pair],
     }

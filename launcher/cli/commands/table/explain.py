@@ -27,10 +27,10 @@ Examples:
 Exit codes: 0; 2 wrong usage, or a code that does not exist.
 """
 SECTIONS = {
-    "RT1": "the text is no JSON",
-    "RT2": "the JSON is no table",
+    "RT1": "the text is not JSON",
+    "RT2": "the JSON is not a table",
     "RT3": "HCCL refuses the table",
-    "RT4": "HCCL goes on, people should look",
+    "RT4": "HCCL accepts the table, but look at it",
     "RT5": "what one reader asks for beyond HCCL (tlaunch validate --for)",
     "RT6": "HCCL refuses what one format adds",
 }
@@ -51,28 +51,22 @@ def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
     An error code of HCCL, such as EI0014, is explained with all codes that it covers. Without CODE all codes of
     `tlaunch validate` are listed.
     """
-    catalogue = _catalogue()
-    wanted = _checked(codes, catalogue) or list(catalogue)
-    if as_json:
-        write_out(json_text(_to_json(wanted, catalogue)))
-    elif codes:
-        write_out("\n".join(_text(code, catalogue) for code in wanted))
-    else:
-        write_out("\n".join(_overview(list(catalogue.values()))) + "\n")
-
-
-def _catalogue() -> Mapping[str, Entry]:
-    """Return all codes, in their order."""
-    return dict(sorted(CATALOGUE.items()))
-
-
-def _checked(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[str]:
-    """Return each code once. Raises UsageError for one that is in neither catalogue."""
+    catalogue = dict(sorted(CATALOGUE.items()))
     wanted = list(dict.fromkeys(code.upper() for code in codes))
     for code in wanted:
         if code not in catalogue and code not in HCCL_CODES:
             raise UsageError(f"there is no code {code!r}", hint=_nearest(code, [*catalogue, *HCCL_CODES]))
-    return wanted
+    if as_json:
+        write_out(json_text(_to_json(wanted or list(catalogue), catalogue)))
+        return
+    pages = []
+    for code in wanted:
+        if code in catalogue:
+            pages.append(_of_tlaunch(catalogue[code]))
+        else:
+            pages.append(_of_hccl(code, HCCL_CODES[code], [e for e in catalogue.values() if e.hccl_code == code]))
+    pages = pages or [_overview(list(catalogue.values()))]
+    write_out("\n".join("".join(f"{line}\n" for line in page) for page in pages))
 
 
 def _nearest(code: str, known: Sequence[str]) -> str:
@@ -85,7 +79,7 @@ def _nearest(code: str, known: Sequence[str]) -> str:
 
 
 def _apart(name: str, wanted: str) -> int:
-    """Return by how much the numbers of two codes differ, `FAR` where they cannot be compared."""
+    """Return the distance of the numbers of two codes, `FAR` where they cannot be compared."""
     one, other = name[2:], wanted[2:]
     is_comparable = name[:2] == wanted[:2] and one.isdecimal() and other.isdecimal()
     return abs(int(one) - int(other)) if is_comparable else FAR
@@ -100,12 +94,6 @@ def _overview(entries: Sequence[Entry]) -> Iterator[str]:
             yield f"  {entry.code}  {entry.severity.value:<7}  {entry.hccl_code or '':<6}  {entry.title}"
 
 
-def _text(code: str, catalogue: Mapping[str, Entry]) -> str:
-    if code in catalogue:
-        return _paragraphs(catalogue[code])
-    return "\n".join(_of_hccl(code, HCCL_CODES[code], [e for e in catalogue.values() if e.hccl_code == code])) + "\n"
-
-
 def _of_hccl(code: str, meaning: HcclCode, members: Sequence[Entry]) -> Iterator[str]:
     """Yield the meaning of a code of HCCL, the codes that it stands for, and how to find out which of them it is."""
     yield from (f"{code}: {meaning.title}", "reported by HCCL", "", _filled(meaning.explanation), "")
@@ -116,11 +104,12 @@ def _of_hccl(code: str, meaning: HcclCode, members: Sequence[Entry]) -> Iterator
         yield "no fault of a table alone has this code; `tlaunch validate FILE` finds those that have another one"
 
 
-def _paragraphs(entry: Entry) -> str:
+def _of_tlaunch(entry: Entry) -> Iterator[str]:
     hccl = f"HCCL reports {entry.hccl_code}" if entry.hccl_code else "HCCL has no code for it"
     only = f"; only with --for {entry.consumer}" if entry.consumer else ""
-    head = f"{entry.code}: {entry.title}\n{entry.severity.value}; {hccl}{only}\n"
-    return f"{head}\n{_filled(entry.explanation)}\n"
+    yield f"{entry.code}: {entry.title}"
+    yield f"{entry.severity.value}; {hccl}{only}"
+    yield from ("", _filled(entry.explanation))
 
 
 def _filled(text: str) -> str:

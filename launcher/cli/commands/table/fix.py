@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from launcher.cli.commands.table.input import problem_to_json, read_named
+from launcher.cli.commands.table.files import STDIN, problem_to_json, read_named
 from launcher.cli.launch.samples import found_table
 from launcher.cli.options.table import chip_option, consumer_option, max_table_size_option
 from launcher.cli.text.columns import counted
@@ -32,7 +32,6 @@ Examples:
 Exit codes: 0 the table is valid, or would be with these repairs; 1 errors are left that you have to decide about;
 2 wrong usage, or a file that cannot be read or written.
 """
-STDIN = "-"
 LISTED_AT_MOST = 50  # repairs
 
 
@@ -62,35 +61,36 @@ def fix(file: str, *, write: bool, unsafe: bool, as_json: bool, chip: str, consu
     """
     if write and as_json and file == STDIN:
         raise UsageError("--write and --json both want stdout", hint="leave one of them out")
-    file = str(_readable(file, write=write))
+    notes: list[str] = []
+    found = found_table(Path(file), notes.append)
+    if write and found != Path(file):
+        raise UsageError(f"{file} is one of tlaunch's samples, which --write does not change", hint="copy it first")
+    for line in notes:
+        print(line, file=sys.stderr)
+    file = str(found)
     profile = Profile(chip, consumer)
     fixed = fix_table(read_named(file), Path(file), profile, sort=options["sort"], unsafe=unsafe)
     written = write and fixed.changed and file != STDIN
     if written:
         overwrite(Path(file), fixed.original, fixed.data)
-    for line in (*_said(fixed, file, written=written), *_about_checksum(fixed, file, profile)):
+    for line in _report_lines(fixed, file, written=written):
+        print(line, file=sys.stderr)
+    if fixed.changed and _checksum_changes(parse_rank_table(fixed.original, Path(file), profile), fixed.report):
+        line = f"{printable(file)}: HCCL's checksum of this table changes: repair the copies on all servers alike"
         print(line, file=sys.stderr)
     if as_json:
         write_out(json_text(_to_json(fixed, file, written=written)))
     elif write and file == STDIN:
-        _pass_on(fixed.data)
+        _write_bytes(fixed.data)
     else:
-        write_out(_diff(fixed, file))
+        diff = fixed.diff(printable(file))
+        if sys.stdout.isatty():  # where nothing of the table's text may move the cursor
+            diff = "".join(f"{printable(line.rstrip(chr(13)))}\n" for line in diff.split("\n")[:-1])
+        write_out(diff)
     return EXIT_OK if fixed.report.valid else EXIT_FAILURE
 
 
-def _readable(file: str, *, write: bool) -> Path:
-    """`file` or the sample of that name, which belongs to tlaunch and is never written."""
-    notes: list[str] = []
-    found = found_table(Path(file), notes.append)
-    if write and found != Path(file):
-        raise UsageError(f"{file} is a sample, and --write would change it for everybody", hint="copy it first")
-    for line in notes:
-        print(line, file=sys.stderr)
-    return found
-
-
-def _pass_on(data: bytes) -> None:
+def _write_bytes(data: bytes) -> None:
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -100,16 +100,8 @@ def _pass_on(data: bytes) -> None:
         raise UnreadableError(f"stdout cannot be written: {error.strerror}") from None
 
 
-def _diff(fixed: Fixed, file: str) -> str:
-    """On a terminal nothing of the table's text may move the cursor."""
-    diff = fixed.diff(printable(file))
-    if not sys.stdout.isatty():
-        return diff
-    return "".join(f"{printable(line.rstrip(chr(13)))}\n" for line in diff.split("\n")[:-1])
-
-
-def _said(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
-    """Each repair, what is left, and one line that sums up."""
+def _report_lines(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
+    """Yield each repair, what is left, and one line that sums up."""
     name = printable(file)
     yield from _listed("repaired", fixed.repairs, name)
     yield from _listed("offered", fixed.offers, name)
@@ -118,19 +110,10 @@ def _said(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
     yield f"{name}: {_summary(fixed, file, written=written)}"
 
 
-def _about_checksum(fixed: Fixed, file: str, profile: Profile) -> Iterator[str]:
-    """Yield a warning where the repairs of a valid table change its checksum, which must be alike on all servers."""
-    if not fixed.changed:
-        return
-    before = parse_rank_table(fixed.original, Path(file), profile)
-    if before.valid and _checksum_changes(before, fixed.report):
-        yield f"{printable(file)}: HCCL's checksum of this table changes: repair the copies on all servers alike"
-
-
 def _checksum_changes(before: TableReport, after: TableReport) -> bool:
-    """Return whether HCCL's checksums differ, or the tables are nested too deeply to be compared."""
+    """Return whether a valid table gets another checksum of HCCL's, or is nested too deeply to tell."""
     try:
-        return not compare(before, after).would_match
+        return before.valid and not compare(before, after).would_match
     except RecursionError:
         return True
 
@@ -144,7 +127,7 @@ def _listed(what: str, repairs: tuple[Repair, ...], name: str) -> Iterator[str]:
 
 
 def _summary(fixed: Fixed, file: str, *, written: bool) -> str:
-    state = "valid" if fixed.report.valid else "not valid, a person has to decide about the rest"
+    state = "valid" if fixed.report.valid else "not valid: decide about the rest yourself"
     how = f"; --unsafe makes {counted(len(fixed.offers), 'more repair')}" if fixed.offers else ""
     if not fixed.changed:
         return f"nothing to repair, {state}{how}"

@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from launcher.cli.commands.table.output import check_output, hand_over, note, warn
-from launcher.cli.commands.table.sources import gather
-from launcher.cli.commands.table.wanted import Wanted
+from launcher.cli.commands.table.files import check_output, hand_over, note, warn
+from launcher.cli.commands.table.sources import Wanted, gather
 from launcher.core.errors import RefusedTableError
 from launcher.rank_table import parse_rank_table, render_table
 from launcher.rank_table.generate import build_cluster
@@ -77,15 +76,11 @@ def generate(*, sort: bool, output: Path | None, force: bool, **options: Any) ->
     text = render_table(generated.cluster)
     for one in (*gathered.notes, *generated.notes):
         (warn if one.is_warning else note)(one.text)
-    _check(text, output)
-    hand_over(text, generated.cluster, "v1.0", output, force=force)
-
-
-def _check(text: str, output: Path | None) -> None:
-    """Check the table that is to be written by the reader that everybody's tables pass."""
+    # The reader that all tables pass checks this one, too.
     report = parse_rank_table(text.encode(), output or Path("rank_table.json"))
     if report.cluster is None:
         raise RefusedTableError(report.render())
     for problem in report.warnings:
         if problem.code not in SAID_ALREADY:
             click.echo(f"warning[{problem.code}]: {problem.message}", err=True)
+    hand_over(text, generated.cluster, "v1.0", output, force=force)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from launcher.cli.commands.table.input import read_table
-from launcher.cli.commands.table.output import check_output, deliver, note, shown
+from launcher.cli.commands.table.files import check_output, deliver, note, read_table, shown
 from launcher.cli.options.table import chip_option, max_table_size_option
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK
 from launcher.rank_table import Profile

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from launcher.cli.commands.table.input import read_table
+from launcher.cli.commands.table.files import read_table
 from launcher.cli.options.table import chip_option, max_table_size_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted
@@ -67,7 +67,7 @@ def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **op
         print(headline(problem, str(report.path)), file=sys.stderr)
     placement = Placement(report.cluster, _layout(report.cluster, options))
     name = "table" if report.format is None else f"{report.format.value} table"
-    write_out(_as_json(placement, report) if as_json else _as_text(placement, f"{report.path}: {name}"))
+    write_out(json_text(_to_json(placement, report)) if as_json else _as_text(placement, f"{report.path}: {name}"))
 
 
 @frozen
@@ -79,16 +79,19 @@ class Placement:
 
     @cached_property
     def groups(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
-        """All groups by axis; empty without a layout."""
+        """All groups of ranks by axis; empty without a layout."""
         return {} if self.layout is None else {axis: groups(axis, self.layout) for axis in AXES}
 
     @cached_property
     def group_texts(self) -> Mapping[str, Mapping[int, str]]:
-        """The group's members by axis and rank. Each text is made once for all of them."""
-        return {
-            axis: {rank: text for ranks in found for text in [_members(ranks)] for rank in ranks}
-            for axis, found in self.groups.items()
-        }
+        """The members of each rank's group as a set, by axis and rank; nothing for a rank that is alone."""
+        texts: dict[str, dict[int, str]] = {axis: {} for axis in self.groups}
+        for axis, found in self.groups.items():
+            for ranks in found:
+                shown = [*ranks[:2], "...", ranks[-1]] if len(ranks) > MAX_GROUP else ranks
+                text = f"{{{','.join(map(str, shown))}}}" if len(ranks) > 1 else ""
+                texts[axis] |= dict.fromkeys(ranks, text)
+        return texts
 
     def is_idle(self, device: Device) -> bool:
         return self.layout is not None and device.global_rank >= self.layout.world_size
@@ -102,38 +105,32 @@ class Placement:
 
 def _layout(cluster: Cluster, options: Mapping[str, Any]) -> Layout | None:
     """Return the layout, None where no axis was given. Raises RefusedLayoutError as `tlaunch run` does."""
-    dp, mp, pp = options["dp"], options["mp"], options["pp"]
-    if dp is None and mp is None and pp is None:
+    degrees = {axis: options[axis] for axis in ("dp", "mp", "pp") if options[axis] is not None}
+    if not degrees:
         return None
     return resolve_layout(
-        cluster.device_count,
-        dp=dp,
-        mp=1 if mp is None else mp,
-        pp=1 if pp is None else pp,
-        allow_idle_devices=options["allow_idle_devices"],
+        cluster.device_count, **{"mp": 1, "pp": 1, **degrees}, allow_idle_devices=options["allow_idle_devices"]
     )
 
 
-# --- as a tree ---
-
-
 def _as_text(placement: Placement, title: str) -> str:
-    return _drawn(_tree(placement, title)) + "".join(f"{line}\n" for line in _group_summary(placement))
-
-
-def _drawn(tree: Tree) -> str:
-    """Draw the tree, in ASCII where stdout has no box characters."""
+    """Draw the tree, in ASCII where stdout has no box characters, and a line on the groups of each axis below it."""
     data = io.BytesIO()
     with io.TextIOWrapper(data, encoding=sys.stdout.encoding or "utf-8", errors="replace") as stream:
         console = Console(file=stream, width=ENDLESS, color_system=None, legacy_windows=False)
-        console.print(tree, soft_wrap=True)
+        console.print(_tree(placement, title), soft_wrap=True)
         stream.flush()
-        return data.getvalue().decode(stream.encoding)
+        drawn = data.getvalue().decode(stream.encoding)
+    return drawn + "".join(f"{line}\n" for line in _group_summary(placement))
 
 
 def _tree(placement: Placement, title: str) -> Tree:
-    cluster = placement.cluster
-    tree = Tree(_label(f"{title}, {_size(cluster.servers)}{_layout_words(placement)}"))
+    cluster, layout = placement.cluster, placement.layout
+    words = [title, _size(cluster.servers)]
+    if layout is not None:
+        idle = cluster.device_count - layout.world_size
+        words += [str(layout), *([f"{idle} idle"] if idle else [])]
+    tree = Tree(_label(", ".join(words)))
     lines = _device_lines(placement)
     pods: dict[str | None, list[Server]] = {}  # in the order of their first server
     for server in cluster.servers:
@@ -148,20 +145,13 @@ def _tree(placement: Placement, title: str) -> Tree:
 
 
 def _label(text: str) -> Text:
-    """Nothing from a table, nor a file's name, may move a terminal's cursor."""
+    """Return a label in which nothing of a table or a file's name moves a terminal's cursor."""
     return Text(printable(text))
 
 
 def _size(servers: Sequence[Server]) -> str:
     devices = sum(len(server.devices) for server in servers)
     return f"{counted(len(servers), 'server')}, {counted(devices, 'device')}"
-
-
-def _layout_words(placement: Placement) -> str:
-    if placement.layout is None:
-        return ""
-    idle = placement.cluster.device_count - placement.layout.world_size
-    return f", {placement.layout}" + (f", {idle} idle" if idle else "")
 
 
 def _server_line(server: Server) -> str:
@@ -199,14 +189,6 @@ def _cells(device: Device, placement: Placement) -> Iterator[str]:
     yield "  ".join(_option_words(device.options))
 
 
-def _members(ranks: tuple[int, ...]) -> str:
-    """Return the members as a set, or nothing for a rank that is alone."""
-    if len(ranks) == 1:
-        return ""
-    shown = [*ranks[:2], "...", ranks[-1]] if len(ranks) > MAX_GROUP else ranks
-    return "{" + ",".join(map(str, shown)) + "}"
-
-
 def _group_summary(placement: Placement) -> Iterator[str]:
     """Yield the number of groups along each axis, and of those that need the network between servers."""
     server_of = {
@@ -224,41 +206,25 @@ def _option_words(options: Options) -> Iterator[str]:
         yield f"{key}={text}" if len(text) <= MAX_OPTION_CHARS else f"{key}=({len(text):,} characters)"
 
 
-# --- as JSON ---
-
-
-def _as_json(placement: Placement, report: TableReport) -> str:
+def _to_json(placement: Placement, report: TableReport) -> dict[str, Any]:
     layout = placement.layout
-    shown = {
+    return {
         "path": str(report.path),
         "format": None if report.format is None else report.format.value,
         "device_count": placement.cluster.device_count,
         "options": dict(placement.cluster.options),
         "layout": None if layout is None else {"dp": layout.dp, "mp": layout.mp, "pp": layout.pp},
-        "servers": [_server_to_json(server, placement) for server in placement.cluster.servers],
+        "servers": [
+            {name: getattr(server, name) for name in ("server_id", "super_pod_id", "host_ip", "host_nic_ip")}
+            | {"options": dict(server.options)}
+            | {"devices": [_device_to_json(device, placement) for device in server.devices]}
+            for server in placement.cluster.servers
+        ],
         "groups": placement.groups or None,
-    }
-    return json_text(shown)
-
-
-def _server_to_json(server: Server, placement: Placement) -> dict[str, Any]:
-    return {
-        "server_id": server.server_id,
-        "super_pod_id": server.super_pod_id,
-        "host_ip": server.host_ip,
-        "host_nic_ip": server.host_nic_ip,
-        "options": dict(server.options),
-        "devices": [_device_to_json(device, placement) for device in server.devices],
     }
 
 
 def _device_to_json(device: Device, placement: Placement) -> dict[str, Any]:
-    return {
-        "global_rank": device.global_rank,
-        "device_id": device.device_id,
-        "device_ip": device.device_ip,
-        "super_device_id": device.super_device_id,
-        "options": dict(device.options),
-        "coordinates": placement.coordinates(device),
-        "idle": placement.is_idle(device),
-    }
+    known = {name: getattr(device, name) for name in ("global_rank", "device_id", "device_ip", "super_device_id")}
+    place = {"coordinates": placement.coordinates(device), "idle": placement.is_idle(device)}
+    return known | {"options": dict(device.options)} | place

@@ -1,12 +1,11 @@
-"""Where the devices of a new table come from: what was asked for, or what this machine has. Loaded by `generate`."""
+"""The devices of a new table: what was asked for, or what this machine has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from launcher.cli.commands.table.input import STDIN, read_named
-from launcher.cli.commands.table.wanted import DEVICE_IDS, Wanted, check_wanted, further_keys
+from launcher.cli.commands.table.files import STDIN, read_named
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.rank_table import discover
@@ -22,12 +21,94 @@ from launcher.rank_table.device_ids import (
 from launcher.rank_table.generate import (
     Machine,
     Note,
+    check_address,
     check_server_id,
     devices_per_server,
     parse_servers,
 )
 from launcher.rank_table.hccn_conf import decode_conf, parse_hccn_conf
-from launcher.rank_table.ip import is_loopback
+from launcher.rank_table.ip import address_family, is_loopback
+
+DEVICE_IDS = "--device-ids"
+SAME = "same"  # in place of an address: the server's own
+
+
+@frozen
+class Wanted:
+    """The options of `generate`, as they were typed."""
+
+    hccn_conf: Path | None
+    hccn_tool: bool
+    nvidia_smi: bool
+    devices: str | None
+    servers: str | None
+    device_ids: str | None
+    server_id: str | None
+    host_ip: str | None
+    container_ip: str | None
+    pod_ip: str | None
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Keys of a server that some programs want beside those of HCCL, with an address or "same"."""
+        given = {"container_ip": self.container_ip, "pod_ip": self.pod_ip}
+        return {key: address for key, address in given.items() if address is not None}
+
+
+def further_keys(wanted: Wanted, server_id: str) -> tuple[tuple[str, str], ...]:
+    """Return the further keys of a server, for `Server.options`; raise UsageError if it has no address for "same"."""
+    own = next((name for name in (server_id, wanted.host_ip) if name and address_family(name)), None)
+    if own is None and SAME in wanted.addresses.values():
+        key = next(key for key, address in wanted.addresses.items() if address == SAME)
+        raise UsageError(
+            f'{_option(key)} {SAME}: the server "{server_id}" is not named by an address',
+            hint="name servers by their addresses, or generate a table on each server with its own",
+        )
+    return tuple((key, str(own) if address == SAME else address) for key, address in wanted.addresses.items())
+
+
+def _option(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
+
+def check_wanted(wanted: Wanted) -> None:
+    """Raise UsageError where options do not go together, or cannot be what they say."""
+    given = {
+        "--hccn-conf": wanted.hccn_conf is not None,
+        "--hccn-tool": wanted.hccn_tool,
+        "--nvidia-smi": wanted.nvidia_smi,
+        "--devices": wanted.devices is not None,
+    }
+    sources = [option for option, is_given in given.items() if is_given]
+    if len(sources) > 1:
+        raise UsageError(f"{' and '.join(sources)} all say which devices there are", hint="give one of them")
+    if wanted.servers is not None:
+        _check_several(wanted, sources)
+    if wanted.device_ids is not None:
+        parse_device_ids(wanted.device_ids, DEVICE_IDS)
+    if wanted.host_ip is not None:
+        check_address(wanted.host_ip, "--host-ip")
+    for key, address in wanted.addresses.items():
+        if address != SAME:
+            check_address(address, _option(key))
+
+
+def _check_several(wanted: Wanted, sources: list[str]) -> None:
+    alone = [source for source in sources if source.startswith("--hccn")]
+    alone += ["--server-id"] * (wanted.server_id is not None) + ["--host-ip"] * (wanted.host_ip is not None)
+    if alone:
+        raise UsageError(
+            f"{alone[0]} speaks of this server alone, --servers of several",
+            hint="generate a table on each server, then `tlaunch table merge` them",
+        )
+    if different := [key for key, address in wanted.addresses.items() if address != SAME]:
+        option = _option(different[0])
+        raise UsageError(
+            f"{option} with an address speaks of one server, --servers of several",
+            hint=f"`{option} {SAME}` gives each server its own",
+        )
+    if not sources and wanted.device_ids is None:
+        raise UsageError("--servers does not say how many devices they have", hint="add --devices 8, or --devices 8,8")
 
 
 @frozen
@@ -56,10 +137,28 @@ def gather(wanted: Wanted, environment: Mapping[str, str]) -> Gathered:
     check_wanted(wanted)
     if wanted.servers is not None:
         return _several(wanted, parse_servers(wanted.servers))
-    found = _here(wanted, environment)
-    name, name_notes = _own_name(wanted)
+    if wanted.devices is not None:
+        found = _plain(wanted, wanted.devices, environment)
+    elif wanted.nvidia_smi:
+        found = _nvidia_smi(wanted, environment)
+    elif wanted.hccn_conf is not None:
+        found = _hccn_conf(wanted, wanted.hccn_conf, environment)
+    else:
+        found = (_hccn_tool if wanted.hccn_tool else _first_that_answers)(wanted, environment)
+    notes = [*found.notes]
+    name = wanted.server_id if wanted.server_id is not None else discover.own_server_id()
+    check_server_id(name, "this machine's host name" if wanted.server_id is None else "--server-id")
+    if wanted.server_id is None:
+        notes.append(Note(f'server_id: "{name}", --server-id gives it another name'))
+    if is_loopback(name):
+        own = discover.own_server_id()
+        text = (
+            f'server_id "{name}" means each server itself, so `tlaunch table merge` will refuse this table: '
+            f"--server-id {'ADDRESS' if is_loopback(own) else own} names it as other servers reach it"
+        )
+        notes.append(Note(text, is_warning=True))
     machine = Machine(name, found.devices, wanted.host_ip, further_keys(wanted, name))
-    return Gathered((machine,), (*found.notes, *name_notes), found.hardware)
+    return Gathered((machine,), tuple(notes), found.hardware)
 
 
 def _several(wanted: Wanted, names: Sequence[str]) -> Gathered:
@@ -91,18 +190,8 @@ def _counted(number: int, chosen: Sequence[int] | None) -> tuple[FoundDevice, ..
     return tuple(FoundDevice(one) for one in (range(number) if chosen is None else chosen))
 
 
-def _here(wanted: Wanted, environment: Mapping[str, str]) -> Found:
-    if wanted.devices is not None:
-        return _plain(wanted, wanted.devices, environment)
-    if wanted.nvidia_smi:
-        return _nvidia_smi(wanted, environment)
-    if wanted.hccn_conf is not None:
-        return _hccn_conf(wanted, wanted.hccn_conf, environment)
-    return _hccn_tool(wanted, environment) if wanted.hccn_tool else _first_that_answers(wanted, environment)
-
-
 def _first_that_answers(wanted: Wanted, environment: Mapping[str, str]) -> Found:
-    """hccn_tool, hccn.conf, nvidia-smi: the first that this machine has. A tool that fails gives way to the file."""
+    """Ask the first that this machine has of hccn_tool, hccn.conf and nvidia-smi; the file stands in for a failing tool."""
     notes: tuple[Note, ...] = ()
     has_conf = discover.HCCN_CONF.exists()
     if discover.hccn_tool() and (discover.davinci_ids() or wanted.device_ids is not None):
@@ -111,7 +200,7 @@ def _first_that_answers(wanted: Wanted, environment: Mapping[str, str]) -> Found
         except TlaunchError as error:
             if not has_conf or isinstance(error, UsageError):
                 raise
-            notes = (Note(f"hccn_tool was of no use: {error.message}", is_warning=True),)
+            notes = (Note(f"hccn_tool failed: {error.message}", is_warning=True),)
     if has_conf:
         found = _hccn_conf(wanted, discover.HCCN_CONF, environment)
         return _said_first(str(discover.HCCN_CONF), found, *notes)
@@ -151,7 +240,12 @@ def _nvidia_smi(wanted: Wanted, environment: Mapping[str, str]) -> Found:
 def _hccn_conf(wanted: Wanted, path: Path, environment: Mapping[str, str]) -> Found:
     """Read hccn.conf. The devices that this machine's environment lets be seen count for its own file alone."""
     name = "standard input" if str(path) == STDIN else str(path)
-    conf = parse_hccn_conf(decode_conf(_bytes_of(path), name), name)
+    try:
+        content = read_named(str(path))
+    except UnreadableError as error:
+        hint = error.hint if str(path) == STDIN else f"on a server with Ascend devices it is {discover.HCCN_CONF}"
+        raise UnreadableError(error.message, hint=hint) from None
+    conf = parse_hccn_conf(decode_conf(content, name), name)
     chosen = _chosen(wanted, environment if path == discover.HCCN_CONF else {}, ASCEND_VARIABLES)
     # A device that has no address is in no line of the file: one that was chosen is taken without.
     absent = [
@@ -162,20 +256,11 @@ def _hccn_conf(wanted: Wanted, path: Path, environment: Mapping[str, str]) -> Fo
     return Found(found.devices, (*notes, *found.notes, *_unset_notes(found.devices)))
 
 
-def _bytes_of(conf: Path) -> bytes:
-    try:
-        return read_named(str(conf))
-    except UnreadableError as error:
-        is_stdin = str(conf) == STDIN
-        hint = error.hint if is_stdin else f"on a server with Ascend devices it is {discover.HCCN_CONF}"
-        raise UnreadableError(error.message, hint=hint) from None
-
-
 def _hccn_tool(wanted: Wanted, environment: Mapping[str, str]) -> Found:
     present = discover.davinci_ids()
     chosen = _chosen(wanted, environment, ASCEND_VARIABLES)
     if not present and chosen is None and discover.hccn_tool():
-        raise UsageError("there is no /dev/davinci0 or the like, so no device is known", hint="give --device-ids 0-7")
+        raise UsageError("this machine has no /dev/davinci*, so no device is known", hint="give --device-ids 0-7")
     known = tuple(FoundDevice(one) for one in present or (chosen[1] if chosen else ()))
     narrowed = _narrowed(known, chosen)
     devices = discover.ask_hccn_tool([device.device_id for device in narrowed.devices])
@@ -209,25 +294,3 @@ def _unset_notes(devices: Sequence[FoundDevice]) -> Iterator[Note]:
             f"not between servers; `hccn_tool -i {unset[0]} -ip -s address ADDRESS netmask MASK` sets one"
         )
         yield Note(text, is_warning=True)
-
-
-def _own_name(wanted: Wanted) -> tuple[str, tuple[Note, ...]]:
-    name = wanted.server_id
-    if name is not None:
-        check_server_id(name, "--server-id")
-        return name, _loopback_notes(name)
-    name = discover.own_server_id()
-    check_server_id(name, "this machine's host name")
-    return name, (Note(f'server_id: "{name}", --server-id gives it another name'), *_loopback_notes(name))
-
-
-def _loopback_notes(name: str) -> tuple[Note, ...]:
-    if not is_loopback(name):
-        return ()
-    own = discover.own_server_id()
-    address = "ADDRESS" if is_loopback(own) else own
-    text = (
-        f'server_id "{name}" means each server itself, so `tlaunch table merge` will refuse this table: '
-        f"--server-id {address} names it as other servers reach it"
-    )
-    return (Note(text, is_warning=True),)
