@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.cli import sigint_guard
-from launcher.cli.text.stderr import say
+from launcher.cli.text.stdout import say
 
 # isort: split
 import os

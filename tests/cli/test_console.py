@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.text.status_line import StatusLine
+from launcher.cli.text.foot import StatusLine
 
 from .transcript import normalised
 

@@ -14,8 +14,7 @@ from launcher.cli.commands.table.input import STDIN, problem_to_json, read_table
 from launcher.cli.launch.samples import max_table_bytes
 from launcher.cli.options.table import chip_option, consumer_option, max_table_size_option
 from launcher.cli.text.columns import counted
-from launcher.cli.text.stderr import say
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import say, write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text

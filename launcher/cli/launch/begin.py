@@ -9,8 +9,7 @@ from pathlib import Path
 from launcher.cli.launch.detach import Detached
 from launcher.cli.launch.options import DEFAULT_RUNS_DIR
 from launcher.cli.launch.prepare import Prepared
-from launcher.cli.text.stderr import say
-from launcher.cli.text.stdout import as_people_call_it
+from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.frozen import frozen
 from launcher.core.records import RunSpec

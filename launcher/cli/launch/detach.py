@@ -16,8 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from launcher.cli.text.stderr import say
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import say, write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, exit_code_of
 from launcher.logs.terminal import printable
 

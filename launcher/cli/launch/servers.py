@@ -21,7 +21,7 @@ from launcher.cli.launch.network import with_network
 from launcher.cli.launch.options import RunOptions, check_server_id
 from launcher.cli.launch.prepare import Prepared
 from launcher.cli.text.columns import awaited, server_list
-from launcher.cli.text.stderr import say
+from launcher.cli.text.stdout import say
 from launcher.cluster.agent_connection import RANK_TABLE, listen
 from launcher.cluster.agent_setup import ANY_PORT, awaited_begin, get_ready, start
 from launcher.cluster.asker_endpoint import AskerEndpoint, write_endpoint

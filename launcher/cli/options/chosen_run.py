@@ -12,8 +12,7 @@ import click
 
 from launcher.cli.launch.options import DEFAULT_RUNS_DIR
 from launcher.cli.options.run import runs_dir_option
-from launcher.cli.text.stderr import say
-from launcher.cli.text.stdout import as_people_call_it
+from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.errors import UsageError
 from launcher.core.run_dir import RunDir

@@ -20,8 +20,7 @@ from launcher.cli.launch.options import RunOptions, for_engine
 from launcher.cli.launch.prepare import Prepared, prepare
 from launcher.cli.launch.servers import join_first_server, open_endpoint, shared_token, this_server
 from launcher.cli.text.columns import awaited, server_list
-from launcher.cli.text.stderr import say
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import say, write_out
 from launcher.cluster.job import EXAMINATION
 from launcher.cluster.join import Endpoint
 from launcher.cluster.plan import Plan

@@ -12,8 +12,7 @@ from pathlib import Path
 import click
 
 from launcher.cli.text.columns import counted
-from launcher.cli.text.stderr import say
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import say, write_out
 from launcher.core.atomic import write_text
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.records import Cluster
