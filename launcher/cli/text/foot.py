@@ -69,7 +69,10 @@ class StatusLine:
         """
         text, why = without_colours(text), without_colours(why)
         if self.on_terminal:
-            width = self._terminal_columns() - SPARE_COLUMNS
+            columns = 0
+            with suppress(OSError):  # of this stream's terminal: stdout may be somewhere else
+                columns = os.get_terminal_size(self._stream.fileno()).columns
+            width = (columns or shutil.get_terminal_size().columns) - SPARE_COLUMNS
             room = width - columns_of(text)
             if columns_of(why) > room:
                 why = f"{cut_to(why, room - len(CUT))}{CUT}" if room > MIN_WHY_COLUMNS else ""
@@ -99,13 +102,6 @@ class StatusLine:
         with suppress(OSError):
             return bool(select.select([], [self._stream.fileno()], [], 0)[1])
         return True  # it is no file
-
-    def _terminal_columns(self) -> int:
-        """Return the width of this stream's terminal: stdout may be somewhere else."""
-        with suppress(OSError):
-            if columns := os.get_terminal_size(self._stream.fileno()).columns:
-                return columns
-        return shutil.get_terminal_size().columns
 
     def _write(self, text: str) -> None:
         with suppress(OSError, ValueError):
