@@ -13,47 +13,48 @@ import click
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.start import run
 from launcher.cli.main import exit_after
-from launcher.cli.options.run import RUN_PARAMETERS
-from launcher.cli.options.table import keep_max_table_size
-from launcher.cli.options.usage import as_usage_error
+from launcher.cli.options.run import RUN_PARAMETERS, keep_max_table_size
+from launcher.cli.options.types import as_usage_error
 from launcher.core import errors
 from launcher.core.codec import decode
 from launcher.supervise.spawn import signal_of_parents_end
 
 
 def main() -> None:
-    """Run what stdin says; write where the run is, or why there is none, to the file of the descriptor that is named."""
+    """Run with the options on stdin; write where the run is, or an error, to the file of the descriptor in `sys.argv`."""
     parent_pid, answer_fd = map(int, sys.argv[1:])
     os.set_inheritable(answer_fd, False)
     signal_of_parents_end(signal.SIGTERM)
     if os.getppid() != parent_pid:  # it ended before this process could ask for a signal
         sys.exit(errors.exit_code_of(-signal.SIGTERM))
-    told = json.load(sys.stdin)
+    options = json.load(sys.stdin)
     nowhere = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nowhere, 0)
     os.close(nowhere)
-    exit_after(lambda: _run(told, answer_fd))
+    exit_after(lambda: _run(options, answer_fd))
 
 
-def _run(told: dict[str, Any], answer_fd: int) -> int:
+def _run(given: dict[str, Any], answer_fd: int) -> int:
     try:
-        outcome = run(_checked(told))
+        outcome = run(_checked(given))
     except errors.TlaunchError as error:
         error.is_reported = True
-        _answer(answer_fd, {"error": _told(error)})
+        known = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
+        fields = {name: getattr(error, name) for name in ("message", "hint", "exit_code", "has_lines")}
+        _answer(answer_fd, {"error": {"kind": known.__name__, **fields}})
         raise
     _answer(answer_fd, {"run_dir": None if outcome.run_dir is None else str(outcome.run_dir)})
     return outcome.exit_code
 
 
-def _checked(told: dict[str, Any]) -> RunOptions:
+def _checked(given: dict[str, Any]) -> RunOptions:
     """Return the options, within the bounds that `tlaunch run` has.
 
     Raises:
         UsageError: one has another type, or is out of its bounds.
     """
     try:
-        options = decode(RunOptions, told)
+        options = decode(RunOptions, given)
         keep_max_table_size()
         for parameter in RUN_PARAMETERS:
             value = getattr(options, parameter.name or "", None)
@@ -64,12 +65,6 @@ def _checked(told: dict[str, Any]) -> RunOptions:
     except click.ClickException as error:
         raise as_usage_error(error) from error
     return options
-
-
-def _told(error: errors.TlaunchError) -> dict[str, Any]:
-    known = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
-    told = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code, "has_lines": error.has_lines}
-    return {"kind": known.__name__, **told}
 
 
 def _answer(answer_fd: int, answer: dict[str, Any]) -> None:

@@ -1,23 +1,32 @@
 """`tlaunch`: the table of commands, loaded one at a time, and how errors reach a person."""
 
+# ruff: noqa: E402 - see `_ends_silently`
+
 from __future__ import annotations
 
-from launcher.cli import sigint_guard
-from launcher.cli.text.stderr import say
+import signal
+from contextlib import suppress
+
+# Ctrl-C while this command is still being imported ends it silently, not with a traceback out of an import.
+_ends_silently = False
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # what is ignored (`nohup`, `&`) stays ignored
+    with suppress(ValueError):  # imported outside the main thread
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _ends_silently = True
 
 # isort: split
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 import click
 
 from launcher import __version__
 from launcher.cli.options.command_types import LazyGroup
+from launcher.cli.text.stdout import say, write_out
 from launcher.core.errors import (
     EXIT_FAILURE,
     EXIT_INTERRUPTED,
@@ -89,7 +98,7 @@ Exit codes:
 
 
 class _Ended(BaseException):
-    """Somebody asked this process to end: as KeyboardInterrupt, no error, and never to be swallowed."""
+    """A signal that asks this process to end: as KeyboardInterrupt, no error, and never to be swallowed."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -111,6 +120,27 @@ def tlaunch(context: click.Context) -> None:
         context.call_on_close(_unwind_when_asked_to_end())
 
 
+def _unwind_when_asked_to_end() -> Callable[[], None]:
+    """Have SIGTERM and SIGHUP end this process as an exception does, so that unfinished files are removed.
+
+    What is ignored (`nohup`) stays ignored. Return what puts things back.
+    """
+    taken = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        for other in ENDING:  # another signal must not interrupt the cleaning up
+            signal.signal(other, signal.SIG_IGN)
+        raise _Ended(number)
+
+    def put_back() -> None:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in taken:
+        signal.signal(number, end)
+    return put_back
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that `tlaunch --help` documents. Never returns."""
     exit_after(lambda: tlaunch.main(arguments, prog_name="tlaunch", standalone_mode=False))
@@ -118,10 +148,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def exit_after(work: Callable[[], Any]) -> NoReturn:
     """Do `work`, print what it raises, and exit with the code that it returns or that its error has."""
-    _have_standard_descriptors()
+    # Where stdin, stdout or stderr was closed, the next pipe would be mistaken for one of them.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for name in ("stdout", "stderr"):  # Python leaves None where it found the descriptor closed
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - for ever
     code = _exit_code_of(work)
     for stream in (sys.stdout, sys.stderr):
-        _flush_or_forget(stream)
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # noqa: PERF203 - its reader has gone; the last flush must not change the code
+            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - devnull is no path of the user's
+                os.dup2(nowhere.fileno(), stream.fileno())
     sys.exit(code)
 
 
@@ -133,7 +173,13 @@ def _exit_code_of(work: Callable[[], Any]) -> int:
         _complain(error)
         return error.exit_code
     except click.ClickException as error:
-        _explain(error)
+        # A group without a command shows its help, which is an error for newer versions of click.
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+            say(error.format_message())
+        else:
+            from launcher.cli.options.types import as_usage_error  # most command lines are correct
+
+            _complain(as_usage_error(error))
         return error.exit_code
     except (click.Abort, KeyboardInterrupt, _Ended, RuntimeError) as error:
         if (exit_code := _code_of_wish(error)) is None:
@@ -142,6 +188,12 @@ def _exit_code_of(work: Callable[[], Any]) -> int:
     except OSError as error:
         return _fail(error)
     return code if isinstance(code, int) else EXIT_OK
+
+
+def _complain(error: TlaunchError) -> None:
+    """Print an error; the lines of a refused table say themselves where and what the errors are."""
+    if not error.is_reported:
+        say(str(error) if isinstance(error, RefusedTableError) else f"error: {error}")
 
 
 def _code_of_wish(error: BaseException) -> int | None:
@@ -155,19 +207,19 @@ def _code_of_wish(error: BaseException) -> int | None:
 
 def _fail(error: OSError) -> int:
     """Report a system error; return 2 for a stdout that takes nothing: 1 would mean that `diff` found a difference."""
-    if isinstance(error, BrokenPipeError):  # whoever read our output knows why
+    if isinstance(error, BrokenPipeError):  # the reader of our output knows why
         return EXIT_FAILURE
+    reason = error.strerror or str(error)  # without Python's errno notation
     if _is_about_stdout(error):
-        say(f"error: stdout cannot be written: {error.strerror}")
+        say(f"error: stdout cannot be written: {reason}")
         return EXIT_USAGE
-    say(f"error: {printable(_readable(error))}")
+    file = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    say(f"error: {printable(file + reason)}")
     return EXIT_FAILURE
 
 
 def _is_about_stdout(error: OSError) -> bool:
     """Return whether `error` came from a function that writes there, or Python holds text that it still cannot write."""
-    from launcher.cli.text.stdout import write_out
-
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code is write_out.__code__:
             return True
@@ -180,68 +232,5 @@ def _is_about_stdout(error: OSError) -> bool:
     return False
 
 
-def _unwind_when_asked_to_end() -> Callable[[], None]:
-    """Have SIGTERM and SIGHUP end this process as an exception does, so that unfinished files are removed.
-
-    What is ignored (`nohup`) stays ignored. Returns what puts things back.
-    """
-    taken = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
-    for number in taken:
-        signal.signal(number, _end)
-
-    def put_back() -> None:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)
-
-    return put_back
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    """Raise for the first signal only: another must not interrupt the cleaning up."""
-    for other in ENDING:
-        signal.signal(other, signal.SIG_IGN)
-    raise _Ended(number)
-
-
-def _have_standard_descriptors() -> None:
-    """Open stdin, stdout and stderr where they were closed: the next pipe would be mistaken for one of them."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
-    for name in ("stdout", "stderr"):  # Python leaves None where it found the descriptor closed
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - for ever
-
-
-def _complain(error: TlaunchError) -> None:
-    """Print an error; the lines of a refused table say themselves where and what the errors are."""
-    if not error.is_reported:
-        say(str(error) if isinstance(error, RefusedTableError) else f"error: {error}")
-
-
-def _explain(error: click.ClickException) -> None:
-    """Print what click refuses; a group without a command shows its help, an error for newer versions of click."""
-    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
-        say(error.format_message())
-        return
-    from launcher.cli.options.usage import as_usage_error  # where all goes well nobody needs it
-
-    _complain(as_usage_error(error))
-
-
-def _readable(error: OSError) -> str:
-    """Return the file of an OSError, if any, and the system's words, without Python's errno notation."""
-    reason = error.strerror or str(error)
-    return f"{os.fsdecode(error.filename)}: {reason}" if isinstance(error.filename, str | bytes) else reason
-
-
-def _flush_or_forget(stream: TextIO) -> None:
-    """Flush a stream, or forget it where its reader has gone: the interpreter's last flush must not change the code."""
-    try:
-        stream.flush()
-    except (OSError, ValueError):
-        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - devnull is no path of the user's
-            os.dup2(nowhere.fileno(), stream.fileno())
-
-
-sigint_guard.lift()
+if _ends_silently:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which raises what is caught from now on

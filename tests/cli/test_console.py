@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.text.status_line import StatusLine
+from launcher.cli.text.foot import StatusLine
 
 from .transcript import normalised
 
 GO = 'until [ -e "$TLAUNCH_RUN_DIR/go" ]; do sleep 0.01; done'
 FAILING_OBSERVER = """
-from launcher.cli.launch import attendance
 from launcher.cli.text import console
 from launcher.cli import main
 
@@ -24,7 +23,7 @@ class Failing(console.Console):
     def tick(self):
         raise RuntimeError("seen once")
 
-attendance.Console = Failing
+console.Console = Failing
 main.main(["run", "--devices", "2", "--", "sh", "-c", "sleep 0.5; exit $((RANK * 7))"])
 """
 

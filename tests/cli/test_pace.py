@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from launcher.cli.text.progress_text import ProgressText
+from launcher.cli.text.foot import ProgressText
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.run_dir import RunDir

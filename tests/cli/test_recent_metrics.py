@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from launcher.cli.text.recent_metrics import MAX_STEPS, RecentMetrics, to_lines
+from launcher.cli.commands.top import MAX_STEPS, RecentMetrics, to_lines
 from launcher.core.metrics import StepMetrics, to_line
 
 SECOND_NS = 10**9

@@ -2,7 +2,7 @@
 
 import math
 
-from launcher.cli.text.sparkline import BLOCKS, PLAIN, has_blocks, sparkline
+from launcher.cli.text.columns import BLOCKS, PLAIN, has_blocks, sparkline
 
 
 def test_a_sparkline_has_a_character_for_each_value():

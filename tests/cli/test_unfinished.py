@@ -10,8 +10,8 @@ import time
 
 import pytest
 
+from launcher.cli.text.foot import SHOWN_AFTER_S, PartialLines
 from launcher.cli.text.log_format import Format, Look
-from launcher.cli.text.partial_lines import SHOWN_AFTER_S, PartialLines
 from launcher.logs.lines import Begun
 from launcher.runs.record import Place
 
@@ -99,7 +99,7 @@ def test_a_line_that_was_erased_is_drawn_again_at_once(terminal, monkeypatch):
     unfinished = PartialLines(Format(Look(), stream, [], [0]), stream)
     unfinished.show({0: Begun(0, b"5%")})
     time.sleep(SHOWN_AFTER_S)
-    monkeypatch.setattr("launcher.cli.text.partial_lines.REDRAWN_EVERY_S", 1000.0)
+    monkeypatch.setattr("launcher.cli.text.foot.REDRAWN_EVERY_S", 1000.0)
     for state in (b"6%", b"7%", b"8%"):
         assert unfinished.show({0: Begun(0, state)})
         unfinished.erase()

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from launcher.cli.options.table import CHIP_NAMES, CONSUMER_NAMES
+from launcher.cli.options.run import CHIP_NAMES, CONSUMER_NAMES
 from launcher.rank_table.profile import CHIPS, CONSUMERS
 
 

@@ -28,8 +28,7 @@ from launcher.cli.options.run import (
     server_option,
 )
 from launcher.cli.text.columns import counted
-from launcher.cli.text.stderr import say
-from launcher.cli.text.stdout import as_people_call_it
+from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.engine_rank import EngineRank, read_engine_rank
 from launcher.core.env import MASTER_PORT, TLAUNCH_SERVER
 from launcher.core.errors import UsageError

@@ -17,13 +17,11 @@ from launcher.cli.options.logs import LogOptions
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.arranged_lines import ArrangedFeed, Selection
 from launcher.cli.text.columns import counted
+from launcher.cli.text.foot import PartialLines
 from launcher.cli.text.log_format import Format
-from launcher.cli.text.log_stream import Feed, PlainFeed, truncated
-from launcher.cli.text.log_writer import Writer
-from launcher.cli.text.partial_lines import PartialLines
+from launcher.cli.text.log_stream import Feed, PlainFeed, Writer, truncated
 from launcher.cli.text.run_text import describe, shown_name
-from launcher.cli.text.stderr import say
-from launcher.cli.text.stdout import as_people_call_it
+from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, UnreadableError, UsageError
 from launcher.core.system import make_room
 from launcher.core.text import ranges

@@ -11,8 +11,7 @@ import click
 
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, json_option, run_argument
 from launcher.cli.text.run_text import describe, shown_name
-from launcher.cli.text.stderr import say
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.verdict_text import rank_list
 from launcher.cluster.asker_endpoint import read_endpoint
 from launcher.cluster.stacks_client import CoordinatorUnreachableError, ask_stacks

@@ -9,6 +9,7 @@ import sys
 import termios
 import time
 import tty
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,16 +21,14 @@ from rich.text import Text
 
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, run_argument
 from launcher.cli.options.types import Seconds
-from launcher.cli.text.columns import aligned, columns_of, counted, duration, number, size
-from launcher.cli.text.recent_metrics import RecentMetrics, to_lines
+from launcher.cli.text.columns import aligned, columns_of, counted, duration, has_blocks, number, size, sparkline
 from launcher.cli.text.run_text import describe, shown_name
-from launcher.cli.text.sparkline import has_blocks
 from launcher.cli.text.stdout import write_out
 from launcher.cli.text.verdict_text import describe_status
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import Beat, Heartbeat, read_heartbeat
 from launcher.core.run_dir import RunDir
-from launcher.runs.metrics import StepMetrics
+from launcher.runs.metrics import MetricsReader, StepMetrics
 from launcher.runs.status import RankLook, RankState, RunState, RunStatusReader
 from launcher.runs.usage import Usage, usage_of
 
@@ -53,6 +52,12 @@ LEFT_BEGINNING = frozenset({"STATE"})
 MIN_IMPORTANT = ("DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S", "LOSS", "STEP")  # left out in this order
 LINES_AROUND = 4  # of a screen: title, header, the line about the rest, the cursor's own
 PLAIN_COLUMNS = 120
+RECENT_NS = 300 * 10**9
+# Five minutes of the bundled trainer, which writes fifty lines of 250 bytes a second at most.
+MAX_STEPS = 15_000
+TAIL_BYTES = MAX_STEPS * 256
+FIGURE = 10  # columns
+MAX_LINE_COLUMNS = 120  # columns of blocks
 
 
 @frozen
@@ -79,6 +84,42 @@ def top(*, run: str | None, once: bool, interval: float, runs_dir: Path) -> None
         _show_once(sampler)
     else:
         _show_live(sampler, interval)
+
+
+class RecentMetrics:
+    """Looks at metrics.jsonl again and again. However long it is, the first look reads its end, others what is new."""
+
+    def __init__(self, path: Path) -> None:
+        self._reader = MetricsReader(path, last_bytes=TAIL_BYTES, keep_nan=True)
+        self._beginnings = 0
+        self._steps: deque[StepMetrics] = deque(maxlen=MAX_STEPS)
+
+    def look(self) -> list[StepMetrics]:
+        """Return the steps of the five minutes before the last one, the last 15,000 at most, in the order of their lines.
+
+        None of a file that is gone, nor those whose times are still to come, or later than the last one's.
+        """
+        records = self._reader.read()
+        if not self._reader.found or self._reader.beginnings != self._beginnings:
+            self._steps.clear()
+        self._beginnings = self._reader.beginnings
+        self._steps.extend(record for record in records if isinstance(record, StepMetrics))
+        last_ns = min(self._steps[-1].time_ns, time.time_ns()) if self._steps else 0
+        return [step for step in self._steps if last_ns - RECENT_NS <= step.time_ns <= last_ns]
+
+
+def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[str]:
+    """Yield loss and tokens/s: first value, course, last value, fitting `width` columns, where they were measured."""
+    times_ns = [step.time_ns for step in steps]
+    over = duration((max(times_ns) - min(times_ns)) / 1e9) if steps else ""
+    losses, speeds = [step.loss for step in steps], [step.tokens_per_s for step in steps]
+    for name, values, form in (("loss", losses, ".4f"), ("tokens/s", speeds, ",.0f")):
+        known = [value for value in values if value is not None]
+        if len(known) > 1:
+            first, last = (number(value, form) for value in (known[0], known[-1]))  # "nan" where it is not finite
+            begin, end = f"{name:8} {first:>{FIGURE}} ", f" {last:<{FIGURE}} over {over}"
+            line = sparkline(values, max(0, min(MAX_LINE_COLUMNS, width - len(begin) - len(end))), plain=plain)
+            yield f"{begin}{line}{end}"[:width]
 
 
 class Sampler:

@@ -12,10 +12,9 @@ import click
 
 from launcher.cli.commands.table.files import STDIN, problem_to_json, read_table
 from launcher.cli.launch.samples import max_table_bytes
-from launcher.cli.options.table import chip_option, consumer_option, max_table_size_option
+from launcher.cli.options.run import consumer_option, max_table_size_option, table_chip_option
 from launcher.cli.text.columns import counted
-from launcher.cli.text.stderr import say
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import say, write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
@@ -67,7 +66,7 @@ class Checked:
 @click.command(epilog=EPILOG)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array, one element per file.")
 @click.option("--strict", is_flag=True, help="Count warnings as errors.")
-@chip_option
+@table_chip_option
 @consumer_option
 @max_table_size_option
 @click.option("-q", "--quiet", is_flag=True, help="Print errors and warnings only.")

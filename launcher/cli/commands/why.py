@@ -12,16 +12,16 @@ import click
 
 from launcher.cli.options.chosen_run import RUN_HELP, as_argument, chosen, json_option, run_argument
 from launcher.cli.text.columns import duration
-from launcher.cli.text.log_tail import end_of, log_elsewhere, log_tail, quoted, tells_enough
 from launcher.cli.text.run_text import as_json, describe, self_reported_verdict, shown_name
 from launcher.cli.text.stdout import as_people_call_it, write_out
-from launcher.cli.text.summary import not_begun
+from launcher.cli.text.summary import LAST_LINES, log_elsewhere, log_tail, not_begun, quoted, tells_enough
 from launcher.cli.text.verdict_text import describe_status, headline, rank_list, render
 from launcher.core.errors import UnreadableError
 from launcher.core.events import Cause
 from launcher.core.json_text import json_text
 from launcher.core.report import Attempt
 from launcher.core.verdict import Verdict
+from launcher.logs.tail import last_lines
 from launcher.logs.terminal import printable
 from launcher.runs.record import Recorded, read_recorded
 from launcher.runs.status import RunState, look
@@ -155,7 +155,7 @@ def _last_known(state: RunState) -> Iterator[str]:
     for log in (state.run_dir.agent_log, state.run_dir.console_log):
         if log.exists():
             with suppress(OSError):
-                lines = end_of(log)
+                lines = last_lines(log, LAST_LINES)
                 yield f"  the end of {log.name}:"
                 yield from quoted(lines)
 

@@ -13,8 +13,7 @@ from launcher.cluster.agent_setup import (
     start,
     told_job,
 )
-from launcher.cluster.job import Job
-from launcher.cluster.join import AgentInfo, Endpoint, Session, join
+from launcher.cluster.join import AgentInfo, Endpoint, join
 from launcher.cluster.launcher_loop import LauncherLoop
 from launcher.cluster.mpi_ranks import Place, check_server, gather, open_endpoint
 from launcher.cluster.unheard import longest_s, tell_freed_apart
@@ -23,8 +22,6 @@ from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import TlaunchError
 from launcher.core.events import AgentEnded, Cause, TimestampedEvent, Unkillable
 from launcher.core.interfaces import go_by_names
-from launcher.core.messages import Waiting
-from launcher.core.records import Server, Supervision
 from launcher.engines.assemble import used_cluster
 from launcher.engines.host_match import read_host
 from launcher.engines.local import signals_held_back
@@ -35,79 +32,62 @@ from launcher.supervise.tree import something_left
 
 def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Place | None, until: float) -> None:
     """Guard this server's agent. `place`: where the engine has started a process for each rank. `until`: monotonic."""
-    members, trouble = (None, None) if place is None else _gathered(place, endpoint.token)
-    membership = join(endpoint, _this_machine(engine_rank, place), until, lambda _why: None)
+    members: MpiProxies | None = None  # the engine's processes of this server
+    trouble: TlaunchError | None = None  # that the coordinator is to report
+    if place is not None:
+        try:
+            members = open_endpoint(place, endpoint.token)
+            gather(members)
+        except TlaunchError as error:
+            members, trouble = None, error
+    host = read_host()
+    number = None if engine_rank is None else engine_rank.global_rank
+    machine = AgentInfo(
+        host=host.name,
+        addresses=tuple(map(str, host.addresses)),
+        said=os.environ.get(env.TLAUNCH_SERVER),
+        index=number if place is None else place.server_index,
+    )
+    membership = join(endpoint, machine, until, lambda _why: None)
     if is_examination(membership):
         from launcher.cluster.probe_server import serve_probes  # runs need none of it
 
         serve_probes(membership)
         return
     job = told_job(membership)
+    request = job.request
 
     def check() -> Mapping[str, str]:
+        """Return the variables that the MPI library which a rank of this server would find needs besides."""
         check_table(job)
+        servers = used_cluster(request.cluster, request.layout.world_size).servers
         if place is not None:
-            check_server(place, membership.welcome.server_index, _servers_of(job))
+            check_server(place, membership.welcome.server_index, servers)
         if trouble is not None:
             raise trouble
-        return {} if place is None else _check_library(job)
+        if place is None or request.layout.world_size == 1:
+            return {}
+        environment = {**os.environ, **request.user_env}
+        return check_library(request.argv, environment, request.cwd, by_names=go_by_names(servers))
 
-    part = get_ready(membership, job.request, job.files, job.master_port, check)
-    begin = awaited_begin(part, membership, _say_nothing)
+    part = get_ready(membership, request, job.files, job.master_port, check)
+    begin = awaited_begin(part, membership, lambda _waiting: None)
     with signals_held_back():
         started = start(part, membership, begin, members)
         observer = _Silent()
         head = LauncherLoop(part.spec, started, observer, part.server_index)
     head.attend()
-    if observer.frees and not something_left():
-        _connect_again(membership, endpoint, part.spec.supervision)
-
-
-def _this_machine(engine_rank: EngineRank | None, place: Place | None) -> AgentInfo:
-    host = read_host()
-    number = None if engine_rank is None else engine_rank.global_rank
-    return AgentInfo(
-        host=host.name,
-        addresses=tuple(map(str, host.addresses)),
-        said=os.environ.get(env.TLAUNCH_SERVER),
-        index=number if place is None else place.server_index,
-    )
-
-
-def _connect_again(membership: Session, endpoint: Endpoint, supervision: Supervision) -> None:
-    """Ranks may be started again elsewhere, and wait for nothing but the end of those that were here."""
-    if supervision.max_restarts:
+    supervision = part.spec.supervision
+    if observer.frees and supervision.max_restarts and not something_left():
+        # Ranks may be started again elsewhere, and wait for nothing but the end of those that were here.
         limit_s = longest_s(membership.welcome.silence_s, supervision.grace_s)
         tell_freed_apart(membership.address, endpoint.token, membership.nonce, limit_s)
 
 
-def _gathered(place: Place, token: str) -> tuple[MpiProxies | None, TlaunchError | None]:
-    """Return the engine's processes of this server, or the error that the coordinator is to report."""
-    try:
-        members = open_endpoint(place, token)
-        gather(members)
-    except TlaunchError as error:
-        return None, error
-    return members, None
-
-
-def _check_library(job: Job) -> Mapping[str, str]:
-    """Check the MPI library that a rank of this server would find, and return the variables that it needs besides."""
-    request = job.request
-    if request.layout.world_size == 1:
-        return {}
-    environment = {**os.environ, **request.user_env}
-    return check_library(request.argv, environment, request.cwd, by_names=go_by_names(_servers_of(job)))
-
-
-def _servers_of(job: Job) -> tuple[Server, ...]:
-    return used_cluster(job.request.cluster, job.request.layout.world_size).servers
-
-
 class _Silent:
-    """Shows nothing: what happens is told to the coordinator by the agent itself.
+    """An observer that shows nothing: the agent itself reports to the coordinator what happens.
 
-    `frees`: nobody else tells it that nothing of this server's ranks is left.
+    `frees`: the agent could not report that nothing of this server's ranks is left.
     """
 
     frees = False
@@ -123,6 +103,3 @@ class _Silent:
 
     def tick(self) -> bool:
         return False
-
-
-def _say_nothing(_waiting: Waiting) -> None: ...

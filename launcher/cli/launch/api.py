@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from launcher.cli.launch.options import DEFAULT_JOIN_S, DEFAULT_LOST_S, DEFAULT_RUNS_DIR, EngineName, RunOptions
 from launcher.core import errors
@@ -84,8 +84,8 @@ def launch(
 ) -> LaunchResult:
     """Run what `tlaunch run` with the same options runs, and return what became of it. Block until it has ended.
 
-    `command` is a list of words; without it the bundled Transformer is trained. Every keyword is the option of that
-    name, whose meaning `tlaunch run --help` tells; `env` maps names to values, sizes are in bytes, times in seconds. The
+    `command` is a list of arguments; without it the bundled Transformer is trained. Every keyword is the option of that
+    name, explained by `tlaunch run --help`; `env` maps names to values, sizes are in bytes, times in seconds. The
     lines that `console` chooses go to `sys.stdout`, everything else to `sys.stderr`. Ctrl-C (a notebook's interrupt) ends
     the run within `grace` seconds, a second one at once, and is raised when nothing of it is left. The run also ends when
     this process does. In an event loop: `await asyncio.to_thread(launcher.launch, ...)`.
@@ -101,7 +101,9 @@ def launch(
     """
     given = dict(locals())  # every parameter is a field of RunOptions
     if isinstance(command, str):
-        raise errors.UsageError("the command is one text, not a list of words", hint="launch(['python', 'train.py'])")
+        raise errors.UsageError(
+            "the command is one text, not a list of arguments", hint="launch(['python', 'train.py'])"
+        )
     converted = {
         "command": tuple(map(os.fspath, command)),
         "rank_table": None if rank_table is None else Path(rank_table),
@@ -116,7 +118,10 @@ def launch(
     options = RunOptions(**{**given, **converted})
     exit_code, answer = _run_apart(options)
     if "error" in answer:
-        raise _error_of(**answer["error"])
+        told = answer["error"]
+        error: errors.TlaunchError = getattr(errors, told["kind"])(told["message"], hint=told["hint"])
+        error.exit_code, error.has_lines = told["exit_code"], told["has_lines"]
+        raise error
     if "run_dir" not in answer:
         raise errors.TlaunchError(f"the launcher's process ended with exit code {exit_code}, and did not say why")
     state = look(RunDir(Path(answer["run_dir"])))
@@ -142,7 +147,9 @@ def _run_apart(options: RunOptions) -> tuple[int, Mapping[str, Any]]:
         ) as process,
     ):
         try:
-            _send(process, json.dumps(encode(options)).encode())
+            assert process.stdin is not None
+            with suppress(BrokenPipeError), process.stdin as stdin:
+                stdin.write(json.dumps(encode(options)).encode())
             interrupted = _attend(process)
         except BaseException:
             process.terminate()
@@ -154,45 +161,28 @@ def _run_apart(options: RunOptions) -> tuple[int, Mapping[str, Any]]:
         return errors.exit_code_of(process.returncode), json.loads(answer.read() or b"{}")
 
 
-def _send(process: subprocess.Popen[bytes], options: bytes) -> None:
-    assert process.stdin is not None
-    with suppress(BrokenPipeError), process.stdin as stdin:
-        stdin.write(options)
-
-
 def _attend(process: subprocess.Popen[bytes]) -> bool:
     """Show what the launcher prints until it has ended; return whether Ctrl-C ended it."""
     interrupted = False
     with selectors.DefaultSelector() as selector:
-        for pipe, stream in ((process.stdout, "stdout"), (process.stderr, "stderr")):
-            if pipe is not None:
+        for name in ("stdout", "stderr"):
+            if (pipe := getattr(process, name)) is not None:
                 decoder = codecs.getincrementaldecoder("utf-8")("replace")
-                selector.register(pipe, selectors.EVENT_READ, (stream, decoder))
+                selector.register(pipe, selectors.EVENT_READ, (name, decoder))
         while True:
             try:
                 while selector.get_map():
-                    _show_some(selector)
+                    for key, _ in selector.select():
+                        name, decoder = key.data
+                        chunk = os.read(key.fd, CHUNK_BYTES)
+                        stream = getattr(sys, name)  # as it is now: a notebook or `redirect_stdout` may replace it
+                        stream.write(decoder.decode(chunk, final=not chunk))
+                        stream.flush()
+                        if not chunk:
+                            selector.unregister(key.fd)
                 process.wait()
             except KeyboardInterrupt:  # noqa: PERF203 - it is waited for again
                 interrupted = True
                 process.send_signal(signal.SIGINT)
             else:
                 return interrupted
-
-
-def _show_some(selector: selectors.BaseSelector) -> None:
-    for key, _ in selector.select():
-        pipe: IO[bytes] = key.fileobj  # type: ignore[assignment]  # as it was registered
-        name, decoder = key.data
-        chunk = os.read(pipe.fileno(), CHUNK_BYTES)
-        stream = getattr(sys, name)  # as it is now: a notebook or `redirect_stdout` may put another in its place
-        stream.write(decoder.decode(chunk, final=not chunk))
-        stream.flush()
-        if not chunk:
-            selector.unregister(pipe)
-
-
-def _error_of(kind: str, message: str, hint: str | None, exit_code: int, *, has_lines: bool) -> errors.TlaunchError:
-    error: errors.TlaunchError = getattr(errors, kind)(message, hint=hint)
-    error.exit_code, error.has_lines = exit_code, has_lines
-    return error

@@ -1,7 +1,7 @@
-"""`tlaunch run --detach`: the launcher goes on in a session of its own; the command returns when the run has started.
+"""`tlaunch run --detach`: the launcher continues in a session of its own; the command returns when the run has started.
 
     parent ── fork ──> child: own session, no terminal, output to console.log ──> agent, attend, exit
-      └── waits for one byte ("started") or the end of the pipe ("failed"), tells it, exits
+      └── waits for one byte ("started") or the end of the pipe ("failed"), reports it, exits
 
 Closing the terminal reaches the parent's session only.
 """
@@ -16,8 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from launcher.cli.text.stderr import say
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import say, write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, exit_code_of
 from launcher.logs.terminal import printable
 
@@ -38,7 +37,7 @@ class _Interrupted(BaseException):
 
 
 class Detached:
-    """The two ends of a launcher that was detached; which one this process is, `is_parent` tells."""
+    """The two ends of a launcher that was detached; `is_parent` says which one this process is."""
 
     def __init__(self, console_log: Path, child: int | None, pipe_fd: int) -> None:
         self._console_log = console_log
@@ -68,8 +67,10 @@ class Detached:
         except _Interrupted as interrupted:
             say(f"{signal.Signals(interrupted.number).name}: ending {printable(name)}")
             return exit_code_of(-interrupted.number)
-        if started:
-            _tell(name, reference)
+        if started:  # the name is for programs, and what to do with it for people
+            write_out(f"{name}\n")
+            say("it runs in the background; to look at it, or to end it:")
+            say(f"  tlaunch status|top|stop {printable(reference)}")
             return EXIT_OK
         _, status = os.waitpid(self._child or 0, 0)
         with suppress(OSError):
@@ -80,7 +81,7 @@ class Detached:
         """Return whether the child reported that the run has begun.
 
         Raises:
-            _Interrupted: somebody asked this process to end, perhaps before the child was there; the child was asked.
+            _Interrupted: a signal asked this process to end, perhaps before the child was there; the child was asked.
         """
         # What was ignored from the start (nohup, a shell's background job) stays ignored.
         heeded = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
@@ -104,7 +105,7 @@ class Detached:
 
 
 class Announcing:
-    """An observer that says at the first event that the run has begun, and hands everything on."""
+    """An observer that reports at the first event that the run has begun, and hands everything on."""
 
     def __init__(self, observer: Observer, detached: Detached) -> None:
         self._observer = observer
@@ -124,8 +125,8 @@ class Announcing:
 def detach(console_log: Path) -> Detached:
     """Fork. The child leads a session of its own, reads nothing, and writes what it has to say to `console_log`.
 
-    Call once the run directory exists, before any thread or agent. The child must go on to `tell_started`, and the
-    parent to `wait_started`.
+    Call once the run directory exists, before any thread or agent. The child must call `tell_started` next, and the
+    parent `wait_started`.
 
     Raises:
         OSError: `console_log` cannot be made, or no process.
@@ -141,29 +142,16 @@ def detach(console_log: Path) -> Detached:
             return Detached(console_log, child, reader)
         os.close(reader)
         os.setsid()
-        _let_go(log_fd)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for standard, target in enumerate((nowhere, log_fd, log_fd)):
+            os.dup2(target, standard)
+        os.close(nowhere)
+        # What was inherited from the shell is closed: a reader of our stdout, or a lock, must not wait for a run.
+        # What this process itself opened is not inheritable, and stays.
+        for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():  # noqa: PTH112, PTH208
+            with suppress(OSError):  # the listing's own
+                if int(name) >= FIRST_PRIVATE and os.get_inheritable(int(name)):
+                    os.close(int(name))
     finally:
         os.close(log_fd)
     return Detached(console_log, None, writer)
-
-
-def _let_go(log_fd: int) -> None:
-    """Whatever was inherited from the shell is closed: a reader of our stdout, or a lock, must not wait for a run.
-
-    What this process itself opened is not inheritable, and stays.
-    """
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for standard, target in enumerate((nowhere, log_fd, log_fd)):
-        os.dup2(target, standard)
-    os.close(nowhere)
-    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():  # noqa: PTH112, PTH208
-        with suppress(OSError):  # the listing's own
-            if int(name) >= FIRST_PRIVATE and os.get_inheritable(int(name)):
-                os.close(int(name))
-
-
-def _tell(name: str, reference: str) -> None:
-    """Print the name for programs on stdout, and for people what they can do with it."""
-    write_out(f"{name}\n")
-    say("it runs in the background; to look at it, or to end it:")
-    say(f"  tlaunch status|top|stop {printable(reference)}")

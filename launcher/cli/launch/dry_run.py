@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from launcher.cli.launch.begin import say_notes
 from launcher.cli.launch.network import with_network
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.prepare import Prepared
+from launcher.cli.launch.start import say_notes
 from launcher.cli.text.stdout import write_out
 from launcher.core.env import masked, masked_argv
 from launcher.core.json_text import json_text
-from launcher.core.records import RankSpec, RunSpec
+from launcher.core.records import RunSpec
 from launcher.core.text import ranges
 from launcher.engines.assemble import assemble
 from launcher.engines.command import EngineCommand
@@ -35,7 +35,11 @@ def show(prepared: Prepared, options: RunOptions) -> None:
     """
     prepared = with_network(prepared, options)
     request = prepared.request
-    port = options.master_port or _likely_port(prepared)
+    port = options.master_port or SEVERAL_SERVERS_PORT
+    if options.master_port is None and len(prepared.used.servers) == 1:
+        held = hold_port()
+        held.close()
+        port = held.number
     spec = assemble(request, name=free_name(request.runs_dir, prepared.timed_name), master_port=port)
     command = None
     if options.by_engine:
@@ -56,19 +60,19 @@ def show(prepared: Prepared, options: RunOptions) -> None:
     write_out("".join(f"{line}\n" for line in (*lines, *render(spec))))
 
 
-def _likely_port(prepared: Prepared) -> int:
-    if len(prepared.used.servers) > 1:
-        return SEVERAL_SERVERS_PORT
-    held = hold_port()
-    held.close()
-    return held.number
-
-
 def render(spec: RunSpec) -> Iterator[str]:
     """Yield two lines for each rank. Masked values have to be filled in before pasting; the comment names them."""
     for rank in spec.ranks:
-        yield _comment(rank, spec)
-        yield _command_line(rank, spec)
+        place = coordinate_of(rank.global_rank, spec.layout)
+        hidden = [name for name, value in rank.env.items() if value is not None and masked(name, value) != value]
+        hidden += ["the command"] if masked_argv(rank.argv) != rank.argv else []
+        yield (  # nothing from a table may end the comment early
+            f"# rank {rank.global_rank}: server {escaped(rank.server_id)}, device {rank.device_id}, "
+            f"pp={place.pp} dp={place.dp} mp={place.mp}"
+            + ("" if rank.cpus is None else f", cpus {ranges(rank.cpus)}")
+            + (f", masked here: {', '.join(hidden)}" if hidden else "")
+        )
+        yield f"cd {shlex.quote(str(spec.cwd))} && {_env_command(rank.env, rank.argv)}"
 
 
 def render_engine(command: EngineCommand) -> Iterator[str]:
@@ -76,10 +80,15 @@ def render_engine(command: EngineCommand) -> Iterator[str]:
     for path, text in command.files.items():
         yield f"# {escaped(str(path))}:"
         yield from (f"#   {escaped(line)}" for line in text.splitlines())
-    removed = [word for name, value in command.env.items() if value is None for word in ("-u", name)]
-    added = [f"{name}={masked(name, value)}" for name, value in command.env.items() if value is not None]
     yield f"# {escaped(command.engine)}, with the environment that tlaunch has:"
-    yield shlex.join(["env", *removed, *added, *masked_argv(command.argv)])
+    yield _env_command(command.env, command.argv)
+
+
+def _env_command(environment: Mapping[str, str | None], argv: Sequence[str]) -> str:
+    """Return a shell's command line, secrets masked; variables that are None are unset."""
+    removed = [word for name, value in environment.items() if value is None for word in ("-u", name)]
+    added = [f"{name}={masked(name, value)}" for name, value in environment.items() if value is not None]
+    return shlex.join(["env", *removed, *added, *masked_argv(argv)])
 
 
 def to_json(spec: RunSpec, command: EngineCommand | None) -> str:
@@ -93,22 +102,3 @@ def to_json(spec: RunSpec, command: EngineCommand | None) -> str:
         "files": {str(path): text for path, text in command.files.items()},
     }
     return json_text({**json.loads(spec_to_json(spec)), "engine_command": engine_command})
-
-
-def _comment(rank: RankSpec, spec: RunSpec) -> str:
-    """Return the comment above a rank's line; nothing from a table may end it early."""
-    place = coordinate_of(rank.global_rank, spec.layout)
-    hidden = [name for name, value in rank.env.items() if value is not None and masked(name, value) != value]
-    cpus = "" if rank.cpus is None else f", cpus {ranges(rank.cpus)}"
-    cpus = "" if rank.cpus is None else f", cpus {ranges(rank.cpus)}"
-    hidden += ["the command"] if masked_argv(rank.argv) != rank.argv else []
-    return (
-        f"# rank {rank.global_rank}: server {escaped(rank.server_id)}, device {rank.device_id}, "
-        f"pp={place.pp} dp={place.dp} mp={place.mp}{cpus}" + (f", masked here: {', '.join(hidden)}" if hidden else "")
-    )
-
-
-def _command_line(rank: RankSpec, spec: RunSpec) -> str:
-    removed = [word for name, value in rank.env.items() if value is None for word in ("-u", name)]
-    added = [f"{name}={masked(name, value)}" for name, value in rank.env.items() if value is not None]
-    return f"cd {shlex.quote(str(spec.cwd))} && {shlex.join(['env', *removed, *added, *masked_argv(rank.argv)])}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from launcher.cli.launch.once_per_host import reported_once
@@ -53,46 +54,40 @@ def engine_for(
     *,
     mpi_ranks: bool = False,
 ) -> Callable[[Path], EngineCommand]:
-    """Given a directory for its files: the command that starts an agent on each of `servers`. Asks for versions.
+    """Return what makes, given a directory for its files, the command that starts an agent on each of `servers`.
 
-    `mpi_ranks`: it starts a process for each rank, one of which becomes the agent of its server too.
+    It asks for versions. `mpi_ranks`: it starts a process for each rank, one of which becomes the agent of its server too.
 
     Raises:
         TlaunchError: the engine that was asked for is not here, or cannot start agents on these servers.
     """
-    make = _srun if options.engine == "slurm" else _mpirun
-    if not mpi_ranks:
-        command = make(options, servers, None, host, handed_on)
+    stretches = stretches_of(servers) if mpi_ranks else ()
+    places = tuple(servers[stretch.server_index] for stretch in stretches) or servers
+    counts = [stretch.count for stretch in stretches] or None
+    if options.engine == "slurm":
+        from launcher.engines.slurm import read_allocation, slurm_command
+
+        _refuse_several()
+        make = partial(slurm_command, read_allocation(os.environ))
     else:
-        stretches = stretches_of(servers)
-        places = tuple(servers[stretch.server_index] for stretch in stretches)
-        of_places = make(options, places, [stretch.count for stretch in stretches], host, handed_on)
+        from launcher.engines.mpi import find_mpirun, mpi_command
 
-        def command(directory: Path) -> EngineCommand:
-            made = of_places(directory)
-            return replace(made, env={**made.env, env.TLAUNCH_MEMBERS: members_text(stretches)})
-
-    command(options.runs_dir.absolute())  # what it refuses is refused before there is a run
-    return command
-
-
-def _srun(
-    options: RunOptions,
-    servers: tuple[Server, ...],
-    counts: Sequence[int] | None,
-    host: Host,
-    _handed_on: tuple[str, ...],
-) -> Callable[[Path], EngineCommand]:
-    from launcher.engines.slurm import read_allocation, slurm_command
-
-    _refuse_several()
-    allocation = read_allocation(os.environ)
-
-    def command(directory: Path) -> EngineCommand:
-        return slurm_command(
-            allocation, servers, AGENT, counts=counts, options=options.engine_options, directory=directory, host=host
+        more = (env.TLAUNCH_MEMBERS,) if mpi_ranks else ()
+        make = partial(
+            mpi_command,
+            find_mpirun(os.environ),
+            environment=os.environ,
+            as_root=os.geteuid() == 0,
+            handed_on=(*handed_on, *more, *(name for name in HANDED_ON_IF_SET if name in os.environ)),
         )
 
+    def command(directory: Path) -> EngineCommand:
+        made = make(places, AGENT, counts=counts, options=options.engine_options, directory=directory, host=host)
+        if not mpi_ranks:
+            return made
+        return replace(made, env={**made.env, env.TLAUNCH_MEMBERS: members_text(stretches)})
+
+    command(options.runs_dir.absolute())  # what it refuses is refused before there is a run
     return command
 
 
@@ -107,38 +102,6 @@ def _refuse_several() -> None:
             hint="give it to no srun: by itself it starts an agent on each node; or to `srun --ntasks=1 --overlap`; "
             "`tlaunch exec` is what srun starts for each device",
         )
-
-
-def _mpirun(
-    options: RunOptions,
-    servers: tuple[Server, ...],
-    counts: Sequence[int] | None,
-    host: Host,
-    handed_on: tuple[str, ...],
-) -> Callable[[Path], EngineCommand]:
-    from launcher.engines.mpi import find_mpirun, mpi_command
-
-    mpirun = find_mpirun(os.environ)
-
-    def command(directory: Path) -> EngineCommand:
-        return mpi_command(
-            mpirun,
-            servers,
-            AGENT,
-            host=host,
-            environment=os.environ,
-            as_root=os.geteuid() == 0,
-            counts=counts,
-            handed_on=(
-                *handed_on,
-                *(() if counts is None else (env.TLAUNCH_MEMBERS,)),
-                *(name for name in HANDED_ON_IF_SET if name in os.environ),
-            ),
-            options=options.engine_options,
-            directory=directory,
-        )
-
-    return command
 
 
 def with_endpoint(command: EngineCommand, endpoint: Endpoint) -> EngineCommand:

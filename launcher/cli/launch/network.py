@@ -1,4 +1,4 @@
-"""What ranks on several servers are given so that they reach each other, and the notes that tell it before they start."""
+"""What ranks on several servers are given so that they reach each other, and the notes on it before they start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def with_network(prepared: Prepared, options: RunOptions, host: Host | None = No
     if len(servers) == 1:
         return prepared
     host = host or read_host(name for server in servers for name in names_of(server))
-    here = _place(servers, host, options.server)
+    said = options.server
+    fitting = [server for server in servers if server.server_id == said] if said else servers_here(servers, host)
+    here = servers.index(fitting[0]) if len(fitting) == 1 else None  # which server this machine is, where that is sure
     interface = None if here is None else own_interface(servers, here)
     request = replace(
         prepared.request,
@@ -46,25 +48,17 @@ def note_of_interface(servers: Sequence[Server], interface: str | None, chosen: 
     if not names or are_on_loopback(servers):
         return ()
     here = "" if interface is None else f", {interface} here"
-    told = f"ranks' connections use the interface that has their server's address{here}"
-    return (f"{told} ({', '.join(names)}SOCKET_IFNAME)",)
+    note = f"ranks' connections use the interface that has their server's address{here}"
+    return (f"{note} ({', '.join(names)}SOCKET_IFNAME)",)
 
 
 def note_of_mpi(variables: Mapping[str, str], chosen: Mapping[str, str]) -> tuple[str, ...]:
     """`variables`: what the ranks' MPI needs. What the user has set is left alone, and worth no note."""
     missing = [f"{name}={value}" for name, value in variables.items() if name not in chosen]
-    if not missing:
-        return ()
     why = (
         "the library of Open MPI 5 under the mpirun of Open MPI 4 would hang in MPI_Barrier over servers known by name"
     )
-    return (f"{', '.join(missing)} is set: {why}",)
-
-
-def _place(servers: Sequence[Server], host: Host, said: str | None) -> int | None:
-    """Return which server this machine is; None where it is none of them, or several fit."""
-    fitting = [server for server in servers if server.server_id == said] if said else servers_here(tuple(servers), host)
-    return servers.index(fitting[0]) if len(fitting) == 1 else None
+    return (f"{', '.join(missing)} is set: {why}",) if missing else ()
 
 
 def _mpi_variables(request: Request, options: RunOptions) -> Mapping[str, str]:

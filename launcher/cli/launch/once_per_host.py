@@ -15,7 +15,7 @@ from hashlib import sha256
 from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import TlaunchError
 
-LINGER_S = 1.0  # so long others know that it was told; and Open MPI may hang on ranks that end at once
+LINGER_S = 1.0  # while others know that it was reported; and Open MPI may hang on ranks that end at once
 _held: list[socket.socket] = []
 
 
@@ -26,17 +26,20 @@ def reported_once(rank: EngineRank) -> Iterator[None]:
         yield
     except TlaunchError as error:
         atexit.register(time.sleep, LINGER_S)
-        if _is_first(rank, error):
-            _name_machine(error, rank)
-        else:
-            error.is_reported = True
+        error.is_reported = not _is_first(rank, error)
+        if not error.is_reported:  # of several servers only one may lack a file, or have another table
+            host = os.uname().nodename
+            named = rf"is on (server )?(\S+ \()?{re.escape(host)}[),]"  # by launcher/engines/host_match.py
+            if re.search(named, error.message) is None:
+                separator = "\n" if "\n" in error.message else " "  # a report ends with a line of its own
+                error.message += f"{separator}(rank {rank.global_rank} on {host})"
         raise
 
 
 def _is_first(rank: EngineRank, error: TlaunchError) -> bool:
-    """Whoever binds an abstract name first; the kernel forgets it with this process. Where there are none: everyone.
+    """Return whether this process binds an abstract name first; where the system has none, each process does.
 
-    A hint is about all ranks, where a message may be about one.
+    The kernel forgets the name with this process. A hint is about all ranks, where a message may be about one.
     """
     words = f"{os.getuid()} {rank.job or os.getppid()} {error.hint or error.message}"
     holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -46,12 +49,3 @@ def _is_first(rank: EngineRank, error: TlaunchError) -> bool:
     except OSError as refused:
         return refused.errno != errno.EADDRINUSE
     return True
-
-
-def _name_machine(error: TlaunchError, rank: EngineRank) -> None:
-    """Add rank and host to the message: of several servers only one may lack a file, or have another table."""
-    host = os.uname().nodename
-    named = rf"is on (server )?(\S+ \()?{re.escape(host)}[),]"  # by launcher/engines/host_match.py
-    if re.search(named, error.message) is None:
-        separator = "\n" if "\n" in error.message else " "  # a report ends with a line of its own
-        error.message += f"{separator}(rank {rank.global_rank} on {host})"

@@ -1,4 +1,4 @@
-"""What a person typed after `tlaunch run`, as one record, and what cannot be meant."""
+"""The options of `tlaunch run` as one record, and the combinations that are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_RUNS_DIR = Path("runs")
 MAX_NAME_BYTES = 200  # of the 255 that a file system takes
 FORWARDABLE = ("USR1", "USR2", "HUP", "WINCH", "URG")
 _FLAGS = {"engine_options": "--engine-option", "settings": "--set"}  # those that are called otherwise
-# What tells a rank who it is comes from the table and the layout alone.
+# What identifies a rank comes from the table and the layout alone.
 _DECIDED_BY_TLAUNCH = {
     **dict.fromkeys(
         (
@@ -113,19 +113,53 @@ def check_options(options: RunOptions) -> None:
     Raises:
         UsageError: names the options and what to do.
     """
-    if options.rank_table is not None and options.devices is not None:
-        raise UsageError("--rank-table and --devices both say which devices there are", hint="give one of them")
-    if options.json and not options.dry_run:
-        raise UsageError("--json shows what --dry-run found", hint="add --dry-run")
-    if options.preload is not None and options.no_preload:
-        raise UsageError("--preload and --no-preload contradict each other", hint="give one of them")
-    if options.detach and options.dry_run:
-        raise UsageError("--detach starts a run, --dry-run does not", hint="give one of them")
-    if options.command:
-        _check_command_options(options)
-    _check_engine_options(options)
-    if options.name is not None:
-        _check_name(options.name)
+    command, by_engine, mpi_ranks, name = options.command, options.by_engine, options.mpi_ranks, options.name
+    trainers = {"--config": options.config, "--set": options.settings, "--data": options.data}
+    for_trainer = " and ".join(option for option, value in trainers.items() if value)
+    refusals: tuple[tuple[object, str, str], ...] = (
+        (
+            options.rank_table is not None and options.devices is not None,
+            "--rank-table and --devices both say which devices there are", "give one of them",
+        ),
+        (options.json and not options.dry_run, "--json shows what --dry-run found", "add --dry-run"),
+        (
+            options.preload is not None and options.no_preload,
+            "--preload and --no-preload contradict each other", "give one of them",
+        ),
+        (options.detach and options.dry_run, "--detach starts a run, --dry-run does not", "give one of them"),
+        (
+            command and for_trainer,
+            f"{for_trainer} would reach the bundled trainer, but COMMAND ({command and command[0]}) is started",
+            "pass them to COMMAND itself, after its name",
+        ),
+        (command and not command[0], "COMMAND is empty", "leave it out to start the bundled trainer"),
+        (
+            options.engine == "mpi" and options.rank_table is None,
+            "--engine mpi: which servers?", "give a --rank-table that names them",
+        ),
+        (
+            options.engine_options and not by_engine,
+            "--engine-option is for mpirun or srun", "add --engine mpi, or --engine slurm",
+        ),
+        (
+            mpi_ranks is not None and not by_engine,
+            f"--{'' if mpi_ranks else 'no-'}mpi-ranks: no mpirun or srun starts ranks here",
+            "add --engine mpi and a --rank-table; one that names this machine alone will do",
+        ),
+        (
+            mpi_ranks and options.preload is not None,
+            "--preload: ranks of MPI start one by one", "leave --preload or --mpi-ranks out",
+        ),
+        (
+            name is not None and (not name or "/" in name or not name.isprintable()),
+            f"--name {name!r} cannot be part of a directory's name", "letters, digits, dots and dashes do",
+        ),
+    )  # fmt: skip
+    for is_refused, message, hint in refusals:
+        if is_refused:
+            raise UsageError(message, hint=hint)
+    if name is not None:
+        check_name_length(name, MAX_NAME_BYTES, "the run's time")
 
 
 def flag(name: str) -> str:
@@ -194,54 +228,16 @@ def preloaded_modules(names: str) -> tuple[str, ...]:
     return modules
 
 
-def _check_command_options(options: RunOptions) -> None:
-    given = [
-        name
-        for name, value in (("--config", options.config), ("--set", options.settings), ("--data", options.data))
-        if value
-    ]
-    if given:
-        raise UsageError(
-            f"{' and '.join(given)} would reach the bundled trainer, but COMMAND ({options.command[0]}) is started",
-            hint="pass them to COMMAND itself, after its name",
-        )
-    if not options.command[0]:
-        raise UsageError("COMMAND is empty", hint="leave it out to start the bundled trainer")
-
-
-def _check_engine_options(options: RunOptions) -> None:
-    if options.engine == "mpi" and options.rank_table is None:
-        raise UsageError("--engine mpi: which servers?", hint="give a --rank-table that names them")
-    if not options.by_engine:
-        if options.engine_options:
-            raise UsageError("--engine-option is for mpirun or srun", hint="add --engine mpi, or --engine slurm")
-        if options.mpi_ranks is not None:
-            raise UsageError(
-                f"--{'' if options.mpi_ranks else 'no-'}mpi-ranks: no mpirun or srun starts ranks here",
-                hint="add --engine mpi and a --rank-table; one that names this machine alone will do",
-            )
-    if options.mpi_ranks and options.preload is not None:
-        raise UsageError("--preload: ranks of MPI start one by one", hint="leave --preload or --mpi-ranks out")
-
-
-def _check_name(name: str) -> None:
-    if not name or "/" in name or not name.isprintable():
-        raise UsageError(
-            f"--name {name!r} cannot be part of a directory's name", hint="letters, digits, dots and dashes do"
-        )
-    check_name_length(name, MAX_NAME_BYTES, "the run's time")
-
-
-def check_name_length(name: str, longest_bytes: int, added: str) -> None:
+def check_name_length(name: str, max_bytes: int, added: str) -> None:
     """Check that a name leaves room in a directory's own for what is `added` to it.
 
     Raises:
         UsageError: it does not.
     """
     length_bytes = len(name.encode(errors="surrogateescape"))
-    if length_bytes > longest_bytes:
+    if length_bytes > max_bytes:
         raise UsageError(
-            f"--name is too long: {length_bytes} bytes, and {longest_bytes} leave room for {added}",
+            f"--name is too long: {length_bytes} bytes, and {max_bytes} leave room for {added}",
             hint="a shorter --name",
         )
 
@@ -254,14 +250,12 @@ def for_engine(options: RunOptions, environment: Mapping[str, str]) -> RunOption
     """
     if options.by_engine and options.coordinator_port is not None:
         raise UsageError(
-            f"--coordinator-port: with --engine {options.engine} a free port is chosen, and agents are told",
+            f"--coordinator-port: with --engine {options.engine} a free port is chosen, and passed to the agents",
             hint="leave it out; it is for servers that are started by hand",
         )
     if not options.by_engine and options.rank_table is not None:
-        return replace(
-            options,
-            server=options.server if options.server is not None else environment.get(env.TLAUNCH_SERVER) or None,
-        )
+        said = options.server if options.server is not None else environment.get(env.TLAUNCH_SERVER) or None
+        return replace(options, server=said)
     if options.server is None:
         return options
     why = (

@@ -84,14 +84,23 @@ def prepare(
         allow_idle_devices=options.allow_idle_devices,
     )
     used = used_cluster(cluster, layout.world_size)
-    cwd, environment = _working_directory(), {**inherited, **variables}
+    try:
+        cwd = Path.cwd()
+    except FileNotFoundError:
+        raise UnreadableError("the current directory has been removed, and ranks would start in it") from None
+    environment = {**inherited, **variables}
     if options.command:
         program = Program(options.command, cwd, environment)
     else:
         program, layout, trainer_notes = trainer_program(options, layout, cwd, environment)
         notes += trainer_notes
     may_be_elsewhere = elsewhere is not None and (elsewhere != "servers" or len(used.servers) > 1)
-    notes += _missing_notes(program, options, may_be_elsewhere=may_be_elsewhere) + _idle_notes(cluster, used)
+    is_needed = not (program.is_trainer and options.dry_run)
+    if is_needed and (missing := program.missing()) is not None:
+        if not may_be_elsewhere:
+            raise missing
+        notes += (f"warning: {missing.message}; it is looked for where ranks start",)
+    notes += _idle_notes(cluster, used)
     mpi_ranks, mpi_notes = _mpi_ranks(options, program)
     notes += mpi_notes
     request = Request(
@@ -116,16 +125,13 @@ def prepare(
         mpi_ranks=mpi_ranks,
     )
     if engine is None and elsewhere is None and layout.world_size > 1:
-        notes += _alone_notes(options, program) + _cpus_notes(options, inherited, used)
+        notes += _alone_notes(options, program)
+        if options.engine is None and len(used.servers) == 1 and "SLURM_JOB_ID" in inherited:
+            from launcher.engines.slurm import short_here  # others need none of it
+
+            notes += short_here(inherited, used.device_count)  # of a job that has fewer CPUs here than ranks
     files = _files(cluster, used, table, engine)
     return Prepared(request, program, options.name or program.run_name, notes, files, table.text)
-
-
-def _working_directory() -> Path:
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        raise UnreadableError("the current directory has been removed, and ranks would start in it") from None
 
 
 def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...], _Table]:
@@ -155,7 +161,7 @@ def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...], _Table]:
 
 
 def one_rank_note(environment: Mapping[str, str], device_files: Path = DEVICE_FILES) -> str:
-    """Return what is said where nobody says how many ranks there shall be, with the number of devices left idle.
+    """Return the note for a run without a number of ranks, with the number of devices left idle.
 
     A user who limits the devices that can be seen knows how many there are.
     """
@@ -164,21 +170,6 @@ def one_rank_note(environment: Mapping[str, str], device_files: Path = DEVICE_FI
     if count < 2 or any(environment.get(name) for name in VISIBLE_DEVICES):
         return note
     return f"{note}, though this machine has {count} devices; --devices {count} makes one for each"
-
-
-def _missing_notes(program: Program, options: RunOptions, *, may_be_elsewhere: bool) -> tuple[str, ...]:
-    """Return a note of a program that is not here, where that is no error.
-
-    Raises:
-        UnreadableError: it is one.
-    """
-    if program.is_trainer and options.dry_run:
-        return ()
-    if (missing := program.missing()) is None:
-        return ()
-    if not may_be_elsewhere:
-        raise missing
-    return (f"warning: {missing.message}; it is looked for where ranks start",)
 
 
 def _mpi_ranks(options: RunOptions, program: Program) -> tuple[bool, tuple[str, ...]]:
@@ -199,15 +190,6 @@ def _alone_notes(options: RunOptions, program: Program) -> tuple[str, ...]:
         return ()
     remedy = "--engine mpi" if options.rank_table is not None else "--engine mpi with a --rank-table"
     return (f"{name} imports mpi4py: every rank is alone in its MPI_COMM_WORLD; {remedy} makes them one job",)
-
-
-def _cpus_notes(options: RunOptions, inherited: Mapping[str, str], used: Cluster) -> tuple[str, ...]:
-    """Return a note on a job of Slurm that has fewer CPUs here than ranks."""
-    if options.engine is not None or len(used.servers) > 1 or "SLURM_JOB_ID" not in inherited:
-        return ()
-    from launcher.engines.slurm import short_here  # others need none of it
-
-    return short_here(inherited, used.device_count)
 
 
 def _idle_notes(cluster: Cluster, used: Cluster) -> tuple[str, ...]:

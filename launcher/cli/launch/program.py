@@ -1,4 +1,4 @@
-"""The program that ranks run, and what this machine can tell of it before one starts."""
+"""The program that ranks run, and what this machine can find out about it before one starts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Program:
 
     @property
     def run_name(self) -> str:
-        """The name of the script or module, which tells a user's runs apart, not of the interpreter."""
+        """The name of the script or module, by which a user distinguishes runs, not of the interpreter."""
         if self.is_trainer:
             return TRAINER_RUN_NAME
         name = Path(self.argv[0]).name if self.kind == "code" else self.target
@@ -99,33 +99,26 @@ class Program:
                 f"the bundled trainer needs {', '.join(lacking)}, not installed for {sys.executable}",
                 hint="pip install 'tlaunch[train]', or give a COMMAND of your own after --",
             )
-        return self._missing_command() or self._missing_script()
-
-    def _missing_command(self) -> UnreadableError | None:
-        """Look where the ranks will look."""
         name = self.argv[0]
-        search = self.environment.get("PATH", os.defpath)
-        if shutil.which(name, path=search) is not None:
-            return None
-        is_file = Path(name).is_file()
-        if "/" in name:
-            reason = "is not executable" if Path(name).exists() else "does not exist"
-            hint = "a script is started by its interpreter: -- python script.py" if is_file else None
-            return UnreadableError(f"{name} {reason}, so no rank could start it", hint=hint)
-        local = f"; ./{name} is a file here" if is_file else ""
-        return UnreadableError(f"{name}: there is no such program on the ranks' PATH{local}", hint=f"PATH is {search}")
-
-    def _missing_script(self) -> UnreadableError | None:
-        """Each rank would find it out by itself, once all of them have been started."""
-        if self.kind != "script":
-            return None
-        try:
-            (self.cwd / self.target).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            hint = "ranks start in the directory you are in"
-            return UnreadableError(f"{self.target} does not exist, so no rank could run it", hint=hint)
-        except OSError:  # Python will say it better
-            pass
+        search = self.environment.get("PATH", os.defpath)  # the ranks' own
+        if shutil.which(name, path=search) is None:
+            is_file = Path(name).is_file()
+            if "/" in name:
+                reason = "is not executable" if Path(name).exists() else "does not exist"
+                hint = "a script is started by its interpreter: -- python script.py" if is_file else None
+                return UnreadableError(f"{name} {reason}, so no rank could start it", hint=hint)
+            local = f"; ./{name} is a file here" if is_file else ""
+            return UnreadableError(
+                f"{name}: there is no such program on the ranks' PATH{local}", hint=f"PATH is {search}"
+            )
+        if self.kind == "script":
+            try:
+                (self.cwd / self.target).stat()
+            except (FileNotFoundError, NotADirectoryError):
+                hint = "ranks start in the directory you are in"
+                return UnreadableError(f"{self.target} does not exist, so no rank could run it", hint=hint)
+            except OSError:  # Python will report it better
+                pass
         return None
 
     def preload(self, options: RunOptions) -> tuple[str, ...] | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from launcher.cli.text.stderr import say
+from launcher.cli.text.stdout import say
 from launcher.core.env import TLAUNCH_MAX_TABLE_SIZE
 from launcher.core.errors import UnreadableError
 from launcher.core.resources import data_dir, stand_in_note

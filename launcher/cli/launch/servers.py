@@ -13,15 +13,14 @@ from hashlib import sha256
 from pathlib import Path
 from shlex import join as shell_words
 
-from launcher.cli.launch.attendance import Attendance
-from launcher.cli.launch.begin import Outcome, begin_run, say_notes, wait_for_start
 from launcher.cli.launch.detach import detach
 from launcher.cli.launch.engine_commands import engine_for, own_agent, reachable, server_names, with_endpoint
 from launcher.cli.launch.network import with_network
 from launcher.cli.launch.options import RunOptions, check_server_id
 from launcher.cli.launch.prepare import Prepared
+from launcher.cli.launch.start import Outcome, attendance, begin_run, say_notes, wait_for_start
 from launcher.cli.text.columns import awaited, server_list
-from launcher.cli.text.stderr import say
+from launcher.cli.text.stdout import say
 from launcher.cluster.agent_connection import RANK_TABLE, listen
 from launcher.cluster.agent_setup import ANY_PORT, awaited_begin, get_ready, start
 from launcher.cluster.asker_endpoint import AskerEndpoint, write_endpoint
@@ -65,7 +64,18 @@ def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int |
 
     servers = prepared.used.servers
     if options.engine == "slurm":
-        prepared = _within_job(prepared, host)
+        from launcher.engines.slurm import cpus_notes, read_allocation
+        from launcher.engines.slurm_time import within_job
+
+        request, allocation = prepared.request, read_allocation(os.environ)
+        # What Slurm says of this process it does not say of ranks, and that is worth no note: their agents are its tasks.
+        inherited = {name: value for name, value in request.inherited_env.items() if not name.startswith("SLURM_")}
+        supervision = within_job(request.supervision, allocation, os.environ)  # with the grace that Slurm will give
+        prepared = replace(
+            prepared,
+            request=replace(request, supervision=supervision, inherited_env=inherited),
+            notes=(*prepared.notes, *cpus_notes(allocation, servers, host)),
+        )
     command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks) if here is None else None
     with signals_held_back():
         listener, endpoint = open_endpoint(host, None if here is None else options.port_by_hand)
@@ -97,8 +107,8 @@ def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int |
             return wait_for_start(detached, spec)
         child = start_child(lambda head: Coordinator(spec, plan, head).run(), RunDir(spec.run_dir))
         listener.close()
-        attendance = Attendance(spec, child, detached)
-    return Outcome(attendance.attend(), spec.run_dir)
+        attend = attendance(spec, child, detached)
+    return attend()
 
 
 def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, Endpoint]:
@@ -119,20 +129,6 @@ def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, E
     return listener, Endpoint(tuple((address, port) for address in addresses), secrets.token_hex(16))
 
 
-def _within_job(prepared: Prepared, host: Host) -> Prepared:
-    """Return the run with the grace that Slurm will give, and a note where the job has too few CPUs."""
-    from launcher.engines.slurm import cpus_notes, read_allocation
-    from launcher.engines.slurm_time import within_job
-
-    request = prepared.request
-    allocation = read_allocation(os.environ)
-    supervision = within_job(request.supervision, allocation, os.environ)
-    notes = (*prepared.notes, *cpus_notes(allocation, prepared.used.servers, host))
-    # What Slurm says of this process it does not say of ranks, and that is worth no note: their agents are its tasks.
-    inherited = {name: value for name, value in request.inherited_env.items() if not name.startswith("SLURM_")}
-    return replace(prepared, request=replace(request, supervision=supervision, inherited_env=inherited), notes=notes)
-
-
 # --- on other servers that are started by hand ---
 
 
@@ -151,8 +147,8 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
     begin = awaited_begin(part, membership, lambda waiting: say(awaited(server_list(waiting.missing), waiting.limit_s)))
     with signals_held_back():
         agent = start(part, membership, begin)
-        attendance = Attendance(part.spec, agent, detached, here)
-    return Outcome(attendance.attend(), part.spec.run_dir)
+        attend = attendance(part.spec, agent, detached, here)
+    return attend()
 
 
 def join_first_server(
@@ -213,7 +209,7 @@ def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> in
     """Return which server of the table this machine is.
 
     Raises:
-        UsageError, RefusedLayoutError: none, or it cannot be told.
+        UsageError, RefusedLayoutError: it is not one of them, or several fit.
     """
     ids = [server.server_id for server in servers]
     if said is not None:
@@ -222,7 +218,7 @@ def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> in
     fitting = servers_here(servers, host)
     if len(fitting) == 1:
         return servers.index(fitting[0])
-    what = "could be any of" if fitting else "is none of"
+    what = "could be any of" if fitting else "is not one of"
     device_count = sum(len(server.devices) for server in servers)
     raise RefusedLayoutError(
         f"this machine, {host.name}, {what} the rank table's servers {', '.join(map(escaped, ids))}",

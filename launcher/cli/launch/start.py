@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
-from launcher.cli.launch.begin import Outcome, begin_run, wait_for_start
-from launcher.cli.launch.detach import detach
-from launcher.cli.launch.options import RunOptions, check_server_id, for_engine
+from launcher.cli.launch.detach import Announcing, Detached, detach
+from launcher.cli.launch.options import DEFAULT_RUNS_DIR, RunOptions, check_server_id, for_engine
 from launcher.cli.launch.prepare import Prepared, prepare
+from launcher.cli.text.stdout import as_people_call_it, say
+from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.errors import EXIT_OK
+from launcher.core.frozen import frozen
+from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
-from launcher.engines.local import signals_held_back, start_agent
+from launcher.engines.assemble import assemble
+from launcher.engines.local import LocalAgent, signals_held_back, start_agent
+from launcher.engines.stale_env import conflicts, notes
+from launcher.runs.create import create_run
 from launcher.supervise.port import check_port, hold_port
+
+
+@frozen
+class Outcome:
+    """The end of a run, as far as its launcher knows."""
+
+    exit_code: int
+    run_dir: Path | None = None  # None where nothing was started
 
 
 def run(options: RunOptions) -> Outcome:
@@ -23,6 +40,8 @@ def run(options: RunOptions) -> Outcome:
 
     Raises:
         TlaunchError: options, table, layout, program or engine do not fit.
+        UsageError: the port is taken.
+        UnreadableError: no run directory can be made.
     """
     chosen = for_engine(options, os.environ)
     prepared = prepare(chosen, os.environ)
@@ -42,25 +61,64 @@ def run(options: RunOptions) -> Outcome:
         from launcher.cli.launch.servers import run_on_servers  # others need none of it
 
         return run_on_servers(prepared, chosen)
-    return _run_here(prepared, chosen)
-
-
-def _run_here(prepared: Prepared, options: RunOptions) -> Outcome:
-    """Run on this machine alone.
-
-    Raises:
-        UsageError: the port is taken.
-        UnreadableError: no run directory can be made.
-    """
     with signals_held_back():
-        port = hold_port() if options.master_port is None else check_port(options.master_port)
+        port = hold_port() if chosen.master_port is None else check_port(chosen.master_port)
         spec = begin_run(prepared, port.number)
-        detached = detach(RunDir(spec.run_dir).console_log) if options.detach else None
+        detached = detach(RunDir(spec.run_dir).console_log) if chosen.detach else None
         if detached is not None and detached.is_parent:
             port.close()
             return wait_for_start(detached, spec)
-        agent = start_agent(spec, port)
-        from launcher.cli.launch.attendance import Attendance  # loaded while the agent starts ranks
+        attend = attendance(spec, start_agent(spec, port), detached)
+    return attend()
 
-        attendance = Attendance(spec, agent, detached)
-    return Outcome(attendance.attend(), spec.run_dir)
+
+def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
+    """Make the run's directory, and print what a person should know before ranks start.
+
+    Raises:
+        UnreadableError: no run directory can be made.
+    """
+
+    def specify(name: str) -> RunSpec:
+        return assemble(prepared.request, name=name, master_port=master_port)
+
+    spec = create_run(prepared.request.runs_dir, prepared.timed_name, specify, prepared.files)
+    say_notes(prepared, spec)
+    return spec
+
+
+def say_notes(prepared: Prepared, spec: RunSpec) -> None:
+    """Print what was found when the run was prepared, and what other launchers left in the environment."""
+    for note in (*prepared.notes, *notes(conflicts(prepared.request.inherited_env, spec.ranks[0].env))):
+        say(note)
+
+
+def wait_for_start(detached: Detached, spec: RunSpec) -> Outcome:
+    """Wait in the parent of a detached run until it has begun, or could not."""
+    found_by_name = spec.run_dir.parent == Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).absolute()
+    reference = spec.name if found_by_name else str(as_people_call_it(spec.run_dir))
+    return Outcome(detached.wait_started(spec.name, shlex.quote(reference)), spec.run_dir)
+
+
+def attendance(
+    spec: RunSpec, agent: LocalAgent, detached: Detached | None, server_index: int | None = None
+) -> Callable[[], Outcome]:
+    """Return what passes signals down, shows what happens, and blocks until nothing of the run is left.
+
+    Call this inside `signals_held_back`, right after `start_agent`, and the result outside. `server_index`: of this
+    machine, where only its ranks are attended here.
+    """
+    # Loaded while the agent starts ranks.
+    from launcher.cli.text import summary
+    from launcher.cli.text.console import Console
+    from launcher.cluster.launcher_loop import LauncherLoop
+
+    console = Console(spec, server_index)
+    head = LauncherLoop(spec, agent, Announcing(console, detached) if detached else console, server_index)
+
+    def attend() -> Outcome:
+        exit_code = head.attend()
+        console.finish(lambda: summary.render(console.progress, spec, console.shown_dir, server_index))
+        return Outcome(exit_code, spec.run_dir)
+
+    return attend

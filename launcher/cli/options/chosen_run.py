@@ -12,8 +12,7 @@ import click
 
 from launcher.cli.launch.options import DEFAULT_RUNS_DIR
 from launcher.cli.options.run import runs_dir_option
-from launcher.cli.text.stderr import say
-from launcher.cli.text.stdout import as_people_call_it
+from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.errors import UsageError
 from launcher.core.run_dir import RunDir
@@ -60,47 +59,39 @@ def chosen(runs_dir: Path, run: str | None) -> RunDir:
 
 
 def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
-    """Return the run that was meant; without a name the newest that goes on, with a note where others do too.
+    """Return the run that was meant; without a name the newest active one, with a note where others are active too.
 
     Raises:
         UnreadableError: there is no such run.
     """
-    going_on = _going_on(runs_dir, unwatched=True) if run is None else ()
-    if not going_on:
+    active = _active(runs_dir, unwatched=True) if run is None else ()
+    if not active:
         return chosen(runs_dir, run)
-    if others := going_on[1:]:
-        go = "other run is active" if len(others) == 1 else "other runs are active"
-        say(f"{len(others)} {go}: {_names(others)}")
-    return going_on[0]
+    if others := active[1:]:
+        say(f"{len(others)} other {'run is' if len(others) == 1 else 'runs are'} active: {_names(others)}")
+    return active[0]
 
 
 def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
-    """Return the run that was meant; without a name, or by one that several have, the only one that goes on.
+    """Return the run that was meant; without a name, or by one that several have, the only active one.
 
     It is for what cannot be undone.
 
     Raises:
-        UsageError: several go on, or several runs' names begin so.
+        UsageError: several are active, or several runs' names begin so.
         UnreadableError: there is no such run.
     """
-    meant = _several(runs_dir, run)
-    going_on = () if meant == () else _going_on(runs_dir, unwatched=False)  # their engine ends others
-    if meant is not None:
-        going_on = tuple(run_dir for run_dir in going_on if run_dir in meant)
-    if len(going_on) > 1:
-        raise UsageError(f"{len(going_on)} runs are active: {_names(going_on)}", hint="give RUN to choose one")
-    return going_on[0] if going_on else chosen(runs_dir, run)
+    named = () if run is None or means_latest(run) else find_runs(runs_dir, run)
+    active: tuple[RunDir, ...] = ()
+    if run is None or len(named) > 1:
+        watched = _active(runs_dir, unwatched=False)  # an engine ends the others
+        active = tuple(run_dir for run_dir in watched if run is None or run_dir in named)
+    if len(active) > 1:
+        raise UsageError(f"{len(active)} runs are active: {_names(active)}", hint="give RUN to choose one")
+    return active[0] if active else chosen(runs_dir, run)
 
 
-def _several(runs_dir: Path, run: str | None) -> tuple[RunDir, ...] | None:
-    """Return the runs among which a living one is looked for: all (None), those that have the name `run`, or none."""
-    if run is None:
-        return None
-    found = () if means_latest(run) else find_runs(runs_dir, run)
-    return found if len(found) > 1 else ()
-
-
-def _going_on(runs_dir: Path, *, unwatched: bool) -> tuple[RunDir, ...]:
+def _active(runs_dir: Path, *, unwatched: bool) -> tuple[RunDir, ...]:
     return tuple(state.run_dir for state in runs_going_on(runs_dir) if unwatched or state.engine is None)
 
 

@@ -59,7 +59,16 @@ class LogOptions:
             raise UsageError("-A, -B and -C need --grep: so many lines around each match are shown")
         if self.prefix is not None:
             self._refuse(NOT_WITH_PREFIX, "means nothing with --prefix")
-            _check_prefix(self.prefix)
+            try:
+                fields = prefix_fields(self.prefix)
+                if unknown := [name for name, _ in fields if name not in PREFIX_FIELDS]:
+                    known = ", ".join(f"{{{name}}}" for name in PREFIX_FIELDS)
+                    raise UsageError(f"--prefix has no field {{{unknown[0]}}}", hint=f"fields are {known}")
+                if any("{" in look for _, look in fields):
+                    raise UsageError(f"--prefix {self.prefix!r}: a field cannot stand in another")
+                self.prefix.format(**PREFIX_FIELDS)
+            except (ValueError, OverflowError, MemoryError) as error:  # the last: a width beyond all measure
+                raise UsageError(f"--prefix {self.prefix!r} is no template: {error or 'too long'}") from error
 
     def _refuse(self, names: Iterable[str], why: str) -> None:
         """Raise UsageError if one of these was given."""
@@ -111,33 +120,15 @@ class LogOptions:
         if not here:
             servers = sorted({place.server_id for place in places})
             raise UsageError(f"this run has no server {self.server!r}", hint=f"servers are {', '.join(servers)}")
-        chosen = here & set(self._ranks({place.global_rank for place in places}, state))
+        if self.rank_expression.strip() == FIRST_FAILED:
+            verdicts = [noted] if (noted := self_reported_verdict(state)) else [each.verdict for each in state.attempts]
+            culprits = [each.culprit for each in verdicts if each is not None and each.culprit is not None]
+            if not culprits:
+                why = "noted a failure" if state.engine else "failed, as far as is known"
+                raise UsageError(f"no rank of this run has {why}")
+            chosen = here & {culprits[-1]}
+        else:
+            chosen = here & set(ranks_of(self.rank_expression, {place.global_rank for place in places}))
         if not chosen:
             raise UsageError(f"--rank {self.rank_expression} and --server {self.server}: no rank is both")
         return tuple(sorted(chosen))
-
-    def _ranks(self, known: Collection[int], state: RunState) -> Collection[int]:
-        if self.rank_expression.strip() != FIRST_FAILED:
-            return ranks_of(self.rank_expression, known)
-        failed = [attempt.verdict.culprit for attempt in state.attempts if attempt.verdict is not None]
-        culprits = [culprit for culprit in failed if culprit is not None]
-        if noted := self_reported_verdict(state):
-            culprits = [rank for rank in [noted.culprit] if rank is not None]
-        if not culprits:
-            raise UsageError(
-                f"no rank of this run has {'noted a failure' if state.engine else 'failed, as far as is known'}"
-            )
-        return culprits[-1:]
-
-
-def _check_prefix(prefix: str) -> None:
-    try:
-        fields = prefix_fields(prefix)
-        if unknown := [name for name, _ in fields if name not in PREFIX_FIELDS]:
-            known = ", ".join(f"{{{name}}}" for name in PREFIX_FIELDS)
-            raise UsageError(f"--prefix has no field {{{unknown[0]}}}", hint=f"fields are {known}")
-        if any("{" in look for _, look in fields):
-            raise UsageError(f"--prefix {prefix!r}: a field cannot stand in another")
-        prefix.format(**PREFIX_FIELDS)
-    except (ValueError, OverflowError, MemoryError) as error:  # the last: a width beyond all measure
-        raise UsageError(f"--prefix {prefix!r} is no template: {error or 'too long'}") from error

@@ -1,7 +1,11 @@
-"""The options of `tlaunch run`, each declared once: `explain` has all of them, `exec`, `doctor` and `render` some."""
+"""The options of `tlaunch run` and of commands that read rank tables, each declared once.
+
+`explain` has all of `run`, `exec`, `doctor` and `render` some.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,9 +20,8 @@ from launcher.cli.launch.options import (
     ENGINES,
 )
 from launcher.cli.options.command_types import parameters_of, together
-from launcher.cli.options.table import CHIP_NAMES, max_table_size_option
-from launcher.cli.options.types import FILE, IntRange, Seconds
-from launcher.core.env import TLAUNCH_RUNS_DIR, TLAUNCH_SERVER
+from launcher.cli.options.types import FILE, IntRange, Seconds, Size
+from launcher.core.env import TLAUNCH_MAX_TABLE_SIZE, TLAUNCH_RUNS_DIR, TLAUNCH_SERVER
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
 from launcher.engines.placement import BINDS
 
@@ -27,8 +30,55 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 MAX_RESTARTS = 10**6
 MAX_S = 7 * 24 * 3600
 MAX_DEVICES = 65536  # of --devices: a slip of the finger must not eat the machine
-MAX_WAYS = 10**6  # of one axis
+MAX_DEGREE = 10**6  # of one axis
+MIN_TABLE_BYTES = 1 << 10
+CHIP_NAMES = ("auto", "910", "a2", "a3", "a5", "300i", "none")
+CONSUMER_NAMES = ("hccl", "mindspore", "msrun", "serving", "mindie")
 
+
+# --- rank tables ---
+
+table_chip_option = click.option(
+    "--chip",
+    type=click.Choice(CHIP_NAMES),
+    default="auto",
+    show_default=True,
+    help="Hardware to check for; with none (CPU, GPU), rules of Ascend devices give warnings.",
+)
+consumer_option = click.option(
+    "--for",
+    "consumer",
+    type=click.Choice(CONSUMER_NAMES),
+    default="hccl",
+    show_default=True,
+    help="Program that will read the table; each adds its own rules.",
+)
+
+
+def _keep(_context: click.Context, _option: click.Parameter, size_bytes: int | None) -> None:
+    """Leave the size to all that this command reads, and to the commands that it starts."""
+    if size_bytes is not None:
+        os.environ[TLAUNCH_MAX_TABLE_SIZE] = str(size_bytes)
+
+
+max_table_size_option = click.option(
+    "--max-table-size", type=Size(MIN_TABLE_BYTES), metavar="SIZE", envvar=TLAUNCH_MAX_TABLE_SIZE,
+    expose_value=False, callback=_keep,
+    help=f"Refuse a rank table that is larger.  [default: ${TLAUNCH_MAX_TABLE_SIZE} or 40M]",
+)  # fmt: skip
+
+
+def keep_max_table_size() -> None:
+    """Check what the environment says of the size, where no command line is parsed.
+
+    Raises:
+        click.BadParameter: it is no size.
+    """
+    if text := os.environ.get(TLAUNCH_MAX_TABLE_SIZE):
+        os.environ[TLAUNCH_MAX_TABLE_SIZE] = str(Size(MIN_TABLE_BYTES).convert(text, None, None))
+
+
+# --- runs ---
 
 _rank_table_option = click.option(
     "--rank-table", type=FILE, metavar="FILE", help="Rank table in HCCL's JSON format: servers, devices and ranks."
@@ -93,10 +143,10 @@ def master_port_option(default: str) -> Callable[[Command], Command]:
 # How devices are divided among the axes.
 layout_options = together(
     click.option(
-        "--dp", type=IntRange(max=MAX_WAYS), metavar="N", help="Data-parallel degree.  [default: devices / (mp * pp)]"
+        "--dp", type=IntRange(max=MAX_DEGREE), metavar="N", help="Data-parallel degree.  [default: devices / (mp * pp)]"
     ),
-    click.option("--mp", type=IntRange(max=MAX_WAYS), default=1, metavar="N", help="Model-parallel (tensor-parallel) degree.  [default: 1]"),
-    click.option("--pp", type=IntRange(max=MAX_WAYS), default=1, metavar="N", help="Number of pipeline stages.  [default: 1]"),
+    click.option("--mp", type=IntRange(max=MAX_DEGREE), default=1, metavar="N", help="Model-parallel (tensor-parallel) degree.  [default: 1]"),
+    click.option("--pp", type=IntRange(max=MAX_DEGREE), default=1, metavar="N", help="Number of pipeline stages.  [default: 1]"),
     click.option("--micro-batches", type=IntRange(), metavar="N", help="Split each data-parallel rank's batch into N micro batches."),
 )  # fmt: skip
 allow_idle_devices_option = click.option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from launcher.cli.text.log_format import Format
@@ -16,32 +16,8 @@ from launcher.logs.select import Selector
 from launcher.runs.rank_logs import AT_ONCE_BYTES, RankLogs
 
 STAGE_S = 0.05  # how often lines that wait for others are asked for
-# Read at once of all ranks: lines that are not alike take their time to be compared, and whoever shows them has a turn.
+# Read at once of all ranks: lines that are not alike take their time to be compared, and the display has its turns.
 COLLAPSED_BYTES = 64 << 10
-
-
-class _AsTheyCome:
-    """No stage at all."""
-
-    def __init__(self) -> None:
-        self._lines: list[Line] = []
-
-    def put(self, line: Line) -> None:
-        self._lines.append(line)
-
-    def end(self, global_rank: int) -> None:
-        """Nobody waits for anybody here."""
-
-    def take(self, now_ns: int) -> list[Line]:  # noqa: ARG002 - as the others
-        taken, self._lines = self._lines, []
-        return taken
-
-    def flush(self) -> list[Line]:
-        return self.take(0)
-
-    @property
-    def waits(self) -> bool:
-        return False
 
 
 class ArrangedFeed:
@@ -53,11 +29,11 @@ class ArrangedFeed:
     ) -> None:  # fmt: skip
         self._logs, self._format, self._selection = logs, shape, Selection(selector, shape)
         self._at_once_bytes = COLLAPSED_BYTES if collapsed else AT_ONCE_BYTES
-        self._stage: _AsTheyCome | Merger | Collapser = _AsTheyCome()
+        self._stage: Merger | Collapser | None = None  # where lines wait for those of other ranks
         if merged or collapsed:
             self._stage = Merger(logs.of_rank) if merged else Collapser(logs.of_rank)
         self._attempt: int | None = None  # of the last line
-        self._of_attempts_before: list[Line | Shown] = []  # is shown next
+        self._next: list[Line | Shown] = []  # shown before what the stage gives
         self._flushed = False
         self._ended: set[int] = set()  # ranks whose last lines may not have been read yet
         self.close = logs.close
@@ -67,15 +43,19 @@ class ArrangedFeed:
         for lines in self._logs.new_lines(ended=ended, at_once_bytes=self._at_once_bytes):
             came = True
             self._put(self._selection.of(lines))
-        self._wait_no_more()
-        shown = self._next(self._stage.take(time.monotonic_ns()))
-        if ended and not (came or shown or self._flushed):
+        if self._stage is not None:
+            for global_rank in [each for each in self._ended if self._logs.is_read(each)]:
+                self._ended.discard(global_rank)
+                self._stage.end(global_rank)
+            self._next += self._stage.take(time.monotonic_ns())
+        if ended and not (came or self._next or self._flushed):
             self._flushed = True
             for log in self._logs.of_rank.values():
                 self._put(self._selection.of(log.rest()))
-            shown = self._next(self._stage.flush())
+            self._flush()
+        shown, self._next = self._next, []
         if shown or came:
-            return self._as_text(shown)
+            return self._format.lines(self._selection.with_gaps(shown))
         return (self._format.end() or None) if ended else None
 
     def begun(self) -> dict[int, Begun]:
@@ -84,7 +64,7 @@ class ArrangedFeed:
     def begin_with_last(self, count: int) -> None:
         """Show of what there is the last `count` selected lines of each rank. Call it first."""
         last = {rank: self._selection.last(log.present(), count) for rank, log in self._logs.of_rank.items()}
-        if isinstance(self._stage, _AsTheyCome):
+        if self._stage is None:
             self._put(chain.from_iterable(last.values()))
         else:
             self._put(merge({global_rank: iter(lines) for global_rank, lines in last.items()}))
@@ -101,26 +81,21 @@ class ArrangedFeed:
                 yield global_rank, skipped
 
     def wait(self, seconds: float) -> None:
-        self._logs.wait(min(seconds, STAGE_S) if self._stage.waits else seconds)
-
-    def _wait_no_more(self) -> None:
-        for global_rank in [each for each in self._ended if self._logs.is_read(each)]:
-            self._ended.discard(global_rank)
-            self._stage.end(global_rank)
+        self._logs.wait(min(seconds, STAGE_S) if self._stage is not None and self._stage.waits else seconds)
 
     def _put(self, selected: Iterable[Line]) -> None:
+        if self._stage is None:
+            self._next.extend(selected)
+            return
         for line in selected:
             if line.attempt != self._attempt:
                 self._attempt = line.attempt
-                self._of_attempts_before += self._stage.flush()
+                self._flush()
             self._stage.put(line)
 
-    def _next(self, given: Sequence[Line | Shown]) -> list[Line | Shown]:
-        shown, self._of_attempts_before = [*self._of_attempts_before, *given], []
-        return shown
-
-    def _as_text(self, shown: list[Line | Shown]) -> bytes:
-        return self._format.lines(self._selection.with_gaps(shown))
+    def _flush(self) -> None:
+        if self._stage is not None:
+            self._next += self._stage.flush()
 
 
 class Selection:
@@ -130,27 +105,27 @@ class Selection:
         """Without a `selector` all lines are shown."""
         self._selector, self._format = selector, shape
         self._after_gap: set[tuple[int, int]] = set()  # ranks and offsets of lines before which others were left out
-        self._last_rank: int | None = None  # of which a line was shown
+        self._last_rank: int | None = None  # whose line was shown last
 
     def put(self, line: Line) -> list[Line]:
         """Return the lines to show now that `line` has come. Raises what `Selector.put` does."""
         shown: list[Line] = []
         is_after_gap = False
+        searches = self._selector is not None and self._selector.searches
         for selected in self._selector.put(line) if self._selector else (line,):
             if selected is None:
                 is_after_gap = True
-            elif not self._is_overwritten(selected) and (kept := self._format.of_long(selected)) is not None:
+                continue
+            # What follows overwrites this piece of a progress bar, and it was not searched for.
+            nothing = selected.overwritten or not (selected.ends or selected.raw.strip(OVERWRITES))
+            if nothing and not searches and not self._format.as_json:
+                continue
+            if (kept := self._format.of_long(selected)) is not None:
                 if is_after_gap:
-                    self._after_gap.add(_place(kept))
+                    self._after_gap.add((kept.global_rank, kept.offset))
                     is_after_gap = False
                 shown.append(kept)
         return shown
-
-    def _is_overwritten(self, line: Line) -> bool:
-        """Return whether what follows overwrites this piece of a progress bar, and it was not searched for."""
-        searches = self._selector is not None and self._selector.searches
-        nothing = line.overwritten or not (line.ends or line.raw.strip(OVERWRITES))
-        return nothing and not searches and not self._format.as_json
 
     def of(self, lines: Iterable[Line]) -> Iterator[Line]:
         for line in lines:
@@ -162,20 +137,17 @@ class Selection:
         for line in self.of(lines):
             kept.append(line)
             if len(kept) > count:
-                self._after_gap.discard(_place(kept.popleft()))
+                left_out = kept.popleft()
+                self._after_gap.discard((left_out.global_rank, left_out.offset))
         return list(kept)
 
     def with_gaps(self, lines: Iterable[Line | Shown]) -> Iterator[Line | Shown | None]:
         """Yield what was selected, as it is shown, with None between lines of one rank that are no neighbours."""
         for line in lines:
             if isinstance(line, Line):
-                if self._after_gap and (place := _place(line)) in self._after_gap:
+                if self._after_gap and (place := (line.global_rank, line.offset)) in self._after_gap:
                     self._after_gap.discard(place)
                     if self._last_rank == line.global_rank:
                         yield None
                 self._last_rank = line.global_rank
             yield line
-
-
-def _place(line: Line) -> tuple[int, int]:
-    return line.global_rank, line.offset

@@ -1,8 +1,9 @@
-"""Tables of plain text, how many columns a text takes, and amounts as people say them."""
+"""Tables and series as plain text, how many columns a text takes, and amounts as people say them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from launcher.logs.terminal import escaped, without_colours
@@ -10,7 +11,9 @@ from launcher.logs.terminal import escaped, without_colours
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 GAP = "  "
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-SERVERS_TOLD = 8  # of many; the others are counted
+SERVERS_SHOWN = 8  # of many; the others are counted
+BLOCKS = "▁▂▃▄▅▆▇█"
+PLAIN = "_.:-=+*#"  # where stdout's encoding has no block elements
 MAX_NUMBER_CHARS = 16  # characters; what a rank writes to its heartbeat file may be any number
 
 
@@ -134,15 +137,14 @@ def counted(count: int, noun: str, nouns: str | None = None) -> str:
 
 def awaited(who: str, limit_s: float | None) -> str:
     """Return a line on what is waited for, and how long that may take where it is known."""
-    return (
-        f"waiting for {who}" if limit_s is None else f"waiting for {who}; at most {limit_s:g} s in all (--join-timeout)"
-    )
+    limit = "" if limit_s is None else f"; at most {limit_s:g} s in all (--join-timeout)"
+    return f"waiting for {who}{limit}"
 
 
 def server_list(server_ids: Sequence[str]) -> str:
     """Return as many servers as fit on a line: "servers h2, h3 and 12 more"."""
-    shown = ", ".join(map(escaped, server_ids[:SERVERS_TOLD]))
-    more = f" and {len(server_ids) - SERVERS_TOLD} more" if len(server_ids) > SERVERS_TOLD else ""
+    shown = ", ".join(map(escaped, server_ids[:SERVERS_SHOWN]))
+    more = f" and {len(server_ids) - SERVERS_SHOWN} more" if len(server_ids) > SERVERS_SHOWN else ""
     return f"server{'s' * (len(server_ids) > 1)} {shown}{more}"
 
 
@@ -166,3 +168,41 @@ def cut_to(text: str, columns: int) -> str:
 
     ends = accumulate(map(get_character_cell_size, text))
     return "".join(character for character, end in zip(text, ends, strict=True) if end <= columns)
+
+
+def sparkline(values: Sequence[float | None], width: int, *, plain: bool = False) -> str:
+    """Return a character per value, or per mean of several where there are more than `width`; a blank for no value.
+
+    >>> sparkline([1, 2, None, 4, 8], 10)
+    '▁▂ ▄█'
+    """
+    means = list(_means(values, min(width, len(values))))
+    present = [mean for mean in means if mean is not None]
+    if not present:
+        return " " * len(means)
+    levels = PLAIN if plain else BLOCKS
+    count = len(levels)
+    low, span = min(present), max(present) / 2 - min(present) / 2  # halves: the difference of two floats may be none
+    # The middle level where all values are alike.
+    return "".join(
+        " " if mean is None else levels[
+            count // 2 if span <= 0 else min(count - 1, int((mean / 2 - low / 2) / span * count))
+        ]
+        for mean in means
+    )  # fmt: skip
+
+
+def _means(values: Sequence[float | None], columns: int) -> Iterator[float | None]:
+    for column in range(columns):
+        part = values[column * len(values) // columns : (column + 1) * len(values) // columns]
+        present = [value for value in part if value is not None and math.isfinite(value)]
+        yield math.fsum(value / len(present) for value in present) if present else None
+
+
+def has_blocks(encoding: str | None) -> bool:
+    """Return whether text of this encoding can hold block elements."""
+    try:
+        BLOCKS.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -1,7 +1,9 @@
-"""What a person sees while a run goes on: lines of a few ranks on stdout, everything else on stderr."""
+"""What a person sees of an active run: lines of a few ranks on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
+import errno
+import math
 import signal
 import sys
 import time
@@ -11,14 +13,12 @@ from contextlib import suppress
 from launcher.cli.text import verdict_text
 from launcher.cli.text.columns import awaited, counted, server_list
 from launcher.cli.text.foot import Foot
-from launcher.cli.text.log_stream import feed_of, format_of, ranks_of, shown_ranks, truncated
-from launcher.cli.text.rank_lines import RankLines
-from launcher.cli.text.stdout import as_people_call_it
+from launcher.cli.text.log_stream import feed_of, format_of, truncated
+from launcher.cli.text.stdout import StreamWriter, as_people_call_it
 from launcher.core.events import (
     AttemptStarted,
     Awaiting,
     Cause,
-    Event,
     Hung,
     Leftovers,
     RankEnded,
@@ -33,16 +33,19 @@ from launcher.logs.terminal import one_line, shortened
 from launcher.runs.progress import Progress
 
 AT_ONCE_S = 0.1  # how long one tick may show lines or wait for stdout; events wait meanwhile
-LAST_BYTES = 4 << 20  # at most so much is shown once nothing runs any more
+LAST_BYTES = 4 << 20  # the most that is shown once nothing runs any more
+END_PATIENCE_S = 2.0  # a run that was stopped, or failed, waits no longer for the reader of stdout
 
 
 class Console:
-    """Observes one run. A stdout or stderr that nobody reads any more is forgotten; the run goes on."""
+    """Observes one run. A stdout or stderr that has lost its reader is forgotten; the run continues."""
 
     def __init__(self, spec: RunSpec, server_index: int | None = None) -> None:
         """`server_index`: of the server whose ranks alone are observed; None: all are."""
-        shown = shown_ranks(spec, server_index)
-        self.progress = Progress(len(ranks_of(spec, server_index)))
+        ranks = tuple(rank.global_rank for rank in spec.ranks if server_index in {None, rank.server_index})
+        # The lowest rank of a server stands for rank 0.
+        shown = {"rank0": ranks[:1], "all": ranks, "collapse": ranks}.get(spec.console, ())
+        self.progress = Progress(len(ranks))
         self.shown_dir = as_people_call_it(spec.run_dir)
         self._spec = spec
         shape = format_of(spec, shown, sys.stdout)
@@ -51,7 +54,7 @@ class Console:
             spec, shown, shape, lambda rank, what: self.say(truncated(shown_logs.train_log(rank), what))
         )
         self._foot = Foot(spec, self.progress, shape, self.shown_dir)
-        self._lines = RankLines(self._feed, self._foot.erase, self._say_nothing_more)
+        self._stdout = StreamWriter(sys.stdout)
         self._interrupted = False
         self._at_once = False  # every rank is killed, without grace
         self._asked_elsewhere = ""  # who wants the end, until that is reported
@@ -61,48 +64,30 @@ class Console:
     def event(self, stamped: TimestampedEvent) -> None:
         self.progress.take(stamped)
         self._foot.event(stamped.event)
-        grace_s = self._spec.supervision.grace_s
         match stamped.event:
             case RankEnded(global_rank=global_rank):
                 self._feed.rank_ended(global_rank)
-            case Stopping():
-                self._say_stopping(stamped.event)
+            case Stopping() as stopping:
+                self._say_stopping(stopping)
             case Leftovers(count=count):
-                left = counted(count, "process", "processes")
                 self.say(
-                    f"every rank ended well; ending {left} that they left, killed if they take more than {grace_s:g} s"
+                    f"every rank ended well; ending {counted(count, 'process', 'processes')} that they left, killed if "
+                    f"they take more than {self._spec.supervision.grace_s:g} s"
                 )
             case Trouble(message=message):
                 self.say(shortened(f"warning: {message}"))
-            case _:
-                self._say_what_happened(stamped.event)
-
-    def _say_stopping(self, event: Stopping) -> None:
-        if event.cause is Cause.AGENT_LOST:
-            self.say("the supervising process is gone; ending everything that it left behind")
-            return
-        if event.restarts and self.progress.verdict is not None:
-            for line in verdict_text.render(self.progress.verdict, traceback=False):
-                self.say(line)
-        if event.server is not None:
-            self._asked_elsewhere = one_line(event.asked_by or "")
-        if event.signal == signal.SIGQUIT:
-            self._say_killing()
-
-    def _say_what_happened(self, event: Event) -> None:
-        match event:
-            case Slow():
+            case Slow() as slow:
                 self.say(
-                    f"warning: rank {event.global_rank} is slow: {event.busy_s:.3g} s of work in each of the last "
-                    f"{event.steps} steps, the median rank {event.median_s:.3g} s"
+                    f"warning: rank {slow.global_rank} is slow: {slow.busy_s:.3g} s of work in each of the last "
+                    f"{slow.steps} steps, the median rank {slow.median_s:.3g} s"
                 )
-            case Hung():
-                who = verdict_text.rank_list(event.global_ranks)
-                self.say(f"{who}: no progress for {event.seconds:.0f} s; looking where the ranks are")
-            case Awaiting() if event.server_ids:
-                self.say(awaited(server_list(event.server_ids), event.limit_s))
-            case AttemptStarted() if event.number:
-                self.say(f"restart {event.number} of {self._spec.supervision.max_restarts}")
+            case Hung() as hung:
+                who = verdict_text.rank_list(hung.global_ranks)
+                self.say(f"{who}: no progress for {hung.seconds:.0f} s; looking where the ranks are")
+            case Awaiting(server_ids=server_ids, limit_s=limit_s) if server_ids:
+                self.say(awaited(server_list(server_ids), limit_s))
+            case AttemptStarted(number=number) if number:
+                self.say(f"restart {number} of {self._spec.supervision.max_restarts}")
             case _:
                 pass
 
@@ -119,8 +104,9 @@ class Console:
         if self._asked_elsewhere and not self._interrupted and not self._at_once:
             self._say_ending(self._asked_elsewhere)
         self._asked_elsewhere = ""
-        more = self._lines.show(time.monotonic() + AT_ONCE_S)
-        if not self._lines.is_within_line and self._spec.console != "none":
+        more = self._show_lines(time.monotonic() + AT_ONCE_S)
+        is_within_line = self._stdout.pending
+        if not is_within_line and self._spec.console != "none":
             self._foot.show(self._feed.begun() if self._foot.wants_lines else {}, killed=self._at_once)
         return more
 
@@ -136,24 +122,65 @@ class Console:
 
     def say(self, line: str) -> None:
         owed = self._foot.erase()
-        with suppress(OSError, ValueError):  # nobody reads stderr any more
+        with suppress(OSError, ValueError):  # stderr has lost its reader
             print(f"{owed if sys.stderr.isatty() else ''}{line}", file=sys.stderr, flush=True)
+
+    def _say_stopping(self, event: Stopping) -> None:
+        if event.cause is Cause.AGENT_LOST:
+            self.say("the supervising process is gone; ending everything that it left behind")
+            return
+        if event.restarts and self.progress.verdict is not None:
+            for line in verdict_text.render(self.progress.verdict, traceback=False):
+                self.say(line)
+        if event.server is not None:
+            self._asked_elsewhere = one_line(event.asked_by or "")
+        if event.signal == signal.SIGQUIT:
+            self._say_killing()
 
     def _say_ending(self, who: str, again: str = "") -> None:
         self.say(f"{who}: ending all ranks within {self._spec.supervision.grace_s:g} s{again}")
 
     def _say_killing(self) -> None:
-        """Once: the signal, and what the agent makes of it, come by two ways."""
+        """Say it once: the signal, and what the agent makes of it, come by two ways."""
         if not self._at_once:
             self._at_once = True
             self.say("killing all ranks")
 
-    def _say_nothing_more(self, why: str) -> None:
-        self.say(f"warning: nothing more is shown on stdout: {why}; see the logs in {self.shown_dir}")
+    def _show_lines(self, until_s: float, *, ended: bool = False) -> bool:
+        """Show new lines as fast as stdout takes them; return whether some may be left.
+
+        Where stdout has no reader, nothing is read of the logs either.
+        """
+        try:
+            while not self._stdout.forgotten:
+                if not self._stdout.push(until_s) or time.monotonic() >= until_s:
+                    return True
+                if (text := self._feed.next_text(ended=ended)) is None:
+                    return False
+                if text:
+                    owed = self._foot.erase()
+                    self._stdout.put_bytes(owed.encode() + text if sys.stdout.isatty() else text)
+        except OSError as error:
+            self._forget_stdout(error)
+        return False
 
     def _show_rest(self) -> None:
-        if self._lines.forgotten:
+        """Show all that is left; of a run that did not end by itself as much as stdout takes in `END_PATIENCE_S`."""
+        if self._stdout.forgotten:
             return
         for global_rank, skipped in self._feed.skip_to_last(LAST_BYTES):
             self.say(f"... {skipped} bytes not shown, see {RunDir(self.shown_dir).train_log(global_rank)}")
-        self._lines.show_rest(in_haste=self._interrupted or self.progress.stopping is not None)
+        in_haste = self._interrupted or self.progress.stopping is not None
+        patience_s = END_PATIENCE_S if in_haste else math.inf
+        late = self._show_lines(time.monotonic() + patience_s, ended=True)
+        if late and not self._stdout.pending:  # it took all that came: this process has been held up itself
+            late = self._show_lines(time.monotonic() + patience_s, ended=True)
+        if late:
+            why = f"to show the rest took more than {END_PATIENCE_S:g} s"
+            self._forget_stdout(TimeoutError(errno.ETIMEDOUT, why))
+
+    def _forget_stdout(self, error: OSError) -> None:
+        """Write to stdout no more, and warn of anything but a reader that has left (`| head`)."""
+        self._stdout.forget()
+        if not isinstance(error, BrokenPipeError):
+            self.say(f"warning: nothing more is shown on stdout: {error.strerror}; see the logs in {self.shown_dir}")

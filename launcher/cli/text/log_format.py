@@ -6,6 +6,7 @@ import codecs
 import json
 import string
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import TextIO
 
@@ -43,8 +44,9 @@ class Format:
         self._prefix_fields = _prefix_fields(places)
         self._prefixes: Mapping[int, str] | None = None  # by global rank; None: each line's own, with its time
         if not tells_time(self._prefix_template):
-            filled = {rank: self._prefix_template.format(**fields) for rank, fields in self._prefix_fields.items()}
-            self._prefixes = filled
+            self._prefixes = {
+                rank: self._prefix_template.format(**fields) for rank, fields in self._prefix_fields.items()
+            }
         self._beginnings = Beginnings() if self._for_people and not look.as_json else None
         self.as_json = look.as_json
         # Rank and offset of what goes on with a line that was begun, where no person looks; the offset is -1 in blocks.
@@ -96,21 +98,16 @@ class Format:
     def _whole_lines(self, global_rank: int, block: bytes) -> bytes:
         prefix = self.prefix(global_rank)
         if self._for_people or not self._is_utf8 or not certainly_printable(block):
-            return self.encoded(
-                "".join(
-                    [
-                        f"{prefix}{self.safe(line)}\n"
-                        for line in printable_lines(block.decode("utf-8", errors="replace").removesuffix("\n"))
-                    ]
-                )
-            )
-        return _prefixed(block, self.encoded(prefix))
+            lines = printable_lines(block.decode("utf-8", errors="replace").removesuffix("\n"))
+            return self.encoded("".join([f"{prefix}{self.safe(line)}\n" for line in lines]))
+        before, whole = self.encoded(prefix), block.removesuffix(b"\n")
+        return before + (whole.replace(b"\n", b"\n" + before) if prefix else whole) + b"\n"
 
     def error(self, error: Folded) -> bytes:
         """Make a line of JSON of what was raised, whatever is shown otherwise."""
         found = error.traceback
-        told = {"type": found.type, "message": found.message, "where": found.where, "text": found.text}
-        return self.encoded(json.dumps({"global_ranks": list(error.ranks), **told}) + "\n")
+        fields = {"type": found.type, "message": found.message, "where": found.where, "text": found.text}
+        return self.encoded(json.dumps({"global_ranks": list(error.ranks), **fields}) + "\n")
 
     def safe(self, text: str) -> str:
         """Return what `printable` gave, without colours and cut where need be."""
@@ -137,15 +134,18 @@ class Format:
         return not (ends or self._for_people or OVERWRITES in raw)
 
     def _end(self) -> str:
-        end = "" if self._begun is None else NEWLINE
-        self._begun = None
-        return end
+        begun, self._begun = self._begun, None
+        return "" if begun is None else NEWLINE
 
     def _prefix(self, line: Line) -> str:
         if self._prefixes is not None:
             return self._prefixes.get(line.global_rank, "")
         fields = self._prefix_fields.get(line.global_rank)
-        return "" if fields is None else self._prefix_template.format(**fields, time=_clock_time(line.time_ns))
+        if fields is None:
+            return ""
+        # In local time.
+        time = "-" if line.time_ns is None else datetime.fromtimestamp(line.time_ns / 1e9).strftime("%H:%M:%S")  # noqa: DTZ006
+        return self._prefix_template.format(**fields, time=time)
 
 
 def _json(line: Line | Shown | None) -> str:
@@ -161,12 +161,6 @@ def _json(line: Line | Shown | None) -> str:
         if not line.ends:
             fields["ends"] = False
     return json.dumps(fields) + "\n"
-
-
-def _prefixed(block: bytes, prefix: bytes) -> bytes:
-    """Return every line of `block` with `prefix`, and a newline at its end."""
-    lines = block.removesuffix(b"\n")
-    return prefix + (lines.replace(b"\n", b"\n" + prefix) if prefix else lines) + b"\n"
 
 
 def prefix_fields(template: str) -> list[tuple[str, str]]:
@@ -195,10 +189,6 @@ def _prefix_fields(places: Collection[Place]) -> Mapping[int, Mapping[str, int |
     }
 
 
-def _clock_time(time_ns: int | None) -> str:
-    return "-" if time_ns is None else datetime.fromtimestamp(time_ns / 1e9).strftime("%H:%M:%S")  # noqa: DTZ006 - local
-
-
 MARK = "… and more"
 KEPT_CHARS = 900  # with a prefix and the mark still shorter than what is shown of any line
 
@@ -217,7 +207,7 @@ class Beginnings:
             return line
         if not line.ends:
             self._goes_on_at[line.global_rank] = line.offset + len(line.raw)
-        return None if goes_on else _with_raw(line, _cut(line.raw))
+        return None if goes_on else replace(line, raw=_cut(line.raw))
 
     def forget(self, global_rank: int) -> None:
         """Forget this rank's line, whose beginning has been overwritten."""
@@ -245,7 +235,3 @@ def _is_cut(raw: bytes, *, goes_on: bool, ends: bool) -> bool:
 def _cut(raw: bytes) -> bytes:
     beginning = raw[: 4 * KEPT_CHARS].decode(errors="replace")[:KEPT_CHARS]
     return f"{beginning}{MARK}".encode()
-
-
-def _with_raw(line: Line, raw: bytes) -> Line:
-    return Line(line.global_rank, line.offset, raw, line.time_ns, line.attempt, line.dated, line.ends, line.overwritten)

@@ -1,21 +1,38 @@
-"""What ranks write, as text ready to be shown while they write it: for `tlaunch logs --follow` and the console of a run."""
+"""What ranks write, as text while they write it, and its way to stdout: for `tlaunch logs` and the console of a run."""
 
 from __future__ import annotations
 
+import fcntl
+import math
+import select
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TextIO
 
 from launcher.cli.text.log_format import Format, Look
+from launcher.cli.text.stdout import StreamWriter
+from launcher.core.errors import UnreadableError
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.system import make_room
+from launcher.core.text import ranges
+from launcher.logs.collapse import Shown
 from launcher.logs.follow import Follower
 from launcher.logs.growing import GrowingLog, Truncation
-from launcher.logs.lines import Begun
+from launcher.logs.lines import Begun, Line
+from launcher.logs.raised import Folded
+from launcher.logs.terminal import printable_lines
 from launcher.runs.record import Place
+
+TOGETHER = 1000  # lines that are written at once
+TOGETHER_BYTES = 1 << 20  # as far as one line alone has not more
+HELD_BACK_S = 0.1
+PIPE_BYTES = 1 << 20  # as much as the system allows every user; with less, reader and writer wait for each other
+INTERRUPTED_PATIENCE_S = 1.0
 
 
 def truncated(log: Path, truncation: Truncation) -> str:
@@ -30,7 +47,7 @@ class Feed(Protocol):
     def next_text(self, *, ended: bool = False) -> bytes | None:
         """Return some new lines; None if there are none at the moment. Does not block.
 
-        With `ended` nobody writes any more: an unfinished last line counts, and no line waits for others.
+        With `ended` no rank writes any more: an unfinished last line counts, and no line waits for others.
         """
 
     def begun(self) -> Mapping[int, Begun]:
@@ -42,17 +59,17 @@ class Feed(Protocol):
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
         """Leave out all but the last `keep_bytes` of what is unread, all logs together.
 
-        Gives the global rank of each log that is shortened, and how many bytes of it are left out.
+        Yield the global rank of each log that is shortened, and how many bytes of it are left out.
         """
 
     def wait(self, seconds: float) -> None:
-        """Sleep until there may be something new, at most so long."""
+        """Sleep until there may be something new, at most for `seconds`."""
 
     def close(self) -> None: ...
 
 
 class PlainFeed:
-    """Whole lines as they are, in the order in which they come."""
+    """A feed of whole lines as they are, in the order in which they come."""
 
     def __init__(self, follower: Follower, shape: Format) -> None:
         self._follower, self._format = follower, shape
@@ -69,7 +86,7 @@ class PlainFeed:
         return before + self._format.block(*found)
 
     def rank_ended(self, global_rank: int) -> None:
-        """Nobody waits for anybody here."""
+        """Do nothing: no line waits for another."""
 
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
         for skipped in self._follower.skip_to_last(keep_bytes):
@@ -98,18 +115,83 @@ def feed_of(
     return PlainFeed(Follower(growing), shape)
 
 
-def shown_ranks(spec: RunSpec, server_index: int | None) -> tuple[int, ...]:
-    """Return the ranks that --console shows, of all servers or of one, whose lowest stands for rank 0."""
-    ranks = ranks_of(spec, server_index)
-    match spec.console:
-        case "rank0":
-            return ranks[:1]
-        case "all" | "collapse":
-            return ranks
-        case _:
-            return ()
+class Writer:
+    """Lines on their way to stdout. Each method blocks while stdout takes nothing.
 
+    Raises (everything that writes):
+        BrokenPipeError: stdout's reader has gone.
+        UnreadableError: stdout takes nothing any more.
+    """
 
-def ranks_of(spec: RunSpec, server_index: int | None) -> tuple[int, ...]:
-    """Return the global ranks of one server, or of all, ascending."""
-    return tuple(rank.global_rank for rank in spec.ranks if server_index in {None, rank.server_index})
+    def __init__(self, shape: Format) -> None:
+        self._stdout = StreamWriter(sys.stdout)
+        self._format = shape
+        with suppress(OSError, AttributeError):  # it is no pipe, or this is no Linux
+            fcntl.fcntl(sys.stdout.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._batch: list[Line | Shown | None] = []
+        self._batch_bytes = 0
+        self._flushed_s = 0.0
+        self._left = select.poll()
+        self._left.register(sys.stdout.fileno(), 0)  # errors are reported unasked
+
+    def put(self, text: bytes, patience_s: float = math.inf) -> None:
+        if not text:
+            return
+        self._stdout.put_bytes(text)
+        try:
+            self._stdout.push(time.monotonic() + patience_s)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise UnreadableError(f"stdout cannot be written: {error.strerror}") from error
+
+    def check_reader(self) -> None:
+        """Raise BrokenPipeError where stdout has lost its reader."""
+        if self._left.poll(0):
+            raise BrokenPipeError
+
+    def write(self, lines: Iterable[Line | Shown | None]) -> None:
+        """Write lines, many at once; those that wait are written too when the search for more is broken off.
+
+        A write that is broken off itself (Ctrl-C while the reader takes nothing) may end anywhere.
+        """
+        try:
+            for line in lines:
+                self._batch.append(line)
+                if line is not None:
+                    self._batch_bytes += len(line.text) if isinstance(line, Shown) else len(line.raw)
+                if len(self._batch) >= TOGETHER or self._batch_bytes >= TOGETHER_BYTES:
+                    self._flush()
+        except BaseException:
+            self._flush(INTERRUPTED_PATIENCE_S)
+            raise
+        self._flush()
+        self.put(self._format.end())
+
+    def flush_late(self) -> None:
+        """Write the lines that have been found if the last ones were written a while ago: the next may be far away."""
+        if self._batch and time.monotonic() - self._flushed_s >= HELD_BACK_S:
+            self._flush()
+
+    def write_blocks(self, global_rank: int, blocks: Iterable[bytes]) -> None:
+        """Write unread lines of one rank; their prefix holds no time."""
+        for block in blocks:
+            self.put(self._format.block(global_rank, block))
+        self.put(self._format.end())
+
+    def write_errors(self, errors: Collection[Folded]) -> None:
+        """Write what was raised, each once, with the ranks that raised it."""
+        if self._format.as_json:
+            self.put(b"".join(map(self._format.error, errors)))
+            return
+        texts = []
+        for error in errors:
+            ranks = f"ranks {ranges(error.ranks)}:" if len(error.ranks) > 1 else f"rank {error.ranks[0]}:"
+            lines = map(self._format.safe, printable_lines(error.traceback.text))
+            texts.append(f"{ranks}\n" + "".join(f"  {line}\n" for line in lines))
+        self.put(self._format.encoded("\n".join(texts) or "no traceback in these logs\n"))
+
+    def _flush(self, patience_s: float = math.inf) -> None:
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        self.put(self._format.lines(batch), patience_s)
+        self._flushed_s = time.monotonic()

@@ -15,6 +15,12 @@ from launcher.runs.status import RankState, RunState
 from launcher.supervise.diagnosis.failure_files import read_failure
 from launcher.supervise.diagnosis.root_cause import RankEvidence, judge
 
+HOW_LOST = {
+    Cause.HEAD_LOST: "its launcher was killed, and its agent ended the ranks",
+    Cause.COORDINATOR_LOST: "the launcher that coordinated the run fell silent, and its agent ended the ranks here",
+    Cause.AGENT_LOST: "its agent was killed, and its launcher ended what that left",
+}
+
 
 def shown_name(state: RunState) -> str:
     return printable(state.name.encode(errors="surrogateescape").decode(errors="backslashreplace"))
@@ -23,23 +29,24 @@ def shown_name(state: RunState) -> str:
 def describe(state: RunState, *, restarts: bool = True) -> str:
     """Return one clause: "running for 3 min 12 s", "failed after 12 s with exit code 7", "lost: ...".
 
-    Without `restarts` those of a run that goes on are left out, for who tells them elsewhere.
+    Without `restarts` those of an active run are left out, for a command that shows them elsewhere.
     """
+    engine, age = printable(state.engine or "?"), duration(state.elapsed_s)
     match state.state:
         case State.LOST:
             return f"lost: {_how_lost(state)}"
         case State.ELSEWHERE:
-            return _where(state)
+            host = printable(state.host or "?")
+            return f"on {host} (not this machine, or before its last start); look there for more"
         case State.UNWATCHED:
-            return f"not watched over: {printable(state.engine or '?')} started it {duration(state.elapsed_s)} ago"
+            return f"not watched over: {engine} started it {age} ago"
         case State.ENDED:
-            engine = printable(state.engine or "?")
-            return f"ended: {engine}, which started it {duration(state.elapsed_s)} ago, knows with which exit codes"
+            return f"ended: {engine}, which started it {age} ago, knows with which exit codes"
         case State.UNKNOWN:
             return "written by another version of tlaunch"
         case _:
             since = "after" if state.state.over else "after running for" if state.state is State.PAUSED else "for"
-            return f"{state.state.value} {since} {duration(state.elapsed_s)}{_details(state, restarts=restarts)}"
+            return f"{state.state.value} {since} {age}{_details(state, restarts=restarts)}"
 
 
 def _details(state: RunState, *, restarts: bool) -> str:
@@ -49,7 +56,8 @@ def _details(state: RunState, *, restarts: bool) -> str:
         case State.FAILED | State.HUNG:
             return f" with exit code {state.exit_code}"
         case State.STOPPED:
-            return _by_signal(state)
+            stopping = state.progress.stopping
+            return f" by {one_line(stopping.asked_by)}" if stopping is not None and stopping.asked_by else ""
         case _:
             return f", restarted {state.progress.attempt}x" if restarts and state.progress.attempt else ""
 
@@ -92,27 +100,13 @@ def as_json(state: RunState) -> dict[str, Any]:
     }
 
 
-def _by_signal(state: RunState) -> str:
-    stopping = state.progress.stopping
-    return "" if stopping is None or not stopping.asked_by else f" by {one_line(stopping.asked_by)}"
-
-
 def _how_lost(state: RunState) -> str:
     cause = state.report.cause if state.report else state.progress.cause
-    if cause is Cause.HEAD_LOST and state.exit_code is not None:
-        return "its launcher was killed, and its agent ended the ranks"
-    if cause is Cause.COORDINATOR_LOST and state.exit_code is not None:
-        return "nothing was heard any more of the launcher that coordinated the run, and its agent ended the ranks here"
-    if cause is Cause.AGENT_LOST and state.exit_code is not None:
-        return "its agent was killed, and its launcher ended what that left"
+    if state.exit_code is not None and cause in HOW_LOST:
+        return HOW_LOST[cause]
     if state.progress.agent is None:
         return "its launcher went away before anything was started"
     return "launcher and agent went away without a last word"
-
-
-def _where(state: RunState) -> str:
-    host = printable(state.host or "?")
-    return f"on {host} (not this machine, or before its last start), and only there can be told more"
 
 
 def self_reported_verdict(state: RunState) -> Verdict | None:

@@ -1,4 +1,4 @@
-"""Text to a stream, as fast as its reader takes it, and files as people call them."""
+"""Text to stdout and stderr, as fast as its reader takes it, and paths as people write them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import select
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -21,18 +22,13 @@ class StreamWriter:
 
     def __init__(self, stream: TextIO) -> None:
         self._descriptor = stream.fileno()
-        self._encoding = stream.encoding or "utf-8"
         self._poller = select.poll()
         self._poller.register(self._descriptor, select.POLLOUT)
         self.pending = memoryview(b"")
         self.forgotten = False
 
-    def put(self, text: str) -> None:
-        """Take text for `push` to write, which must have finished what was put before."""
-        self.put_bytes(text.encode(self._encoding, errors="replace"))
-
     def put_bytes(self, encoded: bytes) -> None:
-        """Take bytes, as `put` takes text."""
+        """Take bytes for `push` to write, which must have finished what was put before."""
         self.pending = memoryview(encoded)
 
     def push(self, until_s: float) -> bool:
@@ -41,9 +37,17 @@ class StreamWriter:
         Raises:
             OSError: the stream takes nothing, now or ever.
         """
+        # Of so few bytes a pipe that takes some takes all; more are written at once where it may block.
+        limit_bytes = None if math.isinf(until_s) else select.PIPE_BUF
         while self.pending:
-            if not self._push_some(until_s):
+            left_s = max(0.0, until_s - time.monotonic())
+            if not self._poller.poll(None if math.isinf(left_s) else math.ceil(left_s * 1000)):
                 return False
+            try:
+                self.pending = self.pending[os.write(self._descriptor, self.pending[:limit_bytes]) :]
+            except BlockingIOError:
+                if time.monotonic() >= until_s:
+                    return False
         return True
 
     def forget(self) -> None:
@@ -53,18 +57,6 @@ class StreamWriter:
         os.dup2(nowhere, self._descriptor)
         os.close(nowhere)
 
-    def _push_some(self, until_s: float) -> bool:
-        left_s = max(0.0, until_s - time.monotonic())
-        if not self._poller.poll(None if math.isinf(left_s) else math.ceil(left_s * 1000)):
-            return False
-        # Of so few bytes a pipe that takes some takes all; more are written at once where it may block.
-        limit_bytes = len(self.pending) if math.isinf(until_s) else select.PIPE_BUF
-        try:
-            self.pending = self.pending[os.write(self._descriptor, self.pending[:limit_bytes]) :]
-        except BlockingIOError:
-            return time.monotonic() < until_s
-        return True
-
 
 def write_out(text: str) -> None:
     """Write to stdout; once its reader has gone, to nowhere. Blocks until all is written.
@@ -73,11 +65,17 @@ def write_out(text: str) -> None:
         OSError: stdout takes nothing.
     """
     stdout = StreamWriter(sys.stdout)
-    stdout.put(text)
+    stdout.put_bytes(text.encode(sys.stdout.encoding or "utf-8", errors="replace"))
     try:
         stdout.push(math.inf)
     except BrokenPipeError:
         stdout.forget()
+
+
+def say(text: str) -> None:
+    """Print on stderr, where nothing of it moves a terminal's cursor; a stderr that takes nothing is no error."""
+    with suppress(OSError):
+        print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
 def as_people_call_it(path: Path) -> Path:

@@ -5,27 +5,29 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from launcher.cli.text import verdict_text
 from launcher.cli.text.columns import counted
-from launcher.cli.text.log_tail import log_elsewhere, log_tail, quoted, tells_enough
 from launcher.core.events import Cause, NotBegun
 from launcher.core.records import RunSpec
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.core.system import is_full
 from launcher.core.verdict import Verdict
+from launcher.logs.tail import last_lines
 from launcher.logs.terminal import one_line, printable
 from launcher.runs.progress import Progress
+
+LAST_LINES = 10
 
 
 def render(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None = None) -> Iterator[str]:
     """Yield the lines for stderr. `shown_dir` is the run directory as a person would call it.
 
-    `server_index`: of the server whose ranks alone `progress` knows of; None: it knows of all.
+    `server_index`: of the server whose ranks alone `progress` knows; None: it knows all.
     """
+    stopping = progress.stopping
     if not progress.ended:  # the console failed, and was let go
         yield f"error: the run was not watched to its end; how it ended is in {RunDir(shown_dir).report}"
     elif progress.not_begun is not None:
@@ -36,8 +38,9 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int
     elif progress.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir, server_index)
     elif progress.cause is Cause.STOPPED:
-        after = f"stopped{_elsewhere(progress)} after {progress.seconds:.2f} s"
-        yield f"{after}: {_how_ended(progress, without=None)}; logs in {shown_dir}"
+        # The end may have been asked for on another server.
+        by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
+        yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
     elif progress.cause is Cause.AGENT_LOST:
         pid = progress.agent.pid if progress.agent else "unknown"
         yield (
@@ -45,18 +48,16 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int
             "everything that it left behind was ended"
         )
     elif progress.cause in {Cause.COORDINATOR_LOST, Cause.HEAD_LOST}:  # seen by the launchers of other servers
-        ways = _how_ended(progress, without=None)
-        first = printable(spec.ranks[0].server_id)
-        yield f"error: server {first}, whose launcher coordinated the run, is lost; ranks here: {ways}; logs in {shown_dir}"
+        first, ended = printable(spec.ranks[0].server_id), _how_ended(progress)
+        yield f"error: server {first}, whose launcher coordinated the run, is lost; ranks here: {ended}; logs in {shown_dir}"
     else:
         yield f"{counted(progress.rank_count, 'rank')} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
-    yield from _remains(progress)
-
-
-def _elsewhere(progress: Progress) -> str:
-    """Return who asked for the end, where that may have been on another server."""
-    stopping = progress.stopping
-    return "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
+    if progress.leftovers:
+        were = "was" if progress.leftovers == 1 else "were"
+        yield f"{counted(progress.leftovers, 'process', 'processes')} that ranks had left running {were} ended"
+    if progress.unkillable is not None:
+        pids = ", ".join(str(pid) for pid in progress.unkillable) or "of ever new numbers"
+        yield f"warning: these processes outlived SIGKILL, since they wait inside the kernel: {pids}"
 
 
 def not_begun(event: NotBegun) -> Iterator[str]:
@@ -71,105 +72,119 @@ def describe(ended: RankExit) -> str:
     return verdict_text.describe_status(ended.status) if ended.reason is None else ended.reason
 
 
+# --- the last lines of the culprit's log, for `tlaunch why` too ---
+
+
+def tells_enough(verdict: Verdict) -> bool:
+    """Return whether the verdict shows its culprit's traceback, which the end of the log would repeat."""
+    failure = verdict_text.culprit_failure(verdict)
+    return failure is not None and bool(failure.traceback)
+
+
+def log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[str]:
+    """Return the end of the culprit's log, as far as the attempt wrote it that `progress` is in. Safe to show.
+
+    Raises:
+        OSError: the log is missing or unreadable.
+    """
+    start = progress.starts.get(culprit)
+    if start is None and progress.attempt > 0:
+        return []  # it never ran in this attempt: whatever the log holds is older
+    return last_lines(run_dir.train_log(culprit), LAST_LINES, 0 if start is None else start.log_offset)
+
+
+def log_elsewhere(global_rank: int, first_server: str) -> str:
+    """Return where to look for the log of a rank of another server, with which no disk is shared. Safe to show."""
+    return one_line(f"log of rank {global_rank}: on server {first_server}, which has the logs of all ranks")
+
+
+def quoted(lines: list[str]) -> Iterator[str]:
+    return (f"  | {line}" for line in lines)
+
+
+# --- a failure ---
+
+
 def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None) -> Iterator[str]:
     """Yield the verdict, and what its culprit wrote last where that says more than the verdict."""
+
+    def is_here(global_rank: int) -> bool:
+        return server_index is None or spec.ranks[global_rank].server_index == server_index
+
     verdict = progress.verdict
     if verdict is None:
         yield "error: a rank failed, and nothing is known about it"
         return
-    place = partial(_place, progress=progress, spec=spec, server_index=server_index)
-    lines = iter(verdict_text.render(verdict, place, traceback=True))
-    yield f"error: {next(lines)}"
-    yield from lines
+    first, *others = verdict_text.render(verdict, lambda rank: _place(rank, progress, spec, is_here=is_here(rank)))
+    yield f"error: {first}"
+    yield from others
     culprit = verdict.culprit
-    is_here = server_index is None or (culprit is not None and _is_on(server_index, culprit, spec))
+    culprit_here = server_index is None if culprit is None else is_here(culprit)
     if culprit is not None:
-        yield from _log_of(verdict, culprit, progress, spec, shown_dir, is_here=is_here)
-    if progress.rank_count > 1 or not is_here:
-        who = "the others" if server_index is None else "the others here" if is_here else "ranks here"
+        yield from _log_of(culprit, verdict, progress, spec, shown_dir, is_here=culprit_here)
+    if progress.rank_count > 1 or not culprit_here:
+        who = "the others" if server_index is None else "the others here" if culprit_here else "ranks here"
         yield f"{who}: {_how_ended(progress, without=None if culprit is None else progress.exits.get(culprit))}"
-    if progress.attempt or progress.not_restarting:
-        yield _restarts(progress)
+    times = f"restarted {counted(progress.attempt, 'time')}"
+    if progress.not_restarting is not None:
+        yield f"{f'{times}, and not again' if progress.attempt else 'not restarted'}: {progress.not_restarting}"
+    elif progress.attempt:
+        yield times
     if is_full(spec.run_dir):
         yield f"the file system of {shown_dir} is full"
 
 
-def _is_on(server_index: int, global_rank: int, spec: RunSpec) -> bool:
-    return spec.ranks[global_rank].server_index == server_index
-
-
-def _place(global_rank: int, progress: Progress, spec: RunSpec, server_index: int | None) -> str:
+def _place(global_rank: int, progress: Progress, spec: RunSpec, *, is_here: bool) -> str:
     rank = spec.ranks[global_rank]
-    if server_index is not None and not _is_on(server_index, global_rank, spec):
-        return f"server {rank.server_id}, device {rank.device_id}"
-    start = progress.starts.get(global_rank)
-    process = "no process" if start is None else f"process {start.pid}"
-    ended = progress.exits.get(global_rank)
-    after = f", {(ended.ended_ns - ended.started_ns) / 1e9:.2f} s after its start" if ended and ended.started_ns else ""
-    return f"server {rank.server_id}, device {rank.device_id}, {process}{after}"
+    words = f"server {rank.server_id}, device {rank.device_id}"
+    if not is_here:
+        return words
+    start, ended = progress.starts.get(global_rank), progress.exits.get(global_rank)
+    words += ", no process" if start is None else f", process {start.pid}"
+    if ended and ended.started_ns:
+        words += f", {(ended.ended_ns - ended.started_ns) / 1e9:.2f} s after its start"
+    return words
 
 
 def _log_of(
-    verdict: Verdict, culprit: int, progress: Progress, spec: RunSpec, shown_dir: Path, *, is_here: bool
+    culprit: int, verdict: Verdict, progress: Progress, spec: RunSpec, shown_dir: Path, *, is_here: bool
 ) -> Iterator[str]:
     """Yield the log's last lines, unless a traceback has been shown already. `is_here`: it is no rank of another server."""
-    path = RunDir(shown_dir).train_log(culprit)
-    if not is_here and not RunDir(spec.run_dir).train_log(culprit).exists():
+    run_dir = RunDir(spec.run_dir)
+    if not is_here and not run_dir.train_log(culprit).exists():
         yield log_elsewhere(culprit, spec.ranks[0].server_id)
         return
-    is_known = is_here or not progress.attempt  # which part of it is this attempt's, only its own server is told
+    words = f"log of rank {culprit}: {RunDir(shown_dir).train_log(culprit)}"
+    is_known = is_here or not progress.attempt  # only its own server knows which part of it is this attempt's
     if tells_enough(verdict) or not is_known:
-        yield f"log of rank {culprit}: {path}"
+        yield words
         return
     try:
-        lines = log_tail(culprit, progress, RunDir(spec.run_dir))
+        lines = log_tail(culprit, progress, run_dir)
     except OSError as error:
-        yield f"log of rank {culprit}: {path}, which cannot be read: {error.strerror}"
+        yield f"{words}, which cannot be read: {error.strerror}"
         return
     silent = "to which this attempt wrote nothing" if progress.attempt else "which is empty"
-    yield f"log of rank {culprit}: {path}, {'its last lines:' if lines else silent}"
+    yield f"{words}, {'its last lines:' if lines else silent}"
     yield from quoted(lines)
 
 
-def _restarts(progress: Progress) -> str:
-    times = f"restarted {counted(progress.attempt, 'time')}"
-    if progress.not_restarting is None:
-        return times
-    return f"{f'{times}, and not again' if progress.attempt else 'not restarted'}: {progress.not_restarting}"
-
-
-def _how_ended(progress: Progress, *, without: RankExit | None) -> str:
+def _how_ended(progress: Progress, *, without: RankExit | None = None) -> str:
     """Count the ways in which ranks ended, those that were never started included."""
-    counts = Counter(_way(ended) for ended in progress.exits.values() if ended is not without)
+    stopping, grace = progress.stopping, ""
+    if progress.grace_passed_s is not None and stopping is not None:  # both by a wall clock
+        if progress.grace_passed_s >= 0.9 * stopping.grace_s:
+            grace = f" after {stopping.grace_s:g} s of grace"
+        elif stopping.cause is Cause.STOPPED and stopping.signal != signal.SIGQUIT:
+            grace = " at once, when asked again"
+        else:
+            grace = " at once"
+    counts: Counter[str] = Counter()
+    for ended in progress.exits.values():
+        if ended is not without:
+            way = f"{'by' if ended.status < 0 else 'with'} {describe(ended)}" if ended.reason is None else "not started"
+            counts[f"{way}{grace}" if way.startswith("by SIGKILL") else way] += 1
     unknown = len(progress.started_ns.keys() - progress.exits.keys())
-    if unknown:
-        counts["lost with their server"] = unknown
-    if missing := progress.rank_count - len(progress.exits) - unknown:
-        counts["never started"] = missing
-    grace = _grace(progress)
-    ways = (f"{count} {way}{grace if way.startswith('by SIGKILL') else ''}" for way, count in counts.most_common())
-    return ", ".join(ways) or "none was started"
-
-
-def _grace(progress: Progress) -> str:
-    """Return how much grace passed, which a second Ctrl-C may have cut short. Times are a wall clock's."""
-    stopping = progress.stopping
-    if progress.grace_passed_s is None or stopping is None:
-        return ""
-    if progress.grace_passed_s >= 0.9 * stopping.grace_s:
-        return f" after {stopping.grace_s:g} s of grace"
-    asked_before = stopping.cause is Cause.STOPPED and stopping.signal != signal.SIGQUIT
-    return " at once, when asked again" if asked_before else " at once"
-
-
-def _way(ended: RankExit) -> str:
-    return f"{'by' if ended.status < 0 else 'with'} {describe(ended)}" if ended.reason is None else "not started"
-
-
-def _remains(progress: Progress) -> Iterator[str]:
-    if progress.leftovers:
-        were = "was" if progress.leftovers == 1 else "were"
-        yield f"{counted(progress.leftovers, 'process', 'processes')} that ranks had left running {were} ended"
-    if progress.unkillable is not None:
-        pids = ", ".join(str(pid) for pid in progress.unkillable) or "of ever new numbers"
-        yield f"warning: these processes outlived SIGKILL, since they wait inside the kernel: {pids}"
+    counts["lost with their server"] += unknown
+    counts["never started"] += progress.rank_count - len(progress.exits) - unknown
+    return ", ".join(f"{count} {way}" for way, count in counts.most_common() if count > 0) or "none was started"

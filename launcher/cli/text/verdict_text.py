@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from launcher.core.text import ranges
-from launcher.core.verdict import Failure, Role, StackGroup, Verdict
+from launcher.core.verdict import Failure, Role, Verdict
 from launcher.logs.terminal import one_line, printable, shortened
 
 TRACEBACK_LINES = 12  # the last ones; train.log has them all
 FRAMES = 8  # the innermost ones of a group of ranks
 SIGNALLED = 128  # and the signal's number: the code of a shell
-WAYS = 8  # of failing that are told apart
+MAX_WAYS = 8  # of failing that are listed
 # What is raised: what to do, for what a program expects and this run could have given it.
 HINTS = {
     "KeyError: 'RANK_TABLE_FILE'": "RANK_TABLE_FILE is set only where there is a rank table: `tlaunch table generate "
@@ -42,21 +42,24 @@ def render(
     `place` says for a global rank where and what it was ("server 127.0.0.1, device 3, process 4711"); `frames` is how
     many innermost frames are shown of each group of ranks but the largest, which waits.
     """
-    return map(shortened, _lines(verdict, place, frames, traceback=traceback))
-
-
-def _lines(verdict: Verdict, place: Callable[[int], str] | None, frames: int, *, traceback: bool) -> Iterator[str]:
     failure = culprit_failure(verdict)
-    yield headline(verdict)
-    yield f"  {verdict.confidence.value}: {printable(failure.reason if failure else verdict.reason)}"
+    lines = [headline(verdict)]
+    lines += [f"  {verdict.confidence.value}: {printable(failure.reason if failure else verdict.reason)}"]
     if failure is not None:
-        yield from _about(failure, place, traceback=traceback)
+        lines += _about(failure, place, traceback=traceback)
     others = [cause for cause in causes(verdict) if cause is not failure]
-    yield from _listed("failed of their own, too:" if failure else "failed:", others)
-    hints = dict.fromkeys(HINTS[cause.what] for cause in causes(verdict) if cause.what in HINTS)
-    yield from (f"hint: {hint}" for hint in hints)
-    yield from _listed("consequences:", [one for one in verdict.failures if one.role is Role.CONSEQUENCE])
-    yield from _stacks(verdict.stacks, frames)
+    lines += _listed("failed of their own, too:" if failure else "failed:", others)
+    lines += [
+        f"hint: {HINTS[what]}" for what in dict.fromkeys(cause.what for cause in causes(verdict)) if what in HINTS
+    ]
+    lines += _listed("consequences:", [one for one in verdict.failures if one.role is Role.CONSEQUENCE])
+    if verdict.stacks:
+        lines += ["stacks, before anything was ended:"]
+    for number, group in enumerate(verdict.stacks):
+        lines += [printable(f"  {rank_list(group.global_ranks)}: {one_line(group.doing)}")]
+        if number < len(verdict.stacks) - 1 or len(verdict.stacks) == 1:  # the largest group waits, as its phrase says
+            lines += [printable(f"      {frame}") for frame in group.frames[:frames]]
+    return map(shortened, lines)
 
 
 def headline(verdict: Verdict) -> str:
@@ -64,20 +67,16 @@ def headline(verdict: Verdict) -> str:
     failure = culprit_failure(verdict)
     if failure is not None:
         return shortened(f"rank {failure.global_rank}: {_what(failure)}")
-    if verdict.culprit is None and verdict.apart:
-        return shortened(f"no rank can be named: {_apart(verdict)}")
-    if verdict.culprit is None and verdict.server is not None:
-        return shortened(f"server {verdict.server} was lost")
-    return "no rank can be named" if verdict.culprit is None else f"rank {verdict.culprit}"
-
-
-def _apart(verdict: Verdict) -> str:
-    """Return a clause on lost connections: "servers h1 and h2 do not reach each other"."""
-    if verdict.server is not None:
-        return f"server {verdict.server} is cut off from the others"
-    (one, other), *more = verdict.apart
-    others = f", nor do {len(more)} more pairs" if more else ""
-    return f"servers {one} and {other} do not reach each other{others}"
+    if verdict.culprit is not None:
+        return f"rank {verdict.culprit}"
+    if not verdict.apart:
+        return "no rank can be named" if verdict.server is None else shortened(f"server {verdict.server} was lost")
+    lost = f"server {verdict.server} is cut off from the others"
+    if verdict.server is None:
+        (one, other), *more = verdict.apart
+        others = f", nor do {len(more)} more pairs" if more else ""
+        lost = f"servers {one} and {other} do not reach each other{others}"
+    return shortened(f"no rank can be named: {lost}")
 
 
 def culprit_failure(verdict: Verdict) -> Failure | None:
@@ -97,17 +96,13 @@ def describe_status(status: int) -> str:
     Shells report the signal that ended what they ran by a code: "exit code 137 (128 + SIGKILL)".
     """
     if status >= 0:
-        return f"exit code {status}{_told_signal(status)}"
+        with suppress(ValueError):
+            return f"exit code {status} ({SIGNALLED} + {signal.Signals(status - SIGNALLED).name})"
+        return f"exit code {status}"
     try:
         return f"{signal.Signals(-status).name} (signal {-status})"
     except ValueError:
         return f"signal {-status}"
-
-
-def _told_signal(code: int) -> str:
-    with suppress(ValueError):
-        return f" ({SIGNALLED} + {signal.Signals(code - SIGNALLED).name})" if code > SIGNALLED else ""
-    return ""
 
 
 def rank_list(global_ranks: Iterable[int]) -> str:
@@ -125,11 +120,9 @@ def _what(failure: Failure) -> str:
 
 
 def _about(failure: Failure, place: Callable[[int], str] | None, *, traceback: bool) -> Iterator[str]:
-    how = None if failure.status is None else describe_status(failure.status)
-    details = [
-        place(failure.global_rank) if place else None,
-        None if how == _what(failure) or how == failure.what else how,
-    ]
+    details = [place(failure.global_rank)] if place else []
+    if failure.status is not None and (how := describe_status(failure.status)) not in {_what(failure), failure.what}:
+        details.append(how)
     if known := [detail for detail in details if detail]:
         yield f"  {printable(', '.join(known))}"
     if traceback and failure.traceback:
@@ -143,19 +136,9 @@ def _listed(title: str, failures: Iterable[Failure]) -> Iterator[str]:
         alike.setdefault((NUMBER.sub("#", _what(failure)), failure.where), []).append(failure)
     if alike:
         yield title
-    for group in list(alike.values())[:WAYS]:
+    for group in list(alike.values())[:MAX_WAYS]:
         first = "" if len({failure.reason for failure in group}) == 1 else "the first: "
         reason = f" ({first}{group[0].reason})" if group[0].reason else ""
         yield printable(f"  {rank_list(failure.global_rank for failure in group)}: {_what(group[0])}{reason}")
-    if rest := [failure.global_rank for group in list(alike.values())[WAYS:] for failure in group]:
+    if rest := [failure.global_rank for group in list(alike.values())[MAX_WAYS:] for failure in group]:
         yield f"  {rank_list(rest)}: in other ways"
-
-
-def _stacks(groups: tuple[StackGroup, ...], frames: int) -> Iterator[str]:
-    """Yield the frames of the outliers; the phrase of the largest group says what that waits in."""
-    if groups:
-        yield "stacks, before anything was ended:"
-    for number, group in enumerate(groups):
-        yield printable(f"  {rank_list(group.global_ranks)}: {one_line(group.doing)}")
-        if number < len(groups) - 1 or len(groups) == 1:
-            yield from (printable(f"      {frame}") for frame in group.frames[:frames])

@@ -36,8 +36,7 @@ from launcher.cli.options.run import (
     server_option,
 )
 from launcher.cli.text.columns import awaited, server_list
-from launcher.cli.text.stderr import say
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import say, write_out
 from launcher.cluster.job import EXAMINATION
 from launcher.cluster.join import Endpoint
 from launcher.cluster.plan import Plan

@@ -21,7 +21,7 @@ from launcher.cli.commands.doctor.trial_run import (
     with_kept_path,
 )
 from launcher.cli.launch.options import BRING_ALL
-from launcher.cli.text.stderr import say
+from launcher.cli.text.stdout import say
 from launcher.cluster.probe_session import ProbeSession
 from launcher.core.codec import decode
 from launcher.core.run_dir import LATEST

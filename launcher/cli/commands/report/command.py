@@ -17,8 +17,8 @@ from launcher.cli.commands.report.facts import RunFacts, gather
 from launcher.cli.commands.report.text import to_lines
 from launcher.cli.options.chosen_run import RUN_HELP, chosen, json_option
 from launcher.cli.options.run import runs_dir_option
+from launcher.cli.text.columns import has_blocks
 from launcher.cli.text.run_text import as_json as state_to_json
-from launcher.cli.text.sparkline import has_blocks
 from launcher.cli.text.stdout import write_out
 from launcher.core.atomic import replacing
 from launcher.core.errors import UnreadableError, UsageError

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from launcher.cli.commands.report.facts import RunFacts, finite, lines
-from launcher.cli.text.columns import columns_of, counted, cut_off, duration, number, padded, size
+from launcher.cli.text.columns import columns_of, counted, cut_off, duration, number, padded, size, sparkline
 from launcher.cli.text.run_text import culprit
-from launcher.cli.text.sparkline import sparkline
 from launcher.logs.terminal import one_line, without_colours
 
 UNKNOWN = "-"

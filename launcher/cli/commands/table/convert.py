@@ -8,7 +8,7 @@ import click
 
 from launcher.cli.commands.table.files import check_output, deliver, note, read_named, shown
 from launcher.cli.launch.samples import found_table
-from launcher.cli.options.table import max_table_size_option
+from launcher.cli.options.run import max_table_size_option
 from launcher.cli.options.types import IntRange
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from launcher.core.records import Cluster

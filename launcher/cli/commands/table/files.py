@@ -14,8 +14,7 @@ import click
 
 from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hinted
 from launcher.cli.text.columns import counted
-from launcher.cli.text.stderr import say
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import say, write_out
 from launcher.core.atomic import write_text
 from launcher.core.codec import encode
 from launcher.core.errors import UnreadableError, UsageError

@@ -11,7 +11,7 @@ import click
 
 from launcher.cli.commands.table.files import STDIN, problem_to_json, read_named
 from launcher.cli.launch.samples import found_table
-from launcher.cli.options.table import chip_option, consumer_option, max_table_size_option
+from launcher.cli.options.run import consumer_option, max_table_size_option, table_chip_option
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
@@ -42,7 +42,7 @@ LISTED_AT_MOST = 50  # repairs
 )
 @click.option("--sort/--no-sort", default=True, show_default=True, help="Sort entries by rank.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@chip_option
+@table_chip_option
 @consumer_option
 @max_table_size_option
 @click.argument("file", metavar="FILE")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from launcher.cli.commands.table.files import check_output, deliver, note, read_table, shown
-from launcher.cli.options.table import chip_option, max_table_size_option
+from launcher.cli.options.run import max_table_size_option, table_chip_option
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK
 from launcher.rank_table import Profile
 from launcher.rank_table.merge import merge_tables
@@ -27,7 +27,7 @@ together.
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--output", "-o", type=click.Path(path_type=Path), metavar="F", help="Write to F.  [default: stdout]")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
-@chip_option
+@table_chip_option
 @max_table_size_option
 def merge(*, files: tuple[str, ...], output: Path | None, force: bool, chip: str) -> int:
     """Join the tables of several servers into one.

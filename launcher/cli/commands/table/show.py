@@ -14,7 +14,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from launcher.cli.commands.table.files import read_table
-from launcher.cli.options.table import chip_option, max_table_size_option
+from launcher.cli.options.run import max_table_size_option, table_chip_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import write_out
@@ -49,7 +49,7 @@ WAYS = IntRange(max=10**6)
 @click.option("--mp", type=WAYS, metavar="N", help="Model-parallel (tensor-parallel) degree.  [default: 1]")
 @click.option("--pp", type=WAYS, metavar="N", help="Number of pipeline stages.  [default: 1]")
 @click.option("--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused.")
-@chip_option
+@table_chip_option
 @max_table_size_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("file", metavar="FILE")
