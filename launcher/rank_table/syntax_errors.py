@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from launcher.core.text import printable
-from launcher.rank_table.edits import Edit
 from launcher.rank_table.lexer import CLOSING, Remedy, Token, string_body_end
+from launcher.rank_table.positions import Edit
 
 WIDE_MARKS = {"，": ",", "：": ":"}  # noqa: RUF001
 WIDE_BLANKS = frozenset("\u00a0\u3000")

@@ -10,9 +10,8 @@ from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hin
 from launcher.core.codec import encode
 from launcher.core.errors import UnreadableError
 from launcher.rank_table import Problem, TableReport
-from launcher.rank_table.files import read_bytes, read_stream
 from launcher.rank_table.profile import Profile
-from launcher.rank_table.read import parse_rank_table
+from launcher.rank_table.read import parse_rank_table, read_bytes, read_stream
 
 STDIN = "-"
 

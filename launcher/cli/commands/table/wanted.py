@@ -6,7 +6,7 @@ from pathlib import Path
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.rank_table.device_ids import parse_device_ids
+from launcher.rank_table.devices import parse_device_ids
 from launcher.rank_table.generate import check_address
 from launcher.rank_table.ip import address_family
 
