@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -88,7 +88,14 @@ def locate(text: str, pointers: Collection[Pointer], *, repeated_keys: bool = Fa
     if set(pointers) == {()}:  # its members are not asked for
         return {(): Place(None, first, first + 1 if text[first] in "{[" else _scalar_end(text, first))}
     locator = _Locator(text, endless=repeated_keys)
-    locator.walk(first, _trie(pointers), None, len(set(pointers)))
+    # Nested dictionaries, name by name, with the pointer itself under _FOUND at its end.
+    top: Trie = {}
+    for pointer in pointers:
+        node = top
+        for name in pointer:
+            node = node.setdefault(name, {})
+        node[_FOUND] = pointer
+    locator.walk(first, top, None, len(set(pointers)))
     return locator.places
 
 
@@ -105,41 +112,22 @@ class _Locator:
         if _FOUND in wanted:
             end = at + 1 if is_container else _scalar_end(self.text, at)
             self.places[wanted[_FOUND]] = Place(key_at, at, end)
-        if opening == "{":
-            return self._members(at + 1, wanted, goal)
-        return self._items(at + 1, wanted, goal) if opening == "[" else _scalar_end(self.text, at)
-
-    def _members(self, at: int, wanted: Trie, goal: int) -> int:
-        while self._is_unfinished(goal) and self.text[at := _separator_end(self.text, at)] != "}":
-            key_end = _scalar_end(self.text, at)
-            raw = self.text[at:key_end]
-            key = str(json.loads(raw)) if "\\" in raw else raw[1:-1]
-            value_at = _separator_end(self.text, key_end)
-            below = wanted.get(key)
-            at = self.walk(value_at, below, at, goal) if below is not None else value_end(self.text, value_at)
-        return at + 1
-
-    def _items(self, at: int, wanted: Trie, goal: int) -> int:
-        index = 0
-        while self._is_unfinished(goal) and self.text[at := _separator_end(self.text, at)] != "]":
-            below = wanted.get(index)
-            at = self.walk(at, below, None, goal) if below is not None else value_end(self.text, at)
+        if not is_container:
+            return _scalar_end(self.text, at)
+        at, index = at + 1, 0
+        while (self._endless or len(self.places) < goal) and self.text[at := _separator_end(self.text, at)] not in "}]":
+            value_at, below = at, wanted.get(index)
+            if opening == "{":
+                key_end = _scalar_end(self.text, at)
+                raw = self.text[at:key_end]
+                value_at = _separator_end(self.text, key_end)
+                below = wanted.get(str(json.loads(raw)) if "\\" in raw else raw[1:-1])
+            if below is None:
+                at = value_end(self.text, value_at)
+            else:
+                at = self.walk(value_at, below, at if opening == "{" else None, goal)
             index += 1
         return at + 1
-
-    def _is_unfinished(self, goal: int) -> bool:
-        return self._endless or len(self.places) < goal
-
-
-def _trie(pointers: Collection[Pointer]) -> Trie:
-    """Return nested dictionaries, name by name, with the pointer itself under _FOUND at its end."""
-    top: Trie = {}
-    for pointer in pointers:
-        node = top
-        for name in pointer:
-            node = node.setdefault(name, {})
-        node[_FOUND] = pointer
-    return top
 
 
 def _separator_end(text: str, at: int) -> int:
@@ -190,25 +178,41 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, list[Edit]]:
     >>> apply_edits("[1, 2, /* two */ ]", [Edit(5, 6, ""), Edit(7, 16, "")])[0]
     '[1, 2 ]'
     """
-    made = _tidied_apart(text, list(_joined(text, sorted(edits))))
+    joined: list[Edit] = []
+    # Removals with only blanks between them are one, so that no blank is counted for both.
+    for edit in sorted(edits):
+        last = joined[-1] if joined else None
+        if last and _is_removal(last) and _is_removal(edit) and not text[last.end : edit.start].strip(" \t"):
+            joined[-1] = Edit(last.start, edit.end, "")
+        else:
+            joined.append(edit)
+    made: list[Edit] = []
+    for index, edit in enumerate(joined):
+        tidied = _tidied(text, edit)
+        # No edit takes a blank that belongs to its neighbours.
+        lowest = made[-1].end if made else 0
+        highest = joined[index + 1].start if index + 1 < len(joined) else len(text)
+        made.append(tidied._replace(start=max(tidied.start, lowest), end=min(tidied.end, highest)))
+    return overwritten(text, made), made
+
+
+def overwritten(text: str, edits: Iterable[Edit]) -> str:
+    """Return the text with these edits, which ascend, and nothing else changed."""
     parts, at = [], 0
-    for edit in made:
+    for edit in edits:
         parts += [text[at : edit.start], edit.text]
         at = edit.end
-    return "".join([*parts, text[at:]]), made
+    return "".join([*parts, text[at:]])
 
 
 class Origins:
     """The places in the text before edits, as `apply_edits` made them, of places after them."""
 
     def __init__(self, made: Iterable[Edit]) -> None:
-        self._starts: list[int] = []  # of each edit's text, after the edits
-        self._edits: list[Edit] = []
-        shift = 0
-        for edit in made:
-            self._starts.append(edit.start + shift)
-            self._edits.append(edit)
-            shift += len(edit.text) - (edit.end - edit.start)
+        self._edits = list(made)
+        shifts = accumulate((len(edit.text) - (edit.end - edit.start) for edit in self._edits), initial=0)
+        # Of each edit's text, after the edits.
+        self._starts = [edit.start + shift for edit, shift in zip(self._edits, shifts, strict=False)]
 
     def offset(self, offset: int) -> int:
         """Return the place before the edits of what is at `offset` now; the start of an edit for what is new."""
@@ -217,32 +221,6 @@ class Origins:
             return offset
         edit, since = self._edits[index], offset - self._starts[index]
         return edit.start if since < len(edit.text) else edit.end + since - len(edit.text)
-
-
-def _tidied_apart(text: str, edits: Sequence[Edit]) -> list[Edit]:
-    """Return each edit with the blanks that it takes along, but none that belong to its neighbours."""
-    made: list[Edit] = []
-    for index, edit in enumerate(edits):
-        tidied = _tidied(text, edit)
-        lowest = made[-1].end if made else 0
-        highest = edits[index + 1].start if index + 1 < len(edits) else len(text)
-        made.append(tidied._replace(start=max(tidied.start, lowest), end=min(tidied.end, highest)))
-    return made
-
-
-def _joined(text: str, edits: Iterable[Edit]) -> Iterator[Edit]:
-    """Join removals with only blanks between them, so that no blank is counted for both."""
-    last: Edit | None = None
-    for edit in edits:
-        if last is None:
-            last = edit
-        elif _is_removal(last) and _is_removal(edit) and not text[last.end : edit.start].strip(" \t"):
-            last = Edit(last.start, edit.end, "")
-        else:
-            yield last
-            last = edit
-    if last is not None:
-        yield last
 
 
 def _is_removal(edit: Edit) -> bool:
