@@ -26,8 +26,7 @@ from launcher.engines.host_match import Host, ServerIndex, read_host
 from launcher.engines.render.kinds import check_host_name
 from launcher.logs.terminal import escaped
 from launcher.rank_table.generate import devices_per_server
-from launcher.rank_table.hostfiles import Place, counted_cluster, is_host_name
-from launcher.rank_table.nodelist import expand
+from launcher.rank_table.hostfiles import Place, counted_cluster, expand, is_host_name
 
 ASK_TIMEOUT_S = 30.0  # for scontrol and squeue: a controller under load takes its time
 SHOWN = 4  # names in a message; the others are counted

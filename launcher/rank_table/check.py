@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
-from launcher.rank_table import syntax_codes
 from launcher.rank_table.catalogue import CATALOGUE, Finding, Found
 from launcher.rank_table.document import Document
 from launcher.rank_table.formats.group_list import read as group_list
@@ -26,14 +25,23 @@ from launcher.rank_table.formats.server_list import rules as server_list_rules
 from launcher.rank_table.formats.server_list import super_pods
 from launcher.rank_table.model import COMPLETED, Fields, Table, text_at
 from launcher.rank_table.profile import CHIPS, Chip, Profile
-from launcher.rank_table.rules import addresses, chips, consumers, conventions, tables
+from launcher.rank_table.rules import addresses, beyond_hccl, tables
 from launcher.rank_table.schema import MAX_FAULTS, Shapes
-from launcher.rank_table.table_format import VERSIONS, Format, recognise, what_to_do_with
+from launcher.rank_table.table_format import VERSIONS, Format, recognise
 
 # Importing these enters their codes into the catalogue.
 RULES = (
-    *(syntax_codes, tables, addresses, chips, conventions, consumers),
-    *(server_list_rules, super_pods, node_list_rules, rank_list_rules, layer_rules, group_list_rules),
+    *(
+        tables,
+        addresses,
+        beyond_hccl,
+        server_list_rules,
+        super_pods,
+        node_list_rules,
+        rank_list_rules,
+        layer_rules,
+        group_list_rules,
+    ),
 )
 MINDIE_MODE = 0o640
 SUFFIX = ".json"
@@ -52,67 +60,53 @@ class Checked:
 
 
 def check_document(document: Document, path: Path, profile: Profile, *, at_most: int = MAX_FAULTS) -> Checked:
-    """Find what is wrong with `document` as far as its text can be read: `at_most` faults of shape, and of each rule.
-
-    Raises:
-        KeyError: `profile` names a chip that is not in `CHIPS`.
-    """
+    """Find what is wrong with `document` as far as its text can be read: `at_most` faults of shape, and of each rule."""
     found = recognise(document.value) if document.checkable else None
-    named = (*_name_warning(path, found), *_mode_findings(path, profile))
+    named = tuple(_file_findings(path, profile, found))
     if not document.checkable:
         return Checked(None, None, profile.hardware, named)
     if found is None or not found.is_rank_table:
         return Checked(found, None, profile.hardware, (*named, _no_table(document.value, found)))
     shapes = Shapes(at_most)
     table = READERS[found].read(document.value, shapes, profile)
-    table = replace(table, chip=_chip_of(table), keys=frozenset(shapes.keys), complete=shapes.complete)
+    chip = table.chip
+    if chip.name == "auto":
+        chip = CHIPS["none" if table.is_without_ascend else _CHIP_OF_FORMAT.get(found, "auto")]
+    table = replace(table, chip=chip, keys=frozenset(shapes.keys), complete=shapes.complete)
     of_rules = () if shapes.full else _rule_findings(table, at_most)  # what is missing there would be rules' nonsense
     if found is Format.V2_0 and any(fault.code == "RT109" for fault in document.faults):
         message = "HCCL reads a v2.0 file to its end, and there is text after the table"
         named += (("RT208", Finding((), message, "remove what follows the last bracket of the table")),)
-    findings = [*named, *_worth_saying(table, shapes.findings()), *of_rules]
-    return Checked(found, table, table.chip, tuple(findings))
+    # Of a table that its writer has only begun, HCCL looks at the status alone.
+    has_begun = text_at(table.fields, "status") not in {None, COMPLETED} and found is not Format.V2_0
+    of_shape = (
+        (code, finding)
+        for code, finding in shapes.findings()
+        if not (has_begun and len(finding.pointer) <= 1 and code in {"RT204", "RT205", "RT206"})
+    )
+    return Checked(found, table, table.chip, (*named, *of_shape, *of_rules))
 
 
 def _rule_findings(table: Table, at_most: int) -> Iterator[Found]:
+    """Yield at most `at_most` findings of each rule; the last one gives the number of the others, as far as counted."""
     entries = [entry for entry in CATALOGUE.values() if entry.concerns(table)]
     replaced = {entry.replaces for entry in entries}
     for entry in entries:
-        if entry.check is not None and entry.code not in replaced:
-            yield from ((entry.code, finding) for finding in _first(at_most, entry.check(table)))
-
-
-def _first(count: int, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Yield at most `count` of the findings; the last one gives the number of the others, as far as they are counted."""
-    kept = list(islice(findings, count))
-    left_out = sum(1 for _ in islice(findings, MAX_COUNTED))
-    if left_out:
-        more = f"at least {left_out}" if left_out == MAX_COUNTED else str(left_out)
-        kept[-1] = replace(kept[-1], message=f"{kept[-1].message} (and {more} more like it)")
-    yield from kept
-
-
-def _worth_saying(table: Table, findings: Iterator[Found]) -> Iterator[Found]:
-    """Yield the findings without those about a table that its writer has only begun: HCCL looks at its status alone."""
-    has_begun = text_at(table.fields, "status") not in {None, COMPLETED} and table.format is not Format.V2_0
-    for code, finding in findings:
-        if not (has_begun and len(finding.pointer) <= 1 and code in {"RT204", "RT205", "RT206"}):
-            yield code, finding
-
-
-def _chip_of(table: Table) -> Chip:
-    """Return the chip that "auto" means for this table, by its format or what its servers say."""
-    if table.chip.name != "auto":
-        return table.chip
-    if table.is_without_ascend:
-        return CHIPS["none"]
-    return CHIPS[_CHIP_OF_FORMAT.get(table.format, "auto")]
+        if entry.check is None or entry.code in replaced:
+            continue
+        findings = entry.check(table)
+        kept = list(islice(findings, at_most))
+        left_out = sum(1 for _ in islice(findings, MAX_COUNTED))
+        if left_out:
+            more = f"at least {left_out}" if left_out == MAX_COUNTED else str(left_out)
+            kept[-1] = replace(kept[-1], message=f"{kept[-1].message} (and {more} more like it)")
+        yield from ((entry.code, finding) for finding in kept)
 
 
 def _no_table(document: Any, found: Format | None) -> Found:
     if found is not None:
         message = f"this is not a rank table: it looks like a {found.title}"
-        return "RT202", Finding((), message, what_to_do_with(found))
+        return "RT202", Finding((), message, found.use)
     if isinstance(document, dict) and "version" not in document:
         hint = 'a rank table starts with "version": "1.0" and has server_list'
         return "RT203", Finding((), "there is no version, and no other key of a rank table", hint)
@@ -125,17 +119,15 @@ def _no_table(document: Any, found: Format | None) -> Found:
     return "RT201", Finding((), f"a rank table is a JSON object, this is {kind}", hint)
 
 
-def _mode_findings(path: Path, profile: Profile) -> Iterator[Found]:
-    if profile.consumer != "mindie" or not path.is_file():
-        return
-    mode = path.stat().st_mode & 0o777
+def _file_findings(path: Path, profile: Profile, found: Format | None) -> Iterator[Found]:
+    """Warn of a mode that MindIE refuses, and of a name that HCCL does.
+
+    HCCL resolves links, and wants the first ".json" of the path to be its end.
+    """
+    mode = path.stat().st_mode & 0o777 if profile.consumer == "mindie" and path.is_file() else 0
     if mode & ~MINDIE_MODE:
         message = f"the file's mode is {mode:03o}, and MindIE refuses more than {MINDIE_MODE:03o}"
         yield "RT535", Finding((), message, f"chmod {MINDIE_MODE:03o} {path.name}")
-
-
-def _name_warning(path: Path, found: Format | None) -> Iterator[Found]:
-    """Warn of a name that HCCL refuses: it resolves links, and wants the first ".json" of the path to be its end."""
     if str(path) == "-" or found is Format.V2_0:
         return
     real = os.path.realpath(path)

@@ -20,9 +20,8 @@ from launcher.rank_table.formats.node_list.write import V1_1
 from launcher.rank_table.formats.rank_list.write import V2_0
 from launcher.rank_table.formats.server_list.write import V1_0, V1_2
 from launcher.rank_table.formats.writing import DEVICE_LIMITS, Reason, Target, equal_servers, plain_host_names
-from launcher.rank_table.hostfiles import write_hostfile, write_rankfile
-from launcher.rank_table.keys import NEVER_READ, NODE_TABLE_OPTIONS, SUPER_POD
-from launcher.rank_table.nodelist import order_of_slurm, write_nodelist
+from launcher.rank_table.hostfiles import order_of_slurm, write_hostfile, write_nodelist, write_rankfile
+from launcher.rank_table.table_format import NEVER_READ, NODE_TABLE_OPTIONS, SUPER_POD
 
 _Record = TypeVar("_Record", Server, Device)
 _SUPER_POD_NAME = "super_pod"  # what --drop calls the two keys that place a device in a pod

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from launcher.core.frozen import frozen
 from launcher.core.text import printable
-from launcher.rank_table.catalogue import CATALOGUE, Finding, Found, Severity
+from launcher.rank_table.catalogue import CATALOGUE, Found, Severity
 from launcher.rank_table.document import Document
 from launcher.rank_table.positions import Place, Pointer, json_pointer
 from launcher.rank_table.profile import Chip
@@ -16,7 +16,6 @@ from launcher.rank_table.syntax_errors import Fault
 WINDOW = 110  # characters of a source line that are shown around the caret
 MAX_SHOWN = 50  # problems printed in full
 Style = Callable[[str, str, Severity], tuple[str, str]]  # the place and the kind of a problem, marked for a terminal
-Places = Mapping[Pointer, Place]
 
 
 @frozen
@@ -34,7 +33,6 @@ class Problem:
 
 
 def plain(place: str, kind: str, _severity: Severity) -> tuple[str, str]:
-    """Leave the words without marks."""
     return place, kind
 
 
@@ -46,7 +44,13 @@ def render_problems(problems: Sequence[Problem], document: Document, name: str) 
 
 def render_each(problems: Sequence[Problem], document: Document, name: str, style: Style = plain) -> list[str]:
     """Return a text of several lines for each of the first `MAX_SHOWN` problems; the last one counts the others."""
-    shown = [_rendered(problem, document, name, style) for problem in problems[:MAX_SHOWN]]
+    shown = []
+    for problem in problems[:MAX_SHOWN]:
+        source, caret = _excerpt(document.line_text(problem.line), problem.column, problem.width)
+        lines = [headline(problem, name, style), f"{problem.line:>5} | {source}".rstrip(), f"{'':>5} | {caret}"]
+        if problem.hint:
+            lines.append(f"{'':>5} hint: {problem.hint}")
+        shown.append("\n".join(lines))
     if len(problems) > MAX_SHOWN:
         shown.append(f"... and {len(problems) - MAX_SHOWN} more")
     return shown
@@ -65,15 +69,6 @@ def count_problems(problems: Sequence[Problem]) -> str:
     counts = ((kind, sum(problem.severity is kind for problem in problems)) for kind in Severity)
     words = [f"{count} {kind.value}{'s' if count > 1 else ''}" for kind, count in counts if count]
     return ", ".join(words) or "no problems"
-
-
-def _rendered(problem: Problem, document: Document, name: str, style: Style) -> str:
-    gutter = f"{problem.line:>5} | "
-    source, caret = _excerpt(document.line_text(problem.line), problem.column, problem.width)
-    lines = [headline(problem, name, style), f"{gutter}{source}".rstrip(), f"{'':>5} | {caret}"]
-    if problem.hint:
-        lines.append(f"{'':>5} hint: {problem.hint}")
-    return "\n".join(lines)
 
 
 def _excerpt(line: str, column: int, width: int) -> tuple[str, str]:
@@ -100,17 +95,22 @@ def _cells(char: str) -> int:
 def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> tuple[Problem, ...]:
     """Return errors of the text and findings of the rules with their lines, in file order, as severe as on `chip`."""
     findings = list(found)
-    pointers = {finding.pointer for _, finding in findings} | {finding.earlier for _, finding in findings}
-    places = document.locate(part for pointer in pointers if pointer is not None for part in _with_parents(pointer))
     located = [(fault, "") for fault in document.faults]
     for repeat in document.repeats:
         key, line = str(repeat.pointer[-1]), document.position(repeat.first).line
         message = f'key "{key[:40]}" is written twice, first on line {line}; the last one counts'
         fault = Fault("RT405", repeat.again, len(key) + 2, message, "remove one of the two")
         located.append((fault, json_pointer(repeat.pointer)))
-    located += [
-        (_finding_fault(document, places, code, finding), json_pointer(finding.pointer)) for code, finding in findings
-    ]
+    pointers = {finding.pointer for _, finding in findings} | {finding.earlier for _, finding in findings}
+    places = document.locate(part for pointer in pointers if pointer is not None for part in _with_parents(pointer))
+    for code, finding in findings:
+        place = next((places[part] for part in _with_parents(finding.pointer) if part in places), Place(None, 0, 1))
+        message, at, width = finding.message, place.start, place.end - place.start
+        if finding.earlier is not None and finding.earlier in places:
+            message += f", first on line {document.position(places[finding.earlier].start).line}"
+        if finding.at_key and place.key is not None:
+            at, width = place.key, len(str(finding.pointer[-1])) + 2
+        located.append((Fault(code, at, width, message, finding.hint), json_pointer(finding.pointer)))
     located.sort(key=lambda pair: (pair[0].offset, pair[0].code))
     problems = []
     for fault, pointer in located:
@@ -124,14 +124,3 @@ def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> 
 def _with_parents(pointer: Pointer) -> Iterator[Pointer]:
     """Yield a pointer and those on the way to it: the last one that leads somewhere is shown."""
     yield from (pointer[:length] for length in range(len(pointer), -1, -1))
-
-
-def _finding_fault(document: Document, places: Places, code: str, finding: Finding) -> Fault:
-    way = (places[part] for part in _with_parents(finding.pointer) if part in places)
-    place = next(way, Place(None, 0, 1))
-    message = finding.message
-    if finding.earlier is not None and finding.earlier in places:
-        message += f", first on line {document.position(places[finding.earlier].start).line}"
-    if finding.at_key and place.key is not None:
-        return Fault(code, place.key, len(str(finding.pointer[-1])) + 2, message, finding.hint)
-    return Fault(code, place.start, place.end - place.start, message, finding.hint)

@@ -20,7 +20,7 @@ from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.system import DEVICE_FILES
 from launcher.core.text import printable
-from launcher.rank_table.device_ids import FoundDevice
+from launcher.rank_table.devices import FoundDevice
 from launcher.rank_table.ip import UNSET, address_family
 
 HCCN_CONF = Path("/etc/hccn.conf")

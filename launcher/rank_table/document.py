@@ -88,6 +88,13 @@ def parse_document(data: bytes) -> Document:
     text, encoding_faults = _decode(data)
     if encoding_faults and not text:
         return Document(text, None, encoding_faults, (), checkable=False)
+    commas = text.count(",")
+    if commas >= _MIN_DATA_VALUES and len(text) <= _MIN_VALUE_LENGTH * commas:
+        # As objects in memory it would be many times as large.
+        message = f"the file holds {commas:,} commas, one for every {max(1, round(len(text) / commas))} characters"
+        hint = "this is data of another kind: name the rank table"
+        dense = Fault(OTHER_DATA, text.index(","), 1, message, hint)
+        return Document(text, None, (*encoding_faults, dense), (), checkable=False)
     document = _parse(text)
     document.faults = (*encoding_faults, *document.faults)
     return document
@@ -125,8 +132,6 @@ def _wide(codec: str) -> tuple[str, list[Fault]]:
 
 
 def _parse(text: str) -> Document:
-    if dense := _too_dense(text):
-        return Document(text, None, (dense,), (), checkable=False)
     loaded = _Loader()
     try:
         value = loaded.load(text)
@@ -138,15 +143,6 @@ def _parse(text: str) -> Document:
         return Document(text, value, too_large, (), checkable=True)
     found, repeats, _ = Scanner(text, max_depth=None, only_repeats=not may_hold_half_pairs).run()
     return Document(text, value, _in_order((*found, *too_large)), repeats, checkable=not found)
-
-
-def _too_dense(text: str) -> Fault | None:
-    """Refuse a text of millions of short values: as objects in memory it would be many times as large."""
-    commas = text.count(",")
-    if commas < _MIN_DATA_VALUES or len(text) > _MIN_VALUE_LENGTH * commas:
-        return None
-    message = f"the file holds {commas:,} commas, one for every {max(1, round(len(text) / commas))} characters"
-    return Fault(OTHER_DATA, text.index(","), 1, message, "this is data of another kind: name the rank table")
 
 
 def _diagnose(text: str, error: Exception) -> Document:

@@ -25,9 +25,8 @@ from launcher.core.text import printable
 from launcher.rank_table.catalogue import Addition, Finding, Found
 from launcher.rank_table.check import check_document
 from launcher.rank_table.document import Document, parse_document
-from launcher.rank_table.edits import Edit, Origins, apply_edits
 from launcher.rank_table.model import Table
-from launcher.rank_table.positions import Place, Pointer, value_end
+from launcher.rank_table.positions import Edit, Origins, Place, Pointer, apply_edits, value_end
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.read import AS_HCCL, TableReport, parse_rank_table
 from launcher.rank_table.syntax_errors import shown

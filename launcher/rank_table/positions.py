@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left
-from collections.abc import Collection
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -88,7 +88,14 @@ def locate(text: str, pointers: Collection[Pointer], *, repeated_keys: bool = Fa
     if set(pointers) == {()}:  # its members are not asked for
         return {(): Place(None, first, first + 1 if text[first] in "{[" else _scalar_end(text, first))}
     locator = _Locator(text, endless=repeated_keys)
-    locator.walk(first, _trie(pointers), None, len(set(pointers)))
+    # Nested dictionaries, name by name, with the pointer itself under _FOUND at its end.
+    top: Trie = {}
+    for pointer in pointers:
+        node = top
+        for name in pointer:
+            node = node.setdefault(name, {})
+        node[_FOUND] = pointer
+    locator.walk(first, top, None, len(set(pointers)))
     return locator.places
 
 
@@ -105,41 +112,22 @@ class _Locator:
         if _FOUND in wanted:
             end = at + 1 if is_container else _scalar_end(self.text, at)
             self.places[wanted[_FOUND]] = Place(key_at, at, end)
-        if opening == "{":
-            return self._members(at + 1, wanted, goal)
-        return self._items(at + 1, wanted, goal) if opening == "[" else _scalar_end(self.text, at)
-
-    def _members(self, at: int, wanted: Trie, goal: int) -> int:
-        while self._is_unfinished(goal) and self.text[at := _separator_end(self.text, at)] != "}":
-            key_end = _scalar_end(self.text, at)
-            raw = self.text[at:key_end]
-            key = str(json.loads(raw)) if "\\" in raw else raw[1:-1]
-            value_at = _separator_end(self.text, key_end)
-            below = wanted.get(key)
-            at = self.walk(value_at, below, at, goal) if below is not None else value_end(self.text, value_at)
-        return at + 1
-
-    def _items(self, at: int, wanted: Trie, goal: int) -> int:
-        index = 0
-        while self._is_unfinished(goal) and self.text[at := _separator_end(self.text, at)] != "]":
-            below = wanted.get(index)
-            at = self.walk(at, below, None, goal) if below is not None else value_end(self.text, at)
+        if not is_container:
+            return _scalar_end(self.text, at)
+        at, index = at + 1, 0
+        while (self._endless or len(self.places) < goal) and self.text[at := _separator_end(self.text, at)] not in "}]":
+            value_at, below = at, wanted.get(index)
+            if opening == "{":
+                key_end = _scalar_end(self.text, at)
+                raw = self.text[at:key_end]
+                value_at = _separator_end(self.text, key_end)
+                below = wanted.get(str(json.loads(raw)) if "\\" in raw else raw[1:-1])
+            if below is None:
+                at = value_end(self.text, value_at)
+            else:
+                at = self.walk(value_at, below, at if opening == "{" else None, goal)
             index += 1
         return at + 1
-
-    def _is_unfinished(self, goal: int) -> bool:
-        return self._endless or len(self.places) < goal
-
-
-def _trie(pointers: Collection[Pointer]) -> Trie:
-    """Return nested dictionaries, name by name, with the pointer itself under _FOUND at its end."""
-    top: Trie = {}
-    for pointer in pointers:
-        node = top
-        for name in pointer:
-            node = node.setdefault(name, {})
-        node[_FOUND] = pointer
-    return top
 
 
 def _separator_end(text: str, at: int) -> int:
@@ -168,3 +156,91 @@ def value_end(text: str, at: int) -> int:
         if depth == 0:
             return match.end()
     return len(text)
+
+
+_PUNCTUATION = frozenset("{}[],: \t\r\n")
+_LINE_END = re.compile(r"\r?\n|\Z")
+
+
+class Edit(NamedTuple):
+    """Replace text[start:end] by `text`: a removal where that is empty, an insertion where start == end."""
+
+    start: int
+    end: int
+    text: str
+
+
+def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, list[Edit]]:
+    """Return the changed text and the edits as made, ascending: removals take the blanks that only they needed.
+
+    No two edits may overlap.
+
+    >>> apply_edits("[1, 2, /* two */ ]", [Edit(5, 6, ""), Edit(7, 16, "")])[0]
+    '[1, 2 ]'
+    """
+    joined: list[Edit] = []
+    # Removals with only blanks between them are one, so that no blank is counted for both.
+    for edit in sorted(edits):
+        last = joined[-1] if joined else None
+        if last and _is_removal(last) and _is_removal(edit) and not text[last.end : edit.start].strip(" \t"):
+            joined[-1] = Edit(last.start, edit.end, "")
+        else:
+            joined.append(edit)
+    made: list[Edit] = []
+    for index, edit in enumerate(joined):
+        tidied = _tidied(text, edit)
+        # No edit takes a blank that belongs to its neighbours.
+        lowest = made[-1].end if made else 0
+        highest = joined[index + 1].start if index + 1 < len(joined) else len(text)
+        made.append(tidied._replace(start=max(tidied.start, lowest), end=min(tidied.end, highest)))
+    return overwritten(text, made), made
+
+
+def overwritten(text: str, edits: Iterable[Edit]) -> str:
+    """Return the text with these edits, which ascend, and nothing else changed."""
+    parts, at = [], 0
+    for edit in edits:
+        parts += [text[at : edit.start], edit.text]
+        at = edit.end
+    return "".join([*parts, text[at:]])
+
+
+class Origins:
+    """The places in the text before edits, as `apply_edits` made them, of places after them."""
+
+    def __init__(self, made: Iterable[Edit]) -> None:
+        self._edits = list(made)
+        shifts = accumulate((len(edit.text) - (edit.end - edit.start) for edit in self._edits), initial=0)
+        # Of each edit's text, after the edits.
+        self._starts = [edit.start + shift for edit, shift in zip(self._edits, shifts, strict=False)]
+
+    def offset(self, offset: int) -> int:
+        """Return the place before the edits of what is at `offset` now; the start of an edit for what is new."""
+        index = bisect_right(self._starts, offset) - 1
+        if index < 0:
+            return offset
+        edit, since = self._edits[index], offset - self._starts[index]
+        return edit.start if since < len(edit.text) else edit.end + since - len(edit.text)
+
+
+def _is_removal(edit: Edit) -> bool:
+    return not edit.text and edit.start < edit.end
+
+
+def _tidied(text: str, edit: Edit) -> Edit:
+    """Return a removal with the blanks around it, with its whole line where it stands alone. Never join two words."""
+    if not _is_removal(edit):
+        return edit
+    left, right = edit.start, edit.end
+    while left and text[left - 1] in " \t":
+        left -= 1
+    while right < len(text) and text[right] in " \t":
+        right += 1
+    starts_line = left == 0 or text[left - 1] == "\n"
+    line_end = _LINE_END.match(text, right)
+    if line_end:
+        return Edit(left, line_end.end() if starts_line else right, "")
+    if starts_line or left < edit.start or text[left - 1] in "[{":
+        return Edit(edit.start, right, "")
+    joins_words = text[left - 1] not in _PUNCTUATION and text[edit.end] not in _PUNCTUATION
+    return edit._replace(text=" ") if joins_words else edit

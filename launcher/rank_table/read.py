@@ -1,29 +1,39 @@
-"""Read a rank table: bytes, JSON, format, shape, rules, and at last the cluster that it describes."""
+"""Read a rank table: bytes, JSON, format, shape, rules, and at last the cluster that it describes; replace its bytes."""
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
+import select
+import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
-from launcher.core.errors import RefusedTableError
+from launcher.core.atomic import replacing
+from launcher.core.errors import RefusedTableError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster
 from launcher.core.text import printable
 from launcher.rank_table.catalogue import Severity
 from launcher.rank_table.diagnostics import Problem, located_problems, render_problems
 from launcher.rank_table.document import Document, parse_document
-from launcher.rank_table.files import MAX_TABLE_BYTES, read_bytes
 from launcher.rank_table.model import Table, groups_of
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.table_format import Format
 
 AS_HCCL = Profile()
+PIPE_PATIENCE_S = 5
+# What HCCL takes of a v1.x table as a string; one of 131,072 devices has 12 to 24 MB. A v2.0 table of 65,536 ranks has
+# 20 MB in one layer of its network, and hundreds in three, which needs an option. Everything up to this size, whatever is
+# in it, is read and reported within 500 MB of memory, and a table of 131,072 devices within 300 MB.
+MAX_TABLE_BYTES = 40 << 20
+_PIECE_BYTES = 1 << 20
 _MAX_NAMED = 10  # unread keys in one note
 _MAX_NAME_LENGTH = 40  # characters of such a key
 
@@ -55,12 +65,11 @@ class TableReport:
 
     @property
     def servers(self) -> int:
-        """The number of servers found, whatever is wrong with them."""
+        """The number of servers found, whatever is wrong with them; `devices` likewise."""
         return 0 if self.table is None else len(self.table.servers)
 
     @property
     def devices(self) -> int:
-        """The number of devices found, whatever is wrong with them."""
         return 0 if self.table is None else len(self.table.devices)
 
     @property
@@ -70,11 +79,9 @@ class TableReport:
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
-        """The problems that HCCL does not mind."""
         return tuple(problem for problem in self.problems if problem.severity is Severity.WARNING)
 
     def render(self) -> str:
-        """Return all problems as text with source lines."""
         return render_problems(self.problems, self.document, str(self.path))
 
 
@@ -85,17 +92,12 @@ def read_rank_table(path: Path, profile: Profile = AS_HCCL, *, max_bytes: int = 
 
     Raises:
         UnreadableError: the file is missing, a directory, larger than `max_bytes`, or may not be read.
-        KeyError: `profile` names a chip that is not in `CHIPS`.
     """
     return parse_rank_table(read_bytes(path, max_bytes), path, profile)
 
 
 def parse_rank_table(data: bytes, path: Path, profile: Profile = AS_HCCL) -> TableReport:
-    """Check a table that was read already; `path` is its name in messages.
-
-    Raises:
-        KeyError: `profile` names a chip that is not in `CHIPS`.
-    """
+    """Check a table that was read already; `path` is its name in messages."""
     from launcher.rank_table.check import check_document  # noqa: PLC0415 - loads pydantic
 
     with _without_garbage_collection():
@@ -124,21 +126,18 @@ def load_cluster(path: Path, profile: Profile = AS_HCCL) -> tuple[Cluster, tuple
 
 def unread_note(reports: Iterable[TableReport]) -> str | None:
     """Return a note that names the keys of these tables that no reader uses; None where there are none."""
-    keys = list(dict.fromkeys(key for report in reports for key in _unread_keys(report)))
+    keys: dict[str, None] = {}
+    for report in reports:
+        unknown = (warning.pointer for warning in report.warnings if warning.code == "RT401")
+        keys |= {at.rpartition("/")[2].replace("~1", "/").replace("~0", "~"): None for at in unknown}
+        # A lab's list of servers, which HCCL reads no more.
+        if report.table is not None and any("server_list" in group.fields for group in groups_of(report.table)):
+            keys["server_list"] = None
     if not keys:
         return None
     named = ", ".join(key[:_MAX_NAME_LENGTH] for key in islice(keys, _MAX_NAMED))
     more = f", and {len(keys) - _MAX_NAMED:,} more" if len(keys) > _MAX_NAMED else ""
     return f"left out, since no program reads them: {named}{more}"
-
-
-def _unread_keys(report: TableReport) -> Iterator[str]:
-    """Yield the keys that no format knows, and a lab's list of servers, which HCCL reads no more."""
-    for warning in report.warnings:
-        if warning.code == "RT401":
-            yield warning.pointer.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
-    if report.table is not None and any("server_list" in group.fields for group in groups_of(report.table)):
-        yield "server_list"
 
 
 def _another_kind(data: bytes, path: Path) -> Problem | None:
@@ -174,3 +173,102 @@ def _without_garbage_collection() -> Iterator[None]:
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
+
+
+def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
+    """Read the whole file. Block; on a pipe `PIPE_PATIENCE_S` until data arrives.
+
+    Raises:
+        UnreadableError: the file is missing, a directory, larger than `max_bytes`, or may not be read.
+    """
+    try:
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            size_bytes = os.fstat(file.fileno()).st_size  # 0 for what is no regular file
+            if size_bytes > max_bytes:
+                raise _too_large(f"{path} has {_size(size_bytes)}", size_bytes, max_bytes)
+            return read_stream(file, str(path), max_bytes)
+    except IsADirectoryError:
+        raise UnreadableError(f"{path} is a directory", hint="name the rank table inside it") from None
+    except FileNotFoundError:
+        names = sorted(found.name for found in path.parent.glob("*.json"))[:5] if path.parent.is_dir() else []
+        hint = f"{path.parent} holds {', '.join(names)}" if names else "check the path"
+        raise UnreadableError(f"{path} does not exist", hint=hint) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UnreadableError(f"{path} cannot be read: {reason}") from None
+
+
+def read_stream(file: BinaryIO, name: str, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
+    """Read up to the end, in pieces: asking for `max_bytes` at once would set that much memory aside.
+
+    Raises:
+        UnreadableError: there is more than that.
+        OSError: it cannot be read.
+    """
+    pieces: list[bytes] = []
+    left = max_bytes + 1
+    while left > 0 and (piece := file.read(min(left, _PIECE_BYTES))):
+        pieces.append(piece)
+        left -= len(piece)
+    if left <= 0:
+        raise _too_large(f"{name} gives more than {_size(max_bytes)}", None, max_bytes)
+    return b"".join(pieces)
+
+
+def read_head(path: Path, count: int) -> bytes:
+    """Read the first `count` bytes of a regular file; nothing where they cannot be read."""
+    try:
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            return file.read(count)
+    except (OSError, ValueError):
+        return b""
+
+
+def _too_large(what: str, size_bytes: int | None, max_bytes: int) -> UnreadableError:
+    enough = "SIZE" if size_bytes is None else f"{(size_bytes >> 20) + 1}M"
+    limit = "" if size_bytes is None else f", and no table of more than {_size(max_bytes)} is read"
+    hint = f"is it a rank table? --max-table-size {enough} has it read: one device takes about 100 bytes of a table"
+    return UnreadableError(what + limit, hint=hint)
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 20):.4g} MiB" if size_bytes >= 1 << 20 else f"{size_bytes:,} bytes"
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file, and wait a few seconds for a writer where it is a named pipe; plain open would wait for ever."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        waiting = select.poll()
+        waiting.register(descriptor, select.POLLIN | select.POLLHUP)
+        if not waiting.poll(PIPE_PATIENCE_S * 1000):
+            os.close(descriptor)
+            raise OSError(errno.ETIMEDOUT, f"it is a pipe, and no data came within {PIPE_PATIENCE_S} s")
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def overwrite(path: Path, original: bytes, data: bytes) -> None:
+    """Replace the file at `path`, which held `original`, by `data`: written aside and renamed, with the same mode.
+
+    A symbolic link stays one; the file that it leads to is replaced. The owner is kept where that is permitted.
+
+    Raises:
+        UsageError: there is no regular file, but a pipe or a device.
+        UnreadableError: it holds something else by now, or it cannot be replaced.
+    """
+    try:
+        target = path.resolve(strict=True)
+        status = target.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UsageError(f"{path} is not a regular file, so it cannot be replaced", hint="use - and a redirection")
+        with replacing(target) as aside:
+            aside.touch(mode=0o600)
+            aside.write_bytes(data)
+            with suppress(PermissionError):
+                os.chown(aside, status.st_uid, status.st_gid)
+            aside.chmod(stat.S_IMODE(status.st_mode))
+            if target.stat().st_size != len(original) or read_bytes(target, len(original)) != original:
+                raise UnreadableError(f"{path} was changed meanwhile, and is left as it is", hint="run this again")
+    except OSError as error:
+        raise UnreadableError(f"{path} cannot be replaced: {error.strerror}") from None

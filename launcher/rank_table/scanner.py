@@ -5,12 +5,12 @@ keeps its own stack, so depth of nesting costs memory and no recursion, and look
 times.
 
 Broken text is not only refused: what can be mended by overwriting characters in place (a trailing comma, a comment, a
-missing comma where there is a blank) is noted as a `Patch` of the same length, so that the rest of the table can
+missing comma where there is a blank) is noted as an edit of the same length, so that the rest of the table can
 still be checked with every offset unchanged.
 
     Scanner    what may come next, token by token
     Stack      the containers that are open, their keys, and which of those are repeated
-    ErrorLog   the errors, the patches, and whether the patches are enough (in `syntax_errors`)
+    ErrorLog   the errors, the patches, and whether the patches are enough (in `syntax_errors`, as are longer messages)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from launcher.rank_table.lexer import (
     next_token,
     remedy,
 )
-from launcher.rank_table.positions import RepeatedKey
+from launcher.rank_table.positions import Edit, RepeatedKey, overwritten
 from launcher.rank_table.syntax_errors import ErrorLog, Fault
 
 MAX_DEPTH = 100  # a rank table of any format needs fewer than 15 levels
@@ -73,18 +73,16 @@ class _Stack:
 
     def __init__(self, *, only_repeats: bool) -> None:
         self.frames = [_Frame("", 0, "")]
-        self.top = self.frames[0]
         self.repeats: list[RepeatedKey] = []
         self.has_enough = False  # of a text that has no fault, the end is where enough repeats are known
         self._only_repeats = only_repeats
 
-    def push(self, token: Token) -> None:
-        self.top = _Frame(token.kind, token.start, self.top.member)
-        self.frames.append(self.top)
+    @property
+    def top(self) -> _Frame:
+        return self.frames[-1]
 
-    def pop(self) -> None:
-        self.frames.pop()
-        self.top = self.frames[-1]
+    def push(self, token: Token) -> None:
+        self.frames.append(_Frame(token.kind, token.start, self.top.member))
 
     @property
     def brackets(self) -> str:
@@ -138,13 +136,15 @@ class Scanner:
                 self._expect(known)
                 self._last = token
             if len(self._log.faults) >= MAX_FAULTS and not (self._done or self._log.stopped):
-                self._log.stop(syntax_errors.too_many(token.start, MAX_FAULTS))
+                message = f"{MAX_FAULTS} faults of the text end here; the rest is not read"
+                self._log.stop(Fault("RT114", token.start, 1, message, "check that this is a rank table"))
         repeats = self._stack.repeats
-        repaired = syntax_errors.mended(self.text, self._log.patches) if self._log.mendable else None
-        faults = [
-            fault._replace(repair=None) if self._log.stopped or _is_in_two(fault, repeats) else fault
-            for fault in self._log.faults
-        ]
+        repaired = overwritten(self.text, sorted(self._log.patches)) if self._log.mendable else None
+        faults = []
+        for fault in self._log.faults:
+            # A key twice, and no comma between the two: the object may be two that lost what separates them.
+            is_in_two = fault.code == "RT105" and any(twice.first < fault.offset < twice.again for twice in repeats)
+            faults.append(fault._replace(repair=None) if self._log.stopped or is_in_two else fault)
         return Scan(faults, repeats, repaired)
 
     def _touches_last(self, token: Token) -> bool:
@@ -162,8 +162,12 @@ class Scanner:
         if token.kind in (STRING, SCALAR):
             self._log.check_surrogates(token)
             self._end_value()
+        elif token.kind in CLOSING and self._max_depth is not None and len(self._stack.frames) > self._max_depth:
+            message = f"nested more than {self._max_depth} levels deep"
+            self._log.stop(Fault("RT110", token.start, 1, message, "a rank table needs fewer than 15 levels"))
         elif token.kind in CLOSING:
-            self._open(token)
+            self._stack.push(token)
+            self._expect = self._entry
         elif token.kind == "]" and in_list:
             self._close()
         elif token.kind == "," and in_list:
@@ -176,7 +180,11 @@ class Scanner:
     def _key(self, token: Token) -> None:
         if token.kind == STRING:
             self._log.check_surrogates(token)
-            self._stack.count_key(_key_text(self.text[token.start : token.end]), token.start)
+            raw = self.text[token.start : token.end]
+            key = raw.strip("'\"“”„‘’‚")  # noqa: RUF001 - a word that stands for a string is its own text
+            if raw.startswith('"'):
+                key = str(json.loads(raw)) if "\\" in raw else raw[1:-1]
+            self._stack.count_key(key, token.start)
             self._expect = self._colon
         elif token.kind == "}":
             self._close()
@@ -209,10 +217,12 @@ class Scanner:
         elif token.kind == ":":
             # Only a string in a list can be a key, of an object that stands behind the list.
             if frame.bracket == "[" and self._last.kind == STRING:
-                self._log.stop(syntax_errors.key_in_list(token.start, _line_of(frame, self.text)))
+                message = f"a key stands in a list: [ of line {_line_of(frame, self.text)} is still open"
+                self._log.stop(Fault("RT112", token.start, 1, message, "write ] before it, where that list ends"))
             else:
                 before_entry = next_token(self.text, token.end).kind in (STRING, *CLOSING)
-                self._log.stop(syntax_errors.needless_colon(token.start, before_entry=before_entry))
+                hint = "write a comma in its place" if before_entry else "remove it"
+                self._log.stop(Fault("RT102", token.start, 1, "there is no key before this colon", hint))
         elif token.kind == lexer.END:
             self._cut_off()
         else:
@@ -227,7 +237,9 @@ class Scanner:
     def _end(self, token: Token) -> None:
         self._done = True
         if token.kind != lexer.END:
-            self._log.overwrite(syntax_errors.text_after(token.start), token.start, len(self.text))
+            hint = "remove it; if it is a bracket, one was closed too early above"
+            fault = Fault("RT109", token.start, 1, "there is text after the end of the table", hint)
+            self._log.overwrite(fault, token.start, len(self.text))
 
     # --- containers and their members ---
 
@@ -253,20 +265,13 @@ class Scanner:
                 break
         return at
 
-    def _open(self, token: Token) -> None:
-        if self._max_depth is not None and len(self._stack.frames) > self._max_depth:
-            self._log.stop(syntax_errors.too_deep(token.start, self._max_depth))
-            return
-        self._stack.push(token)
-        self._expect = self._entry
-
     def _close(self) -> None:
         """Leave a container. A comma before its bracket is one too many."""
-        frame = self._stack.top
-        if frame.comma is not None:
-            fault = syntax_errors.trailing_comma(frame.comma, CLOSING[frame.bracket])
-            self._log.overwrite(fault, frame.comma, frame.comma + 1)
-        self._stack.pop()
+        at, message = self._stack.top.comma, f"trailing comma before {CLOSING[self._stack.top.bracket]}"
+        if at is not None:
+            hint = "remove this comma, or add the entry that is missing after it"
+            self._log.overwrite(Fault("RT103", at, 1, message, hint, Edit(at, at + 1, "")), at, at + 1)
+        self._stack.frames.pop()
         self._end_value()
 
     def _end_value(self) -> None:
@@ -281,7 +286,9 @@ class Scanner:
         if token.kind == lexer.COMMENT:
             log.overwrite(syntax_errors.comment(text, token), token.start, token.end)
         elif token.kind == lexer.ELLIPSIS:
-            log.overwrite(syntax_errors.ellipsis(token), token.start, token.end)
+            message, width = "a part of the table is left out here", token.end - token.start
+            fault = Fault("RT113", token.start, width, message, "write every entry in full")
+            log.overwrite(fault, token.start, token.end)
             log.mendable = False
             # Commas around it are not worth a fault.
             self._stack.top.comma, self._stack.top.elided = None, True
@@ -300,7 +307,8 @@ class Scanner:
         elif token.kind == lexer.WORD:
             return self._word(token)
         elif token.kind == lexer.OPEN_COMMENT:
-            log.stop(syntax_errors.open_comment(token))
+            message = "JSON has no comments, and this one is not closed"
+            log.stop(Fault("RT104", token.start, 2, message, "remove it"))
         elif token.kind == lexer.BROKEN_STRING:
             log.stop(syntax_errors.broken_string(text, token))
         else:
@@ -315,12 +323,16 @@ class Scanner:
         if fault is None and self._expect in (self._value, self._key, self._entry):
             self._log.unquoted(token)
             return token._replace(kind=STRING)
-        self._log.stop(fault or syntax_errors.unexpected_word(self.text, token, self._expected()))
+        word = self.text[token.start : token.end]
+        message = f"{syntax_errors.shown(word)} is not expected here"
+        self._log.stop(fault or Fault("RT102", token.start, len(word), message, self._expected()))
         return None
 
     def _needless_comma(self, token: Token) -> None:
-        frame = self._stack.top
-        fault = syntax_errors.needless_comma(token.start) if not frame.elided and frame.starts_entry else None
+        frame, fault = self._stack.top, None
+        if not frame.elided and frame.starts_entry:
+            message, repair = "there is no entry before this comma", Edit(token.start, token.end, "")
+            fault = Fault("RT103", token.start, 1, message, "remove the comma", repair)
         self._log.overwrite(fault, token.start, token.end)
         frame.elided = False
 
@@ -339,12 +351,17 @@ class Scanner:
         if token.kind == lexer.END:
             self._cut_off()
         else:
-            self._log.stop(syntax_errors.misplaced(what, token.start, self._expected()))
+            self._log.stop(Fault("RT102", token.start, 1, what, self._expected()))
 
     def _cut_off(self) -> None:
         closings = "".join(CLOSING[bracket] for bracket in reversed(self._stack.brackets))
+        if not closings:
+            self._log.stop(Fault("RT111", 0, 1, "the file holds no table", "copy or generate it again"))
+            return
+        still = "a bracket is" if len(closings) == 1 else f"{len(closings)} brackets are"
+        hint = f"the file is cut off, or lacks {closings[:20]} at its end"
         at = max(self._last.end - 1, 0)
-        self._log.stop(syntax_errors.cut_off(at, closings) if closings else syntax_errors.nothing())
+        self._log.stop(Fault("RT108", at, 1, f"the file ends while {still} open", hint))
 
     def _expected(self) -> str:
         if self._expect == self._colon:
@@ -359,15 +376,3 @@ class Scanner:
 
 def _line_of(frame: _Frame, text: str) -> int:
     return text.count("\n", 0, frame.start) + 1
-
-
-def _is_in_two(fault: Fault, repeats: list[RepeatedKey]) -> bool:
-    """Return whether the object may be two that lost what separates them: a key twice, and no comma between them."""
-    return fault.code == "RT105" and any(repeat.first < fault.offset < repeat.again for repeat in repeats)
-
-
-def _key_text(raw: str) -> str:
-    """Return the text of a string token; a word that stands for a string is its own text."""
-    if raw.startswith('"'):
-        return str(json.loads(raw)) if "\\" in raw else raw[1:-1]
-    return raw.strip("'\"“”„‘’‚")  # noqa: RUF001

@@ -1,4 +1,4 @@
-"""The formats, and the one a document is written in: by `version` as HCCL decides, by its keys where that is absent.
+"""The formats, their optional keys, and the one a document is written in: by `version` as HCCL decides, by its keys where that is absent.
 
 Files of other programs come first: they say "1.0" or "1.2" too, and have keys that no rank table has.
 """
@@ -35,6 +35,11 @@ class Format(Enum):
         """The name of the format in words."""
         return _TITLES[self]
 
+    @property
+    def use(self) -> str:
+        """The program that reads a format that is no rank table, and what to do with the file."""
+        return _RELATED[self]
+
 
 _TITLES = {
     Format.V1_0: "rank table v1.0",
@@ -51,7 +56,6 @@ _TITLES = {
     Format.RESOURCE_REQUEST: "resource manager's request",
 }
 
-
 # Whose file it is, and what to do with it instead.
 _RELATED = {
     Format.GLOBAL_TABLE: "MindCluster reads it; each of its groups gets a rank table of its own",
@@ -62,18 +66,10 @@ _RELATED = {
     Format.RESOURCE_REQUEST: "it asks a resource manager for devices; the rank table is the answer to it",
 }
 
-
 SERVER_LISTS = frozenset({Format.V1_0, Format.V1_2})
-
-
 GROUP_LISTS = frozenset({Format.LAB, Format.CLOUD})
-
-
 RANKED = frozenset({Format.V1_0, Format.V1_1, Format.V1_2, Format.V2_0, Format.LAB})  # ranks are written in the file
-
-
 STRINGS = frozenset({Format.V1_0, Format.V1_1, Format.V1_2, Format.LAB, Format.CLOUD})  # numbers are strings
-
 
 # The list of each format, in which its servers or ranks stand.
 LISTS = {
@@ -85,7 +81,6 @@ LISTS = {
     Format.CLOUD: "group_list",
 }
 
-
 # Keys that no rank table has, with the format they belong to, most telling first.
 _TELLING_KEYS = (
     ("prefill_device_list", Format.DISAGGREGATED_PREFILL),
@@ -96,8 +91,43 @@ _TELLING_KEYS = (
     ("topo_file_path", Format.ROOT_INFO),
 )
 
-
 VERSIONS = {"1.0": Format.V1_0, "1.1": Format.V1_1, "1.2": Format.V1_2, "2.0": Format.V2_0}
+
+# Keys that become `options` of the records, in the order in which they are written.
+# v1.0 and v1.2
+DEVICE_OPTIONS = (
+    "device_port",
+    "device_vnic_port",
+    "host_port",
+    "backup_device_ip",
+    "backup_device_port",
+    "net_position",
+    "net_protocol",
+)
+SERVER_OPTIONS = ("container_ip", "hardware_type", "server_ip", "pod_ip", "server_index")
+# v1.1
+SUB_VERSION = "heterog_sub_version"  # its presence makes more keys of a rank mandatory
+NODE_RANK_OPTIONS = ("device_port", "bind_device_id")
+NODE_TABLE_OPTIONS = ("collective_id", "mode", SUB_VERSION, "master_ip", "master_port")
+NO_SUPER_DEVICE = "-1"  # how a rank outside every super pod is written
+# legacy-lab. A list is kept as JSON text in the records.
+LAB_NETWORK_CARDS = "para_plane_nic_name"
+LAB_TABLE_OPTIONS = ("board_id", "chip_info", "para_plane_nic_location", LAB_NETWORK_CARDS, "para_plane_nic_num")
+# v2.0
+RANK_NUMBERS = ("local_id", "replaced_local_id", "device_port", "host_port")
+RANK_LAYERS = ("level_list", "control_plane")  # kept as JSON text in the records
+RANK_OPTIONS = (*RANK_NUMBERS, *RANK_LAYERS)
+RANK_TABLE_OPTIONS = ("detour",)
+# of v1.2 alone
+SUPER_POD = frozenset({"super_pod_id", "super_device_id"})
+# HCCL never reads these: where a format has no place for them they stay behind, and that is said.
+NEVER_READ = frozenset({"host_nic_ip", *SERVER_OPTIONS, *LAB_TABLE_OPTIONS, "collective_id", SUB_VERSION})
+
+
+def usual_board(devices: int) -> dict[str, str]:
+    """Return the usual description of boards of `devices` devices each in a lab's table."""
+    cards = ",".join(f'"eth{index}"' for index in range(devices))
+    return dict(zip(LAB_TABLE_OPTIONS, ("0x0000", "910", "device", f"[{cards}]", str(devices)), strict=True))
 
 
 def recognise(document: Any) -> Format | None:
@@ -116,19 +146,18 @@ def recognise(document: Any) -> Format | None:
     if not isinstance(version, str):  # refused, but what was meant can be said
         return VERSIONS.get(str(version)) or _unversioned(document) or Format.V1_0
     found = VERSIONS.get(version)
-    concise = found in (Format.V1_0, Format.V1_2)
-    return Format.LOCAL_RESOURCES if concise and _lacks_every_rank(document) else found
+    if found in SERVER_LISTS:
+        # LLM-DataDist's description of one device is a rank table without any rank.
+        match document.get("server_list"):
+            case [{"device": [dict(device)]}] if "rank_id" not in device:
+                return Format.LOCAL_RESOURCES
+    return found
 
 
 def list_of_another(document: dict[str, Any], found: Format) -> str | None:
     """Return the key of another format's list, where a document in the format `found` has that and not its own."""
     own = LISTS[found]
     return None if own in document else next((key for key in LISTS.values() if key in document), None)
-
-
-def what_to_do_with(related: Format) -> str:
-    """Name the program that reads a format that is not a rank table, and what to do with it."""
-    return _RELATED[related]
 
 
 def _unversioned(document: dict[str, Any]) -> Format | None:
@@ -141,14 +170,3 @@ def _unversioned(document: dict[str, Any]) -> Format | None:
         if key in document:
             return found
     return Format.V1_0 if {"server_count", "status"} & document.keys() else None
-
-
-def _lacks_every_rank(document: dict[str, Any]) -> bool:
-    """Return whether this is LLM-DataDist's description of one device: a rank table without any rank."""
-    servers = document.get("server_list")
-    if not isinstance(servers, list) or len(servers) != 1 or not isinstance(servers[0], dict):
-        return False
-    devices = servers[0].get("device")
-    if not isinstance(devices, list) or len(devices) != 1:
-        return False
-    return isinstance(devices[0], dict) and "rank_id" not in devices[0]

@@ -6,8 +6,8 @@ import pytest
 
 from launcher.cli.commands.table.sources import Wanted, gather
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
-from launcher.rank_table import discover, files
-from launcher.rank_table.device_ids import FoundDevice
+from launcher.rank_table import discover, read
+from launcher.rank_table.devices import FoundDevice
 
 CONF = "".join(f"address_{one}=192.168.{one}.1\nnetmask_{one}=255.255.0.0\n" for one in range(8))
 TWO_GPUS = 'echo "GPU 0: A100 (UUID: GPU-1)"; echo "GPU 1: A100 (UUID: GPU-2)"'
@@ -61,7 +61,7 @@ def test_variables_of_this_machine_do_not_count_for_the_file_of_another(machine,
 
 def test_confs_that_cannot_be_read(tmp_path, monkeypatch):
     """A pipe to which nobody writes, a directory and a missing file: an error with the name, and where the file is."""
-    monkeypatch.setattr(files, "PIPE_PATIENCE_S", 0)
+    monkeypatch.setattr(read, "PIPE_PATIENCE_S", 0)
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", "", "none"):
         with pytest.raises(UnreadableError, match=name or None) as caught:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.records import HOST_RANK, Cluster, Device, Server
-from launcher.rank_table import Profile, keys, parse_rank_table
+from launcher.rank_table import Profile, parse_rank_table, table_format
 from launcher.rank_table.convert import TARGETS, convert_cluster, held_keys, target_named, without
 from launcher.rank_table.detect import read_plain
-from launcher.rank_table.keys import NEVER_READ, SUPER_POD
+from launcher.rank_table.table_format import NEVER_READ, SUPER_POD
 
 ADDED = ("collective_id", "heterog_sub_version")  # what v1.1 demands, and other formats have not
 
@@ -337,7 +337,7 @@ def test_every_key_has_a_format():
     kept = set().union(*(target.keys for target in TARGETS.values()))
     assert kept >= NEVER_READ
     assert kept >= SUPER_POD
-    assert set(keys.RANK_OPTIONS) <= TARGETS["v2.0"].keys
+    assert set(table_format.RANK_OPTIONS) <= TARGETS["v2.0"].keys
 
 
 def test_held_keys_counts_what_a_cluster_has():

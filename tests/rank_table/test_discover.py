@@ -7,7 +7,7 @@ import pytest
 
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.rank_table import discover
-from launcher.rank_table.device_ids import FoundDevice
+from launcher.rank_table.devices import FoundDevice
 from launcher.rank_table.discover import ask_hccn_tool, ask_nvidia_smi, davinci_ids, own_server_id
 
 HANGS = "exec /bin/sleep 600"  # never answers; ended by whoever asked

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.rank_table.edits import Edit, Origins, apply_edits
+from launcher.rank_table.positions import Edit, Origins, apply_edits
 
 
 @pytest.mark.parametrize(

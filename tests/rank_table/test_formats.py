@@ -6,7 +6,7 @@ import pytest
 
 from launcher.rank_table.catalogue import CATALOGUE
 from launcher.rank_table.check import READERS
-from launcher.rank_table.table_format import Format, recognise, what_to_do_with
+from launcher.rank_table.table_format import Format, recognise
 
 SERVERS = [{"server_id": "10.0.0.1", "device": [{"device_id": "0", "rank_id": "0"}]}]
 WITHOUT_RANK = [{"server_id": "10.0.0.1", "device": [{"device_id": "0", "device_ip": "192.0.0.1"}]}]
@@ -91,7 +91,7 @@ def test_related_file_is_named_and_checked_no_further(form, report):
     (problem,) = found.problems
     assert problem.code == "RT202"
     assert form.title in problem.message
-    assert problem.hint == what_to_do_with(form)
+    assert problem.hint == form.use
     assert (found.servers, found.devices) == (0, 0)
 
 

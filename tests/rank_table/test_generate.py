@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.rank_table import parse_rank_table, render_table
-from launcher.rank_table.device_ids import FoundDevice
+from launcher.rank_table.devices import MAX_CONF_BYTES, FoundDevice, decode_conf, parse_hccn_conf
 from launcher.rank_table.generate import (
     Machine,
     build_cluster,
@@ -16,7 +16,6 @@ from launcher.rank_table.generate import (
     devices_per_server,
     parse_servers,
 )
-from launcher.rank_table.hccn_conf import MAX_CONF_BYTES, decode_conf, parse_hccn_conf
 
 
 def plain(name, devices):

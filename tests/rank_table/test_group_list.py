@@ -15,7 +15,7 @@ from launcher.rank_table import Profile, Severity, parse_rank_table
 from launcher.rank_table.formats.group_list import read as group_list
 from launcher.rank_table.formats.group_list.write import write_cloud, write_lab
 from launcher.rank_table.profile import CONSUMERS
-from launcher.rank_table.rules.chips import QUARTETS
+from launcher.rank_table.rules.tables import QUARTETS
 from launcher.rank_table.schema import Shapes
 from launcher.rank_table.table_format import Format
 

@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.rank_table.files import overwrite
+from launcher.rank_table.read import overwrite
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o600, 0o666, 0o755])

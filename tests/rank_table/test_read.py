@@ -336,7 +336,7 @@ def test_an_empty_file_without_the_json_ending_is_refused_like_any_other(tmp_pat
 
 def test_a_pipe_that_nobody_writes_to_is_refused(tmp_path, monkeypatch):
     """Reading never waits for ever."""
-    monkeypatch.setattr("launcher.rank_table.files.PIPE_PATIENCE_S", 0)
+    monkeypatch.setattr("launcher.rank_table.read.PIPE_PATIENCE_S", 0)
     os.mkfifo(tmp_path / "table.json")
     with pytest.raises(UnreadableError, match="no data came within"):
         load_cluster(tmp_path / "table.json")

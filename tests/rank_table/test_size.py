@@ -13,7 +13,7 @@ import pytest
 
 from launcher.core.errors import UnreadableError
 from launcher.rank_table import parse_rank_table, read_rank_table
-from launcher.rank_table.files import MAX_TABLE_BYTES, read_bytes, read_stream
+from launcher.rank_table.read import MAX_TABLE_BYTES, read_bytes, read_stream
 
 MIB = 1 << 20
 SIZE = 8 * MIB

@@ -23,9 +23,8 @@ from launcher.rank_table import TableReport
 from launcher.rank_table.catalogue import Severity
 from launcher.rank_table.detect import looks_like_table, mentions_ids, named_like_table
 from launcher.rank_table.diagnostics import count_problems, plain, render_each
-from launcher.rank_table.files import read_bytes, read_head
 from launcher.rank_table.profile import Profile
-from launcher.rank_table.read import parse_rank_table
+from launcher.rank_table.read import parse_rank_table, read_bytes, read_head
 
 EPILOG = """\b
 Examples:

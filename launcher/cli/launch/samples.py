@@ -17,7 +17,7 @@ SAMPLES = Path("rank_tables")  # what a person calls their directory, wherever i
 
 def max_table_bytes() -> int:
     """Return how large a table may be: what --max-table-size has left in the environment, or the default."""
-    from launcher.rank_table.files import MAX_TABLE_BYTES  # `--help` needs none of it
+    from launcher.rank_table.read import MAX_TABLE_BYTES  # `--help` needs none of it
 
     return int(os.environ.get(TLAUNCH_MAX_TABLE_SIZE) or MAX_TABLE_BYTES)
 

@@ -45,7 +45,7 @@ from launcher.engines.render.nodes import Nodes
 from launcher.engines.render.templates import built_in, fill
 from launcher.engines.render.words import FILTERS
 from launcher.rank_table import render_table
-from launcher.rank_table.files import read_bytes
+from launcher.rank_table.read import read_bytes
 
 EPILOG = """\b
 Kinds:

@@ -22,9 +22,8 @@ from launcher.core.records import Cluster
 from launcher.core.text import printable
 from launcher.rank_table import Problem, TableReport
 from launcher.rank_table.convert import TARGETS
-from launcher.rank_table.files import read_bytes, read_stream
 from launcher.rank_table.profile import CHIPS, Profile
-from launcher.rank_table.read import parse_rank_table
+from launcher.rank_table.read import parse_rank_table, read_bytes, read_stream
 
 STDIN = "-"
 

@@ -19,9 +19,9 @@ from launcher.core.json_text import json_text
 from launcher.core.text import printable
 from launcher.rank_table import TableReport, parse_rank_table
 from launcher.rank_table.difference import compare
-from launcher.rank_table.files import overwrite
 from launcher.rank_table.fix import Fixed, Repair, fix_table
 from launcher.rank_table.profile import Profile
+from launcher.rank_table.read import overwrite
 
 EPILOG = """\b
 Examples:

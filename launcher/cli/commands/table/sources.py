@@ -9,12 +9,14 @@ from launcher.cli.commands.table.files import STDIN, read_named
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.rank_table import discover
-from launcher.rank_table.device_ids import (
+from launcher.rank_table.devices import (
     ASCEND_VARIABLES,
     CUDA_VARIABLES,
     FoundDevice,
+    decode_conf,
     name_devices,
     parse_device_ids,
+    parse_hccn_conf,
     select_devices,
     visible_devices,
 )
@@ -26,7 +28,6 @@ from launcher.rank_table.generate import (
     devices_per_server,
     parse_servers,
 )
-from launcher.rank_table.hccn_conf import decode_conf, parse_hccn_conf
 from launcher.rank_table.ip import address_family, is_loopback
 
 DEVICE_IDS = "--device-ids"

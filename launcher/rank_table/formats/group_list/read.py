@@ -13,7 +13,6 @@ from pydantic import Field
 
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.catalogue import Finding
-from launcher.rank_table.keys import LAB_TABLE_OPTIONS, usual_board
 from launcher.rank_table.model import (
     DeviceRow,
     Fields,
@@ -28,7 +27,7 @@ from launcher.rank_table.model import (
 from launcher.rank_table.positions import Pointer
 from launcher.rank_table.profile import CHIP_INFOS, CHIPS, Chip, Profile
 from launcher.rank_table.schema import Shape, Shapes, shown
-from launcher.rank_table.table_format import Format
+from launcher.rank_table.table_format import LAB_TABLE_OPTIONS, Format, usual_board
 
 _DEVICES = '[{"device_id": "0", "device_ip": "..."}]'
 _NO_ADDRESS = '"...", the address of its network card, or "" where it has none'

@@ -22,7 +22,7 @@ from launcher.rank_table.formats.writing import (
     pairs_of,
     parsed,
 )
-from launcher.rank_table.keys import LAB_NETWORK_CARDS, LAB_TABLE_OPTIONS, usual_board
+from launcher.rank_table.table_format import LAB_NETWORK_CARDS, LAB_TABLE_OPTIONS, usual_board
 
 _DEVICES_OF_A_910 = 8
 _PARTS_OF_A_SERVER = (1, 2, 4, 8)

@@ -7,7 +7,6 @@ from typing import Any
 from pydantic import Field
 
 from launcher.core.records import HOST_RANK, Cluster, Device, Options, Server
-from launcher.rank_table.keys import NO_SUPER_DEVICE, NODE_TABLE_OPTIONS, SUB_VERSION
 from launcher.rank_table.model import (
     DeviceRow,
     Fields,
@@ -21,7 +20,7 @@ from launcher.rank_table.model import (
 from launcher.rank_table.positions import Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.schema import Shape, Shapes
-from launcher.rank_table.table_format import Format, list_of_another
+from launcher.rank_table.table_format import NO_SUPER_DEVICE, NODE_TABLE_OPTIONS, SUB_VERSION, Format, list_of_another
 
 TABLE_OPTIONS = frozenset(NODE_TABLE_OPTIONS)
 RANK_WORDS = {"device_ip": "rank_ip"}

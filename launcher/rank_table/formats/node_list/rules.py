@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from launcher.core.records import HOST_RANK
 from launcher.rank_table.catalogue import Finding, rule
 from launcher.rank_table.ip import address_family, is_unspecified, packed_address, what_it_is_instead
-from launcher.rank_table.keys import SUB_VERSION
 from launcher.rank_table.model import Table, read_signed, text_at
 from launcher.rank_table.rules.shared import MAX_PORT, name_unusable, other_families
-from launcher.rank_table.table_format import Format
+from launcher.rank_table.table_format import SUB_VERSION, Format
 
 V1_1 = frozenset({Format.V1_1})
 COLLECTIVE_ID_LIMIT = 127  # bytes

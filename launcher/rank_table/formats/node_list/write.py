@@ -23,7 +23,7 @@ from launcher.rank_table.formats.writing import (
     present,
 )
 from launcher.rank_table.ip import address_family
-from launcher.rank_table.keys import NO_SUPER_DEVICE, NODE_RANK_OPTIONS, NODE_TABLE_OPTIONS
+from launcher.rank_table.table_format import NO_SUPER_DEVICE, NODE_RANK_OPTIONS, NODE_TABLE_OPTIONS
 
 SUPER_POD_VERSION = "1.2"  # of heterog_sub_version: the only one there is
 AUTOMATIC_PORT = "0"

@@ -9,12 +9,11 @@ from typing import Any
 from pydantic import Field
 
 from launcher.core.records import Cluster, Device, Options, Server
-from launcher.rank_table.keys import RANK_LAYERS, RANK_NUMBERS
 from launcher.rank_table.model import DeviceRow, Fields, ServerRow, Table, integer_at, options_at, text_at
 from launcher.rank_table.positions import Pointer
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.schema import Shape, Shapes
-from launcher.rank_table.table_format import Format, list_of_another
+from launcher.rank_table.table_format import RANK_LAYERS, RANK_NUMBERS, Format, list_of_another
 
 LEVEL_WORDS = {"server_id": "net_instance_id"}
 _MAX_NUMBER = 0xFFFFFFFF  # HCCL keeps all numbers in 32 bits

@@ -17,7 +17,7 @@ from launcher.rank_table.formats.writing import (
     picked,
     present,
 )
-from launcher.rank_table.keys import RANK_LAYERS, RANK_NUMBERS, RANK_OPTIONS, RANK_TABLE_OPTIONS
+from launcher.rank_table.table_format import RANK_LAYERS, RANK_NUMBERS, RANK_OPTIONS, RANK_TABLE_OPTIONS
 
 
 def write_v2_0(cluster: Cluster) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 from pydantic import Field
 
 from launcher.core.records import Cluster, Device, Server
-from launcher.rank_table.keys import DEVICE_OPTIONS, SERVER_OPTIONS
 from launcher.rank_table.model import (
     DeviceRow,
     Fields,
@@ -21,7 +20,7 @@ from launcher.rank_table.model import (
 )
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.schema import Shape, Shapes
-from launcher.rank_table.table_format import VERSIONS, Format, list_of_another
+from launcher.rank_table.table_format import DEVICE_OPTIONS, SERVER_OPTIONS, VERSIONS, Format, list_of_another
 
 _DEVICE_OPTIONS, _SERVER_OPTIONS = frozenset(DEVICE_OPTIONS), frozenset(SERVER_OPTIONS)
 

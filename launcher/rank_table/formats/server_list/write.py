@@ -17,7 +17,7 @@ from launcher.rank_table.formats.writing import (
     picked,
     present,
 )
-from launcher.rank_table.keys import DEVICE_OPTIONS, SERVER_OPTIONS, SUPER_POD
+from launcher.rank_table.table_format import DEVICE_OPTIONS, SERVER_OPTIONS, SUPER_POD
 
 
 def write_v1_0(cluster: Cluster) -> str:

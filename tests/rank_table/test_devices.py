@@ -5,8 +5,8 @@ import doctest
 import pytest
 
 from launcher.core.errors import UsageError
-from launcher.rank_table import device_ids
-from launcher.rank_table.device_ids import (
+from launcher.rank_table import devices
+from launcher.rank_table.devices import (
     ASCEND_VARIABLES,
     CUDA_VARIABLES,
     FoundDevice,
@@ -116,4 +116,4 @@ def test_device_that_does_not_exist_is_named():
 
 def test_worked_examples_of_the_docstrings():
     """The examples in the docstrings are true."""
-    assert doctest.testmod(device_ids).failed == 0
+    assert doctest.testmod(devices).failed == 0
