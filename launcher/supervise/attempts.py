@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from launcher.control.events import CONTINUES, KILLS_AT_ONCE, PAUSES
 from launcher.control.orders import (
     BeginAttempt,
     CancelRestart,
@@ -15,7 +16,6 @@ from launcher.control.orders import (
     Order,
     Record,
 )
-from launcher.control.setup import CONTINUES, KILLS_AT_ONCE, PAUSES
 from launcher.core.events import AttemptStarted, Cause, Trouble
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.report import Attempt

@@ -13,11 +13,11 @@ from launcher.control.events import (
     RankEnded,
     RankFailed,
     ServersReady,
+    Setup,
     SignalReceived,
     Tick,
 )
 from launcher.control.orders import Diagnose, Order, Record
-from launcher.control.setup import Setup
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import Cause, NotRestarting
 from launcher.core.records import RunSpec

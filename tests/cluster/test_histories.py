@@ -21,7 +21,7 @@ from launcher.cluster.agent_connection import Clock
 from launcher.cluster.server_evidence import ServerEvidence
 from launcher.control import events, orders
 from launcher.control.controller import Phase, RunController
-from launcher.control.setup import Setup
+from launcher.control.events import Setup
 from launcher.core.records import Device, Server
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import FailureRecord
