@@ -59,8 +59,7 @@ from launcher.core.proc import identify
 from launcher.core.records import RunSpec
 from launcher.engines.assemble import used_cluster
 from launcher.supervise.agent import LauncherLink, identity_of
-from launcher.supervise.drive import drive
-from launcher.supervise.event_loop import SignalPipe
+from launcher.supervise.event_loop import SignalPipe, drive
 
 EVIDENCE_LIMIT_S = 5.0  # for all servers to report what they know; each looks for less than two seconds
 

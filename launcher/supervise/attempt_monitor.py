@@ -1,4 +1,4 @@
-"""One attempt on one server: from the start of its ranks until nothing of them is left.
+"""One attempt on one server: from the start of its ranks until nothing is left of them.
 
     starting ──> running ──> all ended well ──> leftovers ended ──> over
         └───────────┴── a rank failed or hangs ──> evidence is collected, and reported ──┐
@@ -18,17 +18,17 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from launcher.core.events import Cause, Hung, Leftovers
+from launcher.core.events import Cause, Hung, Killing, Leftovers
+from launcher.core.records import Supervision
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.supervise.diagnosis.exit_order import LATE_S
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.progress_monitor import ProgressMonitor
-from launcher.supervise.rank_ender import RankEnder
 from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.spawner import Spawner
-from launcher.supervise.tree import signal_rank
+from launcher.supervise.tree import Ending, RunGroup, descendants, signal_rank
 
 if TYPE_CHECKING:
     from launcher.supervise.diagnosis.collect import EvidenceCollector
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # Helpers that end by themselves once their rank has gone (a resource tracker, `tee`) get this long to do so.
 LEFTOVER_PATIENCE_S = 0.25
-# However quiet it is: an end that is noticed later than that was noticed late, and is told so.
+# However quiet it is: an end that is noticed later than that was noticed late, which its record says.
 LOOK_EVERY_S = LATE_S / 2
 
 
@@ -47,6 +47,56 @@ class Stage(Enum):
     ENDED_WELL = "ended well"  # every rank; what they left may end by itself
     ENDING_LEFTOVERS = "ending leftovers"  # every rank has ended well, and what they left is being ended
     ENDING = "ending"
+
+
+class RankEnder(Ending):
+    """Ends the ranks of one attempt, with all that they have started, but not what must outlive them.
+
+    `may_repeat`: ranks may be forked once more after this attempt, so that the preload process lives on.
+    """
+
+    def __init__(
+        self,
+        rank_group: RankGroup,
+        supervision: Supervision,
+        *,
+        spawner: Spawner,
+        group: RunGroup,
+        event_log: EventLog,
+        may_repeat: bool,
+    ) -> None:
+        super().__init__(
+            None,
+            lambda: rank_group.leaders,
+            on_kill=lambda count: event_log.record(Killing(count)),
+            kill_group=self._kill_all_but_spared,
+        )
+        self._supervision = supervision
+        self._spawner = spawner
+        self._group = group
+        self.may_repeat = may_repeat
+
+    def end_ranks(self) -> None:
+        """End everything but what has to outlive the ranks."""
+        if not self.may_repeat:
+            self._spawner.end_preloading()
+        self.spared = self._spawner.processes
+        self.begin(self._supervision.grace_from(time.time()))
+
+    def forget_repeat(self) -> None:
+        """Keep nothing for another attempt."""
+        self.may_repeat = False
+        self._spawner.end_preloading()
+        self.spared = self._spawner.processes
+
+    def left(self) -> list[int]:
+        """Return the pids of what is still there of the attempt."""
+        return descendants(self._spawner.processes)
+
+    def _kill_all_but_spared(self) -> None:
+        spared = [self._group.let_out(pid) for pid in (os.getpid(), *self.spared)]
+        if all(spared):
+            self._group.kill()
 
 
 class AttemptMonitor:
@@ -87,7 +137,7 @@ class AttemptMonitor:
             if pid in pids:
                 self._progress_monitor.started(global_rank, pid)
                 if self.ender.begun:  # it was being forked when the end began
-                    self.ender.end_too(pid)
+                    signal_rank(pid, signal.SIGTERM)
                 elif self._paused:
                     signal_rank(pid, signal.SIGSTOP)
         self._look_at_ends(not_started)
@@ -163,7 +213,7 @@ class AttemptMonitor:
                 self.ender.forget_repeat()
             return
         self._rank_group.cancel()
-        self.ender.begin()
+        self.ender.end_ranks()
 
     # --- its loop ---
 
@@ -241,7 +291,7 @@ class AttemptMonitor:
             self._patience_ends = now + LEFTOVER_PATIENCE_S
         elif now >= self._patience_ends:
             self._event_log.record(Leftovers(len(self.ender.left())))
-            self.ender.begin()
+            self.ender.end_ranks()
 
     def _signal_ranks(self, number: int) -> None:
         for leader in self._rank_group.leaders:

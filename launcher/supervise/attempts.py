@@ -21,14 +21,13 @@ from launcher.core.records import RankSpec, RunSpec
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
-from launcher.supervise.attempt_monitor import AttemptMonitor, Stage
-from launcher.supervise.cgroup import RunGroup
+from launcher.supervise.attempt_monitor import AttemptMonitor, RankEnder, Stage
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
-from launcher.supervise.rank_ender import RankEnder
 from launcher.supervise.rank_group import AttemptVariables, RankGroup
 from launcher.supervise.spawner import Spawner
+from launcher.supervise.tree import RunGroup
 
 
 class Attempts:
@@ -81,7 +80,7 @@ class Attempts:
             case CancelRestart():
                 self.monitor.ender.forget_repeat()
             case ForwardSignal(number=number) if number == KILLS_AT_ONCE:
-                self.monitor.ender.kill_now()
+                self.monitor.ender.hurry()
             case ForwardSignal(number=number) if number in {PAUSES, CONTINUES}:
                 self._pause(number == PAUSES)
             case ForwardSignal(number=number):

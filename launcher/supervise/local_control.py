@@ -23,8 +23,8 @@ from launcher.core.events import Cause, NotRestarting
 from launcher.core.records import RunSpec
 from launcher.supervise.attempt_monitor import Stage
 from launcher.supervise.attempts import Attempts
-from launcher.supervise.drive import drive
 from launcher.supervise.event_log import EventLog
+from launcher.supervise.event_loop import drive
 
 SERVER = 0  # its index: there is no other
 

@@ -20,8 +20,8 @@ from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir, mark_of
 from launcher.supervise.diagnosis.exit_order import ExitOrder
 from launcher.supervise.diagnosis.oom import OomWatch
-from launcher.supervise.environment import overlaid, write_environment
 from launcher.supervise.event_log import EventLog
+from launcher.supervise.spawn import overlaid, write_environment
 from launcher.supervise.spawner import NotStarted, Spawner, StartRequest, StartResult
 
 

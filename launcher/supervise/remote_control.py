@@ -23,8 +23,10 @@ from launcher.core.messages import (
     EvidenceReport,
     EvidenceRequest,
     Finish,
+    GivingUp,
     Message,
     ProbeRequest,
+    SignalWanted,
     Stop,
 )
 from launcher.core.messages import ForwardSignal as ForwardedSignal
@@ -34,8 +36,7 @@ from launcher.supervise.attempt_monitor import Stage
 from launcher.supervise.attempts import Attempts
 from launcher.supervise.diagnosis.merge import judged, merge_evidence, to_fields, told_beside
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.link import Link
-from launcher.supervise.link_services import LinkServices
+from launcher.supervise.link import Link, LinkServices
 from launcher.supervise.soundings import ReachProbes, listening_ports
 
 
@@ -116,7 +117,7 @@ class RemoteControl:
         """Tell the coordinator of a signal that came here and is meant for all; return whether it was acted on already."""
         ends = number == KILLS_AT_ONCE or number in ASKS_TO_STOP.difference(self._spec.supervision.forward_signals)
         if self._link is not None and (ends or self._link.by_hand):
-            self._link.want(number)
+            self._link.send(SignalWanted(number))
             if not ends:
                 return False  # it comes back, as to all servers
         self.on_signal(number)
@@ -139,7 +140,7 @@ class RemoteControl:
     def on_launcher_lost(self) -> None:
         """End the ranks: nothing is left here that would hear how the run ends."""
         if self._link is not None:
-            self._link.give_up("the process that started its agent was killed")
+            self._link.send(GivingUp("the process that started its agent was killed"))
         self._stop(Stop(Cause.HEAD_LOST))
 
     def step(self, *, childless: bool) -> bool:

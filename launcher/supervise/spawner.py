@@ -12,7 +12,6 @@ from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.program.command import PythonCommand, parse_python
 from launcher.supervise import fork_server
-from launcher.supervise.environment import common, overlaid, read_at_import
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.fork_server import (
     ForkFailed,
@@ -23,7 +22,7 @@ from launcher.supervise.fork_server import (
     Unusable,
     bootstrap_argv,
 )
-from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, Complaints, Program, spawn
+from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, Complaints, Program, common, overlaid, read_at_import, spawn
 
 FORK_PATIENCE_S = 10.0  # a preload process that takes longer to fork is stopped, or stuck
 

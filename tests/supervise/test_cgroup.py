@@ -8,7 +8,7 @@ import time
 import pytest
 
 from launcher.core.system import own_directory
-from launcher.supervise.cgroup import RunGroup
+from launcher.supervise.tree import RunGroup
 
 LONG_AGO_S = 3600
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.supervise.environment import overlaid, render_environment, write_environment
+from launcher.supervise.spawn import overlaid, render_environment, write_environment
 
 
 def test_changes_are_laid_over_and_none_takes_away():

@@ -59,7 +59,7 @@ def test_events_and_wishes_go_up(pair):
     """One message each."""
     link, other = pair()
     link.tell("line\n")
-    link.want(2)
+    link.send(SignalWanted(2))
     link.say_farewell((5,), 3)
     messages = other.wait_for(time.monotonic() + PATIENCE_S)
     assert [next(messages) for _ in range(3)] == [EventReport("line\n"), SignalWanted(2), Done((5,), 3)]

@@ -170,7 +170,7 @@ def test_a_member_may_come_before_its_agent(name, start, wait_until):
 
 
 @pytest.mark.parametrize(("line", "word"), [
-    (b'{"rank": 7, "environment": {}}\n', "none of this server"),
+    (b'{"rank": 7, "environment": {}}\n', "is not on this server"),
     (b'{"rank": 0}\n', "cannot be read"),
     (b"[]\n", "cannot be read"),
     (b"no json\n", "cannot be read"),
