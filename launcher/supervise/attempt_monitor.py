@@ -106,25 +106,28 @@ class AttemptMonitor:
         self,
         rank_group: RankGroup,
         progress_monitor: ProgressMonitor,
-        ender: RankEnder,
+        supervision: Supervision,
         *,
         run_dir: RunDir,
         spawner: Spawner,
+        group: RunGroup,
         event_log: EventLog,
-        restartable: bool,
+        may_repeat: bool,
     ) -> None:
-        """`restartable`: the preload process may be needed once more after all ranks have been started."""
+        """`may_repeat`: ranks may be forked once more although all have ended well here."""
         self._rank_group = rank_group
         self._progress_monitor = progress_monitor
         self._run_dir = run_dir
         self._spawner = spawner
         self._event_log = event_log
-        self._restartable = restartable
+        self._restartable = supervision.max_restarts > 0
         self._hung: Collection[int] = ()
         self._collector: EvidenceCollector | None = None
         self._paused = False
         self._patience_ends: float | None = None  # monotonic; set once every rank has ended well
-        self.ender = ender
+        self.ender = RankEnder(
+            rank_group, supervision, spawner=spawner, group=group, event_log=event_log, may_repeat=may_repeat
+        )
         self.cause = Cause.FINISHED
         self.verdict: Verdict | None = None
 
@@ -142,28 +145,25 @@ class AttemptMonitor:
                     signal_rank(pid, signal.SIGSTOP)
         self._look_at_ends(not_started)
         if self._rank_group.all_started and not self._restartable:
-            self._spawner.end_preloading()  # it has nothing more to do
+            self._spawner.end_preloading()
 
     def note_ends(self, statuses: Mapping[int, int]) -> None:
         """Take note of these children, which have been reaped."""
         self._spawner.note_ends(statuses)
         self._look_at_ends(self._rank_group.note_ends(statuses, time.time_ns()))
 
-    def pause(self) -> None:
-        """Stop every rank, as Ctrl-Z does, unless they are being ended: their grace goes on.
+    def pause(self, *, pauses: bool) -> None:
+        """Stop every rank, as Ctrl-Z does, unless they are being ended and have their grace; or continue them.
 
         SIGTSTP would not do: it is ignored by groups that have no shell.
         """
-        self._paused = True
-        self._progress_monitor.pause()
-        if not self.ender.begun:
-            self._signal_ranks(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let stopped ranks go on."""
-        self._paused = False
-        self._progress_monitor.resume()
-        self._signal_ranks(signal.SIGCONT)
+        self._paused = pauses
+        if pauses:
+            self._progress_monitor.pause()
+        else:
+            self._progress_monitor.resume()
+        for leader in self._rank_group.leaders if not (pauses and self.ender.begun) else ():
+            signal_rank(leader, signal.SIGSTOP if pauses else signal.SIGCONT)
 
     def forward(self, number: int) -> None:
         """Hand a signal to the process of every rank, but not to what ranks have started."""
@@ -197,7 +197,7 @@ class AttemptMonitor:
 
     @property
     def failure_cause(self) -> Cause:
-        """The cause of the attempt's end, where it fails here."""
+        """The cause of the attempt's end if it fails here."""
         return Cause.HUNG if self._hung else Cause.FAILED
 
     def end(self, cause: Cause, verdict: Verdict | None = None, *, restarts: bool = False) -> None:
@@ -270,7 +270,7 @@ class AttemptMonitor:
                 self.collect()
 
     def _look(self) -> None:
-        """Look which ranks make progress, if that is due."""
+        """Look which ranks make progress, if that is due, and collect evidence once some hang."""
         if self._progress_monitor.timeout_s != 0:
             return
         load_collector()
@@ -292,10 +292,6 @@ class AttemptMonitor:
         elif now >= self._patience_ends:
             self._event_log.record(Leftovers(len(self.ender.left())))
             self.ender.end_ranks()
-
-    def _signal_ranks(self, number: int) -> None:
-        for leader in self._rank_group.leaders:
-            signal_rank(leader, number)
 
 
 def load_collector() -> type[EvidenceCollector]:
