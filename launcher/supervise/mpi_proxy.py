@@ -312,9 +312,11 @@ class ProxyControl:
 
     def __init__(self, members: MpiProxies, ranks: Iterable[RankSpec], inherited: Mapping[str, str]) -> None:
         self._members = members
+        given = [(rank, members.environment_of(rank.global_rank)) for rank in ranks]
         self.ranks = tuple(
-            replace(rank, env={**_differences(members.environment_of(rank.global_rank), inherited), **rank.env})
-            for rank in ranks
+            # What the member has differently from `inherited`; None removes a variable.
+            replace(rank, env={**dict.fromkeys(inherited.keys() - environment.keys()), **environment, **rank.env})
+            for rank, environment in given
         )
         self.descriptors = {rank.global_rank: members.descriptors_of(rank.global_rank) for rank in self.ranks}
         self._left: set[int] = set()
@@ -349,12 +351,6 @@ class ProxyControl:
         for rank in self.ranks:
             self._members.tell_end(rank.global_rank, 0)
         self._members.close()
-
-
-def _differences(environment: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the variables that turn `inherited` into `environment`; None removes one."""
-    added = {name: value for name, value in environment.items() if inherited.get(name) != value}
-    return {**added, **dict.fromkeys(inherited.keys() - environment.keys())}
 
 
 def _user_of(connection: socket.socket) -> int:

@@ -7,8 +7,6 @@ import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import BinaryIO
 
 from launcher.core import env
 from launcher.core.engine_rank import may_use_open_mpi
@@ -33,7 +31,7 @@ class _Running:
 
 @frozen
 class AttemptVariables:
-    """The variables that tell ranks of their attempt, laid over all others."""
+    """The variables by which ranks know their attempt, laid over all others."""
 
     number: int
     master_port: int
@@ -47,7 +45,7 @@ class AttemptVariables:
 
 
 class RankGroup:
-    """Has ranks started and keeps account of them. Knows nothing about why or when a run ends."""
+    """Has ranks started and keeps account of them, but does not know why or when a run ends."""
 
     def __init__(
         self,
@@ -77,7 +75,7 @@ class RankGroup:
         spawner.ask(wanted)
 
     def fileno(self) -> int:
-        """Readable when a rank has ended; -1 where pidfds do not exist."""
+        """Return what is readable when a rank has ended; -1 without pidfds."""
         return self._exit_order.fileno()
 
     @property
@@ -99,11 +97,11 @@ class RankGroup:
         return not self._expected and not self._running
 
     def cancel(self) -> None:
-        """Start no more. Ranks that are being forked at this moment may still appear (`start` tells)."""
+        """Start no more. Ranks that are being forked at this moment may still appear (see `start`)."""
         self._spawner.forget()
 
     def start(self) -> tuple[list[int], list[RankExit]]:
-        """Start what can be started now: pids of new ranks, and how those ended that could not be started."""
+        """Start what can be started now. Return the pids of new ranks, and the ends of those that could not be started."""
         pids, exits = [], []
         for told in self._spawner.take():
             if told.global_rank not in self._expected:
@@ -118,16 +116,16 @@ class RankGroup:
         return pids, exits
 
     def look_at_the_dead(self) -> None:
-        """Call before children are reaped: what the system tells of them is gone afterwards."""
+        """Note what the system knows of children only until they are reaped: call it before that."""
         self._looks_s = time.monotonic()
         for pid in self._exit_order.collect():
-            if pid in self._running:
-                self._note_memory(pid, self._running[pid].global_rank)
+            if pid in self._running and self._oom.killed(pid):
+                self.oom_killed.add(self._running[pid].global_rank)
 
     def note_ends(self, statuses: Mapping[int, int], time_ns: int) -> list[RankExit]:
-        """Account for reaped processes, by pid; the ranks among them, in the order in which they ended.
+        """Account for reaped processes, by pid. Return the ranks among them, in the order in which they ended.
 
-        Others are what ranks had left behind, or ranks whose pid nobody has told yet.
+        Others are what ranks had left behind, or ranks whose pid the preload process has not reported yet.
         """
         ranks = [pid for pid in statuses if pid in self._running]
         late_s, self._looked_s = time.monotonic() - self._looked_s, self._looks_s
@@ -159,8 +157,13 @@ class RankGroup:
         if attempt == 0:
             return 0
         path = self._run_dir.train_log(rank.global_rank)
-        with suppress(OSError):  # a full disk: what was written before is still no part of this attempt
-            _append_line(path, mark_of(attempt))
+        # On a full disk, what was written before still belongs to another attempt.
+        with suppress(OSError), path.open("ab+", buffering=0) as file:
+            last = b""
+            while not last and (end := file.seek(0, os.SEEK_END)):
+                file.seek(end - 1)
+                last = file.read(1)  # nothing if the log was made smaller at this moment
+            file.write(b"\n" * (last not in {b"", b"\n"}) + mark_of(attempt))
         with suppress(OSError):
             return path.stat().st_size
         return 0
@@ -178,8 +181,8 @@ class RankGroup:
 
     def _note_end(self, pid: int, status: int, time_ns: int, late_s: float, *, order_known: bool) -> RankExit:
         running = self._running.pop(pid)
-        if status == -signal.SIGKILL:
-            self._note_memory(pid, running.global_rank)  # it may have ended after `look_at_the_dead`
+        if status == -signal.SIGKILL and self._oom.killed(pid):  # it may have ended after `look_at_the_dead`
+            self.oom_killed.add(running.global_rank)
         reason = self._spawner.reason_of(pid)
         return self._keep(
             RankExit(
@@ -188,27 +191,7 @@ class RankGroup:
             )
         )  # fmt: skip
 
-    def _note_memory(self, pid: int, global_rank: int) -> None:
-        if self._oom.killed(pid):
-            self.oom_killed.add(global_rank)
-
     def _keep(self, ended: RankExit) -> RankExit:
         self._event_log.record(RankEnded(ended.global_rank, ended.pid, ended.status, ended.reason), ended.ended_ns)
         self.exits.append(ended)
         return ended
-
-
-def _append_line(log: Path, line: bytes) -> None:
-    """Whatever stands before it."""
-    with log.open("ab+", buffering=0) as file:
-        begun = _last_byte(file) not in {b"", b"\n"}
-        file.write(b"\n" * begun + line)
-
-
-def _last_byte(file: BinaryIO) -> bytes:
-    """Nothing of an empty file."""
-    while end := file.seek(0, os.SEEK_END):
-        file.seek(end - 1)
-        if last := file.read(1):
-            return last  # else the log was made smaller at this moment
-    return b""
