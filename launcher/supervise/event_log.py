@@ -31,7 +31,7 @@ class EventLog:
         self._head_fd = head_fd
         self._for_head = bytearray()
         self._file_fd: int | None = None
-        self._torn = False  # whether the file ends inside a line
+        self._torn = False  # the file ends inside a line
         self.lost = 0
         if head_fd is not None:
             os.set_blocking(head_fd, False)

@@ -52,7 +52,7 @@ class NotStarted:
 
 @frozen
 class NotWanted:
-    """It was to be started, but the end came first."""
+    """The end came before the rank was started."""
 
     global_rank: int
 
@@ -62,7 +62,7 @@ Told = StartResult | NotStarted | NotWanted
 
 @frozen
 class Lost:
-    """The preload process can be used no more."""
+    """The preload process cannot be used any more."""
 
     reason: str
     requests: tuple[StartRequest, ...]  # it has not answered for them
@@ -138,7 +138,7 @@ class _Preload:
                     self.imitable = self.ready or not died
                     lost = Lost(reason, tuple(self.forking.values()))
                     self.forking.clear()
-                    assert self.server is not None, "it has just spoken"
+                    assert self.server is not None, "it has just answered"
                     self.server.close()
                     self.server = None
         return told, lost
@@ -196,7 +196,7 @@ class Spawner:
         *,
         descriptors: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
-        """`descriptors`: which of this process's a rank inherits, by global rank. Ranks of a preload process do not."""
+        """`descriptors`: those of this process that a rank inherits, by global rank, unless a preload process forks it."""
         self._descriptors = descriptors or {}
         self._spec = spec
         self._run_dir = run_dir or RunDir(spec.run_dir)
@@ -209,21 +209,20 @@ class Spawner:
         environments = [overlaid(inherited, rank.env) for rank in ranks]
         shared = common(environments)
         argv = {rank.argv for rank in spec.ranks}
-        # The Python program that all ranks run, or None
+        # The Python program that all ranks run, or None.
         self._python = (
             parse_python(argv.pop(), shared.get("PATH"), spec.cwd) if len(argv) == 1 and environments else None
         )
         if self._python is not None and spec.supervision.preload is not None:
-            if differing := read_at_import(environments):
-                what = ", ".join(differing)
-                reason = f"{what} differs between them, and is read by imports"
+            if differing := ", ".join(read_at_import(environments)):
+                reason = f"{differing} differs between them, and is read by imports"
                 event_log.record(Trouble(f"ranks start one by one: {reason}"))
             else:
                 self._preload.begin(self._python, shared, spec, self._run_dir)
 
     @property
     def preloading(self) -> ForkServer | None:
-        """The preload process. To be listened to while it is there; `take` must be called when it has something to say."""
+        """The preload process, if there is one. Call `take` when it is readable."""
         return self._preload.server
 
     @property
@@ -244,7 +243,7 @@ class Spawner:
         self._waiting.extend(wanted)
 
     def forget(self) -> None:
-        """Start none of those that wait. Ranks that are being forked at this moment may still appear."""
+        """Start no more of the ranks that wait. Those that are being forked at this moment may still appear."""
         self._wanted = False
         self._not_wanted += [NotWanted(wanted.rank.global_rank) for wanted in self._waiting]
         self._waiting.clear()
@@ -264,13 +263,25 @@ class Spawner:
         if server is None:
             return told + ([self._start(self._waiting.popleft())] if self._waiting else [])
         if not self._preload.end_if_idle() and self._preload.ready and self._waiting:
-            server.fork([self._fork_request(wanted) for wanted in self._waiting])
+            run_dir, ranks = self._run_dir, [(wanted.rank, wanted.environment) for wanted in self._waiting]
+            server.fork(
+                [
+                    ForkRequest(
+                        rank.global_rank,
+                        environment,
+                        run_dir.train_log(rank.global_rank),
+                        run_dir.device(rank.global_rank),
+                        rank.cpus,
+                    )
+                    for rank, environment in ranks
+                ]
+            )
             self._preload.forking |= {wanted.rank.global_rank: wanted for wanted in self._waiting}
             self._waiting.clear()
         return told
 
     def note_ends(self, pids: Collection[int]) -> None:
-        """Take note that these children have been reaped: from now on their pids may be anyone's."""
+        """Take note that these children have been reaped: from now on other processes may get their pids."""
         if self._preload.server is not None and self._preload.server.pid in pids:
             self._preload.server.note_reaped()
 
@@ -279,7 +290,7 @@ class Spawner:
         return self._preload.reason_of(pid) or self._complaints.reason_of(pid)
 
     def end_preloading(self) -> None:
-        """Let the preload process end as soon as it has answered for those it forks: no more ranks will be asked for."""
+        """Let the preload process end as soon as it has answered for the ranks that it forks: no more will be asked for."""
         self._preload.end_soon()
 
     def close(self) -> None:
@@ -289,13 +300,8 @@ class Spawner:
             if self._run_dir.preload_log.stat().st_size == 0:
                 self._run_dir.preload_log.unlink()
 
-    def _fork_request(self, wanted: StartRequest) -> ForkRequest:
-        rank = wanted.rank
-        log, device_dir = self._run_dir.train_log(rank.global_rank), self._run_dir.device(rank.global_rank)
-        return ForkRequest(rank.global_rank, wanted.environment, log, device_dir, rank.cpus)
-
     def _start(self, wanted: StartRequest) -> StartResult | NotStarted:
-        """Start one rank by itself. Python programs get the failure hook this way too."""
+        """Start one rank without the preload process. Python programs get the failure hook this way too."""
         rank = wanted.rank
         argv = rank.argv
         if self._python is not None and self._preload.imitable:

@@ -60,7 +60,7 @@ def forget_bystanders() -> None:
 
 
 class NothingLeft(Exception):  # noqa: N818 - not an error: it ends a loop
-    """There is no child, so there is no descendant either (where subreapers exist)."""
+    """There is no child, so there is no descendant either (if subreapers exist)."""
 
 
 def reap() -> Iterator[tuple[int, int]]:
@@ -191,7 +191,7 @@ class Ending:
 
     @property
     def in_vain(self) -> bool:
-        """True if something has outlived SIGKILL for so long that waiting for it makes no sense."""
+        """True if something has outlived SIGKILL for longer than waiting for it makes sense."""
         return self._killing_since is not None and time.monotonic() - self._killing_since > KILL_PATIENCE_S
 
     def hurry(self, grace_s: float = 0.0) -> None:
@@ -223,7 +223,16 @@ class RunGroup:
     """
 
     def __init__(self, agent_pid: int) -> None:
-        self._directory = _made(f"{_PREFIX}{agent_pid}")
+        self._directory: Path | None = None
+        name, parent = f"{_PREFIX}{agent_pid}", own_directory()
+        if parent is not None and os.access(parent / _MEMBERS, os.W_OK):
+            inside = parent.name == name  # this process is in it already
+            directory = parent if inside else parent / name
+            if not inside:
+                _remove_forgotten(parent)
+            with suppress(OSError):
+                directory.mkdir(exist_ok=True)
+                self._directory = directory
         self._let_out: set[int] = set()
 
     def take_in(self, pid: int) -> None:
@@ -256,21 +265,6 @@ class RunGroup:
         """Remove the group once it is empty, with the groups that ranks have made in it."""
         if self._directory is not None:
             _remove(self._directory)
-
-
-def _made(name: str) -> Path | None:
-    parent = own_directory()
-    if parent is None or not os.access(parent / _MEMBERS, os.W_OK):
-        return None
-    if parent.name == name:  # this process is in it already
-        return parent
-    directory = parent / name
-    _remove_forgotten(parent)
-    try:
-        directory.mkdir(exist_ok=True)
-    except OSError:
-        return None
-    return directory
 
 
 def _remove_forgotten(parent: Path) -> None:
