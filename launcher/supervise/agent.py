@@ -16,7 +16,7 @@ from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUS
 from launcher.core.events import AgentEnded, AgentStarted, Trouble, Unkillable
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId, identify
-from launcher.core.records import RankSpec, RunSpec
+from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.system import is_readable
 from launcher.supervise.event_log import EventLog, RunRecorder
@@ -40,18 +40,6 @@ class LauncherLink:
     death_fd: int  # readable (end of file) when the launcher has gone
     events_fd: int  # takes events, one JSON line each
     pid: int
-
-
-@frozen
-class Share:
-    """The part of a run that one agent has to do."""
-
-    spec: RunSpec
-    server_index: int
-    ranks: tuple[RankSpec, ...]  # of this server
-    inherited: Mapping[str, str]  # the environment that ranks get theirs laid over
-    port: HeldPort  # of the first attempt
-    first_attempt: int = 0  # its number; agents that were lost had those before
 
 
 class Agent:
@@ -78,7 +66,11 @@ class Agent:
 
             self._proxy_control = ProxyControl(members, ranks, inherited)
             ranks = self._proxy_control.ranks
-        self._share = Share(spec, server_index, ranks, inherited, port or HeldPort(spec.master_port), first_attempt)
+        self._spec = spec
+        self._ranks = ranks  # of this server
+        self._inherited = inherited  # the environment that the variables of ranks are laid over
+        self._port = port or HeldPort(spec.master_port)  # of the first attempt
+        self._first_attempt = first_attempt  # agents that were lost had those before
         self._head = head  # None without one, and once it is lost
         self._event_log = EventLog(
             run_dir.events, server_index, head.events_fd if head else None, link.tell if link else None
@@ -99,16 +91,15 @@ class Agent:
 
     def run(self) -> int:
         """Supervise until nothing is left, and return the run's exit code. Blocks. Call once, in the main thread."""
-        share = self._share
         self._group.take_in(os.getpid())
         self._selector.register(self._signal_pipe, selectors.EVENT_READ, self._on_signals)
         if self._head:
             self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
         head = identify(self._head.pid) if self._head else None
-        self._event_log.record(AgentStarted(identity_of(os.getpid()), head, len(share.ranks)))
+        self._event_log.record(AgentStarted(identity_of(os.getpid()), head, len(self._ranks)))
         descriptors = self._proxy_control.descriptors if self._proxy_control else None
         self._spawner = Spawner(
-            share.spec, share.ranks, share.inherited, self._event_log, self._recorder.run_dir, descriptors=descriptors
+            self._spec, self._ranks, self._inherited, self._event_log, self._recorder.run_dir, descriptors=descriptors
         )
         self._control = self._make_control()
         self._control.begin()
@@ -124,12 +115,11 @@ class Agent:
         """Return the control of the ranks' attempts: by a controller here, or by the coordinator of several servers."""
         from launcher.supervise.attempts import Attempts  # noqa: PLC0415 - loaded while the preload process imports
 
-        share = self._share
         self._attempts = Attempts(
-            share.spec,
-            share.ranks,
-            share.inherited,
-            port=share.port,
+            self._spec,
+            self._ranks,
+            self._inherited,
+            port=self._port,
             spawner=self._spawner,
             group=self._group,
             event_log=self._event_log,
@@ -138,39 +128,23 @@ class Agent:
         if self._services is None:
             from launcher.supervise.local_control import LocalControl  # noqa: PLC0415 - as above
 
-            return LocalControl(share.spec, self._attempts, self._event_log, share.first_attempt)
+            return LocalControl(self._spec, self._attempts, self._event_log, self._first_attempt)
         from launcher.supervise.remote_control import RemoteControl  # noqa: PLC0415 - one server needs none of it
 
-        self._services.begin([rank.global_rank for rank in share.ranks], follows_another=share.first_attempt > 0)
+        self._services.begin([rank.global_rank for rank in self._ranks], follows_another=self._first_attempt > 0)
         return RemoteControl(
-            share.spec,
-            share.ranks,
+            self._spec,
+            self._ranks,
             self._attempts,
             services=self._services,
             event_log=self._event_log,
-            first_attempt=share.first_attempt,
+            first_attempt=self._first_attempt,
         )
 
     # --- what may happen ---
 
     def _listen(self) -> None:
         """Sleep until something happens or is due."""
-        self._choose_what_to_hear()
-        timed = (self._attempts.monitor, self._proxy_control, self._control.soundings)
-        due_s = [each.timeout_s for each in timed if each is not None]
-        due_s += self._services.due_s if self._services else []
-        for key, _ in self._selector.select(min((seconds for seconds in due_s if seconds is not None), default=None)):
-            key.data()
-        self._control.listen()
-        if self._proxy_control is not None:
-            self._proxy_control.step(self._event_log)
-            gone = self._proxy_control.engine_gone()
-            if gone is not None and self._attempts.undisturbed:
-                self._event_log.record(Trouble(gone))
-                self._attempts.monitor.collect()
-
-    def _choose_what_to_hear(self) -> None:
-        """Listen to what comes and goes: ends of ranks, the preload process, a launcher's pipe that was full."""
         fork_server = self._spawner.preloading
         rank_group = self._attempts.rank_group if self._attempts.rank_group.fileno() >= 0 else None
         link = self._services.link if self._services else None
@@ -185,13 +159,24 @@ class Agent:
                 "backlog": (backlog, selectors.EVENT_WRITE, self._event_log.send),
             }
         )
+        timed = (self._attempts.monitor, self._proxy_control, self._control.soundings)
+        due_s = [each.timeout_s for each in timed if each is not None]
+        due_s += self._services.due_s if self._services else []
+        for key, _ in self._selector.select(min((seconds for seconds in due_s if seconds is not None), default=None)):
+            key.data()
+        self._control.listen()
+        if self._proxy_control is not None:
+            gone = self._proxy_control.step(self._event_log)
+            if gone is not None and self._attempts.undisturbed:
+                self._event_log.record(Trouble(gone))
+                self._attempts.monitor.collect()
 
     def _on_signals(self) -> None:
         for number in self._signal_pipe.take():
             if number != signal.SIGCHLD and not self._control.on_own_signal(number):
                 continue
             if number == signal.SIGTERM:  # as of a batch system, which sends SIGKILL next
-                self._attempts.monitor.ender.hurry(self._share.spec.supervision.grace_when_told_s)
+                self._attempts.monitor.ender.hurry(self._spec.supervision.grace_when_told_s)
 
     def _on_head_lost(self) -> None:
         if self._head:
@@ -215,7 +200,11 @@ class Agent:
     # --- the end ---
 
     def _finish(self) -> int:
-        unkillable = self._unkillable()
+        preloading = self._spawner.processes  # for a restart that could not be
+        # The pids of what is left although it was killed; perhaps none: they may be others at each look.
+        unkillable = () if self._childless else tuple(descendants(preloading))
+        if unkillable or not (self._childless or preloading):
+            self._event_log.record(Unkillable(unkillable))
         exit_code = self._control.exit_code
         if self._head is None:  # else the head removes the group
             self._group.let_out(os.getpid())
@@ -244,14 +233,6 @@ class Agent:
         self._selector.close()
         self._signal_pipe.close()
         return exit_code
-
-    def _unkillable(self) -> tuple[int, ...]:
-        """Return the pids of what is left although it was killed; perhaps none: they may be others at each look."""
-        preloading = self._spawner.processes  # for a restart that could not be
-        left = () if self._childless else tuple(descendants(preloading))
-        if left or not (self._childless or preloading):
-            self._event_log.record(Unkillable(left))
-        return left
 
 
 def identity_of(pid: int) -> ProcessId:

@@ -235,13 +235,13 @@ class AttemptMonitor:
         """Do what is due. `childless`: this process has no child at all, so nothing is left."""
         if self._collector:
             self._collector.step()
-        elif self.ender.begun:
-            if not self.over(childless=childless):
-                self.ender.step()
-        elif self._rank_group.all_ended:
-            self._wait_for_leftovers(childless=childless)
-        else:
+        elif not (self.ender.begun or self._rank_group.all_ended):
             self._look()
+        elif not self.over(childless=childless):
+            if self.ender.begun:
+                self.ender.step()
+            else:
+                self._wait_for_leftovers()
 
     def over(self, *, childless: bool) -> bool:
         """Return whether nothing of this attempt is left, or nothing that could be killed."""
@@ -281,9 +281,7 @@ class AttemptMonitor:
                 self.collect()
                 return
 
-    def _wait_for_leftovers(self, *, childless: bool) -> None:
-        if self.over(childless=childless):
-            return
+    def _wait_for_leftovers(self) -> None:
         if not self.ender.may_repeat:
             self._spawner.end_preloading()
         now = time.monotonic()

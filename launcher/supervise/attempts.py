@@ -25,7 +25,7 @@ from launcher.supervise.attempt_monitor import AttemptMonitor, Stage
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
-from launcher.supervise.rank_group import AttemptVariables, RankGroup
+from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import RunGroup
 
@@ -97,12 +97,12 @@ class Attempts:
             self._port = HeldPort(master_port)
         self.number = number
         run_dir = RunDir(self._spec.run_dir)  # of what ranks write
-        variables = AttemptVariables(number, self._port.number)
-        self._began_ns = self._event_log.record(AttemptStarted(number, variables.master_port))
+        self._began_ns = self._event_log.record(AttemptStarted(number, self._port.number))
         self.rank_group = RankGroup(
             self._ranks,
             run_dir,
-            variables,
+            number,
+            self._port.number,
             inherited=self._inherited,
             spawner=self._spawner,
             event_log=self._event_log,

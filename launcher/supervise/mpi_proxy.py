@@ -330,16 +330,14 @@ class ProxyControl:
     def timeout_s(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
-    def step(self, event_log: EventLog) -> None:
+    def step(self, event_log: EventLog) -> str | None:
+        """Take what has come. Return, once, what to report when the engine has killed members and enough time has passed."""
         for told in self._members.step():
             if isinstance(told, Left):
                 self._left.add(told.global_rank)
                 self._deadline = self._deadline or time.monotonic() + ABORT_PATIENCE_S
             elif isinstance(told, Refused):
                 event_log.record(Trouble(told.reason))
-
-    def engine_gone(self) -> str | None:
-        """Return what to report once the engine has killed proxies and enough time has passed. Returned once, else None."""
         if self._deadline is None or time.monotonic() < self._deadline:
             return None
         self._deadline = None

@@ -19,29 +19,15 @@ from launcher.core.run_dir import RunDir, mark_of
 from launcher.supervise.diagnosis.exit_order import ExitOrder
 from launcher.supervise.diagnosis.oom import OomWatch
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.spawn import overlaid, write_environment
-from launcher.supervise.spawner import NotStarted, Spawner, StartRequest, StartResult
+from launcher.supervise.fork_server import ForkFailed, ForkResult
+from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, overlaid, write_environment
+from launcher.supervise.spawner import Spawner, StartRequest
 
 
 @frozen
 class _Running:
     global_rank: int
     started_ns: int
-
-
-@frozen
-class AttemptVariables:
-    """The variables by which ranks know their attempt, laid over all others."""
-
-    number: int
-    master_port: int
-
-    def as_environment(self) -> dict[str, str]:
-        return {
-            env.TLAUNCH_ATTEMPT: str(self.number),
-            env.TORCHELASTIC_RESTART_COUNT: str(self.number),
-            env.MASTER_PORT: str(self.master_port),
-        }
 
 
 class RankGroup:
@@ -51,7 +37,8 @@ class RankGroup:
         self,
         ranks: Sequence[RankSpec],
         run_dir: RunDir,
-        variables: AttemptVariables,
+        attempt: int,
+        master_port: int,
         *,
         inherited: Mapping[str, str],
         spawner: Spawner,
@@ -67,10 +54,15 @@ class RankGroup:
         self._unclaimed: dict[int, tuple[int, int, float]] = {}
         self._looked_s = self._looks_s = time.monotonic()  # when the last look at who has ended began, and this one
         self._expected = {rank.global_rank for rank in ranks}  # neither started nor given up
-        self.log_offsets = {rank.global_rank: self._begin_log(rank, variables.number) for rank in ranks}
+        self.log_offsets = {rank.global_rank: self._begin_log(rank, attempt) for rank in ranks}
         self.exits: list[RankExit] = []  # in the order in which they ended
         self.oom_killed: set[int] = set()  # global ranks
-        wanted = [self._wanted(rank, overlaid(inherited, {**rank.env, **variables.as_environment()})) for rank in ranks]
+        variables = {
+            env.TLAUNCH_ATTEMPT: str(attempt),
+            env.TORCHELASTIC_RESTART_COUNT: str(attempt),
+            env.MASTER_PORT: str(master_port),
+        }
+        wanted = [self._wanted(rank, overlaid(inherited, {**rank.env, **variables})) for rank in ranks]
         self.open_mpi = {one.rank.global_rank for one in wanted if may_use_open_mpi(one.environment)}
         spawner.ask(wanted)
 
@@ -108,10 +100,11 @@ class RankGroup:
                 continue
             self._expected.discard(told.global_rank)
             match told:
-                case StartResult(pid=pid):
+                case ForkResult(pid=pid):
                     exits += self._note_start(told.global_rank, pid)
                     pids.append(pid)
-                case NotStarted(reason=reason, status=status):
+                case ForkFailed(reason=reason):
+                    status = EXIT_NOT_EXECUTABLE
                     exits.append(self._keep(RankExit(told.global_rank, None, status, None, time.time_ns(), reason)))
         return pids, exits
 

@@ -22,7 +22,7 @@ from launcher.supervise.fork_server import (
     Unusable,
     bootstrap_argv,
 )
-from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, Complaints, Program, common, overlaid, read_at_import, spawn
+from launcher.supervise.spawn import Complaints, Program, common, overlaid, read_at_import, spawn
 
 FORK_PATIENCE_S = 10.0  # a preload process that takes longer to fork is stopped, or stuck
 
@@ -36,28 +36,13 @@ class StartRequest:
 
 
 @frozen
-class StartResult:
-    global_rank: int
-    pid: int
-
-
-@frozen
-class NotStarted:
-    """There is no process at all."""
-
-    global_rank: int
-    reason: str
-    status: int = EXIT_NOT_EXECUTABLE
-
-
-@frozen
 class NotWanted:
     """The end came before the rank was started."""
 
     global_rank: int
 
 
-Told = StartResult | NotStarted | NotWanted
+Told = ForkResult | ForkFailed | NotWanted
 
 
 @frozen
@@ -128,10 +113,10 @@ class _Preload:
                 case ForkResult(global_rank=global_rank, pid=pid):
                     self.forking.pop(global_rank, None)
                     self._forked[global_rank] = pid
-                    told.append(StartResult(global_rank, pid))
+                    told.append(news)
                 case ForkFailed(global_rank=global_rank, reason=reason):
                     if self.forking.pop(global_rank, None) is not None:
-                        told.append(NotStarted(global_rank, reason))
+                        told.append(news)
                     elif global_rank in self._forked:  # it has a process already, whose end will be seen
                         self._forked_in_vain[self._forked[global_rank]] = reason
                 case Unusable(reason=reason, died=died):
@@ -300,7 +285,7 @@ class Spawner:
             if self._run_dir.preload_log.stat().st_size == 0:
                 self._run_dir.preload_log.unlink()
 
-    def _start(self, wanted: StartRequest) -> StartResult | NotStarted:
+    def _start(self, wanted: StartRequest) -> ForkResult | ForkFailed:
         """Start one rank without the preload process. Python programs get the failure hook this way too."""
         rank = wanted.rank
         argv = rank.argv
@@ -310,6 +295,6 @@ class Spawner:
         descriptors = self._descriptors.get(rank.global_rank, ())
         program = Program(argv, wanted.environment, self._spec.cwd, log, cpus=rank.cpus, descriptors=descriptors)
         try:
-            return StartResult(rank.global_rank, spawn(program, self._complaints))
+            return ForkResult(rank.global_rank, spawn(program, self._complaints))
         except OSError as error:
-            return NotStarted(rank.global_rank, f"no process could be made: {error.strerror}")
+            return ForkFailed(rank.global_rank, f"no process could be made: {error.strerror}")

@@ -309,7 +309,7 @@ def test_what_cannot_be_sent_in_time_is_told(both, monkeypatch):
     monkeypatch.setattr("launcher.supervise.file_upload.FINISH_S", 0.3)
     both.write(both.there.train_log(3), b"words\n")
     left = both.mirror.finish(lambda: False)
-    assert left.startswith("6 bytes of rank 3 did not reach the head")
+    assert left.startswith("6 bytes of rank 3 did not reach the launcher")
     assert str(both.there.root) in left
 
 

@@ -13,7 +13,7 @@ import pytest
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.rank_group import AttemptVariables, RankGroup
+from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.spawner import Spawner
 
 RANK = RankSpec(0, 0, "127.0.0.1", 0, 0, ("true",), {})
@@ -34,9 +34,8 @@ def _make(tmp_path):
             )  # fmt: skip
             inherited = dict(inherited)
             spawner = made.enter_context(closing(Spawner(spec, [rank], inherited, event_log)))
-            variables = AttemptVariables(number, 1)
             rank_group = RankGroup(
-                [rank], run_dir, variables, inherited=inherited, spawner=spawner, event_log=event_log
+                [rank], run_dir, number, 1, inherited=inherited, spawner=spawner, event_log=event_log
             )
             return made.enter_context(closing(rank_group)), spawner
 
