@@ -222,7 +222,7 @@ class RunController:
             self._stop(wish)
 
     def _settle(self) -> None:
-        """Nothing of the attempt is left on any server that is there."""
+        """Restart or leave, since nothing of the attempt is left on any server that is there."""
         if self.outcome.stopped_by_server and self.outcome.lost:
             self._orders.append(Diagnose())
             return

@@ -40,7 +40,7 @@ class ServersReady:
 
 @frozen
 class CannotBegin:
-    """The next attempt can not begin, on any server."""
+    """The next attempt cannot begin, on any server."""
 
     error: TlaunchError
 

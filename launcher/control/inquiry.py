@@ -34,11 +34,9 @@ class Inquiry:
         self.due_s: float | None = None  # when to step at the latest, monotonic
 
     def open(self, now_s: float) -> None:
-        """Begin to wait for reports."""
         self.due_s = now_s + self._setup.evidence_limit_s if self._setup.evidence_limit_s else None
 
     def take(self, event: EvidenceReport | ProbeResult) -> None:
-        """Take what a server has reported."""
         if isinstance(event, ProbeResult):
             if self._reach is not None:
                 self._reach.take(event)
@@ -117,7 +115,6 @@ class ReachCheck:
         self.apart: tuple[Apart, ...] = ()
 
     def begin(self, now_s: float) -> list[ProbeReach]:
-        """Return what to ask first."""
         asked = {index: [(to, (self._ports[to],)) for one, to in self._pairs if one == index] for index in self._ports}
         return self._ask(asked, now_s)
 

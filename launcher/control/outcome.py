@@ -80,7 +80,7 @@ class Outcome:
 
     @property
     def restarts_here(self) -> bool:
-        """Return whether the same agents start the ranks again."""
+        """True if the same agents start the ranks again."""
         return self.restarts and not self.lost and not self._setup.engine_anew
 
     def judge(self, found: Diagnosed, *, may_restart: bool = True) -> None:
@@ -96,7 +96,7 @@ class Outcome:
         self.finish = Finish(found.cause, exit_code(found.cause))
 
     def blame(self, verdict: Verdict, *, restarts: bool) -> None:
-        """Take for a failure what was taken for a wish."""
+        """Judge as a failure what seemed to be a wish."""
         self.stopped_by_server = False
         self.restarts = restarts
         self._verdict = verdict
@@ -119,7 +119,7 @@ class Outcome:
             self.blame(verdict, restarts=verdict.server is not None and self._restarts.decide(verdict, None))
 
     def refuse(self, error: TlaunchError) -> None:
-        """Start nothing, also where an attempt was to be repeated."""
+        """Start nothing, also if an attempt was to be repeated."""
         self.restarts = False
         self.record(NotBegun(error.message, error.hint))
         self._record_stopping(Cause.FAILED)
@@ -147,7 +147,7 @@ class Outcome:
         return True
 
     def note_unkillable(self, server: int) -> None:
-        """Restart nothing beside what cannot be killed."""
+        """Restart nothing beside processes that cannot be killed."""
         self._unkillable_on = server
         self._refuse_impossible_restart()
 
@@ -161,11 +161,10 @@ class Outcome:
             self.finish = Finish(Cause.FAILED, code)
 
     def is_by_engine(self, by_server: int | None) -> bool:
-        """Return whether it may be an engine that has asked the agent of that server to end."""
+        """Return True if it may be an engine that has asked the agent of that server to end."""
         return by_server is not None and self._setup.brings_all
 
     def record(self, event: Event) -> None:
-        """Have an event recorded."""
         self._orders.append(Record(event))
 
     def _refuse_restart(self, reason: str) -> None:

@@ -84,7 +84,6 @@ class RankEnder(Ending):
         self.begin(self._supervision.grace_from(time.time()))
 
     def forget_repeat(self) -> None:
-        """Keep nothing for another attempt."""
         self.may_repeat = False
         self._spawner.end_preloading()
         self.spared = self._spawner.processes
@@ -134,7 +133,6 @@ class AttemptMonitor:
     # --- what may happen ---
 
     def start(self) -> None:
-        """Start what can be started now."""
         pids, not_started = self._rank_group.start()
         for global_rank, pid in self._rank_group.running.items():
             if pid in pids:
@@ -181,7 +179,6 @@ class AttemptMonitor:
 
     @property
     def stage(self) -> Stage:
-        """The stage that the attempt has come to."""
         if self._collector:
             return Stage.COLLECTED if self._collector.done else Stage.COLLECTING
         if self.ender.begun:

@@ -91,7 +91,6 @@ class Attempts:
                 pass
 
     def begin(self, number: int, master_port: int) -> None:
-        """Ask for all ranks."""
         self._group.take_back()
         if self._port.holder is None:
             self._port = HeldPort(master_port)

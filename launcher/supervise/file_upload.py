@@ -94,7 +94,6 @@ class FileUpload:
                 self._send_some(file, now)
 
     def take(self, kept: ChunkAck) -> None:
-        """Take the coordinator's answer."""
         file = self._files.get((kept.kind, kept.global_rank))
         if file is None or not file.awaits:
             return
@@ -164,8 +163,6 @@ class FileUpload:
 
 
 class _File(ABC):
-    """One file of one rank."""
-
     every_s = EVERY_S
 
     def __init__(self, kind: str, global_rank: int, path: Path) -> None:
@@ -276,5 +273,5 @@ class _Rewritten(_File):
 
 
 def _next_tick(now: float, every_s: float) -> float:
-    """Alike for all files, so that a server wakes up once for all of them."""
+    """Return the same moment for all files, so that a server wakes up once for all of them."""
     return (now // every_s + 1) * every_s

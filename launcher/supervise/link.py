@@ -66,7 +66,6 @@ class Link:
                 self._mute = str(error)
 
     def tell(self, line: str) -> None:
-        """Hand an event on."""
         self.send(EventReport(line))
 
     def take(self) -> list[Message]:
@@ -160,7 +159,6 @@ class LinkServices:
                 self._event_log.record(Trouble(left))
 
     def close(self, unkillable: tuple[int, ...]) -> None:
-        """Send the last message."""
         if self._survey is not None:
             self._survey.close()
         if self.link is not None:

@@ -44,7 +44,6 @@ class LocalControl:
         self.not_restarting: str | None = None  # why restarts that were left were not used
 
     def begin(self) -> None:
-        """Begin the first attempt."""
         self._report(ServersReady(self._attempts.master_port))
 
     def listen(self) -> None:
@@ -81,13 +80,11 @@ class LocalControl:
 
     @property
     def cause(self) -> Cause:
-        """The cause of the run's end."""
         finish = self._controller.outcome.finish
         return self._attempts.monitor.cause if finish is None else finish.cause
 
     @property
     def exit_code(self) -> int:
-        """The run's exit code."""
         finish = self._controller.outcome.finish
         return EXIT_FAILURE if finish is None else finish.exit_code
 

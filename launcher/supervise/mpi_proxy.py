@@ -56,7 +56,7 @@ _FOR_THE_AGENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, 
 
 @frozen
 class Joined:
-    """`environment_of` this rank is known from now on."""
+    """The member of this rank has sent its identity."""
 
     global_rank: int
 
@@ -201,7 +201,7 @@ class MpiProxies:
         self._epoll.register(self._listener, select.EPOLLIN)
 
     def fileno(self) -> int:
-        """Readable when something has come: then call `step`."""
+        """Return what is readable when something has come: then call `step`."""
         return self._epoll.fileno()
 
     @property
@@ -323,7 +323,6 @@ class ProxyControl:
         self._deadline: float | None = None  # monotonic: no rank's failure will explain by then why members left
 
     def fileno(self) -> int:
-        """Readable when something has come: then call `step`."""
         return self._members.fileno()
 
     @property

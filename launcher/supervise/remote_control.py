@@ -67,7 +67,6 @@ class RemoteControl:
         self.soundings: ReachProbes | None = None  # while others may try whether they reach this server
 
     def begin(self) -> None:
-        """Begin the first attempt."""
         self._attempts.begin(self._first_attempt, self._attempts.master_port)
 
     @property

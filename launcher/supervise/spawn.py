@@ -36,12 +36,12 @@ _READ_ONCE = (
 
 
 def become_subreaper() -> bool:
-    """Adopt every descendant whose parent ends, so that none can leave this process tree. False where impossible."""
+    """Adopt every descendant whose parent ends, so that none can leave this process tree. Return False if impossible."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> bool:
-    """Ask for that signal when the parent ends; exit at once if it has ended already. False where impossible.
+    """Ask for that signal when the parent ends; exit at once if it has ended already. Return False if impossible.
 
     "Parent" is the thread that forked, which is why agents fork from their main thread only.
     """
@@ -52,7 +52,7 @@ def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> bool:
 
 
 def signal_of_parents_end(number: int) -> bool:
-    """Ask for that signal, and do no more: whether the parent has ended already is to be looked for afterwards."""
+    """Ask for that signal, and do no more: check afterwards whether the parent has ended already."""
     return _prctl(_PR_SET_PDEATHSIG, number)
 
 
@@ -212,7 +212,7 @@ def _prepare(program: Program) -> None:
 
 @contextmanager
 def _using(what: str) -> Iterator[None]:
-    """Errors of system calls that take no path name `what` they were about."""
+    """Have errors of system calls that take no path name `what` they were about."""
     try:
         yield
     except OSError as error:
@@ -222,7 +222,7 @@ def _using(what: str) -> Iterator[None]:
 def become(argv: tuple[str, ...], environment: Mapping[str, str], log: Path | None) -> int:
     """Run `argv` in this process, stdout and stderr appended to `log`, unless that is None. stdin stays.
 
-    Returns only when that failed, after saying why on the stderr that this process had: an exit code as of a shell.
+    Return only if that failed, with an exit code as of a shell, after writing why to the stderr that this process had.
 
     Raises:
         OSError: the log cannot be opened.

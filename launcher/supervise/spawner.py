@@ -45,14 +45,6 @@ class NotWanted:
 Told = ForkResult | ForkFailed | NotWanted
 
 
-@frozen
-class Lost:
-    """The preload process cannot be used any more."""
-
-    reason: str
-    requests: tuple[StartRequest, ...]  # it has not answered for them
-
-
 class _Preload:
     """The preload process while there is one, and the ranks that it was asked to fork."""
 
@@ -65,7 +57,7 @@ class _Preload:
         self._event_log = event_log
         self._import_patience_s = import_patience_s
         self._forked: dict[int, int] = {}  # pid by global rank, of this attempt
-        self._forked_in_vain: dict[int, str] = {}  # why, by pid
+        self.forked_in_vain: dict[int, str] = {}  # why forked processes never became their programs, by pid
         self._closing = False  # to be ended as soon as it owes no answer
 
     @property
@@ -101,8 +93,8 @@ class _Preload:
     def begin_attempt(self) -> None:
         self._forked.clear()
 
-    def take(self) -> tuple[list[Told], Lost | None]:
-        """Return what became of ranks since the last call, and the loss of the process if it was lost."""
+    def take(self) -> tuple[list[Told], tuple[str, list[StartRequest]] | None]:
+        """Return what became of ranks since the last call, and if the process was lost why, and what it owes."""
         told: list[Told] = []
         lost = None
         for news in self._news():
@@ -118,10 +110,10 @@ class _Preload:
                     if self.forking.pop(global_rank, None) is not None:
                         told.append(news)
                     elif global_rank in self._forked:  # it has a process already, whose end will be seen
-                        self._forked_in_vain[self._forked[global_rank]] = reason
+                        self.forked_in_vain[self._forked[global_rank]] = reason
                 case Unusable(reason=reason, died=died):
                     self.imitable = self.ready or not died
-                    lost = Lost(reason, tuple(self.forking.values()))
+                    lost = reason, list(self.forking.values())
                     self.forking.clear()
                     assert self.server is not None, "it has just answered"
                     self.server.close()
@@ -138,10 +130,6 @@ class _Preload:
     def end_soon(self) -> None:
         self._closing = True
         self.end_if_idle()
-
-    def reason_of(self, pid: int) -> str | None:
-        """Return why the forked process `pid` never became its program; None if it did."""
-        return self._forked_in_vain.pop(pid, None)
 
     def close(self) -> None:
         """Kill the process. May be called twice."""
@@ -237,11 +225,12 @@ class Spawner:
         """Return what became of requests since the last call. Never blocks for longer than a fork takes."""
         told, lost = self._preload.take()
         if lost is not None:
-            self._waiting.extendleft(reversed(lost.requests))
+            reason, owed = lost
+            self._waiting.extendleft(reversed(owed))
             if not self._wanted:
                 self.forget()
             else:
-                self._event_log.record(Trouble(f"ranks start one by one: {lost.reason}"))
+                self._event_log.record(Trouble(f"ranks start one by one: {reason}"))
         told += self._not_wanted
         self._not_wanted.clear()
         server = self._preload.server
@@ -272,7 +261,7 @@ class Spawner:
 
     def reason_of(self, pid: int) -> str | None:
         """Return why the process `pid`, already reaped, never became its program; None if it did."""
-        return self._preload.reason_of(pid) or self._complaints.reason_of(pid)
+        return self._preload.forked_in_vain.pop(pid, None) or self._complaints.reason_of(pid)
 
     def end_preloading(self) -> None:
         """Let the preload process end as soon as it has answered for the ranks that it forks: no more will be asked for."""

@@ -27,8 +27,6 @@ class Located:
 
 @frozen
 class Part:
-    """The answer of one server."""
-
     ranks: tuple[Located, ...] = ()
     trouble: str | None = None  # why there is no answer
 
