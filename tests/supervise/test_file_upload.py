@@ -95,7 +95,8 @@ class Both:
 
 
 @pytest.fixture(name="both")
-def _both(tmp_path, wait_until):
+def _both(tmp_path, wait_until, monkeypatch):
+    monkeypatch.setattr("launcher.supervise.file_upload.FINISH_S", FOR_EVER_S)
     with closing(Both(tmp_path, wait_until)) as both:
         yield both
 
@@ -284,9 +285,8 @@ def test_a_full_disk_there_is_reported_once_and_gets_all_of_it_later(both, monke
 # --- the end ---
 
 
-def test_in_the_end_all_that_is_left_is_sent(both, monkeypatch):
+def test_in_the_end_all_that_is_left_is_sent(both):
     """More than may be under way, and more than is sent in one second while ranks run."""
-    monkeypatch.setattr("launcher.supervise.file_upload.FINISH_S", FOR_EVER_S)
     data = {rank: os.urandom(10 * WINDOW_BYTES) for rank in OURS}
     for rank, each in data.items():
         both.write(both.there.train_log(rank), each)
@@ -296,36 +296,28 @@ def test_in_the_end_all_that_is_left_is_sent(both, monkeypatch):
     assert both.here.failure(3).read_bytes() == b"{}"
 
 
-def test_what_cannot_be_sent_in_time_is_reported(both, monkeypatch):
-    """The coordinator answers nothing; the files stay where they are."""
-    monkeypatch.setattr("launcher.supervise.file_upload.FINISH_S", 0.3)
-    both.write(both.there.train_log(3), b"words\n")
-    left = both.mirror.finish(lambda: False)
-    assert left.startswith("6 bytes of rank 3 did not reach the launcher")
-    assert str(both.there.root) in left
-
-
-def test_a_kill_does_not_wait_for_logs(both, monkeypatch):
+def test_a_kill_does_not_wait_for_logs(both):
     """Whether it came here, or from the coordinator."""
-    monkeypatch.setattr("launcher.supervise.file_upload.FINISH_S", FOR_EVER_S)
     both.write(both.there.train_log(3), b"words\n")
     assert both.mirror.finish(lambda: True) is not None
     both.channel.send(ForwardSignal(signal.SIGQUIT))
     assert both.mirror.finish(lambda: False) is not None
 
 
-def test_a_full_disk_there_does_not_hold_up_the_end(both, monkeypatch):
-    """What is left is reported at once."""
-    monkeypatch.setattr("launcher.supervise.file_upload.FINISH_S", FOR_EVER_S)
-    both.here.device(3).rmdir()
+@pytest.mark.parametrize("hindrance", ["no answer", "no room", "lost"])
+def test_what_cannot_be_sent_is_reported(both, monkeypatch, hindrance):
+    """The files stay where they are; only an answer is waited for."""
     both.write(both.there.train_log(3), b"words\n")
-    assert "6 bytes of rank 3" in both.finish()
-
-
-def test_a_lost_coordinator_ends_the_mirror(both):
-    """All is in the files there."""
-    both.write(both.there.train_log(3), b"words\n")
-    both.channel.close()
-    assert "6 bytes of rank 3" in both.mirror.finish(lambda: False)
-    assert both.link.lost is not None
+    if hindrance == "no room":
+        both.here.device(3).rmdir()
+        left = both.finish()
+    else:
+        if hindrance == "lost":
+            both.channel.close()
+        else:
+            monkeypatch.setattr("launcher.supervise.file_upload.FINISH_S", 0.3)
+        left = both.mirror.finish(lambda: False)
+    assert left.startswith("6 bytes of rank 3 did not reach the launcher")
+    assert str(both.there.root) in left
     assert both.there.train_log(3).read_bytes() == b"words\n"
+    assert (both.link.lost is not None) == (hindrance == "lost")

@@ -24,7 +24,7 @@ OF_OTHER_JOBS = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "TLAUNCH_", "PRTE_")
 MEMBER = """
 import os, sys
 from launcher.supervise.mpi_proxy import hand_over
-status = hand_over(os.environ["NAME"].encode(), os.environ, int(sys.argv[1]))
+status = hand_over(bytes.fromhex(os.environ["NAME"]), os.environ, int(sys.argv[1]))
 print(status)
 """
 
@@ -47,10 +47,9 @@ def _start(name):
     started = []
 
     def start(global_rank, *, descriptors=(), **environment):
-        changes = {"NAME": os.fsdecode(name).replace("\0", "@"), "PYTHONPATH": str(ROOT), **environment}
-        code = MEMBER.replace('["NAME"].encode()', '["NAME"].replace("@", chr(0)).encode()')
+        changes = {"NAME": name.hex(), "PYTHONPATH": str(ROOT), **environment}
         process = subprocess.Popen(
-            [sys.executable, "-c", code, str(global_rank)], env={**os.environ, **changes}, pass_fds=descriptors,
+            [sys.executable, "-c", MEMBER, str(global_rank)], env={**os.environ, **changes}, pass_fds=descriptors,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         started.append(process)
@@ -63,7 +62,7 @@ def _start(name):
 
 
 def hear(members, count):
-    """The next `count` things that are told."""
+    """Return the next `count` things that happen."""
     told = []
     while len(told) < count:
         assert select.select([members], [], [], PATIENCE_S)[0], f"only {told}"
