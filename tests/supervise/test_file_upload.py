@@ -70,7 +70,7 @@ class Both:
         self.until(lambda: path.exists() and path.read_bytes() == data, f"{path} with its text")
 
     def finish(self, interrupted=lambda: False):
-        """As an agent does, with a coordinator that goes on answering."""
+        """As an agent does, with a coordinator that still answers."""
         ended = threading.Event()
 
         def answer():
@@ -201,7 +201,7 @@ def test_a_server_that_lost_its_disk_goes_on_behind_what_is_kept(both, former):
     both.there.metrics.unlink()
     both.follow()
     new = b"0123456789" * PIECE_BYTES
-    both.write(both.there.train_log(2), new)  # before the head has said how much it has
+    both.write(both.there.train_log(2), new)  # before the coordinator has answered how much it has
     both.write(both.there.metrics, b"2\n")
     both.until_log_is(2, former + new)
     both.until_log_is(2, b"1\n2\n", both.here.metrics)
@@ -259,7 +259,7 @@ def test_a_link_in_place_of_a_log_is_not_followed(both, tmp_path):
 
 
 def test_a_piece_from_elsewhere_is_asked_for_again(both):
-    """The answer says where to go on."""
+    """The answer says where to continue."""
     assert both.mirrored.take(SERVER, FileChunk("train.log", 2, 0, 2, "eHg="), 0) == ChunkAck("train.log", 2, 2)
     assert both.mirrored.take(SERVER, FileChunk("train.log", 2, 5, 7, "eHg="), 0) == ChunkAck("train.log", 2, 2)
     assert both.here.train_log(2).read_bytes() == b"xx"

@@ -89,7 +89,7 @@ def requests(tmp_path, count):
 
 
 def test_many_ranks_are_forked(start, python, suspend, tmp_path, reap):
-    """More than a socket holds at once, each told of once."""
+    """More than a socket holds at once, each reported once."""
     fork_server = start(python)
     assert isinstance(listen(fork_server)[0], Ready)
     asked = requests(tmp_path, 40)
@@ -168,7 +168,7 @@ def test_an_interpreter_that_cannot_be_started_is_told(start, tmp_path):
 
 
 def test_closing_twice_is_harmless(start, python):
-    """And nothing is told afterwards."""
+    """And nothing comes afterwards."""
     fork_server = start(python)
     fork_server.close()
     fork_server.close()

@@ -43,7 +43,7 @@ def _members(name):
 
 @pytest.fixture(name="start")
 def _start(name):
-    """Gives a function that starts a real member, whose stdout says what it was told."""
+    """Gives a function that starts a real member, whose stdout has its rank's status."""
     started = []
 
     def start(global_rank, *, descriptors=(), **environment):
@@ -85,7 +85,7 @@ def ends(members, global_rank, process, status=0):
 
 
 def test_a_member_waits_for_the_end_of_its_rank(members, start):
-    """It hands its whole environment over, odd bytes and long values too, and ends with what it is told."""
+    """It hands its whole environment over, odd bytes and long values too, and ends with its rank's status."""
     odd = {"ODD": "line\nline \udcff =é", "LONG": "x" * 100_000}
     process = start(1, **odd)
     assert hear(members, 1) == [Joined(1)]
@@ -131,7 +131,7 @@ def test_a_descriptor_that_was_closed_on_the_way_is_missing(members, start):
 
 
 def test_a_killed_member_is_noticed(members, start):
-    """So that the agent ends the rank that is not waited for any more; what it handed over stays known."""
+    """So that the agent ends its rank; what it handed over stays known."""
     process = start(0)
     hear(members, 1)
     process.kill()
@@ -200,7 +200,7 @@ def test_two_members_of_one_rank(members, start):
     assert ends(members, 0, first)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_other_users_are_kept_out(name, members):
     """By what the kernel says of them."""
     with socket.socket(socket.AF_UNIX) as stranger:
@@ -285,7 +285,7 @@ def test_ranks_of_the_agent_are_the_engine_s_world(under_engine, how, words):
 @pytest.mark.distributed
 @pytest.mark.parametrize(("how", "status"), [("fail", 3), ("kill", -signal.SIGKILL)])
 def test_a_failed_rank_leaves_the_others_their_grace(under_engine, how, status):
-    """The engine learns of it when the agent tells ends, and not before."""
+    """The engine learns of it when the agent reports ends, and not before."""
     told, logs, exit_code = under_engine(how)
     assert told["ends"][1] == status
     assert told["left"] == []

@@ -140,7 +140,7 @@ def test_a_rank_that_has_told_a_step_is_held_to_its_beats(ranks, deed):
 
 
 def test_ranks_that_hang_together_are_told_together(ranks):
-    """One stops, the others wait for it a moment later: it is not told before their time is up too."""
+    """One stops, the others wait for it a moment later: it is not reported before their time is up too."""
     watched = ranks(3)
     for global_rank in range(3):
         watched.start(global_rank)

@@ -44,7 +44,7 @@ def _make(tmp_path):
 
 @pytest.fixture(name="begin")
 def _begin(make):
-    """Begin an attempt, of which nothing is started; where its part of train.log begins."""
+    """Give a function that begins an attempt without a start, and returns where its part of train.log begins."""
     return lambda number: make(number)[0].log_offsets[0]
 
 
@@ -92,8 +92,8 @@ def test_an_attempt_begins_where_the_log_ends_though_no_line_can_be_written(begi
     assert Path(log).stat().st_size == size
 
 
-def test_a_rank_that_ends_before_anybody_tells_of_it_is_in_no_known_order(make, tmp_path, wait_until):
-    """A preload process forks ranks: one may be reaped before it is told which one it is."""
+def test_a_rank_that_ends_before_its_pid_is_reported_is_in_no_known_order(make, tmp_path, wait_until):
+    """A preload process forks ranks: one may be reaped before its pid is reported."""
     program = "import os; open('pid', 'w').write(str(os.getpid())); raise SystemExit(3)"
     rank = replace(RANK, argv=(sys.executable, "-c", program))
     rank_group, spawner = make(0, rank, os.environ, preload=("json",))
@@ -101,6 +101,6 @@ def test_a_rank_that_ends_before_anybody_tells_of_it_is_in_no_known_order(make, 
     told = tmp_path / "pid"
     pid, status = os.waitpid(int(wait_until(lambda: told.exists() and told.read_text(), "the rank")), 0)
     assert rank_group.note_ends({pid: os.waitstatus_to_exitcode(status)}, 5) == []
-    [end] = wait_until(lambda: rank_group.start()[1], "that it is told")
+    [end] = wait_until(lambda: rank_group.start()[1], "its pid")
     assert (end.status, end.ended_ns, end.order_known) == (3, 5, False)
     assert rank_group.all_ended
