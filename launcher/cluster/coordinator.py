@@ -32,7 +32,7 @@ from launcher.cluster.shared_fs import leave_mark, remove_mark
 from launcher.control import events as happened
 from launcher.control import orders
 from launcher.control.controller import Phase, RunController
-from launcher.control.setup import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
+from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import AgentStarted, AttemptStarted, Awaiting, Cause, Trouble
 from launcher.core.messages import (
@@ -59,8 +59,7 @@ from launcher.core.proc import identify
 from launcher.core.records import RunSpec
 from launcher.engines.assemble import used_cluster
 from launcher.supervise.agent import LauncherLink, identity_of
-from launcher.supervise.drive import drive
-from launcher.supervise.event_loop import SignalPipe
+from launcher.supervise.event_loop import SignalPipe, drive
 
 EVIDENCE_LIMIT_S = 5.0  # for all servers to report what they know; each looks for less than two seconds
 

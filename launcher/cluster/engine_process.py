@@ -14,7 +14,7 @@ from launcher.cluster.diagnosis import unreachable
 from launcher.core import atomic, env
 from launcher.core.errors import UnreadableError, exit_code_of
 from launcher.engines.command import EngineCommand, temporary_directory
-from launcher.supervise.environment import overlaid
+from launcher.supervise.spawn import overlaid
 
 LAST_LINES = 12
 TAIL_BYTES = 64 << 10

@@ -18,11 +18,9 @@ from launcher.core.records import RunSpec
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
 from launcher.runs.progress import Progress
-from launcher.supervise.cgroup import RunGroup
-from launcher.supervise.event_log import EventLog
+from launcher.supervise.event_log import EventLog, RunRecorder
 from launcher.supervise.event_loop import SignalPipe
-from launcher.supervise.run_recorder import RunRecorder
-from launcher.supervise.tree import Ending, something_left
+from launcher.supervise.tree import Ending, RunGroup, something_left
 
 
 class OrphanCleanup:
@@ -74,7 +72,7 @@ class OrphanCleanup:
     def kill_now(self) -> None:
         """Let no grace period pass. Safe in a signal handler, at any time."""
         if self._ending:
-            self._ending.kill_now()
+            self._ending.hurry()
 
     def _finish(self, started_ns: int) -> AgentEnded:
         recorder = RunRecorder(self._spec.name, self._server_index, self._run_dir, self._event_log, started_ns)

@@ -29,8 +29,7 @@ from launcher.core.records import RunSpec, Server
 from launcher.core.run_dir import RunDir
 from launcher.runs.progress import Progress
 from launcher.supervise.agent import LauncherLink
-from launcher.supervise.event_log import EventLog
-from launcher.supervise.run_recorder import RunRecorder
+from launcher.supervise.event_log import EventLog, RunRecorder
 
 # What an agent says of attempts, verdicts and ends is the coordinator's own word, come back.
 _PASSED_ON = (

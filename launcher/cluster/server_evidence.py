@@ -10,8 +10,8 @@ from typing import Any
 
 from launcher.cluster.agent_connection import AgentConnection, Clock
 from launcher.control.events import Diagnosed, Pair
+from launcher.control.inquiry import cut_off
 from launcher.control.orders import Apart
-from launcher.control.reach import cut_off
 from launcher.core.events import Cause, Trouble
 from launcher.core.interfaces import names_of
 from launcher.core.records import Server

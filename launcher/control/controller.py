@@ -6,9 +6,9 @@
         ├──────────────── another attempt, by the same agents ───────────────────────┘          │
         └──────────────── another attempt, by agents that are started anew ─────────────────────┘
 
-Nothing here reads a clock, a file, a socket or a process: the two times come with every event. Whoever drives it (the
-agent of a single server in its own process, the coordinator of several) reports what happens, carries out the orders
-in their sequence, and calls it with `Tick` once everything that had happened has been reported.
+Nothing here reads a clock, a file, a socket or a process: the two times come with every event. Its driver (the agent of
+a single server in its own process, the coordinator of several) reports what happens, carries out the orders in their
+sequence, and calls it with `Tick` once everything that had happened has been reported.
 
 Decisions, by phase:
 
@@ -23,10 +23,14 @@ Decisions, by phase:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from enum import Enum
 
 from launcher.control.events import (
+    ASKS_TO_STOP,
+    CONTINUES,
+    KILLS_AT_ONCE,
+    PAUSES,
     AttemptEnded,
     CannotBegin,
     Diagnosed,
@@ -42,6 +46,7 @@ from launcher.control.events import (
     ServerLost,
     ServersLeft,
     ServersReady,
+    Setup,
     SignalReceived,
     Tick,
 )
@@ -57,7 +62,6 @@ from launcher.control.orders import (
     Order,
 )
 from launcher.control.outcome import Outcome, Wish
-from launcher.control.setup import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
 from launcher.core.events import Cause, Continued, Forwarded, Paused, Trouble
 
 
@@ -95,8 +99,12 @@ class RunController:
         self._now_s = now_s
         self.outcome.wall_s = wall_s
         match event:
-            case Tick(quiet=quiet):
-                self._step(quiet)
+            case Tick(quiet=quiet) if self.phase is Phase.JUDGING:
+                found = self._inquiry.step(self._there, self._there - self.outcome.lost, quiet, now_s)
+                self._orders += [Diagnose(self._inquiry.apart)] if found is None else found
+            case Tick():
+                if self.phase in {Phase.RUNNING, Phase.ENDING} and self._running_on.isdisjoint(self._there):
+                    self._settle()
             case Diagnosed():
                 self._on_diagnosis(event)
             case SignalReceived(number=number, server=server):
@@ -119,27 +127,28 @@ class RunController:
 
     @property
     def due_s(self) -> float | None:
-        """The moment at which a Tick is due at the latest, by the monotonic clock; None where nothing is."""
+        """The moment at which a Tick is due at the latest, by the monotonic clock; None if none is."""
         return self._inquiry.due_s if self.phase is Phase.JUDGING else None
 
     # --- events ---
 
     def _on_attempt(self, event: Event) -> None:
+        if isinstance(event, EvidenceReport | ProbeResult):
+            self._inquiry.take(event)
         match event:
             case RankEnded(global_rank=rank, status=status):
                 self.outcome.exits[rank] = status
-            case RankFailed(server=server):
+            case RankFailed(server=server) | EvidenceReport(server=server):
                 self._ask_others(server)
-            case EvidenceReport() | ProbeResult():
-                self._inquiry.take(event)
-                if isinstance(event, EvidenceReport):
-                    self._ask_others(event.server)
             case EndingLeftovers(server=server):
                 self._ending_leftovers.add(server)
                 if self.phase is Phase.RUNNING and self._running_on <= self._ending_leftovers:
                     self.phase = Phase.ENDING
-            case AttemptEnded():
-                self._on_attempt_ended(event)
+            case AttemptEnded(server=server, left=left, master_port=port):
+                self._running_on.discard(server)
+                self.master_port = port or self.master_port
+                if left:
+                    self.outcome.note_unkillable(server)
             case ServerLost(server=server, why=why) if server not in self.outcome.lost:
                 self.outcome.lost.add(server)
                 self.outcome.record(Trouble(f"server {self._setup.server_ids[server]} is lost: {why}"))
@@ -148,12 +157,6 @@ class RunController:
                 self._there.discard(server)
             case _:
                 pass
-
-    def _on_attempt_ended(self, ended: AttemptEnded) -> None:
-        self._running_on.discard(ended.server)
-        self.master_port = ended.master_port or self.master_port
-        if ended.left:
-            self.outcome.note_unkillable(ended.server)
 
     def _on_signal(self, number: int, by_server: int | None) -> None:
         if number == KILLS_AT_ONCE or number in self._asks_to_stop:
@@ -181,14 +184,6 @@ class RunController:
 
     # --- from phase to phase ---
 
-    def _step(self, quiet: Collection[int]) -> None:
-        if self.phase in {Phase.RUNNING, Phase.ENDING}:
-            if self._running_on.isdisjoint(self._there):
-                self._go_on()
-        elif self.phase is Phase.JUDGING:
-            orders = self._inquiry.step(self._there, self._there - self.outcome.lost, quiet, self._now_s)
-            self._orders += [Diagnose(self._inquiry.apart)] if orders is None else orders
-
     def _begin(self) -> None:
         if self.phase is Phase.GATHERING:
             self._there = set(range(len(self._setup.server_ids)))
@@ -215,8 +210,8 @@ class RunController:
         wish, self._wish = self._wish, None
         if self.phase is not Phase.JUDGING:  # of a loss that the engine was the first to notice
             self.outcome.judge_loss(found)
-            self._go_on()
-        elif wish is None and self._inquiry.asks_reach(found):
+            self._settle()
+        elif wish is None and found.asks_reach and not self._inquiry.checks_reach:
             self._orders += self._inquiry.check_reach(found, self._there, self.master_port, self._now_s)
         elif wish is None:
             self.outcome.judge(found)
@@ -226,8 +221,8 @@ class RunController:
             self.phase = Phase.ENDING
             self._stop(wish)
 
-    def _go_on(self) -> None:
-        """Nothing of the attempt is left on any server that is there."""
+    def _settle(self) -> None:
+        """Restart or leave, since nothing of the attempt is left on any server that is there."""
         if self.outcome.stopped_by_server and self.outcome.lost:
             self._orders.append(Diagnose())
             return
@@ -250,16 +245,12 @@ class RunController:
             case Phase.JUDGING:
                 self._wish = wish
                 self._orders.append(Diagnose(self._inquiry.apart))  # of what is known by now
-            case Phase.GATHERING | Phase.RUNNING:
-                self._end_as_wanted(wish)
+            case Phase.GATHERING:
+                self.outcome.end_as_wanted(wish)
+                self._leave()
+            case Phase.RUNNING:
+                self._orders.append(self.outcome.end_as_wanted(wish))
+                self.phase = Phase.ENDING
             case _:
                 if self.outcome.stop_restart(wish.by_server):
                     self._orders.append(CancelRestart())
-
-    def _end_as_wanted(self, wish: Wish) -> None:
-        ending = self.outcome.end_as_wanted(wish)
-        if self.phase is Phase.GATHERING:
-            self._leave()
-        else:
-            self._orders.append(ending)
-            self.phase = Phase.ENDING

@@ -1,15 +1,34 @@
-"""The events of the run controller: one record for each thing that may happen to a run."""
+"""The inputs of the run controller: the setup of a run, and one record for each event that may happen to it."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Collection
+from dataclasses import field
 
 from launcher.core.errors import TlaunchError
 from launcher.core.events import Cause
 from launcher.core.frozen import frozen
+from launcher.core.records import Supervision
 from launcher.core.verdict import Verdict
 
+ASKS_TO_STOP = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2))
+KILLS_AT_ONCE = signal.SIGQUIT
+PAUSES, CONTINUES = signal.SIGTSTP, signal.SIGCONT
+
 Pair = tuple[int, int]  # the servers of a connection, by index: from, to
+
+
+@frozen
+class Setup:
+    server_ids: tuple[str, ...]
+    supervision: Supervision = field(default_factory=Supervision)
+    first_attempt: int = 0
+    first_server: int = 0  # the index of that of rank 0
+    brings_all: bool = True  # an engine starts every agent, and can start them anew; else a person starts each
+    engine_anew: bool = False  # another attempt needs the engine's processes anew
+    evidence_limit_s: float = 0.0  # for all servers to report, from the first report on; 0: no limit
+    look_again_s: float = 0.0  # how much longer a server is waited for that may be lost
 
 
 @frozen
@@ -21,7 +40,7 @@ class ServersReady:
 
 @frozen
 class CannotBegin:
-    """The next attempt can not begin, on any server."""
+    """The next attempt cannot begin, on any server."""
 
     error: TlaunchError
 
@@ -112,7 +131,7 @@ class SignalReceived:
 
 @frozen
 class EndWanted:
-    """The run cannot go on: its launcher is lost."""
+    """The run has to end: its launcher is lost."""
 
     cause: Cause
 

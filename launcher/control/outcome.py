@@ -4,14 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.control.events import Diagnosed, EngineExited
+from launcher.control.events import Diagnosed, EngineExited, Setup
 from launcher.control.orders import EndRanks, Finish, Order, Record
-from launcher.control.restarts import Restarts
-from launcher.control.setup import Setup
 from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, EXIT_OK, TlaunchError, exit_code_of
 from launcher.core.events import Cause, Event, Judged, NotBegun, NotRestarting, Stopping, Trouble
 from launcher.core.frozen import frozen
 from launcher.core.verdict import Verdict
+
+
+class Restarts:
+    """Counts restarts, and remembers what the last attempt failed of, and how far attempts came.
+
+    A failure that comes back before the program made progress would come back for ever. An attempt makes progress when
+    it reports a higher step than all attempts before it: one that begins anew repeats theirs first.
+    """
+
+    def __init__(self, allowed: int) -> None:
+        self._left = allowed
+        self._last_signature: str | None = None
+        self._highest_step = -1  # of all attempts
+        self.refusal: str | None = None  # why restarts that are left are not used
+
+    def decide(self, verdict: Verdict, step: int | None) -> bool:
+        """Return whether to start all ranks again after `verdict`; call once for each failed attempt.
+
+        `step`: the highest that any rank reported in it; None if none reported any.
+        """
+        further = step is not None and step > self._highest_step
+        if step is not None:
+            self._highest_step = max(step, self._highest_step)
+        repeated = verdict.signature is not None and verdict.signature == self._last_signature and not further
+        self._last_signature = verdict.signature
+        if self._left and repeated:
+            self.refusal = f"the same failure came back before any progress ({verdict.signature})"
+        if not self._left or repeated:
+            return False
+        self._left -= 1
+        return True
 
 
 @frozen
@@ -51,7 +80,7 @@ class Outcome:
 
     @property
     def restarts_here(self) -> bool:
-        """Return whether the same agents start the ranks again."""
+        """True if the same agents start the ranks again."""
         return self.restarts and not self.lost and not self._setup.engine_anew
 
     def judge(self, found: Diagnosed, *, may_restart: bool = True) -> None:
@@ -67,7 +96,7 @@ class Outcome:
         self.finish = Finish(found.cause, exit_code(found.cause))
 
     def blame(self, verdict: Verdict, *, restarts: bool) -> None:
-        """Take for a failure what was taken for a wish."""
+        """Judge as a failure what seemed to be a wish."""
         self.stopped_by_server = False
         self.restarts = restarts
         self._verdict = verdict
@@ -90,16 +119,19 @@ class Outcome:
             self.blame(verdict, restarts=verdict.server is not None and self._restarts.decide(verdict, None))
 
     def refuse(self, error: TlaunchError) -> None:
-        """Start nothing, also where an attempt was to be repeated."""
+        """Start nothing, also if an attempt was to be repeated."""
         self.restarts = False
         self.record(NotBegun(error.message, error.hint))
         self._record_stopping(Cause.FAILED)
         self.finish = Finish(Cause.FAILED, error.exit_code, str(error))
 
     def end_as_wanted(self, wish: Wish) -> EndRanks:
-        """Decide that the run ends as somebody wants; return how ranks are ended."""
+        """Decide that the run ends as `wish` says; return how ranks are ended."""
         self.stopped_by_server = self.is_by_engine(wish.by_server)
-        stopping = self._record_stopping(wish.cause, wish.number, self._asked_at(wish.by_server))
+        # The server of the launcher or agent that got a signal; an engine's launcher may be on any.
+        asked_at = self._setup.first_server if wish.by_server is None else wish.by_server
+        server = None if self._setup.brings_all and wish.by_server is None else self._setup.server_ids[asked_at]
+        stopping = self._record_stopping(wish.cause, wish.number, server)
         reason = f"stopped by {stopping.asked_by}" if wish.number else None
         self.finish = Finish(wish.cause, exit_code(wish.cause, signal_number=wish.number), reason)
         return EndRanks(wish.cause, signal=wish.number, server=stopping.server)
@@ -115,7 +147,7 @@ class Outcome:
         return True
 
     def note_unkillable(self, server: int) -> None:
-        """Restart nothing beside what cannot be killed."""
+        """Restart nothing beside processes that cannot be killed."""
         self._unkillable_on = server
         self._refuse_impossible_restart()
 
@@ -129,18 +161,11 @@ class Outcome:
             self.finish = Finish(Cause.FAILED, code)
 
     def is_by_engine(self, by_server: int | None) -> bool:
-        """Return whether it may be an engine that has asked the agent of that server to end."""
+        """Return True if it may be an engine that has asked the agent of that server to end."""
         return by_server is not None and self._setup.brings_all
 
     def record(self, event: Event) -> None:
-        """Have an event recorded."""
         self._orders.append(Record(event))
-
-    def _asked_at(self, by_server: int | None) -> str | None:
-        """Return the server of the launcher or agent that got a signal; None for an engine's launcher, which is on any."""
-        if by_server is not None:
-            return self._setup.server_ids[by_server]
-        return None if self._setup.brings_all else self._setup.server_ids[self._setup.first_server]
 
     def _refuse_restart(self, reason: str) -> None:
         self.restarts = False
@@ -169,7 +194,7 @@ def exit_code(
 ) -> int:
     """Return the exit code of a run that ended of `cause`.
 
-    Of one that failed it is the culprit's own or, where that had not ended by itself, that of the first rank that had.
+    That of a failed run is the culprit's own or, if that had not ended by itself, that of the first rank that had.
     `exits`: global ranks and statuses, in the order in which they ended. `signal_number`: the first that asked to stop.
     """
     match cause:

@@ -14,10 +14,9 @@ from launcher.core.errors import EXIT_FAILURE, exit_code_of
 from launcher.core.events import TimestampedEvent, from_line
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
-from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.port import HeldPort
 from launcher.supervise.spawn import become_subreaper, keep_descriptors_private
-from launcher.supervise.tree import forget_bystanders, spare_bystanders
+from launcher.supervise.tree import RunGroup, forget_bystanders, spare_bystanders
 
 if TYPE_CHECKING:
     from launcher.supervise.agent import LauncherLink

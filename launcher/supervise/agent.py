@@ -1,7 +1,7 @@
 """The agent of one server: one loop that starts ranks, watches them, ends them by one rule, and starts them again.
 
 Everything is an event of one selector: signals and ended children through a `SignalPipe` and pidfds, the preload process
-through its socket, the head's end through a pipe that only the head holds open. Nothing here needs a thread.
+through its socket, the launcher's end through a pipe that only the launcher holds open. Nothing here needs a thread.
 """
 
 from __future__ import annotations
@@ -9,53 +9,37 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from launcher.control.setup import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES
+from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES
 from launcher.core.events import AgentEnded, AgentStarted, Trouble, Unkillable
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId, identify
-from launcher.core.records import RankSpec, RunSpec
+from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.system import is_readable
-from launcher.supervise.cgroup import RunGroup
-from launcher.supervise.event_log import EventLog
+from launcher.supervise.event_log import EventLog, RunRecorder
 from launcher.supervise.event_loop import Listening, SignalPipe
 from launcher.supervise.port import HeldPort
-from launcher.supervise.run_recorder import RunRecorder
 from launcher.supervise.spawner import Spawner
-from launcher.supervise.tree import NothingLeft, descendants, reap
+from launcher.supervise.tree import NothingLeft, RunGroup, descendants, reap
 
 if TYPE_CHECKING:
     from launcher.supervise.fork_server import ForkServer
-    from launcher.supervise.link import Link
-    from launcher.supervise.link_services import LinkServices
+    from launcher.supervise.link import Link, LinkServices
     from launcher.supervise.local_control import LocalControl
-    from launcher.supervise.mpi_proxy import MpiProxies
-    from launcher.supervise.proxy_control import ProxyControl
+    from launcher.supervise.mpi_proxy import MpiProxies, ProxyControl
     from launcher.supervise.remote_control import RemoteControl
 
 
 @frozen
 class LauncherLink:
-    """The two pipes between an agent and the head that started it."""
+    """The two pipes between an agent and the launcher that started it."""
 
-    death_fd: int  # readable (end of file) when the head has gone
+    death_fd: int  # readable (end of file) when the launcher has gone
     events_fd: int  # takes events, one JSON line each
     pid: int
-
-
-@frozen
-class Share:
-    """The part of a run that one agent has to do."""
-
-    spec: RunSpec
-    server_index: int
-    ranks: tuple[RankSpec, ...]  # of this server
-    inherited: Mapping[str, str]  # the environment that ranks get theirs laid over
-    port: HeldPort  # of the first attempt
-    first_attempt: int = 0  # its number; agents that were lost had those before
 
 
 class Agent:
@@ -73,19 +57,30 @@ class Agent:
         first_attempt: int = 0,
         members: MpiProxies | None = None,
     ) -> None:
-        """`link`: to the coordinator, where the run has ranks on other servers. `members`: whose place ranks take."""
+        """`link`: to the coordinator, if the run has ranks on other servers. `members`: whose place ranks take."""
         run_dir = RunDir(spec.run_dir, None if link is None else server_index)
         ranks = tuple(rank for rank in spec.ranks if rank.server_index == server_index)
-        self._proxy_control = _proxy_control(members, ranks, inherited)
-        if self._proxy_control is not None:
+        self._proxy_control: ProxyControl | None = None
+        if members is not None:
+            from launcher.supervise.mpi_proxy import ProxyControl  # noqa: PLC0415 - most runs need none of it
+
+            self._proxy_control = ProxyControl(members, ranks, inherited)
             ranks = self._proxy_control.ranks
-        self._share = Share(spec, server_index, ranks, inherited, port or HeldPort(spec.master_port), first_attempt)
+        self._spec = spec
+        self._ranks = ranks  # of this server
+        self._inherited = inherited  # the environment that the variables of ranks are laid over
+        self._port = port or HeldPort(spec.master_port)  # of the first attempt
+        self._first_attempt = first_attempt  # agents that were lost had those before
         self._head = head  # None without one, and once it is lost
         self._event_log = EventLog(
             run_dir.events, server_index, head.events_fd if head else None, link.tell if link else None
         )
         self._recorder = RunRecorder(spec.name, server_index, run_dir, self._event_log)
-        self._services = None if link is None else _services(link, run_dir, self._event_log)
+        self._services: LinkServices | None = None
+        if link is not None:
+            from launcher.supervise.link import LinkServices  # noqa: PLC0415 - one server needs none of it
+
+            self._services = LinkServices(link, run_dir, self._event_log)
         forwarded = frozenset(spec.supervision.forward_signals)
         numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *(ASKS_TO_STOP - forwarded)}
         self._signal_pipe = SignalPipe(numbers.union(signal.Signals(number) for number in forwarded))
@@ -95,17 +90,16 @@ class Agent:
         self._childless = False
 
     def run(self) -> int:
-        """Supervise until nothing is left; the run's exit code. Blocks. Call once, in the main thread."""
-        share = self._share
+        """Supervise until nothing is left, and return the run's exit code. Blocks. Call once, in the main thread."""
         self._group.take_in(os.getpid())
         self._selector.register(self._signal_pipe, selectors.EVENT_READ, self._on_signals)
         if self._head:
             self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
         head = identify(self._head.pid) if self._head else None
-        self._event_log.record(AgentStarted(identity_of(os.getpid()), head, len(share.ranks)))
+        self._event_log.record(AgentStarted(identity_of(os.getpid()), head, len(self._ranks)))
         descriptors = self._proxy_control.descriptors if self._proxy_control else None
         self._spawner = Spawner(
-            share.spec, share.ranks, share.inherited, self._event_log, self._recorder.run_dir, descriptors=descriptors
+            self._spec, self._ranks, self._inherited, self._event_log, self._recorder.run_dir, descriptors=descriptors
         )
         self._control = self._make_control()
         self._control.begin()
@@ -118,15 +112,14 @@ class Agent:
         return self._finish()
 
     def _make_control(self) -> LocalControl | RemoteControl:
-        """Return what has the ranks' attempts decided: a controller here, or the coordinator of several servers."""
+        """Return the control of the ranks' attempts: by a controller here, or by the coordinator of several servers."""
         from launcher.supervise.attempts import Attempts  # noqa: PLC0415 - loaded while the preload process imports
 
-        share = self._share
         self._attempts = Attempts(
-            share.spec,
-            share.ranks,
-            share.inherited,
-            port=share.port,
+            self._spec,
+            self._ranks,
+            self._inherited,
+            port=self._port,
             spawner=self._spawner,
             group=self._group,
             event_log=self._event_log,
@@ -135,35 +128,23 @@ class Agent:
         if self._services is None:
             from launcher.supervise.local_control import LocalControl  # noqa: PLC0415 - as above
 
-            return LocalControl(share.spec, self._attempts, self._event_log, share.first_attempt)
+            return LocalControl(self._spec, self._attempts, self._event_log, self._first_attempt)
         from launcher.supervise.remote_control import RemoteControl  # noqa: PLC0415 - one server needs none of it
 
-        self._services.begin([rank.global_rank for rank in share.ranks], follows_another=share.first_attempt > 0)
+        self._services.begin([rank.global_rank for rank in self._ranks], follows_another=self._first_attempt > 0)
         return RemoteControl(
-            share.spec,
-            share.ranks,
+            self._spec,
+            self._ranks,
             self._attempts,
             services=self._services,
             event_log=self._event_log,
-            first_attempt=share.first_attempt,
+            first_attempt=self._first_attempt,
         )
 
     # --- what may happen ---
 
     def _listen(self) -> None:
         """Sleep until something happens or is due."""
-        self._choose_what_to_hear()
-        timed = (self._attempts.monitor, self._proxy_control, self._control.soundings)
-        due_s = [each.timeout_s for each in timed if each is not None]
-        due_s += self._services.due_s if self._services else []
-        for key, _ in self._selector.select(min((seconds for seconds in due_s if seconds is not None), default=None)):
-            key.data()
-        self._control.listen()
-        if self._proxy_control is not None:
-            self._hear_members(self._proxy_control)
-
-    def _choose_what_to_hear(self) -> None:
-        """Listen to what comes and goes: ends of ranks, the preload process, a head's pipe that takes no more at the moment."""
         fork_server = self._spawner.preloading
         rank_group = self._attempts.rank_group if self._attempts.rank_group.fileno() >= 0 else None
         link = self._services.link if self._services else None
@@ -178,20 +159,24 @@ class Agent:
                 "backlog": (backlog, selectors.EVENT_WRITE, self._event_log.send),
             }
         )
+        timed = (self._attempts.monitor, self._proxy_control, self._control.soundings)
+        due_s = [each.timeout_s for each in timed if each is not None]
+        due_s += self._services.due_s if self._services else []
+        for key, _ in self._selector.select(min((seconds for seconds in due_s if seconds is not None), default=None)):
+            key.data()
+        self._control.listen()
+        if self._proxy_control is not None:
+            gone = self._proxy_control.step(self._event_log)
+            if gone is not None and self._attempts.undisturbed:
+                self._event_log.record(Trouble(gone))
+                self._attempts.monitor.collect()
 
     def _on_signals(self) -> None:
         for number in self._signal_pipe.take():
             if number != signal.SIGCHLD and not self._control.on_own_signal(number):
                 continue
-            if number == signal.SIGTERM:  # a batch system's own, which is followed by SIGKILL
-                self._attempts.monitor.ender.hurry(self._share.spec.supervision.grace_when_told_s)
-
-    def _hear_members(self, proxy_control: ProxyControl) -> None:
-        proxy_control.step(self._event_log)
-        gone = proxy_control.engine_gone()
-        if gone is not None and self._attempts.undisturbed:
-            self._event_log.record(Trouble(gone))
-            self._attempts.monitor.collect()
+            if number == signal.SIGTERM:  # as of a batch system, which sends SIGKILL next
+                self._attempts.monitor.ender.hurry(self._spec.supervision.grace_when_told_s)
 
     def _on_head_lost(self) -> None:
         if self._head:
@@ -215,7 +200,11 @@ class Agent:
     # --- the end ---
 
     def _finish(self) -> int:
-        unkillable = self._unkillable()
+        preloading = self._spawner.processes  # for a restart that could not be
+        # The pids of what is left although it was killed; perhaps none: they may be others at each look.
+        unkillable = () if self._childless else tuple(descendants(preloading))
+        if unkillable or not (self._childless or preloading):
+            self._event_log.record(Unkillable(unkillable))
         exit_code = self._control.exit_code
         if self._head is None:  # else the head removes the group
             self._group.let_out(os.getpid())
@@ -245,30 +234,6 @@ class Agent:
         self._signal_pipe.close()
         return exit_code
 
-    def _unkillable(self) -> tuple[int, ...]:
-        """Return what is left although it was killed; perhaps no pid of it: it may have another one at each look."""
-        preloading = self._spawner.processes  # for a restart that could not be
-        left = () if self._childless else tuple(descendants(preloading))
-        if left or not (self._childless or preloading):
-            self._event_log.record(Unkillable(left))
-        return left
-
-
-def _proxy_control(
-    members: MpiProxies | None, ranks: Sequence[RankSpec], inherited: Mapping[str, str]
-) -> ProxyControl | None:
-    if members is None:
-        return None
-    from launcher.supervise.proxy_control import ProxyControl  # noqa: PLC0415 - most runs need none of it
-
-    return ProxyControl(members, ranks, inherited)
-
-
-def _services(link: Link, run_dir: RunDir, event_log: EventLog) -> LinkServices:
-    from launcher.supervise.link_services import LinkServices  # noqa: PLC0415 - one server needs none of it
-
-    return LinkServices(link, run_dir, event_log)
-
 
 def identity_of(pid: int) -> ProcessId:
     """Return the identity of a process; without /proc it has no start time, and cannot be looked up later."""
@@ -276,9 +241,9 @@ def identity_of(pid: int) -> ProcessId:
 
 
 def _events(channel: ForkServer | Link | None) -> int:
-    """Return what to hear of it: also that there is room for what waits to be sent."""
+    """Return the events to wait for: also room for what waits to be sent."""
     return selectors.EVENT_READ | (selectors.EVENT_WRITE if channel and channel.wants_write else 0)
 
 
 def _nothing() -> None:
-    """Do nothing: to wake up is all that is wanted."""
+    """Do nothing: waking up is enough."""

@@ -1,4 +1,4 @@
-"""One attempt on one server: from the start of its ranks until nothing of them is left.
+"""One attempt on one server: from the start of its ranks until nothing is left of them.
 
     starting ──> running ──> all ended well ──> leftovers ended ──> over
         └───────────┴── a rank failed or hangs ──> evidence is collected, and reported ──┐
@@ -18,17 +18,17 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from launcher.core.events import Cause, Hung, Leftovers
+from launcher.core.events import Cause, Hung, Killing, Leftovers
+from launcher.core.records import Supervision
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.supervise.diagnosis.exit_order import LATE_S
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.progress_monitor import ProgressMonitor
-from launcher.supervise.rank_ender import RankEnder
 from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.spawner import Spawner
-from launcher.supervise.tree import signal_rank
+from launcher.supervise.tree import Ending, RunGroup, descendants, signal_rank
 
 if TYPE_CHECKING:
     from launcher.supervise.diagnosis.collect import EvidenceCollector
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # Helpers that end by themselves once their rank has gone (a resource tracker, `tee`) get this long to do so.
 LEFTOVER_PATIENCE_S = 0.25
-# However quiet it is: an end that is noticed later than that was noticed late, and is told so.
+# However quiet it is: an end that is noticed later than that was noticed late, which its record says.
 LOOK_EVERY_S = LATE_S / 2
 
 
@@ -49,6 +49,55 @@ class Stage(Enum):
     ENDING = "ending"
 
 
+class RankEnder(Ending):
+    """Ends the ranks of one attempt, with all that they have started, but not what must outlive them.
+
+    `may_repeat`: ranks may be forked once more after this attempt, so that the preload process lives on.
+    """
+
+    def __init__(
+        self,
+        rank_group: RankGroup,
+        supervision: Supervision,
+        *,
+        spawner: Spawner,
+        group: RunGroup,
+        event_log: EventLog,
+        may_repeat: bool,
+    ) -> None:
+        super().__init__(
+            None,
+            lambda: rank_group.leaders,
+            on_kill=lambda count: event_log.record(Killing(count)),
+            kill_group=self._kill_all_but_spared,
+        )
+        self._supervision = supervision
+        self._spawner = spawner
+        self._group = group
+        self.may_repeat = may_repeat
+
+    def end_ranks(self) -> None:
+        """End everything but what has to outlive the ranks."""
+        if not self.may_repeat:
+            self._spawner.end_preloading()
+        self.spared = self._spawner.processes
+        self.begin(self._supervision.grace_from(time.time()))
+
+    def forget_repeat(self) -> None:
+        self.may_repeat = False
+        self._spawner.end_preloading()
+        self.spared = self._spawner.processes
+
+    def left(self) -> list[int]:
+        """Return the pids of what is still there of the attempt."""
+        return descendants(self._spawner.processes)
+
+    def _kill_all_but_spared(self) -> None:
+        spared = [self._group.let_out(pid) for pid in (os.getpid(), *self.spared)]
+        if all(spared):
+            self._group.kill()
+
+
 class AttemptMonitor:
     """Watches one rank group, collects evidence as soon as a rank fails or hangs, and ends the group by its `ender`."""
 
@@ -56,64 +105,63 @@ class AttemptMonitor:
         self,
         rank_group: RankGroup,
         progress_monitor: ProgressMonitor,
-        ender: RankEnder,
+        supervision: Supervision,
         *,
         run_dir: RunDir,
         spawner: Spawner,
+        group: RunGroup,
         event_log: EventLog,
-        restartable: bool,
+        may_repeat: bool,
     ) -> None:
-        """`restartable`: the preload process may be needed once more after all ranks have been started."""
+        """`may_repeat`: ranks may be forked once more although all have ended well here."""
         self._rank_group = rank_group
         self._progress_monitor = progress_monitor
         self._run_dir = run_dir
         self._spawner = spawner
         self._event_log = event_log
-        self._restartable = restartable
+        self._restartable = supervision.max_restarts > 0
         self._hung: Collection[int] = ()
         self._collector: EvidenceCollector | None = None
         self._paused = False
         self._patience_ends: float | None = None  # monotonic; set once every rank has ended well
-        self.ender = ender
+        self.ender = RankEnder(
+            rank_group, supervision, spawner=spawner, group=group, event_log=event_log, may_repeat=may_repeat
+        )
         self.cause = Cause.FINISHED
         self.verdict: Verdict | None = None
 
     # --- what may happen ---
 
     def start(self) -> None:
-        """Start what can be started now."""
         pids, not_started = self._rank_group.start()
         for global_rank, pid in self._rank_group.running.items():
             if pid in pids:
                 self._progress_monitor.started(global_rank, pid)
                 if self.ender.begun:  # it was being forked when the end began
-                    self.ender.end_too(pid)
+                    signal_rank(pid, signal.SIGTERM)
                 elif self._paused:
                     signal_rank(pid, signal.SIGSTOP)
         self._look_at_ends(not_started)
         if self._rank_group.all_started and not self._restartable:
-            self._spawner.end_preloading()  # it has nothing more to do
+            self._spawner.end_preloading()
 
     def note_ends(self, statuses: Mapping[int, int]) -> None:
         """Take note of these children, which have been reaped."""
         self._spawner.note_ends(statuses)
         self._look_at_ends(self._rank_group.note_ends(statuses, time.time_ns()))
 
-    def pause(self) -> None:
-        """Stop every rank, as Ctrl-Z does, unless they are being ended: their grace goes on.
+    def pause(self, *, pauses: bool) -> None:
+        """Stop every rank, as Ctrl-Z does, unless they are being ended and have their grace; or continue them.
 
         SIGTSTP would not do: it is ignored by groups that have no shell.
         """
-        self._paused = True
-        self._progress_monitor.pause()
-        if not self.ender.begun:
-            self._signal_ranks(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let stopped ranks go on."""
-        self._paused = False
-        self._progress_monitor.resume()
-        self._signal_ranks(signal.SIGCONT)
+        self._paused = pauses
+        if pauses:
+            self._progress_monitor.pause()
+        else:
+            self._progress_monitor.resume()
+        for leader in self._rank_group.leaders if not (pauses and self.ender.begun) else ():
+            signal_rank(leader, signal.SIGSTOP if pauses else signal.SIGCONT)
 
     def forward(self, number: int) -> None:
         """Hand a signal to the process of every rank, but not to what ranks have started."""
@@ -131,7 +179,6 @@ class AttemptMonitor:
 
     @property
     def stage(self) -> Stage:
-        """The stage that the attempt has come to."""
         if self._collector:
             return Stage.COLLECTED if self._collector.done else Stage.COLLECTING
         if self.ender.begun:
@@ -147,7 +194,7 @@ class AttemptMonitor:
 
     @property
     def failure_cause(self) -> Cause:
-        """The cause of the attempt's end, where it fails here."""
+        """The cause of the attempt's end if it fails here."""
         return Cause.HUNG if self._hung else Cause.FAILED
 
     def end(self, cause: Cause, verdict: Verdict | None = None, *, restarts: bool = False) -> None:
@@ -163,7 +210,7 @@ class AttemptMonitor:
                 self.ender.forget_repeat()
             return
         self._rank_group.cancel()
-        self.ender.begin()
+        self.ender.end_ranks()
 
     # --- its loop ---
 
@@ -185,13 +232,13 @@ class AttemptMonitor:
         """Do what is due. `childless`: this process has no child at all, so nothing is left."""
         if self._collector:
             self._collector.step()
-        elif self.ender.begun:
-            if not self.over(childless=childless):
-                self.ender.step()
-        elif self._rank_group.all_ended:
-            self._wait_for_leftovers(childless=childless)
-        else:
+        elif not (self.ender.begun or self._rank_group.all_ended):
             self._look()
+        elif not self.over(childless=childless):
+            if self.ender.begun:
+                self.ender.step()
+            else:
+                self._wait_for_leftovers()
 
     def over(self, *, childless: bool) -> bool:
         """Return whether nothing of this attempt is left, or nothing that could be killed."""
@@ -220,7 +267,7 @@ class AttemptMonitor:
                 self.collect()
 
     def _look(self) -> None:
-        """Look which ranks make progress, if that is due."""
+        """Look which ranks make progress, if that is due, and collect evidence once some hang."""
         if self._progress_monitor.timeout_s != 0:
             return
         load_collector()
@@ -231,9 +278,7 @@ class AttemptMonitor:
                 self.collect()
                 return
 
-    def _wait_for_leftovers(self, *, childless: bool) -> None:
-        if self.over(childless=childless):
-            return
+    def _wait_for_leftovers(self) -> None:
         if not self.ender.may_repeat:
             self._spawner.end_preloading()
         now = time.monotonic()
@@ -241,11 +286,7 @@ class AttemptMonitor:
             self._patience_ends = now + LEFTOVER_PATIENCE_S
         elif now >= self._patience_ends:
             self._event_log.record(Leftovers(len(self.ender.left())))
-            self.ender.begin()
-
-    def _signal_ranks(self, number: int) -> None:
-        for leader in self._rank_group.leaders:
-            signal_rank(leader, number)
+            self.ender.end_ranks()
 
 
 def load_collector() -> type[EvidenceCollector]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from launcher.control.events import CONTINUES, KILLS_AT_ONCE, PAUSES
 from launcher.control.orders import (
     BeginAttempt,
     CancelRestart,
@@ -15,20 +16,18 @@ from launcher.control.orders import (
     Order,
     Record,
 )
-from launcher.control.setup import CONTINUES, KILLS_AT_ONCE, PAUSES
 from launcher.core.events import AttemptStarted, Cause, Trouble
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.supervise.attempt_monitor import AttemptMonitor, Stage
-from launcher.supervise.cgroup import RunGroup
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
-from launcher.supervise.rank_ender import RankEnder
-from launcher.supervise.rank_group import AttemptVariables, RankGroup
+from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.spawner import Spawner
+from launcher.supervise.tree import RunGroup
 
 
 class Attempts:
@@ -81,52 +80,46 @@ class Attempts:
             case CancelRestart():
                 self.monitor.ender.forget_repeat()
             case ForwardSignal(number=number) if number == KILLS_AT_ONCE:
-                self.monitor.ender.kill_now()
+                self.monitor.ender.hurry()
             case ForwardSignal(number=number) if number in {PAUSES, CONTINUES}:
-                self._pause(number == PAUSES)
+                if self.paused != (number == PAUSES):
+                    self.paused = number == PAUSES
+                    self.monitor.pause(pauses=self.paused)
             case ForwardSignal(number=number):
                 self.monitor.forward(number)
             case _:
                 pass
 
     def begin(self, number: int, master_port: int) -> None:
-        """Ask for all ranks."""
         self._group.take_back()
         if self._port.holder is None:
             self._port = HeldPort(master_port)
         self.number = number
         run_dir = RunDir(self._spec.run_dir)  # of what ranks write
-        variables = AttemptVariables(number, self._port.number)
-        self._began_ns = self._event_log.record(AttemptStarted(number, variables.master_port))
+        self._began_ns = self._event_log.record(AttemptStarted(number, self._port.number))
         self.rank_group = RankGroup(
             self._ranks,
             run_dir,
-            variables,
+            number,
+            self._port.number,
             inherited=self._inherited,
             spawner=self._spawner,
             event_log=self._event_log,
         )
         supervision = self._spec.supervision
         global_ranks = [rank.global_rank for rank in self._ranks]
-        ender = RankEnder(
+        self.monitor = AttemptMonitor(
             self.rank_group,
+            ProgressMonitor(run_dir, global_ranks, supervision.hang_timeout_s, self._spec.layout),
             supervision,
+            run_dir=run_dir,
             spawner=self._spawner,
             group=self._group,
             event_log=self._event_log,
             may_repeat=self._may_repeat,
         )
-        self.monitor = AttemptMonitor(
-            self.rank_group,
-            ProgressMonitor(run_dir, global_ranks, supervision.hang_timeout_s, self._spec.layout),
-            ender,
-            run_dir=run_dir,
-            spawner=self._spawner,
-            event_log=self._event_log,
-            restartable=supervision.max_restarts > 0,
-        )
         if self.paused:
-            self.monitor.pause()
+            self.monitor.pause(pauses=True)
 
     def end(self) -> bool:
         """Close the present attempt, of which nothing is left that can be killed; return whether something is."""
@@ -144,8 +137,15 @@ class Attempts:
             )
         )
         left = bool(self.monitor.ender.left())
-        if self.monitor.ender.may_repeat and not left:
-            self._take_another_port()
+        if self.monitor.ender.may_repeat and not left and self._port.holder is not None:
+            # Nothing of this attempt may reach the next one.
+            try:
+                former, self._port = self._port, hold_port()
+            except OSError as error:
+                reason = f"no other port can be held, the ranks meet on the same: {error.strerror}"
+                self._event_log.record(Trouble(reason))
+            else:
+                former.close()
         return left
 
     def note_failure_elsewhere(self, cause: Cause, verdict: Verdict) -> None:
@@ -155,33 +155,12 @@ class Attempts:
 
     @property
     def undisturbed(self) -> bool:
-        """Return whether ranks run, and neither a failure nor anybody's wish has begun to end them."""
+        """True if ranks run, and neither a failure nor a request has begun to end them."""
         return self.monitor.stage is Stage.RUNNING
 
     def held_port(self) -> int | None:
-        """Return the port that is held here for the next attempt; None where another server has rank 0, or a person chose."""
+        """Return the port that is held here for the next attempt; None if another server has rank 0, or the user chose."""
         return None if self._port.holder is None else self._port.number
 
     def close(self) -> None:
         self._port.close()
-
-    def _pause(self, pauses: bool) -> None:
-        """Stop every rank, those that are yet to be started too, or let them go on."""
-        if self.paused == pauses:
-            return
-        self.paused = pauses
-        if pauses:
-            self.monitor.pause()
-        else:
-            self.monitor.resume()
-
-    def _take_another_port(self) -> None:
-        """Have nothing of the last attempt reach the next one, unless the user chose the port."""
-        if self._port.holder is None:
-            return
-        try:
-            former, self._port = self._port, hold_port()
-        except OSError as error:
-            self._event_log.record(Trouble(f"no other port can be had, the ranks meet on the same: {error.strerror}"))
-        else:
-            former.close()

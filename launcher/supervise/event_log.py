@@ -1,4 +1,4 @@
-"""The log of an agent's events: events.jsonl, the pipe to the head, perhaps more. None of them can stop supervision."""
+"""The record of a run: events.jsonl, the pipe to the launcher, report.json. None of them can stop supervision."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.core.events import Event, TimestampedEvent, to_line
+from launcher.core import atomic
+from launcher.core.events import Cause, Event, TimestampedEvent, Trouble, to_line
+from launcher.core.report import Attempt, Report
+from launcher.core.run_dir import RunDir
 
 
 class EventLog:
-    """Appends every event to a file and offers it to the head. Never raises, never blocks until `close`.
+    """Appends every event to a file and offers it to the launcher. Never raises, never blocks until `close`.
 
-    A full disk or a lost directory costs events (counted in `lost`); a head that does not read costs memory, and no
+    A full disk or a lost directory costs events (counted in `lost`); a launcher that does not read costs memory, and no
     more of it than a few lines per rank.
     """
 
@@ -28,7 +31,7 @@ class EventLog:
         self._head_fd = head_fd
         self._for_head = bytearray()
         self._file_fd: int | None = None
-        self._torn = False  # whether the file ends inside a line
+        self._torn = False  # the file ends inside a line
         self.lost = 0
         if head_fd is not None:
             os.set_blocking(head_fd, False)
@@ -42,7 +45,7 @@ class EventLog:
         return stamped.time_ns
 
     def keep(self, stamped: TimestampedEvent) -> None:
-        """Keep what somebody else has noticed."""
+        """Keep an event that was noticed before, or elsewhere."""
         text = to_line(stamped)
         line = text.encode()
         self._append(line)
@@ -54,17 +57,17 @@ class EventLog:
 
     @property
     def backlog(self) -> bool:
-        """Return whether the head has not taken everything: wait until its pipe is writable and call `send`."""
+        """True if the launcher has not taken everything: wait until its pipe is writable and call `send`."""
         return self._head_fd is not None and bool(self._for_head)
 
     def send(self) -> None:
-        """Give the head what it takes without blocking."""
+        """Give the launcher what it takes without blocking."""
         try:
             while self._head_fd is not None and self._for_head:
                 del self._for_head[: os.write(self._head_fd, self._for_head)]
         except BlockingIOError:
             pass
-        except OSError:  # EPIPE: nobody listens any more
+        except OSError:  # EPIPE: the launcher has gone
             self.forget_head()
 
     def forget_head(self) -> None:
@@ -72,7 +75,7 @@ class EventLog:
         self._for_head.clear()
 
     def close(self, death_fd: int | None = None) -> None:
-        """Wait until the head has taken everything, or has gone (`death_fd` readable), and close the file."""
+        """Wait until the launcher has taken everything, or has gone (`death_fd` readable), and close the file."""
         with selectors.DefaultSelector() as selector:
             if self.backlog and self._head_fd is not None:
                 selector.register(self._head_fd, selectors.EVENT_WRITE)
@@ -97,3 +100,55 @@ class EventLog:
                 self._torn = bool(rest)
         except OSError:
             self.lost += 1
+
+
+class RunRecorder:
+    """Writes events and the report, for an agent, for the coordinator of several, or for an agent that was killed."""
+
+    def __init__(
+        self, run: str, server_index: int, run_dir: RunDir, event_log: EventLog, started_ns: int | None = None
+    ) -> None:
+        """`started_ns`: since when there is something to report, in nanoseconds since 1970; now, if left out."""
+        self._run = run
+        self._server_index = server_index
+        self._started_ns = time.time_ns() if started_ns is None else started_ns
+        self.run_dir = run_dir
+        self.event_log = event_log
+
+    def record(self, event: Event) -> int:
+        """Keep `event` with the present time, which is returned, in nanoseconds since 1970."""
+        stamped = TimestampedEvent(time.time_ns(), self._server_index, event)
+        self.keep(stamped)
+        return stamped.time_ns
+
+    def keep(self, stamped: TimestampedEvent) -> None:
+        """Keep an event that was noticed before, or elsewhere."""
+        self.event_log.keep(stamped)
+
+    def write_report(
+        self,
+        cause: Cause,
+        exit_code: int,
+        attempts: tuple[Attempt, ...],
+        *,
+        not_restarting: str | None = None,
+        unkillable: tuple[int, ...] = (),
+        events_lost: int = 0,
+    ) -> None:
+        """Write report.json; a report that cannot be written is an event. `events_lost`: on other servers."""
+        report = Report(
+            run=self._run,
+            server_index=self._server_index,
+            cause=cause,
+            exit_code=exit_code,
+            started_ns=self._started_ns,
+            ended_ns=time.time_ns(),
+            attempts=attempts,
+            not_restarting=not_restarting,
+            unkillable=unkillable,
+            events_lost=self.event_log.lost + events_lost,
+        )
+        try:
+            atomic.write_text(self.run_dir.report, report.to_json())
+        except OSError as error:
+            self.record(Trouble(f"cannot write {self.run_dir.report}: {error.strerror}"))

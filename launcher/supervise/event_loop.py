@@ -1,20 +1,33 @@
-"""Parts of a loop that waits for signals, children and files at once, without polling."""
+"""Parts of the loops of agent and coordinator: waiting for signals and files at once, and driving the run controller."""
 
 from __future__ import annotations
 
 import os
 import selectors
 import signal
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
+
+from launcher.control.controller import RunController
+from launcher.control.events import Event
+from launcher.control.orders import Order
+
+
+def drive(controller: RunController, event: Event, carry_out: Callable[[Order], Event | None]) -> None:
+    """Report `event` to the controller, which has no clock, and carry out what it orders. Report answers at once."""
+    for order in controller.take(event, time.monotonic(), time.time()):
+        answer = carry_out(order)
+        if answer is not None:
+            drive(controller, answer, carry_out)
 
 
 class SignalPipe:
     """Receives `numbers` instead of their default action, until closed. From the main thread only.
 
-    Readable (`fileno`) as soon as one has arrived; `take` tells which. Numbers are kept by a handler, not by the
-    bytes of the pipe, so a full pipe loses none.
+    Readable (`fileno`) as soon as one has arrived. Numbers are kept by a handler, not by the bytes of the pipe, so a
+    full pipe loses none.
     """
 
     def __init__(self, numbers: Iterable[signal.Signals]) -> None:
@@ -46,12 +59,12 @@ class SignalPipe:
         os.close(self._writer)
 
 
-# What to listen to, or None where it is not there at present; for which events; and what to call.
+# What to listen to, or None if it is not there at present; for which events; and what to call.
 Wanted = tuple[Any, int, Callable[[], object]]
 
 
 class Listening:
-    """Keeps account of it by what each thing is for."""
+    """The registrations of a selector for files that come and go while its loop runs, by what each is for."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._selector = selector

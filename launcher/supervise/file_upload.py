@@ -56,16 +56,12 @@ class FileUpload:
         """`follows_another`: an agent of this run was here before, and what it sent may not be here any more."""
         self._run_dir = run_dir
         self._link = link
-        self._files: dict[tuple[str, int], _File] = {}
-        for kind, place in GROWING.items():
-            for global_rank in sorted(global_ranks)[: 1 if kind in OF_ALL_RANKS else None]:
-                self._files[kind, global_rank] = _Growing(
-                    kind, global_rank, place(run_dir, global_rank), follows_another
-                )
-        for kind, place in REWRITTEN.items():
-            for global_rank in global_ranks:
-                path = place(run_dir, global_rank)
-                self._files[kind, global_rank] = _Rewritten(kind, global_rank, path, follows_another)
+        self._files: dict[tuple[str, int], _File] = {
+            (kind, global_rank): make(kind, global_rank, place(run_dir, global_rank), follows_another)
+            for make, places in ((_Growing, GROWING), (_Rewritten, REWRITTEN))
+            for kind, place in places.items()
+            for global_rank in sorted(global_ranks)[: 1 if kind in OF_ALL_RANKS else None]
+        }
         self._turns = deque(self._files.values())
         self._under_way_bytes = 0
         self._allowed_bytes = float(BURST_BYTES)
@@ -98,7 +94,6 @@ class FileUpload:
                 self._send_some(file, now)
 
     def take(self, kept: ChunkAck) -> None:
-        """Take the coordinator's answer."""
         file = self._files.get((kept.kind, kept.global_rank))
         if file is None or not file.awaits:
             return
@@ -109,14 +104,14 @@ class FileUpload:
         now = time.monotonic()
         if kept.trouble:
             file.due = now + RETRY_S
-            file.finished = self._finishing  # nobody waits for room on a disk
+            file.finished = self._finishing  # room on a disk is not waited for
         else:
             file.due = now if file.behind or self._finishing else _next_tick(now, file.every_s)
 
     def finish(self, interrupted: Callable[[], bool]) -> str | None:
         """Send all that is left. Blocks, for `FINISH_S` at most; until `interrupted`, or the coordinator is lost.
 
-        What to tell of that which could not be sent, if anything could not.
+        Return what to report if not all could be sent.
         """
         self._finishing = True
         for file in self._turns:
@@ -130,7 +125,12 @@ class FileUpload:
             poll = select.poll()
             poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.wants_write else 0))
             poll.poll(1000 * max(0.0, min(seconds for seconds in timeouts_s if seconds is not None)))
-        return self._left()
+        left = [(file.left_bytes(), file.global_rank) for file in self._turns if file.kind == "train.log"]
+        some = [f"{count} bytes of rank {global_rank}" for count, global_rank in left if count]
+        if not some:
+            return None
+        more = f" and some of {len(some) - 4} more" if len(some) > 4 else ""
+        return f"{', '.join(some[:4])}{more} did not reach the launcher in time: they are in {self._run_dir.root} there"
 
     def close(self) -> None:
         for file in self._turns:
@@ -153,7 +153,7 @@ class FileUpload:
         self._link.send(message)
 
     def _hears_end(self) -> bool:
-        """Take answers; whether somebody wants this to end now."""
+        """Take answers. Return True if the coordinator wants this to end now."""
         impatient = False
         for message in self._link.take():
             if isinstance(message, ChunkAck):
@@ -161,19 +161,8 @@ class FileUpload:
             impatient = impatient or (isinstance(message, ForwardSignal) and message.signal == signal.SIGQUIT)
         return impatient
 
-    def _left(self) -> str | None:
-        left = {file.global_rank: file.left_bytes() for file in self._turns if file.kind == "train.log"}
-        some = {global_rank: count for global_rank, count in left.items() if count}
-        if not some:
-            return None
-        first = ", ".join(f"{count} bytes of rank {global_rank}" for global_rank, count in list(some.items())[:4])
-        more = f" and some of {len(some) - 4} more" if len(some) > 4 else ""
-        return f"{first}{more} did not reach the head in time: they are in {self._run_dir.root} there"
-
 
 class _File(ABC):
-    """One file of one rank."""
-
     every_s = EVERY_S
 
     def __init__(self, kind: str, global_rank: int, path: Path) -> None:
@@ -284,5 +273,5 @@ class _Rewritten(_File):
 
 
 def _next_tick(now: float, every_s: float) -> float:
-    """Alike for all files, so that a server wakes up once for all of them."""
+    """Return the same moment for all files, so that a server wakes up once for all of them."""
     return (now // every_s + 1) * every_s

@@ -6,7 +6,7 @@
                     <-- {"key": global_rank, "pid": n} | {"key": global_rank, "error": why} --
 
 One JSON object a line, over a socket pair. A forked rank becomes the agent's own child before anything of the program
-runs, and is told of before that: an agent that calls `take` before it reaps knows every rank that it reaps.
+runs, and its pid comes before that: an agent that calls `take` before it reaps knows every rank that it reaps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from launcher.program.command import PythonCommand
 from launcher.supervise.spawn import Complaints, Program, spawn
 
 _BOOTSTRAP = Path(__file__).parents[1] / "preload" / "__main__.py"
-_MAX_LINE_BYTES = 1 << 20  # whatever is longer did not come from us
+_MAX_LINE_BYTES = 1 << 20  # longer ones did not come from us
 TICKS_OF_WORK = 2  # a sleeping process uses none, one that imports uses all
 
 
@@ -51,10 +51,10 @@ class Ready:
 
 @frozen
 class Unusable:
-    """No rank can be forked (any more); said once. Ranks asked for and not told of follow as ForkFailed."""
+    """No rank can be forked (any more); comes once. Ranks asked for and not answered follow as ForkFailed."""
 
     reason: str
-    died: bool = False  # it ended without saying why, or said what makes no sense
+    died: bool = False  # it ended without a reason, or wrote nonsense
 
 
 @frozen
@@ -65,7 +65,7 @@ class ForkResult:
 
 @frozen
 class ForkFailed:
-    """The rank does not run; if it was told as ForkResult before, its process ends with 126."""
+    """The rank does not run; if there was a ForkResult before, its process ends with 126."""
 
     global_rank: int
     reason: str
@@ -104,11 +104,15 @@ class ForkServer:
         self._worked = self._heard = time.monotonic()
         self._ticks = 0  # of processor time, when it was last seen to work
         self._reaped = False  # then its pid may be anyone's
-        self._asked: dict[int, float] = {}  # global rank -> when, for those not told of yet (monotonic)
+        self._asked: dict[int, float] = {}  # global rank -> when, for those not answered yet (monotonic)
         self._usable = True
         try:
             os.set_inheritable(theirs.fileno(), True)
-            argv = _preload_argv(command, theirs.fileno(), argv_shown)
+            argv: tuple[str, ...] = (*_python(command), "preload", str(theirs.fileno()))
+            # Long enough to be overwritten with the command that people shall see in `ps`.
+            missing_bytes = len(os.fsencode(" ".join(argv_shown))) - len(os.fsencode(" ".join(argv))) - 1
+            if missing_bytes > 0:
+                argv = (*argv, "." * missing_bytes)
             self.pid = spawn(Program(argv, common_environment, cwd, log), self._complaints)
         except OSError:
             self.close()
@@ -120,13 +124,8 @@ class ForkServer:
         self._say({"program": shown, "modules": modules, "agent_pid": os.getpid()})
 
     def fileno(self) -> int:
-        """Readable when it has something to say: then call `take`. Only while it is usable."""
+        """Return what is readable when it has sent something: then call `take`. Only while it is usable."""
         return self._socket.fileno()
-
-    @property
-    def usable(self) -> bool:
-        """False once Unusable was told, and after `close`: then nothing may be waited for on `fileno`."""
-        return self._usable
 
     @property
     def wants_write(self) -> bool:
@@ -135,7 +134,7 @@ class ForkServer:
 
     @property
     def idle_s(self) -> float:
-        """For how long it has used no processor time to speak of, as far as it was looked at; 0 without /proc."""
+        """For how long it has used hardly any processor time, as far as it was looked at; 0 without /proc."""
         found = stat(self.pid)
         if found is None or found.ticks > self._ticks + TICKS_OF_WORK:
             self._ticks = found.ticks if found else 0
@@ -144,11 +143,11 @@ class ForkServer:
 
     @property
     def waiting_for_s(self) -> float:
-        """For how long it has said nothing although there are requests: a stopped process does not. 0: there are none."""
+        """For how long it has not answered requests, as a stopped process does not; 0 without requests."""
         return time.monotonic() - max(min(self._asked.values()), self._heard) if self._asked else 0.0
 
     def fork(self, requests: Sequence[ForkRequest]) -> None:
-        """Ask for ranks. Each will be told as ForkResult or ForkFailed by `take`, those of a lost process too."""
+        """Ask for ranks. `take` will return ForkResult or ForkFailed for each, also for those of a lost process."""
         self._asked |= dict.fromkeys((request.global_rank for request in requests), time.monotonic())
         if self._usable:
             forks = [
@@ -170,11 +169,11 @@ class ForkServer:
                 del self._outgoing[: self._socket.send(self._outgoing)]
         except BlockingIOError:
             pass
-        except OSError:  # it has gone; what it said before can still be read, so `take` tells the end
+        except OSError:  # it has gone; what it sent before can still be read, so `take` sees the end
             self._outgoing.clear()
 
     def take(self) -> list[Told]:
-        """Everything that it has said since the last call."""
+        """Return everything that it has sent since the last call."""
         told: list[Told] = []
         ended = self._receive() if self._usable else None
         *lines, self._incoming = self._incoming.split(b"\n")
@@ -182,7 +181,7 @@ class ForkServer:
             for line in lines:
                 told.append(self._read(bytes(line)))  # noqa: PERF401 - kept although a line raises
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            ended = f"the preload process wrote what cannot be read: {error}"
+            ended = f"the preload process wrote a line that cannot be read: {error}"
         refused = next((message for message in told if isinstance(message, Unusable)), None)
         if refused is not None:
             return [message for message in told if message is not refused] + self._end(refused)
@@ -191,9 +190,9 @@ class ForkServer:
         return told if self._usable else told + self._refuse_rest()
 
     def give_up(self, reason: str, *, died: bool = True) -> list[Told]:
-        """Kill the process and tell what its end means: Unusable, and ForkFailed for whom it owes an answer.
+        """Kill the process. Return Unusable, and ForkFailed for each rank that it owes an answer.
 
-        Call `take` just before: a rank that it has told of runs, and is not the process's any more.
+        Call `take` just before: a rank that it has reported runs, and is not the process's any more.
         """
         if not self._usable:
             return self._refuse_rest()
@@ -219,18 +218,18 @@ class ForkServer:
             self._complaints.close()
 
     def _say(self, message: Mapping[str, Any]) -> None:
-        # Bytes of the environment that are no text travel as they are: JSON here is bytes between the quotes.
+        # Bytes of the environment that are not text travel as they are: JSON here is bytes between the quotes.
         self._outgoing += json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
         self.send()
 
     def _receive(self) -> str | None:
-        """Read all that has come; why there will be no more, if so."""
+        """Read all that has come. Return why there will be no more, or None."""
         try:
             while chunk := self._socket.recv(1 << 16):
                 self._heard = time.monotonic()
                 self._incoming += chunk
                 if len(self._incoming) > _MAX_LINE_BYTES:
-                    return "the preload process wrote more than it can have to say"
+                    return f"the preload process wrote more than {_MAX_LINE_BYTES} bytes at once"
         except BlockingIOError:
             return None
         except OSError:  # it ended before it had read everything
@@ -262,10 +261,3 @@ class ForkServer:
 def _python(command: PythonCommand) -> tuple[str, ...]:
     """Return the interpreter as it would be found without us: it finds its own libraries by its argv[0]."""
     return (command.name or command.interpreter, *command.options, str(_BOOTSTRAP))
-
-
-def _preload_argv(command: PythonCommand, descriptor: int, argv_shown: Sequence[str]) -> tuple[str, ...]:
-    """Long enough to be overwritten with the command that people shall see in `ps`."""
-    argv = (*_python(command), "preload", str(descriptor))
-    missing_bytes = len(os.fsencode(" ".join(argv_shown))) - len(os.fsencode(" ".join(argv))) - 1
-    return (*argv, "." * missing_bytes) if missing_bytes > 0 else argv

@@ -1,20 +1,38 @@
-"""An agent's connection to the coordinator of a run over several servers."""
+"""An agent's connection to the coordinator of a run over several servers, and what it does for it beside its ranks."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from launcher.core.channel import Channel, ChannelClosedError, Silence
-from launcher.core.messages import Done, EventReport, GivingUp, Message, Ping, Pong, SignalWanted
+from launcher.core.events import Trouble
+from launcher.core.messages import (
+    ChunkAck,
+    Done,
+    EventReport,
+    Message,
+    Ping,
+    Pong,
+    TakeStacks,
+)
+from launcher.core.run_dir import RunDir
+from launcher.supervise.event_log import EventLog
 
-LAST_WORDS_S = 5.0  # the coordinator gets so long to take them
+if TYPE_CHECKING:
+    from launcher.supervise.file_upload import FileUpload
+    from launcher.supervise.survey import Survey
+
+LAST_MESSAGES_S = 5.0  # how long the coordinator may take to receive them
 
 
 class Link:
-    """Never raises: a coordinator that is gone, or silent for too long, is told once by `lost`."""
+    """The connection. Never raises: `lost` says why, once the coordinator is gone, or silent for too long."""
 
     def __init__(self, channel: Channel, silence_s: float, *, shares_files: bool = True, by_hand: bool = False) -> None:
-        """`silence_s`: a coordinator that is not heard for so long is lost. `shares_files`: it sees what is written here.
+        """`silence_s`: a coordinator that is not heard for that long is lost. `shares_files`: it sees what is written here.
 
         `by_hand`: a person has this server's launcher before him, and what signals it gets is meant for all servers.
         An engine hands its own to the agents of all servers.
@@ -23,7 +41,7 @@ class Link:
         self.by_hand = by_hand
         self._channel = channel
         self._silence = Silence(channel, silence_s)
-        self._mute: str | None = None  # why nothing can be sent any more; last words may have come
+        self._mute: str | None = None  # why nothing can be sent any more; last messages may have come
         self.lost: str | None = None  # why
 
     def fileno(self) -> int:
@@ -48,7 +66,6 @@ class Link:
                 self._mute = str(error)
 
     def tell(self, line: str) -> None:
-        """Hand on an event."""
         self.send(EventReport(line))
 
     def take(self) -> list[Message]:
@@ -72,20 +89,84 @@ class Link:
             self.lost = f"nothing was heard for {self._silence.limit_s:g} s"
         return taken
 
-    def want(self, number: int) -> None:
-        """Signal `number`, which came to this server, is meant for the whole run."""
-        self.send(SignalWanted(number))
-
-    def give_up(self, reason: str) -> None:
-        """Tell the coordinator that this server's ranks are being ended, whatever others do."""
-        self.send(GivingUp(reason))
-
     def say_farewell(self, unkillable: tuple[int, ...], events_lost: int) -> None:
         """Send the last message. Blocks for a moment until it has been sent."""
         self.send(Done(unkillable, events_lost))
         if self.lost is None and self._mute is None:
-            self._channel.drain(time.monotonic() + LAST_WORDS_S)
+            self._channel.drain(time.monotonic() + LAST_MESSAGES_S)
         self.close()
 
     def close(self) -> None:
         self._channel.close()
+
+
+class LinkServices:
+    """Sends files, and says where ranks are. Owns the link. Nothing here waits until `finish_upload`."""
+
+    def __init__(self, link: Link, run_dir: RunDir, event_log: EventLog) -> None:
+        self.link: Link | None = link  # None once the coordinator is lost
+        self._run_dir = run_dir
+        self._event_log = event_log
+        self._upload: FileUpload | None = None  # if the coordinator does not see what ranks write
+        self._survey: Survey | None = None  # once a client has asked where ranks are
+
+    def begin(self, global_ranks: Sequence[int], *, follows_another: bool) -> None:
+        """Send what these ranks write, if the coordinator does not see it. `follows_another`: see FileUpload."""
+        if self.link is not None and not self.link.shares_files:
+            from launcher.supervise.file_upload import FileUpload  # noqa: PLC0415 - few runs need it
+
+            self._upload = FileUpload(self._run_dir, global_ranks, self.link, follows_another=follows_another)
+
+    @property
+    def due_s(self) -> list[float | None]:
+        """The seconds until each part has something to do; None if it has not."""
+        return [part.timeout_s for part in (self.link, self._upload, self._survey) if part is not None]
+
+    def step(self) -> None:
+        for part in (self._upload, self._survey):
+            if part is not None:
+                part.step()
+
+    def hear(self, running: Mapping[int, int]) -> Iterator[Message]:
+        """Yield what the coordinator orders of ranks; the rest is done here. `running`: pids by global rank."""
+        for message in () if self.link is None else self.link.take():
+            if isinstance(message, ChunkAck) and self._upload is not None:
+                self._upload.take(message)
+            elif isinstance(message, TakeStacks):
+                from launcher.supervise.survey import Survey  # noqa: PLC0415 - most runs need none of it
+
+                assert self.link is not None, "the question came by it"
+                self._survey = self._survey or Survey(self._run_dir, self.link.send)
+                self._survey.begin(message, running)
+            else:
+                yield message
+
+    def lose(self) -> bool:
+        """Let go of a link that is lost; return whether it was lost since the last call."""
+        if self.link is None or self.link.lost is None:
+            return False
+        why, self.link = self.link.lost, None
+        self._forget_upload()
+        self._event_log.record(Trouble(f"the run's coordinator is lost: {why}"))
+        return True
+
+    def finish_upload(self, hears_kill: Callable[[], bool]) -> None:
+        """Send the rest before the last message; the coordinator waits for it. `hears_kill`: not any longer."""
+        if self._upload is not None:
+            left = self._upload.finish(hears_kill)
+            self._forget_upload()
+            if left is not None:
+                self._event_log.record(Trouble(left))
+
+    def close(self, unkillable: tuple[int, ...]) -> None:
+        if self._survey is not None:
+            self._survey.close()
+        if self.link is not None:
+            self.link.say_farewell(unkillable, self._event_log.lost)
+
+    def _forget_upload(self) -> None:
+        if self._upload is not None:
+            self._upload.close()
+            self._upload = None
+            with suppress(OSError):  # clients that look here find no server to ask any more
+                self._run_dir.endpoint.unlink()

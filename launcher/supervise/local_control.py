@@ -13,18 +13,18 @@ from launcher.control.events import (
     RankEnded,
     RankFailed,
     ServersReady,
+    Setup,
     SignalReceived,
     Tick,
 )
 from launcher.control.orders import Diagnose, Order, Record
-from launcher.control.setup import Setup
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import Cause, NotRestarting
 from launcher.core.records import RunSpec
 from launcher.supervise.attempt_monitor import Stage
 from launcher.supervise.attempts import Attempts
-from launcher.supervise.drive import drive
 from launcher.supervise.event_log import EventLog
+from launcher.supervise.event_loop import drive
 
 SERVER = 0  # its index: there is no other
 
@@ -44,11 +44,10 @@ class LocalControl:
         self.not_restarting: str | None = None  # why restarts that were left were not used
 
     def begin(self) -> None:
-        """Begin the first attempt."""
         self._report(ServersReady(self._attempts.master_port))
 
     def listen(self) -> None:
-        """Do nothing: no other process says anything."""
+        """Do nothing: no other process sends anything."""
 
     def on_own_signal(self, number: int) -> bool:
         """Act on a signal that came to this process; return True."""
@@ -60,7 +59,7 @@ class LocalControl:
         self._report(EndWanted(Cause.HEAD_LOST))
 
     def step(self, *, childless: bool) -> bool:
-        """Report what has become of the ranks, and act on it; return whether the run goes on."""
+        """Report what has become of the ranks, and act on it; return False when the run is over."""
         attempts, monitor = self._attempts, self._attempts.monitor
         for ended in attempts.rank_group.exits[self._exits_reported :]:
             self._report(RankEnded(ended.global_rank, ended.status))
@@ -81,13 +80,11 @@ class LocalControl:
 
     @property
     def cause(self) -> Cause:
-        """The cause of the run's end."""
         finish = self._controller.outcome.finish
         return self._attempts.monitor.cause if finish is None else finish.cause
 
     @property
     def exit_code(self) -> int:
-        """The run's."""
         finish = self._controller.outcome.finish
         return EXIT_FAILURE if finish is None else finish.exit_code
 
@@ -96,15 +93,12 @@ class LocalControl:
 
     def _carry_out(self, order: Order) -> Event | None:
         if isinstance(order, Diagnose):
-            return self._diagnosed()
+            from launcher.supervise.diagnosis.merge import judged, merge_evidence  # noqa: PLC0415 - as the collector
+
+            monitor = self._attempts.monitor
+            evidence = merge_evidence({SERVER: monitor.evidence()}, {})
+            return Diagnosed(judged(evidence, self._event_log.record), monitor.failure_cause, evidence.highest_step)
         if isinstance(order, Record) and isinstance(order.event, NotRestarting):
             self.not_restarting = order.event.reason
         self._attempts.carry_out(order)
         return None
-
-    def _diagnosed(self) -> Diagnosed:
-        from launcher.supervise.diagnosis.merge import judged, merge_evidence  # noqa: PLC0415 - loaded with the collector
-
-        monitor = self._attempts.monitor
-        evidence = merge_evidence({SERVER: monitor.evidence()}, {})
-        return Diagnosed(judged(evidence, self._event_log.record), monitor.failure_cause, evidence.highest_step)

@@ -8,7 +8,7 @@ member for each device; one of each server is its agent as well. A rank then is 
 and its evidence are those of every rank), and yet is what the engine takes for its own process: MPI_Init finds
 the engine's daemon by the environment, and asks for nobody's pid.
 
-What an engine does about a failed rank, it does when a member *ends*. Who tells ends late gives its ranks their grace:
+What an engine does about a failed rank, it does when a member *ends*. So late ends of members give ranks their grace:
 
 | engine            | a rank ends without MPI_Finalize                 | MPI_Abort in a rank                                |
 |-------------------|--------------------------------------------------|----------------------------------------------------|
@@ -33,38 +33,44 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import sha256
 
 from launcher.core.errors import TlaunchError
+from launcher.core.events import Trouble
 from launcher.core.frozen import frozen
+from launcher.core.records import RankSpec
+from launcher.core.text import ranges
+from launcher.supervise.event_log import EventLog
 
 PATIENCE_S = 60.0  # for an agent that has not yet begun to listen
+ABORT_PATIENCE_S = 2.0  # for a rank that called MPI_Abort to end, after its engine has begun to end all others
 _RETRY_S = 0.01
 _DESCRIPTOR = "PMI_FD"  # Hydra's and Slurm's socket to their daemon: a number that holds in one process only
 _MAX_BYTES = 1 << 23  # the kernel gives no process a larger environment, unless its stack's limit was raised
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
-# Engines send these to every member. The agent, which is one of them, answers; the others wait for its word.
+# Engines send these to every member. The agent, which is one of them, answers; the others wait for it.
 _FOR_THE_AGENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
                   signal.SIGTSTP, signal.SIGCONT)  # fmt: skip
 
 
 @frozen
 class Joined:
-    """`environment_of` this rank is known from now on."""
+    """The member of this rank has sent its identity."""
 
     global_rank: int
 
 
 @frozen
 class Left:
-    """A member ended, or closed its socket, before its rank's end was told: the engine killed it, most likely."""
+    """A member ended, or closed its socket, before its rank's end was reported: most likely the engine killed it."""
 
     global_rank: int
 
 
 @frozen
 class Refused:
-    """Somebody who is none of the members, or says what makes no sense."""
+    """A process that is not a member, or sends nonsense."""
 
     reason: str
 
@@ -89,13 +95,13 @@ def hand_over(
     patience_s: float = PATIENCE_S,
     pass_on: Callable[[int], None] | None = None,
 ) -> int | None:
-    """Let the agent start this rank, and wait for its end: its status as in `subprocess`; None if the agent was lost.
+    """Let the agent start this rank, wait for its end and return its status as in `subprocess`; None: the agent was lost.
 
     Blocks. From then on this process ignores the signals that the agent answers, or has `pass_on` called with them: call
     it last, in the main thread.
 
     Raises:
-        TlaunchError: no agent listened in time, or somebody else's process does.
+        TlaunchError: no agent listened in time, or another user's process does.
     """
     for number in _FOR_THE_AGENT:
         signal.signal(number, signal.SIG_IGN if pass_on is None else lambda number, _frame: pass_on(number))
@@ -103,10 +109,16 @@ def hand_over(
         if _user_of(connection) != os.getuid():
             raise TlaunchError(
                 f"another user's process (uid {_user_of(connection)}) listens in the place of this server's agent",
-                hint="ask who runs it; nothing was handed over to it",
+                hint="find out who runs it; nothing was handed over to it",
             )
+        line = _line({"rank": global_rank, "environment": dict(environment)})
+        descriptor = environment.get(_DESCRIPTOR, "")
+        sent = 0
         try:
-            _send_identity(connection, environment, global_rank)
+            if descriptor.isdecimal():
+                with suppress(OSError):  # it was closed on the way here: the rank will report what it misses
+                    sent = socket.send_fds(connection, [line], [int(descriptor)])
+            connection.sendall(line[sent:])
             with connection.makefile("rb") as answer:
                 line = answer.readline()
             return int(json.loads(line)["ended"]) if line.endswith(b"\n") else None
@@ -123,46 +135,29 @@ def _reach(name: bytes, deadline: float) -> socket.socket:
             connection.close()
             if time.monotonic() > deadline:
                 raise TlaunchError(
-                    "no agent of this server listens", hint="see what the process of its lowest rank says"
+                    "no agent of this server listens", hint="see the output of the process of its lowest rank"
                 ) from error
             time.sleep(_RETRY_S)
         else:
             return connection
 
 
-def _send_identity(connection: socket.socket, environment: Mapping[str, str], global_rank: int) -> None:
-    line = _line({"rank": global_rank, "environment": dict(environment)})
-    number = environment.get(_DESCRIPTOR, "")
-    sent = 0
-    if number.isdecimal():
-        with suppress(OSError):  # it was closed on the way here: the rank will say what it misses
-            sent = socket.send_fds(connection, [line], [int(number)])
-    connection.sendall(line[sent:])
-
-
 # --- the agent ---
 
 
-@frozen
-class _Member:
-    """One that has said who it is."""
-
-    connection: socket.socket
-    environment: Mapping[str, str]
-    descriptor: int | None
-
-
 class _Caller:
-    """One that has connected, and what it has sent so far."""
+    """A process that has connected, and what it has sent so far."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.received = bytearray()
         self.descriptors: list[int] = []
-        self.global_rank: int | None = None  # once it has said who it is
+        # Once it has sent its identity:
+        self.global_rank: int | None = None
+        self.environment: Mapping[str, str] = {}
 
     def receive(self) -> bool:
-        """Take what has come; False at its end."""
+        """Take what has come. Return False at its end."""
         try:
             chunk, descriptors, _, _ = socket.recv_fds(self.connection, 1 << 16, 1)
         except BlockingIOError:
@@ -183,7 +178,7 @@ class _Caller:
 
 
 class MpiProxies:
-    """The agent's end: collects who the members of its server are. Nothing here blocks.
+    """The agent's end: collects the identities of its server's members. Nothing here blocks.
 
     Raises (`__init__`):
         OSError: the name is taken: an agent of this job and server lives already.
@@ -191,7 +186,7 @@ class MpiProxies:
 
     def __init__(self, name: bytes, global_ranks: Iterable[int]) -> None:
         self._awaited = set(global_ranks)
-        self._joined: dict[int, _Member] = {}
+        self._joined: dict[int, _Caller] = {}  # by global rank
         self._callers: dict[int, _Caller] = {}  # by the number of their connection
         self._released: set[int] = set()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -206,18 +201,18 @@ class MpiProxies:
         self._epoll.register(self._listener, select.EPOLLIN)
 
     def fileno(self) -> int:
-        """Readable when something has come: then call `step`."""
+        """Return what is readable when something has come: then call `step`."""
         return self._epoll.fileno()
 
     @property
     def missing(self) -> frozenset[int]:
-        """The global ranks whose members have not said who they are."""
+        """The global ranks whose members have not sent their identity."""
         return frozenset(self._awaited - self._joined.keys())
 
     def environment_of(self, global_rank: int) -> dict[str, str]:
-        """All that the engine gave this rank's member, with numbers of descriptors as they are here."""
+        """Return the environment that the engine gave this rank's member, with descriptors' numbers as they are here."""
         member = self._joined[global_rank]
-        changed = {} if member.descriptor is None else {_DESCRIPTOR: str(member.descriptor)}
+        changed = {_DESCRIPTOR: str(member.descriptors[0])} if member.descriptors else {}
         return {**member.environment, **changed}
 
     def descriptors_of(self, global_rank: int) -> tuple[int, ...]:
@@ -225,11 +220,10 @@ class MpiProxies:
 
         They stay open here, so that the engine does not see the rank's end before the agent reports it.
         """
-        descriptor = self._joined[global_rank].descriptor
-        return () if descriptor is None else (descriptor,)
+        return tuple(self._joined[global_rank].descriptors[:1])
 
     def step(self) -> list[Told]:
-        """Everything that has happened since the last call."""
+        """Return everything that has happened since the last call."""
         told: list[Told] = []
         for number, _ in self._epoll.poll(0):
             if number == self._listener.fileno():
@@ -241,7 +235,7 @@ class MpiProxies:
     def tell_end(self, global_rank: int, status: int) -> None:
         """Let a rank's member end; `status` as in `subprocess`. May be called again, or for one that has gone.
 
-        Tell when nothing is left that needs time: the engine may kill all members once one has ended.
+        Call it when nothing is left that needs time: the engine may kill all members once one has ended.
         """
         member = self._joined.get(global_rank)
         if member is not None and global_rank not in self._released:
@@ -250,7 +244,7 @@ class MpiProxies:
                 member.connection.send(_line({"ended": status}))
 
     def close(self) -> None:
-        """Proxies that were told nothing learn that there is no agent any more. May be called twice."""
+        """Hang up: members whose rank's end was not reported learn that the agent has gone. May be called twice."""
         for caller in self._callers.values():
             caller.close()
         self._callers.clear()
@@ -267,23 +261,28 @@ class MpiProxies:
             user = _user_of(connection)
             if user != os.getuid():
                 connection.close()
-                told.append(Refused(f"a process of another user (uid {user}) wanted to be a rank"))
+                told.append(Refused(f"a process of another user (uid {user}) tried to join as a rank"))
                 continue
             connection.setblocking(False)
             self._callers[connection.fileno()] = _Caller(connection)
             self._epoll.register(connection, select.EPOLLIN)
 
     def _hear(self, caller: _Caller) -> list[Told]:
-        goes_on = caller.receive()
+        stays = caller.receive()
         told: list[Told] = []
         if caller.global_rank is None and caller.received.endswith(b"\n"):
             told.append(self._admit(caller))
-            goes_on = goes_on and caller.global_rank is not None
+            stays = stays and caller.global_rank is not None
         elif len(caller.received) > _MAX_BYTES:
-            told.append(Refused(f"a process sent more than {_MAX_BYTES} bytes and no end of a line"))
-            goes_on = False
-        if not goes_on:
-            told += self._part_from(caller)
+            told.append(Refused(f"a process sent more than {_MAX_BYTES} bytes without a line end"))
+            stays = False
+        if not stays:
+            self._epoll.unregister(caller.connection)
+            if caller.global_rank is None:
+                del self._callers[caller.connection.fileno()]
+                caller.close()
+            elif caller.global_rank not in self._released:  # its descriptor stays open: its rank may run on
+                told.append(Left(caller.global_rank))
         return told
 
     def _admit(self, caller: _Caller) -> Told:
@@ -292,26 +291,63 @@ class MpiProxies:
             global_rank = int(fields["rank"])
             environment = {str(name): str(value) for name, value in fields["environment"].items()}
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            return Refused(f"a process sent what cannot be read: {error}")
+            return Refused(f"a process sent a line that cannot be read: {error}")
         finally:
             caller.received.clear()
         if global_rank not in self.missing:
-            has = "has a member already" if global_rank in self._joined else "is none of this server"
-            return Refused(f"a process wanted to be rank {global_rank}, which {has}")
-        caller.global_rank = global_rank
-        descriptor = caller.descriptors[0] if caller.descriptors else None
-        self._joined[global_rank] = _Member(caller.connection, environment, descriptor)
+            has = "has a member already" if global_rank in self._joined else "is not on this server"
+            return Refused(f"a process tried to join as rank {global_rank}, which {has}")
+        caller.global_rank, caller.environment = global_rank, environment
+        self._joined[global_rank] = caller
         return Joined(global_rank)
 
-    def _part_from(self, caller: _Caller) -> list[Told]:
-        """Its descriptor stays open if it was admitted: its rank may run on."""
-        number = caller.connection.fileno()
-        self._epoll.unregister(number)
-        if caller.global_rank is not None:
-            return [] if caller.global_rank in self._released else [Left(caller.global_rank)]
-        del self._callers[number]
-        caller.close()
-        return []
+
+class ProxyControl:
+    """The agent's part in `members`, none of which is missing any more. Nothing here blocks.
+
+    It gives each rank the identity of its member, and lets all members end together when the run is over on all servers:
+    an engine may kill every other process of its job as soon as one of them has ended. A member that is killed before
+    means that a rank called MPI_Abort, which its own end will soon show; or the engine itself was ended, and so the run.
+    """
+
+    def __init__(self, members: MpiProxies, ranks: Iterable[RankSpec], inherited: Mapping[str, str]) -> None:
+        self._members = members
+        given = [(rank, members.environment_of(rank.global_rank)) for rank in ranks]
+        self.ranks = tuple(
+            # What the member has differently from `inherited`; None removes a variable.
+            replace(rank, env={**dict.fromkeys(inherited.keys() - environment.keys()), **environment, **rank.env})
+            for rank, environment in given
+        )
+        self.descriptors = {rank.global_rank: members.descriptors_of(rank.global_rank) for rank in self.ranks}
+        self._left: set[int] = set()
+        self._deadline: float | None = None  # monotonic: no rank's failure will explain by then why members left
+
+    def fileno(self) -> int:
+        return self._members.fileno()
+
+    @property
+    def timeout_s(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def step(self, event_log: EventLog) -> str | None:
+        """Take what has come. Return, once, what to report when the engine has killed members and enough time has passed."""
+        for told in self._members.step():
+            if isinstance(told, Left):
+                self._left.add(told.global_rank)
+                self._deadline = self._deadline or time.monotonic() + ABORT_PATIENCE_S
+            elif isinstance(told, Refused):
+                event_log.record(Trouble(told.reason))
+        if self._deadline is None or time.monotonic() < self._deadline:
+            return None
+        self._deadline = None
+        what = "process" if len(self._left) == 1 else "processes"
+        return f"the engine has ended its {what} of rank{'s' * (len(self._left) > 1)} {ranges(self._left)}"
+
+    def release(self) -> None:
+        """Let all members end well, for the engine needs not know how ranks ended. Call nothing else afterwards."""
+        for rank in self.ranks:
+            self._members.tell_end(rank.global_rank, 0)
+        self._members.close()
 
 
 def _user_of(connection: socket.socket) -> int:
@@ -320,5 +356,5 @@ def _user_of(connection: socket.socket) -> int:
 
 
 def _line(message: Mapping[str, object]) -> bytes:
-    """Bytes of the environment that are no text are escaped as they are, and come back as they were."""
+    """Return one line of JSON; bytes of the environment that are not text are escaped, and come back as they were."""
     return json.dumps(message).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""A rendezvous port that nobody else can take between its choice and rank 0's use of it."""
+"""A rendezvous port that no other process can take between its choice and rank 0's use of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PORT_TROUBLE = (errno.EADDRINUSE, errno.EACCES)  # as opposed to a machine with
 
 @frozen
 class HeldPort:
-    """A port, and the socket that keeps it. `holder` is None where the user chose the port."""
+    """A port, and the socket that keeps it. `holder` is None if the user chose the port."""
 
     number: int
     holder: socket.socket | None = None
@@ -28,8 +28,8 @@ def hold_port() -> HeldPort:
 
     The socket is bound without SO_REUSEADDR, so that the kernel gives a port that is wholly free, and gets
     SO_REUSEADDR afterwards: from then on a store that sets SO_REUSEADDR itself (torch's does) may bind and listen
-    there, while whoever asks the kernel for a free port never gets this one. A listener that does not set
-    SO_REUSEADDR is told "address already in use": such programs need `--master-port`, which holds nothing.
+    there, while a process that asks the kernel for a free port never gets this one. A listener that does not set
+    SO_REUSEADDR gets "address already in use": such programs need `--master-port`, which holds nothing.
     The descriptor is close-on-exec: ranks do not inherit it.
     """
     holder = _bound_socket(0)
@@ -53,7 +53,7 @@ def check_port(number: int) -> HeldPort:
 
 
 def _bound_socket(number: int, *, reuse: bool = False) -> socket.socket:
-    """Bound to every address of both families where there is IPv6, else to every IPv4 address."""
+    """Return a socket bound to every address of both families, or to every IPv4 address without IPv6."""
     try:
         return _bind(socket.AF_INET6, number, reuse=reuse)
     except OSError as error:

@@ -50,11 +50,11 @@ class _Watched:
     signature: _Signature | None  # of the heartbeat file when it was last read; at first, what an earlier attempt left
     log_bytes: int
     pid: int | None = None  # None: it does not run
-    step: int | None = None  # the last that it told
-    highest: int | None = None  # of all that it told
+    step: int | None = None  # the last that it reported
+    highest: int | None = None  # of all that it reported
     has_beaten: bool = False  # in this attempt, be it without a step
-    gets_on: bool = False  # a change was noticed since the last look
-    hangs: bool = False  # that was told
+    progressed: bool = False  # a change was noticed since the last look
+    hangs: bool = False  # that was reported
     idle_s: float = 0.0
 
 
@@ -77,7 +77,8 @@ class ProgressMonitor:
         for global_rank in global_ranks:
             heartbeat, log = os.fspath(run_dir.heartbeat(global_rank)), os.fspath(run_dir.train_log(global_rank))
             self._ranks[global_rank] = _Watched(heartbeat, log, _signature(heartbeat), _size(log))
-        self._cpu = _CpuUse()
+        self._scanned_at = time.monotonic()
+        self._ticks: dict[int, int] = {}  # of each rank's process tree at that scan, by pid
         self._look_s = LOOK_S + LOOK_S_PER_RANK * len(self._ranks)
         self._without_beats_s = self._look_s
         self._looked_at = time.monotonic()
@@ -95,7 +96,7 @@ class ProgressMonitor:
         self._slowness.forget(global_rank)
 
     def pause(self) -> None:
-        """All ranks are stopped on purpose: no time counts until `resume`."""
+        """Let no time count until `resume`: all ranks are stopped on purpose."""
         self._paused = True
 
     def resume(self) -> None:
@@ -110,10 +111,10 @@ class ProgressMonitor:
         return max(0.0, self._looked_at + self._interval_s - time.monotonic())
 
     def look(self, now: float) -> list[Slow | Hung]:
-        """See who got on since the last look; what is new about that. `now` is of time.monotonic, in seconds.
+        """See which ranks made progress since the last look. Return what is new. `now`: time.monotonic, in seconds.
 
-        A hang is told one interval after the first rank's time is up, together with all ranks that stand still for
-        half of that time: they wait for the first, or the other way round. Each is told once, until it gets on again.
+        A hang is reported one interval after the first rank's time is up, together with all ranks that stand still for
+        half of that time: they wait for the first, or the other way round. Each comes once, until it makes progress.
         """
         living = self._living
         if self._paused or not living:
@@ -123,9 +124,9 @@ class ProgressMonitor:
         self._read_beats(living)
         self._notice_work(living, now)
         for watched in living.values():
-            watched.idle_s = 0.0 if watched.gets_on else watched.idle_s + counted_s
-            watched.hangs = watched.hangs and not watched.gets_on
-            watched.gets_on = False
+            watched.idle_s = 0.0 if watched.progressed else watched.idle_s + counted_s
+            watched.hangs = watched.hangs and not watched.progressed
+            watched.progressed = False
         self._without_beats_s = min(2 * self._without_beats_s, LOOK_S_WITHOUT_BEATS)
         return [*self._newly_hung(living), *self._slowness.newly_slow()]
 
@@ -154,21 +155,19 @@ class ProgressMonitor:
     def _read_beats(self, ranks: Mapping[int, _Watched]) -> None:
         for global_rank, watched in ranks.items():
             signature = _signature(watched.heartbeat)
-            # One that is gone is no sign of life: whoever starts the next attempt takes it away.
-            if signature is not None and signature != watched.signature:
-                watched.signature = signature
-                self._take_beat(global_rank, watched)
-
-    def _take_beat(self, global_rank: int, watched: _Watched) -> None:
-        watched.has_beaten = watched.gets_on = True
-        heartbeat = read_heartbeat(Path(watched.heartbeat))
-        step = heartbeat.beat.step if heartbeat else None
-        if heartbeat is None or step is None:
-            return
-        watched.step = step
-        watched.highest = step if watched.highest is None else max(step, watched.highest)
-        if heartbeat.beat.busy_s is not None and watched.pid is not None:
-            self._slowness.note(global_rank, step, heartbeat.beat.busy_s)
+            # One that is gone is no sign of life: the start of the next attempt removes it.
+            if signature is None or signature == watched.signature:
+                continue
+            watched.signature = signature
+            watched.has_beaten = watched.progressed = True
+            heartbeat = read_heartbeat(Path(watched.heartbeat))
+            step = heartbeat.beat.step if heartbeat else None
+            if heartbeat is None or step is None:
+                continue
+            watched.step = step
+            watched.highest = step if watched.highest is None else max(step, watched.highest)
+            if heartbeat.beat.busy_s is not None and watched.pid is not None:
+                self._slowness.note(global_rank, step, heartbeat.beat.busy_s)
 
     def _notice_work(self, living: Mapping[int, _Watched], now: float) -> None:
         """Take note of logs and CPU time of ranks that have not reported a step yet."""
@@ -177,12 +176,19 @@ class ProgressMonitor:
         silent = [watched for watched in living.values() if watched.step is None]
         for watched in silent:
             log_bytes = _size(watched.log)
-            watched.gets_on |= log_bytes != watched.log_bytes
+            watched.progressed |= log_bytes != watched.log_bytes
             watched.log_bytes = log_bytes
-        if silent and self._cpu.is_due(now, self._hang_timeout_s / LOOKS_PER_HANG_TIMEOUT):
-            working = self._cpu.working({watched.pid for watched in silent if watched.pid is not None}, now)
+        passed_s = now - self._scanned_at
+        if silent and passed_s >= self._hang_timeout_s / LOOKS_PER_HANG_TIMEOUT:
+            before, self._ticks = (
+                self._ticks,
+                tree_ticks({watched.pid for watched in silent if watched.pid is not None}),
+            )
+            self._scanned_at = now
+            enough = max(1, WORKS * TICKS_PER_S * passed_s)
             for watched in silent:
-                watched.gets_on |= watched.pid in working
+                pid = watched.pid or 0
+                watched.progressed |= self._ticks.get(pid, 0) - before.get(pid, 0) >= enough
 
     def _newly_hung(self, living: Mapping[int, _Watched]) -> list[Hung]:
         timeout_s = self._hang_timeout_s
@@ -200,24 +206,6 @@ class ProgressMonitor:
         return [Hung(tuple(sorted(hung)), max(watched.idle_s for watched in hung.values()))]
 
 
-class _CpuUse:
-    """Measures which process trees work, from one scan of all processes to the next."""
-
-    def __init__(self) -> None:
-        self._scanned_at = time.monotonic()
-        self._ticks: dict[int, int] = {}
-
-    def is_due(self, now: float, every_s: float) -> bool:
-        return now - self._scanned_at >= every_s
-
-    def working(self, leaders: Collection[int], now: float) -> set[int]:
-        """Return those of `leaders` whose trees used at least `WORKS` of a core since the last scan."""
-        enough = WORKS * TICKS_PER_S * (now - self._scanned_at)
-        before, self._ticks = self._ticks, tree_ticks(leaders)
-        self._scanned_at = now
-        return {leader for leader, ticks in self._ticks.items() if ticks - before.get(leader, 0) >= max(1, enough)}
-
-
 class _Process(NamedTuple):
     parent: int
     session: int
@@ -225,7 +213,7 @@ class _Process(NamedTuple):
 
 
 def tree_ticks(leaders: Collection[int]) -> dict[int, int]:
-    """CPU time in clock ticks of each of `leaders` and all below it. Empty sums where there is no /proc.
+    """Return the CPU time in clock ticks of each of `leaders` and all below it. All are 0 without /proc.
 
     Descendants are found by their parents, and those whose parents have ended by the session that a leader leads.
     """
@@ -264,7 +252,7 @@ def _every_process() -> Iterator[tuple[int, _Process]]:
 
 
 def _signature(path: str) -> _Signature | None:
-    """Something that is another one after every write or touch; None where there is no such file."""
+    """Return a value that changes with every write or touch; None if there is no such file."""
     try:
         found = os.stat(path)  # noqa: PTH116 - the path is a string, as that is three times as fast
     except OSError:

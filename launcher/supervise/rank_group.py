@@ -7,8 +7,6 @@ import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import BinaryIO
 
 from launcher.core import env
 from launcher.core.engine_rank import may_use_open_mpi
@@ -20,9 +18,10 @@ from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir, mark_of
 from launcher.supervise.diagnosis.exit_order import ExitOrder
 from launcher.supervise.diagnosis.oom import OomWatch
-from launcher.supervise.environment import overlaid, write_environment
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.spawner import NotStarted, Spawner, StartRequest, StartResult
+from launcher.supervise.fork_server import ForkFailed, ForkResult
+from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, overlaid, write_environment
+from launcher.supervise.spawner import Spawner, StartRequest
 
 
 @frozen
@@ -31,29 +30,15 @@ class _Running:
     started_ns: int
 
 
-@frozen
-class AttemptVariables:
-    """The variables that tell ranks of their attempt, laid over all others."""
-
-    number: int
-    master_port: int
-
-    def as_environment(self) -> dict[str, str]:
-        return {
-            env.TLAUNCH_ATTEMPT: str(self.number),
-            env.TORCHELASTIC_RESTART_COUNT: str(self.number),
-            env.MASTER_PORT: str(self.master_port),
-        }
-
-
 class RankGroup:
-    """Has ranks started and keeps account of them. Knows nothing about why or when a run ends."""
+    """Has ranks started and keeps account of them, but does not know why or when a run ends."""
 
     def __init__(
         self,
         ranks: Sequence[RankSpec],
         run_dir: RunDir,
-        variables: AttemptVariables,
+        attempt: int,
+        master_port: int,
         *,
         inherited: Mapping[str, str],
         spawner: Spawner,
@@ -69,15 +54,20 @@ class RankGroup:
         self._unclaimed: dict[int, tuple[int, int, float]] = {}
         self._looked_s = self._looks_s = time.monotonic()  # when the last look at who has ended began, and this one
         self._expected = {rank.global_rank for rank in ranks}  # neither started nor given up
-        self.log_offsets = {rank.global_rank: self._begin_log(rank, variables.number) for rank in ranks}
+        self.log_offsets = {rank.global_rank: self._begin_log(rank, attempt) for rank in ranks}
         self.exits: list[RankExit] = []  # in the order in which they ended
         self.oom_killed: set[int] = set()  # global ranks
-        wanted = [self._wanted(rank, overlaid(inherited, {**rank.env, **variables.as_environment()})) for rank in ranks]
+        variables = {
+            env.TLAUNCH_ATTEMPT: str(attempt),
+            env.TORCHELASTIC_RESTART_COUNT: str(attempt),
+            env.MASTER_PORT: str(master_port),
+        }
+        wanted = [self._wanted(rank, overlaid(inherited, {**rank.env, **variables})) for rank in ranks]
         self.open_mpi = {one.rank.global_rank for one in wanted if may_use_open_mpi(one.environment)}
         spawner.ask(wanted)
 
     def fileno(self) -> int:
-        """Readable when a rank has ended; -1 where pidfds do not exist."""
+        """Return what is readable when a rank has ended; -1 without pidfds."""
         return self._exit_order.fileno()
 
     @property
@@ -99,35 +89,36 @@ class RankGroup:
         return not self._expected and not self._running
 
     def cancel(self) -> None:
-        """Start no more. Ranks that are being forked at this moment may still appear (`start` tells)."""
+        """Start no more. Ranks that are being forked at this moment may still appear (see `start`)."""
         self._spawner.forget()
 
     def start(self) -> tuple[list[int], list[RankExit]]:
-        """Start what can be started now: pids of new ranks, and how those ended that could not be started."""
+        """Start what can be started now. Return the pids of new ranks, and the ends of those that could not be started."""
         pids, exits = [], []
         for told in self._spawner.take():
             if told.global_rank not in self._expected:
                 continue
             self._expected.discard(told.global_rank)
             match told:
-                case StartResult(pid=pid):
+                case ForkResult(pid=pid):
                     exits += self._note_start(told.global_rank, pid)
                     pids.append(pid)
-                case NotStarted(reason=reason, status=status):
+                case ForkFailed(reason=reason):
+                    status = EXIT_NOT_EXECUTABLE
                     exits.append(self._keep(RankExit(told.global_rank, None, status, None, time.time_ns(), reason)))
         return pids, exits
 
     def look_at_the_dead(self) -> None:
-        """Call before children are reaped: what the system tells of them is gone afterwards."""
+        """Note what the system knows of children only until they are reaped: call it before that."""
         self._looks_s = time.monotonic()
         for pid in self._exit_order.collect():
-            if pid in self._running:
-                self._note_memory(pid, self._running[pid].global_rank)
+            if pid in self._running and self._oom.killed(pid):
+                self.oom_killed.add(self._running[pid].global_rank)
 
     def note_ends(self, statuses: Mapping[int, int], time_ns: int) -> list[RankExit]:
-        """Account for reaped processes, by pid; the ranks among them, in the order in which they ended.
+        """Account for reaped processes, by pid. Return the ranks among them, in the order in which they ended.
 
-        Others are what ranks had left behind, or ranks whose pid nobody has told yet.
+        Others are what ranks had left behind, or ranks whose pid the preload process has not reported yet.
         """
         ranks = [pid for pid in statuses if pid in self._running]
         late_s, self._looked_s = time.monotonic() - self._looked_s, self._looks_s
@@ -159,8 +150,13 @@ class RankGroup:
         if attempt == 0:
             return 0
         path = self._run_dir.train_log(rank.global_rank)
-        with suppress(OSError):  # a full disk: what was written before is still no part of this attempt
-            _append_line(path, mark_of(attempt))
+        # On a full disk, what was written before still belongs to another attempt.
+        with suppress(OSError), path.open("ab+", buffering=0) as file:
+            last = b""
+            while not last and (end := file.seek(0, os.SEEK_END)):
+                file.seek(end - 1)
+                last = file.read(1)  # nothing if the log was made smaller at this moment
+            file.write(b"\n" * (last not in {b"", b"\n"}) + mark_of(attempt))
         with suppress(OSError):
             return path.stat().st_size
         return 0
@@ -178,8 +174,8 @@ class RankGroup:
 
     def _note_end(self, pid: int, status: int, time_ns: int, late_s: float, *, order_known: bool) -> RankExit:
         running = self._running.pop(pid)
-        if status == -signal.SIGKILL:
-            self._note_memory(pid, running.global_rank)  # it may have ended after `look_at_the_dead`
+        if status == -signal.SIGKILL and self._oom.killed(pid):  # it may have ended after `look_at_the_dead`
+            self.oom_killed.add(running.global_rank)
         reason = self._spawner.reason_of(pid)
         return self._keep(
             RankExit(
@@ -188,27 +184,7 @@ class RankGroup:
             )
         )  # fmt: skip
 
-    def _note_memory(self, pid: int, global_rank: int) -> None:
-        if self._oom.killed(pid):
-            self.oom_killed.add(global_rank)
-
     def _keep(self, ended: RankExit) -> RankExit:
         self._event_log.record(RankEnded(ended.global_rank, ended.pid, ended.status, ended.reason), ended.ended_ns)
         self.exits.append(ended)
         return ended
-
-
-def _append_line(log: Path, line: bytes) -> None:
-    """Whatever stands before it."""
-    with log.open("ab+", buffering=0) as file:
-        begun = _last_byte(file) not in {b"", b"\n"}
-        file.write(b"\n" * begun + line)
-
-
-def _last_byte(file: BinaryIO) -> bytes:
-    """Nothing of an empty file."""
-    while end := file.seek(0, os.SEEK_END):
-        file.seek(end - 1)
-        if last := file.read(1):
-            return last  # else the log was made smaller at this moment
-    return b""

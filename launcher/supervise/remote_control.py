@@ -1,7 +1,7 @@
 """An agent of a run over several servers: the coordinator decides, the agent carries out and reports.
 
-On its own it does only what cannot wait: it collects evidence as soon as a rank fails here, and ends its ranks when it
-is told to by a signal, or when its launcher or the coordinator is lost.
+On its own it does only what cannot wait: it collects evidence as soon as a rank fails here, and ends its ranks when a
+signal asks for that, or when its launcher or the coordinator is lost.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from launcher.control.orders import CancelRestart, CollectEvidence, EndRanks, ForwardSignal
+from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES
+from launcher.control.orders import CancelRestart, EndRanks, ForwardSignal
 from launcher.control.outcome import exit_code
-from launcher.control.setup import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import Cause, Continued, Forwarded, Judged, Paused, Stopping
 from launcher.core.messages import (
@@ -23,8 +23,10 @@ from launcher.core.messages import (
     EvidenceReport,
     EvidenceRequest,
     Finish,
+    GivingUp,
     Message,
     ProbeRequest,
+    SignalWanted,
     Stop,
 )
 from launcher.core.messages import ForwardSignal as ForwardedSignal
@@ -34,8 +36,7 @@ from launcher.supervise.attempt_monitor import Stage
 from launcher.supervise.attempts import Attempts
 from launcher.supervise.diagnosis.merge import judged, merge_evidence, to_fields, told_beside
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.link import Link
-from launcher.supervise.link_services import LinkServices
+from launcher.supervise.link import Link, LinkServices
 from launcher.supervise.soundings import ReachProbes, listening_ports
 
 
@@ -62,11 +63,10 @@ class RemoteControl:
         self._first_attempt = first_attempt
         self._reported = False  # the evidence of this attempt
         self._waits = False  # nothing of the last attempt is left here
-        self._finish: Finish | None = None  # the coordinator's last word
+        self._finish: Finish | None = None  # the coordinator's last message
         self.soundings: ReachProbes | None = None  # while others may try whether they reach this server
 
     def begin(self) -> None:
-        """Begin the first attempt."""
         self._attempts.begin(self._first_attempt, self._attempts.master_port)
 
     @property
@@ -82,12 +82,18 @@ class RemoteControl:
         for message in self._services.hear(self._attempts.rank_group.running):
             self._hear(message)
         if self._services.lose():
-            self._lose_coordinator()
+            if self._waits:
+                self._finish = Finish(Cause.COORDINATOR_LOST, EXIT_FAILURE)
+            else:
+                self._stop(Stop(Cause.COORDINATOR_LOST))
 
     def _hear(self, message: Message) -> None:
         match message:
             case EvidenceRequest(attempt=attempt) if attempt == self._attempts.number:
-                self._collect()
+                if self._waits or self._attempts.monitor.stage is Stage.ENDING_LEFTOVERS:
+                    self._report_evidence()
+                else:
+                    self._attempts.monitor.collect()
             case ProbeRequest() if self.soundings is not None:
                 self.soundings.begin(message.number, message.targets, message.timeout_s)
             case Decision(attempt=attempt) if attempt == self._attempts.number:
@@ -105,20 +111,13 @@ class RemoteControl:
             case _:
                 pass
 
-    def _lose_coordinator(self) -> None:
-        """Go on without the only one that could say how the other servers are."""
-        if self._waits:
-            self._finish = Finish(Cause.COORDINATOR_LOST, EXIT_FAILURE)
-        else:
-            self._stop(Stop(Cause.COORDINATOR_LOST))
-
     def on_own_signal(self, number: int) -> bool:
-        """Tell the coordinator of a signal that came here and is meant for all; return whether it was acted on already."""
+        """Report to the coordinator a signal that came here and is meant for all. Return True if it was acted on here."""
         ends = number == KILLS_AT_ONCE or number in ASKS_TO_STOP.difference(self._spec.supervision.forward_signals)
         if self._link is not None and (ends or self._link.by_hand):
-            self._link.want(number)
+            self._link.send(SignalWanted(number))
             if not ends:
-                return False  # it comes back, as to all servers
+                return False  # the coordinator sends it to all servers
         self.on_signal(number)
         return True
 
@@ -137,13 +136,13 @@ class RemoteControl:
             self._event_log.record(Paused() if number == PAUSES else Continued())
 
     def on_launcher_lost(self) -> None:
-        """End the ranks: nothing is left here that would hear how the run ends."""
+        """End the ranks: the launcher that would hear how the run ends has gone."""
         if self._link is not None:
-            self._link.give_up("the process that started its agent was killed")
+            self._link.send(GivingUp("the process that started its agent was killed"))
         self._stop(Stop(Cause.HEAD_LOST))
 
     def step(self, *, childless: bool) -> bool:
-        """Report what has become of the ranks; return whether the run goes on."""
+        """Report what has become of the ranks; return False when the run is over."""
         if self.soundings is not None and (answer := self.soundings.step()) is not None and self._link is not None:
             attempts = self._attempts
             pids = {*attempts.rank_group.leaders, *attempts.monitor.ender.left()}
@@ -152,6 +151,7 @@ class RemoteControl:
             if self._attempts.monitor.stage is Stage.COLLECTED and not self._reported:
                 self._report_evidence()
             if self._attempts.monitor.over(childless=childless):
+                self._waits = True
                 self._report_end()
         return not self._waits or self._finish is None
 
@@ -163,16 +163,10 @@ class RemoteControl:
 
     @property
     def exit_code(self) -> int:
-        """The run's, as far as it is known here."""
+        """The run's exit code, as far as it is known here."""
         return self._finish.exit_code if self._finish else EXIT_FAILURE
 
     # --- evidence ---
-
-    def _collect(self) -> None:
-        if self._waits or self._attempts.monitor.stage is Stage.ENDING_LEFTOVERS:
-            self._report_evidence()
-        else:
-            self._attempts.carry_out(CollectEvidence((self._ranks[0].server_index,)))
 
     def _report_evidence(self) -> None:
         self._reported = True
@@ -193,7 +187,7 @@ class RemoteControl:
     # --- the end of an attempt ---
 
     def _end_decided(self, decided: Decision) -> None:
-        """End the ranks, also where no evidence was asked for yet; they may all have ended well before others failed."""
+        """End the ranks, also if no evidence was asked for yet; they may all have ended well before others failed."""
         if self._waits and self._attempts.over[-1].cause is not Cause.FINISHED:
             return
         if not self._waits and self._attempts.monitor.stage is Stage.ENDING:
@@ -206,7 +200,7 @@ class RemoteControl:
             self._attempts.carry_out(EndRanks(decided.cause, decided.verdict, decided.restarts))
 
     def _stop(self, stop: Stop) -> None:
-        """End the ranks for good; where that is under way its cause stands, and where none is left, wait for the others."""
+        """End the ranks for good. If that is under way, its cause stands; if no rank is left, wait for other servers."""
         self._end_soundings()
         stage = self._attempts.monitor.stage
         if self._waits:
@@ -224,7 +218,7 @@ class RemoteControl:
         self._attempts.carry_out(EndRanks(stop.cause, signal=stop.signal, server=stop.server))
 
     def _judged_alone(self) -> Verdict:
-        """Return the verdict on what is known here. What ranks of other servers did is not: nothing is certain."""
+        """Return the verdict on what is known here. Nothing is certain without what ranks of other servers did."""
         here = {rank.global_rank for rank in self._ranks}
         elsewhere = [rank.global_rank for rank in self._spec.ranks if rank.global_rank not in here]
         evidence = merge_evidence(
@@ -236,7 +230,6 @@ class RemoteControl:
         return told_beside(replace(verdict, confidence=Confidence.LIKELY), "no other server was heard")
 
     def _report_end(self) -> None:
-        self._waits = True
         monitor = self._attempts.monitor
         left = self._attempts.end()
         if self._link is None:

@@ -2,9 +2,9 @@
 
 The rule. A step of a rank is slow if its busy time is more than 5 ms and
 
-    more than 1.3 times the median of its peers (itself included), where there are three peers or more;
-    more than 1.5 times that of the other, where there are two: nobody can say which of them is the normal one;
-    more than 3 times the median of all other ranks, where none of them does the same work.
+    more than 1.3 times the median of its peers (itself included), if there are three peers or more;
+    more than 1.5 times that of the other, if there are two: either may be the normal one;
+    more than 3 times the median of all other ranks, if none of them does the same work.
 
 Peers are the ranks of the same pipeline stage: every stage has work of its own, and the last one has much more than
 the others. A rank is named when each of its last five observed steps was slow. It is named once, and again only after
@@ -37,7 +37,7 @@ class _Pace:
     step: int
     busy_s: float
     fresh: bool = True  # not judged yet
-    # Of the last steps, the oldest first: busy time, what it was held against, and whether it was slow.
+    # Of the last steps, the oldest first: busy time, the time that it was compared with, and whether it was slow.
     judged: deque[tuple[float, float, bool]] = field(default_factory=lambda: deque(maxlen=STEPS))
     named: bool = False
 
@@ -66,7 +66,7 @@ class Slowness:
         self._paces.pop(global_rank, None)
 
     def newly_slow(self) -> list[Slow]:
-        """Judge every rank that was noted since the last call; those that have become slow. Call once per look."""
+        """Judge every rank that was noted since the last call. Return those that have become slow. Call once per look."""
         stages: dict[int, dict[int, float]] = {}
         for global_rank, pace in sorted(self._paces.items()):
             stages.setdefault(pace.stage, {})[global_rank] = pace.busy_s

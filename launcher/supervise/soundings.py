@@ -1,7 +1,7 @@
 """Probes of whether this server reaches others at the moment: connections to ports of theirs, all at the same time.
 
-Nothing is said on a connection, since the port may be a rank's own: that it stands is what counts. The doctor's way
-(launcher/doctor/reach.py) asks for a proof of who answers; here both ends belong to one run.
+Nothing is sent on a connection, since the port may be a rank's own: that it stands is enough. The doctor's probes
+(launcher/doctor/reach.py) ask for a proof of who answers; here both ends belong to one run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from launcher.core.messages import ProbeResult, ProbeTarget
 from launcher.core.proc import PROC
 
 BACKLOG = 4096
-MOST = 512  # connections at once, so that a small limit of open files is enough
+MAX_OPEN = 512  # connections at once, so that a small limit of open files is enough
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
-_GOES_ON = {0, errno.EINPROGRESS}
+_BEGUN = {0, errno.EINPROGRESS}
 _NO_SUCH_FAMILY = {errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT}
 
 
@@ -28,7 +28,12 @@ class ReachProbes:
     """Listens on a free port from the start, for others to try. Nothing here waits; `step` when readable or due."""
 
     def __init__(self) -> None:
-        self._listener = _listener()
+        self._listener: socket.socket | None = None  # on every address of this machine; None if no port can be had
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        with suppress(OSError):
+            self._listener = socket.create_server(("", 0), family=family, dualstack_ipv6=dual, backlog=BACKLOG)
+            self._listener.setblocking(False)
         self._epoll = select.epoll()
         if self._listener is not None:
             self._epoll.register(self._listener, select.EPOLLIN)
@@ -46,11 +51,11 @@ class ReachProbes:
 
     @property
     def timeout_s(self) -> float | None:
-        """The seconds until what has not answered is given up; None where nothing goes on."""
+        """The seconds until what has not answered is given up; None if no probe is under way."""
         return None if self._number is None else max(0.0, self._deadline - time.monotonic())
 
     def begin(self, number: int, targets: Iterable[ProbeTarget], timeout_s: float) -> None:
-        """Try all of them. What was begun before is forgotten."""
+        """Try all targets, and forget what was begun before."""
         self._forget()
         self._number, self._deadline = number, time.monotonic() + timeout_s
         self._why = {}
@@ -61,10 +66,12 @@ class ReachProbes:
                     self._connect(target.server_index, address, port)
 
     def step(self) -> ProbeResult | None:
-        """Return the answer, once it is known of every target. Whoever tries this server is let in meanwhile."""
+        """Return the answer, once it is known of every target. Accept connections of other servers meanwhile."""
         for descriptor, _ in self._epoll.poll(0):
             if self._listener is not None and descriptor == self._listener.fileno():
-                self._let_in(self._listener)
+                with suppress(OSError):  # no more wait, or no descriptor is left
+                    while True:
+                        self._listener.accept()[0].close()  # that the connection stood is enough for the other server
             else:
                 self._take(descriptor)
         if self._number is None:
@@ -83,7 +90,7 @@ class ReachProbes:
             self._listener.close()
 
     def _connect(self, server_index: int, address: str, port: int) -> None:
-        if len(self._open) >= MOST:
+        if len(self._open) >= MAX_OPEN:
             self._why.pop(server_index, None)  # nothing is known of it
             return
         try:
@@ -98,18 +105,12 @@ class ReachProbes:
         except (OSError, OverflowError, UnicodeError):  # it is no address
             connection.close()
             return
-        if code not in _GOES_ON:
+        if code not in _BEGUN:
             self._why[server_index] = os.strerror(code)
             connection.close()
             return
         self._open[connection.fileno()] = (server_index, connection)
         self._epoll.register(connection, select.EPOLLOUT)
-
-    def _let_in(self, listener: socket.socket) -> None:
-        """Let others in: that the connection stood is all that they want to know."""
-        with suppress(OSError):  # nobody any more, or no descriptor is left
-            while True:
-                listener.accept()[0].close()
 
     def _take(self, descriptor: int) -> None:
         if descriptor not in self._open:
@@ -119,14 +120,10 @@ class ReachProbes:
         connection.close()  # which takes it out of the set, too
         if code == 0:
             self._why.pop(server_index, None)
-            self._drop(server_index)
+            for other in [each for each, (server, _) in self._open.items() if server == server_index]:
+                self._open.pop(other)[1].close()
         elif server_index in self._why:
             self._why[server_index] = os.strerror(code)
-
-    def _drop(self, server_index: int) -> None:
-        """Drop the other connections to a server that was reached."""
-        for descriptor in [each for each, (server, _) in self._open.items() if server == server_index]:
-            self._open.pop(descriptor)[1].close()
 
     def _forget(self) -> None:
         for _, connection in self._open.values():
@@ -136,7 +133,7 @@ class ReachProbes:
 
 
 def listening_ports(pids: Iterable[int]) -> tuple[int, ...]:
-    """Ports on which these processes listen for others."""
+    """Return the ports on which these processes listen for others."""
     inodes: dict[str, int] = {}
     for name in ("tcp", "tcp6"):
         with suppress(OSError, ValueError, IndexError):
@@ -152,14 +149,3 @@ def listening_ports(pids: Iterable[int]) -> tuple[int, ...]:
                     inode = os.readlink(f"{PROC}/{pid}/fd/{name}")  # noqa: PTH115
                     found.add(inodes.get(inode.removeprefix("socket:[").removesuffix("]")))
     return tuple(sorted(port for port in found if port is not None))
-
-
-def _listener() -> socket.socket | None:
-    """On every address of this machine; None where no port can be had."""
-    dual = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual else socket.AF_INET
-    with suppress(OSError):
-        listener = socket.create_server(("", 0), family=family, dualstack_ipv6=dual, backlog=BACKLOG)
-        listener.setblocking(False)
-        return listener
-    return None

@@ -1,4 +1,4 @@
-"""Fork and exec one rank, or become one: its own session, clean signals, its own log, nothing else inherited."""
+"""Fork and exec one rank, or become one: its own environment, session and log, clean signals, nothing else inherited."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import ctypes
 import errno
 import json
 import os
+import re
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from launcher.core.env import masked
 from launcher.core.frozen import frozen
 from launcher.core.text import ranges
 from launcher.logs.terminal import escaped
@@ -24,15 +26,22 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 # Loaded once, before any fork: a child between fork and exec should do as little as it can.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+# What Python reads at its start, and torch, numpy and the libraries beneath them when they are loaded. Seen by watching
+# getenv while torch, torch.distributed and torch._dynamo are imported.
+_READ_ONCE = (
+    r"(PYTHON|_PYTHON|LD_|MALLOC_|GLIBC_|LC_|OMP_|MKL_|KMP_|GOMP_|OPENBLAS_|GOTO_|NUMEXPR_|BLIS_|VECLIB_|I_MPI_|MPI_"
+    r"|DNNL_|ONEDNN_|MKLDNN_|NPY_|NUMPY_|GFORTRAN_|ACC_|OPENSSL_|SYMPY_|MPMATH_|KINETO_|TORCH(?!ELASTIC_)|PYTORCH_"
+    r"|AOT_|AOTINDUCTOR_|INDUCTOR_|TRITON_|CUTLASS_|CUTEDSL_).*|LANG|LANGUAGE|HOME|PATH|TMPDIR|TEMP|TMP"
+)
 
 
 def become_subreaper() -> bool:
-    """Adopt every descendant whose parent ends, so that none can leave this process tree. False where impossible."""
+    """Adopt every descendant whose parent ends, so that none can leave this process tree. Return False if impossible."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> bool:
-    """Ask for that signal when the parent ends; exit at once if it has ended already. False where impossible.
+    """Ask for that signal when the parent ends; exit at once if it has ended already. Return False if impossible.
 
     "Parent" is the thread that forked, which is why agents fork from their main thread only.
     """
@@ -43,7 +52,7 @@ def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> bool:
 
 
 def signal_of_parents_end(number: int) -> bool:
-    """Ask for that signal, and do no more: whether the parent has ended already is to be looked for afterwards."""
+    """Ask for that signal, and do no more: check afterwards whether the parent has ended already."""
     return _prctl(_PR_SET_PDEATHSIG, number)
 
 
@@ -71,7 +80,9 @@ class Complaints:
     """
 
     def __init__(self) -> None:
-        self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if hasattr(os, "pipe2") else _pipe()
+        self._reader, self._writer = os.pipe()  # close-on-exec by default
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
         self._reasons: dict[int, str] = {}
 
     def write(self, reason: str) -> None:
@@ -90,6 +101,45 @@ class Complaints:
     def close(self) -> None:
         os.close(self._reader)
         os.close(self._writer)
+
+
+def overlaid(inherited: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return `inherited` with `changes` laid over it; None removes a variable."""
+    merged = {name: value for name, value in inherited.items() if name not in changes}
+    return merged | {name: value for name, value in changes.items() if value is not None}
+
+
+def common(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return the variables that have the same value in all `environments`."""
+    first = environments[0] if environments else {}
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in environments)}
+
+
+def read_at_import(environments: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the variables that differ in some of `environments`, though Python or what it imports reads them only once."""
+    shared = common(environments)
+    names = {name for environment in environments for name in environment if name not in shared}
+    return sorted(name for name in names if re.fullmatch(_READ_ONCE, name))
+
+
+def render_environment(environment: Mapping[str, str]) -> str:
+    r"""Return one NAME=VALUE a line, sorted, secrets masked; a newline in a value is shown as \n, a backslash as \\."""
+    lines = []
+    for name in sorted(environment):
+        value = masked(name, environment[name]).replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        lines.append(f"{name}={value}\n")
+    return "".join(lines)
+
+
+def write_environment(path: Path, environment: Mapping[str, str]) -> None:
+    """Write env.log, readable by its owner only.
+
+    Raises:
+        OSError: the directory is gone, the disk is full, ...
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - a descriptor
+        file.write(render_environment(environment))
 
 
 def keep_descriptors_private() -> None:
@@ -162,24 +212,17 @@ def _prepare(program: Program) -> None:
 
 @contextmanager
 def _using(what: str) -> Iterator[None]:
-    """Errors of system calls that take no path name `what` they were about."""
+    """Have errors of system calls that take no path name `what` they were about."""
     try:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, what) from error
 
 
-def _pipe() -> tuple[int, int]:
-    reader, writer = os.pipe()  # close-on-exec by default
-    os.set_blocking(reader, False)
-    os.set_blocking(writer, False)
-    return reader, writer
-
-
 def become(argv: tuple[str, ...], environment: Mapping[str, str], log: Path | None) -> int:
     """Run `argv` in this process, stdout and stderr appended to `log`, unless that is None. stdin stays.
 
-    Returns only when that failed, after saying why on the stderr that this process had: an exit code as of a shell.
+    Return only if that failed, with an exit code as of a shell, after writing why to the stderr that this process had.
 
     Raises:
         OSError: the log cannot be opened.

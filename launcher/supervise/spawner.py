@@ -12,7 +12,6 @@ from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.program.command import PythonCommand, parse_python
 from launcher.supervise import fork_server
-from launcher.supervise.environment import common, overlaid, read_at_import
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.fork_server import (
     ForkFailed,
@@ -23,7 +22,7 @@ from launcher.supervise.fork_server import (
     Unusable,
     bootstrap_argv,
 )
-from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, Complaints, Program, spawn
+from launcher.supervise.spawn import Complaints, Program, common, overlaid, read_at_import, spawn
 
 FORK_PATIENCE_S = 10.0  # a preload process that takes longer to fork is stopped, or stuck
 
@@ -37,36 +36,13 @@ class StartRequest:
 
 
 @frozen
-class StartResult:
-    global_rank: int
-    pid: int
-
-
-@frozen
-class NotStarted:
-    """There is no process at all."""
-
-    global_rank: int
-    reason: str
-    status: int = EXIT_NOT_EXECUTABLE
-
-
-@frozen
 class NotWanted:
-    """It was to be started, but the end came first."""
+    """The end came before the rank was started."""
 
     global_rank: int
 
 
-Told = StartResult | NotStarted | NotWanted
-
-
-@frozen
-class Lost:
-    """The preload process can be used no more."""
-
-    reason: str
-    requests: tuple[StartRequest, ...]  # it has not answered for them
+Told = ForkResult | ForkFailed | NotWanted
 
 
 class _Preload:
@@ -81,7 +57,7 @@ class _Preload:
         self._event_log = event_log
         self._import_patience_s = import_patience_s
         self._forked: dict[int, int] = {}  # pid by global rank, of this attempt
-        self._forked_in_vain: dict[int, str] = {}  # why, by pid
+        self.forked_in_vain: dict[int, str] = {}  # why forked processes never became their programs, by pid
         self._closing = False  # to be ended as soon as it owes no answer
 
     @property
@@ -117,8 +93,8 @@ class _Preload:
     def begin_attempt(self) -> None:
         self._forked.clear()
 
-    def take(self) -> tuple[list[Told], Lost | None]:
-        """Return what became of ranks since the last call, and the loss of the process if it was lost."""
+    def take(self) -> tuple[list[Told], tuple[str, list[StartRequest]] | None]:
+        """Return what became of ranks since the last call, and if the process was lost why, and what it owes."""
         told: list[Told] = []
         lost = None
         for news in self._news():
@@ -129,17 +105,17 @@ class _Preload:
                 case ForkResult(global_rank=global_rank, pid=pid):
                     self.forking.pop(global_rank, None)
                     self._forked[global_rank] = pid
-                    told.append(StartResult(global_rank, pid))
+                    told.append(news)
                 case ForkFailed(global_rank=global_rank, reason=reason):
                     if self.forking.pop(global_rank, None) is not None:
-                        told.append(NotStarted(global_rank, reason))
+                        told.append(news)
                     elif global_rank in self._forked:  # it has a process already, whose end will be seen
-                        self._forked_in_vain[self._forked[global_rank]] = reason
+                        self.forked_in_vain[self._forked[global_rank]] = reason
                 case Unusable(reason=reason, died=died):
                     self.imitable = self.ready or not died
-                    lost = Lost(reason, tuple(self.forking.values()))
+                    lost = reason, list(self.forking.values())
                     self.forking.clear()
-                    assert self.server is not None, "it has just spoken"
+                    assert self.server is not None, "it has just answered"
                     self.server.close()
                     self.server = None
         return told, lost
@@ -154,10 +130,6 @@ class _Preload:
     def end_soon(self) -> None:
         self._closing = True
         self.end_if_idle()
-
-    def reason_of(self, pid: int) -> str | None:
-        """Return why the forked process `pid` never became its program; None if it did."""
-        return self._forked_in_vain.pop(pid, None)
 
     def close(self) -> None:
         """Kill the process. May be called twice."""
@@ -197,7 +169,7 @@ class Spawner:
         *,
         descriptors: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
-        """`descriptors`: which of this process's a rank inherits, by global rank. Ranks of a preload process do not."""
+        """`descriptors`: those of this process that a rank inherits, by global rank, unless a preload process forks it."""
         self._descriptors = descriptors or {}
         self._spec = spec
         self._run_dir = run_dir or RunDir(spec.run_dir)
@@ -210,21 +182,20 @@ class Spawner:
         environments = [overlaid(inherited, rank.env) for rank in ranks]
         shared = common(environments)
         argv = {rank.argv for rank in spec.ranks}
-        # The Python program that all ranks run, or None
+        # The Python program that all ranks run, or None.
         self._python = (
             parse_python(argv.pop(), shared.get("PATH"), spec.cwd) if len(argv) == 1 and environments else None
         )
         if self._python is not None and spec.supervision.preload is not None:
-            if differing := read_at_import(environments):
-                what = ", ".join(differing)
-                reason = f"{what} differs between them, and is read by imports"
+            if differing := ", ".join(read_at_import(environments)):
+                reason = f"{differing} differs between them, and is read by imports"
                 event_log.record(Trouble(f"ranks start one by one: {reason}"))
             else:
                 self._preload.begin(self._python, shared, spec, self._run_dir)
 
     @property
     def preloading(self) -> ForkServer | None:
-        """The preload process. To be listened to while it is there; `take` must be called when it has something to say."""
+        """The preload process, if there is one. Call `take` when it is readable."""
         return self._preload.server
 
     @property
@@ -245,7 +216,7 @@ class Spawner:
         self._waiting.extend(wanted)
 
     def forget(self) -> None:
-        """Start none of those that wait. Ranks that are being forked at this moment may still appear."""
+        """Start no more of the ranks that wait. Those that are being forked at this moment may still appear."""
         self._wanted = False
         self._not_wanted += [NotWanted(wanted.rank.global_rank) for wanted in self._waiting]
         self._waiting.clear()
@@ -254,33 +225,46 @@ class Spawner:
         """Return what became of requests since the last call. Never blocks for longer than a fork takes."""
         told, lost = self._preload.take()
         if lost is not None:
-            self._waiting.extendleft(reversed(lost.requests))
+            reason, owed = lost
+            self._waiting.extendleft(reversed(owed))
             if not self._wanted:
                 self.forget()
             else:
-                self._event_log.record(Trouble(f"ranks start one by one: {lost.reason}"))
+                self._event_log.record(Trouble(f"ranks start one by one: {reason}"))
         told += self._not_wanted
         self._not_wanted.clear()
         server = self._preload.server
         if server is None:
             return told + ([self._start(self._waiting.popleft())] if self._waiting else [])
         if not self._preload.end_if_idle() and self._preload.ready and self._waiting:
-            server.fork([self._fork_request(wanted) for wanted in self._waiting])
+            run_dir, ranks = self._run_dir, [(wanted.rank, wanted.environment) for wanted in self._waiting]
+            server.fork(
+                [
+                    ForkRequest(
+                        rank.global_rank,
+                        environment,
+                        run_dir.train_log(rank.global_rank),
+                        run_dir.device(rank.global_rank),
+                        rank.cpus,
+                    )
+                    for rank, environment in ranks
+                ]
+            )
             self._preload.forking |= {wanted.rank.global_rank: wanted for wanted in self._waiting}
             self._waiting.clear()
         return told
 
     def note_ends(self, pids: Collection[int]) -> None:
-        """Take note that these children have been reaped: from now on their pids may be anyone's."""
+        """Take note that these children have been reaped: from now on other processes may get their pids."""
         if self._preload.server is not None and self._preload.server.pid in pids:
             self._preload.server.note_reaped()
 
     def reason_of(self, pid: int) -> str | None:
         """Return why the process `pid`, already reaped, never became its program; None if it did."""
-        return self._preload.reason_of(pid) or self._complaints.reason_of(pid)
+        return self._preload.forked_in_vain.pop(pid, None) or self._complaints.reason_of(pid)
 
     def end_preloading(self) -> None:
-        """Let the preload process end as soon as it has answered for those it forks: no more ranks will be asked for."""
+        """Let the preload process end as soon as it has answered for the ranks that it forks: no more will be asked for."""
         self._preload.end_soon()
 
     def close(self) -> None:
@@ -290,13 +274,8 @@ class Spawner:
             if self._run_dir.preload_log.stat().st_size == 0:
                 self._run_dir.preload_log.unlink()
 
-    def _fork_request(self, wanted: StartRequest) -> ForkRequest:
-        rank = wanted.rank
-        log, device_dir = self._run_dir.train_log(rank.global_rank), self._run_dir.device(rank.global_rank)
-        return ForkRequest(rank.global_rank, wanted.environment, log, device_dir, rank.cpus)
-
-    def _start(self, wanted: StartRequest) -> StartResult | NotStarted:
-        """Start one rank by itself. Python programs get the failure hook this way too."""
+    def _start(self, wanted: StartRequest) -> ForkResult | ForkFailed:
+        """Start one rank without the preload process. Python programs get the failure hook this way too."""
         rank = wanted.rank
         argv = rank.argv
         if self._python is not None and self._preload.imitable:
@@ -305,6 +284,6 @@ class Spawner:
         descriptors = self._descriptors.get(rank.global_rank, ())
         program = Program(argv, wanted.environment, self._spec.cwd, log, cpus=rank.cpus, descriptors=descriptors)
         try:
-            return StartResult(rank.global_rank, spawn(program, self._complaints))
+            return ForkResult(rank.global_rank, spawn(program, self._complaints))
         except OSError as error:
-            return NotStarted(rank.global_rank, f"no process could be made: {error.strerror}")
+            return ForkFailed(rank.global_rank, f"no process could be made: {error.strerror}")

@@ -21,16 +21,14 @@ class Located:
 
     global_rank: int
     pid: int
-    step: int | None  # the last that it told
+    step: int | None  # the last that it reported
     stack: RankStack | None  # None: it has ended meanwhile
 
 
 @frozen
 class Part:
-    """The answer of one server."""
-
     ranks: tuple[Located, ...] = ()
-    trouble: str | None = None  # why it cannot tell
+    trouble: str | None = None  # why there is no answer
 
 
 def part_from(content: Any) -> Part:
@@ -43,9 +41,9 @@ def part_from(content: Any) -> Part:
 
 
 class Survey:
-    """Any number of questions at once. Its owner calls `step` whenever `timeout_s` has passed; nothing here blocks.
+    """Any number of questions at once. Its owner calls `step` whenever `timeout_s` has passed.
 
-    Nothing here raises either: ranks need their agent, whatever somebody asks.
+    Nothing here blocks or raises: ranks need their agent, whatever clients ask.
     """
 
     def __init__(self, run_dir: RunDir, send: Callable[[Stacks], object]) -> None:
@@ -59,9 +57,13 @@ class Survey:
         return min((gathering.timeout_s for _, gathering in self._open.values()), default=None)
 
     def begin(self, asked: TakeStacks, running: Mapping[int, int]) -> None:
-        """Ask those ranks of `running`, which has pids by global rank, that somebody wants to hear of."""
+        """Begin to collect the stacks of ranks that the question is about. `running`: pids by global rank."""
         try:
-            pids = {global_rank: pid for global_rank, pid in running.items() if is_among(global_rank, asked.ranks)}
+            pids = {
+                rank: pid
+                for rank, pid in running.items()
+                if asked.ranks is None or any(first <= rank <= last for first, last in asked.ranks)
+            }
             targets = {rank: Target(pid, self._run_dir.stacks_log(rank)) for rank, pid in pids.items()}
             self._open[asked.number] = pids, Gathering(targets)
         except Exception as error:  # noqa: BLE001 - see above
@@ -73,7 +75,10 @@ class Survey:
                 gathering.step()
                 if not gathering.done:
                     continue
-                part = self._part(pids, gathering)
+                stacks = gathering.stacks()
+                beats = {rank: read_heartbeat(self._run_dir.heartbeat(rank)) for rank in sorted(pids)}
+                steps = {rank: found.beat.step if found else None for rank, found in beats.items()}
+                part = Part(tuple(Located(rank, pids[rank], step, stacks.get(rank)) for rank, step in steps.items()))
             except Exception as error:  # noqa: BLE001 - see above
                 part = Part(trouble=repr(error))
             del self._open[number]
@@ -87,16 +92,5 @@ class Survey:
             gathering.close()
         self._open.clear()
 
-    def _part(self, pids: Mapping[int, int], gathering: Gathering) -> Part:
-        beats = {global_rank: read_heartbeat(self._run_dir.heartbeat(global_rank)) for global_rank in pids}
-        steps = {global_rank: found.beat.step if found else None for global_rank, found in beats.items()}
-        stacks = gathering.stacks()
-        return Part(tuple(Located(rank, pid, steps[rank], stacks.get(rank)) for rank, pid in sorted(pids.items())))
-
     def _answer(self, number: int, part: Part) -> None:
         self._send(Stacks(number, encode(part)))
-
-
-def is_among(global_rank: int, ranges: tuple[tuple[int, int], ...] | None) -> bool:
-    """Return True if the rank is in one of the ranges, given by first and last rank; None stands for all ranks."""
-    return ranges is None or any(first <= global_rank <= last for first, last in ranges)

@@ -1,23 +1,29 @@
-"""Every process below this one: reap it, ask it to end, kill it.
+"""Every process below this one: reap it, ask it to end, kill it, by signals or by a control group of the run's own.
 
 Because agents are subreapers, a descendant can neither leave the tree by a double fork nor by a session of its own;
-and "no child is left" means "nothing is left". The head may have children that are none of the run's: `bystanders`.
+and "no child is left" means "nothing is left". The launcher may have children that are not the run's: `bystanders`.
 Nothing is imported when something has to be ended: that is no time to find out what an import does.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 from launcher.core.proc import PROC, Stat, every_process
+from launcher.core.system import own_directory
 
 FIRST_KILL_AGAIN_S = 0.02
 LAST_KILL_AGAIN_S = 1.0
-KILL_PATIENCE_S = 10.0  # a process that is still there so long after SIGKILL waits inside the kernel
+KILL_PATIENCE_S = 10.0  # a process that is still there that long after SIGKILL waits inside the kernel
+_MEMBERS = "cgroup.procs"
+_PREFIX = "tlaunch-"  # then the pid of an agent
+_FORGOTTEN_AFTER_S = 60.0  # younger ones may be about to be used, by an agent that a container hides from us
 
 
 class _Bystanders:
@@ -28,19 +34,11 @@ class _Bystanders:
     """
 
     def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        self._processes: set[tuple[int, int]] = set()
-        self._sessions: set[int] = set()
-
-    def note(self) -> None:
-        before = _below()
-        self._processes = {(process.pid, process.started) for process in before}
-        self._sessions = {os.getsid(0), *(process.session for process in before)}
+        self.processes: set[tuple[int, int]] = set()
+        self.sessions: set[int] = set()
 
     def __contains__(self, process: Stat) -> bool:
-        return (process.pid, process.started) in self._processes or process.session in self._sessions
+        return (process.pid, process.started) in self.processes or process.session in self.sessions
 
 
 _bystanders = _Bystanders()  # of this process, like its being a subreaper
@@ -51,16 +49,18 @@ def spare_bystanders() -> None:
 
     Call before the fork of an agent.
     """
-    _bystanders.note()
+    before = _below()
+    _bystanders.processes = {(process.pid, process.started) for process in before}
+    _bystanders.sessions = {os.getsid(0), *(process.session for process in before)}
 
 
 def forget_bystanders() -> None:
     """Forget the launcher's bystanders in an agent: they are not below it, and their pids may be used again."""
-    _bystanders.forget()
+    _bystanders.processes, _bystanders.sessions = set(), set()
 
 
 class NothingLeft(Exception):  # noqa: N818 - not an error: it ends a loop
-    """There is no child, so there is no descendant either (where subreapers exist)."""
+    """There is no child, so there is no descendant either (if subreapers exist)."""
 
 
 def reap() -> Iterator[tuple[int, int]]:
@@ -102,8 +102,10 @@ def descendants(spared: Collection[int] = ()) -> list[int]:
 
 
 def _below(bystanders: _Bystanders | None = None, spared: Collection[int] = ()) -> list[Stat]:
-    """Every process below this one, zombies too, but none that is left out or below one that is."""
-    if _childless():  # the usual answer before a run; a look at every process of a large server takes its time
+    """Return every process below this one, zombies too, but none that is left out or below one that is."""
+    try:  # No child is the usual answer before a run, and a look at every process of a large server takes its time.
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
         return []
     children: dict[int, list[Stat]] = {}
     for process in every_process():
@@ -115,16 +117,8 @@ def _below(bystanders: _Bystanders | None = None, spared: Collection[int] = ()) 
     return found
 
 
-def _childless() -> bool:
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return True
-    return False
-
-
 def signal_group(leader: int, number: int) -> bool:
-    """Signal the process group that `leader`, a child not reaped yet, leads. False where there is none (yet)."""
+    """Signal the process group that `leader`, a child not reaped yet, leads. Return False if there is none (yet)."""
     try:
         os.killpg(leader, number)
     except (ProcessLookupError, PermissionError):
@@ -133,7 +127,7 @@ def signal_group(leader: int, number: int) -> bool:
 
 
 def signal_rank(leader: int, number: int) -> None:
-    """Signal a rank's process group; where it does not lead one yet, the rank alone."""
+    """Signal a rank's process group, or the rank alone if it does not lead one yet."""
     if not signal_group(leader, number):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(leader, number)
@@ -159,54 +153,55 @@ class Ending:
     """The one rule by which processes are ended: SIGTERM, `grace_s` seconds, then SIGKILL until nothing is left.
 
     It never waits: its owner sleeps until `timeout_s` has passed or a child has ended, reaps, and calls `step`.
-    `spared` processes live on, until somebody empties that set. `kill_group` may kill many at once (a cgroup).
+    `spared` processes live on, until that set is emptied. `kill_group` may kill many at once (a cgroup).
     """
 
     def __init__(
         self,
-        grace_s: float,
+        grace_s: float | None,
         leaders: Callable[[], Iterable[int]],
         *,
         on_kill: Callable[[int], object] = lambda _count: None,
         kill_group: Callable[[], object] = lambda: None,
-        spared: Collection[int] = (),
     ) -> None:
+        """Begin at once, unless `grace_s` is None: then with `begin`. Until that, requests to hurry are ignored."""
         self._leaders = leaders
         self._on_kill = on_kill
         self._kill_group = kill_group
-        self.spared = spared
         self._kill_again_s = FIRST_KILL_AGAIN_S
         self._killing_since: float | None = None
-        self._deadline = time.monotonic() + grace_s
+        self._deadline: float | None = None  # None: not begun
+        self.spared: Collection[int] = ()
         self.killed = 0
-        signal_everything(leaders(), signal.SIGTERM, spared)
+        if grace_s is not None:
+            self.begin(grace_s)
+
+    def begin(self, grace_s: float) -> None:
+        self._deadline = time.monotonic() + grace_s
+        signal_everything(self._leaders(), signal.SIGTERM, self.spared)
 
     @property
-    def timeout_s(self) -> float:
-        return max(0.0, self._deadline - time.monotonic())
+    def begun(self) -> bool:
+        return self._deadline is not None
+
+    @property
+    def timeout_s(self) -> float | None:
+        """Seconds until something is due; None before the end has begun."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     @property
     def in_vain(self) -> bool:
-        """True if something has outlived SIGKILL for so long that waiting for it makes no sense."""
+        """True if something has outlived SIGKILL for longer than waiting for it makes sense."""
         return self._killing_since is not None and time.monotonic() - self._killing_since > KILL_PATIENCE_S
 
-    def end_too(self, pid: int) -> None:
-        """End a rank that appeared only now, like the rest."""
-        signal_rank(pid, signal.SIGTERM)
-
-    def kill_now(self) -> None:
-        """Let no grace period pass."""
-        if self._killing_since is None:
-            self._deadline = time.monotonic()
-
-    def hurry(self, grace_s: float) -> None:
-        """Let no more of the grace period pass than that."""
-        if self._killing_since is None:
+    def hurry(self, grace_s: float = 0.0) -> None:
+        """Let no more of the grace period pass than `grace_s` seconds from now on."""
+        if self._deadline is not None and self._killing_since is None:
             self._deadline = min(self._deadline, time.monotonic() + grace_s)
 
     def step(self) -> None:
         """Kill whatever is left if it is time to. New descendants may appear meanwhile, hence again and again."""
-        if self.timeout_s > 0:
+        if self.timeout_s is None or self.timeout_s > 0:
             return
         if self._killing_since is None:
             self._killing_since = time.monotonic()
@@ -216,3 +211,84 @@ class Ending:
         signal_everything(self._leaders(), signal.SIGKILL, self.spared)
         self._deadline = time.monotonic() + self._kill_again_s
         self._kill_again_s = min(2 * self._kill_again_s, LAST_KILL_AGAIN_S)
+
+
+class RunGroup:
+    """A control group of the run's own, a child of the launcher's version 2 group. Without effect if none can be made.
+
+    It kills all its members in one atomic step, also what forks faster than signals can follow.
+
+    Processes are born into the group of their parent. A kernel takes about 10 ms for one that moves, and keeps all
+    others from forking meanwhile: so the agent moves, once, and its ranks do not; before a kill it steps out.
+    """
+
+    def __init__(self, agent_pid: int) -> None:
+        self._directory: Path | None = None
+        name, parent = f"{_PREFIX}{agent_pid}", own_directory()
+        if parent is not None and os.access(parent / _MEMBERS, os.W_OK):
+            inside = parent.name == name  # this process is in it already
+            directory = parent if inside else parent / name
+            if not inside:
+                _remove_forgotten(parent)
+            with suppress(OSError):
+                directory.mkdir(exist_ok=True)
+                self._directory = directory
+        self._let_out: set[int] = set()
+
+    def take_in(self, pid: int) -> None:
+        """Have a process, and all that it starts from now on, belong to the group."""
+        if self._directory is not None and not (pid == os.getpid() and own_directory() == self._directory):
+            _move(pid, self._directory)
+
+    def let_out(self, pid: int) -> bool:
+        """Have `kill` spare a process, but not what it has started. Return False if that cannot be."""
+        if self._directory is None or pid in self._let_out:
+            return True
+        if not _move(pid, self._directory.parent):
+            return False
+        self._let_out.add(pid)
+        return True
+
+    def take_back(self) -> None:
+        """Have all processes that were let out belong to the group again."""
+        for pid in self._let_out:
+            self.take_in(pid)
+        self._let_out.clear()
+
+    def kill(self) -> None:
+        """Send SIGKILL to every member at once (Linux 5.14 and later)."""
+        if self._directory is not None:
+            with suppress(OSError):
+                (self._directory / "cgroup.kill").write_text("1", encoding="ascii")
+
+    def remove(self) -> None:
+        """Remove the group once it is empty, with the groups that ranks have made in it."""
+        if self._directory is not None:
+            _remove(self._directory)
+
+
+def _remove_forgotten(parent: Path) -> None:
+    """Remove groups of agents that were killed together with their launchers, or whose launchers were killed after them."""
+    for group in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError, ValueError):
+            os.kill(int(group.name.removeprefix(_PREFIX)), 0)
+            continue
+        with suppress(OSError):
+            if time.time() - group.stat().st_mtime > _FORGOTTEN_AFTER_S:
+                _remove(group)
+
+
+def _remove(directory: Path) -> None:
+    """Remove a group with those inside it. The kernel keeps every group that has members."""
+    inside = sorted((path for path in directory.rglob("*") if path.is_dir()), reverse=True)
+    for group in (*inside, directory):
+        with suppress(OSError):
+            group.rmdir()
+
+
+def _move(pid: int, directory: Path) -> bool:
+    try:
+        (directory / _MEMBERS).write_text(str(pid), encoding="ascii")
+    except OSError as error:
+        return error.errno == errno.ESRCH  # it has ended, and is in no group
+    return True

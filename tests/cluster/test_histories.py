@@ -21,7 +21,7 @@ from launcher.cluster.agent_connection import Clock
 from launcher.cluster.server_evidence import ServerEvidence
 from launcher.control import events, orders
 from launcher.control.controller import Phase, RunController
-from launcher.control.setup import Setup
+from launcher.control.events import Setup
 from launcher.core.records import Device, Server
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import FailureRecord
@@ -467,29 +467,22 @@ def _event_log(tmp_path):
     event_log.close(None)
 
 
-def test_no_verdict_on_a_drawn_history_is_certain_and_wrong(event_log):
-    """And of those that call themselves likely most are right, although causes lie a moment apart in many histories."""
+SERIES = [
+    pytest.param(COUNT, {}, COUNT / 2, id="all causes"),
+    # Three or four causes each, most of them losses, a moment or some seconds apart.
+    *(
+        pytest.param(COUNT // 4, {"kinds": (beside, *LOSSES), "counts": (3, 4)}, COUNT / 20, id=f"losses and {beside}")
+        for beside in ("own", "http", "alike", "stop")
+    ),
+]
+
+
+@pytest.mark.parametrize(("count", "drawn", "certain"), SERIES)
+def test_no_verdict_on_a_drawn_history_is_certain_and_wrong(event_log, count, drawn, certain):
+    """Of all causes, most likely verdicts are right, too, although causes lie a moment apart in many histories."""
     counted, wrong = Counter(), []
-    for seed in range(COUNT):
-        history = draw(seed)
-        verdict = hold(history, event_log)
-        if verdict is None:
-            continue
-        right = is_right(history, verdict)
-        counted[verdict.confidence.value, right] += 1
-        if verdict.confidence.value == "certain" and not right:
-            wrong.append((seed, history.causes, verdict.culprit, verdict.server, verdict.reason))
-    assert not wrong
-    assert counted["certain", True] > COUNT / 2
-    assert counted["likely", False] < counted["likely", True] / 2
-
-
-@pytest.mark.parametrize("beside", ["own", "http", "alike", "stop"])
-def test_no_verdict_is_certain_and_wrong_where_one_server_after_the_other_is_lost(event_log, beside):
-    """Three or four causes each, most of them losses, a moment or some seconds apart."""
-    wrong, counted = [], Counter()
-    for seed in range(COUNT // 4):
-        history = draw(seed, (beside, *LOSSES), (3, 4))
+    for seed in range(count):
+        history = draw(seed, **drawn)
         if (verdict := hold(history, event_log)) is None:
             continue
         right = is_right(history, verdict)
@@ -497,4 +490,5 @@ def test_no_verdict_is_certain_and_wrong_where_one_server_after_the_other_is_los
         if verdict.confidence.value == "certain" and not right:
             wrong.append((seed, history.causes, verdict.culprit, verdict.server, verdict.reason))
     assert not wrong
-    assert counted["certain", True] > COUNT / 20
+    assert counted["certain", True] > certain
+    assert drawn or counted["likely", False] < counted["likely", True] / 2

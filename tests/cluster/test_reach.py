@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.cluster.agent_connection import addresses_to_try
-from launcher.control import reach
+from launcher.control import inquiry
 from launcher.control.events import ProbeResult
-from launcher.control.reach import ALL_PAIRS, ReachCheck, cut_off, pairs_of
+from launcher.control.inquiry import ALL_PAIRS, ReachCheck, cut_off, pairs_of
 from launcher.core.messages import Hello, ProbeTarget
 from launcher.core.records import Device, Server
 from launcher.supervise.soundings import ReachProbes
@@ -34,8 +34,8 @@ class Agent:
 @pytest.fixture(name="check")
 def _check(monkeypatch):
     """Gives a function: what is found among servers with these addresses."""
-    monkeypatch.setattr(reach, "TRY_S", 0.2)
-    monkeypatch.setattr(reach, "ANSWER_S", 0.5)
+    monkeypatch.setattr(inquiry, "TRY_S", 0.2)
+    monkeypatch.setattr(inquiry, "ANSWER_S", 0.5)
     agents = {}
 
     def check(*server_ids, ports=None, deaf=(), master_port=1, refuses=False):

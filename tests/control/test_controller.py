@@ -18,7 +18,8 @@ import pytest
 
 from launcher.control import events, orders
 from launcher.control.controller import Phase, RunController
-from launcher.control.setup import Setup
+from launcher.control.events import Setup
+from launcher.control.outcome import Restarts
 from launcher.core.errors import RefusedTableError, TlaunchError
 from launcher.core.events import (
     Cause,
@@ -257,3 +258,29 @@ def test_there_are_histories_enough():
     names = [each.id for each in HISTORIES]
     assert len(names) >= 80
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "failures", "decided"),
+    [
+        pytest.param(2, [("a", 0), ("a", 1), ("b", 2)], [True, True, False], id="as many as allowed"),
+        pytest.param(9, [("a", None), ("a", None)], [True, "a"], id="the same failure without progress"),
+        pytest.param(9, [("a", 3), ("a", 4), ("a", 4)], [True, True, "a"], id="only the steps of earlier attempts"),
+        pytest.param(9, [("a", 9), ("b", 2), ("b", 3)], [True, True, "b"], id="steps compare with all attempts"),
+        pytest.param(9, [("a", None), ("a", 0), ("a", None)], [True, True, "a"], id="the first step is progress"),
+        pytest.param(
+            9, [("a", None), ("a", 1), ("b", None), ("a", None), ("b", None)], [True] * 5, id="another failure between"
+        ),
+        pytest.param(3, [(None, None)] * 3, [True] * 3, id="killed from outside: no signature"),
+        pytest.param(0, [("a", None)] * 2, [False] * 2, id="no restarts need no reason"),
+    ],
+)
+def test_another_attempt_is_worth_it(allowed, failures, decided):
+    """Failures by signature and highest step: True, or False without a reason, or the signature that the refusal names."""
+    restarts = Restarts(allowed)
+    for (signature, step), expected in zip(failures, decided, strict=True):
+        verdict = Verdict(0, Confidence.CERTAIN, "because", signature=signature)
+        assert restarts.decide(verdict, step) == (expected is True)
+        assert (restarts.refusal is not None) == isinstance(expected, str)
+        if restarts.refusal:
+            assert f"({expected})" in restarts.refusal

@@ -59,7 +59,7 @@ def test_events_and_wishes_go_up(pair):
     """One message each."""
     link, other = pair()
     link.tell("line\n")
-    link.want(2)
+    link.send(SignalWanted(2))
     link.say_farewell((5,), 3)
     messages = other.wait_for(time.monotonic() + PATIENCE_S)
     assert [next(messages) for _ in range(3)] == [EventReport("line\n"), SignalWanted(2), Done((5,), 3)]
@@ -67,7 +67,7 @@ def test_events_and_wishes_go_up(pair):
         next(messages)
 
 
-def test_a_coordinator_that_leaves_is_lost_after_its_last_word(pair):
+def test_a_coordinator_that_leaves_is_lost_after_its_last_message(pair):
     """And nothing is sent or awaited any more."""
     link, other = pair()
     other.send(Finish(Cause.FAILED, 1))
@@ -93,7 +93,7 @@ def test_a_silent_coordinator_is_lost(pair):
     assert time.monotonic() - began >= 0.2
 
 
-def test_who_was_away_has_missed_what_was_said(pair):
+def test_a_suspended_machine_does_not_lose_the_coordinator(pair):
     """A machine that was suspended does not take its own silence for the coordinator's."""
     link, _ = pair(0.5)
     assert link.take() == []
@@ -104,8 +104,8 @@ def test_who_was_away_has_missed_what_was_said(pair):
         link.take()
 
 
-def test_last_words_are_heard_though_nothing_can_be_sent_any_more(pair):
-    """Whoever leaves may say why, and then reset what comes to him."""
+def test_last_messages_arrive_though_nothing_can_be_sent_any_more(pair):
+    """A coordinator that leaves may say why, and then reset what comes to it."""
     link, other = pair()
     other.send(Finish(Cause.STOPPED, 143))
     other._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -120,8 +120,8 @@ def test_last_words_are_heard_though_nothing_can_be_sent_any_more(pair):
     assert link.lost == "the connection was closed"
 
 
-def test_a_word_that_has_come_is_due_at_once(pair):
-    """Though no selector would tell of it any more."""
+def test_a_message_that_has_come_is_due_at_once(pair):
+    """Though no selector would report it any more."""
     link, other = pair()
     other.send(Begin(0, 1))
     other.send(Begin(1, 2))

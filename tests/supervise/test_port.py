@@ -1,4 +1,4 @@
-"""The rendezvous port: nobody's but rank 0's."""
+"""The rendezvous port: only rank 0 gets it."""
 
 import socket
 import subprocess
@@ -47,8 +47,8 @@ def test_a_plain_listener_is_told_that_it_is_in_use(held):
         plain.bind(("127.0.0.1", held.number))
 
 
-def test_the_kernel_gives_a_held_port_to_nobody(held):
-    """Thousands who ask for any free port, reusing addresses or not, never get it; nor does another run."""
+def test_the_kernel_never_gives_a_held_port(held):
+    """Thousands of sockets on any free port, reusing addresses or not, never get it; nor does another run."""
     others = []
     for index in range(3000):
         other = socket.socket()

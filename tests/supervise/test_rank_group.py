@@ -13,7 +13,7 @@ import pytest
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.rank_group import AttemptVariables, RankGroup
+from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.spawner import Spawner
 
 RANK = RankSpec(0, 0, "127.0.0.1", 0, 0, ("true",), {})
@@ -34,9 +34,8 @@ def _make(tmp_path):
             )  # fmt: skip
             inherited = dict(inherited)
             spawner = made.enter_context(closing(Spawner(spec, [rank], inherited, event_log)))
-            variables = AttemptVariables(number, 1)
             rank_group = RankGroup(
-                [rank], run_dir, variables, inherited=inherited, spawner=spawner, event_log=event_log
+                [rank], run_dir, number, 1, inherited=inherited, spawner=spawner, event_log=event_log
             )
             return made.enter_context(closing(rank_group)), spawner
 
@@ -45,7 +44,7 @@ def _make(tmp_path):
 
 @pytest.fixture(name="begin")
 def _begin(make):
-    """Begin an attempt, of which nothing is started; where its part of train.log begins."""
+    """Give a function that begins an attempt without a start, and returns where its part of train.log begins."""
     return lambda number: make(number)[0].log_offsets[0]
 
 
@@ -93,8 +92,8 @@ def test_an_attempt_begins_where_the_log_ends_though_no_line_can_be_written(begi
     assert Path(log).stat().st_size == size
 
 
-def test_a_rank_that_ends_before_anybody_tells_of_it_is_in_no_known_order(make, tmp_path, wait_until):
-    """A preload process forks ranks: one may be reaped before it is told which one it is."""
+def test_a_rank_that_ends_before_its_pid_is_reported_is_in_no_known_order(make, tmp_path, wait_until):
+    """A preload process forks ranks: one may be reaped before its pid is reported."""
     program = "import os; open('pid', 'w').write(str(os.getpid())); raise SystemExit(3)"
     rank = replace(RANK, argv=(sys.executable, "-c", program))
     rank_group, spawner = make(0, rank, os.environ, preload=("json",))
@@ -102,6 +101,6 @@ def test_a_rank_that_ends_before_anybody_tells_of_it_is_in_no_known_order(make, 
     told = tmp_path / "pid"
     pid, status = os.waitpid(int(wait_until(lambda: told.exists() and told.read_text(), "the rank")), 0)
     assert rank_group.note_ends({pid: os.waitstatus_to_exitcode(status)}, 5) == []
-    [end] = wait_until(lambda: rank_group.start()[1], "that it is told")
+    [end] = wait_until(lambda: rank_group.start()[1], "its pid")
     assert (end.status, end.ended_ns, end.order_known) == (3, 5, False)
     assert rank_group.all_ended

@@ -10,7 +10,7 @@ ALIKE = Layout(dp=4)
 
 
 def run(slowness, *rounds, first_step=1):
-    """Every round is one look at one step of each rank; what the looks told."""
+    """Every round is one look at one step of each rank; return what came of the looks."""
     told = []
     for step, round_ in enumerate(rounds, start=first_step):
         for global_rank, busy_s in round_.items():
@@ -20,7 +20,7 @@ def run(slowness, *rounds, first_step=1):
 
 
 def usual(**others):
-    """Four ranks, of which some differ."""
+    """Four ranks, some of which differ."""
     return {0: 0.1, 1: 0.1, 2: 0.1, 3: 0.1} | {int(name[1:]): busy_s for name, busy_s in others.items()}
 
 
@@ -66,7 +66,7 @@ def test_a_step_that_is_told_twice_counts_once():
         (ALIKE, usual(r2=0.13), []),
         # of steps of a few milliseconds the system's scheduler decides which is slow
         (ALIKE, {rank: busy_s / 40 for rank, busy_s in usual(r2=0.19).items()}, []),
-        # of two, nobody knows which is the normal one
+        # of two, either may be the normal one
         (Layout(dp=2), {0: 0.1, 1: 0.14}, []),
         (Layout(dp=2), {0: 0.1, 1: 0.16}, [(1, 0.16, 0.1)]),
         (Layout(), {0: 100.0}, []),

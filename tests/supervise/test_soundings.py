@@ -30,30 +30,30 @@ def answer_of(soundings, *others):
     return answer
 
 
-def test_whoever_listens_is_reached(two):
-    """Nobody has to take the connection for that; the other one lets it go."""
-    asking, asked = two
-    asking.begin(7, [ProbeTarget(3, ("127.0.0.1",), (asked.port,))], PATIENCE_S)
-    answer = answer_of(asking, asked)
-    assert (answer.number, answer.unreached) == (7, ())
-    assert asking.timeout_s is None
-
-
-def test_nobody_to_be_tried_is_answered_at_once(two):
-    asking, _ = two
-    asking.begin(1, [], PATIENCE_S)
-    assert answer_of(asking).unreached == ()
-
-
-def test_who_refuses_is_not_reached_unless_in_another_way(two):
-    """By any address and any port will do."""
+def test_servers_are_reached_by_any_address_and_port(two):
+    """The other server lets the connection go; one that refuses is not reached, nor one without an address."""
     asking, asked = two
     with socket.create_server(("127.0.0.1", 0)) as closed:
         refusing = closed.getsockname()[1]
-    asking.begin(1, [ProbeTarget(1, ("127.0.0.1",), (refusing,)), ProbeTarget(2, (), (asked.port,))], PATIENCE_S)
-    assert answer_of(asking).unreached == ((1, "Connection refused"), (2, "no answer"))
-    asking.begin(2, [ProbeTarget(1, ("127.0.0.2", "127.0.0.1"), (refusing, asked.port))], PATIENCE_S)
-    assert answer_of(asking).unreached == ()
+    for number, targets, unreached in (
+        (7, [ProbeTarget(3, ("127.0.0.1",), (asked.port,))], ()),
+        (8, [], ()),
+        (
+            9,
+            [ProbeTarget(1, ("127.0.0.1",), (refusing,)), ProbeTarget(2, (), (asked.port,))],
+            ((1, "Connection refused"), (2, "no answer")),
+        ),
+        (10, [ProbeTarget(1, ("127.0.0.2", "127.0.0.1"), (refusing, asked.port))], ()),
+        (
+            11,
+            [ProbeTarget(3, ("127.0.0.1",), (1 << 40,)), ProbeTarget(4, ("a:b",), (1,))],
+            ((3, "no answer"), (4, "no answer")),
+        ),
+    ):
+        asking.begin(number, targets, PATIENCE_S)
+        answer = answer_of(asking, asked)
+        assert (answer.number, answer.unreached) == (number, unreached)
+        assert asking.timeout_s is None
 
 
 def test_without_a_descriptor_nothing_is_known(two):
@@ -70,15 +70,8 @@ def test_without_a_descriptor_nothing_is_known(two):
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_what_is_no_address_is_not_reached(two):
-    """Whoever has sent it."""
-    asking, _ = two
-    asking.begin(1, [ProbeTarget(3, ("127.0.0.1",), (1 << 40,)), ProbeTarget(4, ("a:b",), (1,))], PATIENCE_S)
-    assert answer_of(asking).unreached == ((3, "no answer"), (4, "no answer"))
-
-
-def test_who_says_nothing_is_given_up_in_time(two):
-    """A queue that is full answers nobody."""
+def test_a_server_that_does_not_answer_is_given_up_in_time(two):
+    """As when its queue of connections is full."""
     asking, _ = two
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))

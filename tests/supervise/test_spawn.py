@@ -1,15 +1,21 @@
-"""Processes that become a rank's program: spawned ones, and this one; and what is told when they cannot."""
+"""Processes that become a rank's program: spawned ones, and this one; their environment, and why some cannot start."""
 
 import os
 import select
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from launcher.supervise.spawn import Complaints, Program, spawn
+from launcher.supervise.spawn import Complaints, Program, overlaid, render_environment, spawn, write_environment
+
+NAMES = st.text("ABCDEFGHIJKLM_", min_size=1, max_size=8).map("V_{}".format)
+VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 
 
 @pytest.fixture
@@ -19,10 +25,11 @@ def complaints():
     made.close()
 
 
-def run(argv, complaints, tmp_path, *, log=None, cwd=None):
+def run(argv, complaints, tmp_path, *, log=None, cwd=None, cpus=None):
     """Exit code, complaint and log of one program."""
     log = log or tmp_path / "train.log"
-    pid = spawn(Program(tuple(argv), {"PATH": os.environ["PATH"], "X": "1"}, cwd or tmp_path, log), complaints)
+    environment = {"PATH": os.environ["PATH"], "X": "1"}
+    pid = spawn(Program(tuple(argv), environment, cwd or tmp_path, log, cpus), complaints)
     _, status = os.waitpid(pid, 0)
     return os.waitstatus_to_exitcode(status), complaints.reason_of(pid), log.read_text() if log.is_file() else None
 
@@ -58,12 +65,10 @@ def test_what_cannot_be_started_is_named_with_a_shell_s_code(complaints, tmp_pat
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinity")
-def test_cores_that_are_not_there_are_told_with_126(complaints, tmp_path):
+def test_missing_cores_are_named_with_126(complaints, tmp_path):
     """Errors of calls that take no path name what they were about, too."""
-    program = Program(("true",), {}, tmp_path, tmp_path / "train.log", cpus=(100_000, 100_001, 100_007))
-    pid = spawn(program, complaints)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 126
-    assert complaints.reason_of(pid) == "cannot use cores 100000-100001,100007: Invalid argument"
+    told = run(["true"], complaints, tmp_path, cpus=(100_000, 100_001, 100_007))
+    assert told[:2] == (126, "cannot use cores 100000-100001,100007: Invalid argument")
 
 
 def test_two_complaints_find_their_own_process(complaints, tmp_path):
@@ -97,17 +102,10 @@ def test_a_process_dies_with_its_parent(tmp_path):
     os.close(reader)
     os.close(writer)
     os.waitpid(middle, 0)
-    watched = _pidfd(grandchild)
-    if watched is not None:
+    with suppress(ProcessLookupError):  # gone already, and reaped
+        watched = os.pidfd_open(grandchild)
         assert select.select([watched], [], [], 30)[0], "still alive"
         os.close(watched)
-
-
-def _pidfd(pid):
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:  # gone already, and reaped
-        return None
 
 
 # --- this process ---
@@ -187,3 +185,29 @@ def test_descriptors_of_the_engine_stay_open():
     finally:
         os.close(reader)
         os.close(writer)
+
+
+# --- the environment ---
+
+
+def test_changes_are_laid_over_and_none_takes_away():
+    """New values win, None removes, the rest is inherited."""
+    assert overlaid({"A": "1", "B": "2", "C": "3"}, {"B": "x", "C": None, "D": None}) == {"A": "1", "B": "x"}
+
+
+@given(st.dictionaries(NAMES, VALUES))
+def test_one_line_per_variable_whatever_it_holds(environment):
+    """Any value stays on its line, and unescaping the line gives it back."""
+    lines = render_environment(environment).split("\n")[:-1]
+    assert [line.partition("=")[0] for line in lines] == sorted(environment)
+    for line in lines:
+        name, _, shown = line.partition("=")
+        if shown != environment[name] and "://" not in environment[name]:
+            unescaped = shown.replace("\\\\", "\0").replace("\\n", "\n").replace("\\r", "\r").replace("\0", "\\")
+            assert unescaped == environment[name]
+
+
+def test_bytes_that_are_no_text_survive(tmp_path):
+    """A value that is not UTF-8 is written as the bytes it was."""
+    write_environment(tmp_path / "env.log", {"RAW": b"\xff".decode("utf-8", "surrogateescape")})
+    assert (tmp_path / "env.log").read_bytes() == b"RAW=\xff\n"

@@ -1,4 +1,4 @@
-"""What an agent finds out of its ranks for somebody who asks: real processes."""
+"""What an agent finds out about its ranks for clients: real processes."""
 
 import subprocess
 import sys
@@ -19,6 +19,18 @@ PATIENCE_S = 60
 @pytest.fixture
 def run_dir(tmp_path):
     return RunDir(tmp_path)
+
+
+@pytest.fixture
+def sent():
+    return []
+
+
+@pytest.fixture
+def survey(run_dir, sent):
+    made = Survey(run_dir, sent.append)
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -50,12 +62,10 @@ def answers(survey, sent, count):
     return {told.number: part_from(told.content) for told in sent}
 
 
-def test_two_who_ask_at_once_are_both_answered(run_dir, start):
-    """With process, step and place of every rank that each wants to hear of; then nothing is due any more."""
+def test_two_questions_at_once_are_both_answered(run_dir, start, survey, sent):
+    """With process, step and place of every rank that each is about; then nothing is due any more."""
     running = {global_rank: start(global_rank, "lock").pid for global_rank in (0, 3)}
     beat({"TLAUNCH_HEARTBEAT_FILE": str(run_dir.heartbeat(3))}, Beat(step=12))
-    sent = []
-    survey = Survey(run_dir, sent.append)
     assert survey.timeout_s is None
     survey.begin(TakeStacks(1), running)
     survey.begin(TakeStacks(2, ((1, 3),)), running)
@@ -66,39 +76,32 @@ def test_two_who_ask_at_once_are_both_answered(run_dir, start):
     assert [rank.global_rank for rank in told[2].ranks] == [3]
     assert all(rank.stack is not None for rank in told[1].ranks)
     assert survey.timeout_s is None
-    survey.close()
 
 
-def test_a_rank_that_ended_meanwhile_has_no_place(run_dir, start):
-    """It is told of nevertheless."""
+def test_a_rank_that_ended_meanwhile_has_no_place(start, survey, sent):
+    """The answer names it nevertheless."""
     process = start(1, "lock")
     process.kill()
     process.wait()
-    sent = []
-    survey = Survey(run_dir, sent.append)
     survey.begin(TakeStacks(5), {1: process.pid})
     (rank,) = answers(survey, sent, 1)[5].ranks
     assert (rank.global_rank, rank.stack) == (1, None)
 
 
-def test_where_no_rank_runs_the_answer_comes_at_once(run_dir):
-    sent = []
-    survey = Survey(run_dir, sent.append)
+def test_the_answer_comes_at_once_if_no_rank_runs(survey, sent):
     survey.begin(TakeStacks(1), {})
     survey.step()
     assert [part_from(told.content).ranks for told in sent] == [()]
 
 
 @pytest.mark.parametrize(("broken", "trouble"), [("Gathering", "strange"), ("Gathering.close", "")])
-def test_a_failure_is_answered_too_and_once(run_dir, monkeypatch, broken, trouble):
-    """Ranks need their agent. What cannot be let go of is lost, the answer is not."""
+def test_a_failure_is_answered_too_and_once(survey, sent, monkeypatch, broken, trouble):
+    """Ranks need their agent. What cannot be closed is lost, the answer is not."""
 
     def fail(*_given):
         raise RuntimeError("strange")
 
     monkeypatch.setattr(f"launcher.supervise.survey.{broken}", fail)
-    sent = []
-    survey = Survey(run_dir, sent.append)
     survey.begin(TakeStacks(1), {})
     survey.step()
     survey.step()

@@ -1,12 +1,17 @@
-"""What is below a process."""
+"""What is below a process, and the control group of a run, on the system's own control groups."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from launcher.supervise.tree import descendants, forget_bystanders
+from launcher.core.system import own_directory
+from launcher.supervise.tree import RunGroup, descendants, forget_bystanders
+
+LONG_AGO_S = 3600
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +46,81 @@ def test_an_orphan_stays_below_the_test():
     os.kill(orphan, 9)
     assert orphan in found
     os.waitpid(orphan, 0)
+
+
+# --- the control group ---
+
+
+@pytest.fixture(name="parent", scope="module")
+def _parent():
+    """Where groups are made."""
+    parent = own_directory()
+    if parent is None or not os.access(parent / "cgroup.procs", os.W_OK):
+        pytest.skip("no control group of version 2 can be made here")
+    return parent
+
+
+@pytest.fixture
+def member(parent):
+    """A process that starts another one when it reads a line."""
+    process = subprocess.Popen(["sh", "-c", "read line; sleep 1000"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def members(directory):
+    return [int(pid) for pid in (directory / "cgroup.procs").read_text().split()]
+
+
+def test_all_that_a_member_starts_is_killed_at_once(parent, member, wait_until):
+    """But for what was let out."""
+    group = RunGroup(member.pid)
+    directory = parent / f"tlaunch-{member.pid}"
+    other = subprocess.Popen(["sleep", "1000"])
+    try:
+        group.take_in(member.pid)
+        group.take_in(other.pid)
+        member.stdin.write(b"go\n")
+        member.stdin.flush()
+        wait_until(lambda: len(members(directory)) == 3, "the member's child")
+        assert group.let_out(other.pid)
+        group.kill()
+        assert member.wait(30) == -signal.SIGKILL
+        wait_until(lambda: members(directory) == [], "an empty group")
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+        group.remove()
+    assert not directory.exists()
+
+
+def test_a_group_with_members_stays(parent, member):
+    """No process is left without the group that can end it."""
+    group = RunGroup(member.pid)
+    directory = parent / f"tlaunch-{member.pid}"
+    group.take_in(member.pid)
+    group.remove()
+    assert members(directory) == [member.pid]
+    assert group.let_out(member.pid)
+    group.remove()
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize("age_s", [0, LONG_AGO_S])
+def test_a_forgotten_group_is_removed_by_a_later_run(parent, member, age_s):
+    """With those that ranks had made in it; not a young one, whose agent a container may hide."""
+    with subprocess.Popen(["true"]) as ended:
+        forgotten = parent / f"tlaunch-{ended.pid}"
+    inside = forgotten / forgotten.name / "of a rank"
+    inside.mkdir(parents=True)
+    then = time.time() - age_s
+    os.utime(forgotten, (then, then))
+    try:
+        RunGroup(member.pid).remove()
+        assert forgotten.exists() == (age_s == 0)
+    finally:
+        for group in (inside, inside.parent, forgotten):
+            if group.exists():
+                group.rmdir()

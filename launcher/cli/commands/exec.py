@@ -44,10 +44,9 @@ from launcher.engines.mpi_match import check_library
 from launcher.engines.stale_env import conflicts, notes
 from launcher.runs.create import join_run
 from launcher.runs.engine_ranks import note_process
-from launcher.supervise.environment import overlaid, write_environment
 from launcher.supervise.fork_server import bootstrap_argv
 from launcher.supervise.port import check_port
-from launcher.supervise.spawn import become
+from launcher.supervise.spawn import become, overlaid, write_environment
 
 EPILOG = """\b
 Examples:
