@@ -32,7 +32,7 @@ from launcher.supervise.tree import signal_rank
 
 if TYPE_CHECKING:
     from launcher.supervise.diagnosis.collect import EvidenceCollector
-    from launcher.supervise.diagnosis.merge import Evidence
+    from launcher.supervise.diagnosis.servers import Evidence
 
 # Helpers that end by themselves once their rank has gone (a resource tracker, `tee`) get this long to do so.
 LEFTOVER_PATIENCE_S = 0.25

@@ -103,7 +103,7 @@ class LocalControl:
         return None
 
     def _diagnosed(self) -> Diagnosed:
-        from launcher.supervise.diagnosis.merge import judged, merge_evidence  # noqa: PLC0415 - loaded with the collector
+        from launcher.supervise.diagnosis.servers import judged, merge_evidence  # noqa: PLC0415 - loaded with the collector
 
         monitor = self._attempts.monitor
         evidence = merge_evidence({SERVER: monitor.evidence()}, {})

@@ -12,7 +12,7 @@ from launcher.core.system import is_full
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.exit_order import LATE_S
 from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail, read_failure
-from launcher.supervise.diagnosis.merge import Evidence
+from launcher.supervise.diagnosis.servers import Evidence
 from launcher.supervise.diagnosis.stacks import Gathering, Target
 from launcher.supervise.rank_group import RankGroup
 

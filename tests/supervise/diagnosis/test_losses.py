@@ -5,8 +5,7 @@ import pytest
 from launcher.core.verdict import Confidence
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import FailureRecord
-from launcher.supervise.diagnosis.losses import ENDED_S, Loss, weigh
-from launcher.supervise.diagnosis.merge import Evidence
+from launcher.supervise.diagnosis.servers import ENDED_S, Evidence, Loss, weigh
 from launcher.supervise.diagnosis.stack_parser import RankStack
 
 CERTAIN, LIKELY, UNSURE = Confidence.CERTAIN, Confidence.LIKELY, Confidence.UNSURE

@@ -8,7 +8,7 @@ from launcher.core.verdict import Confidence
 from launcher.logs.tracebacks import FoundTraceback
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import FailureRecord
-from launcher.supervise.diagnosis.merge import Evidence, from_fields, judged, merge_evidence, to_fields
+from launcher.supervise.diagnosis.servers import Evidence, from_fields, judged, merge_evidence, to_fields
 from launcher.supervise.diagnosis.stack_parser import RankStack
 from launcher.supervise.event_log import EventLog
 
