@@ -22,7 +22,7 @@ from launcher.core.events import Cause, Hung, Leftovers
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
-from launcher.supervise.diagnosis.exit_order import LATE_S
+from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_ender import RankEnder

@@ -18,8 +18,7 @@ from launcher.core.proc import stat
 from launcher.core.records import RankSpec
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir, mark_of
-from launcher.supervise.diagnosis.exit_order import ExitOrder
-from launcher.supervise.diagnosis.oom import OomWatch
+from launcher.supervise.diagnosis.rank_ends import ExitOrder, OomWatch
 from launcher.supervise.environment import overlaid, write_environment
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.spawner import NotStarted, Spawner, StartRequest, StartResult

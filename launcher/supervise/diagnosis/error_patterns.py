@@ -1,14 +1,13 @@
-"""The patterns that tell whether a failure is a rank's own, or the consequence of one that has gone or does not come.
+"""The patterns that part a rank's own failure from the consequence of another rank's end or absence.
 
-Libraries of communication tell the second case by messages of their own; the tables below know them, each with its
+Libraries of communication report the second case by messages of their own; the tables below list them, each with its
 author. The general errors of sockets and pipes are doubtful: a rank also talks to file servers and trackers, so only
-the place where they were raised tells. What no table knows is a rank's own fault.
+the place where they were raised decides. What no table lists is a rank's own fault.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from enum import Enum
 from functools import cached_property
 
@@ -30,13 +29,13 @@ class Kind(str, Enum):
     STORE_LOST = "lost the store, which is in rank 0"
     WATCHDOG = "was ended by its own watchdog of collectives"
     INTERRUPTED = "was interrupted when ranks were asked where they are"  # by our own signal, in all likelihood
-    PEER_FAILED = "was told of another rank's failure"
+    PEER_FAILED = "was informed of another rank's failure"
 
 
 @frozen
 class Symptom:
     kind: Kind
-    evidence: str = ""  # the words that told
+    evidence: str = ""  # the words that matched
     certain: bool = True  # False: it may as well be the other way round
     named: tuple[int, ...] = ()  # global ranks that the message holds responsible
 
@@ -47,7 +46,7 @@ class Symptom:
 
 @frozen
 class _Pattern:
-    """One message. In the text of its expression, `named` captures the ranks held responsible, and `shown` the words to quote."""
+    """A message. Its group `named` captures the ranks that it holds responsible, `shown` the words to quote."""
 
     kind: Kind
     text: str
@@ -72,7 +71,7 @@ _OWN = _patterns(
     (Kind.OWN_FAULT, r"ncclInvalid(?:Argument|Usage)"),  # NCCL: a wrong call
 )
 
-# What the barrier of gloo says that tells who is missing, and how MPI tells who called MPI_Abort: these name ranks.
+# Messages that name ranks: those that gloo's barrier misses, or that called MPI_Abort.
 _NAMING = _patterns(
     (Kind.TIMEOUT, r"Ranks? (?P<named>\d+(?:, ?\d+)*) failed to pass monitoredBarrier"),  # torch, ProcessGroupGloo
     (Kind.PEER_FAILED, r"MPI_ABORT was invoked on rank (?P<named>\d+)"),  # Open MPI
@@ -83,18 +82,12 @@ _NAMING = _patterns(
 )  # fmt: skip
 
 _GLOO = _patterns(
-    (
-        Kind.PEER_CLOSED,
-        r"gloo/.{0,300}(?P<shown>Connection closed by peer|Connection reset by peer|Broken pipe)",
-    ),  # transport/tcp
-    (
-        Kind.TIMEOUT,
-        r"gloo/.{0,300}(?P<shown>Timed out waiting \d+ ?ms for (?:send|recv) operation)",
-    ),  # unbound_buffer.cc
-    (
-        Kind.TIMEOUT,
-        r"gloo/.{0,300}(?P<shown>Connection timed out|No route to host|Network is unreachable)",
-    ),  # transport/tcp, of a network that has died under it
+    # transport/tcp
+    (Kind.PEER_CLOSED, r"gloo/.{0,300}(?P<shown>Connection closed by peer|Connection reset by peer|Broken pipe)"),
+    # unbound_buffer.cc
+    (Kind.TIMEOUT, r"gloo/.{0,300}(?P<shown>Timed out waiting \d+ ?ms for (?:send|recv) operation)"),
+    # transport/tcp, of a network that has died under it
+    (Kind.TIMEOUT, r"gloo/.{0,300}(?P<shown>Connection timed out|No route to host|Network is unreachable)"),
     (Kind.RENDEZVOUS, r"[Gg]loo connectFullMesh failed|gloo/.{0,300}(?:[Cc]onnect timeout|Timed out.{0,300}connect)"),
     (Kind.PEER_CLOSED, r"received errors while waiting for send/recv from rank \d+"),  # ProcessGroupGloo
 )
@@ -137,7 +130,7 @@ _OTHERS = _patterns(
     (Kind.PEER_FAILED, r"HorovodInternalError"),  # Horovod
 )
 
-# Python's and the system's own words for a lost or silent partner, whoever that is.
+# Python's and the system's own words for a lost or silent partner, be it a rank or not.
 _GENERAL = _patterns(
     (Kind.PEER_CLOSED, r"^(?:ConnectionResetError|BrokenPipeError|ConnectionAbortedError|EOFError|IncompleteReadError)\b", False),
     (Kind.PEER_CLOSED, r"Connection reset by peer|Connection closed by peer|Broken pipe|Connection aborted", False),
@@ -156,42 +149,32 @@ _RANK = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 
 
 def of_exception(type_name: str, message: str, traceback: str = "") -> Symptom:
-    """Return what an exception tells. `traceback`, if there is one, decides the doubtful cases."""
+    """Return the symptom of an exception. `traceback`, if there is one, decides the doubtful cases."""
     text = f"{type_name.rpartition('.')[2]}: {message}"[:LAST_WORDS_CHARS]
     found = _first((*_OWN, *_FRAMEWORKS), text)
     if found:
         return found
     doubtful = _first(_GENERAL, text)
-    if doubtful and (type_name.endswith(_DISTRIBUTED_TYPES) or _in_communication(traceback)):
-        return Symptom(doubtful.kind, doubtful.evidence)
-    return doubtful or Symptom(Kind.OWN_FAULT, _shown(text))
+    if doubtful is None:
+        return Symptom(Kind.OWN_FAULT, text[:SHOWN_CHARS].strip())
+    innermost = [file.replace("\\", "/") for file, _ in frames_in(traceback)[-INNERMOST_FRAMES:]]
+    certain = type_name.endswith(_DISTRIBUTED_TYPES) or any(map(_COMMUNICATION.search, innermost))
+    return Symptom(doubtful.kind, doubtful.evidence) if certain else doubtful
 
 
 def of_log(tail: str) -> Symptom:
-    """Return what the last lines of a log tell where there is no exception: libraries written in C++ print and abort.
+    """Return the symptom in the last lines of a log without an exception: libraries written in C++ print and abort.
 
-    Only what libraries of communication print is looked for; general words may stand in any log.
+    Only messages of libraries of communication count; general words may stand in any log.
     """
     return _first((*_OWN, *_FRAMEWORKS), tail[-LAST_WORDS_CHARS:]) or Symptom(Kind.OWN_FAULT)
 
 
 def _first(patterns: tuple[_Pattern, ...], text: str) -> Symptom | None:
-    return next(_matches(patterns, text), None)
-
-
-def _matches(patterns: tuple[_Pattern, ...], text: str) -> Iterator[Symptom]:
     for pattern in patterns:
         if found := pattern.expression.search(text):
-            named = found["named"] if "named" in pattern.expression.groupindex else ""
-            ranks = tuple(int(number) for number in _RANK.findall(named))
-            shown = found["shown" if "shown" in pattern.expression.groupindex else 0]
-            yield Symptom(pattern.kind, _shown(shown), pattern.certain, ranks)
-
-
-def _in_communication(traceback: str) -> bool:
-    files = [file.replace("\\", "/") for file, _ in frames_in(traceback)[-INNERMOST_FRAMES:]]
-    return any(_COMMUNICATION.search(file) for file in files)
-
-
-def _shown(text: str) -> str:
-    return text[:SHOWN_CHARS].strip()
+            groups = found.groupdict()
+            ranks = tuple(int(number) for number in _RANK.findall(groups.get("named", "")))
+            shown = groups.get("shown", found[0])[:SHOWN_CHARS].strip()
+            return Symptom(pattern.kind, shown, pattern.certain, ranks)
+    return None

@@ -8,8 +8,8 @@ import signal
 from launcher.core.frozen import frozen
 from launcher.logs.tracebacks import FoundTraceback
 from launcher.supervise.diagnosis.error_patterns import SHOWN_CHARS, Kind, Symptom, of_exception, of_log
-from launcher.supervise.diagnosis.exit_order import LATE_S
 from launcher.supervise.diagnosis.failure_files import FailureRecord
+from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.diagnosis.stack_parser import RankStack
 
 # A traceback with more output after it is one that the program survived.

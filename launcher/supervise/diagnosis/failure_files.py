@@ -39,12 +39,19 @@ class FailureRecord:
 
 
 def read_failure(path: Path, pid: int | None = None) -> FailureRecord | None:
-    """None where there is no such file, or rubbish in it, or (with `pid`) another process wrote it."""
+    """Return the record; None where the file is missing or holds rubbish, or (with `pid`) another process wrote it."""
     try:
-        fields: Any = json.loads(_record_in(path))
-        record = _record(fields) if isinstance(fields, dict) else None
-    except (ValueError, RecursionError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
         return None
+    try:
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        fields: Any = json.loads(os.read(descriptor, RECORD_BYTES)) if is_file else None
+        record = _record(fields) if isinstance(fields, dict) else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    finally:
+        os.close(descriptor)
     return None if record is None or pid not in {None, record.pid} else record
 
 
@@ -61,28 +68,11 @@ def last_traceback(log: Path, offset: int) -> FoundTraceback | None:
     return traceback_in(_end_of(log, offset, TAIL_BYTES))
 
 
-# --- reading ---
-
-
 def _end_of(log: Path, offset: int, limit_bytes: int) -> bytes:
     try:
         return tail(log, offset, limit_bytes)
     except OSError:
         return b""
-
-
-def _record_in(path: Path) -> bytes:
-    """Return the whole file, unless it is too long to be one."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return b""
-    try:
-        return os.read(descriptor, RECORD_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
 
 
 def _record(fields: dict[str, Any]) -> FailureRecord | None:

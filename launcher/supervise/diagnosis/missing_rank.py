@@ -71,7 +71,7 @@ def leaves(rank: RankEvidence) -> bool:
 
 
 def hang_at(rank: RankEvidence) -> str | None:
-    """Return the signature of a hang; None where its place is not known, or is a collective, which tells nothing."""
+    """Return the signature of a hang; None where its place is not known, or is a collective, which says nothing."""
     if rank.stack is None or rank.stack.in_collective or not rank.stack.place:
         return None
     return f"hang at {rank.stack.place.partition(' in ')[0]}"

@@ -42,8 +42,8 @@ from collections.abc import Collection, Sequence
 
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.supervise.diagnosis.evidence import FROM_OUTSIDE, FailureSummary, RankEvidence, failed, summarize
-from launcher.supervise.diagnosis.exit_order import LATE_S
 from launcher.supervise.diagnosis.missing_rank import MissingRank, count, find_missing_rank, hang_at, stopped
+from launcher.supervise.diagnosis.rank_ends import LATE_S
 
 __all__ = ["RankEvidence", "first_by_itself", "is_doubtful", "judge", "summaries_of"]
 
@@ -181,8 +181,8 @@ def _why_cause(cause: FailureSummary, others: Sequence[FailureSummary], alike: S
         later_s = min(_later_s(one, cause) for one in alike)
         noticed = "was noticed first" if _another_perhaps_first(cause, alike) else "was first"
         first = f"{noticed} by {_span(later_s)}" if later_s >= MIN_S else "was noticed first, at the same moment"
-        which = "all" if len(alike) == len(others) else "of which"
-        return f"{which} {len(alike) + 1} ranks failed alike; rank {cause.global_rank} {first}"
+        every = "all " if len(alike) == len(others) else ""
+        return f"{every}{len(alike) + 1} ranks failed alike; rank {cause.global_rank} {first}"
     if not others:
         killed = "it was killed from outside: by a person, a batch system or the kernel; " if outside else ""
         return f"{killed}no other rank has failed"
@@ -268,7 +268,7 @@ def _relative(one: FailureSummary, cause: FailureSummary) -> str:
     later_s = _later_s(one, cause)
     if abs(later_s) < MIN_S:
         return "at the same moment"
-    return f"{_span(later_s)} {'later' if later_s >= 0 else 'earlier, as far as clocks tell'}"
+    return f"{_span(later_s)} {'later' if later_s >= 0 else 'earlier by the clock'}"
 
 
 def _span(seconds: float) -> str:

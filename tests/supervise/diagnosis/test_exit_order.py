@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from launcher.supervise.diagnosis.exit_order import ExitOrder
+from launcher.supervise.diagnosis.rank_ends import ExitOrder
 
 
 def sleepers(count):

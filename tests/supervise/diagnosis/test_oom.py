@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.supervise.diagnosis.oom import OomWatch
+from launcher.supervise.diagnosis.rank_ends import OomWatch
 
 RANK = Path(__file__).parents[2] / "programs" / "blame_memory.py"
 LIMIT_BYTES = 48 << 20

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.supervise.diagnosis.sources import MAX_BYTES, Sources, is_local, mounts
+from launcher.supervise.diagnosis.stack_parser import MAX_BYTES, Sources, is_local, mounts
 
 PATIENCE_S = 60
 

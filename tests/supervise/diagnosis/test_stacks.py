@@ -103,7 +103,7 @@ def test_a_python_rank_says_where_it_is(ranks, what, function, source):
         return stack if stack.doing.endswith(f" in {function}: {source}") else None
 
     stack = wait_until(there, source)
-    assert (stack.state, stack.in_collective, stack.other_threads) == ("running", False, 0)
+    assert (stack.state, stack.in_collective, len(stack.others)) == ("running", False, 0)
     assert stack.place.startswith("stacks_rank.py:")
     assert stack.frames[-1].startswith("programs/stacks_rank.py:")
 
@@ -111,7 +111,7 @@ def test_a_python_rank_says_where_it_is(ranks, what, function, source):
 def test_all_threads_are_seen_and_the_main_one_is_told(ranks):
     """Twenty others do not hide it."""
     ranks.start("threads")
-    stack = wait_until(lambda: (s := gather(ranks.targets, LONG_S)[0]).other_threads == 20 and s, "twenty threads")
+    stack = wait_until(lambda: len((s := gather(ranks.targets, LONG_S)[0]).others) == 20 and s, "twenty threads")
     assert stack.frames[-1].endswith("in <module>")
 
 
