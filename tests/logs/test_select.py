@@ -201,7 +201,7 @@ def test_what_is_searched_is_what_is_shown():
 @pytest.mark.parametrize("pattern", ["(", "*", "a{5,2}", "[z-a]", "(?P<x", "(" * 5000])
 def test_what_is_no_regular_expression_is_refused(pattern):
     """When it is given, not when it is used."""
-    with pytest.raises(UsageError, match="is no regular expression"):
+    with pytest.raises(UsageError):
         Matcher(pattern)
 
 

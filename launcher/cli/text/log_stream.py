@@ -13,8 +13,8 @@ from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.system import make_room
 from launcher.logs.follow import Follower
-from launcher.logs.growing import GrowingLog, Truncation
 from launcher.logs.lines import Begun
+from launcher.logs.log_file import GrowingLog, Truncation
 from launcher.runs.record import Place
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.cli.text.verdict_text import culprit_failure
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
-from launcher.logs.tail import last_lines
+from launcher.logs.log_file import last_lines
 from launcher.logs.terminal import one_line
 from launcher.runs.progress import Progress
 

@@ -16,8 +16,8 @@ from launcher.core.errors import UnreadableError
 from launcher.core.text import ranges
 from launcher.logs.collapse import Shown
 from launcher.logs.lines import Line
-from launcher.logs.raised import Folded
 from launcher.logs.terminal import printable_lines
+from launcher.logs.tracebacks import Folded
 
 TOGETHER = 1000  # lines that are written at once
 TOGETHER_BYTES = 1 << 20  # as far as one line alone has not more

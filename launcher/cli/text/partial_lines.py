@@ -78,7 +78,7 @@ def _seen(line: Begun) -> str:
 
 def _folded(said: Mapping[int, str]) -> list[tuple[list[int], str]]:
     """Return ranks, and what they say alike; bars are left out, whose lengths differ before their numbers do."""
-    from launcher.logs.alike import Alike, Kinds, folded  # one rank alone needs none of it
+    from launcher.logs.collapse import Alike, Kinds, folded  # one rank alone needs none of it
 
     kinds = Kinds()
     alike: dict[str, list[Alike]] = {}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.frozen import frozen
-from launcher.logs.tail import tail
+from launcher.logs.log_file import tail
 from launcher.logs.tracebacks import TRACEBACK_CHARS, FoundTraceback, traceback_in
 
 TAIL_BYTES = 256 << 10

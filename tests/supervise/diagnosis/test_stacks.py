@@ -459,31 +459,23 @@ def test_of_two_groups_of_one_size_the_one_that_waits_for_nobody_is_first():
     assert [each.global_ranks for each in group({0: WAITING, 1: LOADING}, {})] == [(1,), (0,)]
 
 
-def test_a_rank_that_waits_in_another_step_is_an_outlier():
-    """The same line, but one step behind; where nobody waits, steps part nobody."""
-    steps = {0: 12, 1: 11, 2: 12, 3: None}
-    groups = group(dict.fromkeys(range(3), WAITING), steps)
-    assert sentence(groups) == "2 ranks wait in all_reduce at step 12; rank 1 waits in all_reduce at step 11"
-    assert len(group(dict.fromkeys(range(3), LOADING), steps)) == 1
+SILENT = RankStack("silent", "no Python stack, waiting in futex")
+AT_SEVEN_PLACES = [RankStack("running", f"at train.py:{min(rank, 6)} in f") for rank in range(9)]
 
 
-def test_one_group_is_all_of_them():
-    """And nothing at all is an empty sentence."""
-    assert sentence(group(dict.fromkeys(range(4), WAITING), {})) == "all 4 ranks wait in all_reduce"
-    assert sentence(()) == ""
-
-
-def test_stopped_and_silent_ranks_are_told_in_whole_sentences():
-    """Each with the verb that fits."""
-    stacks = {
-        0: RankStack("stopped", "stopped (SIGSTOP)"),
-        1: RankStack("silent", "no Python stack, waiting in futex"),
-        2: RankStack("silent", "no Python stack, waiting in futex"),
-    }
-    assert sentence(group(stacks, {})) == "2 ranks have no Python stack, waiting in futex; rank 0 is stopped (SIGSTOP)"
-
-
-def test_a_long_tail_of_places_is_counted():
-    """Four groups are told, the rest is a number."""
-    stacks = {rank: RankStack("running", f"at train.py:{min(rank, 6)} in f") for rank in range(9)}
-    assert sentence(group(stacks, {})).endswith("; 3 elsewhere")
+@pytest.mark.parametrize(
+    ("stacks", "steps", "words"),
+    [
+        ([], (), ""),
+        ([WAITING] * 4, (), "all 4 ranks wait in all_reduce"),
+        ([WAITING] * 3, (12, 11, 12), "2 ranks wait in all_reduce at step 12; rank 1 waits in all_reduce at step 11"),
+        ([LOADING] * 3, (12, 11, 12), "all 3 ranks are at data.py:88 in load: time.sleep(30)"),
+        ([RankStack("stopped", "stopped (SIGSTOP)"), SILENT, SILENT], (),
+         "2 ranks have no Python stack, waiting in futex; rank 0 is stopped (SIGSTOP)"),
+        (AT_SEVEN_PLACES, (), ("3 ranks are at train.py:6 in f; rank 0 is at train.py:0 in f; "
+         "rank 1 is at train.py:1 in f; rank 2 is at train.py:2 in f; 3 elsewhere")),
+    ],
+)  # fmt: skip
+def test_the_sentence_of_groups(stacks, steps, words):
+    """Only ranks that wait are parted by steps; each group has the verb that fits, and four are named."""
+    assert sentence(group(dict(enumerate(stacks)), dict(enumerate(steps)))) == words
