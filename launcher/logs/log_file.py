@@ -31,11 +31,7 @@ def opened(path: Path) -> Iterator[int]:
 
 
 def bytes_between(log: int, begin: int, end: int) -> bytes:
-    """Read the bytes of a log (a descriptor) from `begin` up to `end`; fewer where it ends before.
-
-    Raises:
-        OSError: the log cannot be read.
-    """
+    """Read the bytes of a log (a descriptor) from `begin` up to `end`; fewer where it ends before. Raises OSError."""
     chunks: list[bytes] = []
     while begin < end and (chunk := os.pread(log, end - begin, begin)):
         chunks.append(chunk)
@@ -46,10 +42,7 @@ def bytes_between(log: int, begin: int, end: int) -> bytes:
 def tail(path: Path, offset: int = 0, limit_bytes: int = TAIL_BYTES) -> bytes:
     """Read the last `limit_bytes` of a log, none from before `offset`; nothing of a log that does not exist.
 
-    In a log that has been truncated to less than `offset` the offset is ignored.
-
-    Raises:
-        OSError: the log cannot be read.
+    In a log that has been truncated to less than `offset` the offset is ignored. Raises OSError.
     """
     try:
         with opened(path) as log:
@@ -62,10 +55,7 @@ def tail(path: Path, offset: int = 0, limit_bytes: int = TAIL_BYTES) -> bytes:
 def last_lines(path: Path, count: int, offset: int = 0) -> list[str]:
     """Return at most `count` lines from the end of `path`, none from before `offset`, safe to show, not too long.
 
-    Reads the last 64 KiB only; blank lines at the end are left out.
-
-    Raises:
-        OSError: the log is missing or cannot be read.
+    Reads the last 64 KiB only; blank lines at the end are left out. Raises OSError, also where the log is missing.
     """
     path.stat()
     text = tail(path, offset).decode("utf-8", errors="replace")
@@ -75,10 +65,7 @@ def last_lines(path: Path, count: int, offset: int = 0) -> list[str]:
 def start_of_last_lines(log: int, end: int, count: int) -> int:
     """Return the offset at which the last `count` lines before `end` begin; 0 if there are fewer.
 
-    An unfinished last line counts as one. `log` is a descriptor. Memory is bounded however long the lines are.
-
-    Raises:
-        OSError: the log cannot be read.
+    An unfinished last line counts as one. `log` is a descriptor. Memory is bounded. Raises OSError.
     """
     if count <= 0:
         return end

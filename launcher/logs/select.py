@@ -52,8 +52,7 @@ class Selector:
     ) -> None:
         """Select from `level` (one of `levels.LEVELS`) up, between two times, with lines `before` and `after` a match.
 
-        Raises:
-            UsageError: no time is both since `since_ns` and until `until_ns`.
+        Raises UsageError where the first time is after the second.
         """
         if since_ns is not None and until_ns is not None and since_ns > until_ns:
             raise UsageError("--since is later than --until: no line can be of that time")
@@ -71,8 +70,7 @@ class Selector:
     def put(self, line: Line) -> list[Line | None]:
         """Return the lines to show now that `line` has come; None where lines of the next one's rank are left out.
 
-        Raises:
-            UsageError: the regular expression takes too long.
+        Raises UsageError where the regular expression takes too long.
         """
         if line.dated:
             self.dated.add(line.global_rank)
@@ -111,11 +109,7 @@ class Selector:
 
 
 def ranks_of(expression: str, known: Collection[int]) -> frozenset[int]:
-    """Return the global ranks that `0,3-5` or `all` means.
-
-    Raises:
-        UsageError: it means nothing, or a rank that is not among `known`.
-    """
+    """Return the global ranks that `0,3-5` or `all` means. Raises UsageError, also for a rank that is not `known`."""
     if expression.strip() == "all":
         return frozenset(known)
     chosen: set[int] = set()
@@ -140,9 +134,7 @@ def moment(text: str, now_ns: int, *, is_end: bool = False) -> int:
     """Parse a time, a date, or how long before `now_ns` (`10m`); return nanoseconds since 1970.
 
     A time of the day is the last one that has been; where a span ends by it (`is_end`), today's, also if still to come.
-
-    Raises:
-        UsageError: it is something else.
+    Raises UsageError for any other text.
     """
     if match := _DURATION.fullmatch(text):
         before_s = sum(float(number) * _UNITS_S[unit] for number, unit in _AMOUNT.findall(match[1]))

@@ -168,11 +168,7 @@ def _minute_ns(minute: tuple[int, int, int, int, int], zone: str | None) -> int:
 
 
 def _nearest_ns(minute: tuple[int, int, int, int], near_ns: int) -> int:
-    """Return the minute in the year that brings it nearest to `near_ns`: December 31st may be read in January.
-
-    Raises:
-        ValueError: no year has that minute.
-    """
+    """Return the minute in the year nearest to `near_ns`: December 31st may be read in January. Raises ValueError."""
     about = round(near_ns / SECOND_NS / _YEAR_S) + 1970
     possible: list[int] = []
     for year in range(about - 1, about + 2):

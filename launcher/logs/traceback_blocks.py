@@ -55,10 +55,7 @@ class Block:
 
 
 def blocks_from_first(text: str) -> Iterator[Block]:
-    """Yield tracebacks that are whole and matter. The exceptions in a group are part of it, not tracebacks of their own.
-
-    Nor is a traceback that the message of an exception quotes.
-    """
+    """Yield whole tracebacks that matter: neither those in a group of exceptions nor one that a message quotes."""
     header = text.find(HEADER)
     while header >= 0:
         block = _block_of(text, header)

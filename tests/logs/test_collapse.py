@@ -15,7 +15,6 @@ from launcher.logs.collapse import (
     Alike,
     Collapser,
     Kinds,
-    Shown,
     collapse,
     first_in_common,
     folded,
@@ -52,29 +51,27 @@ def shown(lines):
 # --- logs that have ended ---
 
 
-def test_what_all_ranks_say_is_one_line():
-    """Their numbers are ranges where they differ."""
-    assert collapsed(r0=["start", "loss is 9.87"], r1=["start", "loss is 9.91"], r2=["start", "loss is 9.9"]) == [
-        "[0-2] start",
-        "[0-2] loss is 9.87..9.91",
-    ]
+LAST = ["last", "loss 0.5", "loss 1.5"]
 
 
-def test_what_a_rank_says_alone_is_shown_by_itself():
-    """An additional line, another line, a missing line: the ranks are in step again behind it."""
-    assert collapsed(r0=["a", "c", "d"], r1=["a", "b", "c", "d"], r2=["a", "c", "d"]) == [
-        "[0-2] a",
-        "[1] b",
-        "[0-2] c",
-        "[0-2] d",
-    ]
-    assert collapsed(r0=["a", "b", "c"], r1=["a", "x", "c"], r2=["a", "b", "c"]) == [
-        "[0-2] a",
-        "[0,2] b",
-        "[1] x",
-        "[0-2] c",
-    ]
-    assert collapsed(r0=["a", "b", "c"], r1=["a", "c"], r2=["a", "b", "c"]) == ["[0-2] a", "[0,2] b", "[0-2] c"]
+@pytest.mark.parametrize(
+    ("texts", "seen"),
+    [
+        ([["start", "loss is 9.87"], ["start", "loss is 9.91"]], "[0-1] start|[0-1] loss is 9.87..9.91"),
+        (["acd", "abcd", "acd"], "[0-2] a|[1] b|[0-2] c|[0-2] d"),
+        (["abc", "axc", "abc"], "[0-2] a|[0,2] b|[1] x|[0-2] c"),
+        (["abc", "ac", "abc"], "[0-2] a|[0,2] b|[0-2] c"),
+        (["-a-b-", "-a-b-"], "[0-1] -|[0-1] a|[0-1] -|[0-1] b|[0-1] -"),
+        (["xxx", "xx"], "[0-1] x|[0-1] x|[0] x"),
+        (["-a-b", "--a-b"], "[0-1] -|[1] -|[0-1] a|[0-1] -|[0-1] b"),
+        ([["a", "", "b", ""], ["", "a", "", "b", ""]], "[1] |[0-1] a|[0-1] |[0-1] b|[0-1] "),
+        (["abc", "def"], "[0] a|[1] d|[0] b|[1] e|[0] c|[1] f"),
+        ([["first"], ["first"], LAST, LAST], "[0-1] first|[2-3] last|[2-3] loss 0.5|[2-3] loss 1.5"),
+    ],
+)
+def test_what_ranks_say_alike_is_one_line(texts, seen):
+    """Whatever each says alone, leaves out or repeats: the ranks are in step again behind it."""
+    assert list(map(str, collapse(in_turns(dict(enumerate(texts))), range(len(texts))))) == seen.split("|")
 
 
 def traceback(rank, line, message, mark=""):
@@ -109,34 +106,6 @@ def test_the_same_traceback_is_one_behind_what_torch_puts_before_it():
         "[0-1] [rank0..1]:     f(7)",
         "[0-1] [rank0..1]: ValueError: 7",
     ]
-
-
-def test_repeated_lines_are_matched_in_order():
-    """Each as often as the rank wrote it."""
-    assert collapsed(r0=["-", "a", "-", "b", "-"], r1=["-", "a", "-", "b", "-"]) == [
-        *["[0-1] -", "[0-1] a", "[0-1] -", "[0-1] b", "[0-1] -"]
-    ]
-    assert collapsed(r0=["x"] * 3, r1=["x"] * 2) == ["[0-1] x", "[0-1] x", "[0] x"]
-    assert collapsed(r0=["-", "a", "-", "b"], r1=["-", "-", "a", "-", "b"])[-3:] == ["[0-1] a", "[0-1] -", "[0-1] b"]
-
-
-def test_blank_lines_bring_nobody_into_step():
-    """They are alike everywhere, and tell nothing about what is around them."""
-    assert collapsed(r0=["a", "", "b", "", "c"], r1=["", "a", "", "b", "", "c"])[1:] == [
-        *["[0-1] a", "[0-1] ", "[0-1] b", "[0-1] ", "[0-1] c"]
-    ]
-
-
-def test_ranks_that_have_nothing_in_common_are_shown_as_they_come():
-    """The order is that of the lines, not one rank after the other."""
-    assert collapsed(r0=["a", "b", "c"], r1=["d", "e", "f"]) == ["[0] a", "[1] d", "[0] b", "[1] e", "[0] c", "[1] f"]
-
-
-def test_groups_of_ranks_that_say_different_things():
-    """As stages of a pipeline do."""
-    steps = [f"loss {step}.5" for step in range(3)]
-    lines = collapsed(r0=["first"], r1=["first"], r2=["last", *steps], r3=["last", *steps])
-    assert lines == ["[0-1] first", "[2-3] last", "[2-3] loss 0.5", "[2-3] loss 1.5", "[2-3] loss 2.5"]
 
 
 def test_a_rank_that_lost_a_line_does_not_lag_behind_ever_after():
@@ -320,22 +289,13 @@ def test_live_as_afterwards_no_line_is_lost_or_overtakes(texts, data):
         ("", "a", None),
         ([None, "a"], [None, "a"], (1, 1)),
         ([None], [None], None),
+        (["7", "slow", "more"], ["slow", "more", "7"], (0, 2)),
     ],
 )
 def test_where_two_sequences_come_together(ours, theirs, pair):
-    """By the longest sequence of lines that both have; what is None does not count."""
-    assert first_in_common(*([each and (each, ()) for each in some] for some in (ours, theirs))) == pair
-
-
-def test_lines_that_count_bring_ranks_into_step_before_others():
-    """Two lines that may come at any time weigh less than one that comes once."""
-    step, slow, more = ("step", ("26",)), ("slow", ()), ("more", ())
-    assert first_in_common([step, slow, more], [slow, more, step]) == (0, 2)
-
-
-def test_ranks_are_named_as_ranges():
-    """In the form in which they can be asked for."""
-    assert str(Shown((0, 1, 2, 5), "text")) == "[0-2,5] text"
+    """By the longest sequence that both have, in which a line that counts weighs most; what is None does not count."""
+    identities = [[each and (each, ("26",) if each == "7" else ()) for each in some] for some in (ours, theirs)]
+    assert first_in_common(*identities) == pair
 
 
 # --- restarts and stragglers ---

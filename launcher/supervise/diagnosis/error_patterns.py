@@ -8,8 +8,8 @@ the place where they were raised decides. What no table lists is a rank's own fa
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import Enum
-from functools import cached_property
 
 from launcher.core.frozen import frozen
 from launcher.logs.tracebacks import frames_in
@@ -44,27 +44,13 @@ class Symptom:
         return self.kind is not Kind.OWN_FAULT
 
 
-@frozen
-class _Pattern:
-    """A message. Its group `named` captures the ranks that it holds responsible, `shown` the words to quote."""
-
-    kind: Kind
-    text: str
-    certain: bool = True
-
-    @cached_property
-    def expression(self) -> re.Pattern[str]:
-        """Compiled when a rank has failed, not at every start."""
-        return re.compile(self.text)
-
-
-# Gaps inside the expressions are bounded, else a line of megabytes would take minutes.
-def _patterns(*rows: tuple[Kind, str] | tuple[Kind, str, bool]) -> tuple[_Pattern, ...]:
-    return tuple(_Pattern(row[0], row[1], row[2] if len(row) > 2 else True) for row in rows)
-
+# Rows of the tables: what a message means, its regular expression, and False where it may as well mean the opposite. The
+# group `named` captures the ranks that are held responsible, `shown` the words to quote. Gaps are bounded, or a line of
+# megabytes would take minutes. `re` compiles an expression, and keeps it, when a rank has failed, not at every start.
+_Pattern = tuple[Kind, str] | tuple[Kind, str, bool]
 
 # Faults of a rank's own, although a library of communication is what reports them. They are looked for first.
-_OWN = _patterns(
+_OWN = (
     (Kind.OWN_FAULT, r"CUDA error: |CUDA out of memory|[Uu]nhandled cuda error"),  # torch, NCCL
     (Kind.OWN_FAULT, r"NPU out of memory|\bEI0004: |\bEI0014: "),  # torch_npu; HCCL: an invalid rank table
     (Kind.OWN_FAULT, r"EADDRINUSE|[Aa]ddress already in use|failed to (?:bind|listen)"),  # torch's TCPStore, any server
@@ -72,7 +58,7 @@ _OWN = _patterns(
 )
 
 # Messages that name ranks: those that gloo's barrier misses, or that called MPI_Abort.
-_NAMING = _patterns(
+_NAMING = (
     (Kind.TIMEOUT, r"Ranks? (?P<named>\d+(?:, ?\d+)*) failed to pass monitoredBarrier"),  # torch, ProcessGroupGloo
     (Kind.PEER_FAILED, r"MPI_ABORT was invoked on rank (?P<named>\d+)"),  # Open MPI
     (Kind.PEER_FAILED, r"(?:application called MPI_Abort|Abort)\(.{0,300}\) (?:-|on node) .{0,300}?(?:process|rank in comm world) (?P<named>\d+)"),  # MPICH
@@ -81,7 +67,7 @@ _NAMING = _patterns(
     (Kind.TIMEOUT, r"has not received the Notify record from remote rank \[(?P<named>\d+)\]"),  # HCCL EI0002
 )  # fmt: skip
 
-_GLOO = _patterns(
+_GLOO = (
     # transport/tcp
     (Kind.PEER_CLOSED, r"gloo/.{0,300}(?P<shown>Connection closed by peer|Connection reset by peer|Broken pipe)"),
     # unbound_buffer.cc
@@ -92,7 +78,7 @@ _GLOO = _patterns(
     (Kind.PEER_CLOSED, r"received errors while waiting for send/recv from rank \d+"),  # ProcessGroupGloo
 )
 
-_C10D_STORE = _patterns(
+_C10D_STORE = (
     (Kind.RENDEZVOUS, r"Timed out after \d+ seconds waiting for clients\. \d+/\d+ clients joined"),  # TCPStore, rank 0
     (Kind.RENDEZVOUS, r"wait timeout after \d+ ?ms, keys:"),  # TCPStore: a rank has not left its address there
     (Kind.RENDEZVOUS, r"The client socket has (?:timed out|failed to connect)"),  # TCPStore: rank 0 does not listen
@@ -103,7 +89,7 @@ _C10D_STORE = _patterns(
     (Kind.RENDEZVOUS, r"store->get\(.{0,300}\) got error|DistStoreError:? ?.{0,300}(?:[Tt]imed? ?out|Socket Timeout)"),
 )  # fmt: skip
 
-_NCCL = _patterns(
+_NCCL = (
     (Kind.TIMEOUT, r"Watchdog caught collective operation timeout"),  # ProcessGroupNCCL, and HCCL's twin in torch_npu
     (Kind.PEER_CLOSED, r"ncclRemoteError|remote process exited or there was a network error"),  # NCCL
     (Kind.PEER_CLOSED, r"Connection closed by remote peer|socketProgress.{0,300}[Cc]onnection (?:closed|reset)"),  # NCCL
@@ -116,14 +102,14 @@ _NCCL = _patterns(
     (Kind.PEER_CLOSED, r"unhandled system error|ncclSystemError", False),  # NCCL: mostly a broken link, perhaps ours
 )  # fmt: skip
 
-_HCCL = _patterns(
+_HCCL = (
     (Kind.RENDEZVOUS, r"\bEI0006: |Getting socket times out"),  # HCCL: another rank did not connect
     (Kind.TIMEOUT, r"\bEI0002: |wait execution of the Notify register times out"),  # HCCL: it did not come to the operator
     (Kind.TIMEOUT, r"error code is 507048|The execution of the internal task times out"),  # torch_npu's name of EI0002
     (Kind.PEER_FAILED, r"[Rr]emote [Rr]ank did not send the data in time"),  # HCCL
 )  # fmt: skip
 
-_OTHERS = _patterns(
+_OTHERS = (
     (Kind.PEER_FAILED, r"total number of timed out node is \d+"),  # MindSpore's scheduler
     (Kind.PEER_FAILED, r"There's worker exits with exception, kill all other workers"),  # msrun
     (Kind.PEER_FAILED, r"MPI_ERR_PROC_FAILED|MPI_ERR_REVOKED"),  # MPI with fault tolerance
@@ -131,7 +117,7 @@ _OTHERS = _patterns(
 )
 
 # Python's and the system's own words for a lost or silent partner, be it a rank or not.
-_GENERAL = _patterns(
+_GENERAL = (
     (Kind.PEER_CLOSED, r"^(?:ConnectionResetError|BrokenPipeError|ConnectionAbortedError|EOFError|IncompleteReadError)\b", False),
     (Kind.PEER_CLOSED, r"Connection reset by peer|Connection closed by peer|Broken pipe|Connection aborted", False),
     (Kind.STORE_LOST, r"^ConnectionRefusedError\b|Connection refused", False),
@@ -170,11 +156,10 @@ def of_log(tail: str) -> Symptom:
     return _first((*_OWN, *_FRAMEWORKS), tail[-LAST_WORDS_CHARS:]) or Symptom(Kind.OWN_FAULT)
 
 
-def _first(patterns: tuple[_Pattern, ...], text: str) -> Symptom | None:
-    for pattern in patterns:
-        if found := pattern.expression.search(text):
+def _first(patterns: Iterable[_Pattern], text: str) -> Symptom | None:
+    for kind, expression, *certain in patterns:
+        if found := re.search(expression, text):
             groups = found.groupdict()
             ranks = tuple(int(number) for number in _RANK.findall(groups.get("named", "")))
-            shown = groups.get("shown", found[0])[:SHOWN_CHARS].strip()
-            return Symptom(pattern.kind, shown, pattern.certain, ranks)
+            return Symptom(kind, groups.get("shown", found[0])[:SHOWN_CHARS].strip(), all(certain), ranks)
     return None

@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from launcher.core.codec import whole_number
 from launcher.core.frozen import frozen
 from launcher.logs.log_file import tail
 from launcher.logs.tracebacks import TRACEBACK_CHARS, FoundTraceback, traceback_in
@@ -20,7 +21,6 @@ TAIL_BYTES = 256 << 10
 MESSAGE_CHARS = 8000
 RECORD_BYTES = 1 << 20
 _MAX_NS = 1 << 63
-_MAX_WHOLE = 1 << 31  # of a pid, or an exit code
 
 
 @frozen
@@ -76,7 +76,7 @@ def _end_of(log: Path, offset: int, limit_bytes: int) -> bytes:
 
 
 def _record(fields: dict[str, Any]) -> FailureRecord | None:
-    pid, status = _whole(fields.get("pid")), _whole(fields.get("status"))
+    pid, status = whole_number(fields.get("pid")), whole_number(fields.get("status"))
     time_ns = fields.get("time_ns")
     if pid is None or isinstance(time_ns, bool) or not isinstance(time_ns, int | float):
         return None
@@ -91,12 +91,6 @@ def _record(fields: dict[str, Any]) -> FailureRecord | None:
         status=1 if status is None else status,
         thread=_text(fields.get("thread")) or "MainThread",
     )
-
-
-def _whole(value: Any) -> int | None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if abs(value) < _MAX_WHOLE else None
 
 
 def _text(value: Any) -> str | None:

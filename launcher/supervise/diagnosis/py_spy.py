@@ -96,12 +96,7 @@ class PySpy:
         return os.geteuid() == 0 or restricted == "0"
 
     def __init__(self, pid: int, sources: Sources) -> None:
-        """Start it.
-
-        Raises:
-            BlockingIOError: too many are running, and this one has to wait.
-            OSError: it cannot be started.
-        """
+        """Start it. Raises OSError, among them BlockingIOError where too many are running and this one has to wait."""
         if PySpy._running >= PY_SPIES_AT_ONCE:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         self._pid = pid

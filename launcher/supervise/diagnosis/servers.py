@@ -69,11 +69,7 @@ def to_fields(evidence: Evidence) -> Any:
 
 
 def from_fields(fields: Any) -> Evidence:
-    """Return the evidence that `to_fields` made fields of.
-
-    Raises:
-        ValueError: they are not those of evidence.
-    """
+    """Return the evidence that `to_fields` made fields of. Raises ValueError for any others."""
     return decode(Evidence, fields)
 
 

@@ -102,10 +102,7 @@ class Gathering:
 
 
 def gather(targets: Mapping[int, Target], limit_s: float = LIMIT_S) -> dict[int, RankStack]:
-    """Return what every target is doing. Blocks until all have answered, for `limit_s` + `NETWORK_S` seconds at most.
-
-    Time for which it is held up itself comes on top.
-    """
+    """Return what every target is doing. Blocks until all have answered, `limit_s` + `NETWORK_S` seconds if not held up."""
     gathering = Gathering(targets, limit_s, Sources(NETWORK_S))
     try:
         while not gathering.done:
@@ -243,11 +240,7 @@ class _Question:
 
 
 def _opened(path: Path, *, locked: bool) -> int:
-    """Return a descriptor of the log. The lock goes with it.
-
-    Raises:
-        BlockingIOError: another process asks this rank at the moment.
-    """
+    """Return a descriptor of the log, with its lock. Raises BlockingIOError where another process asks this rank."""
     log = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if locked:

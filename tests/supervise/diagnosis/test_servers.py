@@ -49,6 +49,13 @@ def living(global_rank, stack=WAITING):
     return RankEvidence(global_rank, None, None, None, stack=stack)
 
 
+@pytest.fixture
+def event_log(tmp_path):
+    made = EventLog(tmp_path / "events.jsonl", 0)
+    yield made
+    made.close()
+
+
 def test_evidence_comes_back_from_json_as_it_was():
     """Stacks, failures and logs of ranks too."""
     stack = RankStack("running", "at a.py:1", "a.py:1 in f", in_collective=True, frames=("a", "b"), others=(("c",), ()))
@@ -70,14 +77,12 @@ def test_what_is_no_evidence_is_refused(fields):
         from_fields(fields)
 
 
-def test_the_first_failure_over_servers_is_named_by_one_clock(tmp_path):
+def test_the_first_failure_over_servers_is_named_by_one_clock(event_log, tmp_path):
     """The second server's clock is a minute ahead: what reads as later there was first."""
     first, second = Evidence((raised(0, 100.5), living(1))), Evidence((living(2), raised(3, 160.2)))
-    event_log = EventLog(tmp_path / "events.jsonl", 0)
     assert judged(merge_evidence({0: first, 1: second}, {1: 60 * S}), event_log.record).culprit == 3
     assert judged(merge_evidence({0: first, 1: second}, {}), event_log.record).culprit == 0
     assert judged(merge_evidence({1: second, 0: first}, {0: -60 * S, 1: -1 * S}), event_log.record).culprit == 0
-    event_log.close()
 
 
 def test_times_become_the_coordinator_s():
@@ -152,21 +157,17 @@ def test_ranks_of_servers_that_have_told_nothing_are_unheard():
     ]  # fmt: skip
 
 
-def test_evidence_that_cannot_be_judged_ends_no_judge(tmp_path):
+def test_evidence_that_cannot_be_judged_ends_no_judge(event_log, tmp_path):
     """It is told as trouble, and nobody is blamed."""
     broken = Evidence((RankEvidence(0, "x", 1, 0),))
-    event_log = EventLog(tmp_path / "events.jsonl", 0)
     verdict = judged(broken, event_log.record)
-    event_log.close()
     assert (verdict.culprit, verdict.confidence) == (None, Confidence.UNSURE)
     assert "cannot be judged" in (tmp_path / "events.jsonl").read_text()
 
 
-def test_nobody_heard_is_nobody_blamed(tmp_path):
+def test_nobody_heard_is_nobody_blamed(event_log, tmp_path):
     """Where all servers were lost before they could testify."""
-    event_log = EventLog(tmp_path / "events.jsonl", 0)
     verdict = judged(merge_evidence({}, {}), event_log.record)
-    event_log.close()
     assert verdict.culprit is None
     assert "cannot be judged" not in (tmp_path / "events.jsonl").read_text()
 
