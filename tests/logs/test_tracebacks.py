@@ -429,16 +429,6 @@ def test_numbers_in_messages_are_no_difference():
     assert raised(traceback("device 0 at 0x7e"), marked) == [((0, 1), "ValueError", "device 0 at 0x7e")]
 
 
-def test_a_chain_is_one_traceback():
-    """The first exception led to the last, which is the one that was raised."""
-    link = "\nDuring handling of the above exception, another exception occurred:\n\n"
-    (folded,) = first_tracebacks(
-        {0: split(0, [(0, f"{traceback('a')}{link}{traceback('b')}{traceback('c')}".encode())])}
-    )
-    assert (folded.traceback.message, folded.traceback.first_cause) == ("b", "ValueError: a at train.py:88 in step")
-    assert folded.traceback.text.count("Traceback") == 2
-
-
 @pytest.mark.parametrize("before", ["Exception ignored in: <x>\n", "Exception in thread Thread-1 (run):\n"])
 def test_what_ended_no_program_is_passed_over(before):
     """Unless it is all there is of a thread."""

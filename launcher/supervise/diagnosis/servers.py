@@ -82,7 +82,7 @@ def merge_evidence(
     """Return what all servers know, as if one had seen it all, with times by the coordinator's clock.
 
     `ahead_ns`: by how much the clock of a server is ahead of the coordinator's, in nanoseconds, and `error_ns` how wrong
-    that may be. `unheard`: global ranks of which nothing was reported. Which of two ranks ended first is known of one
+    that may be. `unheard`: global ranks that no server reported. Which of two ranks ended first is known of one
     server only, unless much time lies between.
     """
     errors_ns = error_ns or {}

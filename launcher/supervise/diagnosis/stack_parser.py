@@ -96,7 +96,7 @@ Frames = tuple[Frame, ...]  # of one thread, innermost first
 
 @frozen
 class Dump:
-    """The Python stacks of one process. Invariant: `main` is none of `others`."""
+    """The Python stacks of one process. `main` is not among `others`."""
 
     main: Frames  # empty where the dump does not show that thread
     others: tuple[Frames, ...] = ()

@@ -108,19 +108,6 @@ def test_a_python_rank_says_where_it_is(ranks, what, function, source):
     assert stack.frames[-1].startswith("programs/stacks_rank.py:")
 
 
-def test_all_threads_are_seen_and_the_main_one_is_told(ranks):
-    """Twenty others do not hide it."""
-    ranks.start("threads")
-    stack = wait_until(lambda: len((s := gather(ranks.targets, LONG_S)[0]).others) == 20 and s, "twenty threads")
-    assert stack.frames[-1].endswith("in <module>")
-
-
-def test_a_deep_stack_is_told_from_its_inside(ranks):
-    """A dump has 100 frames of a thread at most."""
-    ranks.start("deep")
-    assert len(settled(ranks, "sleep").frames) == 100
-
-
 def test_no_rank_is_disturbed(ranks):
     """A rank goes on counting while it is asked again and again."""
     process = ranks.start("count")
