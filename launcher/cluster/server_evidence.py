@@ -17,10 +17,19 @@ from launcher.core.interfaces import names_of
 from launcher.core.records import Server
 from launcher.core.text import ranges
 from launcher.core.verdict import Confidence, Role, Verdict
-from launcher.supervise.diagnosis.losses import Loss, at_most_likely, has_own_fault, weigh
-from launcher.supervise.diagnosis.merge import Evidence, from_fields, judged, merge_evidence, told_beside
 from launcher.supervise.diagnosis.missing_rank import stopped
 from launcher.supervise.diagnosis.root_cause import summaries_of
+from launcher.supervise.diagnosis.servers import (
+    Evidence,
+    Loss,
+    at_most_likely,
+    from_fields,
+    has_own_fault,
+    judged,
+    merge_evidence,
+    told_beside,
+    weigh,
+)
 from launcher.supervise.diagnosis.stacks import sentence
 from launcher.supervise.event_log import EventLog
 

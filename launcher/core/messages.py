@@ -161,7 +161,7 @@ class EvidenceRequest:
 
 @frozen
 class EvidenceReport:
-    """The evidence of one server about a failed attempt: see launcher.supervise.diagnosis.merge."""
+    """The evidence of one server about a failed attempt: see launcher.supervise.diagnosis.servers."""
 
     attempt: int
     evidence: Any

@@ -4,19 +4,27 @@ Every rank's lines wait in a queue. While the first lines of all queues are alik
 lines behind them show which ranks say something more and which leave something out: the queues are brought into step
 again by the longest sequence of lines that they have in common. Where none is seen, the first line that came goes first,
 when it has waited for long enough. Lines of different attempts, or with times far apart, are never one.
+
+Lines with equal words are alike, and their numbers become ranges. Some numbers must be equal nevertheless, or line 7 of
+one rank would be taken for line 8 of another: those that count, as `step: 7` does. They are found by looking on: a whole
+number counts if it grows evenly from line to line, and if different ranks have had the same. Others are no measurements
+at all: a place in a source file, and what stands in a traceback (lines, addresses, pids). They are words, and lines that
+differ there say different things.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from launcher.core.frozen import frozen
 from launcher.core.text import ranges
-from launcher.logs.alike import Alike, Identity, Kinds, folded
-from launcher.logs.lines import Line
-from launcher.logs.stage import Stage
+from launcher.logs.lines import Line, shown
+from launcher.logs.merge import Stage
+from launcher.logs.terminal import without_colours
+from launcher.logs.times import time_in
 from launcher.logs.traceback_blocks import TracebackLines
 
 WINDOW_NS = 500_000_000
@@ -27,6 +35,142 @@ MAX_COMPARED = 8  # different first lines that are looked into at once
 MAX_LINES_OF_RANK = 1000  # that wait; beyond it, or beyond `MAX_CHARS`, nothing is waited for
 MAX_CHARS = 8 << 20
 TOGETHER = 256  # lines of finished logs that are put before some are taken
+
+MAX_NUMBERS = 16  # of a line, among which the ones that count are looked for
+MAX_ALIKE_CHARS = 2000  # of a line whose numbers are looked at; a longer one is alike only if it is equal
+MAX_KINDS = 500  # that are known at once, those that came last
+MAX_VALUES = 64  # of a number that are remembered, to see whether ranks have them in common
+MIN_EVEN = 3  # times that a number has grown as it did before; each time that it has not takes back two
+MAX_EVEN = 12  # that are held in its favour
+
+_NUMBER = re.compile(
+    r"(?<![\d.])(0[xX][\da-fA-F]{1,16}\b"
+    r"|(?:(?<![\w)\]])-)?(?:\d{1,3}(?:,\d{3}){1,5}(?![\d,])|\d{1,18})(?:\.\d{1,18})?(?:[eE][-+]?\d{1,3})?)(?!\d|\.\d)"
+)
+# A place in a source file, as Python's tracebacks, faulthandler and loggers write it.
+_PLACE = re.compile(r"""(File "[^"]*", line \d+|[\w./-]*\.py:\d+)""")
+_WHOLE = re.compile(r"-?\d+")
+_NUMBER_HERE = "\x01"  # neither this nor the next is in any text that is shown
+_TIME_HERE = "\x02"
+
+Identity = tuple[str, tuple[str, ...]]
+
+
+class Alike:
+    """One line of one rank, ready to be compared with others."""
+
+    __slots__ = ("came_ns", "coloured", "global_rank", "kind", "number", "numbers", "text", "time", "time_ns")
+
+    def __init__(self, line: Line, kinds: Kinds, tracebacks: TracebackLines | None = None, number: int = 0) -> None:
+        """Compare the line by its words and numbers. `tracebacks` follows this rank's lines."""
+        self.global_rank = line.global_rank
+        self.number = number  # of all lines, in the order in which they came
+        self.came_ns = 0
+        self.coloured = shown(line)
+        self.text = without_colours(self.coloured)
+        words_from = tracebacks.put(self.text) if tracebacks else None
+        found = time_in(self.text, line.time_ns or 0) if line.dated and words_from is None else None
+        self.time = self.text[found.start : found.end] if found else ""
+        self.time_ns = line.time_ns if found else None  # of lines that carry one
+        timeless = f"{self.text[: found.start]}{_TIME_HERE}{self.text[found.end :]}" if found else self.text
+        parts = _parts(timeless, words_from) if len(timeless) <= MAX_ALIKE_CHARS else [timeless]
+        self.numbers = parts[1::2]
+        self.kind = kinds.of(_NUMBER_HERE.join(parts[::2]))
+        self.kind.learn(line.global_rank, self.numbers)
+
+    @property
+    def identity(self) -> Identity:
+        """The same for lines that say the same, as far as is known by now."""
+        return self.kind.words, tuple(self.numbers[at] for at in self.kind.counting)
+
+
+class Kinds:
+    """The kinds of lines seen lately, by their words."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Kind] = {}
+
+    def of(self, words: str) -> Kind:
+        if len(words) > MAX_ALIKE_CHARS:  # it is compared as a whole, and would take much memory
+            return Kind(words)
+        kind = self._kinds.pop(words, None) or Kind(words)
+        self._kinds[words] = kind  # now the last of them
+        if len(self._kinds) > MAX_KINDS:
+            del self._kinds[next(iter(self._kinds))]
+        return kind
+
+
+class Kind:
+    """Lines with the same words. Those of their numbers at the places `counting` must be equal."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+        self.counting: tuple[int, ...] = ()
+        self._last: dict[int, tuple[list[int | None], list[int]]] = {}  # of a rank: its numbers, how much they grew
+        self._even: list[int] = []  # of each number: how often it has grown as before, less what speaks against it
+        self._rank_of: list[dict[int, int]] = []  # of each number: which rank had which value
+        self._common: set[int] = set()  # numbers that were the same on two ranks
+
+    def learn(self, global_rank: int, numbers: Sequence[str]) -> None:
+        if not 0 < len(numbers) <= MAX_NUMBERS:
+            return
+        values = [int(number) if _WHOLE.fullmatch(number) else None for number in numbers]
+        self._even = self._even or [0] * len(values)
+        self._rank_of = self._rank_of or [{} for _ in values]
+        before, grown = self._last.get(global_rank, (values, [0] * len(values)))
+        growth = [0] * len(values)
+        for at, (value, last) in enumerate(zip(values, before, strict=True)):
+            if value is not None and last is not None:
+                growth[at] = value - last
+                even = self._even[at] + (1 if growth[at] == grown[at] > 0 else -2)
+                self._even[at] = max(0, min(even, MAX_EVEN))
+                rank_of = self._rank_of[at]
+                if len(rank_of) >= MAX_VALUES:
+                    rank_of.clear()
+                if rank_of.setdefault(value, global_rank) != global_rank:
+                    self._common.add(at)
+        self._last[global_rank] = values, growth
+        self.counting = tuple(at for at in sorted(self._common) if self._even[at] >= MIN_EVEN)
+
+
+def _parts(text: str, words_from: int | None) -> list[str]:
+    """Split into words and numbers in turn, words first and last; from `words_from` on all are words."""
+    varying, fixed = (text, "") if words_from is None else (text[:words_from], text[words_from:])
+    if "File " not in varying and ".py:" not in varying:  # nearly every line
+        parts = _NUMBER.split(varying)
+    else:
+        parts = [""]
+        for number, piece in enumerate(_PLACE.split(varying)):
+            first, *rest = [piece] if number % 2 else _NUMBER.split(piece)
+            parts[-1] += first
+            parts += rest
+    parts[-1] += fixed
+    return parts
+
+
+def folded(lines: Sequence[Alike]) -> str:
+    """Return one text for lines with the same words: numbers that differ become ranges, the time is the first line's.
+
+    Colours are kept where nothing had to be folded.
+    """
+    first = lines[0]
+    if all(line.coloured == first.coloured for line in lines):
+        return first.coloured
+    spans = [""]
+    for numbers in zip(*(line.numbers for line in lines), strict=True):
+        different = dict.fromkeys(numbers)
+        least, most = min(different, key=_value), max(different, key=_value)
+        spans.append(numbers[0] if _value(least) == _value(most) else f"{least}..{most}")
+    words = first.kind.words.split(_NUMBER_HERE)
+    text = "".join(number + word for number, word in zip(spans, words, strict=True))
+    return text.replace(_TIME_HERE, first.time)
+
+
+def _value(number: str) -> float:
+    if number[:2] in {"0x", "0X"}:
+        return int(number, 16)
+    plain = number.replace(",", "")
+    return int(plain) if _WHOLE.fullmatch(plain) else float(plain)
 
 
 @frozen
@@ -55,16 +199,7 @@ def collapse(lines: Iterable[Line], global_ranks: Collection[int]) -> Iterator[S
     yield from collapser.flush()
 
 
-class _Waiting(Alike):
-    __slots__ = ("came_ns", "number")
-
-    def __init__(self, line: Line, kinds: Kinds, tracebacks: TracebackLines, number: int) -> None:
-        super().__init__(line, kinds, tracebacks)
-        self.number = number  # of all lines, in the order in which they came
-        self.came_ns = 0
-
-
-class Collapser(Stage[_Waiting, Shown]):
+class Collapser(Stage[Alike, Shown]):
     """Collapses lines as `collapse` does, for ranks that still write.
 
     A line may wait up to twice `window_ns` when ranks have to be brought into step.
@@ -77,7 +212,7 @@ class Collapser(Stage[_Waiting, Shown]):
         self._chars = 0
 
     def put(self, line: Line) -> None:
-        waiting = _Waiting(line, self._kinds, self._tracebacks[line.global_rank], next(self._number))
+        waiting = Alike(line, self._kinds, self._tracebacks[line.global_rank], next(self._number))
         self._enqueue(line.global_rank, waiting)
         self._chars += len(waiting.text)
 
@@ -94,13 +229,13 @@ class Collapser(Stage[_Waiting, Shown]):
             yield Shown(tuple(chosen), folded(lines))
 
     def _due(self, global_ranks: Sequence[int], now_ns: int | None) -> bool:
-        """Whether the first lines of these have waited long enough."""
+        """Return whether the first lines of these have waited long enough."""
         if now_ns is None or self._chars > MAX_CHARS:
             return True
         came_ns = min(self._queues[global_rank][0].came_ns for global_rank in global_ranks)
         return now_ns - came_ns >= self._window_ns or max(map(len, self._queues.values())) > MAX_LINES_OF_RANK
 
-    # --- whose first lines go next ---
+    # --- the ranks whose first lines go next ---
 
     def _choice(self) -> tuple[list[int], bool]:
         """Return ranks whose first lines are alike and go next, and whether that is known or only the best guess."""
@@ -117,32 +252,26 @@ class Collapser(Stage[_Waiting, Shown]):
 
     def _alike(self) -> list[list[int]]:
         """Return groups of ranks whose first lines are alike, the largest first; of lines far apart the earliest."""
-        alike: dict[Identity, list[int]] = {}
-        for global_rank in sorted(self._queues):
-            alike.setdefault(self._queues[global_rank][0].identity, []).append(global_rank)
-        return sorted(map(self._earliest, alike.values()), key=len, reverse=True)
-
-    def _earliest(self, global_ranks: list[int]) -> list[int]:
-        if len(global_ranks) == 1:
-            return global_ranks
-        times = [self._queues[global_rank][0].time_ns for global_rank in global_ranks]
-        known = [time_ns for time_ns in times if time_ns is not None]
-        if not known or max(known) <= (last_ns := min(known) + FAR_APART_NS):
-            return global_ranks
-        near = zip(global_ranks, times, strict=True)
-        return [global_rank for global_rank, time_ns in near if time_ns is None or time_ns <= last_ns]
+        alike: dict[Identity, list[Alike]] = {}
+        for _, queue in sorted(self._queues.items()):
+            alike.setdefault(queue[0].identity, []).append(queue[0])
+        groups = []
+        for lines in alike.values():
+            last_ns = min((line.time_ns for line in lines if line.time_ns is not None), default=0) + FAR_APART_NS
+            groups.append([line.global_rank for line in lines if line.time_ns is None or line.time_ns <= last_ns])
+        return sorted(groups, key=len, reverse=True)
 
     def _ahead(self, global_ranks: Sequence[int]) -> list[Identity | None]:
-        """Return the next lines of these ranks, of the one of which most wait; None for blank ones."""
+        """Return the next lines of the one of these ranks with the most waiting; None for blank ones."""
         queue = max((self._queues[global_rank] for global_rank in global_ranks), key=len)
-        return [None if waiting.is_blank else waiting.identity for waiting in islice(queue, LOOK_AHEAD)]
+        return [waiting.identity if waiting.text.strip() else None for waiting in islice(queue, LOOK_AHEAD)]
 
     def _came(self, global_ranks: Sequence[int]) -> int:
         return min(self._queues[global_rank][0].number for global_rank in global_ranks)
 
 
 def first_in_common(ours: Sequence[Identity | None], theirs: Sequence[Identity | None]) -> tuple[int, int] | None:
-    """Return where the heaviest common subsequence begins in both; None if there is none. None equals nothing.
+    """Return where the heaviest common subsequence begins in both; or None. An identity of None equals no other.
 
     A line with a number that counts comes once, and weighs more than others. Dynamic programming, len(ours) *
     len(theirs) steps: cell (i, j) holds the weight in ours[i:] and theirs[j:].

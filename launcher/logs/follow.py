@@ -1,17 +1,37 @@
-"""Follow several logs at once while ranks write them: one reader, bounded memory, no line lost or torn."""
+"""Follow several logs at once while ranks write them: one reader, bounded memory, no line lost or torn.
+
+Which of the files have changed is found without a look at each of them again and again. On local file systems the kernel
+reports a write (inotify), once until the file was read to its end, so that a fast writer does not pay for being watched.
+Files elsewhere, and those that do not exist yet, are looked at in turn; how often depends on what a look costs. A poll
+alone would show a line of 256 ranks 0.16 s after it was written instead of 0.4 ms.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import math
+import os
+import select
+import struct
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 
-from launcher.logs.changes import Changes
-from launcher.logs.growing import GrowingLog, fair_shares
 from launcher.logs.lines import OVERWRITES, Begun, LineReader
-from launcher.logs.tail import CHUNK_BYTES
+from launcher.logs.log_file import CHUNK_BYTES, GrowingLog, fair_shares
+
+LOOK_EVERY_S = 0.05  # at files that inotify does not watch
+LOOK_SHARE = 0.005  # of one core that such looks may take: a thousand files are looked at less often
+MAKE_SURE_EVERY_S = 1.0  # at all others
+LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "tmpfs", "overlay", "bcachefs", "jfs"})
+_MODIFY, _ATTRIB, _DELETE_SELF, _MOVE_SELF, _ONE_SHOT = 0x2, 0x4, 0x400, 0x800, 0x80000000
+_EVENT = struct.Struct("iIII")  # watch, what happened, cookie, length of a name
+_Signature = tuple[int, int, int]  # inode, size, time of the last change
 
 
 class Follower:
-    """Gives the lines that are appended to `logs` (by global rank), each once. Close it at the end; it closes `logs`."""
+    """Reads the lines that are appended to `logs` (by global rank), each once. Close it at the end; it closes `logs`."""
 
     def __init__(self, logs: Mapping[int, GrowingLog]) -> None:
         self._logs = logs
@@ -19,12 +39,17 @@ class Follower:
         self._changes = Changes({global_rank: log.path for global_rank, log in logs.items()})
 
     def next_block(self, *, ended: bool = False) -> tuple[int, bytes] | None:
-        """Return a global rank and some new whole lines of it, or a piece of a very long one; None if there are none.
+        """Return a global rank and some new whole lines of it, or a piece of a very long one; or None.
 
         Does not block. Logs take turns. `ended`: nothing writes any more, so an unfinished last line is returned too.
         """
         for global_rank in self._changes.due(ended=ended):
-            block = self._next_of(global_rank)
+            block = b""
+            while not block:
+                offset, chunk = self._logs[global_rank].read(CHUNK_BYTES)
+                if not chunk:
+                    break
+                block = b"".join(block for _, block in self._readers[global_rank].blocks(offset, chunk))
             if not block and ended:
                 block = self._readers[global_rank].rest().rstrip(OVERWRITES)
             if block:
@@ -32,14 +57,6 @@ class Follower:
                 return global_rank, block
             self._changes.nothing_new(global_rank)
         return None
-
-    def _next_of(self, global_rank: int) -> bytes:
-        while True:
-            offset, chunk = self._logs[global_rank].read(CHUNK_BYTES)
-            if not chunk:
-                return b""
-            if blocks := self._readers[global_rank].blocks(offset, chunk):
-                return b"".join(block for _, block in blocks)
 
     def begun(self) -> dict[int, Begun]:
         """Return the unfinished lines by global rank."""
@@ -52,7 +69,7 @@ class Follower:
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
         """Skip all but the last `keep_bytes` of what is unread in all logs together.
 
-        Yields the global rank of each log of which something is skipped, and how many bytes.
+        Yield the global rank of each log that is not read whole, and how many of its bytes are skipped.
         """
         kept_bytes = fair_shares({rank: log.unread_bytes for rank, log in self._logs.items()}, keep_bytes)
         for global_rank, log in self._logs.items():
@@ -64,3 +81,154 @@ class Follower:
         self._changes.close()
         for log in self._logs.values():
             log.close()
+
+
+class Changes:
+    """Watches files, by global rank. All are `due` at first. Close it at the end."""
+
+    def __init__(self, paths: Mapping[int, Path]) -> None:
+        self._paths = {key: os.fspath(path) for key, path in paths.items()}
+        self._due = dict.fromkeys(self._paths)
+        self._ended = False
+        self._inotify = _Inotify()
+        self._listening: dict[int, int] = {}  # rank by inotify's number of its file
+        self._armed: set[int] = set()  # ranks in `_listening`
+        self._seen: dict[int, _Signature | None] = {}  # of those that are not due
+        self._next_look_s = self._next_survey_s = 0.0
+
+    def due(self, *, ended: bool = False) -> tuple[int, ...]:
+        """Return the ranks whose files are worth reading now. A file stays due until `nothing_new` is called.
+
+        `ended`: nothing writes any more. All are then due once more.
+        """
+        if ended:
+            self._due = self._due if self._ended else dict.fromkeys(self._paths)
+        else:
+            for watch in self._inotify.take():
+                key = self._listening.pop(watch, None)
+                if key is not None:
+                    self._armed.discard(key)
+                    self._due[key] = None
+            self._look()
+        self._ended = ended
+        return tuple(self._due)
+
+    def is_due(self, key: int) -> bool:
+        return key in self._due
+
+    def look_at(self, key: int) -> None:
+        """Make a file due, whatever is known of it."""
+        self._due[key] = None
+
+    def later(self, key: int) -> None:
+        """Put a file behind the others that are due."""
+        if key in self._due:
+            self._due[key] = self._due.pop(key)
+
+    def nothing_new(self, key: int) -> None:
+        """Note that a file was read to its end: it is due again when it changes."""
+        if self._ended:
+            self._due.pop(key, None)
+            return
+        watch = None if key in self._armed else self._inotify.listen(self._paths[key])
+        if watch is not None:
+            self._listening[watch] = key
+            self._armed.add(key)
+        signature = _signature(self._paths[key])
+        if watch is None and (key in self._armed or signature == self._seen.get(key, ())):
+            self._due.pop(key, None)  # else it may have changed just before: it is read once more
+        self._seen[key] = signature
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until a file changes, at most that long."""
+        if self._due:
+            return
+        others = len(self._armed) < len(self._paths)
+        until_s = min(seconds, self._next_look_s - time.monotonic()) if others else seconds
+        self._inotify.wait(max(0.0, until_s))
+
+    def close(self) -> None:
+        self._inotify.close()
+
+    def _look(self) -> None:
+        now_s = time.monotonic()
+        surveys = now_s >= self._next_survey_s
+        if surveys:
+            self._next_survey_s = now_s + MAKE_SURE_EVERY_S
+        elif now_s < self._next_look_s:
+            return
+        for key, path in self._paths.items():
+            if key not in self._due and (surveys or key not in self._armed):
+                signature = _signature(path)
+                if signature != self._seen.get(key):
+                    self._seen[key] = signature
+                    self._due[key] = None
+        took_s = time.monotonic() - now_s
+        self._next_look_s = now_s + max(LOOK_EVERY_S, took_s / LOOK_SHARE if not surveys else 0.0)
+
+
+class _Inotify:
+    """The kernel's reports that a file has changed, one for each `listen`."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None)
+        self._fd = -1
+        with suppress(AttributeError):  # no Linux
+            self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)  # -1: too many of them
+        self._local: dict[int, bool] = {}  # by device
+
+    def listen(self, path: str) -> int | None:
+        """Return a number that `take` returns when the file changes; None where the kernel would not report it."""
+        if self._fd < 0 or not self._is_local(path):
+            return None
+        mask = _MODIFY | _ATTRIB | _DELETE_SELF | _MOVE_SELF | _ONE_SHOT
+        watch = self._libc.inotify_add_watch(self._fd, os.fsencode(path), ctypes.c_uint32(mask))
+        return watch if watch >= 0 else None
+
+    def take(self) -> list[int]:
+        """Return the numbers of files that have changed."""
+        watches: list[int] = []
+        with suppress(OSError):  # nothing to read, or no inotify
+            while self._fd >= 0 and (events := os.read(self._fd, 1 << 16)):
+                at = 0
+                while at < len(events):
+                    watch, _, _, name_bytes = _EVENT.unpack_from(events, at)
+                    watches.append(watch)
+                    at += _EVENT.size + name_bytes
+        return watches
+
+    def wait(self, seconds: float) -> None:
+        poller = select.poll()
+        if self._fd >= 0:
+            poller.register(self._fd, select.POLLIN)
+        poller.poll(math.ceil(seconds * 1000))
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _is_local(self, path: str) -> bool:
+        """Return whether every write to the file is made on this machine."""
+        try:
+            device = os.stat(path).st_dev  # noqa: PTH116 - a thousand of them
+        except OSError:
+            return False
+        if device not in self._local:
+            self._local[device] = False
+            wanted = f"{os.major(device)}:{os.minor(device)}"
+            with suppress(OSError):
+                for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+                    # Fields: id, parent, device, ..., " - ", type, ...
+                    before, _, after = line.partition(" - ")
+                    if before.split()[2] == wanted:
+                        self._local[device] = after.split()[0] in LOCAL
+                        break
+        return self._local[device]
+
+
+def _signature(path: str) -> _Signature | None:
+    with suppress(OSError):
+        found = os.stat(path)  # noqa: PTH116 - as above
+        return found.st_ino, found.st_size, found.st_mtime_ns
+    return None

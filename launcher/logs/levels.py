@@ -1,4 +1,4 @@
-"""Tell how severe a line of a log is, from the line itself or from the line that it belongs to."""
+"""Find the level of a line of a log, from the line itself or from the line that it belongs to."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def level_named(name: str) -> int:
     """Return the number of a level, upper or lower case. Raises UsageError."""
     level = _LEVEL_OF.get(name.strip().upper())
     if level is None:
-        raise UsageError(f"{name!r} is no level of a log", hint=f"levels are {', '.join(LEVELS)}")
+        raise UsageError(f"{name!r} is not a log level", hint=f"levels are {', '.join(LEVELS)}")
     return level
 
 
@@ -111,7 +111,7 @@ class _RankLevel:
             self._header, self._prefix = text, ""
             self._raised = self._is_own = False
             self._group = GroupFrame() if begins_group(text) else None
-        elif self._prefix is None or not self._goes_on(text):
+        elif self._prefix is None or not self._belongs(text):
             self._prefix = None
             own = _highest_in(text)
             self._is_own = own is not None
@@ -134,7 +134,7 @@ class _RankLevel:
         rest = text[len(self._prefix) :]
         return rest[:1].isspace() or EXCEPTION.match(rest) is not None
 
-    def _goes_on(self, text: str) -> bool:
+    def _belongs(self, text: str) -> bool:
         """Return whether a line belongs to the traceback: a frame, its exception, or what links it to the next one."""
         if self._header is not None:
             self._prefix = prefix_of(self._header, text)

@@ -34,7 +34,7 @@ class Line:
     attempt: int | None = None  # None where it is unknown
     dated: bool = False  # its time stands in the line itself
     ends: bool = True  # a newline follows; not so after a piece, nor after an unfinished last line
-    overwritten: bool = False  # a piece of which nothing is visible: what follows begins at the start of the line
+    overwritten: bool = False  # an invisible piece: what follows begins at the start of the line
 
 
 class LineReader:
@@ -97,7 +97,7 @@ class LineReader:
         return rest
 
     def last_line(self) -> list[Line]:
-        """Return the unfinished line as `rest` does; an empty list if there is none."""
+        """Return the unfinished line as `rest` does, or an empty list."""
         offset, rest = self._offset, self.rest()
         return [Line(self._global_rank, offset, rest, ends=False)] if rest else []
 

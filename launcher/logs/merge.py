@@ -8,13 +8,14 @@ it holds is taken in between.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Generator, Iterator, Mapping
 from heapq import heappop, heappush
 from itertools import count, groupby
+from typing import Generic, Protocol, TypeVar
 
 from launcher.logs.lines import Line
-from launcher.logs.stage import Stage
 
 WINDOW_NS = 200_000_000
 MAX_BLOCK_LINES = 200  # lines without a time that stay behind one with a time: then others have their turn
@@ -76,6 +77,68 @@ def _block(first: Line, following: Iterator[Line]) -> Generator[Line, None, Line
     return None
 
 
+class Waiting(Protocol):
+    """A line that waits."""
+
+    came_ns: int
+
+
+W = TypeVar("W", bound=Waiting)
+Given = TypeVar("Given")
+
+
+class Stage(ABC, Generic[W, Given]):
+    """Lines of ranks that still write, which wait in a queue per rank until they can be shown in order.
+
+    A line is given when every rank that writes has one waiting, or `window_ns` after it came, on any clock that does not
+    go back. The order of one rank's lines is kept. Lines are put attempt by attempt, and all are flushed in between.
+    """
+
+    def __init__(self, global_ranks: Collection[int], window_ns: int) -> None:
+        self._window_ns = window_ns
+        self._writing = set(global_ranks)
+        self._queues: dict[int, deque[W]] = {}  # of ranks that have a line waiting
+        self._new: list[W] = []  # came since the last `take`
+        self._number = count()
+
+    @abstractmethod
+    def put(self, line: Line) -> None:
+        """Add a line. Never fails; take lines as often as some are put, and memory stays bounded."""
+
+    def end(self, global_rank: int) -> None:
+        """Stop waiting for lines of this rank. It may write again."""
+        self._writing.discard(global_rank)
+
+    def take(self, now_ns: int) -> list[Given]:
+        """Return what can be shown now, in order."""
+        for waiting in self._new:
+            waiting.came_ns = now_ns
+        self._new.clear()
+        return list(self._ready(now_ns))
+
+    def flush(self) -> list[Given]:
+        """Return all that waits, in order."""
+        self._new.clear()
+        return list(self._ready(None))
+
+    @property
+    def waits(self) -> bool:
+        """Whether it holds lines."""
+        return bool(self._queues)
+
+    def _enqueue(self, global_rank: int, waiting: W) -> bool:
+        """Append to the queue of the rank; return whether it is the first there."""
+        queue = self._queues.setdefault(global_rank, deque())
+        queue.append(waiting)
+        self._new.append(waiting)
+        self._writing.add(global_rank)
+        return len(queue) == 1
+
+    @abstractmethod
+    def _ready(self, now_ns: int | None) -> Iterator[Given]:
+        """Yield what can be shown at `now_ns`; all for None."""
+
+
 class _Waiting:
     __slots__ = ("came_ns", "key", "line", "number", "shown")
 
@@ -88,7 +151,7 @@ class _Waiting:
 
 
 class Merger(Stage[_Waiting, Line]):
-    """Orders lines as `merge` does, for ranks that still write: a line waits for earlier ones of other ranks, not long.
+    """Orders lines as `merge` does, for ranks that still write: a line waits briefly for earlier ones of other ranks.
 
     Times of lines are compared with each other only. Beyond `MAX_LINES` or `MAX_BYTES` the next `take` gives what is
     too much.
@@ -124,21 +187,18 @@ class Merger(Stage[_Waiting, Line]):
             # A line has waited for long enough; those with earlier times, however new, go before it.
             or now_ns - self._oldest[0].came_ns >= self._window_ns
         ):
-            yield from self._first_block()
-
-    def _first_block(self) -> Iterator[Line]:
-        """Yield the first line of all, and those of its rank that stay behind it."""
-        global_rank = heappop(self._firsts)[2]
-        queue = self._queues[global_rank]
-        yield self._shown(queue.popleft())
-        for _ in range(MAX_BLOCK_LINES):
-            if not queue or queue[0].line.dated or queue[0].line.time_ns is None:
-                break
+            # The first line of all, and those of its rank that stay behind it.
+            global_rank = heappop(self._firsts)[2]
+            queue = self._queues[global_rank]
             yield self._shown(queue.popleft())
-        if queue:
-            heappush(self._firsts, (queue[0].key, queue[0].number, global_rank))
-        else:
-            del self._queues[global_rank]
+            for _ in range(MAX_BLOCK_LINES):
+                if not queue or queue[0].line.dated or queue[0].line.time_ns is None:
+                    break
+                yield self._shown(queue.popleft())
+            if queue:
+                heappush(self._firsts, (queue[0].key, queue[0].number, global_rank))
+            else:
+                del self._queues[global_rank]
 
     def _shown(self, waiting: _Waiting) -> Line:
         waiting.shown = True

@@ -52,8 +52,7 @@ class Selector:
     ) -> None:
         """Select from `level` (one of `levels.LEVELS`) up, between two times, with lines `before` and `after` a match.
 
-        Raises:
-            UsageError: no time is both since `since_ns` and until `until_ns`.
+        Raises UsageError where the first time is after the second.
         """
         if since_ns is not None and until_ns is not None and since_ns > until_ns:
             raise UsageError("--since is later than --until: no line can be of that time")
@@ -64,15 +63,14 @@ class Selector:
         self._matches = matches
         self._grep = Grep(before, after)
         self.matched = False  # whether any line did
-        self.without_time: set[int] = set()  # ranks of which lines were left out because their time is unknown
-        self.dated: set[int] = set()  # ranks of which a line carried a time
-        self.undated: set[int] = set()  # ranks of which a line came before any that did
+        self.without_time: set[int] = set()  # ranks with lines that were left out because their time is unknown
+        self.dated: set[int] = set()  # ranks with a line that carried a time
+        self.undated: set[int] = set()  # ranks with a line before any that did
 
     def put(self, line: Line) -> list[Line | None]:
-        """Return the lines to show now that `line` has come; None stands where lines of the next one's rank are left out.
+        """Return the lines to show now that `line` has come; None where lines of the next one's rank are left out.
 
-        Raises:
-            UsageError: the regular expression takes too long.
+        Raises UsageError where the regular expression takes too long.
         """
         if line.dated:
             self.dated.add(line.global_rank)
@@ -81,8 +79,15 @@ class Selector:
         text = ""
         if self._level or self._matches:  # the parts of text that is overwritten (progress bars), with \r between
             text = without_colours("\r".join(printable_parts(line.raw.decode("utf-8", errors="replace"))))
-        if (self._level and self._levels.of(line, text) < self._level) or not self._in_time(line):
+        if self._level and self._levels.of(line, text) < self._level:
             return []
+        if self._since_ns is not None or self._until_ns is not None:
+            if line.time_ns is None:
+                self.without_time.add(line.global_rank)
+                return []
+            early = self._since_ns is not None and line.time_ns < self._since_ns
+            if early or (self._until_ns is not None and line.time_ns > self._until_ns):
+                return []
         if self._matches is None:
             return [line]
         is_match = any(map(self._matches, text.split("\r")))
@@ -99,42 +104,27 @@ class Selector:
         """How many lines did not match in their first `SHORT_CHARS`, and were not searched further: they took too long."""
         return self._matches.cut_short if self._matches else 0
 
-    def _in_time(self, line: Line) -> bool:
-        if self._since_ns is None and self._until_ns is None:
-            return True
-        if line.time_ns is None:
-            self.without_time.add(line.global_rank)
-            return False
-        return (self._since_ns is None or line.time_ns >= self._since_ns) and (
-            self._until_ns is None or line.time_ns <= self._until_ns
-        )
-
 
 # --- ranks ---
 
 
 def ranks_of(expression: str, known: Collection[int]) -> frozenset[int]:
-    """Return the global ranks that `0,3-5` or `all` means.
-
-    Raises:
-        UsageError: it means nothing, or a rank that is not among `known`.
-    """
+    """Return the global ranks that `0,3-5` or `all` means. Raises UsageError, also for a rank that is not `known`."""
     if expression.strip() == "all":
         return frozenset(known)
-    return frozenset(rank for part in expression.split(",") for rank in _part(part.strip(), expression, known))
-
-
-def _part(part: str, expression: str, known: Collection[int]) -> Collection[int]:
-    match = re.fullmatch(r"(\d{1,9})(?: ?- ?(\d{1,9}))?", part, re.ASCII)
-    if match is None or int(match[2] or match[1]) < int(match[1]):
-        hint = "ranks are chosen as 0,3-5 or all"
-        raise UsageError(f"{part!r} in {expression!r} is neither a rank nor a range of ranks", hint=hint)
-    first, last = int(match[1]), int(match[2] or match[1])
-    chosen = [rank for rank in known if first <= rank <= last]
-    if len(chosen) != last - first + 1:
-        none = f"rank {first} is not one" if first == last else f"ranks {first}-{last} are not all"
-        raise UsageError(f"{none} of this run's ranks, {ranges(known)}")
-    return chosen
+    chosen: set[int] = set()
+    for part in map(str.strip, expression.split(",")):
+        match = re.fullmatch(r"(\d{1,9})(?: ?- ?(\d{1,9}))?", part, re.ASCII)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            hint = "choose ranks as 0,3-5 or all"
+            raise UsageError(f"{part!r} in {expression!r} is neither a rank nor a range of ranks", hint=hint)
+        first, last = int(match[1]), int(match[2] or match[1])
+        found = {rank for rank in known if first <= rank <= last}
+        if len(found) != last - first + 1:
+            missing = f"rank {first} is not one" if first == last else f"ranks {first}-{last} are not all"
+            raise UsageError(f"{missing} of this run's ranks, {ranges(known)}")
+        chosen |= found
+    return frozenset(chosen)
 
 
 # --- times ---
@@ -144,9 +134,7 @@ def moment(text: str, now_ns: int, *, is_end: bool = False) -> int:
     """Parse a time, a date, or how long before `now_ns` (`10m`); return nanoseconds since 1970.
 
     A time of the day is the last one that has been; where a span ends by it (`is_end`), today's, also if still to come.
-
-    Raises:
-        UsageError: it is none of these.
+    Raises UsageError for any other text.
     """
     if match := _DURATION.fullmatch(text):
         before_s = sum(float(number) * _UNITS_S[unit] for number, unit in _AMOUNT.findall(match[1]))
@@ -157,8 +145,8 @@ def moment(text: str, now_ns: int, *, is_end: bool = False) -> int:
         time_ns = _exact_ns(day + text, now_ns)
         if time_ns is not None and (time_ns <= now_ns or is_end or not of_day):
             return time_ns
-    hint = "a time is given as 2026-11-21T12:00:00, 2026-11-21, 12:00, or 10m (that long ago)"
-    raise UsageError(f"{text!r} is no time", hint=hint)
+    hint = "give a time as 2026-11-21T12:00:00, 2026-11-21, 12:00, or 10m (that long ago)"
+    raise UsageError(f"{text!r} is not a time", hint=hint)
 
 
 def _exact_ns(text: str, near_ns: int) -> int | None:
@@ -174,7 +162,7 @@ def _exact_ns(text: str, near_ns: int) -> int | None:
 
 
 class Grep:
-    """Lines that match, with those around them, as `grep -B before -A after` gives them; of each rank by itself."""
+    """Selects lines that match, with those around them, as `grep -B before -A after` does, for each rank by itself."""
 
     def __init__(self, before: int = 0, after: int = 0) -> None:
         self._before = before
@@ -216,9 +204,9 @@ class Matcher:
         try:
             self._compiled = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
         except (re.error, RecursionError, OverflowError) as error:
-            raise UsageError(f"{pattern!r} is no regular expression: {error}") from error
+            raise UsageError(f"{pattern!r} is not a regular expression: {error}") from error
         self._repeats = len(_REPEATS.findall(pattern))
-        self.cut_short = 0  # texts of which the beginning was searched, in vain, and the rest was not
+        self.cut_short = 0  # texts without a match in their beginning, whose rest was not searched
         self._slow = 0  # texts that took too long
         self._longest: float = math.inf  # texts that are searched whole
 
@@ -229,9 +217,19 @@ class Matcher:
         if not self._repeats or (self._repeats == 1 and len(text) <= SHORT_CHARS):
             return self._compiled.search(text) is not None
         if threading.current_thread() is not threading.main_thread():
-            return self._unguarded(text)
+            if self._repeats > 1:
+                raise self._refused("may take too long")
+            found = self._compiled.search(text, 0, SHORT_CHARS) is not None
+            self.cut_short += not found and len(text) > SHORT_CHARS
+            return found
         try:
-            return self._guarded(text)
+            before = signal.signal(signal.SIGVTALRM, _give_up)
+            try:
+                signal.setitimer(signal.ITIMER_VIRTUAL, SEARCH_S)
+                return self._compiled.search(text) is not None
+            finally:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+                signal.signal(signal.SIGVTALRM, before)
         except _TooLongError:
             if len(text) <= SHORT_CHARS:
                 raise self._refused("takes too long on a line of this log") from None
@@ -243,22 +241,6 @@ class Matcher:
     def _in_beginning(self, text: str) -> bool:
         found = self(text[:SHORT_CHARS])
         self.cut_short += not found
-        return found
-
-    def _guarded(self, text: str) -> bool:
-        before = signal.signal(signal.SIGVTALRM, _give_up)
-        try:
-            signal.setitimer(signal.ITIMER_VIRTUAL, SEARCH_S)
-            return self._compiled.search(text) is not None
-        finally:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            signal.signal(signal.SIGVTALRM, before)
-
-    def _unguarded(self, text: str) -> bool:
-        if self._repeats > 1:
-            raise self._refused("may take too long")
-        found = self._compiled.search(text, 0, SHORT_CHARS) is not None
-        self.cut_short += not found and len(text) > SHORT_CHARS
         return found
 
     def _refused(self, why: str) -> UsageError:

@@ -54,7 +54,7 @@ _EPOCH = re.compile(
 _AFTER_EPOCH = re.compile(r"[\]:,)>]")
 _KEY_BEFORE = re.compile(rf"{_KEY}$")
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]?|\([^()]*\)?|<[^<>]*>|\x1b\[[0-9;]*m")
-# A word of prose: another follows, or the date. Levels are none, nor are names such as node-1, train.py or web_1.
+# A word of prose: another follows, or the date. Neither a level nor a name such as node-1, train.py or web_1 is one.
 _PROSE = re.compile(rf"(?<![\w.-])(?!(?i:{'|'.join(LEVEL_NAMES)})\b)[A-Za-z]*[a-z](?: +(?=\w)| +$)")
 _QUICK = re.compile(rb"\d:\d\d|1\d{9}")  # without either there is no time
 
@@ -158,26 +158,23 @@ def _found_minute_ns(fields: tuple[str | Any, ...], near_ns: int) -> int | None:
 
 
 def _minute_ns(minute: tuple[int, int, int, int, int], zone: str | None) -> int:
-    """Return a minute of the calendar. Raises ValueError, OverflowError or OSError."""
-    return int(datetime(*minute, tzinfo=_offset(zone)).timestamp()) * SECOND_NS  # without an offset: local time
+    """Return a minute of the calendar, without a zone in local time. Raises ValueError, OverflowError or OSError."""
+    offset = None
+    if zone is not None:
+        digits = re.sub(r"\D", "", zone).ljust(4, "0")
+        sign = -1 if "-" in zone else 1
+        offset = timezone(sign * timedelta(hours=int(digits[:2]), minutes=int(digits[2:])))
+    return int(datetime(*minute, tzinfo=offset).timestamp()) * SECOND_NS
 
 
 def _nearest_ns(minute: tuple[int, int, int, int], near_ns: int) -> int:
-    """Return the minute in the year that brings it nearest to `near_ns`: December 31st may be read in January."""
+    """Return the minute in the year nearest to `near_ns`: December 31st may be read in January. Raises ValueError."""
     about = round(near_ns / SECOND_NS / _YEAR_S) + 1970
     possible: list[int] = []
     for year in range(about - 1, about + 2):
         with suppress(ValueError):  # February 29th
             possible.append(_minute_ns((year, *minute), None))
-    return min(possible, key=lambda time_ns: abs(time_ns - near_ns))  # raises ValueError where there is none
-
-
-def _offset(zone: str | None) -> timezone | None:
-    if zone is None:
-        return None
-    digits = re.sub(r"\D", "", zone).ljust(4, "0")
-    sign = -1 if "-" in zone else 1
-    return timezone(sign * timedelta(hours=int(digits[:2]), minutes=int(digits[2:])))
+    return min(possible, key=lambda time_ns: abs(time_ns - near_ns))
 
 
 def _fraction_ns(digits: str | None) -> int:

@@ -55,10 +55,7 @@ class Block:
 
 
 def blocks_from_first(text: str) -> Iterator[Block]:
-    """Yield tracebacks that are whole and matter. The exceptions in a group are part of it, not tracebacks of their own.
-
-    Nor is a traceback that the message of an exception quotes.
-    """
+    """Yield whole tracebacks that matter: neither those in a group of exceptions nor one that a message quotes."""
     header = text.find(HEADER)
     while header >= 0:
         block = _block_of(text, header)
@@ -84,18 +81,12 @@ def _block_of(text: str, header: int) -> Block | None:
     start, behind = _line_start(text, header), header + len(HEADER)
     if text[behind : behind + 1] not in {"", "\n", "\r"}:
         return None  # quoted in a line of a program
-    if _IN_GROUP.match(text, start, header) or _begins_message(text, start, header):
+    if _IN_GROUP.match(text, start, header):
         return None
+    name = _BEGINS_MESSAGE.match(text[start:header]) if header - start <= MAX_TITLE_CHARS else None
+    if name and (without_prefix(name["prefix"], _line_before(text, start)) or "")[:1].isspace():
+        return None  # the message of an exception: behind its name, below the frames
     return _block(text, start)
-
-
-def _begins_message(text: str, start: int, header: int) -> bool:
-    """Return whether the header is the message of an exception: behind its name, below the frames."""
-    if header - start > MAX_TITLE_CHARS:
-        return False
-    name = _BEGINS_MESSAGE.match(text[start:header])
-    before = without_prefix(name["prefix"], _line_before(text, start)) if name else None
-    return before is not None and before[:1].isspace()
 
 
 def _line_start(text: str, place: int) -> int:
@@ -128,10 +119,13 @@ def _block(text: str, start: int) -> Block | None:
         name = frames[-1]["file"].replace("\\", "/").rpartition("/")[2]
         where = f"{name}:{frames[-1]['line']}" + (f" in {frames[-1]['function']}" if frames[-1]["function"] else "")
     thread = _THREAD.match(before)
+    shown = "\n".join([body[-1], *more])
+    if len(shown) > MESSAGE_CHARS:
+        shown = f"{shown[:MESSAGE_CHARS]}… {len(shown) - MESSAGE_CHARS} more characters"
     return Block(
         start=start,
         end=end,
-        body=(HEADER, *body[:-1], _shortened("\n".join([body[-1], *more])), *group),
+        body=(HEADER, *body[:-1], shown, *group),
         prefix=prefix,
         type=exception["type"],
         message="\n".join([exception["message"] or "", *more]).strip(),
@@ -198,7 +192,7 @@ def _group(text: str, start: int, prefix: str) -> tuple[list[str], int]:
 class GroupFrame:
     """The frame in which the exceptions of a group are printed, line by line.
 
-    Python up to 3.12 prints all but the first line of a message outside of it, and goes on with it below.
+    Python up to 3.12 prints all but the first line of a message outside of it, and continues below.
     """
 
     def __init__(self) -> None:
@@ -214,11 +208,6 @@ class GroupFrame:
         self._outside_lines += 1
         self.is_over = self._is_closed or self._outside_lines > MESSAGE_LINES or HEADER in line
         return False
-
-
-def _shortened(exception: str) -> str:
-    left_out = len(exception) - MESSAGE_CHARS
-    return exception if left_out <= 0 else f"{exception[:MESSAGE_CHARS]}… {left_out} more characters"
 
 
 def prefix_of(header: str, following: str) -> str:
@@ -251,11 +240,11 @@ def without_prefix(prefix: str, line: str) -> str | None:
 
 
 class TracebackLines:
-    """Tells which lines of one rank, in their order, stand in a traceback."""
+    """Finds which lines of one rank, in their order, stand in a traceback."""
 
     def __init__(self) -> None:
         self._header: str | None = None  # the last line, if it is one: the next one shows the common prefix
-        self._prefix: str | None = None  # of the traceback that goes on
+        self._prefix: str | None = None  # of the current traceback
 
     def put(self, text: str) -> int | None:
         """Return where the traceback's own text begins in this line, behind torch's prefix; None outside of a traceback.

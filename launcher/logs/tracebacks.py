@@ -1,4 +1,4 @@
-"""Python tracebacks in the text that a program printed, each with those that it was raised from.
+"""Python tracebacks in the text that a program printed, each with those that it was raised from; and the first of each rank.
 
 The text is whatever a failing program wrote. Nothing raises, and little is done for each byte: hundreds of ranks fail at
 once, each with a long log.
@@ -7,10 +7,12 @@ once, each with a long log.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import islice, pairwise
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import dropwhile, islice, pairwise
 
 from launcher.core.frozen import frozen
+from launcher.logs.lines import Line
 from launcher.logs.traceback_blocks import (
     END_OF_REMOTE,
     FRAME,
@@ -27,6 +29,7 @@ from launcher.logs.traceback_blocks import (
 TRACEBACK_CHARS = 8000
 NEAR_BYTES = 16 << 10  # of a log's end, where a traceback mostly is
 MAX_LINES_AFTER = 100  # that are counted
+FIRST_BYTES = 256 << 10  # of a log, from the line before a header on, that are read as one text
 LINES_OF_LINK = 4  # between two tracebacks of one chain: empty, the sentence, empty; and the end of the first
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -35,6 +38,18 @@ _LINKS = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
+
+# What ends a program without a traceback; of a SyntaxError of the script itself the lines before it give the place.
+_CRASHES = (
+    b"Fatal Python error: ",
+    b"terminate called after throwing",
+    b"SyntaxError: ",
+    b"IndentationError: ",
+    b"TabError: ",
+)
+_LINES_OF_PLACE = 3
+_PLACE = b'  File "'
+_NUMBER = re.compile(r"0[xX][\da-fA-F]+|\d+")
 
 
 @frozen
@@ -100,7 +115,7 @@ def _plain(data: bytes) -> str:
 
 
 def _last_chain(text: str) -> list[Block]:
-    """Return the last traceback, after those that led to it; empty if there is none."""
+    """Return the last traceback, after those that led to it; or an empty list."""
     of_thread: list[Block] = []
     for block in blocks_from_last(text, len(text)):
         if block.thread is None:
@@ -144,3 +159,74 @@ def _linked(text: str, start: int, end: int, prefix: str) -> bool:
     prefix = outside_group(prefix)
     between = [without_prefix(prefix, line) for line, _ in lines_of(text, start, end)]
     return [line for line in between if line and line != END_OF_REMOTE] in [[link] for link in _LINKS]
+
+
+# --- the first of each rank ---
+
+
+@frozen
+class Folded:
+    """An exception that several ranks raised alike."""
+
+    ranks: tuple[int, ...]  # global ranks, ascending
+    traceback: FoundTraceback  # of the first of them
+
+
+def first_tracebacks(lines_of_rank: Mapping[int, Iterable[Line]]) -> list[Folded]:
+    """Return the first traceback of each rank, one of the main thread if there is one, in the order of the lowest ranks.
+
+    Where a rank has none, what else Python or C++ print of a crash. Those with the same frames and exception are one,
+    though numbers in messages differ. Of every rank's lines as many are read as it takes, and at most `FIRST_BYTES` kept.
+    """
+    alike: dict[str, list[tuple[int, FoundTraceback]]] = {}
+    for global_rank in sorted(lines_of_rank):
+        crashes: list[FoundTraceback] = []
+        of_thread: FoundTraceback | None = None
+        found: FoundTraceback | None = None
+        texts = _texts_with_headers(_with_crashes(lines_of_rank[global_rank], crashes))
+        for each in (each for text in texts for each in tracebacks_in(text)):
+            if each.thread is None:
+                found = each
+                break
+            of_thread = of_thread or each
+        found = found or next(iter(crashes), of_thread)
+        if found:
+            lines = found.text.splitlines()
+            key = "\n".join(line if line[:1].isspace() else _NUMBER.sub("0", line) for line in lines)
+            alike.setdefault(key, []).append((global_rank, found))
+    return [Folded(tuple(rank for rank, _ in of_ranks), of_ranks[0][1]) for of_ranks in alike.values()]
+
+
+def _with_crashes(lines: Iterable[Line], crashes: list[FoundTraceback]) -> Iterator[Line]:
+    """Yield the same lines; put the first crash among them into `crashes`."""
+    before: deque[bytes] = deque(maxlen=_LINES_OF_PLACE)
+    for line in lines:
+        if line.raw.startswith(_CRASHES) and not crashes:
+            place = dropwhile(lambda each: not each.startswith(_PLACE), before)
+            text = b"\n".join([*place, line.raw]).decode(errors="replace")[:TRACEBACK_CHARS]
+            kind, _, message = line.raw.decode(errors="replace").partition(": ")
+            crashes.append(FoundTraceback(type=kind, message=message, where=None, text=text))
+        before.append(line.raw)
+        yield line
+
+
+def _texts_with_headers(lines: Iterable[Line]) -> Iterator[str]:
+    """Yield texts that begin with the line before a header. A traceback that one text cuts off is whole in the next."""
+    text = bytearray()
+    before = b""  # the line before, which names the thread
+    for line in lines:
+        if text or HEADER.encode() in line.raw:
+            text += (b"" if text else before) + _with_end(line)
+        before = _with_end(line)
+        if len(text) >= FIRST_BYTES:
+            yield text.decode(errors="replace")
+            # Continue at the line before the last header, unless the text begins there.
+            header_line = text.rfind(b"\n", 0, text.rfind(HEADER.encode())) + 1
+            start = text.rfind(b"\n", 0, max(0, header_line - 1)) + 1
+            del text[: start or len(text)]
+    if text:
+        yield text.decode(errors="replace")
+
+
+def _with_end(line: Line) -> bytes:
+    return line.raw + b"\n" * line.ends

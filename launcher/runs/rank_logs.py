@@ -12,11 +12,9 @@ from pathlib import Path
 
 from launcher.core.events import AttemptStarted, Event, RankStarted
 from launcher.core.run_dir import RunDir, mark_of
-from launcher.logs.changes import Changes
-from launcher.logs.follow import Follower
-from launcher.logs.growing import GrowingLog, Truncation
+from launcher.logs.follow import Changes, Follower
 from launcher.logs.lines import OVERWRITES, Begun, Line, LineReader, attempt_at, with_attempts
-from launcher.logs.tail import CHUNK_BYTES, opened
+from launcher.logs.log_file import CHUNK_BYTES, GrowingLog, Truncation, opened
 from launcher.logs.times import Clock
 from launcher.runs.status import EventReader
 

@@ -23,7 +23,7 @@ from launcher.core.records import Supervision
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
-from launcher.supervise.diagnosis.exit_order import LATE_S
+from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import RankGroup
@@ -32,7 +32,7 @@ from launcher.supervise.tree import Ending, RunGroup, descendants, signal_rank
 
 if TYPE_CHECKING:
     from launcher.supervise.diagnosis.collect import EvidenceCollector
-    from launcher.supervise.diagnosis.merge import Evidence
+    from launcher.supervise.diagnosis.servers import Evidence
 
 # Helpers that end by themselves once their rank has gone (a resource tracker, `tee`) get this long to do so.
 LEFTOVER_PATIENCE_S = 0.25

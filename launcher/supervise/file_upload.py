@@ -20,7 +20,7 @@ from pathlib import Path
 
 from launcher.core.messages import ChunkAck, FileChunk, FileSnapshot, ForwardSignal
 from launcher.core.run_dir import RunDir
-from launcher.logs.growing import GrowingLog
+from launcher.logs.log_file import GrowingLog
 from launcher.supervise.link import Link
 
 # Files by kind: where they are. Those that grow, and those that are rewritten.

@@ -93,7 +93,7 @@ class LocalControl:
 
     def _carry_out(self, order: Order) -> Event | None:
         if isinstance(order, Diagnose):
-            from launcher.supervise.diagnosis.merge import judged, merge_evidence  # noqa: PLC0415 - as the collector
+            from launcher.supervise.diagnosis.servers import judged, merge_evidence  # noqa: PLC0415 - as the collector
 
             monitor = self._attempts.monitor
             evidence = merge_evidence({SERVER: monitor.evidence()}, {})

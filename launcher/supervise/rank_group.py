@@ -16,8 +16,7 @@ from launcher.core.proc import stat
 from launcher.core.records import RankSpec
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir, mark_of
-from launcher.supervise.diagnosis.exit_order import ExitOrder
-from launcher.supervise.diagnosis.oom import OomWatch
+from launcher.supervise.diagnosis.rank_ends import ExitOrder, OomWatch
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.fork_server import ForkFailed, ForkResult
 from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, overlaid, write_environment

@@ -34,7 +34,7 @@ from launcher.core.records import RankSpec, RunSpec
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.attempt_monitor import Stage
 from launcher.supervise.attempts import Attempts
-from launcher.supervise.diagnosis.merge import judged, merge_evidence, to_fields, told_beside
+from launcher.supervise.diagnosis.servers import judged, merge_evidence, to_fields, told_beside
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.link import Link, LinkServices
 from launcher.supervise.soundings import ReachProbes, listening_ports

@@ -25,7 +25,7 @@ from launcher.control.events import Setup
 from launcher.core.records import Device, Server
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import FailureRecord
-from launcher.supervise.diagnosis.merge import Evidence, to_fields
+from launcher.supervise.diagnosis.servers import Evidence, to_fields
 from launcher.supervise.diagnosis.stack_parser import RankStack
 from launcher.supervise.event_log import EventLog
 

@@ -12,10 +12,12 @@ from launcher.logs import collapse as collapse_module
 from launcher.logs.collapse import (
     MAX_LINES_OF_RANK,
     WINDOW_NS,
+    Alike,
     Collapser,
-    Shown,
+    Kinds,
     collapse,
     first_in_common,
+    folded,
 )
 from launcher.logs.lines import Line
 from launcher.logs.times import Clock
@@ -49,29 +51,27 @@ def shown(lines):
 # --- logs that have ended ---
 
 
-def test_what_all_ranks_say_is_one_line():
-    """Their numbers are ranges where they differ."""
-    assert collapsed(r0=["start", "loss is 9.87"], r1=["start", "loss is 9.91"], r2=["start", "loss is 9.9"]) == [
-        "[0-2] start",
-        "[0-2] loss is 9.87..9.91",
-    ]
+LAST = ["last", "loss 0.5", "loss 1.5"]
 
 
-def test_what_a_rank_says_alone_is_shown_by_itself():
-    """An additional line, another line, a missing line: the ranks are in step again behind it."""
-    assert collapsed(r0=["a", "c", "d"], r1=["a", "b", "c", "d"], r2=["a", "c", "d"]) == [
-        "[0-2] a",
-        "[1] b",
-        "[0-2] c",
-        "[0-2] d",
-    ]
-    assert collapsed(r0=["a", "b", "c"], r1=["a", "x", "c"], r2=["a", "b", "c"]) == [
-        "[0-2] a",
-        "[0,2] b",
-        "[1] x",
-        "[0-2] c",
-    ]
-    assert collapsed(r0=["a", "b", "c"], r1=["a", "c"], r2=["a", "b", "c"]) == ["[0-2] a", "[0,2] b", "[0-2] c"]
+@pytest.mark.parametrize(
+    ("texts", "seen"),
+    [
+        ([["start", "loss is 9.87"], ["start", "loss is 9.91"]], "[0-1] start|[0-1] loss is 9.87..9.91"),
+        (["acd", "abcd", "acd"], "[0-2] a|[1] b|[0-2] c|[0-2] d"),
+        (["abc", "axc", "abc"], "[0-2] a|[0,2] b|[1] x|[0-2] c"),
+        (["abc", "ac", "abc"], "[0-2] a|[0,2] b|[0-2] c"),
+        (["-a-b-", "-a-b-"], "[0-1] -|[0-1] a|[0-1] -|[0-1] b|[0-1] -"),
+        (["xxx", "xx"], "[0-1] x|[0-1] x|[0] x"),
+        (["-a-b", "--a-b"], "[0-1] -|[1] -|[0-1] a|[0-1] -|[0-1] b"),
+        ([["a", "", "b", ""], ["", "a", "", "b", ""]], "[1] |[0-1] a|[0-1] |[0-1] b|[0-1] "),
+        (["abc", "def"], "[0] a|[1] d|[0] b|[1] e|[0] c|[1] f"),
+        ([["first"], ["first"], LAST, LAST], "[0-1] first|[2-3] last|[2-3] loss 0.5|[2-3] loss 1.5"),
+    ],
+)
+def test_what_ranks_say_alike_is_one_line(texts, seen):
+    """Whatever each says alone, leaves out or repeats: the ranks are in step again behind it."""
+    assert list(map(str, collapse(in_turns(dict(enumerate(texts))), range(len(texts))))) == seen.split("|")
 
 
 def traceback(rank, line, message, mark=""):
@@ -106,34 +106,6 @@ def test_the_same_traceback_is_one_behind_what_torch_puts_before_it():
         "[0-1] [rank0..1]:     f(7)",
         "[0-1] [rank0..1]: ValueError: 7",
     ]
-
-
-def test_repeated_lines_are_matched_in_order():
-    """Each as often as the rank wrote it."""
-    assert collapsed(r0=["-", "a", "-", "b", "-"], r1=["-", "a", "-", "b", "-"]) == [
-        *["[0-1] -", "[0-1] a", "[0-1] -", "[0-1] b", "[0-1] -"]
-    ]
-    assert collapsed(r0=["x"] * 3, r1=["x"] * 2) == ["[0-1] x", "[0-1] x", "[0] x"]
-    assert collapsed(r0=["-", "a", "-", "b"], r1=["-", "-", "a", "-", "b"])[-3:] == ["[0-1] a", "[0-1] -", "[0-1] b"]
-
-
-def test_blank_lines_bring_nobody_into_step():
-    """They are alike everywhere, and tell nothing about what is around them."""
-    assert collapsed(r0=["a", "", "b", "", "c"], r1=["", "a", "", "b", "", "c"])[1:] == [
-        *["[0-1] a", "[0-1] ", "[0-1] b", "[0-1] ", "[0-1] c"]
-    ]
-
-
-def test_ranks_that_have_nothing_in_common_are_shown_as_they_come():
-    """The order is that of the lines, not one rank after the other."""
-    assert collapsed(r0=["a", "b", "c"], r1=["d", "e", "f"]) == ["[0] a", "[1] d", "[0] b", "[1] e", "[0] c", "[1] f"]
-
-
-def test_groups_of_ranks_that_say_different_things():
-    """As stages of a pipeline do."""
-    steps = [f"loss {step}.5" for step in range(3)]
-    lines = collapsed(r0=["first"], r1=["first"], r2=["last", *steps], r3=["last", *steps])
-    assert lines == ["[0-1] first", "[2-3] last", "[2-3] loss 0.5", "[2-3] loss 1.5", "[2-3] loss 2.5"]
 
 
 def test_a_rank_that_lost_a_line_does_not_lag_behind_ever_after():
@@ -317,22 +289,13 @@ def test_live_as_afterwards_no_line_is_lost_or_overtakes(texts, data):
         ("", "a", None),
         ([None, "a"], [None, "a"], (1, 1)),
         ([None], [None], None),
+        (["7", "slow", "more"], ["slow", "more", "7"], (0, 2)),
     ],
 )
 def test_where_two_sequences_come_together(ours, theirs, pair):
-    """By the longest sequence of lines that both have; what is None does not count."""
-    assert first_in_common(*([each and (each, ()) for each in some] for some in (ours, theirs))) == pair
-
-
-def test_lines_that_count_bring_ranks_into_step_before_others():
-    """Two lines that may come at any time weigh less than one that comes once."""
-    step, slow, more = ("step", ("26",)), ("slow", ()), ("more", ())
-    assert first_in_common([step, slow, more], [slow, more, step]) == (0, 2)
-
-
-def test_ranks_are_named_as_ranges():
-    """In the form in which they can be asked for."""
-    assert str(Shown((0, 1, 2, 5), "text")) == "[0-2,5] text"
+    """By the longest sequence that both have, in which a line that counts weighs most; what is None does not count."""
+    identities = [[each and (each, ("26",) if each == "7" else ()) for each in some] for some in (ours, theirs)]
+    assert first_in_common(*identities) == pair
 
 
 # --- restarts and stragglers ---
@@ -369,3 +332,143 @@ def test_a_rank_that_was_first_by_far_stands_by_itself():
     assert [each.ranks for each in collapse(lines, range(3))] == [(0,), (1, 2)]
     lines = [at(0, 0, "ready"), *(at(rank, 1, "ready") for rank in (1, 2))]
     assert [each.ranks for each in collapse(lines, range(3))] == [(0, 1, 2)]
+
+
+# --- lines that say the same, and what becomes of their numbers ---
+
+
+def lines_of(*texts, kinds=None):
+    """One line of each rank."""
+    kinds = kinds or Kinds()
+    return [_line(rank, text, kinds) for rank, text in enumerate(texts)]
+
+
+def _line(rank, text, kinds):
+    return Alike(Clock(0).stamped(Line(rank, 0, text.encode())), kinds)
+
+
+@pytest.mark.parametrize(
+    ("texts", "one"),
+    [
+        (["loss is 9.87", "loss is 9.91", "loss is 9.9"], "loss is 9.87..9.91"),
+        (["loss is 9.870", "loss is 9.91"], "loss is 9.870..9.91"),
+        (["step 7, loss 10", "step 7, loss 9"], "step 7, loss 9..10"),
+        (["loss 9", "loss 9.5"], "loss 9..9.5"),
+        (["x -3", "x -1", "x 2"], "x -3..2"),
+        (["x=-0.5", "x=0.25"], "x=-0.5..0.25"),
+        (["lr 1e-4", "lr 3e-5"], "lr 3e-5..1e-4"),
+        (["[rank0]: cuda:0", "[rank1]: cuda:1"], "[rank0..1]: cuda:0..1"),
+        (["1,900 tokens", "2,100 tokens", "950 tokens"], "950..2,100 tokens"),
+        (["at 0x7f1a", "at 0x7f0c"], "at 0x7f0c..0x7f1a"),
+        (["took 3ms.", "took 12ms."], "took 3..12ms."),
+        (["a-1 to a-2", "a-1 to a-3"], "a-1 to a-2..3"),
+        (["1.0 x 2", "1.00 x 3"], "1.0 x 2..3"),
+        (["same", "same"], "same"),
+        (["", ""], ""),
+    ],
+)
+def test_numbers_that_differ_become_ranges(texts, one):
+    """As they are written; equal ones stay."""
+    lines = lines_of(*texts)
+    assert len({line.identity for line in lines}) == 1
+    assert folded(lines) == one
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["loss is 9.87", "loss is nan"],
+        ["a 1", "b 1"],
+        ["1 2", "1 2 3"],
+        ["10.0.0.1 is up", "10.0.0.2 is up"],
+        ["torch 2.1.0", "torch 2.1.1"],
+        ["id 12345678901234567890", "id 12345678901234567891"],
+        ["x" * 3000 + "1", "x" * 3000 + "2"],
+        ["I1121 12:00:00 x", "E1121 12:00:00 x"],
+        ['  File "ddp.py", line 16, in <module>', '  File "ddp.py", line 18, in <module>'],
+        ["[rank0]: in train.py:88: loss 1", "[rank1]: in train.py:90: loss 2"],
+    ],
+)
+def test_what_is_not_alike(texts):
+    """Other words, more numbers, addresses, versions, places in source files, and what is too long for either."""
+    first, second = lines_of(*texts)
+    assert first.identity != second.identity
+
+
+def test_a_place_is_no_number_but_others_of_its_line_are():
+    """Line and path stay as they are; what torch puts before them may differ."""
+    lines = lines_of('[rank0]:   File "/tmp/7/ddp.py", line 16, in f', '[rank1]:   File "/tmp/7/ddp.py", line 16, in f')
+    assert folded(lines) == '[rank0..1]:   File "/tmp/7/ddp.py", line 16, in f'
+    assert folded(lines_of("train.py:88: loss 1.5", "train.py:88: loss 1.7")) == "train.py:88: loss 1.5..1.7"
+
+
+def test_the_time_of_a_line_is_that_of_the_first():
+    """Times differ always, and a range of them would say little."""
+    lines = lines_of("2026-11-21 12:00:00,999 INFO loss 1.5", "2026-11-21 12:00:01,002 INFO loss 1.7")
+    assert lines[0].identity == lines[1].identity
+    assert folded(lines) == "2026-11-21 12:00:00,999 INFO loss 1.5..1.7"
+
+
+def test_colours_stay_where_nothing_is_folded():
+    """They do not make lines different."""
+    red = lines_of("\x1b[31mloss 1\x1b[0m", "\x1b[31mloss 1\x1b[0m", "loss 1", "\x1b[31mloss 2\x1b[0m")
+    assert len({line.identity for line in red}) == 1
+    assert folded(red[:2]) == "\x1b[31mloss 1\x1b[0m"
+    assert folded(red[:3]) == "loss 1"
+    assert folded(red) == "loss 1..2"
+
+
+def test_a_number_that_counts_must_be_equal():
+    """Once it is seen to grow evenly, and to be common to ranks: step 7 of one is not step 8 of another."""
+    kinds = Kinds()
+    for step in range(1, 6):
+        lines = [
+            _line(rank, f"step {step}, loss {step * 0.37 + rank}, {rank * 7 + step} ms", kinds) for rank in range(4)
+        ]
+        assert len({line.identity for line in lines}) == 1
+    early, late = _line(0, "step 6, loss 1.5, 5 ms", kinds), _line(1, "step 7, loss 1.5, 5 ms", kinds)
+    assert early.identity != late.identity
+
+
+def test_numbers_of_each_rank_alone_do_not_count():
+    """Each rank reads every fourth sample: no two have the same, and they are alike all the same."""
+    kinds = Kinds()
+    for step in range(10):
+        lines = [_line(rank, f"sample {4 * step + rank}", kinds) for rank in range(4)]
+    assert folded(lines) == "sample 36..39"
+    assert len({line.identity for line in lines}) == 1
+
+
+def test_a_number_that_stops_growing_evenly_counts_no_more():
+    """It was taken for a counter by accident."""
+    kinds = Kinds()
+    for value in (1, 2, 3, 4, 5, 9, 2):
+        lines = [_line(rank, f"queue {value}", kinds) for rank in range(2)]
+    assert lines[0].kind.counting == ()
+    assert _line(0, "queue 7", kinds).identity == _line(1, "queue 8", kinds).identity
+
+
+def test_what_is_known_is_bounded(monkeypatch):
+    """The kinds of lines that came last are kept."""
+    monkeypatch.setattr(collapse_module, "MAX_KINDS", 10)
+    kinds = Kinds()
+    often = kinds.of("often")
+    for number in range(100):
+        kinds.of(str(number))
+        assert kinds.of("often") is often
+    assert len(kinds._kinds) == 10
+    for value in range(1000):
+        _line(value % 2, f"step {value}", kinds)
+    (kind,) = [kind for kind in kinds._kinds.values() if kind.words.startswith("step")]
+    assert len(kind._rank_of[0]) <= collapse_module.MAX_VALUES
+
+
+@given(st.lists(st.text(st.sampled_from("0123456789.,-+eExa: \x00\x01\x02\x1b[m")), min_size=1, max_size=4))
+def test_any_lines_are_read(texts):
+    """A line that is alone is shown as it is; of lines that are alike the words stay."""
+    lines = lines_of(*texts)
+    for line in lines:
+        assert folded([line]) == line.coloured
+    same = [line for line in lines if line.identity == lines[0].identity]
+    assert all(len(line.numbers) == len(lines[0].numbers) for line in same)
+    assert folded(same) is not None

@@ -1,17 +1,21 @@
 """Following logs: every line once, in order, whatever the writer does."""
 
 import os
+import resource
+import threading
 import time
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.logs.follow import Follower
-from launcher.logs.growing import GrowingLog
+from launcher.logs import follow as module
+from launcher.logs.follow import Changes, Follower
 from launcher.logs.lines import PIECE_BYTES
-from launcher.logs.tail import CHUNK_BYTES
+from launcher.logs.log_file import CHUNK_BYTES, GrowingLog
 
 
 @pytest.fixture
@@ -45,7 +49,7 @@ def poll_until(follower, count):
     return seen
 
 
-def append(log, data):
+def append(log, data=b"x"):
     with log.open("ab") as file:
         file.write(data)
 
@@ -67,14 +71,6 @@ def test_an_unfinished_line_waits_for_its_end(log, follower):
     assert poll(follower, ended=True) == [(3, "last")]
 
 
-def test_a_character_cut_by_two_writes_is_put_together(log, follower):
-    """UTF-8 is decoded by line, not by write."""
-    append(log, "é".encode()[:1])
-    assert poll(follower) == []
-    append(log, "é".encode()[1:] + b"\n")
-    assert poll(follower) == [(3, "é")]
-
-
 def test_a_line_without_end_is_given_in_pieces(log, follower):
     """Memory stays bounded, and no byte is lost."""
     append(log, b"x" * (5 * PIECE_BYTES + 7) + b"\nnext\n")
@@ -82,16 +78,6 @@ def test_a_line_without_end_is_given_in_pieces(log, follower):
     assert lines[-1] == "next"
     assert sum(map(len, lines[:-1])) == 5 * PIECE_BYTES + 7
     assert max(map(len, lines)) <= 2 * PIECE_BYTES
-
-
-def test_a_log_that_is_cut_short_is_read_again(log, follower):
-    """As `tail -f` does after a truncation."""
-    append(log, b"a long first line\n")
-    assert poll(follower) == [(3, "a long first line")]
-    os.truncate(log, 0)
-    assert poll(follower) == []
-    append(log, b"new\n")
-    assert poll(follower) == [(3, "new")]
 
 
 def test_a_log_that_is_emptied_at_the_end(log, follower):
@@ -111,25 +97,6 @@ def test_a_log_that_is_made_again(log, follower):
     log.unlink()
     append(log, b"the first line of another log\n")
     assert poll(follower) == [(3, "half of two"), (3, "the first line of another log")]
-
-
-def test_skipping_in_a_log_that_begins_anew(log, follower):
-    """Only what is unread of the new one counts."""
-    append(log, b"x" * 50 + b"\n")
-    assert poll(follower) == [(3, "x" * 50)]
-    log.unlink()
-    append(log, b"".join(b"%07d\n" % number for number in range(1000)))
-    assert list(follower.skip_to_last(100)) == [(3, 8 * 988)]
-    assert poll(follower) == [(3, f"{number:07d}") for number in range(988, 1000)]
-
-
-def test_a_log_that_is_removed_is_read_to_its_end(log, follower):
-    """What was opened stays readable after its name has gone."""
-    append(log, b"one\n")
-    assert poll(follower) == [(3, "one")]
-    append(log, b"two\n")
-    log.unlink()
-    assert poll(follower, ended=True) == [(3, "two")]
 
 
 def test_logs_take_turns_in_small_portions(tmp_path):
@@ -182,17 +149,6 @@ def test_any_way_of_writing_gives_the_same_lines(tmp_path_factory, lines, cuts):
     assert seen == lines
 
 
-def test_a_piece_ends_between_characters(log, follower):
-    """Of a line without end, too."""
-    text = ("x" + "é漢😀" * PIECE_BYTES).encode()
-    append(log, text)
-    pieces = []
-    while block := follower.next_block(ended=True):
-        pieces.append(block[1])
-    assert len(pieces) > 2
-    assert "".join(piece.decode() for piece in pieces).encode() == text
-
-
 def test_what_others_do_not_need_is_not_left_out(tmp_path):
     """The bytes to keep are those of all logs together."""
     logs = {rank: tmp_path / f"{rank}.log" for rank in range(10)}
@@ -205,3 +161,218 @@ def test_what_others_do_not_need_is_not_left_out(tmp_path):
     assert rank == 3
     assert 16_006 - 10_000 + 9 * 6 <= skipped < 16_006 - 10_000 + 9 * 6 + 32
     follower.close()
+
+
+# --- which files have changed: told at once where the kernel tells, found by looking elsewhere, and never missed ---
+
+
+@pytest.fixture(params=["told", "looked at"])
+def watched(request, tmp_path, monkeypatch):
+    """A function that watches files of a directory, with inotify and as on a network file system."""
+    if request.param == "looked at":
+        monkeypatch.setattr(module, "LOCAL", frozenset())
+    made = []
+
+    def watch(*names):
+        made.append(Changes({key: tmp_path / name for key, name in enumerate(names)}))
+        return made[-1]
+
+    yield watch
+    for changes in made:
+        changes.close()
+
+
+def settle(changes):
+    """Read everything to its end."""
+    deadline = time.monotonic() + 60
+    while due := changes.due():
+        for key in due:
+            changes.nothing_new(key)
+        assert time.monotonic() < deadline, f"{due} never become quiet"
+
+
+def wait_due(changes, patience_s=60):
+    deadline = time.monotonic() + patience_s
+    while not (due := changes.due()):
+        assert time.monotonic() < deadline, "no change was seen"
+        changes.wait(1)
+    return due
+
+
+def test_everything_is_due_at_first(watched, tmp_path):
+    """What was written before anybody watched is to be read."""
+    append(tmp_path / "a")
+    assert watched("a", "missing").due() == (0, 1)
+
+
+def test_once_nobody_writes_every_file_is_due_once(watched, tmp_path):
+    """Each until it was read to its end; those that were quiet before, too. Should somebody write again, it is seen."""
+    append(tmp_path / "a")
+    changes = watched("a", "missing")
+    settle(changes)
+    assert changes.due(ended=True) == (0, 1)
+    changes.nothing_new(1)
+    assert changes.due(ended=True) == (0,)
+    changes.nothing_new(0)
+    assert changes.due(ended=True) == ()
+    append(tmp_path / "a")
+    assert changes.due(ended=True) == ()
+    assert wait_due(changes) == (0,)
+
+
+def test_what_is_written_makes_a_file_due(watched, tmp_path):
+    """That file and no other, every time."""
+    for name in "abc":
+        append(tmp_path / name)
+    changes = watched("a", "b", "c")
+    settle(changes)
+    for _ in range(3):
+        append(tmp_path / "b")
+        assert wait_due(changes) == (1,)
+        settle(changes)
+    assert changes.due() == ()
+
+
+def test_a_write_between_reading_and_asking_is_not_missed(watched, tmp_path):
+    """A file that was read to its end may have grown before anybody listens."""
+    append(tmp_path / "a")
+    changes = watched("a")
+    for _ in range(20):
+        assert wait_due(changes) == (0,)
+        append(tmp_path / "a")  # after it was read
+        changes.nothing_new(0)
+        assert wait_due(changes) == (0,)
+        settle(changes)
+        append(tmp_path / "a")
+
+
+def test_a_file_that_comes_later(watched, tmp_path):
+    """It is looked for."""
+    changes = watched("late")
+    settle(changes)
+    append(tmp_path / "late")
+    assert wait_due(changes) == (0,)
+
+
+@pytest.mark.parametrize("how", ["removed and made again", "another one renamed to its name", "emptied"])
+def test_a_file_that_is_replaced(watched, tmp_path, how):
+    """Its name counts."""
+    append(tmp_path / "a", b"long ago")
+    changes = watched("a")
+    settle(changes)
+    if how == "emptied":
+        os.truncate(tmp_path / "a", 0)
+    elif how == "removed and made again":
+        (tmp_path / "a").unlink()
+        append(tmp_path / "a", b"today")
+    else:
+        append(tmp_path / "b", b"today")
+        (tmp_path / "b").rename(tmp_path / "a")
+    assert wait_due(changes) == (0,)
+    settle(changes)
+    append(tmp_path / "a")
+    assert wait_due(changes) == (0,)
+
+
+def test_waiting_ends_with_a_change(watched, tmp_path):
+    """Long before its time."""
+    append(tmp_path / "a")
+    changes = watched("a")
+    settle(changes)
+    writer = threading.Timer(0.05, append, [tmp_path / "a"])
+    writer.start()
+    before_s = time.monotonic()
+    while not changes.due():
+        changes.wait(1000)
+    writer.join()
+    assert time.monotonic() - before_s < 500
+
+
+def test_a_writer_wakes_nobody_who_has_much_to_read(tmp_path):
+    """A file that is due makes the kernel say nothing more, however often it is written."""
+    append(tmp_path / "a")
+    changes = Changes({0: tmp_path / "a"})
+    settle(changes)
+    for _ in range(100):
+        append(tmp_path / "a")
+    assert len(changes._inotify.take()) <= 2  # the change, and that nobody listens any more
+    changes.close()
+
+
+def test_a_thousand_files(tmp_path):
+    """Each is told of by itself, and costs no descriptor."""
+    for number in range(1024):
+        append(tmp_path / str(number))
+    changes = Changes({number: tmp_path / str(number) for number in range(1024)})
+    settle(changes)
+    assert len(list(Path("/proc/self/fd").iterdir())) < 512
+    append(tmp_path / "777")
+    assert wait_due(changes) == (777,)
+    changes.close()
+
+
+def test_without_inotify_files_are_looked_at(tmp_path, monkeypatch):
+    """A limit on its instances or watches costs speed alone."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    append(tmp_path / "a")
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # no descriptor for it
+        changes = Changes({0: tmp_path / "a"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    settle(changes)
+    append(tmp_path / "a")
+    assert wait_due(changes) == (0,)
+    changes.close()
+
+
+def test_what_the_kernel_does_not_tell_is_found_all_the_same(tmp_path, monkeypatch):
+    """A look at every file now and then: nothing rests on inotify alone."""
+    monkeypatch.setattr(module, "_MODIFY", 0x10000000)  # asks for nothing that will ever happen
+    clock = Clock(monkeypatch)
+    append(tmp_path / "a")
+    changes = Changes({0: tmp_path / "a"})
+    settle(changes)
+    append(tmp_path / "a")
+    assert changes.due() == ()
+    clock.now_s += module.MAKE_SURE_EVERY_S
+    assert changes.due() == (0,)
+    changes.close()
+
+
+class Clock:
+    """Of `Changes`; it goes on only when it is told to."""
+
+    def __init__(self, monkeypatch):
+        self.now_s = 1000.0
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+
+
+def test_many_files_are_looked_at_less_often(tmp_path, monkeypatch):
+    """So that looking costs little, however many there are: here each look at a file takes ten microseconds."""
+    monkeypatch.setattr(module, "LOCAL", frozenset())
+    clock, signature, looking_s = Clock(monkeypatch), module._signature, 0.0
+
+    def slow_signature(path):
+        nonlocal looking_s
+        looking_s += 1e-5
+        clock.now_s += 1e-5
+        return signature(path)
+
+    def looking_share():
+        nonlocal looking_s
+        changes = Changes({number: tmp_path / str(number) for number in range(500)})
+        settle(changes)
+        began_s, looking_s = clock.now_s, 0.0
+        while clock.now_s < began_s + 10:
+            clock.now_s += module.LOOK_EVERY_S
+            changes.due()
+        changes.close()
+        return looking_s / (clock.now_s - began_s)
+
+    monkeypatch.setattr(module, "_signature", slow_signature)
+    for number in range(500):
+        append(tmp_path / str(number))
+    assert looking_share() < 3 * module.LOOK_SHARE
+    monkeypatch.setattr(module, "LOOK_SHARE", 1e9)
+    assert looking_share() > 0.05

@@ -29,40 +29,29 @@ def texts(lines):
     return [each.raw.decode() for each in lines]
 
 
-def merged(**texts_of_rank):
-    """`r0=[...]`: the lines of rank 0."""
-    return texts(merge({int(name[1:]): iter(stamped(int(name[1:]), *some)) for name, some in texts_of_rank.items()}))
-
-
 # --- logs that have ended ---
 
 
-def test_lines_are_merged_by_their_times():
-    """Whatever rank they are of."""
-    assert merged(r0=["1 a", "4 b"], r1=["2 c", "3 d"], r2=["5 e"]) == ["1 a", "2 c", "3 d", "4 b", "5 e"]
-
-
-def test_lines_without_a_time_stay_behind_their_line():
-    """A traceback is not torn apart, though others wrote meanwhile."""
-    assert merged(r0=["1 a", "more a", "3 b"], r1=["1 c", "more c", "2 d"]) == [
-        *["1 a", "more a", "1 c", "more c", "2 d", "3 b"]
-    ]
-
-
-def test_ranks_take_turns_where_times_are_equal():
-    """As with times in whole seconds."""
-    assert merged(r0=["1 a", "1 b"], r1=["1 c", "1 d"]) == ["1 a", "1 c", "1 b", "1 d"]
-
-
-def test_ranks_without_times_take_turns():
-    """With each other, and with those that have times."""
-    assert merged(r0=["a", "b", "c"], r1=["d", "e"]) == ["a", "d", "b", "e", "c"]
-    assert merged(r0=["a", "b", "c"], r1=["1 d", "2 e"]) == ["a", "1 d", "b", "2 e", "c"]
+@pytest.mark.parametrize(
+    ("logs", "together"),
+    [
+        (["1 a|4 b", "2 c|3 d", "5 e"], "1 a|2 c|3 d|4 b|5 e"),
+        (["1 a|more a|3 b", "1 c|more c|2 d"], "1 a|more a|1 c|more c|2 d|3 b"),
+        (["1 a|1 b", "1 c|1 d"], "1 a|1 c|1 b|1 d"),
+        (["a|b|c", "d|e"], "a|d|b|e|c"),
+        (["a|b|c", "1 d|2 e"], "a|1 d|b|2 e|c"),
+    ],
+    ids=["times", "without a time", "equal times", "no times", "some times"],
+)
+def test_lines_are_merged_by_their_times(logs, together):
+    """Those without a time stay behind their line; ranks take turns where times are equal or missing."""
+    lines = {rank: iter(stamped(rank, *log.split("|"))) for rank, log in enumerate(logs)}
+    assert texts(merge(lines)) == together.split("|")
 
 
 def test_many_lines_without_a_time_let_others_through():
     """A program that carries a time only once does not hold up the others to its end."""
-    together = merged(r0=["1 a", *["more"] * 1000], r1=["2 b"])
+    together = texts(merge({0: iter(stamped(0, "1 a", *["more"] * 1000)), 1: iter(stamped(1, "2 b"))}))
     assert together.index("2 b") <= MAX_BLOCK_LINES + 2
 
 

@@ -201,19 +201,19 @@ def test_what_is_searched_is_what_is_shown():
 @pytest.mark.parametrize("pattern", ["(", "*", "a{5,2}", "[z-a]", "(?P<x", "(" * 5000])
 def test_what_is_no_regular_expression_is_refused(pattern):
     """When it is given, not when it is used."""
-    with pytest.raises(UsageError, match="is no regular expression"):
+    with pytest.raises(UsageError):
         Matcher(pattern)
 
 
 LONG = "x" * PIECE_BYTES
 
 
-def test_an_expression_that_can_match_in_too_many_ways_is_refused():
+@pytest.mark.parametrize("behind", ["b", "b" * PIECE_BYTES], ids=["short", "long"])
+def test_an_expression_that_can_match_in_too_many_ways_is_refused(monkeypatch, behind):
     """After a bounded time, however short the line."""
-    with pytest.raises(UsageError, match="takes too long"):
-        Matcher(r"(a+)+$")("a" * 60 + "b")
-    with pytest.raises(UsageError, match="takes too long"):
-        Matcher(r"(a+)+$")("a" * 60 + "b" * PIECE_BYTES)
+    monkeypatch.setattr(select, "SEARCH_S", 0.05)
+    with pytest.raises(UsageError):
+        Matcher(r"(a+)+$")("a" * 60 + behind)
 
 
 @pytest.mark.parametrize("pattern", [".*.*=", "x.*b"])

@@ -10,7 +10,6 @@ from launcher.logs.traceback_blocks import (
     TracebackLines,
     blocks_from_first,
     blocks_from_last,
-    lines_of,
     prefix_of,
     without_prefix,
 )
@@ -54,15 +53,6 @@ def test_those_before_a_place_are_found():
     assert list(blocks_from_last(MANY, 0)) == []
 
 
-def test_what_a_block_is_called():
-    """Its exception, and where it was raised, as far as it tells."""
-    (block,) = blocks_from_first(raised("bad"))
-    assert block.summary == f"ValueError: bad at {block.where}"
-    assert block.where.endswith(" in fail")
-    (bare,) = blocks_from_first(f'{HEADER}\n  File "/a/b.py", line 3\nKeyboardInterrupt\n')
-    assert (bare.summary, bare.message) == ("KeyboardInterrupt at b.py:3", "")
-
-
 @pytest.mark.parametrize(
     ("before", "following", "prefix"),
     [
@@ -88,16 +78,6 @@ def test_a_line_without_what_it_begins_with(line, rest):
     assert without_prefix("[rank3]: ", line) == rest
 
 
-@pytest.mark.parametrize("text", ["", "one", "one\n", "\n\none\n\ntwo"])
-def test_lines_and_where_the_next_one_begins(text):
-    """Together they are the text."""
-    lines = list(lines_of(text, 0, len(text)))
-    assert [line for line, _ in lines] == text.splitlines()
-    starts = [0, *(after for _, after in lines)]
-    assert starts[-1] == len(text)
-    assert all(text[start:].startswith(line) for start, (line, _) in zip(starts, lines, strict=False))
-
-
 @pytest.mark.parametrize(
     "kind", ["f.<locals>.MyErr", "<lambda>.<locals>.E", "__mp_main__.Full", "Élan", "a.b.Überlauf"]
 )
@@ -112,19 +92,6 @@ def test_exceptions_of_any_name(kind):
 def test_what_is_no_exception(line):
     """What another one wrote below frames that were cut off."""
     assert not list(blocks_from_first(raised("x").replace("ValueError: x", line)))
-
-
-QUOTED = f"{HEADER}\n  nested text\nFoo: x"
-
-
-@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
-def test_a_traceback_in_a_message_is_part_of_it(prefix):
-    """The exception whose message quotes it counts, from either end."""
-    text = marked(f"step 1\n{raised(QUOTED)}", prefix) + f"step 2\n{raised('b')}"
-    found = list(blocks_from_first(text))
-    assert [(block.type, block.message) for block in found] == [("ValueError", QUOTED), ("ValueError", "b")]
-    assert list(blocks_from_last(text, len(text))) == found[::-1]
-    assert found[0].body[-1] == f"ValueError: {QUOTED}"
 
 
 def test_a_traceback_behind_a_level_is_none_of_a_message():

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.core.events import AttemptStarted, RankStarted, TimestampedEvent, to_line
 from launcher.core.run_dir import RunDir
-from launcher.logs.growing import Truncation
+from launcher.logs.log_file import Truncation
 from launcher.runs.rank_logs import MAX_PIECE_BYTES, AttemptStarts, RankLogs, why_unreadable
 
 MARK = "--- attempt 1 ---\n"

@@ -26,11 +26,11 @@ from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, UnreadableEr
 from launcher.core.system import make_room
 from launcher.core.text import ranges
 from launcher.logs.collapse import Shown, collapse
-from launcher.logs.growing import Truncation
 from launcher.logs.lines import Line
+from launcher.logs.log_file import Truncation
 from launcher.logs.merge import merge
-from launcher.logs.raised import first_tracebacks
 from launcher.logs.select import Selector
+from launcher.logs.tracebacks import first_tracebacks
 from launcher.runs.progress import State
 from launcher.runs.rank_logs import RankLogs
 from launcher.runs.record import read_recorded

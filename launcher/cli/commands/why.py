@@ -21,7 +21,7 @@ from launcher.core.events import Cause
 from launcher.core.json_text import json_text
 from launcher.core.report import Attempt
 from launcher.core.verdict import Verdict
-from launcher.logs.tail import last_lines
+from launcher.logs.log_file import last_lines
 from launcher.logs.terminal import printable
 from launcher.runs.record import Recorded, read_recorded
 from launcher.runs.status import RunState, look

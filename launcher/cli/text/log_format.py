@@ -13,8 +13,8 @@ from typing import TextIO
 from launcher.core.frozen import frozen
 from launcher.logs.collapse import Shown
 from launcher.logs.lines import OVERWRITES, Line, shown
-from launcher.logs.raised import Folded
 from launcher.logs.terminal import MAX_LINE_CHARS, certainly_printable, printable_lines, shortened, without_colours
+from launcher.logs.tracebacks import Folded
 from launcher.runs.record import Place
 
 GAP = "--"  # between lines that were left out, as grep writes it

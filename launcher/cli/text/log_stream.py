@@ -22,10 +22,10 @@ from launcher.core.system import make_room
 from launcher.core.text import ranges
 from launcher.logs.collapse import Shown
 from launcher.logs.follow import Follower
-from launcher.logs.growing import GrowingLog, Truncation
 from launcher.logs.lines import Begun, Line
-from launcher.logs.raised import Folded
+from launcher.logs.log_file import GrowingLog, Truncation
 from launcher.logs.terminal import printable_lines
+from launcher.logs.tracebacks import Folded
 from launcher.runs.record import Place
 
 TOGETHER = 1000  # lines that are written at once

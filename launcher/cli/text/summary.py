@@ -15,7 +15,7 @@ from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.core.system import is_full
 from launcher.core.verdict import Verdict
-from launcher.logs.tail import last_lines
+from launcher.logs.log_file import last_lines
 from launcher.logs.terminal import one_line, printable
 from launcher.runs.progress import Progress
 

@@ -10,9 +10,9 @@ from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.core.system import is_full
 from launcher.supervise.diagnosis.evidence import RankEvidence
-from launcher.supervise.diagnosis.exit_order import LATE_S
 from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail, read_failure
-from launcher.supervise.diagnosis.merge import Evidence
+from launcher.supervise.diagnosis.rank_ends import LATE_S
+from launcher.supervise.diagnosis.servers import Evidence
 from launcher.supervise.diagnosis.stacks import Gathering, Target
 from launcher.supervise.rank_group import RankGroup
 
@@ -23,7 +23,7 @@ TAIL_BYTES = 16 << 10
 
 
 class EvidenceCollector:
-    """Collects evidence beside a supervision loop: nothing here waits. `step` when due, until `done`; then `evidence`."""
+    """Collects evidence beside a supervision loop, without waiting: `step` when due, until `done`; then `evidence`."""
 
     def __init__(
         self, run_dir: RunDir, rank_group: RankGroup, record: Callable[[Event], object], hung: Collection[int] = ()
@@ -48,7 +48,7 @@ class EvidenceCollector:
         return settling_s if self._gathering.done else self._gathering.timeout_s
 
     def step(self) -> None:
-        """Do what is due. Whatever a failing system shows us, ranks are ended as they must be: nothing is raised."""
+        """Do what is due. Never raise: ranks must be ended, whatever a failing system shows us."""
         if self.done:
             return
         try:
@@ -60,7 +60,7 @@ class EvidenceCollector:
             self.done = True
 
     def close(self) -> None:
-        """Let go of what is still being gathered."""
+        """Release what is still being gathered."""
         self._gathering.close()
 
     def evidence(self, steps: Mapping[int, int | None], highest_step: int | None) -> Evidence:
@@ -73,8 +73,7 @@ class EvidenceCollector:
 
     def _evidence(self, steps: Mapping[int, int | None], highest_step: int | None) -> Evidence:
         stacks = self._gathering.stacks()
-        running, exits = self._rank_group.running, self._rank_group.exits
-        ended = [self._of_ended(ended, index, steps) for index, ended in enumerate(exits)]
+        ended = [self._of_ended(ended, index, steps) for index, ended in enumerate(self._rank_group.exits)]
         living = [
             RankEvidence(
                 global_rank=global_rank,
@@ -85,7 +84,7 @@ class EvidenceCollector:
                 stack=stacks.get(global_rank),
                 step=steps.get(global_rank),
             )
-            for global_rank, pid in running.items()
+            for global_rank, pid in self._rank_group.running.items()
         ]
         return Evidence((*ended, *living), tuple(self._hung), highest_step)
 

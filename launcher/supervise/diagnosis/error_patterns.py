@@ -1,16 +1,15 @@
-"""The patterns that tell whether a failure is a rank's own, or the consequence of one that has gone or does not come.
+"""The patterns that part a rank's own failure from the consequence of another rank's end or absence.
 
-Libraries of communication tell the second case by messages of their own; the tables below know them, each with its
+Libraries of communication report the second case by messages of their own; the tables below list them, each with its
 author. The general errors of sockets and pipes are doubtful: a rank also talks to file servers and trackers, so only
-the place where they were raised tells. What no table knows is a rank's own fault.
+the place where they were raised decides. What no table lists is a rank's own fault.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from enum import Enum
-from functools import cached_property
 
 from launcher.core.frozen import frozen
 from launcher.logs.tracebacks import frames_in
@@ -30,13 +29,13 @@ class Kind(str, Enum):
     STORE_LOST = "lost the store, which is in rank 0"
     WATCHDOG = "was ended by its own watchdog of collectives"
     INTERRUPTED = "was interrupted when ranks were asked where they are"  # by our own signal, in all likelihood
-    PEER_FAILED = "was told of another rank's failure"
+    PEER_FAILED = "was informed of another rank's failure"
 
 
 @frozen
 class Symptom:
     kind: Kind
-    evidence: str = ""  # the words that told
+    evidence: str = ""  # the words that matched
     certain: bool = True  # False: it may as well be the other way round
     named: tuple[int, ...] = ()  # global ranks that the message holds responsible
 
@@ -45,35 +44,21 @@ class Symptom:
         return self.kind is not Kind.OWN_FAULT
 
 
-@frozen
-class _Pattern:
-    """One message. In the text of its expression, `named` captures the ranks held responsible, and `shown` the words to quote."""
-
-    kind: Kind
-    text: str
-    certain: bool = True
-
-    @cached_property
-    def expression(self) -> re.Pattern[str]:
-        """Compiled when a rank has failed, not at every start."""
-        return re.compile(self.text)
-
-
-# Gaps inside the expressions are bounded, else a line of megabytes would take minutes.
-def _patterns(*rows: tuple[Kind, str] | tuple[Kind, str, bool]) -> tuple[_Pattern, ...]:
-    return tuple(_Pattern(row[0], row[1], row[2] if len(row) > 2 else True) for row in rows)
-
+# Rows of the tables: what a message means, its regular expression, and False where it may as well mean the opposite. The
+# group `named` captures the ranks that are held responsible, `shown` the words to quote. Gaps are bounded, or a line of
+# megabytes would take minutes. `re` compiles an expression, and keeps it, when a rank has failed, not at every start.
+_Pattern = tuple[Kind, str] | tuple[Kind, str, bool]
 
 # Faults of a rank's own, although a library of communication is what reports them. They are looked for first.
-_OWN = _patterns(
+_OWN = (
     (Kind.OWN_FAULT, r"CUDA error: |CUDA out of memory|[Uu]nhandled cuda error"),  # torch, NCCL
     (Kind.OWN_FAULT, r"NPU out of memory|\bEI0004: |\bEI0014: "),  # torch_npu; HCCL: an invalid rank table
     (Kind.OWN_FAULT, r"EADDRINUSE|[Aa]ddress already in use|failed to (?:bind|listen)"),  # torch's TCPStore, any server
     (Kind.OWN_FAULT, r"ncclInvalid(?:Argument|Usage)"),  # NCCL: a wrong call
 )
 
-# What the barrier of gloo says that tells who is missing, and how MPI tells who called MPI_Abort: these name ranks.
-_NAMING = _patterns(
+# Messages that name ranks: those that gloo's barrier misses, or that called MPI_Abort.
+_NAMING = (
     (Kind.TIMEOUT, r"Ranks? (?P<named>\d+(?:, ?\d+)*) failed to pass monitoredBarrier"),  # torch, ProcessGroupGloo
     (Kind.PEER_FAILED, r"MPI_ABORT was invoked on rank (?P<named>\d+)"),  # Open MPI
     (Kind.PEER_FAILED, r"(?:application called MPI_Abort|Abort)\(.{0,300}\) (?:-|on node) .{0,300}?(?:process|rank in comm world) (?P<named>\d+)"),  # MPICH
@@ -82,24 +67,18 @@ _NAMING = _patterns(
     (Kind.TIMEOUT, r"has not received the Notify record from remote rank \[(?P<named>\d+)\]"),  # HCCL EI0002
 )  # fmt: skip
 
-_GLOO = _patterns(
-    (
-        Kind.PEER_CLOSED,
-        r"gloo/.{0,300}(?P<shown>Connection closed by peer|Connection reset by peer|Broken pipe)",
-    ),  # transport/tcp
-    (
-        Kind.TIMEOUT,
-        r"gloo/.{0,300}(?P<shown>Timed out waiting \d+ ?ms for (?:send|recv) operation)",
-    ),  # unbound_buffer.cc
-    (
-        Kind.TIMEOUT,
-        r"gloo/.{0,300}(?P<shown>Connection timed out|No route to host|Network is unreachable)",
-    ),  # transport/tcp, of a network that has died under it
+_GLOO = (
+    # transport/tcp
+    (Kind.PEER_CLOSED, r"gloo/.{0,300}(?P<shown>Connection closed by peer|Connection reset by peer|Broken pipe)"),
+    # unbound_buffer.cc
+    (Kind.TIMEOUT, r"gloo/.{0,300}(?P<shown>Timed out waiting \d+ ?ms for (?:send|recv) operation)"),
+    # transport/tcp, of a network that has died under it
+    (Kind.TIMEOUT, r"gloo/.{0,300}(?P<shown>Connection timed out|No route to host|Network is unreachable)"),
     (Kind.RENDEZVOUS, r"[Gg]loo connectFullMesh failed|gloo/.{0,300}(?:[Cc]onnect timeout|Timed out.{0,300}connect)"),
     (Kind.PEER_CLOSED, r"received errors while waiting for send/recv from rank \d+"),  # ProcessGroupGloo
 )
 
-_C10D_STORE = _patterns(
+_C10D_STORE = (
     (Kind.RENDEZVOUS, r"Timed out after \d+ seconds waiting for clients\. \d+/\d+ clients joined"),  # TCPStore, rank 0
     (Kind.RENDEZVOUS, r"wait timeout after \d+ ?ms, keys:"),  # TCPStore: a rank has not left its address there
     (Kind.RENDEZVOUS, r"The client socket has (?:timed out|failed to connect)"),  # TCPStore: rank 0 does not listen
@@ -110,7 +89,7 @@ _C10D_STORE = _patterns(
     (Kind.RENDEZVOUS, r"store->get\(.{0,300}\) got error|DistStoreError:? ?.{0,300}(?:[Tt]imed? ?out|Socket Timeout)"),
 )  # fmt: skip
 
-_NCCL = _patterns(
+_NCCL = (
     (Kind.TIMEOUT, r"Watchdog caught collective operation timeout"),  # ProcessGroupNCCL, and HCCL's twin in torch_npu
     (Kind.PEER_CLOSED, r"ncclRemoteError|remote process exited or there was a network error"),  # NCCL
     (Kind.PEER_CLOSED, r"Connection closed by remote peer|socketProgress.{0,300}[Cc]onnection (?:closed|reset)"),  # NCCL
@@ -123,22 +102,22 @@ _NCCL = _patterns(
     (Kind.PEER_CLOSED, r"unhandled system error|ncclSystemError", False),  # NCCL: mostly a broken link, perhaps ours
 )  # fmt: skip
 
-_HCCL = _patterns(
+_HCCL = (
     (Kind.RENDEZVOUS, r"\bEI0006: |Getting socket times out"),  # HCCL: another rank did not connect
     (Kind.TIMEOUT, r"\bEI0002: |wait execution of the Notify register times out"),  # HCCL: it did not come to the operator
     (Kind.TIMEOUT, r"error code is 507048|The execution of the internal task times out"),  # torch_npu's name of EI0002
     (Kind.PEER_FAILED, r"[Rr]emote [Rr]ank did not send the data in time"),  # HCCL
 )  # fmt: skip
 
-_OTHERS = _patterns(
+_OTHERS = (
     (Kind.PEER_FAILED, r"total number of timed out node is \d+"),  # MindSpore's scheduler
     (Kind.PEER_FAILED, r"There's worker exits with exception, kill all other workers"),  # msrun
     (Kind.PEER_FAILED, r"MPI_ERR_PROC_FAILED|MPI_ERR_REVOKED"),  # MPI with fault tolerance
     (Kind.PEER_FAILED, r"HorovodInternalError"),  # Horovod
 )
 
-# Python's and the system's own words for a lost or silent partner, whoever that is.
-_GENERAL = _patterns(
+# Python's and the system's own words for a lost or silent partner, be it a rank or not.
+_GENERAL = (
     (Kind.PEER_CLOSED, r"^(?:ConnectionResetError|BrokenPipeError|ConnectionAbortedError|EOFError|IncompleteReadError)\b", False),
     (Kind.PEER_CLOSED, r"Connection reset by peer|Connection closed by peer|Broken pipe|Connection aborted", False),
     (Kind.STORE_LOST, r"^ConnectionRefusedError\b|Connection refused", False),
@@ -156,42 +135,31 @@ _RANK = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 
 
 def of_exception(type_name: str, message: str, traceback: str = "") -> Symptom:
-    """Return what an exception tells. `traceback`, if there is one, decides the doubtful cases."""
+    """Return the symptom of an exception. `traceback`, if there is one, decides the doubtful cases."""
     text = f"{type_name.rpartition('.')[2]}: {message}"[:LAST_WORDS_CHARS]
     found = _first((*_OWN, *_FRAMEWORKS), text)
     if found:
         return found
     doubtful = _first(_GENERAL, text)
-    if doubtful and (type_name.endswith(_DISTRIBUTED_TYPES) or _in_communication(traceback)):
-        return Symptom(doubtful.kind, doubtful.evidence)
-    return doubtful or Symptom(Kind.OWN_FAULT, _shown(text))
+    if doubtful is None:
+        return Symptom(Kind.OWN_FAULT, text[:SHOWN_CHARS].strip())
+    innermost = [file.replace("\\", "/") for file, _ in frames_in(traceback)[-INNERMOST_FRAMES:]]
+    certain = type_name.endswith(_DISTRIBUTED_TYPES) or any(map(_COMMUNICATION.search, innermost))
+    return Symptom(doubtful.kind, doubtful.evidence) if certain else doubtful
 
 
 def of_log(tail: str) -> Symptom:
-    """Return what the last lines of a log tell where there is no exception: libraries written in C++ print and abort.
+    """Return the symptom in the last lines of a log without an exception: libraries written in C++ print and abort.
 
-    Only what libraries of communication print is looked for; general words may stand in any log.
+    Only messages of libraries of communication count; general words may stand in any log.
     """
     return _first((*_OWN, *_FRAMEWORKS), tail[-LAST_WORDS_CHARS:]) or Symptom(Kind.OWN_FAULT)
 
 
-def _first(patterns: tuple[_Pattern, ...], text: str) -> Symptom | None:
-    return next(_matches(patterns, text), None)
-
-
-def _matches(patterns: tuple[_Pattern, ...], text: str) -> Iterator[Symptom]:
-    for pattern in patterns:
-        if found := pattern.expression.search(text):
-            named = found["named"] if "named" in pattern.expression.groupindex else ""
-            ranks = tuple(int(number) for number in _RANK.findall(named))
-            shown = found["shown" if "shown" in pattern.expression.groupindex else 0]
-            yield Symptom(pattern.kind, _shown(shown), pattern.certain, ranks)
-
-
-def _in_communication(traceback: str) -> bool:
-    files = [file.replace("\\", "/") for file, _ in frames_in(traceback)[-INNERMOST_FRAMES:]]
-    return any(_COMMUNICATION.search(file) for file in files)
-
-
-def _shown(text: str) -> str:
-    return text[:SHOWN_CHARS].strip()
+def _first(patterns: Iterable[_Pattern], text: str) -> Symptom | None:
+    for kind, expression, *certain in patterns:
+        if found := re.search(expression, text):
+            groups = found.groupdict()
+            ranks = tuple(int(number) for number in _RANK.findall(groups.get("named", "")))
+            return Symptom(kind, groups.get("shown", found[0])[:SHOWN_CHARS].strip(), all(certain), ranks)
+    return None

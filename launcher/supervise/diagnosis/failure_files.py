@@ -12,15 +12,15 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from launcher.core.codec import whole_number
 from launcher.core.frozen import frozen
-from launcher.logs.tail import tail
+from launcher.logs.log_file import tail
 from launcher.logs.tracebacks import TRACEBACK_CHARS, FoundTraceback, traceback_in
 
 TAIL_BYTES = 256 << 10
 MESSAGE_CHARS = 8000
 RECORD_BYTES = 1 << 20
 _MAX_NS = 1 << 63
-_MAX_WHOLE = 1 << 31  # of a pid, or an exit code
 
 
 @frozen
@@ -39,12 +39,19 @@ class FailureRecord:
 
 
 def read_failure(path: Path, pid: int | None = None) -> FailureRecord | None:
-    """None where there is no such file, or rubbish in it, or (with `pid`) another process wrote it."""
+    """Return the record; None where the file is missing or holds rubbish, or (with `pid`) another process wrote it."""
     try:
-        fields: Any = json.loads(_record_in(path))
-        record = _record(fields) if isinstance(fields, dict) else None
-    except (ValueError, RecursionError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
         return None
+    try:
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        fields: Any = json.loads(os.read(descriptor, RECORD_BYTES)) if is_file else None
+        record = _record(fields) if isinstance(fields, dict) else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    finally:
+        os.close(descriptor)
     return None if record is None or pid not in {None, record.pid} else record
 
 
@@ -61,9 +68,6 @@ def last_traceback(log: Path, offset: int) -> FoundTraceback | None:
     return traceback_in(_end_of(log, offset, TAIL_BYTES))
 
 
-# --- reading ---
-
-
 def _end_of(log: Path, offset: int, limit_bytes: int) -> bytes:
     try:
         return tail(log, offset, limit_bytes)
@@ -71,22 +75,8 @@ def _end_of(log: Path, offset: int, limit_bytes: int) -> bytes:
         return b""
 
 
-def _record_in(path: Path) -> bytes:
-    """Return the whole file, unless it is too long to be one."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return b""
-    try:
-        return os.read(descriptor, RECORD_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
-
-
 def _record(fields: dict[str, Any]) -> FailureRecord | None:
-    pid, status = _whole(fields.get("pid")), _whole(fields.get("status"))
+    pid, status = whole_number(fields.get("pid")), whole_number(fields.get("status"))
     time_ns = fields.get("time_ns")
     if pid is None or isinstance(time_ns, bool) or not isinstance(time_ns, int | float):
         return None
@@ -101,12 +91,6 @@ def _record(fields: dict[str, Any]) -> FailureRecord | None:
         status=1 if status is None else status,
         thread=_text(fields.get("thread")) or "MainThread",
     )
-
-
-def _whole(value: Any) -> int | None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if abs(value) < _MAX_WHOLE else None
 
 
 def _text(value: Any) -> str | None:

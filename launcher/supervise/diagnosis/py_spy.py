@@ -10,8 +10,7 @@ import subprocess
 from contextlib import suppress
 
 from launcher.core.proc import PROC, Stat, stat
-from launcher.supervise.diagnosis.sources import Sources
-from launcher.supervise.diagnosis.stack_parser import RankStack, parse_py_spy, understood
+from launcher.supervise.diagnosis.stack_parser import RankStack, Sources, parse_py_spy, understood
 
 PY_SPIES_AT_ONCE = 8
 PIECE_BYTES = 1 << 16
@@ -36,29 +35,40 @@ _CALLS = {
 
 
 def seen_from_outside(found: Stat) -> RankStack:
-    """Return what /proc tells of a living process without Python stacks. Does not block."""
+    """Return what /proc shows of a living process without Python stacks. Does not block."""
     if found.stopped:
         return RankStack("stopped", "stopped by a debugger" if found.state == "t" else "stopped (SIGSTOP)")
     if found.state == "D":
         where = _kernel_function(found.pid)
         return RankStack("uninterruptible", f"stuck inside the kernel{f', in {where}' if where else ''} (state D)")
-    last = waited_for(found)
-    for_whom = f" for {_name(last.pid)}, which is {_waits(last)}" if last.pid != found.pid else ""
-    return RankStack("silent", f"no Python stack, {_waits(found)}{for_whom}")
+    last, awaited = waited_for(found), ""
+    if last.pid != found.pid:
+        try:
+            name = (PROC / str(last.pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            name = "a process that has ended"
+        awaited = f" for {name}, which is {_waits(last)}"
+    return RankStack("silent", f"no Python stack, {_waits(found)}{awaited}")
 
 
 def waited_for(found: Stat) -> Stat:
     """Return the program that a shell waits for; of a process that waits for no other, that process."""
     for _ in range(DEEPEST):
-        child = _youngest_child(found.pid) if _system_call(found.pid) in _CALLS_FOR_CHILDREN else None
-        if child is None:
-            return found
-        found = child
+        if _system_call(found.pid) not in _CALLS_FOR_CHILDREN:
+            break
+        try:
+            text = (PROC / str(found.pid) / "task" / str(found.pid) / "children").read_text(encoding="ascii")
+        except OSError:
+            break
+        living = [child for child in map(stat, map(int, text.split())) if child is not None and child.living]
+        if not living:
+            break
+        found = max(living, key=lambda child: child.started)
     return found
 
 
 def working_directory(pid: int) -> str:
-    """Empty where that is not told."""
+    """Return it, or an empty text where it is not known."""
     try:
         return os.readlink(f"{PROC}/{pid}/cwd")  # noqa: PTH115
     except OSError:
@@ -73,15 +83,20 @@ class PySpy:
     @classmethod
     def useful(cls, pid: int) -> bool:
         """Return whether `pid` is a Python program that this process may look into, and py-spy is there."""
-        return _is_python(pid) and _may_trace() and shutil.which("py-spy") is not None
+        try:
+            program = os.path.basename(os.readlink(f"{PROC}/{pid}/exe"))  # noqa: PTH115, PTH119
+        except OSError:
+            return False
+        if not program.startswith("python") or shutil.which("py-spy") is None:
+            return False
+        # Only root may look into other processes of its user where the system restricts that.
+        restricted = "0"
+        with suppress(OSError):
+            restricted = (PROC / "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii").strip()
+        return os.geteuid() == 0 or restricted == "0"
 
     def __init__(self, pid: int, sources: Sources) -> None:
-        """Start it.
-
-        Raises:
-            BlockingIOError: so many are running that this one has to wait.
-            OSError: it cannot be started.
-        """
+        """Start it. Raises OSError, among them BlockingIOError where too many are running and this one has to wait."""
         if PySpy._running >= PY_SPIES_AT_ONCE:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         self._pid = pid
@@ -98,7 +113,7 @@ class PySpy:
         PySpy._running += 1
 
     def step(self, found: Stat) -> RankStack | None:
-        """Return the answer, once py-spy has said all that it has to say."""
+        """Return the answer, once py-spy has written all of it."""
         with suppress(BlockingIOError):
             while piece := os.read(self._output.fileno(), PIECE_BYTES):
                 self._text += piece
@@ -116,38 +131,6 @@ class PySpy:
             self._process.kill()
             self._process.wait()
             self._output.close()
-
-
-def _is_python(pid: int) -> bool:
-    try:
-        return os.path.basename(os.readlink(f"{PROC}/{pid}/exe")).startswith("python")  # noqa: PTH115, PTH119
-    except OSError:
-        return False
-
-
-def _may_trace() -> bool:
-    """Return whether this process may look into others of its user: without being root, unless the system restricts that."""
-    if os.geteuid() == 0:
-        return True
-    try:
-        return (PROC / "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii").strip() == "0"
-    except OSError:
-        return True
-
-
-def _youngest_child(pid: int) -> Stat | None:
-    with suppress(OSError):
-        children = (PROC / str(pid) / "task" / str(pid) / "children").read_text(encoding="ascii").split()
-        living = [child for child in map(stat, map(int, children)) if child is not None and child.living]
-        return max(living, key=lambda child: child.started, default=None)
-    return None
-
-
-def _name(pid: int) -> str:
-    try:
-        return (PROC / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return "a process that has ended"
 
 
 def _waits(found: Stat) -> str:

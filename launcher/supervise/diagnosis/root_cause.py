@@ -9,15 +9,15 @@ The rules, in this order, with the confidence that each gives:
 |                                                                |                       | may have been before it    |
 | several did, and their order is known                          | the first             | certain                    |
 | several did, `late_s` or less apart, by clocks that differ     | the first             | likely                     |
-| ... or ended unwatched at one moment, of one server            | the first noticed     | likely                     |
-| an end that was noticed more than `LATE_S` seconds after what  | that rank             | likely                     |
-|     is doubtful, while nobody looked                           |                       |                            |
-| a lost connection or a timeout of whatever origin came first   | that rank             | likely; unsure if a rank   |
+| ... or ended unwatched at one moment, on one server            | the first noticed     | likely                     |
+| an end that was noticed more than `LATE_S` seconds after a     | that rank             | likely                     |
+|     doubtful failure, by an agent that was held up             |                       |                            |
+| a lost connection or a timeout of unknown origin came first    | that rank             | likely; unsure if a rank   |
 |                                                                |                       | has ended well or stopped, |
 |                                                                |                       | or was not heard           |
 | only consequences, and one rank is stopped                     | that rank             | certain                    |
-| ... nobody is seen to wait, and one rank is elsewhere than all | that rank             | likely                     |
-|     others, which are at one place                             |                       |                            |
+| ... no rank is seen to wait, and one rank is elsewhere than    | that rank             | likely                     |
+|     all others, which are at one place                         |                       |                            |
 | ... one rank lives, and is not in a collective                 | that rank             | certain; likely if others  |
 |                                                                |                       | are not known to wait      |
 | ... one rank had ended well before (looked for earlier than a  | that rank             | likely                     |
@@ -25,15 +25,15 @@ The rules, in this order, with the confidence that each gives:
 | ... a message names a rank, one shows no Python stack while    | that rank             | likely                     |
 |     all others wait, or one is behind in steps                 |                       |                            |
 | ... several ranks are so                                       | the first of them     | unsure                     |
-| ... and nobody stands out                                      | the first that failed | unsure                     |
-| no failure, a hang, and nobody stands out                      | nobody                | unsure                     |
+| ... and no rank stands out                                     | the first that failed | unsure                     |
+| no failure, a hang, and no rank stands out                     | none                  | unsure                     |
 | no failure, a hang, and only one rank to be seen               | that rank             | likely; unsure if it waits |
 | no rank failed by itself, and some have not been heard: they   | as above              | likely if it is stopped,   |
 |     may not have taken part either                             |                       | else unsure                |
 
-Consequences are told by launcher/supervise/diagnosis/error_patterns.py, and where Open MPI ended a rank by its exit code (evidence.py).
-They are never the cause while any rank failed by itself, even if they came earlier: ends are noticed late. The time of a
-failure is its hook's; without one, that of its noticed end.
+launcher/supervise/diagnosis/error_patterns.py recognizes consequences; where Open MPI ended a rank its exit code does
+(evidence.py). They are never the cause while any rank failed by itself, even if they came earlier: ends are noticed
+late. The time of a failure is its hook's; without one, that of its noticed end.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from collections.abc import Collection, Sequence
 
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.supervise.diagnosis.evidence import FROM_OUTSIDE, FailureSummary, RankEvidence, failed, summarize
-from launcher.supervise.diagnosis.exit_order import LATE_S
 from launcher.supervise.diagnosis.missing_rank import MissingRank, count, find_missing_rank, hang_at, stopped
+from launcher.supervise.diagnosis.rank_ends import LATE_S
 
 __all__ = ["RankEvidence", "first_by_itself", "is_doubtful", "judge", "summaries_of"]
 
@@ -52,24 +52,27 @@ ALIKE_S = 5.0  # the same bug in every rank shows itself within the differences 
 
 
 def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Verdict:
-    """Return the verdict on one attempt; its stacks are left to the caller.
+    """Return the verdict on one attempt, without its stacks.
 
-    What other servers know is not looked at: a cause here may be a consequence of a failure there.
-
-    `hung`: global ranks that made no progress for too long.
+    A cause here may be a consequence of a failure on another server. `hung`: global ranks that made no progress.
     """
     summaries = summaries_of(evidence)
     cause = first_by_itself(summaries)
     if cause is not None:
         return _blame_failure(cause, summaries, evidence)
     missing = find_missing_rank(evidence, summaries, hung)
+    if missing is None and not summaries and hung and len(evidence) == 1:
+        missing = _lonely(evidence[0])
     if missing is not None:
         return _blame_missing_rank(missing, summaries)
-    return _blame_first(summaries) if summaries else _blame_nobody(evidence, hung)
+    if summaries:
+        return _blame_first(summaries)
+    reason = f"{count(len(hung), 'rank')} of {len(evidence)} made no progress, and none of them stands out"
+    return Verdict(None, Confidence.UNSURE, reason if hung else "no rank has failed")
 
 
 def summaries_of(evidence: Sequence[RankEvidence]) -> list[FailureSummary]:
-    """Every failure, in the order of their times."""
+    """Return every failure, in the order of their times."""
     return sorted((summarize(rank) for rank in evidence if failed(rank)), key=lambda one: one.order)
 
 
@@ -90,7 +93,7 @@ def first_by_itself(summaries: Sequence[FailureSummary]) -> FailureSummary | Non
 
 
 def is_doubtful(one: FailureSummary) -> bool:
-    """Return whether it is a lost connection or a timeout of whatever origin."""
+    """Return whether it is a lost connection or a timeout of unknown origin."""
     return one.symptom.consequence and not one.symptom.certain
 
 
@@ -103,28 +106,28 @@ def _perhaps_before(one: FailureSummary, other: FailureSummary) -> bool:
 def _blame_failure(
     cause: FailureSummary, summaries: Sequence[FailureSummary], evidence: Sequence[RankEvidence]
 ) -> Verdict:
-    alike = _alike(cause, summaries)
     others = [one for one in summaries if one is not cause]
-    failures = [_failure(cause, Role.CAUSE, _why_cause(cause, others, alike))]
-    failures += [_follower(one, cause, alike=one in alike) for one in sorted(others, key=lambda one: one not in alike)]
+    alike = [
+        one
+        for one in others
+        if cause.signature is not None
+        and one.signature == cause.signature
+        and one.symptom.consequence == cause.symptom.consequence
+        and abs(_later_s(one, cause)) <= ALIKE_S
+    ]
+    reason = _why_cause(cause, others, alike)
+    followers = [_follower(one, cause) for one in others if one not in alike]
     return Verdict(
         culprit=cause.global_rank,
         confidence=_confidence(cause, others, alike, evidence),
-        reason=f"rank {cause.global_rank}: {cause.what}{_at(cause)}; {failures[0].reason}",
-        failures=tuple(failures),
+        reason=f"rank {cause.global_rank}: {_what_and_where(cause)}; {reason}",
+        failures=(
+            _failure(cause, Role.CAUSE, reason),
+            *(_failure(one, Role.CAUSE, f"it failed alike, {_relative(one, cause)}") for one in alike),
+            *followers,
+        ),
         signature=cause.signature,
     )
-
-
-def _alike(cause: FailureSummary, summaries: Sequence[FailureSummary]) -> list[FailureSummary]:
-    """Return the others that failed of the same at nearly the same time."""
-    return [one for one in summaries if one is not cause and _is_alike(one, cause)]
-
-
-def _is_alike(one: FailureSummary, cause: FailureSummary) -> bool:
-    if cause.signature is None or one.signature != cause.signature:
-        return False
-    return one.symptom.consequence == cause.symptom.consequence and abs(_later_s(one, cause)) <= ALIKE_S
 
 
 def _confidence(
@@ -133,30 +136,25 @@ def _confidence(
     alike: Sequence[FailureSummary],
     evidence: Sequence[RankEvidence],
 ) -> Confidence:
+    doubtful = [one for one in others if is_doubtful(one)]
     if is_doubtful(cause):
         elsewhere = any(rank.status == 0 or stopped(rank) or not rank.heard for rank in evidence)
         return Confidence.UNSURE if elsewhere else Confidence.LIKELY
     rivals = [one for one in others if one not in alike and not one.symptom.consequence]
     first = all(_surely_before(cause, one) for one in rivals) and not _another_perhaps_first(cause, alike)
-    doubted = _noticed_long_after_doubtful(cause, others) or any(
-        _perhaps_before_elsewhere(cause, one) for one in others
+    # An agent that was held up for seconds may have noticed the end after a doubtful failure that it came before.
+    late = not cause.exact and any(_later_s(cause, one) > LATE_S for one in doubtful)
+    # As far as two clocks show, a doubtful failure on another server may have come first.
+    elsewhere = any(
+        one.evidence.server_index != cause.evidence.server_index
+        and one.time_ns - cause.time_ns < _clock_error_ns(cause, one)
+        for one in doubtful
     )
-    return Confidence.CERTAIN if first and not doubted else Confidence.LIKELY
-
-
-def _perhaps_before_elsewhere(cause: FailureSummary, other: FailureSummary) -> bool:
-    """Return whether what is doubtful on another server may have come first, as far as the two clocks tell."""
-    elsewhere = other.evidence.server_index != cause.evidence.server_index
-    return elsewhere and is_doubtful(other) and other.time_ns - cause.time_ns < _clock_error_ns(cause, other)
-
-
-def _noticed_long_after_doubtful(cause: FailureSummary, others: Sequence[FailureSummary]) -> bool:
-    """Return whether, as where nobody looked for seconds, what was doubtful may have come first after all."""
-    return not cause.exact and any(is_doubtful(one) and _later_s(cause, one) > LATE_S for one in others)
+    return Confidence.CERTAIN if first and not late and not elsewhere else Confidence.LIKELY
 
 
 def _another_perhaps_first(cause: FailureSummary, alike: Sequence[FailureSummary]) -> bool:
-    """Between two exceptions of one bug the error of clocks decides, and nobody asks; ends may be noticed seconds late."""
+    """Return whether one that failed alike may have been first; of two exceptions of one bug either may be named."""
     return any(not (cause.exact and one.exact) and not _surely_before(cause, one) for one in alike)
 
 
@@ -178,47 +176,31 @@ def _clock_error_ns(one: FailureSummary, other: FailureSummary) -> int:
 
 
 def _why_cause(cause: FailureSummary, others: Sequence[FailureSummary], alike: Sequence[FailureSummary]) -> str:
+    outside = -(cause.evidence.status or 0) in FROM_OUTSIDE and not cause.evidence.oom
     if alike:
-        first = min(alike, key=lambda one: one.order)
-        what = "all" if len(alike) == len(others) else "of which"
-        later_s = _later_s(first, cause)
-        first_of_all = "was noticed first" if _another_perhaps_first(cause, alike) else "was first"
-        told = f"{first_of_all} by {_span(later_s)}" if later_s >= MIN_S else "was noticed first, at the same moment"
-        return f"{what} {len(alike) + 1} ranks failed alike; rank {cause.global_rank} {told}"
+        later_s = min(_later_s(one, cause) for one in alike)
+        noticed = "was noticed first" if _another_perhaps_first(cause, alike) else "was first"
+        first = f"{noticed} by {_span(later_s)}" if later_s >= MIN_S else "was noticed first, at the same moment"
+        every = "all " if len(alike) == len(others) else ""
+        return f"{every}{len(alike) + 1} ranks failed alike; rank {cause.global_rank} {first}"
     if not others:
-        outside = "it was killed from outside: by a person, a batch system or the kernel; "
-        return f"{outside if _killed_from_outside(cause) else ''}no other rank has failed"
-    followers = sum(one.symptom.consequence for one in others)
-    if followers == len(others):
-        how = "was killed from outside" if _killed_from_outside(cause) else "failed by itself"
-        return f"it {how}, and {count(followers, 'failure')} of other ranks followed from it"
-    second = next(one for one in others if not one.symptom.consequence)
-    return f"{_before(cause, second)} rank {second.global_rank}, which failed by itself too"
-
-
-def _before(cause: FailureSummary, second: FailureSummary) -> str:
+        killed = "it was killed from outside: by a person, a batch system or the kernel; " if outside else ""
+        return f"{killed}no other rank has failed"
+    second = next((one for one in others if not one.symptom.consequence), None)
+    if second is None:
+        how = "was killed from outside" if outside else "failed by itself"
+        return f"it {how}, and {count(len(others), 'failure')} of other ranks followed from it"
     later_s = _later_s(second, cause)
     if later_s >= MIN_S:
-        return f"it failed {_span(later_s)} before"
-    if later_s <= -MIN_S:
-        return f"it was noticed {_span(later_s)} after, but may have failed before"
-    return "it failed just before" if _surely_before(cause, second) else "it was noticed at the same moment as"
+        before = f"it failed {_span(later_s)} before"
+    elif later_s <= -MIN_S:
+        before = f"it was noticed {_span(later_s)} after, but may have failed before"
+    else:
+        before = "it failed just before" if _surely_before(cause, second) else "it was noticed at the same moment as"
+    return f"{before} rank {second.global_rank}, which failed by itself too"
 
 
-def _killed_from_outside(one: FailureSummary) -> bool:
-    return -(one.evidence.status or 0) in FROM_OUTSIDE and not one.evidence.oom
-
-
-def _follower(one: FailureSummary, cause: FailureSummary, *, alike: bool) -> Failure:
-    later = _relative(one, cause)
-    if alike:
-        return _failure(one, Role.CAUSE, f"it failed alike, {later}")
-    if one.symptom.consequence:
-        return _failure(one, Role.CONSEQUENCE, f"it {one.symptom.kind.value}, {later}")
-    return _failure(one, Role.CONSEQUENCE, f"it failed {later}, perhaps of a fault of its own")
-
-
-# --- nobody failed by itself ---
+# --- no rank failed by itself ---
 
 
 def _blame_missing_rank(missing: MissingRank, summaries: Sequence[FailureSummary]) -> Verdict:
@@ -237,40 +219,36 @@ def _blame_missing_rank(missing: MissingRank, summaries: Sequence[FailureSummary
 
 
 def _blame_first(summaries: Sequence[FailureSummary]) -> Verdict:
-    """Everything followed from something else, but that something is not to be seen from here: no signature."""
+    """Everything followed from something else that is not to be seen from here: no signature."""
     first = next((one for one in summaries if is_doubtful(one)), summaries[0])
-    others = [one for one in summaries if one is not first]
     reason = f"it {first.symptom.kind.value}; no rank is seen to have failed by itself, or to be missing"
     return Verdict(
         culprit=first.global_rank,
         confidence=Confidence.UNSURE,
-        reason=f"rank {first.global_rank}: {first.what}{_at(first)}; {reason}",
+        reason=f"rank {first.global_rank}: {_what_and_where(first)}; {reason}",
         failures=(
             _failure(first, Role.CAUSE, reason),
-            *(_follower(one, first, alike=False) for one in others),
+            *(_follower(one, first) for one in summaries if one is not first),
         ),
     )
-
-
-def _blame_nobody(evidence: Sequence[RankEvidence], hung: Collection[int]) -> Verdict:
-    if not hung:
-        return Verdict(None, Confidence.UNSURE, "no rank has failed")
-    if len(evidence) == 1:
-        return _blame_missing_rank(_lonely(evidence[0]), ())
-    reason = f"{count(len(hung), 'rank')} of {len(evidence)} made no progress, and none of them stands out"
-    return Verdict(None, Confidence.UNSURE, reason)
 
 
 def _lonely(rank: RankEvidence) -> MissingRank:
     """Return the only rank that can be seen; there may be others on other servers."""
     waits = rank.stack is not None and rank.stack.in_collective
     doing = rank.stack.doing if rank.stack else "what it does is not known"
-    return MissingRank(
-        rank, "makes no progress", doing, Confidence.UNSURE if waits else Confidence.LIKELY, hang_at(rank)
-    )
+    confidence = Confidence.UNSURE if waits else Confidence.LIKELY
+    return MissingRank(rank, "makes no progress", doing, confidence, hang_at(rank))
 
 
 # --- words ---
+
+
+def _follower(one: FailureSummary, cause: FailureSummary) -> Failure:
+    later = _relative(one, cause)
+    if one.symptom.consequence:
+        return _failure(one, Role.CONSEQUENCE, f"it {one.symptom.kind.value}, {later}")
+    return _failure(one, Role.CONSEQUENCE, f"it failed {later}, perhaps of a fault of its own")
 
 
 def _failure(one: FailureSummary, role: Role, reason: str) -> Failure:
@@ -278,8 +256,8 @@ def _failure(one: FailureSummary, role: Role, reason: str) -> Failure:
     return Failure(one.global_rank, role, one.what, reason, one.time_ns or None, one.where, status, one.traceback)
 
 
-def _at(one: FailureSummary) -> str:
-    return f" at {one.where}" if one.where else ""
+def _what_and_where(one: FailureSummary) -> str:
+    return f"{one.what} at {one.where}" if one.where else one.what
 
 
 def _later_s(one: FailureSummary, other: FailureSummary) -> float:
@@ -290,10 +268,10 @@ def _relative(one: FailureSummary, cause: FailureSummary) -> str:
     later_s = _later_s(one, cause)
     if abs(later_s) < MIN_S:
         return "at the same moment"
-    return f"{_span(later_s)} {'later' if later_s >= 0 else 'earlier, as far as clocks tell'}"
+    return f"{_span(later_s)} {'later' if later_s >= 0 else 'earlier by the clock'}"
 
 
 def _span(seconds: float) -> str:
-    """Three figures at most: "0.3 ms", "22 ms", "4.1 s", "130 s"."""
+    """Return a time with three figures at most: "0.3 ms", "22 ms", "4.1 s", "130 s"."""
     value, unit = (abs(seconds) * 1000, "ms") if abs(seconds) < 1 else (abs(seconds), "s")
     return f"{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"

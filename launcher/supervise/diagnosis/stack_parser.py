@@ -2,6 +2,12 @@
 
 Dumps come from faulthandler (Python 3.8 to 3.14, plain text, perhaps cut off anywhere) or from `py-spy dump --json`.
 Both list the innermost frame of each thread first.
+
+Lines of source files are read without waiting for a file system that does not answer. Ranks often hang because their file
+system does, and their programs lie on the same one: a process that looks at such a file waits too, in a way that no
+signal may end. So only files on disks and in the memory of this machine are read at once. Which those are, the kernel's
+table of mounts shows, and no file is touched to find that out; symbolic links are followed one by one, and none that
+leads elsewhere. Files of networks are read by a thread that may be left behind, and only where the caller allows time.
 """
 
 from __future__ import annotations
@@ -9,16 +15,26 @@ from __future__ import annotations
 import json
 import os
 import re
-from itertools import takewhile
+import stat
+import threading
+import time
+from itertools import islice, takewhile
 from typing import Any, Literal
 
 from launcher.core.frozen import frozen
-from launcher.supervise.diagnosis.sources import Sources
+from launcher.core.proc import PROC
 
 State = Literal["running", "stopped", "uninterruptible", "silent"]
 
 MAX_SOURCE = 80  # characters shown of a source line
 _MAX_LINES = 10**9
+MAX_BYTES = 4 << 20  # of a source file
+MAX_LINKS = 40  # as in the kernel
+_OCTAL = re.compile(r"\\([0-7]{3})")  # spaces and the like in the table of mounts
+_LOCAL = frozenset({
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "bcachefs", "erofs", "squashfs", "iso9660", "udf", "vfat",
+    "exfat", "ntfs3", "tmpfs", "ramfs", "rootfs", "overlay", "aufs",
+})  # fmt: skip
 
 _HEADER = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):|Stack \(most recent .*\):")
 _FRAME = re.compile(r'  File (?:"(?P<file>.*)"|\?\?\?), line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)')
@@ -58,18 +74,18 @@ class Frame:
     function: str
 
     def shown(self, parts: int) -> str:
-        """With the last `parts` parts of the file's path: "train.py:40 in step"."""
+        """Return it with the last `parts` parts of the file's path: "train.py:40 in step"."""
         name = "/".join(self.file.split("/")[-parts:])
         return f"{name}:{'?' if self.line is None else self.line} in {self.function}"
 
     @property
     def own(self) -> bool:
-        """Return whether this is the user's code."""
+        """Whether this is the user's code."""
         return _BUNDLED in self.file or not _FOREIGN.search(self.file)
 
     @property
     def collective(self) -> bool:
-        """Return whether it waits for other ranks, as far as file and name tell; of the user's own code they do not."""
+        """Whether it waits for other ranks, by file and name, which say nothing in the user's own code."""
         if _COMMUNICATION.search(self.file):
             return True
         return not self.own and bool(_COLLECTIVE_NAME.fullmatch(self.function)) and "-packages/" in self.file
@@ -80,7 +96,7 @@ Frames = tuple[Frame, ...]  # of one thread, innermost first
 
 @frozen
 class Dump:
-    """The Python stacks of one process. Invariant: `main` is none of `others`."""
+    """The Python stacks of one process. `main` is not among `others`."""
 
     main: Frames  # empty where the dump does not show that thread
     others: tuple[Frames, ...] = ()
@@ -97,14 +113,10 @@ class RankStack:
     frames: tuple[str, ...] = ()  # of the main thread, innermost first: "project/train.py:40 in step"
     others: tuple[tuple[str, ...], ...] = ()  # the same of every other thread that Python knows
 
-    @property
-    def other_threads(self) -> int:
-        return len(self.others)
-
 
 def parse_faulthandler(data: bytes) -> Dump | None:
     """Return the last dump in `data`, as far as it goes; None without a frame. What is no dump is passed over."""
-    whole, _, _ = data.decode("latin-1").rpartition("\n")  # a line that is cut off tells something wrong
+    whole, _, _ = data.decode("latin-1").rpartition("\n")  # a line that is cut off is misleading
     threads: list[list[Frame]] = []
     cut, before = False, ""
     for line in whole.split("\n"):
@@ -113,7 +125,8 @@ def parse_faulthandler(data: bytes) -> Dump | None:
                 threads, cut = [], False
             threads.append([])
         elif threads and (match := _FRAME.fullmatch(line)):
-            threads[-1].append(_frame(match))
+            line_number = int(match["line"]) if match["line"].isdecimal() else None
+            threads[-1].append(Frame(_unescaped(match["file"] or "???"), line_number, _unescaped(match["function"])))
         cut = cut or (line == _OTHERS_CUT and not before)
         before = line
     found = tuple(tuple(thread) for thread in threads if thread)
@@ -123,7 +136,7 @@ def parse_faulthandler(data: bytes) -> Dump | None:
 
 
 def parse_py_spy(data: bytes, pid: int) -> Dump | None:
-    """Return what `py-spy dump --json` tells of process `pid`; None where that is not what `data` holds."""
+    """Return what `py-spy dump --json` wrote of process `pid`; None where `data` is something else."""
     try:
         threads: list[dict[str, Any]] = json.loads(data)
         main = next((thread for thread in threads if thread.get("os_thread_id") == pid), threads[-1])
@@ -138,28 +151,29 @@ def understood(dump: Dump, sources: Sources, cwd: str = "") -> RankStack:
     others = tuple(_shown(frames) for frames in dump.others)
     if not dump.main:
         return RankStack("running", "running; its main thread is hidden behind 100 others", others=others)
-    place = next((frame for frame in dump.main if frame.own), dump.main[0])
+    innermost = dump.main[0]
+    place = next((frame for frame in dump.main if frame.own), innermost)
     source = None if place.line is None else sources.line(os.path.join(cwd, place.file), place.line)  # noqa: PTH118
     name = _collective(dump.main, place, source)
-    doing = f"in {name}, called at {place.shown(1)}" if name else _at(place, dump.main[0], source)
+    if name:
+        doing = f"in {name}, called at {place.shown(1)}"
+    elif source is not None:
+        shown = source if len(source) <= MAX_SOURCE else f"{source[: MAX_SOURCE - 3]}..."
+        doing = f"at {place.shown(1)}: {shown}"
+    else:
+        doing = f"at {place.shown(1)}" if place is innermost else f"at {place.shown(1)}, inside {innermost.shown(1)}"
     return RankStack("running", doing, place.shown(1), name is not None, _shown(dump.main), others)
-
-
-def _frame(match: re.Match[str]) -> Frame:
-    line = match["line"]
-    return Frame(
-        _unescaped(match["file"] or "???"), int(line) if line.isdecimal() else None, _unescaped(match["function"])
-    )
 
 
 def _py_spy_frames(thread: dict[str, Any]) -> Frames:
     return tuple(
-        Frame(str(frame["filename"]), _line_number(frame["line"]), str(frame["name"])) for frame in thread["frames"]
+        Frame(
+            str(frame["filename"]),
+            line if type(line := frame["line"]) is int and 0 < line < _MAX_LINES else None,
+            str(frame["name"]),
+        )
+        for frame in thread["frames"]
     )
-
-
-def _line_number(told: Any) -> int | None:
-    return told if type(told) is int and 0 < told < _MAX_LINES else None
 
 
 def _unescaped(text: str) -> str:
@@ -184,21 +198,100 @@ def _collective(frames: Frames, place: Frame, source: str | None) -> str | None:
         return (named or plain or [inside[0].function])[-1]
     if place is not frames[0]:
         return None
-    # A library written in C has no frames: only the line that calls it tells, or else the name of the function.
+    # A library written in C has no frames: only the line that calls it shows, or else the name of the function.
     if source is None:
         return place.function if _COLLECTIVE_NAME.fullmatch(place.function) else None
     call = _COLLECTIVE_CALL.search(source)
     return call[1] if call and not _SLEEP_CALL.search(source) else None
 
 
-def _at(place: Frame, innermost: Frame, source: str | None) -> str:
-    if source is not None:
-        shown = source if len(source) <= MAX_SOURCE else f"{source[: MAX_SOURCE - 3]}..."
-        return f"at {place.shown(1)}: {shown}"
-    return f"at {place.shown(1)}" if place is innermost else f"at {place.shown(1)}, inside {innermost.shown(1)}"
-
-
 def _shown(frames: Frames) -> tuple[str, ...]:
     """Without what Python and tlaunch put below the program: how it was started says nothing of where it is."""
     below = next((number for number, frame in enumerate(reversed(frames)) if frame.own), 0)
     return tuple(frame.shown(2) for frame in frames[: len(frames) - below])
+
+
+# --- lines of source files ---
+
+
+class Sources:
+    """Reads each line once. `network_s`: seconds that all lines on file systems of networks may take together."""
+
+    def __init__(self, network_s: float = 0.0) -> None:
+        self._network_s = network_s
+        self._known: dict[tuple[str, int], str | None] = {}  # many ranks are at the same line
+        self._mounts: dict[str, str] | None = None
+
+    def line(self, path: str, number: int) -> str | None:
+        """Return the line as the file holds it now, without indentation; None where it cannot be read in time."""
+        if (path, number) not in self._known:
+            self._known[path, number] = self._read(path, number) if os.path.isabs(path) else None  # noqa: PTH117
+        return self._known[path, number]
+
+    def _read(self, path: str, number: int) -> str | None:
+        if self._mounts is None:
+            self._mounts = mounts()
+        if is_local(path, self._mounts):
+            return _line(path, number)
+        if self._network_s <= 0:
+            return None
+        # Once the time is over, all further lines are given up: the thread may wait for ever.
+        found: list[str | None] = []
+        began = time.monotonic()
+        thread = threading.Thread(target=lambda: found.append(_line(path, number)), daemon=True)
+        thread.start()
+        thread.join(self._network_s)
+        self._network_s -= time.monotonic() - began
+        return found[0] if found else None
+
+
+def mounts() -> dict[str, str]:
+    """Return the types of file systems by mount point; empty where they are unknown. Does not block."""
+    try:
+        table = (PROC / "self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return {}
+    found = {}
+    for line in table.splitlines():  # what is mounted over another stands after it
+        before, _, after = line.partition(" - ")
+        point, kind = before.split()[4], after.split()[0]
+        found[_OCTAL.sub(lambda match: chr(int(match[1], 8)), point)] = kind
+    return found
+
+
+def is_local(path: str, known: dict[str, str]) -> bool:
+    """Return whether an absolute path leads to a file of this machine, by local directories only. `known`: see `mounts`."""
+    pending, place, links = path.split("/")[::-1], "/", 0
+    while pending:
+        name = pending.pop()
+        if name in {"", "."}:
+            continue
+        place = os.path.normpath(os.path.join(place, name))  # noqa: PTH118 - ".." is of a place without links
+        point = place
+        while point not in known and point != "/":
+            point = os.path.dirname(point)  # noqa: PTH120
+        # The root is taken for local: without it, nothing here would run.
+        if point != "/" and known[point] not in _LOCAL:
+            return False
+        try:
+            target = os.readlink(place)  # noqa: PTH115 - it need not be a link
+        except (OSError, ValueError):
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            return False
+        pending += target.split("/")[::-1]
+        place = "/" if target.startswith("/") else os.path.dirname(place)  # noqa: PTH120
+    return True
+
+
+def _line(path: str, number: int) -> str | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+            return None
+        with open(path, encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
+            text = next(islice(lines, number - 1, None), "")
+    except (OSError, ValueError):
+        return None
+    return "".join(char for char in text.strip() if char.isprintable()) or None

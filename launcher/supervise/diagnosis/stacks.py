@@ -2,7 +2,7 @@
 
 A Python rank that tlaunch started has faulthandler write its stacks to the end of stacks.log whenever STACKS_SIGNAL
 comes; the C code of that handler needs neither the interpreter nor its lock. A process that has no handler would be
-ended by the signal and never gets it: /proc tells what it waits for, or py-spy shows its stacks where it is installed.
+ended by the signal and never gets it: /proc shows what it waits for, or py-spy shows its stacks where it is installed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from launcher.core.frozen import frozen
 from launcher.core.proc import PROC, Stat, catches, stat
 from launcher.core.verdict import StackGroup
 from launcher.supervise.diagnosis.py_spy import PySpy, seen_from_outside, waited_for, working_directory
-from launcher.supervise.diagnosis.sources import Sources
-from launcher.supervise.diagnosis.stack_parser import RankStack, parse_faulthandler, understood
+from launcher.supervise.diagnosis.stack_parser import RankStack, Sources, parse_faulthandler, understood
 
 __all__ = ["STACKS_SIGNAL", "Gathering", "RankStack", "Target", "gather", "group", "sentence"]
 
 STACKS_SIGNAL = signal.SIGRTMAX - 3  # launcher/preload has the same
 LIMIT_S = 1.5
 LOOK_EVERY_S = 0.01  # a dump that has not grown between two looks so far apart may be whole
-LOCK_SHARE = 0.5  # of the limit: whoever else asks may be stopped, and hold its lock for ever
-AWAY_S = 0.25  # whoever looks so much too late was held up, and ranks that he had just asked perhaps too
-MAX_AWAY = 4  # times that this is made up for: not where every look takes long
+LOCK_SHARE = 0.5  # of the limit: another process that asks may be stopped, and hold its lock for ever
+AWAY_S = 0.25  # a look so much too late was held up, and ranks that had just been asked perhaps too
+MAX_AWAY = 4  # times that the limit is extended by that: not where every look takes long
 MAX_DUMP_BYTES = 4 << 20
-NETWORK_S = 0.5  # for source lines on file systems that may not answer, where somebody waits for them
-GROUPS_TOLD = 4
-_LATER = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # someone else asks, or there are no descriptors left for now
+NETWORK_S = 0.5  # for source lines on file systems that may not answer, where a person waits for them
+MAX_GROUPS = 4  # in a sentence
+_LATER = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # another process asks, or no descriptors are left for now
 
 
 @frozen
@@ -73,7 +72,12 @@ class Gathering:
     def step(self) -> None:
         """Look after every rank that has not answered."""
         now = time.monotonic()
-        self._make_up_for(now - self._next)
+        late_s = now - self._next
+        if late_s > AWAY_S and self._away < MAX_AWAY:
+            # A rank that was asked just before this process was held up would be taken for silent.
+            self._away += 1
+            self._deadline += late_s
+            self._lock_until += late_s
         self._next = min(now + LOOK_EVERY_S, self._deadline)
         for global_rank, question in list(self._open.items()):
             answer = question.step(now, patient=now < self._lock_until)
@@ -83,20 +87,13 @@ class Gathering:
                 self._end(global_rank, answer)
 
     def stacks(self) -> dict[int, RankStack]:
-        """Return the answers so far, by ascending global rank. Ranks that ended before that are not among them."""
+        """Return the answers so far, by ascending global rank, without ranks that ended before they answered."""
         return dict(sorted(self._answers.items()))
 
     def close(self) -> None:
         """Give up whatever is not answered. May be called at any time, and again."""
         for global_rank, question in list(self._open.items()):
             self._end(global_rank, question.give_up())
-
-    def _make_up_for(self, late_s: float) -> None:
-        """Else who was held up for longer than the limit would take for silent whom he has only just asked."""
-        if late_s > AWAY_S and self._away < MAX_AWAY:
-            self._away += 1
-            self._deadline += late_s
-            self._lock_until += late_s
 
     def _end(self, global_rank: int, answer: RankStack | None) -> None:
         self._open.pop(global_rank).close()
@@ -105,10 +102,7 @@ class Gathering:
 
 
 def gather(targets: Mapping[int, Target], limit_s: float = LIMIT_S) -> dict[int, RankStack]:
-    """Return what every target is doing. Blocks until all have answered, for `limit_s` + `NETWORK_S` seconds at most.
-
-    Time for which it is held up itself comes on top.
-    """
+    """Return what every target is doing. Blocks until all have answered, `limit_s` + `NETWORK_S` seconds if not held up."""
     gathering = Gathering(targets, limit_s, Sources(NETWORK_S))
     try:
         while not gathering.done:
@@ -120,13 +114,17 @@ def gather(targets: Mapping[int, Target], limit_s: float = LIMIT_S) -> dict[int,
 
 
 def group(stacks: Mapping[int, RankStack], steps: Mapping[int, int | None]) -> tuple[StackGroup, ...]:
-    """Ranks at the same place together: the smallest group first, and of two, the one that waits for nobody.
+    """Group ranks at the same place: the smallest group first, and of two, the one that does not wait for others.
 
     Ranks that wait for others are at the same place only in the same step; elsewhere, steps do not part them.
     """
     members: dict[tuple[str, bool], list[int]] = {}
     for global_rank, stack in sorted(stacks.items()):
-        members.setdefault((_doing(stack, steps.get(global_rank)), stack.in_collective), []).append(global_rank)
+        doing, step = stack.doing, steps.get(global_rank)
+        if stack.in_collective and step is not None:
+            what, comma, caller = doing.partition(", ")
+            doing = f"{what} at step {step}{comma}{caller}"
+        members.setdefault((doing, stack.in_collective), []).append(global_rank)
     ordered = sorted(members.items(), key=lambda item: (len(item[1]), item[0][1], item[1][0]))
     return tuple(StackGroup(tuple(ranks), doing, stacks[ranks[0]].frames) for (doing, _), ranks in ordered)
 
@@ -136,23 +134,15 @@ def sentence(groups: Iterable[StackGroup], *, whole: bool = True) -> str:
 
     `whole`: these are all ranks that were to be asked.
     """
-    told = sorted(groups, key=lambda each: -len(each.global_ranks))
-    count = sum(len(each.global_ranks) for each in told) if whole else None
-    parts = [_clause(each, count) for each in told[:GROUPS_TOLD]]
-    left = sum(len(each.global_ranks) for each in told[GROUPS_TOLD:])
+    ordered = sorted(groups, key=lambda each: -len(each.global_ranks))
+    count = sum(len(each.global_ranks) for each in ordered) if whole else None
+    parts = [_clause(each, count) for each in ordered[:MAX_GROUPS]]
+    left = sum(len(each.global_ranks) for each in ordered[MAX_GROUPS:])
     return "; ".join([*parts, f"{left} elsewhere"] if left else parts)
 
 
-def _doing(stack: RankStack, step: int | None) -> str:
-    """Return what it does with its step, where `sentence` keeps it: "in all_reduce at step 12, called at train.py:40"."""
-    if not stack.in_collective or step is None:
-        return stack.doing
-    what, comma, caller = stack.doing.partition(", ")
-    return f"{what} at step {step}{comma}{caller}"
-
-
 def _clause(group: StackGroup, count: int | None) -> str:
-    """`count`: of all ranks; None where there are others."""
+    """Return what a group does. `count`: of all ranks; None where there are others."""
     number = len(group.global_ranks)
     one = number == 1
     who = f"rank {group.global_ranks[0]}" if one else f"{'all ' if number == count else ''}{number} ranks"
@@ -164,7 +154,7 @@ def _clause(group: StackGroup, count: int | None) -> str:
 
 
 class _Question:
-    """One rank on its way from unasked to answered."""
+    """One rank that is asked for its stack."""
 
     def __init__(self, target: Target, sources: Sources) -> None:
         self._sources = sources
@@ -177,7 +167,7 @@ class _Question:
         self.open = True  # until the rank ends
 
     def step(self, now: float, *, patient: bool) -> RankStack | None:
-        """Return the answer, if there is one; `patient`: wait for others who ask the same rank."""
+        """Return the answer, if there is one; `patient`: wait for other processes that ask the same rank."""
         found = stat(self._pid)
         if found is None or found.exiting:
             self.open = False
@@ -225,9 +215,6 @@ class _Question:
             return seen_from_outside(found)
         self._log = log
         self._start = self._size = os.fstat(log).st_size
-        return self._send()
-
-    def _send(self) -> RankStack | None:
         try:
             os.kill(self._pid, STACKS_SIGNAL)
         except OSError as error:
@@ -235,7 +222,7 @@ class _Question:
         return None
 
     def _look(self, now: float) -> RankStack | None:
-        """Whole is what has not grown for a while, unless the handler is still at work."""
+        """Return the answer once it has not grown for a while, unless the handler is still at work."""
         assert self._log is not None
         size = os.fstat(self._log).st_size
         if size != self._size:
@@ -253,11 +240,7 @@ class _Question:
 
 
 def _opened(path: Path, *, locked: bool) -> int:
-    """Return a descriptor of the log. The lock goes with it.
-
-    Raises:
-        BlockingIOError: someone else asks this rank at the moment.
-    """
+    """Return a descriptor of the log, with its lock. Raises BlockingIOError where another process asks this rank."""
     log = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if locked:
@@ -273,7 +256,7 @@ def _opened(path: Path, *, locked: bool) -> int:
 def _writes_to(pid: int, log: int) -> bool:
     """Return whether the process still has the log open: a program may have closed unknown descriptors.
 
-    Other files of it are not touched: they may be on a file system that does not answer. Reading a link never waits.
+    Its other files are not touched: they may be on a file system that does not answer. Reading a link never waits.
     """
     path, wanted = os.readlink(f"{PROC}/self/fd/{log}"), os.fstat(log)  # noqa: PTH115
     with suppress(OSError):

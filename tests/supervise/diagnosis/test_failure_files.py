@@ -72,12 +72,6 @@ def test_nothing_but_a_file_is_read(tmp_path):
 
 
 SIMPLE = 'Traceback (most recent call last):\n  File "/a/train.py", line 88, in step\n    load()\nValueError: no\n'
-LINK = "During handling of the above exception, another exception occurred:"
-WORKER = (
-    'Traceback (most recent call last):\n  File "/a/train.py", line 88, in step\n    next(batches)\n'
-    "ValueError: Caught ValueError in DataLoader worker process 0.\n"
-    'Original Traceback (most recent call last):\n  File "/a/data.py", line 8, in load\n    parse()\nValueError: bad line\n'
-)
 
 
 def test_only_what_was_written_after_the_offset_counts(tmp_path):

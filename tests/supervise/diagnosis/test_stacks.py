@@ -103,22 +103,9 @@ def test_a_python_rank_says_where_it_is(ranks, what, function, source):
         return stack if stack.doing.endswith(f" in {function}: {source}") else None
 
     stack = wait_until(there, source)
-    assert (stack.state, stack.in_collective, stack.other_threads) == ("running", False, 0)
+    assert (stack.state, stack.in_collective, len(stack.others)) == ("running", False, 0)
     assert stack.place.startswith("stacks_rank.py:")
     assert stack.frames[-1].startswith("programs/stacks_rank.py:")
-
-
-def test_all_threads_are_seen_and_the_main_one_is_told(ranks):
-    """Twenty others do not hide it."""
-    ranks.start("threads")
-    stack = wait_until(lambda: (s := gather(ranks.targets, LONG_S)[0]).other_threads == 20 and s, "twenty threads")
-    assert stack.frames[-1].endswith("in <module>")
-
-
-def test_a_deep_stack_is_told_from_its_inside(ranks):
-    """A dump has 100 frames of a thread at most."""
-    ranks.start("deep")
-    assert len(settled(ranks, "sleep").frames) == 100
 
 
 def test_no_rank_is_disturbed(ranks):
@@ -459,31 +446,23 @@ def test_of_two_groups_of_one_size_the_one_that_waits_for_nobody_is_first():
     assert [each.global_ranks for each in group({0: WAITING, 1: LOADING}, {})] == [(1,), (0,)]
 
 
-def test_a_rank_that_waits_in_another_step_is_an_outlier():
-    """The same line, but one step behind; where nobody waits, steps part nobody."""
-    steps = {0: 12, 1: 11, 2: 12, 3: None}
-    groups = group(dict.fromkeys(range(3), WAITING), steps)
-    assert sentence(groups) == "2 ranks wait in all_reduce at step 12; rank 1 waits in all_reduce at step 11"
-    assert len(group(dict.fromkeys(range(3), LOADING), steps)) == 1
+SILENT = RankStack("silent", "no Python stack, waiting in futex")
+AT_SEVEN_PLACES = [RankStack("running", f"at train.py:{min(rank, 6)} in f") for rank in range(9)]
 
 
-def test_one_group_is_all_of_them():
-    """And nothing at all is an empty sentence."""
-    assert sentence(group(dict.fromkeys(range(4), WAITING), {})) == "all 4 ranks wait in all_reduce"
-    assert sentence(()) == ""
-
-
-def test_stopped_and_silent_ranks_are_told_in_whole_sentences():
-    """Each with the verb that fits."""
-    stacks = {
-        0: RankStack("stopped", "stopped (SIGSTOP)"),
-        1: RankStack("silent", "no Python stack, waiting in futex"),
-        2: RankStack("silent", "no Python stack, waiting in futex"),
-    }
-    assert sentence(group(stacks, {})) == "2 ranks have no Python stack, waiting in futex; rank 0 is stopped (SIGSTOP)"
-
-
-def test_a_long_tail_of_places_is_counted():
-    """Four groups are told, the rest is a number."""
-    stacks = {rank: RankStack("running", f"at train.py:{min(rank, 6)} in f") for rank in range(9)}
-    assert sentence(group(stacks, {})).endswith("; 3 elsewhere")
+@pytest.mark.parametrize(
+    ("stacks", "steps", "words"),
+    [
+        ([], (), ""),
+        ([WAITING] * 4, (), "all 4 ranks wait in all_reduce"),
+        ([WAITING] * 3, (12, 11, 12), "2 ranks wait in all_reduce at step 12; rank 1 waits in all_reduce at step 11"),
+        ([LOADING] * 3, (12, 11, 12), "all 3 ranks are at data.py:88 in load: time.sleep(30)"),
+        ([RankStack("stopped", "stopped (SIGSTOP)"), SILENT, SILENT], (),
+         "2 ranks have no Python stack, waiting in futex; rank 0 is stopped (SIGSTOP)"),
+        (AT_SEVEN_PLACES, (), ("3 ranks are at train.py:6 in f; rank 0 is at train.py:0 in f; "
+         "rank 1 is at train.py:1 in f; rank 2 is at train.py:2 in f; 3 elsewhere")),
+    ],
+)  # fmt: skip
+def test_the_sentence_of_groups(stacks, steps, words):
+    """Only ranks that wait are parted by steps; each group has the verb that fits, and four are named."""
+    assert sentence(group(dict(enumerate(stacks)), dict(enumerate(steps)))) == words

@@ -19,7 +19,7 @@ from launcher.core.frozen import frozen
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir, mark_of
 from launcher.core.verdict import Role, Verdict
-from launcher.logs.tail import TAIL_BYTES
+from launcher.logs.log_file import TAIL_BYTES
 from launcher.logs.terminal import one_line, printable, shortened
 from launcher.runs.metrics import Metrics, read_metrics
 from launcher.runs.progress import State

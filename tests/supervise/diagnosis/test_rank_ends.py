@@ -1,4 +1,4 @@
-"""Whether the kernel's out-of-memory killer ended a process."""
+"""The ends of children: in which order they came, and whether the out-of-memory killer caused one."""
 
 import os
 import signal
@@ -9,7 +9,91 @@ from pathlib import Path
 
 import pytest
 
-from launcher.supervise.diagnosis.oom import OomWatch
+from launcher.supervise.diagnosis.rank_ends import ExitOrder, OomWatch
+
+
+@pytest.fixture
+def order():
+    made = ExitOrder()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def sleepers():
+    """Starts children that wait to be killed, and returns their pids in fork order."""
+    pids = []
+
+    def start(count):
+        pids.extend(os.posix_spawnp("sleep", ["sleep", "1000"], os.environ) for _ in range(count))
+        return pids
+
+    yield start
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def end(pid):
+    """Kill and wait for the end, but leave the child to be reaped."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_children_that_nobody_looked_at_come_in_the_order_in_which_they_ended(order, sleepers):
+    """Neither fork order nor the order in which they are asked for decides; unwatched ones come last, unknown."""
+    pids = sleepers(5)
+    for pid in pids[1:]:
+        order.watch(pid)
+    ended = [pids[index] for index in (3, 0, 1, 4, 2)]
+    for pid in ended:
+        end(pid)
+    watched = [pid for pid in ended if pid != pids[0]]
+    assert order.sort(pids) == ([*watched, pids[0]], False)
+
+
+def test_an_end_seen_early_keeps_its_place(order, sleepers):
+    """A child that had ended before it was asked for comes before one that ended after."""
+    pids = sleepers(3)
+    for pid in pids:
+        order.watch(pid)
+    for pid in reversed(pids):
+        end(pid)
+    assert order.sort([pids[1]]) == ([pids[1]], True)
+    assert order.sort([pids[0], pids[2]]) == ([pids[2], pids[0]], True)
+
+
+@pytest.mark.parametrize(
+    ("ends", "late", "told"),
+    [((0,), (1,), [0, 1]), ((1,), (0,), [1, 0]), ((), (1, 0), [1, 0])],
+    ids=["before", "after", "two"],
+)
+def test_a_child_that_had_ended_before_it_was_watched_has_no_known_place(order, sleepers, ends, late, told):
+    """It may have ended before those that came first: the agent learns of a rank only after it was forked."""
+    pids = sleepers(2)
+    for index in ends:
+        order.watch(pids[index])
+        end(pids[index])
+    for index in late:
+        end(pids[index])
+        order.watch(pids[index])
+    assert order.sort(pids) == ([pids[index] for index in told], False)
+
+
+def test_whoever_ends_after_a_late_one_was_watched_has_a_known_place(order, sleepers):
+    """And it is told of once, before it is asked for too."""
+    late, other = sleepers(2)
+    order.watch(other)
+    end(late)
+    order.watch(late)
+    end(other)
+    assert order.collect() == [late, other]
+    assert order.sort([other, late]) == ([late, other], True)
+    assert order.collect() == []
+
+
+# --- whether the kernel's out-of-memory killer ended a process ---
+
 
 RANK = Path(__file__).parents[2] / "programs" / "blame_memory.py"
 LIMIT_BYTES = 48 << 20
@@ -200,12 +284,18 @@ def system(tmp_path):
     return System(tmp_path)
 
 
-def test_version_2_tells_of_a_rank_in_a_group_made_after_its_start(system, watches):
-    """Its former group did not count the kill, the group that the dead process still names did."""
+@pytest.fixture
+def watch(system, watches):
+    """A watch of a process in a group named job, which has counted two kills."""
     system.group("job", 2)
     system.process(UNUSED[0], "job")
-    watch = watches(proc=system.proc, kernel_log=NOWHERE)
-    watch.note(UNUSED[0])
+    made = watches(proc=system.proc, kernel_log=NOWHERE)
+    made.note(UNUSED[0])
+    return made
+
+
+def test_version_2_tells_of_a_rank_in_a_group_made_after_its_start(system, watch):
+    """Its former group did not count the kill, the group that the dead process still names did."""
     system.group("step", 1)
     system.process(UNUSED[0], "step")
     system.total(6)
@@ -224,12 +314,8 @@ def test_version_2_tells_of_a_group_that_is_gone_by_the_one_above(system, watche
     assert watch.killed(UNUSED[0]) is True
 
 
-def test_kills_before_a_rank_started_and_kills_elsewhere_are_not_its_own(system, watches):
+def test_kills_before_a_rank_started_and_kills_elsewhere_are_not_its_own(system, watch):
     """Only what its own group has counted since says that it was killed for want of memory."""
-    system.group("job", 2)
-    system.process(UNUSED[0], "job")
-    watch = watches(proc=system.proc, kernel_log=NOWHERE)
-    watch.note(UNUSED[0])
     assert watch.killed(UNUSED[0]) is False
     system.total(6)
     assert watch.killed(UNUSED[0]) is False
@@ -255,13 +341,9 @@ def test_a_system_that_tells_nothing_gets_no_answer(tmp_path, watches):
     assert watch.killed(UNUSED[0]) is None
 
 
-def test_a_pid_that_is_used_again_starts_afresh(system, watches):
+def test_a_pid_that_is_used_again_starts_afresh(system, watch):
     """The next process of that pid inherits nothing from a victim."""
-    system.group("job", 0)
-    system.process(UNUSED[0], "job")
-    watch = watches(proc=system.proc, kernel_log=NOWHERE)
-    watch.note(UNUSED[0])
-    system.group("job", 1)
+    system.group("job", 3)
     system.total(6)
     assert watch.killed(UNUSED[0]) is True
     watch.note(UNUSED[0])

@@ -1,6 +1,7 @@
-"""Evidence that the kernel's out-of-memory killer ended a rank: SIGKILL alone does not tell who sent it.
+"""The ends of ranks, as the kernel knows them: in which order they came, and whether its out-of-memory killer caused one.
 
-Three sources, the surest first. All of them are counted before the signal is sent, so a dead rank finds them written.
+SIGKILL alone does not show its sender. Three sources do, the surest first. All of them are counted before the signal is
+sent, so a dead rank finds them written.
 
 * The kernel's log names the process that was killed. It can be read by root, or by everyone where the system allows
   it, and means our pids only outside of containers.
@@ -8,7 +9,7 @@ Three sources, the surest first. All of them are counted before the signal is se
 * Control groups count those of their members (version 2: memory.events, of all groups below too; version 1:
   memory.oom_control, of the group itself). Several ranks may share a group, so each kill is ascribed once.
 
-A dead process that waits to be reaped still tells its version 2 group, but no longer its version 1 group: /proc says
+A dead process that waits to be reaped still shows its version 2 group, but no longer its version 1 group: /proc says
 "/" then. A rank that moves after its start is therefore found by the log or by version 2.
 """
 
@@ -17,21 +18,103 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
+import select
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.frozen import frozen
 from launcher.core.proc import PROC, stat
+from launcher.core.system import is_readable
 
+# An end may be noticed so much later than it was, on a busy machine, even by an agent that looks all the time.
+LATE_S = 1.0
 KERNEL_LOG = Path("/dev/kmsg")
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # the inode of the machine's own: the kernel's log speaks of its pids
 _RECORD_BYTES = 8192  # a read takes one whole record, or fails
 _MAX_RECORDS = 100_000
-_OVERWRITTEN = b"-"
 _KILLED = re.compile(rb"(?:oom-kill:.*,pid=|Killed process )(?P<pid>\d{1,9})")
 _COUNTERS = {"v2": "memory.events", "v1": "memory.oom_control"}
+
+
+class ExitOrder:
+    """Watches children from their start. The kernel keeps the ready members of an epoll set in order of arrival.
+
+    `waitpid` does not show it: among several ended children it gives the one forked first. A watched child costs a
+    descriptor, so children beyond half of the limit are not watched; nor is any where there are no pidfds.
+    """
+
+    def __init__(self) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._highest = sys.maxsize if soft == resource.RLIM_INFINITY else soft // 2
+        self._epoll: select.epoll | None = None  # None where there are no pidfds, or no descriptor is left
+        if sys.platform == "linux" and hasattr(os, "pidfd_open"):
+            with suppress(OSError):
+                self._epoll = select.epoll()
+        self._pids: dict[int, int] = {}  # by pidfd
+        self._late: set[int] = set()  # pids that had ended when their watch began: after others perhaps, or before them
+        self._ended: list[int] = []  # not asked for yet
+
+    def fileno(self) -> int:
+        """Readable when a watched child has ended; -1 where none can be watched."""
+        return -1 if self._epoll is None else self._epoll.fileno()
+
+    def watch(self, pid: int) -> None:
+        """Watch `pid`, a child that has not been reaped."""
+        if self._epoll is None:
+            return
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:  # an old kernel, or no descriptor left
+            return
+        if descriptor > self._highest:
+            os.close(descriptor)
+            return
+        try:
+            self._epoll.register(descriptor, select.EPOLLIN)
+        except OSError:  # the user's limit of watches is reached
+            os.close(descriptor)
+            return
+        self._pids[descriptor] = pid
+        if is_readable(descriptor):
+            self._late.add(pid)
+
+    def sort(self, pids: Iterable[int]) -> tuple[list[int], bool]:
+        """Return the ended children `pids`, those last whose place is not known; and whether the order of all is known.
+
+        Of one alone it is: children that are reaped later have ended later.
+        """
+        self.collect()
+        given = list(pids)
+        known = [pid for pid in self._ended if pid in given]
+        self._ended = [pid for pid in self._ended if pid not in known]
+        return known + [pid for pid in given if pid not in known], len(given) in {1, len(known)}
+
+    def close(self) -> None:
+        for descriptor in self._pids:
+            os.close(descriptor)
+        self._pids.clear()
+        if self._epoll is not None:
+            self._epoll.close()
+            self._epoll = None
+
+    def collect(self) -> list[int]:
+        """Return the pids that have ended since the last call, in order, reaped ones too."""
+        found: list[int] = []
+        if self._epoll is None or not self._pids:
+            return found
+        for descriptor, _ in self._epoll.poll(0, len(self._pids)):
+            self._epoll.unregister(descriptor)
+            os.close(descriptor)
+            pid = self._pids.pop(descriptor)
+            found.append(pid)
+            if pid not in self._late or not self._ended:
+                self._ended.append(pid)
+            self._late.discard(pid)
+        return found
 
 
 @frozen
@@ -55,11 +138,11 @@ class OomWatch:
         self._mounts = _memory_mounts(proc)
         self._log = _KernelLog(proc, kernel_log, self._total())
         self._noted: dict[int, _Noted] = {}
-        self._ascribed: dict[Path, int] = {}  # by group: kills before, and those told of since
+        self._ascribed: dict[Path, int] = {}  # by group: kills before, and those that were ascribed since
         self._killed: set[int] = set()
 
     def note(self, pid: int) -> None:
-        """`pid` has started. What was known of an earlier process of that number is forgotten."""
+        """Note that `pid` has started. What was known of an earlier process of that number is forgotten."""
         self._killed.discard(pid)
         groups = tuple(self._groups(pid))
         for group in groups:
@@ -72,23 +155,14 @@ class OomWatch:
 
         To be asked before the process is reaped, or right after; more than once if need be.
         """
-        if pid not in self._killed and self._ask(pid) is None:
-            return None
-        return pid in self._killed
-
-    def close(self) -> None:
-        self._log.close()
-
-    def _ask(self, pid: int) -> bool | None:
-        if not _perhaps(pid):
-            return False
-        noted = self._noted.get(pid) or _Noted((), None)
-        total = self._total()
-        if total is not None and total == noted.total:
+        if pid in self._killed:
+            return True
+        noted, total = self._noted.get(pid) or _Noted((), None), self._total()
+        if not _perhaps(pid) or (total is not None and total == noted.total):
             return False
         groups = tuple(self._groups(pid)) or noted.groups
         named = pid in self._log.killed()
-        if not named and self._log.tells_all(total):
+        if not named and self._log.is_complete(total):
             return False
         if self._ascribe(groups) or named:
             self._killed.add(pid)
@@ -96,8 +170,11 @@ class OomWatch:
         version_2 = any(group.name == _COUNTERS["v2"] and _count(group) is not None for group in groups)
         return False if version_2 else None
 
+    def close(self) -> None:
+        self._log.close()
+
     def _ascribe(self, groups: tuple[Path, ...]) -> bool:
-        """Take one kill that no rank was told of yet from the groups, if there is one."""
+        """Take one kill that is not ascribed yet from the groups, if there is one."""
         counts = {group: count for group in groups if (count := _count(group)) is not None}
         if not any(count > self._ascribed.get(group, 0) for group, count in counts.items()):
             return False
@@ -109,17 +186,14 @@ class OomWatch:
         """Return the counters that count `pid`; none where it has gone, or is dead in a version 1 group."""
         lines = _lines(self._proc / str(pid) / "cgroup")
         for mount in self._mounts:
-            if mount.version == "v1" and not self._lives(pid):
-                continue
-            if (inside := _path_of(mount, lines)) is not None:
-                yield from _counters(mount, inside)
-
-    def _lives(self, pid: int) -> bool:
-        found = stat(pid) if self._proc == PROC else None
-        return found is not None and found.living
+            if mount.version == "v1":
+                found = stat(pid) if self._proc == PROC else None
+                if found is None or not found.living:
+                    continue
+            yield from _counters(mount, lines)
 
     def _total(self) -> int | None:
-        return _value(_lines(self._proc / "vmstat"))
+        return _count(self._proc / "vmstat")
 
 
 class _KernelLog:
@@ -137,15 +211,23 @@ class _KernelLog:
                 self._whole = True
 
     def killed(self) -> set[int]:
-        """All pids so far."""
+        """Return all pids so far."""
         for _ in range(_MAX_RECORDS if self._descriptor is not None else 0):
-            if not (record := self._record()):
+            assert self._descriptor is not None
+            try:
+                record = os.read(self._descriptor, _RECORD_BYTES)
+            except OSError as error:
+                self._whole = self._whole and error.errno == errno.EAGAIN
+                if error.errno != errno.EPIPE:
+                    break
+                continue  # records were overwritten: the next read gets what is left
+            if not record:
                 break
             self._pids.update(int(found["pid"]) for found in _KILLED.finditer(record))
         return self._pids
 
-    def tells_all(self, total: int | None) -> bool:
-        """Return whether the pids are those of all kills, of which the machine has counted `total` by now."""
+    def is_complete(self, total: int | None) -> bool:
+        """Return whether the pids are those of all kills, where the machine has counted `total` by now."""
         if total is None or self._first_total is None:
             return False
         return self._whole and len(self._pids) >= total - self._first_total
@@ -154,14 +236,6 @@ class _KernelLog:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-    def _record(self) -> bytes:
-        assert self._descriptor is not None
-        try:
-            return os.read(self._descriptor, _RECORD_BYTES)
-        except OSError as error:
-            self._whole = self._whole and error.errno == errno.EAGAIN
-            return _OVERWRITTEN if error.errno == errno.EPIPE else b""
 
 
 def _perhaps(pid: int) -> bool:
@@ -184,18 +258,21 @@ def _memory_mounts(proc: Path) -> tuple[_Mount, ...]:
     return tuple(mounts[version] for version in sorted(mounts))
 
 
-def _path_of(mount: _Mount, lines: list[str]) -> str | None:
-    """Return where in the mounted hierarchy a process is, by its /proc/<pid>/cgroup; None where that is hidden."""
-    for line in lines:
-        number, controllers, path = line.split(":", 2)
-        if (number == "0") if mount.version == "v2" else ("memory" in controllers.split(",")):
-            inside = os.path.relpath(path, mount.root)
-            return None if inside.startswith("..") else inside
-    return None
+def _counters(mount: _Mount, lines: list[str]) -> Iterator[Path]:
+    """Yield the counters of a process by the lines of its /proc/<pid>/cgroup; none where its group is hidden.
 
-
-def _counters(mount: _Mount, inside: str) -> Iterator[Path]:
-    """Return the counter of a group; in version 2, where they count for those above too, also of every group above."""
+    Groups of version 2 count for those above too, so the counters of every group above follow.
+    """
+    fields = (line.split(":", 2) for line in lines)
+    paths = (
+        path
+        for number, controllers, path in fields
+        if (number == "0" if mount.version == "v2" else "memory" in controllers.split(","))
+    )
+    path = next(paths, None)
+    inside = ".." if path is None else os.path.relpath(path, mount.root)
+    if inside.startswith(".."):
+        return
     directory = mount.point / inside
     above = [parent for parent in directory.parents if mount.point in {parent, *parent.parents}]
     for group in [directory, *(above if mount.version == "v2" else [])]:
@@ -204,11 +281,7 @@ def _counters(mount: _Mount, inside: str) -> Iterator[Path]:
 
 
 def _count(counter: Path) -> int | None:
-    return _value(_lines(counter))
-
-
-def _value(lines: list[str]) -> int | None:
-    found = next((line.split()[1] for line in lines if line.startswith("oom_kill ")), None)
+    found = next((line.split()[1] for line in _lines(counter) if line.startswith("oom_kill ")), None)
     return int(found) if found else None
 
 
