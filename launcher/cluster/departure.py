@@ -1,13 +1,65 @@
-"""The end of the agents of a run, of the engine that has started them, and of whatever that leaves."""
+"""The end of the agents of a run, of the engine that started them, and of every process that it leaves."""
 
 from __future__ import annotations
 
 import time
 
-from launcher.cluster.engine_end import EngineEnd
 from launcher.cluster.engine_process import EngineProcess
 from launcher.cluster.registration import Registration
 from launcher.control.outcome import Outcome
+from launcher.supervise.tree import Ending, something_left
+
+PATIENCE_S = 3.0  # for an engine to end by itself after its agents
+WORDS_PATIENCE_S = 10.0  # where only its end tells who ended them, on a busy machine too
+GRACE_S = 2.0
+LOOK_S = 0.1
+
+
+class EngineEnd:
+    """`step` until `over`. Nothing here waits."""
+
+    def __init__(self, engine: EngineProcess | None, *, patient: bool, tells: bool) -> None:
+        """`patient`: the engine may still end by itself; one that has lost a server may never do so.
+
+        `tells`: it may have ended the agents, and says so when it ends.
+        """
+        self._engine = engine
+        patience_s = WORDS_PATIENCE_S if tells else PATIENCE_S
+        self._patience_ends = time.monotonic() + (patience_s if patient else 0.0)
+        self._ending: Ending | None = None
+        self.by_itself = False  # whether the engine had ended before it was told to
+        self.over = False
+
+    @property
+    def due(self) -> float:
+        """The monotonic time of the next step. An engine's end wakes its parent up anyway."""
+        if self._ending is None:
+            return self._patience_ends
+        timeout_s = self._ending.timeout_s
+        return time.monotonic() + (LOOK_S if timeout_s is None else min(LOOK_S, timeout_s))
+
+    def step(self) -> None:
+        ended = self._engine is None or self._engine.ended
+        if self._ending is None:
+            self.by_itself = ended
+        if ended and not something_left():
+            self._be_over()
+            return
+        if self._ending is None and (ended or time.monotonic() >= self._patience_ends):
+            self._ending = Ending(GRACE_S, self._leaders)
+        if self._ending is not None:
+            self._ending.step()
+            if self._ending.in_vain:
+                self._be_over()
+
+    def _leaders(self) -> tuple[int, ...]:
+        return () if self._engine is None or self._engine.ended else (self._engine.pid,)
+
+    def _be_over(self) -> None:
+        self.over = True
+        if self._engine is not None:
+            self._engine.clean_up()
+
 
 FAREWELL_S = 30.0  # for the last words of agents that are there: they may have logs to send yet
 

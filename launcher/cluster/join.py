@@ -11,8 +11,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from launcher import __version__
-from launcher.cluster.asker_endpoint import AskerEndpoint, remove_endpoint, write_endpoint
-from launcher.cluster.shared_fs import sees_mark
+from launcher.cluster.coordinator_files import AskerEndpoint, remove_endpoint, sees_mark, write_endpoint
 from launcher.core import atomic
 from launcher.core.channel import CLOSED, Channel, ChannelClosedError, Silence
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UnreadableError

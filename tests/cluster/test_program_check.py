@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.cluster.join_barrier import JoinBarrier
+from launcher.cluster.agent_starter import JoinBarrier
 from launcher.cluster.program_check import answer_to, odd_programs, programs_of, question, refusal
 from launcher.core.messages import Begin
 from launcher.core.records import Device, Server

@@ -1,6 +1,6 @@
 """Whether two machines see the same run directory."""
 
-from launcher.cluster.shared_fs import leave_mark, remove_mark, sees_mark
+from launcher.cluster.coordinator_files import leave_mark, remove_mark, sees_mark
 from launcher.core.run_dir import RunDir
 
 

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from launcher.cluster import stacks_client, stacks_relay
-from launcher.cluster.asker_endpoint import AskerEndpoint, read_endpoint, remove_endpoint, write_endpoint
-from launcher.cluster.stacks_client import CoordinatorUnreachableError, ask_stacks
+from launcher.cluster import stacks
+from launcher.cluster.coordinator_files import AskerEndpoint, read_endpoint, remove_endpoint, write_endpoint
+from launcher.cluster.stacks import CoordinatorUnreachableError, ask_stacks
 from launcher.core.messages import AskStacks, Stacks, TakeStacks, proof_of
 from launcher.core.run_dir import RunDir
 
@@ -17,8 +17,8 @@ PATIENCE_S = 60
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
-    monkeypatch.setattr(stacks_client, "CONNECT_S", PATIENCE_S)
-    monkeypatch.setattr(stacks_client, "ANSWER_S", PATIENCE_S)
+    monkeypatch.setattr(stacks, "CONNECT_S", PATIENCE_S)
+    monkeypatch.setattr(stacks, "ANSWER_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_what_all_servers_find_is_told_together(running, ask):
 
 def test_a_server_that_gives_no_answer_in_time_is_named(running, ask, monkeypatch):
     """What the others tell is not withheld for it."""
-    monkeypatch.setattr(stacks_relay, "ANSWER_LIMIT_S", 0.5)
+    monkeypatch.setattr(stacks, "ANSWER_LIMIT_S", 0.5)
     house, channels = running
     future = ask(house)
     house.attend(lambda: house.registration.stacks_relay._open)
@@ -129,7 +129,7 @@ def test_where_there_is_no_key_nobody_may_ask(house, ask):
 def test_the_run_s_token_is_no_key_and_the_key_no_token(running, knocks):
     """Neither way in leads to the other."""
     house, _ = running
-    channel = knocks.say(house, lambda drawn: AskStacks(proof_of("token", stacks_relay.PURPOSE, drawn, "n"), "n"))
+    channel = knocks.say(house, lambda drawn: AskStacks(proof_of("token", stacks.PURPOSE, drawn, "n"), "n"))
     house.attend(lambda: house.dismissed)
     with pytest.raises(Exception, match="closed"):
         list(channel.wait_for(time.monotonic() + PATIENCE_S))

@@ -14,8 +14,8 @@ from launcher.cli.text.run_text import describe, shown_name
 from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import write_out
 from launcher.cli.text.verdict_text import rank_list
-from launcher.cluster.asker_endpoint import read_endpoint
-from launcher.cluster.stacks_client import CoordinatorUnreachableError, ask_stacks
+from launcher.cluster.coordinator_files import read_endpoint
+from launcher.cluster.stacks import CoordinatorUnreachableError, ask_stacks
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import read_heartbeat

@@ -15,7 +15,7 @@ from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.frozen import frozen
 from launcher.core.records import RunSpec
 from launcher.engines.assemble import assemble
-from launcher.engines.stale_env import conflicts, notes
+from launcher.engines.variables import conflicts, notes
 from launcher.runs.create import create_run
 
 

@@ -22,9 +22,8 @@ from launcher.cli.launch.servers import join_first_server, open_endpoint, shared
 from launcher.cli.text.columns import awaited, server_list
 from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import write_out
-from launcher.cluster.job import EXAMINATION
+from launcher.cluster.job import EXAMINATION, Plan
 from launcher.cluster.join import Endpoint
-from launcher.cluster.plan import Plan
 from launcher.cluster.probe_server import serve_probes
 from launcher.cluster.probe_session import SILENCE_S, ProbeSession
 from launcher.cluster.program_check import odd_programs, programs_of, question
