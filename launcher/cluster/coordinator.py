@@ -92,7 +92,7 @@ class Coordinator:
         self._files = FileReceiver(
             self._recorder.run_dir, spec.ranks, lambda trouble: self._recorder.record(Trouble(trouble))
         )
-        self._departure: Departure | None = None  # once agents have been told to end
+        self._departure: Departure | None = None  # once agents have been ordered to end
         forwarded = frozenset(spec.supervision.forward_signals)
         numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *(ASKS_TO_STOP - forwarded)}
         self._signal_pipe = SignalPipe(numbers.union(signal.Signals(number) for number in forwarded))
@@ -112,9 +112,16 @@ class Coordinator:
         self._start_agents()
         while self._controller.phase is not Phase.OVER:
             self._listen()
-            self._connections.look()  # who has gone with a last word
+            self._connections.look()  # agents that have gone with a last message
             self._step()
-        return self._close()
+        finish = self._controller.outcome.finish
+        assert finish is not None, "it is over"
+        remove_mark(self._recorder.run_dir, self._mark)
+        remove_endpoint(self._recorder.run_dir)
+        self._recorder.close(finish.cause, finish.exit_code)
+        self._selector.close()
+        self._signal_pipe.close()
+        return finish.exit_code
 
     # --- what may happen ---
 
@@ -303,10 +310,10 @@ class Coordinator:
 
     def _step_gathering(self) -> None:
         """Begin once all have come; else say who is missing, from time to time."""
-        if (error := self._starter.in_vain()) is not None:
+        if (error := self._starter.barrier.in_vain(self._starter.engine)) is not None:
             self._refuse(error)
         elif self._registration.complete:
-            if self._starter.barrier.told:
+            if self._starter.barrier.reported:
                 self._recorder.record(Awaiting((), self._starter.barrier.seconds))
             ready = {index: peer.ready for index, peer in self._registration.peers.items() if peer.ready}
             port = ready[self._spec.ranks[0].server_index].master_port
@@ -325,16 +332,6 @@ class Coordinator:
 
     def _no_evidence(self) -> ServerEvidence:
         return ServerEvidence(self._servers, self._recorder.event_log, self._spec.supervision.hang_timeout_s)
-
-    def _close(self) -> int:
-        finish = self._controller.outcome.finish
-        assert finish is not None, "it is over"
-        remove_mark(self._recorder.run_dir, self._mark)
-        remove_endpoint(self._recorder.run_dir)
-        self._recorder.close(finish.cause, finish.exit_code)
-        self._selector.close()
-        self._signal_pipe.close()
-        return finish.exit_code
 
 
 def _event_of(message: AttemptOver | SignalWanted | ProbeResult, server: int) -> happened.Event:

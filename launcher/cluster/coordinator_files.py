@@ -22,14 +22,14 @@ class AskerEndpoint:
 
 
 def write_endpoint(run_dir: RunDir, endpoint: AskerEndpoint) -> None:
-    """Without it, as on a full disk, a run goes on as well."""
+    """Write it if possible: a run does not need it."""
     fields = {"addresses": [list(address) for address in endpoint.addresses], "key": endpoint.key}
     with suppress(OSError):
         atomic.write_text(run_dir.endpoint, json_text(fields), mode=0o600)
 
 
 def read_endpoint(run_dir: RunDir) -> AskerEndpoint | None:
-    """None for a run on one server, one that is over, and one of somebody else."""
+    """Return None for a run on one server, one that is over, and one of another user."""
     try:
         fields: Any = json.loads(run_dir.endpoint.read_text(encoding="utf-8"))
         addresses = tuple((str(host), int(port)) for host, port in fields["addresses"])

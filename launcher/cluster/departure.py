@@ -10,7 +10,7 @@ from launcher.control.outcome import Outcome
 from launcher.supervise.tree import Ending, something_left
 
 PATIENCE_S = 3.0  # for an engine to end by itself after its agents
-WORDS_PATIENCE_S = 10.0  # where only its end tells who ended them, on a busy machine too
+WORDS_PATIENCE_S = 10.0  # where only its end shows what ended them, on a busy machine too
 GRACE_S = 2.0
 LOOK_S = 0.1
 
@@ -18,16 +18,16 @@ LOOK_S = 0.1
 class EngineEnd:
     """`step` until `over`. Nothing here waits."""
 
-    def __init__(self, engine: EngineProcess | None, *, patient: bool, tells: bool) -> None:
+    def __init__(self, engine: EngineProcess | None, *, patient: bool, explains: bool) -> None:
         """`patient`: the engine may still end by itself; one that has lost a server may never do so.
 
-        `tells`: it may have ended the agents, and says so when it ends.
+        `explains`: it may have ended the agents, and says so when it ends.
         """
         self._engine = engine
-        patience_s = WORDS_PATIENCE_S if tells else PATIENCE_S
+        patience_s = WORDS_PATIENCE_S if explains else PATIENCE_S
         self._patience_ends = time.monotonic() + (patience_s if patient else 0.0)
         self._ending: Ending | None = None
-        self.by_itself = False  # whether the engine had ended before it was told to
+        self.by_itself = False  # whether the engine had ended before it got a signal
         self.over = False
 
     @property
@@ -46,14 +46,12 @@ class EngineEnd:
             self._be_over()
             return
         if self._ending is None and (ended or time.monotonic() >= self._patience_ends):
-            self._ending = Ending(GRACE_S, self._leaders)
+            leaders = () if self._engine is None else (self._engine,)
+            self._ending = Ending(GRACE_S, lambda: [engine.pid for engine in leaders if not engine.ended])
         if self._ending is not None:
             self._ending.step()
             if self._ending.in_vain:
                 self._be_over()
-
-    def _leaders(self) -> tuple[int, ...]:
-        return () if self._engine is None or self._engine.ended else (self._engine.pid,)
 
     def _be_over(self) -> None:
         self.over = True
@@ -61,7 +59,7 @@ class EngineEnd:
             self._engine.clean_up()
 
 
-FAREWELL_S = 30.0  # for the last words of agents that are there: they may have logs to send yet
+FAREWELL_S = 30.0  # for the last messages of agents: they may have logs to send yet
 
 
 class Departure:
@@ -76,7 +74,7 @@ class Departure:
 
     @property
     def by_itself(self) -> bool:
-        """Return whether the engine has ended before it was told to."""
+        """Return whether the engine ended before it got a signal."""
         return self._engine_end is not None and self._engine_end.by_itself
 
     def extend(self) -> None:
@@ -95,7 +93,7 @@ class Departure:
             return False
         if self._engine_end is None:
             none_lost = not self._outcome.lost
-            self._engine_end = EngineEnd(self._engine, patient=none_lost, tells=self._outcome.stopped_by_server)
+            self._engine_end = EngineEnd(self._engine, patient=none_lost, explains=self._outcome.stopped_by_server)
         self._engine_end.step()
         if not self._engine_end.over:
             self.due_s = self._engine_end.due

@@ -22,7 +22,7 @@ from launcher.supervise.environment import overlaid
 
 LIMIT_S = 8.0  # for all of them together
 KILLED_S = 1.0  # for one that was killed to end
-MOST = 64  # servers that are asked
+MAX_ASKED = 64  # servers
 # Run there by the Python of its agent: all addresses at once, since some may be of networks that this server does not have.
 _WAY_BACK = """
 import errno, os, select, socket, sys, time
@@ -36,7 +36,7 @@ for endpoint in sys.argv[1:]:
         code = call.connect_ex(address)
         if code in (0, errno.EINPROGRESS):
             calls[call] = endpoint
-        else:  # no way there, which the socket itself would not tell again
+        else:  # no way there, which the socket itself would not report again
             why[endpoint] = os.strerror(code)
     except OSError as error:
         why[endpoint] = error.strerror
@@ -57,17 +57,14 @@ def unreachable(
     """Return what the remote shell says of those `server_ids` that cannot be reached, or do not reach any of `endpoints` here.
 
     Blocks, for `LIMIT_S` seconds at most. `shell`: the remote shell with its options: `shell... HOST COMMAND` is what an
-    engine starts. `endpoints`: "HOST:PORT", of this machine. Nothing is asked of more than `MOST` servers.
+    engine starts. `endpoints`: "HOST:PORT", of this machine. Nothing is asked of more than `MAX_ASKED` servers.
     """
     ends = time.monotonic() + LIMIT_S
-    command = shlex.join([sys.executable, "-c", _in_one_line(_WAY_BACK), *endpoints]) if endpoints else "true"
-    asked = {server_id: _ask(shell, server_id, command, environment) for server_id in server_ids[:MOST]}
+    # On one line: a csh takes no line end inside of quotes.
+    program = f'import base64; exec(base64.b64decode("{base64.b64encode(_WAY_BACK.encode()).decode()}"))'
+    command = shlex.join([sys.executable, "-c", program, *endpoints]) if endpoints else "true"
+    asked = {server_id: _ask(shell, server_id, command, environment) for server_id in server_ids[:MAX_ASKED]}
     return {server_id: why for server_id, process in asked.items() if process and (why := _answer(process, ends))}
-
-
-def _in_one_line(program: str) -> str:
-    """Return the program on one line, since a csh takes no line end inside of quotes."""
-    return f'import base64; exec(base64.b64decode("{base64.b64encode(program.encode()).decode()}"))'
 
 
 def _ask(
@@ -91,26 +88,22 @@ def _ask(
 
 
 def _answer(process: subprocess.Popen[str], ends: float) -> str:
-    """Empty where it can be reached."""
+    """Return why the server cannot be reached; empty if it can."""
     try:
         _, said = process.communicate(timeout=max(0.1, ends - time.monotonic()))
     except subprocess.TimeoutExpired:
-        _kill(process)
+        # With all that it has started; what is left of that may hold its output open.
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(KILLED_S)
+        if process.stderr is not None:
+            process.stderr.close()
         return "no answer"
     if process.returncode == 0:
         return ""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return one_line(lines[-1]) if lines else f"exit code {process.returncode}"
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    """With all that it has started; nobody waits for what is left of that and may hold its output open."""
-    with suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(KILLED_S)
-    if process.stderr is not None:
-        process.stderr.close()
 
 
 LAST_LINES = 12
@@ -167,7 +160,7 @@ class EngineProcess:
         return self._process.poll() == -signal.SIGKILL
 
     def signal(self, number: int) -> None:
-        """To it and all that is still in its process group."""
+        """Send a signal to it and to all that is still in its process group."""
         with suppress(OSError):
             os.killpg(self._process.pid, number)
 

@@ -23,10 +23,10 @@ COMMAND = "command"  # in what servers must have alike
 @frozen
 class Plan:
     listener: socket.socket
-    token: str  # of agents that the engine starts: they are told everything, values of --env too
-    shared_token: str  # of agents that are started by hand; empty where nobody has chosen one
-    silence_s: float  # a server that is not heard for so long is lost
-    join_timeout_s: float  # all servers have to come within so long
+    token: str  # of agents that the engine starts: they get everything, values of --env too
+    shared_token: str  # of agents that are started by hand; empty if none was chosen
+    silence_s: float  # the silence after which a server is lost
+    join_timeout_s: float  # in which all servers have to join
     engine: EngineCommand  # starts an agent on every server, or the one of this server where others are started by hand
     brings_all: bool  # whether that engine starts all agents
     job: str  # for agents that have none of their own (launcher/cluster/job.py)

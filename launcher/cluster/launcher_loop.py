@@ -15,7 +15,6 @@ from launcher.cluster.coordinator_files import remove_endpoint, remove_marks
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import AgentEnded, Cause, Event, Killing, Stopping, TimestampedEvent, from_line
 from launcher.core.records import RunSpec
-from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
 from launcher.engines.local import LocalAgent
 from launcher.runs.progress import Progress
@@ -37,7 +36,7 @@ class OrphanCleanup:
         spec: RunSpec,
         group: RunGroup,
         agent_exit_code: int,
-        tell: Callable[[TimestampedEvent], None],
+        report: Callable[[TimestampedEvent], None],
         server_index: int | None = None,
     ) -> None:
         """`server_index`: of the server whose agent it was, where there are several."""
@@ -45,7 +44,7 @@ class OrphanCleanup:
         self._coordinates = server_index is None
         self._spec = spec
         self._exit_code = agent_exit_code or EXIT_FAILURE
-        self._tell = tell
+        self._report = report
         self._run_dir = RunDir(spec.run_dir, server_index)
         self._event_log = EventLog(self._run_dir.events, self._server_index)
         self._group = group  # of all that the agent had started
@@ -70,16 +69,14 @@ class OrphanCleanup:
                     self._ending.step()
         finally:
             signal_pipe.close()
-        return self._finish(started_ns)
-
-    def kill_now(self) -> None:
-        """Let no grace period pass. Safe in a signal handler, at any time."""
-        if self._ending:
-            self._ending.kill_now()
-
-    def _finish(self, started_ns: int) -> AgentEnded:
         recorder = RunRecorder(self._spec.name, self._server_index, self._run_dir, self._event_log, started_ns)
-        recorder.write_report(Cause.AGENT_LOST, self._exit_code, self._attempts())
+        progress = Progress(len(self._spec.ranks))  # as far as the agent had reported it
+        with suppress(OSError), self._run_dir.events.open("rb") as lines:
+            for line in lines:
+                with suppress(ValueError):  # the last line that the agent wrote may be torn
+                    if stamped := from_line(line):
+                        progress.take(stamped)
+        recorder.write_report(Cause.AGENT_LOST, self._exit_code, progress.attempts)
         if self._coordinates:
             remove_marks(self._run_dir)
             remove_endpoint(self._run_dir)
@@ -88,19 +85,14 @@ class OrphanCleanup:
         self._event_log.close()
         return ended
 
-    def _attempts(self) -> tuple[Attempt, ...]:
-        """Return the attempts, as far as the agent had reported them."""
-        progress = Progress(len(self._spec.ranks))
-        with suppress(OSError), self._run_dir.events.open("rb") as lines:
-            for line in lines:
-                with suppress(ValueError):  # the last line that the agent wrote may be torn
-                    if stamped := from_line(line):
-                        progress.take(stamped)
-        return progress.attempts
+    def kill_now(self) -> None:
+        """Let no grace period pass. Safe in a signal handler, at any time."""
+        if self._ending:
+            self._ending.kill_now()
 
     def _record(self, event: Event) -> int:
         time_ns = self._event_log.record(event)
-        self._tell(TimestampedEvent(time_ns, self._server_index, event))
+        self._report(TimestampedEvent(time_ns, self._server_index, event))
         return time_ns
 
 
@@ -109,7 +101,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.
 
 
 class Observer(Protocol):
-    """Whoever shows a run to a person. One that raises is not called again; the run goes on."""
+    """Shows a run to the user. One that raises is not called again; the run continues."""
 
     def event(self, stamped: TimestampedEvent) -> None: ...
 
@@ -121,7 +113,7 @@ class Observer(Protocol):
 
 
 class _Shelter:
-    """Keeps the head from what its observer raises: told once on stderr, and the observer is let go."""
+    """Keeps the head from what its observer raises: it is printed once to stderr, and the observer is dropped."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer: Observer | None = observer
@@ -140,7 +132,7 @@ class _Shelter:
             return call(self._observer) if self._observer else None
         except Exception:  # noqa: BLE001 - whatever it is, ranks need their head
             self._observer = None
-            with suppress(OSError, ValueError):  # nobody reads stderr any more
+            with suppress(OSError, ValueError):  # stderr is closed
                 traceback.print_exc()
             return None
 
@@ -172,14 +164,19 @@ class LauncherLoop:
         }
 
     def attend(self) -> int:
-        """Blocks until nothing of the run is left; the exit code of the run. Signals act as before afterwards."""
+        """Block until nothing of the run is left; return its exit code. Signals act as before afterwards."""
         try:
             with selectors.DefaultSelector() as selector:
                 selector.register(self._agent, selectors.EVENT_READ)
-                going_on, hurry = True, False
-                while going_on:
+                is_open, hurry = True, False
+                while is_open:
                     if selector.select(0 if hurry else TICK_S):
-                        going_on = self._take_events()
+                        events = self._agent.read()
+                        is_open = events is not None
+                        for stamped in events or ():
+                            if isinstance(stamped.event, AgentEnded):
+                                self._ended = stamped.event
+                            self._observer.event(stamped)
                     hurry = self._tick()
             agent_exit_code = self._agent.wait()
             if self._ended is None:
@@ -195,14 +192,6 @@ class LauncherLoop:
         finally:
             for number, handler in self._former.items():
                 signal.signal(number, handler)
-
-    def _take_events(self) -> bool:
-        events = self._agent.read()
-        for stamped in events or ():
-            if isinstance(stamped.event, AgentEnded):
-                self._ended = stamped.event
-            self._observer.event(stamped)
-        return events is not None
 
     def _pass_down(self, number: int, _frame: FrameType | None) -> None:
         """Acts here, not in the loop: the loop may hang in a write to a terminal that takes nothing."""
@@ -220,7 +209,7 @@ class LauncherLoop:
         self._news.append((number, True))
 
     def _pause(self, number: int, _frame: FrameType | None) -> None:
-        """Ctrl-Z: the ranks stop, then this process does, as a shell expects; it goes on here."""
+        """Ctrl-Z: the ranks stop, then this process does, as a shell expects; it continues here."""
         self._agent.signal(number)
         os.kill(os.getpid(), signal.SIGSTOP)
         self._agent.signal(signal.SIGCONT)

@@ -80,7 +80,7 @@ class ProbeEngines:
             self._engines[index] = EngineProcess(command, os.environ, self._directory, log)
 
     def has_ended(self, index: int | None) -> bool:
-        """Return whether an engine ended so long ago that its last lines and agents have come."""
+        """Return whether an engine ended long enough ago for its last lines and agents to have come."""
         if not self._engines[index].ended:
             return False
         return time.monotonic() - self._ended_at.setdefault(index, time.monotonic()) > ENGINE_LAST_S
@@ -125,7 +125,7 @@ NAME = "examination"
 SILENCE_S = 60.0
 STEP_S = 0.2
 BEAT_S = 5.0
-MAX_BEHIND_S = 20.0  # a server that joins so long after all others, or after half of the time, is started once more
+MAX_BEHIND_S = 20.0  # the time after all others, or half of --join-timeout, after which a server is started once more
 MIN_ALONE_S = 10.0  # for that, however little time is left: --join-timeout may last so much longer
 MAX_ENGINES = 16  # at the same time
 ANSWER_S = 30.0
@@ -156,8 +156,8 @@ class ProbeSession:
         known = {*self._registration.peers, *self.join_failures}
         return [index for index in range(len(self._servers)) if index not in known]
 
-    def gather(self, tell: Callable[[Sequence[str]], None]) -> None:
-        """Have an agent on every server, or know why not. `tell` gets once which are missing.
+    def gather(self, on_missing: Callable[[Sequence[str]], None]) -> None:
+        """Have an agent on every server, or know why not. `on_missing` gets once which are missing.
 
         Blocks as long as all servers may take to join (--join-timeout), and `MIN_ALONE_S` more for each `MAX_ENGINES`
         servers that are started once more.
@@ -174,7 +174,7 @@ class ProbeSession:
         began = self._last_joined = time.monotonic()
         deadline = began + self._plan.join_timeout_s
         self._engines.start(None, self._plan.engine)
-        self._gather_together(began, deadline, tell)
+        self._gather_together(began, deadline, on_missing)
         if self._alone is not None and self.missing:
             self._gather_alone(self._alone, deadline)
         for index in self.missing:
@@ -248,22 +248,22 @@ class ProbeSession:
         self._plan.listener.close()
         self._engines.close(PATIENCE_S if self._registration.peers else 0.0)
 
-    def _gather_together(self, began: float, deadline: float, tell: Callable[[Sequence[str]], None]) -> None:
+    def _gather_together(self, began: float, deadline: float, on_missing: Callable[[Sequence[str]], None]) -> None:
         """Wait for the agents that the first engine starts, or that are started by hand."""
         max_behind_s = min(MAX_BEHIND_S, self._plan.join_timeout_s / 2)
         # Where servers are started by hand, the engine is this server's own agent.
         own_id = None if self._plan.brings_all else self._plan.engine.env.get(env.TLAUNCH_SERVER)
         own = next((index for index, server in enumerate(self._servers) if server.server_id == own_id), None)
-        has_told = False
+        has_reported = False
         while self.missing and (now := time.monotonic()) < deadline:
             self.step(deadline)
             if self._plan.brings_all and (self._engines.has_ended(None) or now - self._last_joined > max_behind_s):
                 return
             if own in self.missing and self._engines.has_ended(None):
                 self.join_failures[own] = self._engines.failure(None)
-            if not has_told and now - began > MAX_BEHIND_S / 10:
-                tell([self._servers[index].server_id for index in self.missing])
-                has_told = True
+            if not has_reported and now - began > MAX_BEHIND_S / 10:
+                on_missing([self._servers[index].server_id for index in self.missing])
+                has_reported = True
 
     def _gather_alone(self, alone: Alone, deadline: float) -> None:
         """Start the missing servers once more, each with a time of its own: an engine that hangs keeps no other waiting."""

@@ -55,7 +55,7 @@ class Conflict:
 @frozen
 class _Family:
     name: str
-    names: tuple[str, ...]  # * stands for anything; the order is that in which they are told
+    names: tuple[str, ...]  # * stands for anything; in the order of the note
     danger: str
     signs: tuple[str, ...] = ()  # without one of these the others say nothing of who a process is
     of_engine: bool = False  # a rank that this launcher itself started needs them, for MPI_Init for instance
@@ -149,7 +149,7 @@ def conflicts(
 
     `decided` is what tlaunch lays over it for some rank, or for any: None takes a variable away. A variable of another
     launcher that it does not name is to be taken away too; the same value in both is no conflict. `within_engine`: the
-    ranks are processes of the mpirun or srun around them, which tells them the truth.
+    ranks are processes of the mpirun or srun around them, whose variables are right for them.
     """
     families = (family for family in _FAMILIES if not (within_engine and family.of_engine))
     met = (_met(family, environment, decided) for family in families)

@@ -133,7 +133,7 @@ def test_a_name_is_known_by_what_it_means_here():
 @pytest.mark.parametrize("index", [None, 3, -1], ids=str)
 def test_a_machine_that_the_table_does_not_have_is_refused(index):
     """Nor does a place help that no server has."""
-    with pytest.raises(RefusedLayoutError, match=r"somewhere is none of the table's servers 10.0.0.1, h2, 10.0.0.3"):
+    with pytest.raises(RefusedLayoutError, match=r"somewhere is not one of the table's servers 10.0.0.1, h2, 10.0.0.3"):
         server_of(hello(index=index), ServerIndex(SERVERS))
 
 

@@ -129,7 +129,10 @@ def test_a_server_whose_agent_an_engine_ended_is_not_blamed_for_one_that_never_c
 
 def test_a_program_that_ended_well_was_no_agent(ended):
     """A word of the user's was it."""
-    assert "--engine-option may have been taken for the program" in not_come(ended("true"), "why", ("localhost",)).hint
+    assert (
+        "the engine may have taken an argument of --engine-option for the program"
+        in not_come(ended("true"), "why", ("localhost",)).hint
+    )
 
 
 def test_files_in_the_system_s_directory_do_not_outlive_the_engine(ended, tmp_path):

@@ -119,11 +119,11 @@ def test_one_that_vanishes_is_named_and_the_others_end(coordinate):
 class AfterAllOthers(JoinBarrier):
     """Tells who is missing when it is one only, and gives up no sooner: how long the others take proves nothing."""
 
-    def missing_to_tell(self):
-        return super().missing_to_tell() if self.told or len(self._registration.missing) == 1 else ()
+    def missing(self):
+        return super().missing() if self.reported or len(self._registration.missing) == 1 else ()
 
     def in_vain(self, engine):
-        return super().in_vain(engine) if self.told else None
+        return super().in_vain(engine) if self.reported else None
 
 
 def test_one_that_never_gets_ready_is_named_and_nothing_begins(coordinate, monkeypatch):

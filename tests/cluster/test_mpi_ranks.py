@@ -57,7 +57,7 @@ def test_without_the_variable_there_is_one_agent_for_each_server():
     ("text", "rank", "message"),
     [
         ("two", engine_rank(0), "is 'two'"),
-        ("0x2", None, "no mpirun"),
+        ("0x2", None, "neither mpirun nor srun"),
         ("0x2", engine_rank(0, 3), "started 3 processes"),
         ("0x2", engine_rank(2), "started a process 2, and 2 from 0 on are wanted"),
     ],

@@ -199,7 +199,7 @@ def test_a_server_that_comes_too_late_is_refused(house, knocks):
     """The run goes on without it."""
     there, here = refused(house(joining=False), knocks)
     assert there.message == here.message
-    assert "h1 (10.0.0.1) comes too late: run a-run goes on already without server 10.0.0.1" in there.message
+    assert "h1 (10.0.0.1) comes too late: run a-run has already begun without server 10.0.0.1" in there.message
 
 
 def test_another_agreement_is_refused(house, knocks):

@@ -114,7 +114,7 @@ def test_what_others_call_a_machine_counts_as_its_own_name_does():
     assert check_server(rank_of(table, 0), table, node, None, 2) is None
     with pytest.raises(RefusedLayoutError, match=r"rank 2 is on server n7 \(h1\), and the rank table has ranks 2-3 on"):
         check_server(rank_of(table, 2), table, node, None, 2)
-    with pytest.raises(RefusedLayoutError, match=r"rank 0 is on n9 \(h1\), which is none of the table's servers"):
+    with pytest.raises(RefusedLayoutError, match=r"rank 0 is on n9 \(h1\), which is not one of the table's servers"):
         check_server(rank_of(table, 0), table, Host("h1", frozenset(), (), ("n9",)), None, 2)
     assert "n9 (h1)" in check_server(
         rank_of(table, 0), Cluster(table.servers[:1]), Host("h1", frozenset(), (), ("n9",)), None, 2
@@ -182,7 +182,7 @@ def test_a_rank_on_another_server_of_the_table_is_refused():
 
 def test_a_machine_that_the_table_does_not_know_is_refused():
     """With its name, and the option that says which server it is."""
-    with pytest.raises(RefusedLayoutError, match="rank 0 is on h9, which is none of the table's servers") as error:
+    with pytest.raises(RefusedLayoutError, match="rank 0 is on h9, which is not one of the table's servers") as error:
         check_server(rank_of(TWO, 0), TWO, host("h9", ["10.9.9.9"]), None, 2)
     assert "--server or TLAUNCH_SERVER" in error.value.hint
 

@@ -130,7 +130,10 @@ def test_a_name_server_that_is_slow_is_waited_for_and_one_that_is_silent_is_told
     with pytest.raises(RefusedLayoutError) as error:
         nodes_of(replace(job, nodes=nodes[:2]), table)
     ended.set()
-    assert "; nobody has told what node0, node0-ib, node1, node1-ib mean: is the name server up?" in error.value.message
+    assert (
+        "; the resolver does not answer for node0, node0-ib, node1, node1-ib: is the name server up?"
+        in error.value.message
+    )
 
 
 def test_outside_of_a_job_it_is_told_how_to_get_one():
@@ -174,7 +177,7 @@ def test_a_job_makes_a_rank_table():
         ("n1", [0, 1]), ("n2", [2, 3]), ("n3", [4, 5]),
     ]  # fmt: skip
     assert cluster_of(JOB, 4).device_count == 12
-    with pytest.raises(UsageError, match="does not tell how many devices"):
+    with pytest.raises(UsageError, match="does not say how many devices"):
         cluster_of(JOB)
     with pytest.raises(UsageError, match="--devices 0"):
         cluster_of(JOB, 0)

@@ -10,8 +10,8 @@ from launcher.cluster.agent_setup import (
     check_table,
     get_ready,
     is_examination,
+    received_job,
     start,
-    told_job,
 )
 from launcher.cluster.job import Job
 from launcher.cluster.join import AgentInfo, Endpoint, Session, join
@@ -42,7 +42,7 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Place |
 
         serve_probes(membership)
         return
-    job = told_job(membership)
+    job = received_job(membership)
 
     def check() -> Mapping[str, str]:
         check_table(job)

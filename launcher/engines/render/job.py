@@ -30,13 +30,13 @@ class Nodes:
     """The nodes that a job asks for, beside their number."""
 
     names: tuple[str, ...] = ()  # that Slurm knows; empty: it is not asked for nodes by name
-    devices_per_node: int | None = None  # of any nodes; None: the job reads its rank table, or is none of Slurm
-    note: str = ""  # what a person should know of it
+    devices_per_node: int | None = None  # of any nodes; None: the job reads its rank table, or is not Slurm's
+    note: str = ""  # for the user; may be empty
     whole_memory: bool = False  # all that the nodes have, which --exclusive alone does not give
 
 
 def unnamed_cluster(nodes: int, devices: int) -> Cluster:
-    """So many nodes, whichever they will be.
+    """Return a cluster of so many unnamed nodes.
 
     Raises:
         UsageError: more devices than any cluster has.
@@ -111,9 +111,9 @@ def _why_kept(cluster: Cluster) -> str | None:
 def _of_this_server(server: Server) -> str | None:
     if address_family(server.server_id):
         return "an address for a name"
-    told = {"host_ip": server.host_ip, "host_nic_ip": server.host_nic_ip, "super_pod_id": server.super_pod_id}
-    told |= {name: value for name, value in server.options if name.endswith("_ip")}
-    if found := next((f"{name} {value}" for name, value in told.items() if value), None):
+    own = {"host_ip": server.host_ip, "host_nic_ip": server.host_nic_ip, "super_pod_id": server.super_pod_id}
+    own |= {name: value for name, value in server.options if name.endswith("_ip")}
+    if found := next((f"{name} {value}" for name, value in own.items() if value), None):
         return found
     first = server.devices[0].global_rank
     for index, device in enumerate(server.devices):
@@ -289,7 +289,7 @@ def job_of(
         name=name,
         layout=request.layout,
         servers=tuple(_servers(ranks)),
-        blocks=tuple(_blocks(ranks)),
+        blocks=tuple(Block(name, sum(1 for _ in same)) for name, same in groupby(one.rank.server_id for one in ranks)),
         table=None if source is None else str(source.absolute()),
         table_text=table_text,
         reduced_table=reduced_table if used != request.cluster else None,
@@ -334,9 +334,3 @@ def _servers(ranks: tuple[Draft, ...]) -> Iterator[JobServer]:
         here = tuple(group)
         name = here[0].server_id
         yield JobServer(index, name, address_family(name) is not None, here)
-
-
-def _blocks(ranks: tuple[Draft, ...]) -> Iterator[Block]:
-    for _, group in groupby((one.rank for one in ranks), key=lambda rank: rank.server_index):
-        here = list(group)
-        yield Block(here[0].server_id, len(here))

@@ -15,7 +15,7 @@ _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
 def plain_host_names(job: Job) -> None:
-    """Blanks, colons and leading dashes would mean something else to whoever reads the file."""
+    """Blanks, colons and leading dashes would mean something else to the reader of the file."""
     for server in job.servers:
         check_host_name(server.name)
 
@@ -108,7 +108,7 @@ def image_is_given(job: Job) -> None:
 class Kind:
     name: str
     help: str
-    templates: Mapping[str, str]  # by flavor, the first is the default; one flavor "" where there are none
+    templates: Mapping[str, str]  # by flavor, the first is the default; one flavor "" if it has no flavors
     starts: bool = True  # it holds a COMMAND
     is_script: bool = False
     in_image: bool = False  # COMMAND is started in a container, whatever this machine has
