@@ -18,8 +18,7 @@ from common.processes import PROGRAMS
 
 from launcher.cluster.agent_connection import listen
 from launcher.cluster.coordinator import Coordinator
-from launcher.cluster.job import Job, from_text, to_text
-from launcher.cluster.plan import Plan
+from launcher.cluster.job import Job, Plan, from_text, to_text
 from launcher.core import env
 from launcher.core.records import Cluster, Device, Layout, RunSpec, Server, Supervision
 from launcher.core.run_dir import RunDir

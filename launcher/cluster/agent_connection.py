@@ -43,7 +43,6 @@ class Clock:
 
     @property
     def known(self) -> bool:
-        """Return whether it has been asked at all."""
         return bool(self._answers)
 
     @property
@@ -58,7 +57,7 @@ class Clock:
     def take(self, here_ns: int, round_trip_ns: int, now_ns: int) -> None:
         """Ahead = here - (now - round trip / 2): the answer of 162 that comes at 104, after 4, is of a clock 60 ahead.
 
-        An answer that cannot be true together with the best one tells that a clock was set, or has drifted, since then.
+        An answer that cannot be true together with the best one shows that a clock was set, or has drifted, since then.
         """
         if round_trip_ns < 0:
             return
@@ -114,7 +113,7 @@ class AgentConnection:
         self.server_index: int | None = None  # once it is known and wanted
         self.ready: Ready | None = None
         self.over = False  # nothing of the present attempt is left there
-        self.done = False  # it has said its last word
+        self.done = False  # it has sent its last message
         self.pings = PingHistory()
         self._mute: str | None = None  # why nothing can be sent any more; last words may have come
         self.lost: str | None = None  # why nothing more is heard of it
@@ -142,7 +141,7 @@ class AgentConnection:
 
     @property
     def is_mute(self) -> bool:
-        """Return whether nothing can be sent to it any more: `take` gives its last words, and then it is lost."""
+        """Return whether nothing can be sent to it any more: `take` gives its last messages, and then it is lost."""
         return self._mute is not None
 
     def lose(self, why: str) -> None:
@@ -196,32 +195,29 @@ def listen(port: int = 0) -> socket.socket:
 def server_of(hello: Hello, register: ServerIndex) -> int:
     """Return which server of the table said hello.
 
-    Its own word counts first, then its addresses and its name, and at last its place among the engine's processes.
+    What it was given (--server) counts first, then its addresses and its name, and at last its place among the engine's processes.
 
     Raises:
-        UsageError, RefusedLayoutError: it is none of them, or could be several.
+        UsageError, RefusedLayoutError: it is not one of them, or could be several.
     """
     if hello.said is not None:
-        return _said(hello.said, register)
+        if hello.said not in register.places:
+            raise UsageError(
+                f"--server {hello.said}: the rank table has no such server",
+                hint=f"its servers are {', '.join(register.places)}",
+            )
+        return register.places[hello.said]
     fitting = register.find(hello.host, addresses_of(hello.addresses))
     if len(fitting) == 1:
         return fitting[0]
     if not fitting and hello.index is not None and 0 <= hello.index < len(register.servers):
         return hello.index
-    what = "could be any of" if fitting else "is none of"
+    what = "could be any of" if fitting else "is not one of"
     ids = ", ".join(register.servers[index].server_id for index in fitting or range(len(register.servers)))
     raise RefusedLayoutError(
         f"{described(hello)} {what} the table's servers {ids}",
-        hint="--server or TLAUNCH_SERVER on that machine tells which server it is",
+        hint="set --server or TLAUNCH_SERVER on that machine",
     )
-
-
-def _said(said: str, register: ServerIndex) -> int:
-    if said not in register.places:
-        raise UsageError(
-            f"--server {said}: the rank table has no such server", hint=f"its servers are {', '.join(register.places)}"
-        )
-    return register.places[said]
 
 
 def addresses_to_try(
@@ -233,7 +229,7 @@ def addresses_to_try(
     from, and what that says.
     """
     names = names_of(server)
-    # A machine may have many addresses, in no order, of which most lead nowhere from outside: bridges of containers.
+    # A machine may have many addresses, in no order, and most lead nowhere from outside: bridges of containers.
     own = (peer.address, *(peer.hello.addresses if peer.hello else ())) if peer is not None else ()
     meant = [str(address) for name in names for address in resolved.get(name, ())]
     for found in ([name for name in names if address_of(name)], _of_others(meant), _of_others(own)):
@@ -256,22 +252,21 @@ def described(hello: Hello) -> str:
 
 def differences(hello: Hello, agreement: Mapping[str, str], server_id: str) -> TlaunchError | None:
     """Return why a server that was started by hand does not fit the first one; None where it does."""
-    if hello.agreement is None:  # the engine has brought it, and it is told what to do
+    if hello.agreement is None:  # the engine has started it, and it gets its job from here
         return None
     for what, ours in agreement.items():
         theirs = hello.agreement.get(what, "nothing")
         if theirs != ours:
+            # Without digests: values could be guessed from them.
+            there, here = (one.rpartition(" (")[0] or one if one.endswith(")") else one for one in (theirs, ours))
+            shown = (
+                f"{there} there, {here} on the first server" if there != here else f"{there}, of other values or words"
+            )
             return RefusedLayoutError(
-                f"server {server_id} was started with another {what}: {_shown(theirs, ours)}",
+                f"server {server_id} was started with another {what}: {shown}",
                 hint=_HINTS.get(what, "start the same command with the same options on every server"),
             )
     return None
 
 
-_HINTS = {RANK_TABLE: "have the same table on every server; `tlaunch table diff` tells where two of them differ"}
-
-
-def _shown(theirs: str, ours: str) -> str:
-    """Without digests, of which values could be guessed."""
-    there, here = (text.rpartition(" (")[0] or text if text.endswith(")") else text for text in (theirs, ours))
-    return f"{there} there, {here} on the first server" if there != here else f"{there}, of other values or words"
+_HINTS = {RANK_TABLE: "have the same table on every server; `tlaunch table diff` shows where two of them differ"}

@@ -27,7 +27,7 @@ from launcher.supervise.event_log import EventLog
 from launcher.supervise.mpi_proxy import MpiProxies
 from launcher.supervise.port import HeldPort, check_port, hold_port
 
-ANY_PORT = 0  # in a spec, until the server of rank 0 has told
+ANY_PORT = 0  # in a spec, until the server of rank 0 has reported its own
 
 
 @frozen
@@ -66,7 +66,7 @@ def is_examination(membership: Session) -> bool:
     return membership.welcome.job == EXAMINATION
 
 
-def told_job(membership: Session) -> Job:
+def received_job(membership: Session) -> Job:
     """Return the job that the coordinator sent.
 
     Raises:
@@ -105,7 +105,7 @@ def get_ready(
     chosen_port: int | None,
     check: Callable[[], Mapping[str, str]] | None = None,
 ) -> AgentSetup:
-    """Have directory, files and port in place. On failure, that of `check` too, the run's coordinator is told why.
+    """Have directory, files and port in place. Send the coordinator the reason of a failure, that of `check` too.
 
     `check` returns what the ranks' MPI needs in their environment.
 
@@ -121,13 +121,15 @@ def get_ready(
         check_place(spec)
         take_place(spec, server_index, files)
         if not membership.compare_files(RunDir(spec.run_dir)):
-            _point_to_latest(spec)
+            with suppress(OSError):  # commands on this server find the run without a name
+                atomic.point_link(spec.run_dir.parent / LATEST, spec.run_dir.name)
         port = _held(chosen_port) if spec.ranks[0].server_index == server_index else None
     except TlaunchError as error:
         membership.refuse(error)
         _note_not_begun(RunDir(request.runs_dir / membership.welcome.run_name, server_index), membership, error)
         raise
-    return AgentSetup(spec, server_index, port, _program_of(request))
+    program = digests_of(request.argv, {**os.environ, **request.user_env}, request.cwd)
+    return AgentSetup(spec, server_index, port, program)
 
 
 def at_place(request: Request, server_index: int) -> Request:
@@ -137,10 +139,10 @@ def at_place(request: Request, server_index: int) -> Request:
     return replace(request, here=server_index, interfaces={} if interface is None else {server_index: interface})
 
 
-def awaited_begin(part: AgentSetup, membership: Session, tell: Callable[[Waiting], None]) -> Begin:
+def awaited_begin(part: AgentSetup, membership: Session, on_waiting: Callable[[Waiting], None]) -> Begin:
     """Wait as `Session.wait_for_start` does. Why no start comes is recorded in the run directory, for later readers."""
     try:
-        return membership.wait_for_start(part.master_port, tell, part.program)
+        return membership.wait_for_start(part.master_port, on_waiting, part.program)
     except TlaunchError as error:
         _note_not_begun(RunDir(part.spec.run_dir, part.server_index), membership, error)
         raise
@@ -164,10 +166,6 @@ def start(part: AgentSetup, membership: Session, begin: Begin, members: MpiProxi
     )
 
 
-def _program_of(request: Request) -> Mapping[str, str]:
-    return digests_of(request.argv, {**os.environ, **request.user_env}, request.cwd)
-
-
 def _note_not_begun(run_dir: RunDir, membership: Session, error: TlaunchError) -> None:
     membership.forget_endpoint(run_dir)
     if run_dir.report.parent.is_dir():
@@ -175,12 +173,6 @@ def _note_not_begun(run_dir: RunDir, membership: Session, error: TlaunchError) -
         event_log.record(NotBegun(error.message, error.hint))
         event_log.record(AgentEnded(Cause.FAILED, error.exit_code))
         event_log.close(None)
-
-
-def _point_to_latest(spec: RunSpec) -> None:
-    """Link `latest` to the run, so that commands on this server find it without a name."""
-    with suppress(OSError):
-        atomic.point_link(spec.run_dir.parent / LATEST, spec.run_dir.name)
 
 
 def _held(chosen: int | None) -> HeldPort:

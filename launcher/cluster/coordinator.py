@@ -20,15 +20,12 @@ from dataclasses import replace
 
 from launcher.cluster.agent_connection import AgentConnection, addresses_to_try
 from launcher.cluster.agent_starter import AgentStarter
-from launcher.cluster.asker_endpoint import remove_endpoint
-from launcher.cluster.connections import BEATS, Connections
+from launcher.cluster.coordinator_files import leave_mark, remove_endpoint, remove_mark
 from launcher.cluster.departure import Departure
-from launcher.cluster.plan import Plan
-from launcher.cluster.received_files import ReceivedFiles
-from launcher.cluster.recorder import ServersRecorder
-from launcher.cluster.registration import DuplicateServerError, Registration, take_first_words
+from launcher.cluster.job import Plan
+from launcher.cluster.recorder import FileReceiver, ServersRecorder
+from launcher.cluster.registration import BEATS, Connections, DuplicateServerError, Registration, take_first_words
 from launcher.cluster.server_evidence import ServerEvidence
-from launcher.cluster.shared_fs import leave_mark, remove_mark
 from launcher.control import events as happened
 from launcher.control import orders
 from launcher.control.controller import Phase, RunController
@@ -43,6 +40,8 @@ from launcher.core.messages import (
     EventReport,
     EvidenceReport,
     EvidenceRequest,
+    FileChunk,
+    FileSnapshot,
     Finish,
     ForwardSignal,
     GivingUp,
@@ -89,8 +88,10 @@ class Coordinator:
         self._mark = leave_mark(self._recorder.run_dir)
         self._registration = Registration(plan, self._servers, spec.name, self._mark)
         self._starter = AgentStarter(spec, plan, self._servers, first_server, self._registration)
-        self._files = ReceivedFiles(spec, self._recorder.record)
-        self._departure: Departure | None = None  # once agents have been told to end
+        self._files = FileReceiver(
+            self._recorder.run_dir, spec.ranks, lambda trouble: self._recorder.record(Trouble(trouble))
+        )
+        self._departure: Departure | None = None  # once agents have been ordered to end
         forwarded = frozenset(spec.supervision.forward_signals)
         numbers = {signal.SIGCHLD, KILLS_AT_ONCE, PAUSES, CONTINUES, *(ASKS_TO_STOP - forwarded)}
         self._signal_pipe = SignalPipe(numbers.union(signal.Signals(number) for number in forwarded))
@@ -110,9 +111,16 @@ class Coordinator:
         self._start_agents()
         while self._controller.phase is not Phase.OVER:
             self._listen()
-            self._connections.look()  # who has gone with a last word
+            self._connections.look()  # agents that have gone with a last message
             self._step()
-        return self._close()
+        finish = self._controller.outcome.finish
+        assert finish is not None, "it is over"
+        remove_mark(self._recorder.run_dir, self._mark)
+        remove_endpoint(self._recorder.run_dir)
+        self._recorder.close(finish.cause, finish.exit_code)
+        self._selector.close()
+        self._signal_pipe.close()
+        return finish.exit_code
 
     # --- what may happen ---
 
@@ -172,9 +180,15 @@ class Coordinator:
             case Done():
                 peer.done = True
                 self._recorder.note_end(message)
-            case _:
-                if self._files.take(peer, message) and self._departure is not None:
-                    self._departure.extend()
+            case FileChunk() | FileSnapshot() if peer.ready is not None and not peer.ready.shares_files:
+                self._keep_file(index, message, peer)
+
+    def _keep_file(self, server_index: int, message: FileChunk | FileSnapshot, peer: AgentConnection) -> None:
+        kept = self._files.take(server_index, message, peer.pings.clock.ahead_ns)
+        if kept is not None:
+            peer.send(kept)
+        if self._departure is not None:
+            self._departure.extend()
 
     def _on_signals(self) -> None:
         for number in self._signal_pipe.take():
@@ -295,10 +309,10 @@ class Coordinator:
 
     def _step_gathering(self) -> None:
         """Begin once all have come; else say who is missing, from time to time."""
-        if (error := self._starter.in_vain()) is not None:
+        if (error := self._starter.barrier.in_vain(self._starter.engine)) is not None:
             self._refuse(error)
         elif self._registration.complete:
-            if self._starter.barrier.told:
+            if self._starter.barrier.reported:
                 self._recorder.record(Awaiting((), self._starter.barrier.seconds))
             ready = {index: peer.ready for index, peer in self._registration.peers.items() if peer.ready}
             port = ready[self._spec.ranks[0].server_index].master_port
@@ -317,16 +331,6 @@ class Coordinator:
 
     def _no_evidence(self) -> ServerEvidence:
         return ServerEvidence(self._servers, self._recorder.event_log, self._spec.supervision.hang_timeout_s)
-
-    def _close(self) -> int:
-        finish = self._controller.outcome.finish
-        assert finish is not None, "it is over"
-        remove_mark(self._recorder.run_dir, self._mark)
-        remove_endpoint(self._recorder.run_dir)
-        self._recorder.close(finish.cause, finish.exit_code)
-        self._selector.close()
-        self._signal_pipe.close()
-        return finish.exit_code
 
 
 def _event_of(message: AttemptOver | SignalWanted | ProbeResult, server: int) -> happened.Event:

@@ -1,15 +1,19 @@
-"""The end of the agents of a run, of the engine that has started them, and of whatever that leaves."""
+"""The end of the agents of a run, of the engine that started them, and of every process that it leaves."""
 
 from __future__ import annotations
 
 import time
 
-from launcher.cluster.engine_end import EngineEnd
 from launcher.cluster.engine_process import EngineProcess
 from launcher.cluster.registration import Registration
 from launcher.control.outcome import Outcome
+from launcher.supervise.tree import Ending, something_left
 
-FAREWELL_S = 30.0  # for the last words of agents that are there: they may have logs to send yet
+FAREWELL_S = 30.0  # for the last messages of agents: they may have logs to send yet
+PATIENCE_S = 3.0  # for an engine to end by itself after its agents
+WORDS_PATIENCE_S = 10.0  # where only its end shows what ended them, on a busy machine too
+GRACE_S = 2.0
+LOOK_S = 0.1
 
 
 class Departure:
@@ -19,17 +23,14 @@ class Departure:
         self._outcome = outcome
         self._registration = registration
         self._engine = engine
-        self._engine_end: EngineEnd | None = None
+        self._engine_due_s: float | None = None  # when the engine is ended; None while agents are there
+        self._ending: Ending | None = None
+        self.by_itself = False  # whether the engine ended before it got a signal
         self.due_s = time.monotonic() + FAREWELL_S  # when to step at the latest
-
-    @property
-    def by_itself(self) -> bool:
-        """Return whether the engine has ended before it was told to."""
-        return self._engine_end is not None and self._engine_end.by_itself
 
     def extend(self) -> None:
         """Wait for the rest of what an agent sends: while that comes, it has not gone."""
-        if self._engine_end is None:
+        if self._engine_due_s is None:
             self.due_s = time.monotonic() + FAREWELL_S
 
     def step(self) -> bool:
@@ -41,10 +42,26 @@ class Departure:
             # The engine's end would take agents that end their ranks yet.
             self.due_s = self._registration.unheard.until
             return False
-        if self._engine_end is None:
-            none_lost = not self._outcome.lost
-            self._engine_end = EngineEnd(self._engine, patient=none_lost, tells=self._outcome.stopped_by_server)
-        self._engine_end.step()
-        if not self._engine_end.over:
-            self.due_s = self._engine_end.due
-        return self._engine_end.over
+        if self._engine_due_s is None:
+            # An engine that has lost a server may never end by itself; one that ended the agents says so when it ends.
+            patience_s = WORDS_PATIENCE_S if self._outcome.stopped_by_server else PATIENCE_S
+            self._engine_due_s = now_s + (0.0 if self._outcome.lost else patience_s)
+        return self._end_engine(now_s, self._engine_due_s)
+
+    def _end_engine(self, now_s: float, engine_due_s: float) -> bool:
+        ended = self._engine is None or self._engine.ended
+        if self._ending is None:
+            self.by_itself = ended
+            self.due_s = engine_due_s
+        is_over = ended and not something_left()
+        if not is_over and self._ending is None and (ended or now_s >= engine_due_s):
+            leaders = () if self._engine is None else (self._engine,)
+            self._ending = Ending(GRACE_S, lambda: [engine.pid for engine in leaders if not engine.ended])
+        if not is_over and self._ending is not None:
+            self._ending.step()
+            timeout_s = self._ending.timeout_s
+            self.due_s = time.monotonic() + (LOOK_S if timeout_s is None else min(LOOK_S, timeout_s))
+            is_over = self._ending.in_vain
+        if is_over and self._engine is not None:
+            self._engine.clean_up()
+        return is_over

@@ -41,7 +41,7 @@ def not_come(engine: EngineProcess | None, why: str, missing: tuple[str, ...]) -
     named = tuple(name for name in missing if name in found or _mentioned([name], by_ssh))
     hint = f"what {engine.name} said is in {engine.log}; tlaunch doctor looks at every server"
     if engine.exit_code == 0:  # a program ran to its end, and it was no agent
-        hint = f"a word of --engine-option may have been taken for the program to start; {hint}"
+        hint = f"the engine may have taken an argument of --engine-option for the program; {hint}"
     waiting = [name for name in missing if named and name not in named]
     if waiting and engine.name.startswith(STARTS_ALL_OR_NONE):
         why = f"{why}; {engine.name} starts no agent before all servers have answered: {listed(waiting)} waited"
@@ -88,7 +88,7 @@ def cancelled(engine: EngineProcess) -> str | None:
 
 
 def killed(engine: EngineProcess | None) -> Verdict | None:
-    """Return the verdict on an engine that a SIGKILL has ended: its agents may be killed with it, or told to end."""
+    """Return the verdict on an engine that a SIGKILL has ended: its agents may be killed with it, or end by its order."""
     if engine is None or not engine.was_killed:
         return None
     return Verdict(None, Confidence.CERTAIN, f"{engine.name} itself was killed, by SIGKILL (signal 9)")
@@ -127,7 +127,7 @@ def _quoted(lines: Sequence[str]) -> str:
 
 
 def _only_one_of(names: Mapping[int, Sequence[str]], lines: Sequence[str]) -> int | None:
-    """Return the only server that these lines mention; None if they mention several, of which any could be meant."""
+    """Return the only server that these lines mention; None if they mention several."""
     mentioned = [index for index, known_as in names.items() if _mentioned(known_as, lines)]
     return mentioned[0] if len(mentioned) == 1 else None
 

@@ -1,20 +1,110 @@
-"""The one process by which an engine starts agents: started in a session of its own, and ended with all that it left."""
+"""The one process by which an engine starts agents, and why the servers that it did not reach cannot be reached."""
 
 from __future__ import annotations
 
+import base64
 import os
+import shlex
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
 
-from launcher.cluster.diagnosis import unreachable
 from launcher.core import atomic, env
 from launcher.core.errors import UnreadableError, exit_code_of
 from launcher.engines.command import EngineCommand, temporary_directory
+from launcher.logs.terminal import one_line
 from launcher.supervise.spawn import overlaid
+
+LIMIT_S = 8.0  # for all of them together
+KILLED_S = 1.0  # for one that was killed to end
+MAX_ASKED = 64  # servers
+# Run there by the Python of its agent: all addresses at once, since some may be of networks that this server does not have.
+_WAY_BACK = """
+import errno, os, select, socket, sys, time
+calls, why, ends = {}, {}, time.monotonic() + 3
+for endpoint in sys.argv[1:]:
+    host, _, port = endpoint.rpartition(":")
+    try:
+        kind, _, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), 0, socket.SOCK_STREAM)[0]
+        call = socket.socket(kind)
+        call.setblocking(False)
+        code = call.connect_ex(address)
+        if code in (0, errno.EINPROGRESS):
+            calls[call] = endpoint
+        else:  # no way there, which the socket itself would not report again
+            why[endpoint] = os.strerror(code)
+    except OSError as error:
+        why[endpoint] = error.strerror
+while calls and time.monotonic() < ends:
+    for call in select.select([], list(calls), [], max(0, ends - time.monotonic()))[1]:
+        code, endpoint = call.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), calls.pop(call)
+        if not code:
+            sys.exit(0)
+        why[endpoint] = os.strerror(code)
+why.update((endpoint, "no answer") for endpoint in calls.values())
+sys.exit("it does not reach this machine: " + ", ".join(f"{endpoint}: {why[endpoint]}" for endpoint in sys.argv[1:]))
+"""
+
+
+def unreachable(
+    shell: Sequence[str], server_ids: Sequence[str], environment: Mapping[str, str], endpoints: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return what the remote shell says of those `server_ids` that cannot be reached, or do not reach any of `endpoints` here.
+
+    Blocks, for `LIMIT_S` seconds at most. `shell`: the remote shell with its options: `shell... HOST COMMAND` is what an
+    engine starts. `endpoints`: "HOST:PORT", of this machine. Nothing is asked of more than `MAX_ASKED` servers.
+    """
+    ends = time.monotonic() + LIMIT_S
+    # On one line: a csh takes no line end inside of quotes.
+    program = f'import base64; exec(base64.b64decode("{base64.b64encode(_WAY_BACK.encode()).decode()}"))'
+    command = shlex.join([sys.executable, "-c", program, *endpoints]) if endpoints else "true"
+    asked = {server_id: _ask(shell, server_id, command, environment) for server_id in server_ids[:MAX_ASKED]}
+    return {server_id: why for server_id, process in asked.items() if process and (why := _answer(process, ends))}
+
+
+def _ask(
+    shell: Sequence[str], server_id: str, command: str, environment: Mapping[str, str]
+) -> subprocess.Popen[str] | None:
+    if server_id.startswith("-"):
+        return None
+    try:
+        return subprocess.Popen(
+            [*shell, server_id, command],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError:
+        return None
+
+
+def _answer(process: subprocess.Popen[str], ends: float) -> str:
+    """Return why the server cannot be reached; empty if it can."""
+    try:
+        _, said = process.communicate(timeout=max(0.1, ends - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        # With all that it has started; what is left of that may hold its output open.
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(KILLED_S)
+        if process.stderr is not None:
+            process.stderr.close()
+        return "no answer"
+    if process.returncode == 0:
+        return ""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return one_line(lines[-1]) if lines else f"exit code {process.returncode}"
+
 
 LAST_LINES = 12
 TAIL_BYTES = 64 << 10
@@ -70,7 +160,7 @@ class EngineProcess:
         return self._process.poll() == -signal.SIGKILL
 
     def signal(self, number: int) -> None:
-        """To it and all that is still in its process group."""
+        """Send a signal to it and to all that is still in its process group."""
         with suppress(OSError):
             os.killpg(self._process.pid, number)
 

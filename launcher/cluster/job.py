@@ -1,9 +1,10 @@
-"""The job that agents of other servers get: a Request as text, without what belongs to this machine."""
+"""What a run over several servers is given: the coordinator its plan, the agents of other servers their job as text."""
 
 from __future__ import annotations
 
 import base64
 import json
+import socket
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,7 +14,28 @@ from typing import Any
 from launcher.core.codec import decode, encode
 from launcher.core.frozen import frozen
 from launcher.engines.assemble import Request
+from launcher.engines.command import EngineCommand
 from launcher.engines.placement import Machine
+
+COMMAND = "command"  # in what servers must have alike
+
+
+@frozen
+class Plan:
+    listener: socket.socket
+    token: str  # of agents that the engine starts: they get everything, values of --env too
+    shared_token: str  # of agents that are started by hand; empty if none was chosen
+    silence_s: float  # the silence after which a server is lost
+    join_timeout_s: float  # in which all servers have to join
+    engine: EngineCommand  # starts an agent on every server, or the one of this server where others are started by hand
+    brings_all: bool  # whether that engine starts all agents
+    job: str  # for agents that have none of their own (launcher/cluster/job.py)
+    agreement: Mapping[str, str]  # what agents that have one of their own must have alike
+    engine_anew: bool = False  # whether an attempt needs the engine's processes anew, and not just its ranks
+    resolved: tuple[tuple[str, frozenset[str]], ...] = ()  # what names of servers mean here
+    same_program: bool = True  # whether all servers must have it
+    key: str = ""  # of those who ask where ranks are (launcher/cluster/coordinator_files.py)
+
 
 lzma: Any = None
 with suppress(ImportError):  # some builds of Python lack it

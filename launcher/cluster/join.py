@@ -1,4 +1,4 @@
-"""A server's way into a run over several servers: find the coordinator, say who one is, get ready, wait for the start."""
+"""A server's way into a run over several servers: find the coordinator, authenticate, get ready, wait for the start."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from launcher import __version__
-from launcher.cluster.asker_endpoint import AskerEndpoint, remove_endpoint, write_endpoint
-from launcher.cluster.shared_fs import sees_mark
+from launcher.cluster.coordinator_files import AskerEndpoint, remove_endpoint, sees_mark, write_endpoint
 from launcher.core import atomic
 from launcher.core.channel import CLOSED, Channel, ChannelClosedError, Silence
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UnreadableError
@@ -55,12 +54,12 @@ class Endpoint:
 
 @frozen
 class AgentInfo:
-    """This machine, as far as it introduces itself."""
+    """What this machine reports of itself to the coordinator."""
 
     host: str
     addresses: tuple[str, ...]
-    said: str | None = None  # the id of the server that it is, whatever it looks like
-    index: int | None = None  # which server it is by the engine's count, where nothing else tells
+    said: str | None = None  # the id of its server, as given by --server
+    index: int | None = None  # which server it is by the engine's count, if nothing else says so
     agreement: Mapping[str, str] | None = None  # what it was started with by hand
 
 
@@ -76,7 +75,7 @@ class Session:
         self._shares_files = True
 
     def refuse(self, error: TlaunchError) -> None:
-        """Say why this server cannot take part; then the run is over for all."""
+        """Send why this server cannot take part; then the run is over for all."""
         with suppress(ChannelClosedError):
             self._channel.send(Refused(error.message, error.hint, error.exit_code))
             self._channel.drain(time.monotonic() + CONNECT_S)
@@ -92,14 +91,14 @@ class Session:
         return self._shares_files
 
     def forget_endpoint(self, run_dir: RunDir) -> None:
-        """Remove what tells how to ask the coordinator, unless that is the coordinator's own."""
+        """Remove the copy of the coordinator's endpoint file, never the coordinator's own."""
         if not self._shares_files:
             remove_endpoint(run_dir)
 
     def wait_for_start(
-        self, master_port: int | None, tell: Callable[[Waiting], None], program: Mapping[str, str] | None = None
+        self, master_port: int | None, on_waiting: Callable[[Waiting], None], program: Mapping[str, str] | None = None
     ) -> Begin:
-        """Everything is in place here: wait until it is so everywhere. Blocks. `tell` hears who is missing.
+        """Report that all is in place here, and wait until it is everywhere. Blocks. `on_waiting` gets the missing servers.
 
         `program`: digests of its files, which have to be the same everywhere.
 
@@ -108,13 +107,13 @@ class Session:
         """
         try:
             self._channel.send(Ready(master_port, self._shares_files, program or {}))
-            silence = Silence(self._channel, self.welcome.silence_s)  # while it got ready, nobody listened
+            silence = Silence(self._channel, self.welcome.silence_s)  # nothing was received while it got ready
             while not silence.is_too_long():
                 with suppress(TimeoutError):
                     for message in self._channel.wait_for(time.monotonic() + silence.timeout_s):
-                        if (begin := self._on_word(message, tell)) is not None:
+                        if (begin := self._on_message(message, on_waiting)) is not None:
                             return begin
-                        break  # silence is counted from each word anew
+                        break  # silence is counted from each message anew
         except ChannelClosedError as error:
             raise TlaunchError(f"the run's coordinator is lost: {error}") from error
         raise TlaunchError(f"the run's coordinator is lost: nothing was heard for {self.welcome.silence_s:g} s")
@@ -131,14 +130,14 @@ class Session:
     def close(self) -> None:
         self._channel.close()
 
-    def _on_word(self, message: Message, tell: Callable[[Waiting], None]) -> Begin | None:
+    def _on_message(self, message: Message, on_waiting: Callable[[Waiting], None]) -> Begin | None:
         match message:
             case Ping():
                 self._channel.send(Pong(message.sent_ns, time.time_ns()))
             case Begin():
                 return message
             case Waiting():
-                tell(message)
+                on_waiting(message)
             case Refused():
                 raise _error_of(message)
             case Finish():
@@ -155,17 +154,17 @@ def join(
     endpoint: Endpoint,
     member: AgentInfo,
     until: float,
-    tell: Callable[[str], None],
+    on_delay: Callable[[str], None],
     whom: str = "the run's coordinator",
 ) -> Session:
-    """Be welcomed by the coordinator. Blocks, until `until` (monotonic) at most; `tell` hears once why it takes long.
+    """Be welcomed by the coordinator. Blocks, until `until` (monotonic) at most; `on_delay` gets once why it takes long.
 
-    `whom`: what the person who waits calls it.
+    `whom`: the coordinator's name in messages.
 
     Raises:
-        TlaunchError: nobody answers there in time, or this machine is refused.
+        TlaunchError: there is no answer in time, or this machine is refused.
     """
-    told = False
+    reported = False
     while True:
         reasons = []
         for address in endpoint.addresses:
@@ -179,9 +178,9 @@ def join(
                 hint="is the same command started there, and its port open to this machine? Is TLAUNCH_COORDINATOR_TOKEN, "
                 "if set, the same on all servers?",
             )
-        if not told:
-            tell("; ".join(reasons))
-            told = True
+        if not reported:
+            on_delay("; ".join(reasons))
+            reported = True
         time.sleep(AGAIN_S)
 
 
@@ -223,13 +222,11 @@ def check_place(spec: RunSpec) -> None:
         )
 
 
-# --- the first words ---
-
-
 def _enter(address: tuple[str, int], token: str, member: AgentInfo, until: float) -> Session | str:
-    """Return the session with the coordinator at this address, or why there is none."""
+    """Return the session with the coordinator at this address, or why it cannot be had."""
+    patience_s = max(0.1, min(CONNECT_S, until - time.monotonic()))
     try:
-        channel = _connect(address, until)
+        channel = Channel(socket.create_connection(address, timeout=patience_s))
     except (OSError, UnicodeError) as error:  # a name may be none
         return getattr(error, "strerror", None) or str(error) or "no answer"
     try:
@@ -242,14 +239,9 @@ def _enter(address: tuple[str, int], token: str, member: AgentInfo, until: float
         raise
 
 
-def _connect(address: tuple[str, int], until: float) -> Channel:
-    patience_s = max(0.1, min(CONNECT_S, until - time.monotonic()))
-    return Channel(socket.create_connection(address, timeout=patience_s))
-
-
 def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
     nonce = os.urandom(16).hex()
-    challenge = _first_word(channel, Challenge)
+    challenge = _first_message(channel, Challenge)
     if challenge.protocol != PROTOCOL:
         raise RefusedLayoutError(
             "the run's coordinator is of another version of tlaunch", hint="install the same one on every server"
@@ -269,7 +261,7 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
         )
     )
     try:
-        welcome = _first_word(channel, Welcome, WELCOME_S)
+        welcome = _first_message(channel, Welcome, WELCOME_S)
     except ChannelClosedError as error:
         if str(error) != CLOSED:
             raise
@@ -282,7 +274,7 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
     return Session(channel, welcome, nonce)
 
 
-def _first_word(channel: Channel, kind: type[Word], patience_s: float = CONNECT_S) -> Word:
+def _first_message(channel: Channel, kind: type[Word], patience_s: float = CONNECT_S) -> Word:
     """Return the next message, which must be of this kind. A refusal is raised as the error that it holds."""
     for message in channel.wait_for(time.monotonic() + patience_s):
         if isinstance(message, kind):

@@ -1,4 +1,4 @@
-"""The head's part while a run goes on: pass signals down, hand events and time to an observer, sweep if need be."""
+"""The launcher process during a run: it passes signals and events on, and ends what a killed agent leaves."""
 
 from __future__ import annotations
 
@@ -11,17 +11,95 @@ from contextlib import suppress
 from types import FrameType
 from typing import Protocol
 
-from launcher.cluster.orphan_cleanup import OrphanCleanup
-from launcher.core.events import AgentEnded, TimestampedEvent
+from launcher.cluster.coordinator_files import remove_endpoint, remove_marks
+from launcher.core.errors import EXIT_FAILURE
+from launcher.core.events import AgentEnded, Cause, Event, Killing, Stopping, TimestampedEvent, from_line
 from launcher.core.records import RunSpec
+from launcher.core.run_dir import RunDir
 from launcher.engines.local import LocalAgent
+from launcher.runs.progress import Progress
+from launcher.supervise.event_log import EventLog, RunRecorder
+from launcher.supervise.event_loop import SignalPipe
+from launcher.supervise.tree import Ending, RunGroup, something_left
+
+
+class OrphanCleanup:
+    """Ends every descendant of this process, which adopted them as a subreaper, and writes the missing report.
+
+    Bystanders, which were there before the agent, live on.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        group: RunGroup,
+        agent_exit_code: int,
+        report: Callable[[TimestampedEvent], None],
+        server_index: int | None = None,
+    ) -> None:
+        """`server_index`: of the server whose agent it was, where there are several."""
+        self._server_index = server_index or 0
+        self._coordinates = server_index is None
+        self._spec = spec
+        self._exit_code = agent_exit_code or EXIT_FAILURE
+        self._report = report
+        self._run_dir = RunDir(spec.run_dir, server_index)
+        self._event_log = EventLog(self._run_dir.events, self._server_index)
+        self._group = group  # of all that the agent had started
+        self._ending: Ending | None = None
+
+    def run(self) -> AgentEnded:
+        """Blocks until nothing is left, or what is left cannot be killed. Call after the agent has been reaped."""
+        started_ns = self._record(Stopping(Cause.AGENT_LOST, self._spec.supervision.grace_s))
+        signal_pipe = SignalPipe([signal.SIGCHLD])
+        try:
+            self._ending = Ending(
+                self._spec.supervision.grace_s,
+                tuple,
+                on_kill=lambda count: self._record(Killing(count)),
+                kill_group=self._group.kill,
+            )
+            with selectors.DefaultSelector() as selector:
+                selector.register(signal_pipe, selectors.EVENT_READ)
+                while something_left() and not self._ending.in_vain:
+                    selector.select(self._ending.timeout_s)
+                    signal_pipe.take()
+                    self._ending.step()
+        finally:
+            signal_pipe.close()
+        recorder = RunRecorder(self._spec.name, self._server_index, self._run_dir, self._event_log, started_ns)
+        progress = Progress(len(self._spec.ranks))  # as far as the agent had reported it
+        with suppress(OSError), self._run_dir.events.open("rb") as lines:
+            for line in lines:
+                with suppress(ValueError):  # the last line that the agent wrote may be torn
+                    if stamped := from_line(line):
+                        progress.take(stamped)
+        recorder.write_report(Cause.AGENT_LOST, self._exit_code, progress.attempts)
+        if self._coordinates:
+            remove_marks(self._run_dir)
+            remove_endpoint(self._run_dir)
+        ended = AgentEnded(Cause.AGENT_LOST, self._exit_code)
+        self._record(ended)
+        self._event_log.close()
+        return ended
+
+    def kill_now(self) -> None:
+        """Let no grace period pass. Safe in a signal handler, at any time."""
+        if self._ending:
+            self._ending.hurry()
+
+    def _record(self, event: Event) -> int:
+        time_ns = self._event_log.record(event)
+        self._report(TimestampedEvent(time_ns, self._server_index, event))
+        return time_ns
+
 
 TICK_S = 0.1
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # unless they are forwarded
 
 
 class Observer(Protocol):
-    """Whoever shows a run to a person. One that raises is not called again; the run goes on."""
+    """Shows a run to the user. One that raises is not called again; the run continues."""
 
     def event(self, stamped: TimestampedEvent) -> None: ...
 
@@ -33,7 +111,7 @@ class Observer(Protocol):
 
 
 class _Shelter:
-    """Keeps the head from what its observer raises: told once on stderr, and the observer is let go."""
+    """Keeps the head from what its observer raises: it is printed once to stderr, and the observer is dropped."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer: Observer | None = observer
@@ -52,7 +130,7 @@ class _Shelter:
             return call(self._observer) if self._observer else None
         except Exception:  # noqa: BLE001 - whatever it is, ranks need their head
             self._observer = None
-            with suppress(OSError, ValueError):  # nobody reads stderr any more
+            with suppress(OSError, ValueError):  # stderr is closed
                 traceback.print_exc()
             return None
 
@@ -84,14 +162,19 @@ class LauncherLoop:
         }
 
     def attend(self) -> int:
-        """Blocks until nothing of the run is left; the exit code of the run. Signals act as before afterwards."""
+        """Block until nothing of the run is left; return its exit code. Signals act as before afterwards."""
         try:
             with selectors.DefaultSelector() as selector:
                 selector.register(self._agent, selectors.EVENT_READ)
-                going_on, hurry = True, False
-                while going_on:
+                is_open, hurry = True, False
+                while is_open:
                     if selector.select(0 if hurry else TICK_S):
-                        going_on = self._take_events()
+                        events = self._agent.read()
+                        is_open = events is not None
+                        for stamped in events or ():
+                            if isinstance(stamped.event, AgentEnded):
+                                self._ended = stamped.event
+                            self._observer.event(stamped)
                     hurry = self._tick()
             agent_exit_code = self._agent.wait()
             if self._ended is None:
@@ -107,14 +190,6 @@ class LauncherLoop:
         finally:
             for number, handler in self._former.items():
                 signal.signal(number, handler)
-
-    def _take_events(self) -> bool:
-        events = self._agent.read()
-        for stamped in events or ():
-            if isinstance(stamped.event, AgentEnded):
-                self._ended = stamped.event
-            self._observer.event(stamped)
-        return events is not None
 
     def _pass_down(self, number: int, _frame: FrameType | None) -> None:
         """Acts here, not in the loop: the loop may hang in a write to a terminal that takes nothing."""
@@ -132,7 +207,7 @@ class LauncherLoop:
         self._news.append((number, True))
 
     def _pause(self, number: int, _frame: FrameType | None) -> None:
-        """Ctrl-Z: the ranks stop, then this process does, as a shell expects; it goes on here."""
+        """Ctrl-Z: the ranks stop, then this process does, as a shell expects; it continues here."""
         self._agent.signal(number)
         os.kill(os.getpid(), signal.SIGSTOP)
         self._agent.signal(signal.SIGCONT)

@@ -64,12 +64,12 @@ def stretches_of(servers: Sequence[Server]) -> tuple[Stretch, ...]:
 
 
 def members_text(stretches: Sequence[Stretch]) -> str:
-    """For TLAUNCH_MEMBERS."""
+    """Return the value of TLAUNCH_MEMBERS."""
     return ",".join(f"{stretch.server_index}x{stretch.count}" for stretch in stretches)
 
 
 def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> Place | None:
-    """None where the engine starts nothing but an agent on each server.
+    """Return None where the engine starts nothing but an agent on each server.
 
     Raises:
         UsageError: no engine has started this process, or not as was meant.
@@ -82,7 +82,7 @@ def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> 
     counted = [(int(index), int(count)) for index, _, count in (part.partition("x") for part in text.split(","))]
     servers = [index for index, count in counted for _ in range(count)]  # by global rank
     if engine_rank is None:
-        raise UsageError("no mpirun or srun tells which of its processes this is", hint="--no-mpi-ranks does without")
+        raise UsageError("neither mpirun nor srun says which of its processes this is", hint="use --no-mpi-ranks")
     if engine_rank.world_size not in {None, len(servers)}:
         raise UsageError(
             f"{engine_rank.engine} has started {engine_rank.world_size} processes, and {len(servers)} are wanted",
@@ -163,7 +163,7 @@ def gather(members: MpiProxies, patience_s: float = GATHER_S) -> None:
                 f"the engine's processes of ranks {ranges(members.missing)} did not come within {patience_s:g} s",
                 hint="engine.log in the run directory says what the engine has to say",
             )
-        left = [told.global_rank for told in members.step() if isinstance(told, Left)]
+        left = [one.global_rank for one in members.step() if isinstance(one, Left)]
         if left:
             raise TlaunchError(f"the engine's processes of ranks {ranges(left)} ended before their ranks were started")
 
@@ -172,7 +172,7 @@ def check_server(place: Place, server_index: int, servers: Sequence[Server]) -> 
     """Check that an engine's process is on the server whose ranks it stands for.
 
     Raises:
-        RefusedLayoutError: the engine was told to use another order of servers.
+        RefusedLayoutError: the engine uses another order of servers.
     """
     if server_index != place.server_index:
         raise RefusedLayoutError(

@@ -9,28 +9,115 @@ engine of its own, whose output concerns that server alone.
 
 from __future__ import annotations
 
+import os
 import select
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from launcher.cluster.agent_connection import AgentConnection
-from launcher.cluster.engine_end import PATIENCE_S
-from launcher.cluster.plan import Plan
-from launcher.cluster.probe_engines import ENGINE_LAST_S, ProbeEngines
+from launcher.cluster.departure import GRACE_S, PATIENCE_S
+from launcher.cluster.engine_process import EngineProcess
+from launcher.cluster.job import Plan
 from launcher.cluster.registration import Registration
 from launcher.core import env
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import Cause
 from launcher.core.messages import Finish, Hello, ProbeAnswer, ProbeQuestion, Refused
 from launcher.core.records import Server
-from launcher.core.system import make_room_for_servers
-from launcher.doctor.join_failure import JoinFailure, connection_lost, join_timed_out, no_answer
+from launcher.core.system import limit_to, make_room_for_servers, own_limit
+from launcher.doctor.join_failure import (
+    JoinFailure,
+    connection_lost,
+    diagnose_output,
+    engine_hangs,
+    join_timed_out,
+    no_answer,
+)
 from launcher.engines.command import EngineCommand
 from launcher.supervise.spawn import become_subreaper
-from launcher.supervise.tree import spare_bystanders
+from launcher.supervise.tree import Ending, something_left, spare_bystanders
+
+ENGINE_LAST_S = 1.0  # an engine that has ended may have started agents that are about to join
+MAX_OUTPUT_LINES = 60
+POLL_S = 0.05
+
+
+class ProbeEngines:
+    """Starts engines, by the index of the server for which each is, None being all of them. `close` it."""
+
+    def __init__(self, directory: Path) -> None:
+        """`directory`: for what engines print."""
+        self._directory = directory
+        self._engines: dict[int | None, EngineProcess] = {}
+        self._ended_at: dict[int | None, float] = {}
+        self._usual_files = own_limit()
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._engines
+
+    @contextmanager
+    def usual_limits(self) -> Iterator[None]:
+        """Start processes with the limit of open files that the user has set; this process needs many."""
+        own = own_limit()
+        limit_to(self._usual_files)
+        try:
+            yield
+        finally:
+            limit_to(own)
+
+    def start(self, index: int | None, command: EngineCommand) -> None:
+        """Start an engine.
+
+        Raises:
+            UnreadableError: it cannot be started at all.
+        """
+        log = self._directory / f"engine{'' if index is None else index}.log"
+        with self.usual_limits():
+            self._engines[index] = EngineProcess(command, os.environ, self._directory, log)
+
+    def has_ended(self, index: int | None) -> bool:
+        """Return whether an engine ended long enough ago for its last lines and agents to have come."""
+        if not self._engines[index].ended:
+            return False
+        return time.monotonic() - self._ended_at.setdefault(index, time.monotonic()) > ENGINE_LAST_S
+
+    def failure(self, index: int | None) -> JoinFailure:
+        """Return why an engine that has ended did not start an agent."""
+        engine = self._engines[index]
+        return diagnose_output(
+            engine.last_lines(MAX_OUTPUT_LINES), f"{engine.name} ended with exit code {engine.exit_code}"
+        )
+
+    def give_up(self, index: int, seconds: float) -> JoinFailure:
+        """End an engine that has not started an agent within so many seconds, and return why."""
+        engine = self._engines[index]
+        failure = engine_hangs(engine.name, round(seconds, 1), engine.last_lines(MAX_OUTPUT_LINES))
+        engine.signal(signal.SIGTERM)
+        return failure
+
+    def close(self, patience_s: float) -> None:
+        """Let engines end by themselves for `patience_s`, then end them and all that they have left. Blocks meanwhile.
+
+        They start ssh in process groups of its own, which outlives them if a server does not answer.
+        """
+        deadline = time.monotonic() + patience_s
+        while any(self._running()) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        ending: Ending | None = None
+        while something_left() and (ending is None or not ending.in_vain):
+            ending = ending or Ending(GRACE_S, lambda: [engine.pid for engine in self._running()])
+            ending.step()
+            time.sleep(POLL_S)
+        for engine in self._engines.values():
+            engine.clean_up()
+
+    def _running(self) -> Iterator[EngineProcess]:
+        return (engine for engine in self._engines.values() if not engine.ended)
+
 
 # Given the index of a server, and how long its agent may look for the coordinator: what starts that agent alone.
 Alone = Callable[[int, float], EngineCommand]
@@ -38,7 +125,7 @@ NAME = "examination"
 SILENCE_S = 60.0
 STEP_S = 0.2
 BEAT_S = 5.0
-MAX_BEHIND_S = 20.0  # a server that joins so long after all others, or after half of the time, is started once more
+MAX_BEHIND_S = 20.0  # the time after all others, or half of --join-timeout, after which a server is started once more
 MIN_ALONE_S = 10.0  # for that, however little time is left: --join-timeout may last so much longer
 MAX_ENGINES = 16  # at the same time
 ANSWER_S = 30.0
@@ -69,8 +156,8 @@ class ProbeSession:
         known = {*self._registration.peers, *self.join_failures}
         return [index for index in range(len(self._servers)) if index not in known]
 
-    def gather(self, tell: Callable[[Sequence[str]], None]) -> None:
-        """Have an agent on every server, or know why not. `tell` gets once which are missing.
+    def gather(self, on_missing: Callable[[Sequence[str]], None]) -> None:
+        """Have an agent on every server, or know why not. `on_missing` gets once which are missing.
 
         Blocks as long as all servers may take to join (--join-timeout), and `MIN_ALONE_S` more for each `MAX_ENGINES`
         servers that are started once more.
@@ -87,7 +174,7 @@ class ProbeSession:
         began = self._last_joined = time.monotonic()
         deadline = began + self._plan.join_timeout_s
         self._engines.start(None, self._plan.engine)
-        self._gather_together(began, deadline, tell)
+        self._gather_together(began, deadline, on_missing)
         if self._alone is not None and self.missing:
             self._gather_alone(self._alone, deadline)
         for index in self.missing:
@@ -161,22 +248,22 @@ class ProbeSession:
         self._plan.listener.close()
         self._engines.close(PATIENCE_S if self._registration.peers else 0.0)
 
-    def _gather_together(self, began: float, deadline: float, tell: Callable[[Sequence[str]], None]) -> None:
+    def _gather_together(self, began: float, deadline: float, on_missing: Callable[[Sequence[str]], None]) -> None:
         """Wait for the agents that the first engine starts, or that are started by hand."""
         max_behind_s = min(MAX_BEHIND_S, self._plan.join_timeout_s / 2)
         # Where servers are started by hand, the engine is this server's own agent.
         own_id = None if self._plan.brings_all else self._plan.engine.env.get(env.TLAUNCH_SERVER)
         own = next((index for index, server in enumerate(self._servers) if server.server_id == own_id), None)
-        has_told = False
+        has_reported = False
         while self.missing and (now := time.monotonic()) < deadline:
             self.step(deadline)
             if self._plan.brings_all and (self._engines.has_ended(None) or now - self._last_joined > max_behind_s):
                 return
             if own in self.missing and self._engines.has_ended(None):
                 self.join_failures[own] = self._engines.failure(None)
-            if not has_told and now - began > MAX_BEHIND_S / 10:
-                tell([self._servers[index].server_id for index in self.missing])
-                has_told = True
+            if not has_reported and now - began > MAX_BEHIND_S / 10:
+                on_missing([self._servers[index].server_id for index in self.missing])
+                has_reported = True
 
     def _gather_alone(self, alone: Alone, deadline: float) -> None:
         """Start the missing servers once more, each with a time of its own: an engine that hangs keeps no other waiting."""

@@ -41,15 +41,17 @@ def odd_programs(programs: Mapping[int, Digests], servers: Sequence[Server]) -> 
     odd = tuple(index for index in sorted(programs) if index not in most)
     usual = programs[most[0]]
     differing = sorted(
-        {name for index in odd for name in _differing(programs[index], usual)},
+        {name for index in odd for name in {*programs[index], *usual} if programs[index].get(name) != usual.get(name)},
         # What all have says more than what some lack.
         key=lambda name: (not all(name in one for one in programs.values()), name),
     )
+    shown, more = ", ".join(map(escaped, differing[:SHOWN])), len(differing) - SHOWN
+    differ = f" and {more} more files differ" if more > 0 else " differs" if len(differing) == 1 else " differ"
     ids = [server.server_id for server in servers]
     return Odd(
         odd,
         f"the program is not the same on {listed([ids[index] for index in odd])} as on {listed([ids[most[0]]])}: "
-        f"{_named(differing)}",
+        f"{shown}{differ}",
         "copy it to every server; --allow-different-program of `tlaunch run` starts it all the same",
     )
 
@@ -77,21 +79,8 @@ def answer_to(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def programs_of(answers: Mapping[int, Mapping[str, Any]]) -> dict[int, Digests]:
     """Return the digests of the servers that have answered."""
-    told = {index: answer.get("program") for index, answer in answers.items()}
     return {
-        index: {str(name): str(digest) for name, digest in one.items()}
-        for index, one in told.items()
-        if isinstance(one, Mapping)
+        index: {str(name): str(digest) for name, digest in program.items()}
+        for index, answer in answers.items()
+        if isinstance(program := answer.get("program"), Mapping)
     }
-
-
-def _differing(one: Digests, other: Digests) -> set[str]:
-    return {name for name in {*one, *other} if one.get(name) != other.get(name)}
-
-
-def _named(files: Sequence[str]) -> str:
-    shown = ", ".join(map(escaped, files[:SHOWN]))
-    more = len(files) - SHOWN
-    if more > 0:
-        return f"{shown} and {more} more files differ"
-    return f"{shown} {'differs' if len(files) == 1 else 'differ'}"

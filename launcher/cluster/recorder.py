@@ -1,16 +1,19 @@
-"""The record of a run over several servers: what its coordinator decides, and what its agents report of their ranks."""
+"""The record of a run over several servers: the coordinator's decisions, and the events and files of all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+import binascii
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from launcher.core.events import (
     COORDINATOR,
     AgentEnded,
     AgentStarted,
     Cause,
-    Event,
     Hung,
     Killing,
     Leftovers,
@@ -24,14 +27,18 @@ from launcher.core.events import (
     Unkillable,
     from_line,
 )
-from launcher.core.messages import Done
-from launcher.core.records import RunSpec, Server
+from launcher.core.messages import ChunkAck, Done, FileChunk, FileSnapshot
+from launcher.core.records import RankSpec, RunSpec, Server
 from launcher.core.run_dir import RunDir
 from launcher.runs.progress import Progress
 from launcher.supervise.agent import LauncherLink
 from launcher.supervise.event_log import EventLog, RunRecorder
+from launcher.supervise.file_upload import GROWING, OF_ALL_RANKS, REWRITTEN
 
-# What an agent says of attempts, verdicts and ends is the coordinator's own word, come back.
+MODE, SECRET_MODE = 0o644, 0o600
+SECRET = frozenset({"env.log"})  # as on its own server
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+# What an agent reports of attempts, verdicts and ends comes from the coordinator itself.
 _PASSED_ON = (
     AgentStarted, Preloading, Preloaded, RankStarted, RankEnded, Slow, Hung, Leftovers, Killing, Unkillable,
 )  # fmt: skip
@@ -49,7 +56,6 @@ class ServersRecorder(RunRecorder):
         self.progress = Progress(len(spec.ranks))
 
     def keep(self, stamped: TimestampedEvent) -> None:
-        """Keep an event, also of a server."""
         self.progress.take(stamped)
         super().keep(stamped)
 
@@ -61,12 +67,11 @@ class ServersRecorder(RunRecorder):
         return [stamped.event for stamped in kept if isinstance(stamped.event, RankEnded)]
 
     def note_end(self, done: Done) -> None:
-        """Take note of an agent's last word."""
         self._unkillable.update(done.unkillable)
         self._events_lost += done.events_lost
 
     def close(self, cause: Cause, exit_code: int) -> None:
-        """Write the report, say the last word, and wait until the head has taken everything."""
+        """Write the report and the last event, and wait until the head has taken everything."""
         self.write_report(
             cause,
             exit_code,
@@ -82,14 +87,20 @@ class ServersRecorder(RunRecorder):
 def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> Iterator[TimestampedEvent]:
     """Yield the event with the coordinator's time, if it is one for all: `ahead_ns` is how far the server's clock is ahead.
 
-    A server speaks of itself and of its own ranks only.
+    Events of other servers' ranks are dropped.
     """
     try:
         stamped = from_line(line)
     except (ValueError, RecursionError):
         return
-    if stamped is None or not _is_of(server, stamped.event):
+    if stamped is None:
         return
+    own = {device.global_rank for device in server.devices}
+    match stamped.event:
+        case RankStarted(global_rank=rank) | RankEnded(global_rank=rank) | Slow(global_rank=rank) if rank not in own:
+            return
+        case Hung(global_ranks=ranks) if not own.issuperset(ranks):
+            return
     stamped = replace(stamped, time_ns=stamped.time_ns - ahead_ns, server_index=server_index)
     if isinstance(stamped.event, Trouble):
         yield replace(stamped, event=Trouble(f"server {server.server_id}: {stamped.event.message}"))
@@ -97,8 +108,90 @@ def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> It
         yield stamped
 
 
-def _is_of(server: Server, event: Event) -> bool:
-    own = {device.global_rank for device in server.devices}
-    if isinstance(event, RankStarted | RankEnded | Slow):
-        return event.global_rank in own
-    return not isinstance(event, Hung) or own.issuperset(event.global_ranks)
+class FileReceiver:
+    """Writes what agents send of their ranks' files (launcher/supervise/file_upload.py). Never raises; waits for the disk alone.
+
+    The path follows from a known kind and a rank of the server that sent it: no path ever comes over a connection. What
+    cannot be written is asked for again later; a run does not end for it.
+    """
+
+    def __init__(self, run_dir: RunDir, ranks: Iterable[RankSpec], report: Callable[[str], object]) -> None:
+        """`report` gets why something could not be written, each reason once."""
+        self._run_dir = run_dir
+        self._server_of = {rank.global_rank: rank.server_index for rank in ranks}
+        self._ends: dict[tuple[str, int], int] = {}  # how far each file has come, by kind and rank
+        self._report = report
+        self._reported: set[str] = set()
+
+    def take(self, server_index: int, message: FileChunk | FileSnapshot, ahead_ns: int) -> ChunkAck | None:
+        """Write it and return the answer; None for what no agent of that server sends.
+
+        `ahead_ns`: how far that server's clock is ahead of ours.
+        """
+        if self._server_of.get(message.global_rank) != server_index:
+            return None
+        kinds = GROWING if isinstance(message, FileChunk) else REWRITTEN
+        if message.kind not in kinds:
+            return None
+        path = kinds[message.kind](self._run_dir, message.global_rank)
+        try:
+            data = None if message.data is None else base64.b64decode(message.data, validate=True)
+        except (binascii.Error, ValueError):
+            return None
+        if isinstance(message, FileChunk):
+            return self._append(path, message, data or b"")
+        return self._rewrite(path, message, data, message.written_ns - ahead_ns)
+
+    def _append(self, path: Path, piece: FileChunk, data: bytes) -> ChunkAck:
+        key = (piece.kind, piece.global_rank)
+        end = self._ends.get(key, 0)
+        if not piece.anew and (piece.offset != end or not data):  # without data: a question
+            return ChunkAck(*key, end)
+        written = 0
+        empty_first = piece.anew and not (piece.stays or piece.kind in OF_ALL_RANKS)
+        try:
+            descriptor = os.open(path, _APPEND, MODE)
+            try:
+                if empty_first:
+                    os.ftruncate(descriptor, 0)
+                while written < len(data):
+                    written += os.write(descriptor, data[written:])
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if empty_first:  # it comes once more, and empties the file once more
+                written = 0
+            self._ends[key] = piece.offset + min(written, piece.end - piece.offset)
+            return ChunkAck(*key, self._ends[key], self._is_trouble(path, error))
+        self._ends[key] = piece.end
+        return ChunkAck(*key, piece.end)
+
+    def _rewrite(self, path: Path, whole: FileSnapshot, data: bytes | None, written_ns: int) -> ChunkAck:
+        try:
+            if data is None:
+                path.unlink(missing_ok=True)
+            else:
+                _replace(path, data, written_ns, SECRET_MODE if whole.kind in SECRET else MODE)
+        except (OSError, OverflowError) as error:
+            return ChunkAck(whole.kind, whole.global_rank, 0, self._is_trouble(path, error))
+        return ChunkAck(whole.kind, whole.global_rank, 0)
+
+    def _is_trouble(self, path: Path, error: OSError | OverflowError) -> bool:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        if reason not in self._reported:  # of a thousand logs on a full disk one is enough
+            self._reported.add(reason)
+            self._report(f"what ranks of other servers write is late: {path}: {reason}")
+        return True
+
+
+def _replace(path: Path, data: bytes, written_ns: int, mode: int) -> None:
+    """Replace a file as launcher.core.atomic does, without fsync: heartbeats come every second, from every rank."""
+    aside = path.with_name(f".{path.name}.mirrored")
+    try:
+        aside.touch(mode=mode)
+        aside.write_bytes(data)
+        os.utime(aside, ns=(written_ns, written_ns))
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise

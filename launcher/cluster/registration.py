@@ -1,17 +1,18 @@
-"""The registration of agents: connections from their first byte until they are agents of known servers."""
+"""The coordinator's connections: from the first byte to an agent of a known server, then its heartbeats and its loss."""
 
 from __future__ import annotations
 
 import platform
+import selectors
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from launcher import __version__
 from launcher.cluster.agent_connection import UNAUTHENTICATED_S, AgentConnection, described, differences, server_of
-from launcher.cluster.plan import Plan
+from launcher.cluster.job import Plan
 from launcher.cluster.program_check import refusal
-from launcher.cluster.stacks_relay import StacksRelay
+from launcher.cluster.stacks import StacksRelay
 from launcher.cluster.unheard import Unheard, longest_s
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.interfaces import addresses_of
@@ -26,6 +27,7 @@ from launcher.core.messages import (
     Welcome,
     is_proof,
     proof_of,
+    to_line,
 )
 from launcher.core.records import Server
 from launcher.core.resources import fingerprint
@@ -35,14 +37,14 @@ MAX_UNAUTHENTICATED = 128  # connections, beyond one for each server
 
 
 class DuplicateServerError(RefusedLayoutError):
-    """Somebody says to be a server that has come already."""
+    """An agent claims to be a server that has joined already."""
 
 
 class Registration:
-    """Takes connections in, and gives the agents of servers: `peers`. Refuses whoever does not fit, and says why."""
+    """Accepts connections and keeps the agents of servers, `peers`. Refuses agents that do not fit, with the reason."""
 
     def __init__(self, plan: Plan, servers: Sequence[Server], run_name: str, mark: str | None = None) -> None:
-        """`mark`: see launcher/cluster/shared_fs.py."""
+        """`mark`: see launcher/cluster/coordinator_files.py."""
         self.refused: list[tuple[Hello, TlaunchError]] = []
         self._plan = plan
         self._mark = mark
@@ -51,26 +53,25 @@ class Registration:
         self._code = fingerprint()
         resolved = ((name, addresses_of(found)) for name, found in plan.resolved)
         self._register = ServerIndex(servers, resolved)
-        self.refusal: TlaunchError | None = None  # why nothing begins: for whoever comes after that
-        self.noticed: set[AgentConnection] = set()  # who is lost, or has something that waits to be sent
+        self.refusal: TlaunchError | None = None  # why nothing begins, for agents that join after that
+        self.noticed: set[AgentConnection] = set()  # lost, or with something that waits to be sent
         self.unauthenticated: list[AgentConnection] = []
-        self.peers: dict[
-            int, AgentConnection
-        ] = {}  # by server_index; those that are lost are taken out by who finds it out
+        # By server_index. Who finds that one is lost takes it out.
+        self.peers: dict[int, AgentConnection] = {}
         self.unheard = Unheard()
         self.stacks_relay = StacksRelay(plan.key, servers, self.peers)
 
     @property
     def complete(self) -> bool:
-        """True once all servers are ready. Quick as long as one has not joined."""
+        """True once all servers are ready. Quick while one has not joined."""
         return len(self.peers) == len(self._servers) and all(peer.ready for peer in self.peers.values())
 
     def unlike(self) -> TlaunchError | None:
         """Return the error if the servers, which are all ready, have different programs."""
-        ready = {index: peer.ready for index, peer in self.peers.items() if peer.ready is not None}
         if not self._plan.same_program:
             return None
-        return refusal({index: one.program for index, one in ready.items()}, self._servers)
+        programs = {index: peer.ready.program for index, peer in self.peers.items() if peer.ready is not None}
+        return refusal(programs, self._servers)
 
     def is_ready(self, server_index: int) -> bool:
         return server_index in self.peers and self.peers[server_index].ready is not None
@@ -96,7 +97,7 @@ class Registration:
 
     def accept(self) -> Iterator[AgentConnection]:
         """Accept every connection that waits."""
-        with suppress(OSError):  # nobody any more, or no descriptors left for now
+        with suppress(OSError):  # none waits any more, or no descriptors are left for now
             while True:
                 connection, _ = self._plan.listener.accept()
                 peer = AgentConnection(connection, self.noticed)
@@ -104,7 +105,7 @@ class Registration:
                 yield peer
         silent = [peer for peer in self.unauthenticated if peer.server_index is None]
         for peer in silent[: max(0, len(silent) - len(self._servers) - MAX_UNAUTHENTICATED)]:
-            peer.lose("too many unauthenticated connections")  # the oldest: who belongs here says so at once
+            peer.lose("too many unauthenticated connections")  # the oldest: an agent authenticates at once
 
     def hear(self, peer: AgentConnection, *, joining: bool) -> TlaunchError | None:
         """Take the messages of an unauthenticated connection. Return an error if an agent with the run's token does not fit.
@@ -118,7 +119,7 @@ class Registration:
                 continue
             if isinstance(message, Freed) and self.unheard.hear(message, self._plan.token, peer.nonce):
                 continue
-            if not isinstance(message, Hello) or not self._is_one_of_us(message, peer):
+            if not isinstance(message, Hello) or not self._is_authentic(message, peer):
                 peer.lose("it did not authenticate")
                 continue
             try:
@@ -141,7 +142,7 @@ class Registration:
     def note_unheard(self, lost: AgentConnection, grace_s: float) -> None:
         """Note an agent whose connection is gone while its attempt was not over. `grace_s`: its ranks'.
 
-        Ranks may live on where nobody hears them: connections are reset between living ends, too.
+        Ranks may live on unheard: connections are reset between living ends, too.
         """
         if not lost.over:
             self.unheard.note(lost.hello.nonce if lost.hello else "", longest_s(self._plan.silence_s, grace_s))
@@ -154,7 +155,7 @@ class Registration:
         staying = set(self.unauthenticated)
         yield from (peer for peer in unknown if peer not in staying)
 
-    def _is_one_of_us(self, hello: Hello, peer: AgentConnection) -> bool:
+    def _is_authentic(self, hello: Hello, peer: AgentConnection) -> bool:
         if hello.agreement is not None and self._plan.brings_all:
             return False  # no agent is started by hand, and no secret protects that way in
         return is_proof(hello.proof, self._token_of(hello), peer.nonce, hello.nonce)
@@ -173,10 +174,15 @@ class Registration:
             raise error
         former = self.peers.get(index)
         if former is not None and former.lost is None:
-            raise _twice(server_id, former, hello)
+            first = described(former.hello) if former.hello else former.address
+            raise DuplicateServerError(
+                f"{first} and {described(hello)} both say that they are server {server_id} of the rank table",
+                hint="--server names another one on one of them, or one machine has been started twice; "
+                "one that was here before is taken for lost after --lost-after",
+            )
         if not joining:
             raise UsageError(
-                f"{described(hello)} comes too late: run {self._run_name} goes on already without server {server_id}",
+                f"{described(hello)} comes too late: run {self._run_name} has already begun without server {server_id}",
                 hint="wait until it is over, then start the command on every server",
             )
         peer.hello, peer.server_index = hello, index
@@ -188,30 +194,25 @@ class Registration:
         peer.ask()
 
 
-def refusal_of(refused: Refused, server_id: str) -> TlaunchError:
-    """Return the error of an agent that refuses to take part."""
-    error = RefusedError if refused.exit_code == RefusedError.exit_code else TlaunchError
-    made = error(f"server {server_id}: {refused.message}", hint=refused.hint)
-    made.exit_code = refused.exit_code
-    return made
-
-
 def take_first_words(
-    peer: AgentConnection, server_id: str, messages: Sequence[Message], tell: Callable[[Message], None]
+    peer: AgentConnection, server_id: str, messages: Sequence[Message], pass_on: Callable[[Message], None]
 ) -> TlaunchError | None:
-    """Take the first messages of an agent that has been welcomed. Return its error, if any; `tell` takes other messages."""
+    """Take the first messages of an agent that has been welcomed. Return its error, if any; `pass_on` takes other messages."""
     for message in messages:
         if isinstance(message, Ready):
             peer.ready = message
         elif isinstance(message, Refused):
-            return refusal_of(message, f"{server_id} ({peer.hello.host if peer.hello else peer.address})")
+            kind = RefusedError if message.exit_code == RefusedError.exit_code else TlaunchError
+            where = peer.hello.host if peer.hello else peer.address
+            error = kind(f"server {server_id} ({where}): {message.message}", hint=message.hint)
+            error.exit_code = message.exit_code
+            return error
         else:
-            tell(message)
+            pass_on(message)
     return None
 
 
 def _check_version(hello: Hello, code: str) -> None:
-    """`code`: this machine's."""
     if hello.version != __version__:
         raise RefusedLayoutError(
             f"{described(hello)} has tlaunch {hello.version}, this machine {__version__}",
@@ -231,10 +232,91 @@ def _check_version(hello: Hello, code: str) -> None:
         )
 
 
-def _twice(server_id: str, former: AgentConnection, hello: Hello) -> DuplicateServerError:
-    first = described(former.hello) if former.hello else former.address
-    return DuplicateServerError(
-        f"{first} and {described(hello)} both say that they are server {server_id} of the rank table",
-        hint="--server names another one on one of them, or one machine has been started twice; "
-        "one that was here before is taken for lost after --lost-after",
-    )
+BEATS = 5  # questions whether a server is there, within the time after which it is lost
+GETTING_READY_S = 60.0  # beyond that time, for an agent that has come and has yet to get ready: disks may be slow
+
+
+class Connections:
+    """The connections of a loop that owns `selector`. `on_words` is called with one that has sent something."""
+
+    def __init__(
+        self,
+        registration: Registration,
+        selector: selectors.BaseSelector,
+        silence_s: float,
+        *,
+        on_words: Callable[[AgentConnection], None],
+        on_loss: Callable[[int, AgentConnection], None],
+    ) -> None:
+        """`silence_s`: a server that is silent for this time is lost."""
+        self._registration = registration
+        self._selector = selector
+        self._silence_s = silence_s
+        self._on_words = on_words
+        self._on_loss = on_loss
+        self.next_beat = 0.0  # monotonic
+
+    def on_connect(self) -> None:
+        """Accept the connections that wait, and listen to them."""
+        for connection in self._registration.accept():
+            self._hear(connection)
+
+    def beat(self) -> None:
+        """Ask every server whether it is there, if that is due."""
+        now, pause_s = time.monotonic(), self._silence_s / BEATS
+        if now - self.next_beat > pause_s:  # this process was stopped for a while, or begins
+            for peer in self._registration.peers.values():
+                peer.channel.heard_at = now
+        if now < self.next_beat:
+            return
+        self.next_beat = now + pause_s
+        for peer in self._registration.peers.values():
+            peer.ask()
+            allowed_s = self._silence_s + (0.0 if peer.ready else GETTING_READY_S)
+            if now - peer.channel.heard_at > allowed_s:
+                peer.lose(f"nothing was heard of it for {allowed_s:g} s")
+
+    def look(self) -> None:
+        """Handle connections that are lost or have something to send. A turn costs nothing for all others."""
+        self._registration.stacks_relay.step()
+        for connection in self._registration.dismiss():
+            self.forget(connection)
+        for peer in list(self._registration.noticed):
+            if peer.is_mute and peer.lost is None:
+                self._on_words(peer)  # the last
+            if peer.lost is None:
+                self._hear(peer)
+            if peer.lost is not None or not peer.channel.wants_write:
+                self._registration.noticed.discard(peer)
+            if peer.lost is not None and (index := peer.server_index) is not None:
+                self.forget(peer)
+                if self._registration.peers.get(index) is peer:
+                    del self._registration.peers[index]
+                    self._on_loss(index, peer)
+
+    def send_all(self, message: Message) -> None:
+        """Send a message to all agents that are there."""
+        line = to_line(message)
+        for peer in self._registration.peers.values():
+            peer.send_line(line)
+
+    def forget(self, peer: AgentConnection) -> None:
+        """Close a connection, after another try to send what has not been sent yet."""
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(peer)
+        self._registration.noticed.discard(peer)
+        peer.close()
+
+    def forget_all(self) -> None:
+        for peer in list(self._registration.peers.values()):
+            self.forget(peer)
+        self._registration.peers.clear()
+
+    def _hear(self, peer: AgentConnection) -> None:
+        """Listen to it, also for room to write where something waits to be sent."""
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.channel.wants_write else 0)
+        try:
+            if self._selector.get_key(peer).events != wanted:
+                self._selector.modify(peer, wanted, lambda: self._on_words(peer))
+        except KeyError:
+            self._selector.register(peer, wanted, lambda: self._on_words(peer))

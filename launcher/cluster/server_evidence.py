@@ -47,7 +47,7 @@ class ServerEvidence:
         hang_timeout_s: float | None = None,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`hang_timeout_s`: ranks that are told to hang have made no progress for so long. `now_ns`: the wall clock."""
+        """`hang_timeout_s`: the time without progress after which ranks hang. `now_ns`: the wall clock."""
         self._now_ns = now_ns
         self._servers = servers
         self._event_log = event_log
@@ -63,19 +63,20 @@ class ServerEvidence:
     def take(self, server_index: int, evidence: Any, clock: Clock) -> bool:
         """Keep a server's report, and what is known of its clock; return whether it was evidence at all."""
         try:
-            own = self._reports[server_index] = self._own(server_index, from_fields(evidence))
+            reported = from_fields(evidence)
         except ValueError:
             return False
+        # A server reports on its own ranks only.
+        ranks = set(self._ranks_of([server_index]))
+        own = self._reports[server_index] = replace(
+            reported,
+            ranks=tuple(rank for rank in reported.ranks if rank.global_rank in ranks),
+            hung=tuple(rank for rank in reported.hung if rank in ranks),
+        )
         self._ahead_ns[server_index], self._error_ns[server_index] = clock.ahead_ns, clock.error_ns
         if own.hung and self._stalled_ns is None and self._hang_timeout_s is not None:
             self._stalled_ns = self._now_ns() - int(self._hang_timeout_s * 1e9)
         return True
-
-    def _own(self, server_index: int, evidence: Evidence) -> Evidence:
-        """Return the part that a server can know: it reports on its own ranks only."""
-        own = set(self._ranks_of([server_index]))
-        ranks = tuple(rank for rank in evidence.ranks if rank.global_rank in own)
-        return replace(evidence, ranks=ranks, hung=tuple(rank for rank in evidence.hung if rank in own))
 
     def lose_agent(
         self,
@@ -87,7 +88,7 @@ class ServerEvidence:
         failed: Iterable[int],
         alone: bool,
     ) -> None:
-        """Note that a server is lost, or gives itself up, as is found now. `silence_s`: one that is silent for so long is.
+        """Note that a server is lost, or gives itself up, as is found now. `silence_s`: the silence after which it is.
 
         `failed`: as in `lose`; `alone`: agents of no other machine are heard.
         """
@@ -134,7 +135,8 @@ class ServerEvidence:
 
     def diagnosed(self, apart: Sequence[Apart] = ()) -> Diagnosed:
         """Return the verdict on what is known by now. `apart`: servers that do not reach each other."""
-        evidence = self._evidence()
+        unheard = self._ranks_of(index for index in range(len(self._servers)) if index not in self._reports)
+        evidence = merge_evidence(self._reports, self._ahead_ns, self._error_ns, unheard)
         verdict = judged(evidence, self._event_log.record)
         try:
             if apart and not self.lost and not has_own_fault(summaries_of(evidence.ranks)):
@@ -144,8 +146,12 @@ class ServerEvidence:
         except Exception as error:  # noqa: BLE001 - as in `judged`: ranks are ended, whatever is shown to us
             self._event_log.record(Trouble(f"what was lost cannot be judged: {error!r}"))
             verdict = told_beside(verdict, self._losses_told()) if self.lost else verdict
-        if verdict.confidence is Confidence.CERTAIN:
-            verdict = self._without_unheard(verdict)
+        late = self.awaited(range(len(self._servers)))
+        if late and verdict.confidence is Confidence.CERTAIN:
+            # A rank of a server that was too busy to report in time may have failed first.
+            more = f" and {len(late) - 1} more were" if len(late) > 1 else " was"
+            doubted = replace(verdict, confidence=Confidence.LIKELY)
+            verdict = told_beside(doubted, f"{self._described(late[0])}{more} not heard in time")
         asks_reach = self._asks_reach(evidence)
         hung = bool(evidence.hung) and (verdict.server is None or bool(verdict.apart))
         return Diagnosed(
@@ -163,12 +169,8 @@ class ServerEvidence:
         try:
             summaries = summaries_of(evidence.ranks)
             return bool(evidence.hung or summaries) and not has_own_fault(summaries)
-        except Exception:  # noqa: BLE001 - it will be told when it is judged
+        except Exception:  # noqa: BLE001 - `diagnosed` reports it
             return False
-
-    def _evidence(self) -> Evidence:
-        unheard = self._ranks_of(index for index in range(len(self._servers)) if index not in self._reports)
-        return merge_evidence(self._reports, self._ahead_ns, self._error_ns, unheard)
 
     def _named_pairs(self) -> Iterator[Pair]:
         """Yield servers with another one whose address the words of a failure name."""
@@ -206,15 +208,6 @@ class ServerEvidence:
             server=None if alone is None else ids[alone],
             apart=tuple((ids[one], ids[other]) for one, other in pairs),
         )
-
-    def _without_unheard(self, verdict: Verdict) -> Verdict:
-        """Return a less certain verdict: a rank of a server that was too busy to report in time may have failed first."""
-        unheard = self.awaited(range(len(self._servers)))
-        if not unheard:
-            return verdict
-        more = f" and {len(unheard) - 1} more were" if len(unheard) > 1 else " was"
-        doubted = replace(verdict, confidence=Confidence.LIKELY)
-        return told_beside(doubted, f"{self._described(unheard[0])}{more} not heard in time")
 
     def _with_losses(self, verdict: Verdict, evidence: Evidence) -> Verdict:
         """Return the verdict beside losses: what ranks failed of followed from one, unless one failed by itself before it."""

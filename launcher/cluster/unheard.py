@@ -1,12 +1,12 @@
 """Agents that are lost: their ranks may live on for a while, where no other may start.
 
-That a connection was closed or reset does not tell that its other end has gone: a firewall that has lost its state, or
+That a connection was closed or reset does not prove that its other end has gone: a firewall that has lost its state, or
 a machine that translates addresses, resets connections of two that live.
 
-An agent that loses its coordinator ends its ranks by itself: it notices within the time after which anybody is lost
+An agent that loses its coordinator ends its ranks by itself: it notices within the time after which a server is lost
 (--lost-after), and then its ranks have their grace. So after both, and some more, none of them lives, whatever the
 network does. If it can before, the agent connects once more when nothing of its ranks is left, and says so, or the
-process that attended it, where the agent itself was killed; then nobody need wait any longer. That is proved by the
+process that attended it, where the agent itself was killed; then the wait is over. That is proved by the
 run's token, and names the one agent that is meant.
 """
 
@@ -33,24 +33,24 @@ def longest_s(silence_s: float, grace_s: float) -> float:
 
 
 class Unheard:
-    """The coordinator's account of them."""
+    """The coordinator's account of agents that are lost and may have ranks yet."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}  # monotonic, by what the agent goes by: the nonce of its Hello
-        self._freed: set[str] = set()  # who has said so, perhaps before its loss was noticed here
+        self._freed: set[str] = set()  # that have reported it, perhaps before their loss was noticed here
 
     @property
     def until(self) -> float:
-        """Before that, monotonic, ranks of one of them may live; 0 where there is none."""
+        """The monotonic time before which ranks of one of them may live; 0 without any."""
         return max(self._until.values(), default=0.0)
 
     def note(self, agent: str, seconds: float) -> None:
-        """Note that it is lost, and its ranks have ended in so many seconds at the latest."""
+        """Note that an agent is lost, whose ranks end within `seconds`."""
         if agent not in self._freed:
             self._until[agent] = time.monotonic() + seconds
 
     def hear(self, freed: Freed, token: str, drawn: str) -> bool:
-        """Return whether it is one of them that says so; `drawn`: our own nonce."""
+        """Return whether one of them reports it, with proof; `drawn`: our own nonce."""
         known = is_proof(freed.proof, token, _PURPOSE, drawn, freed.agent)
         if known:
             self._freed.add(freed.agent)
@@ -58,12 +58,11 @@ class Unheard:
         return known
 
     def forget(self) -> None:
-        """Agents are started anew."""
         self._until.clear()
 
 
 def tell_freed(address: tuple[str, int], token: str, agent: str, seconds: float) -> bool:
-    """Tell the coordinator that nothing of this server's ranks is left; whether it has been told.
+    """Report to the coordinator that nothing of this server's ranks is left; return whether it got that.
 
     Blocks until it can be reached, `seconds` at most.
     """
@@ -71,8 +70,13 @@ def tell_freed(address: tuple[str, int], token: str, agent: str, seconds: float)
     while True:
         try:
             with closing(Channel(socket.create_connection(address, timeout=CONNECT_S))) as channel:
-                return _tell(channel, token, agent)
-        except ConnectionRefusedError:  # the machine is there, and nobody coordinates the run any more
+                message = next(iter(channel.wait_for(time.monotonic() + CONNECT_S)), None)
+                if not isinstance(message, Challenge) or message.protocol != PROTOCOL:
+                    return False  # another program has the port by now
+                channel.send(Freed(proof_of(token, _PURPOSE, message.nonce, agent), agent))
+                channel.drain(time.monotonic() + CONNECT_S)
+                return True
+        except ConnectionRefusedError:  # the machine is there, and the coordinator has ended
             return False
         except (OSError, ChannelClosedError):
             pass
@@ -98,13 +102,3 @@ def tell_freed_apart(address: tuple[str, int], token: str, agent: str, seconds: 
         tell_freed(address, token, agent, seconds)
     finally:
         os._exit(0)
-
-
-def _tell(channel: Channel, token: str, agent: str) -> bool:
-    for message in channel.wait_for(time.monotonic() + CONNECT_S):
-        if isinstance(message, Challenge) and message.protocol == PROTOCOL:
-            channel.send(Freed(proof_of(token, _PURPOSE, message.nonce, agent), agent))
-            channel.drain(time.monotonic() + CONNECT_S)
-            return True
-        return False  # somebody else has the port by now
-    return False

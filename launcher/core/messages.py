@@ -25,7 +25,7 @@ An agent that has lost the coordinator connects once more when its ranks have en
 The coordinator sends `Ping` at intervals, which the agent answers with `Pong`, and may send `Stop` and `ForwardSignal`. An agent
 whose launcher got a signal for all servers sends `SignalWanted`; one that has lost its launcher sends `GivingUp`.
 
-A client that has the key of an active run (launcher/cluster/stacks_client.py) may ask for the stacks of its ranks:
+A client that has the key of an active run (launcher/cluster/stacks.py) may ask for the stacks of its ranks:
     client                         coordinator                    agents
     AskStacks        ───────────>               TakeStacks ───────────>
                      <───────────  AllStacks               <───────────  Stacks

@@ -21,7 +21,7 @@
         model/            weights, configuration and tokenizer that the bundled trainer leaves
     and of a run over several servers, where the files above tell of all of them,
         engine.log        what mpirun or srun said
-        endpoint.json         while it goes on: where to ask all servers, and the key (launcher/cluster/stacks_client.py)
+        endpoint.json         while it goes on: where to ask all servers, and the key (launcher/cluster/stacks.py)
         server0/          that server's own events.jsonl, report.json, agent.log, preload.log, console.log
         server1/...
     Where servers share no disk, each has a directory of its own with its ranks' files, and the head's has copies of all.

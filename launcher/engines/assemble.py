@@ -1,4 +1,4 @@
-"""From what was asked for to the RunSpec. Pure: no clock, no file, no socket."""
+"""Turns a Request into the RunSpec. Pure: no clock, no file, no socket."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Request:
     machine: Machine  # this one
     bind: Bind = "auto"
     console: Console = "rank0"
-    engine: str | None = None  # somebody else's, that has started the ranks; None: tlaunch starts them
+    engine: str | None = None  # the foreign one that has started the ranks; None: tlaunch starts them
     mpi_ranks: bool = False  # tlaunch starts them in the place of processes that an mpirun or srun has started
     here: int | None = None  # which of several servers `machine` is; None: none of them, or there is only one
     # By the index of the server, as far as that is known on this machine: by which interface its ranks reach the others.
@@ -93,7 +93,7 @@ def assemble(request: Request, *, name: str, master_port: int) -> RunSpec:
 
 
 def draft(request: Request, *, name: str, master_port: int) -> tuple[Draft, ...]:
-    """Every rank of that run in order, with its variables' origins.
+    """Return every rank of that run in order, with its variables' origins.
 
     Raises:
         RefusedLayoutError: as `assemble`.

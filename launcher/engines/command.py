@@ -10,7 +10,7 @@ from launcher.core.frozen import frozen
 
 # Where agents start. Engines differ in what they make of a directory that one server lacks: Open MPI 4 starts the other
 # agents and says nothing, 5 ends without a word, Intel MPI and srun start that agent elsewhere. An agent that goes to
-# the run's directory by itself can tell which server lacks it.
+# the run's directory by itself can report which server lacks it.
 START_DIRECTORY = Path("/")
 
 

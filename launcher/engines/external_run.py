@@ -1,4 +1,4 @@
-"""A run whose ranks somebody else's engine has started: what they must find alike without talking to each other. Pure."""
+"""A run whose ranks another launcher's engine has started: what they must find alike without talking to each other. Pure."""
 
 from __future__ import annotations
 

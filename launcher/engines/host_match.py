@@ -145,16 +145,25 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
     `local_size` is the number of ranks that the engine started here, if it says so.
 
     Raises:
-        UsageError: `said` is none of the servers.
+        UsageError: `said` is not one of the servers.
         RefusedLayoutError: the table has this rank on another machine.
     """
     server = used.servers[rank.server_index]
     if said is not None:
-        _check_said(said, rank, used)
+        if said not in {server.server_id for server in used.servers}:
+            raise UsageError(
+                f"--server {said}: the rank table has no such server",
+                hint=f"its servers are {_listed([server.server_id for server in used.servers])}",
+            )
+        if said != rank.server_id:
+            raise RefusedLayoutError(
+                f"rank {rank.global_rank} is on server {said} (--server), and {_wanted(server)}",
+                hint=_hint_order(used),
+            )
         return None
     here = server in servers_here(used.servers, host)
     if len(used.servers) == 1:
-        # Nothing but their number can tell that ranks of one server were spread over several.
+        # Nothing but their number can show that ranks of one server were spread over several.
         spread = local_size is not None and local_size < len(server.devices)
         if spread and (not here or is_everywhere(server)):
             raise RefusedLayoutError(
@@ -172,19 +181,6 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
     return None
 
 
-def _check_said(said: str, rank: RankSpec, used: Cluster) -> None:
-    if said not in {server.server_id for server in used.servers}:
-        raise UsageError(
-            f"--server {said}: the rank table has no such server",
-            hint=f"its servers are {_listed([server.server_id for server in used.servers])}",
-        )
-    if said != rank.server_id:
-        raise RefusedLayoutError(
-            f"rank {rank.global_rank} is on server {said} (--server), and {_wanted(used.servers[rank.server_index])}",
-            hint=_hint_order(used),
-        )
-
-
 def _described(used: Cluster, host: Host) -> str:
     known = next((server.server_id for server in servers_here(used.servers, host)), None)
     if known is not None:
@@ -192,7 +188,7 @@ def _described(used: Cluster, host: Host) -> str:
     alike = [server.server_id for server in used.servers if _fitting(server, host, alone=False)]
     if alike:
         return f"{_called(host)}, which could be any of servers {_listed(alike)}"
-    return f"{_called(host)}, which is none of the table's servers"
+    return f"{_called(host)}, which is not one of the table's servers"
 
 
 def _called(host: Host) -> str:
@@ -209,7 +205,7 @@ def _hint_order(used: Cluster) -> str:
     slots = [f"{server.server_id} slots={len(server.devices)}" for server in used.servers]
     return (
         f"name the hosts in the order of the table, each with as many ranks as devices: {_listed(slots)}; "
-        "where a machine has another name, --server or TLAUNCH_SERVER tells which server it is"
+        "where a machine has another name, set --server or TLAUNCH_SERVER on it"
     )
 
 
@@ -219,17 +215,15 @@ def _listed(words: list[str]) -> str:
 
 def _fitting(server: Server, host: Host, *, alone: bool) -> set[Address | str]:
     """Return the names and addresses of this machine by which the table calls the server; localhost only if it is `alone`."""
-    facts = {fact for name in names_of(server) for fact in _known_as(name, host)}
+    facts: set[Address | str] = set()
+    for name in names_of(server):
+        address = address_of(name)
+        if own := _among((host.name, *host.other_names), name) if address is None else ():
+            facts.update(own)
+            continue
+        meant = {address} if address is not None else dict(host.resolved).get(name, frozenset())
+        facts.update(one for one in meant if one in host.addresses and not one.is_loopback)
     return facts | {"localhost"} if alone and is_everywhere(server) else facts
-
-
-def _known_as(name: str, host: Host) -> Iterable[Address | str]:
-    address = address_of(name)
-    own = _among((host.name, *host.other_names), name) if address is None else ()
-    if own:
-        return own
-    meant = {address} if address is not None else dict(host.resolved).get(name, frozenset())
-    return (one for one in meant if one in host.addresses and not one.is_loopback)
 
 
 def _among(own: Iterable[str], name: str) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ THIS_SERVER = 0
 
 @contextmanager
 def signals_held_back() -> Iterator[None]:
-    """Signals that arrive in this block act after it, when whoever shall handle them is in place."""
+    """Hold back signals in this block: they act after it, when their handlers are in place."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield
@@ -52,7 +52,7 @@ class LocalAgent:
         return self._events_fd
 
     def read(self) -> list[TimestampedEvent] | None:
-        """Return the events that have come, or None at their end. Blocks if there are none yet."""
+        """Return the events that have come, or None at their end. Blocks until there is one."""
         chunk = os.read(self._events_fd, 1 << 16)
         if not chunk:
             return None
@@ -63,7 +63,7 @@ class LocalAgent:
         """Pass a signal on. Safe in a signal handler.
 
         SIGINT, SIGTERM or SIGHUP: end the run by the grace rule. SIGQUIT: end it now. SIGTSTP and SIGCONT: stop the
-        ranks, and let them go on. Others are handed to the ranks.
+        ranks, and continue them. Others are handed to the ranks.
         """
         if not self._gone:
             os.kill(self.pid, number)
@@ -71,7 +71,7 @@ class LocalAgent:
                 os.kill(self.pid, signal.SIGCONT)  # a stopped agent could not act on it, nor could stopped ranks
 
     def wait(self) -> int:
-        """Wait for the agent's end and close the pipes; its exit code as a shell would say it."""
+        """Wait for the agent's end and close the pipes; return its exit code as a shell reports it."""
         self._gone = True  # before it is reaped, since a signal handler may come in between
         _, status = os.waitpid(self.pid, 0)
         os.close(self._events_fd)
@@ -98,7 +98,7 @@ def start_agent(
     """
 
     def supervise(head: LauncherLink) -> int:
-        from launcher.supervise.agent import Agent  # noqa: PLC0415 - the head goes on without it meanwhile
+        from launcher.supervise.agent import Agent  # noqa: PLC0415 - the head continues without it meanwhile
 
         return Agent(
             spec,
@@ -159,10 +159,10 @@ def _be_child(
             os.dup2(nowhere, standard)
         os.close(nowhere)
         keep_descriptors_private()
-        from launcher.supervise.agent import LauncherLink  # noqa: PLC0415 - the head goes on without it meanwhile
+        from launcher.supervise.agent import LauncherLink  # noqa: PLC0415 - the head continues without it meanwhile
 
         exit_code = work(LauncherLink(death_fd=life_fd, events_fd=events_fd, pid=head_pid))
-    except BaseException:  # noqa: BLE001 - told, and then the head sees that the agent is gone
+    except BaseException:  # noqa: BLE001 - logged, and then the head sees that the agent is gone
         with suppress(OSError), run_dir.agent_log.open("a", encoding="utf-8", errors="backslashreplace") as file:
             traceback.print_exc(file=file)
     finally:

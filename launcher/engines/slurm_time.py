@@ -51,14 +51,14 @@ def time_left_s(allocation: Allocation, environment: Mapping[str, str]) -> float
         UnreadableError: Slurm does not answer, and its environment has no end time either.
     """
     try:
-        # The first job of an array has the array's number too: Slurm would tell of all of them.
+        # The first job of an array has the array's number too: Slurm would list all of them.
         said = ask(("squeue", "--noheader", f"--jobs={allocation.job_id}", "--format=%A %L"), environment)
         left = dict(line.split(maxsplit=1) for line in said.splitlines() if " " in line.strip())
         text = left.get(allocation.job_id, "").strip()
         try:
             return None if text == "NOT_SET" else seconds_of(text)
         except ValueError:
-            raise UnreadableError(f"squeue tells {escaped(text)!r} as the time that is left to this job") from None
+            raise UnreadableError(f"squeue prints {escaped(text)!r} for the time that is left to this job") from None
     except UnreadableError:
         if allocation.ends_at_s is None:
             raise

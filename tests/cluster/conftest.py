@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from launcher.cluster.agent_connection import listen
+from launcher.cluster.job import Plan
 from launcher.cluster.join import AgentInfo, Endpoint, join
-from launcher.cluster.plan import Plan
 from launcher.cluster.registration import Registration, take_first_words
 from launcher.core.channel import Channel
 from launcher.core.messages import Challenge, to_line

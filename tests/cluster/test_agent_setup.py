@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from launcher.cluster.agent_setup import AgentSetup, awaited_begin
-from launcher.cluster.asker_endpoint import AskerEndpoint, read_endpoint, write_endpoint
+from launcher.cluster.coordinator_files import AskerEndpoint, read_endpoint, write_endpoint
 from launcher.cluster.join import Session
 from launcher.core.channel import Channel
 from launcher.core.errors import TlaunchError

@@ -56,7 +56,6 @@ def test_an_engine_that_gives_up_may_end_well(ended):
 
 
 def test_which_of_several_that_are_named_was_lost_is_not_guessed(ended):
-    """Then no server is to blame."""
     assert ended("h1: cannot talk to h2").exited().gave_up.server is None
 
 
@@ -69,7 +68,6 @@ def test_an_engine_that_was_killed_is_the_cause_whatever_it_had_said(ended):
 
 @pytest.mark.parametrize("code", [143, 137])
 def test_an_engine_that_ends_its_agents_without_a_word_has_its_reason(ended, code):
-    """By its exit code; it was not killed itself."""
     exited = ended("", f"exit {code}", forgotten=True).exited()
     told = f"sh 1.0 ended with exit code {code}, and ended its agents, without a word of why"
     assert (exited.killed, exited.gave_up.reason) == (None, told)

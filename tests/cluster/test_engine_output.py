@@ -39,7 +39,6 @@ def test_this_machine_is_here(name):
 
 @pytest.mark.parametrize("name", ["192.0.2.1", "no-such-host.invalid"])
 def test_no_other_machine_is_here(name):
-    """Nor what nobody knows."""
     assert not is_here(name)
 
 
@@ -54,7 +53,6 @@ def test_an_engine_that_refuses_is_quoted_and_this_machine_not_asked(ended):
 
 
 def test_what_the_remote_shell_says_stands_before_the_engine_s_words(ended):
-    """Both may tell the reason."""
     error = not_come(ended("echo lost; exit 1"), "sh ended", ("127.0.0.1", "192.0.2.1"))
     assert error.message.splitlines() == [
         "server 192.0.2.1 did not come: sh ended", "| 192.0.2.1: 192.0.2.1 refuses", "| lost",
@@ -83,7 +81,6 @@ def test_words_of_ssh_that_name_no_server_may_be_of_any(ended, said):
 
 
 def test_what_ssh_says_again_when_it_is_asked_is_quoted_once(ended):
-    """With the name of the server that was asked."""
     said = "ssh: connect to host 192.0.2.1 port 22: Connection refused"
     engine = ended(f"echo '{said}'; echo '{ADVICE}'; exit 255", answer=said)
     error = not_come(engine, "sh ended", ("127.0.0.1", "192.0.2.1"))
@@ -128,12 +125,13 @@ def test_a_server_whose_agent_an_engine_ended_is_not_blamed_for_one_that_never_c
 
 
 def test_a_program_that_ended_well_was_no_agent(ended):
-    """A word of the user's was it."""
-    assert "--engine-option may have been taken for the program" in not_come(ended("true"), "why", ("localhost",)).hint
+    assert (
+        "the engine may have taken an argument of --engine-option for the program"
+        in not_come(ended("true"), "why", ("localhost",)).hint
+    )
 
 
 def test_files_in_the_system_s_directory_do_not_outlive_the_engine(ended, tmp_path):
-    """Those in a run directory do."""
     aside, kept = temporary_directory() / f"tlaunch-test-{os.getpid()}", tmp_path / "hosts"
     engine = ended("cat $0", {aside: "h1\n", kept: "h1\n"})
     assert aside.exists()

@@ -1,12 +1,15 @@
 """The process of an engine: its files, its environment, its output, its end."""
 
 import os
+import shlex
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 
-from launcher.cluster.engine_process import LAST_LINES, EngineProcess
+from launcher.cluster import engine_process
+from launcher.cluster.engine_process import LAST_LINES, EngineProcess, unreachable
 from launcher.core.errors import UnreadableError
 from launcher.engines.command import EngineCommand
 
@@ -44,12 +47,10 @@ def test_an_engine_finds_what_its_command_names(start, tmp_path):
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137)])
 def test_its_end_is_told_as_a_shell_does(start, script, code):
-    """Also where a signal was the reason."""
     assert start(script).exit_code == code
 
 
 def test_an_engine_that_goes_on_has_no_exit_code(start, wait_until):
-    """Until a signal to its whole group."""
     engine = start("sleep 1000 & sleep 1000", waits=False)
     assert (engine.ended, engine.exit_code) == (False, None)
     engine.signal(signal.SIGTERM)
@@ -66,6 +67,38 @@ def test_its_last_lines_are_those_of_this_start(start):
 
 @pytest.mark.parametrize(("argv", "log"), [(("/no/such",), "engine.log"), (("sh",), "no/such/engine.log")])
 def test_an_engine_that_cannot_be_started_is_told(tmp_path, argv, log):
-    """By its name, with the reason."""
     with pytest.raises(UnreadableError, match=r"MPI 9 cannot be started: .*No such file"):
         EngineProcess(EngineCommand("MPI 9", argv, {}, {}), {}, Path("/"), tmp_path / log)
+
+
+@pytest.fixture(name="ask")
+def _ask(monkeypatch):
+    """Gives a function: what a shell's script in the place of ssh is asked, with all the time that it needs."""
+    monkeypatch.setattr(engine_process, "LIMIT_S", 60.0)
+    return lambda script, *server_ids, endpoints=(): unreachable(
+        tuple(shlex.split(f"sh -c {shlex.quote(script)}")), server_ids, dict(os.environ), endpoints
+    )
+
+
+def test_what_the_remote_shell_says_last_is_the_reason(ask):
+    assert ask('[ "$0" = h2 ] || { echo "$0 refuses" >&2; exit 1; }', "h1", "h2") == {"h1": "h1 refuses"}
+
+
+def test_a_server_that_is_reached_and_does_not_reach_this_machine_is_reported(ask):
+    """It is asked to connect to where its agent would. One address that it reaches is enough."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        refusing = f"127.0.0.1:{closed.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listening = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert ask('eval "$1"', "h1", endpoints=[refusing, listening]) == {}
+    # The system reports a missing route at once, where other failures come later.
+    for endpoint, why in ((refusing, "Connection refused"), ("255.255.255.255:1", "Network is unreachable")):
+        found = ask('eval "$1"', "h1", endpoints=[endpoint])
+        assert found == {"h1": f"it does not reach this machine: {endpoint}: {why}"}
+
+
+def test_a_shell_whose_child_holds_its_output_is_not_waited_for(ask, monkeypatch):
+    """Such as a wrapper, or ssh by way of another host. Nothing is left of either."""
+    monkeypatch.setattr(engine_process, "LIMIT_S", 0.5)
+    monkeypatch.setattr(engine_process, "KILLED_S", 60.0)  # it ends at once, where there is a CPU for it
+    assert ask("sleep 600 & wait", "h1") == {"h1": "no answer"}

@@ -44,7 +44,6 @@ def test_a_job_is_one_line_and_comes_back_with_the_other_machine_s_own():
 
 
 def test_what_is_this_machine_s_own_does_not_travel():
-    """Least of all its environment."""
     assert "HOME" not in lzma.decompress(base64.b64decode(to_text(JOB))).decode()
 
 
@@ -70,7 +69,6 @@ def test_a_table_that_stands_in_a_job_several_times_costs_little_more_than_once(
 
 
 def test_a_job_without_options_stays_one():
-    """Nothing is None that has to be."""
     plain = Request(Cluster.local(1), Layout(), (), Path("/"), Path("/"), Supervision(), {}, {}, THERE)
     assert from_text(to_text(Job(plain, {}, None, None)), {}, THERE) == Job(plain, {}, None, None)
 
@@ -86,7 +84,6 @@ def packed(value):
     ids=lambda text: text[:16],
 )  # fmt: skip
 def test_what_is_no_job_is_refused(text):
-    """As one kind of error."""
     with pytest.raises(ValueError, match=r"^not a valid [Jj]ob"):
         from_text(text, {}, THERE)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import agent_starter, engine_end
+from launcher.cluster import agent_starter, departure
 from launcher.cluster.agent_connection import listen
+from launcher.cluster.agent_starter import JoinBarrier
 from launcher.cluster.coordinator import Coordinator
-from launcher.cluster.join_barrier import JoinBarrier
-from launcher.cluster.plan import Plan
+from launcher.cluster.job import Plan
 from launcher.core import env
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import AgentEnded, AttemptStarted, Awaiting, Cause, Judged, NotBegun, RankEnded, RankStarted
@@ -49,7 +49,7 @@ def spec_in(folder, count):
 @pytest.fixture
 def coordinate(tmp_path, monkeypatch):
     """Gives a function that has simulated agents coordinated until nothing is left: exit code, events, and its notes if it was let end by itself."""
-    monkeypatch.setattr(engine_end, "PATIENCE_S", 60.0)  # for the simulation to write its notes
+    monkeypatch.setattr(departure, "PATIENCE_S", 60.0)  # for the simulation to write its notes
 
     def run(*options, count=COUNT, join_timeout_s=60.0):
         spec = spec_in(tmp_path, count)
@@ -119,11 +119,11 @@ def test_one_that_vanishes_is_named_and_the_others_end(coordinate):
 class AfterAllOthers(JoinBarrier):
     """Tells who is missing when it is one only, and gives up no sooner: how long the others take proves nothing."""
 
-    def missing_to_tell(self):
-        return super().missing_to_tell() if self.told or len(self._registration.missing) == 1 else ()
+    def missing(self):
+        return super().missing() if self.reported or len(self._registration.missing) == 1 else ()
 
     def in_vain(self, engine):
-        return super().in_vain(engine) if self.told else None
+        return super().in_vain(engine) if self.reported else None
 
 
 def test_one_that_never_gets_ready_is_named_and_nothing_begins(coordinate, monkeypatch):

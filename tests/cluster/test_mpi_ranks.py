@@ -43,13 +43,11 @@ def test_processes_are_wanted_in_the_order_of_global_ranks(servers, text):
 
 
 def test_the_lowest_of_a_server_becomes_its_agent_too():
-    """Exactly one."""
     places = [place_of({TLAUNCH_MEMBERS: "0x1,1x2,0x1"}, engine_rank(rank)) for rank in range(4)]
     assert [place.is_lowest for place in places] == [True, True, False, False]
 
 
 def test_without_the_variable_there_is_one_agent_for_each_server():
-    """Whatever the engine says."""
     assert place_of({}, engine_rank(0)) is None
 
 
@@ -57,19 +55,17 @@ def test_without_the_variable_there_is_one_agent_for_each_server():
     ("text", "rank", "message"),
     [
         ("two", engine_rank(0), "is 'two'"),
-        ("0x2", None, "no mpirun"),
+        ("0x2", None, "neither mpirun nor srun"),
         ("0x2", engine_rank(0, 3), "started 3 processes"),
         ("0x2", engine_rank(2), "started a process 2, and 2 from 0 on are wanted"),
     ],
 )
 def test_what_an_engine_makes_of_it_is_checked(text, rank, message):
-    """A user's own -n, for instance."""
     with pytest.raises(UsageError, match=message):
         place_of({TLAUNCH_MEMBERS: text}, rank)
 
 
 def test_ranks_belong_where_the_table_has_them():
-    """Their devices are there."""
     place = Place(1, 0, frozenset({0, 1}))
     servers = [server("a", 0, 1), server("b", 2)]
     check_server(place, 0, servers)

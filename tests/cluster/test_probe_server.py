@@ -49,7 +49,6 @@ def answer_to(channel, ask):
     "error", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), KeyError("port"), RuntimeError("x")]
 )
 def test_a_question_that_fails_is_answered_with_why_and_the_next_one_is_heard(examined, error):
-    """A full disk makes no server mute."""
 
     def also(message, _is_over):
         if message["do"] == "fail":

@@ -14,7 +14,7 @@ from launcher.core.records import Device, Server
 from launcher.cluster.probe_session import ProbeSession
 from launcher.cluster.job import EXAMINATION
 from launcher.cluster.agent_connection import listen
-from launcher.cluster.plan import Plan
+from launcher.cluster.job import Plan
 from launcher.engines.command import EngineCommand
 
 def session_of(count, code, alone=None, join_timeout_s=60.0):

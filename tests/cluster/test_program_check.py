@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.cluster.join_barrier import JoinBarrier
+from launcher.cluster.agent_starter import JoinBarrier
 from launcher.cluster.program_check import answer_to, odd_programs, programs_of, question, refusal
 from launcher.core.messages import Begin
 from launcher.core.records import Device, Server
@@ -16,7 +16,6 @@ SAME = {"train.py": "a", "util.py": "b"}
 
 
 def test_the_same_files_with_the_same_content_are_no_finding():
-    """Also where no file is the program's own."""
     assert odd_programs({0: SAME, 1: dict(SAME)}, SERVERS) is None
     assert odd_programs({0: {}, 1: {}}, SERVERS) is None
     assert odd_programs({}, SERVERS) is None
@@ -49,7 +48,6 @@ def test_the_same_files_with_the_same_content_are_no_finding():
     ids=["one file", "most count", "several servers", "many files", "what all have comes first"],
 )  # fmt: skip
 def test_servers_that_differ_from_most_are_named_with_the_first_files(programs, servers, told):
-    """Of two, the first one counts."""
     odd = odd_programs(programs, SERVERS)
     assert (odd.servers, odd.message) == (servers, told)
     error = refusal(programs, SERVERS)
@@ -75,7 +73,6 @@ def test_agents_that_are_ready_with_different_programs_are_not_begun_with(house,
 
 
 def test_servers_may_have_different_programs_where_somebody_says_so(house, knocks):
-    """Then nobody compares them."""
     opened = house(same_program=False)
     first, second = knocks.join(opened), knocks.join(opened, host="h2", addresses=("10.0.0.2",))
     opened.attend(lambda: first.done() and second.done())

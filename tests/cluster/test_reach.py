@@ -64,7 +64,6 @@ def _check(monkeypatch):
 
 
 def test_servers_that_reach_each_other_are_asked_once(check):
-    """Each pair one way: then all is known."""
     apart, agents = check(HERE, HERE, HERE)
     assert apart == ()
     assert [[to for order in agent.asked for to, _ in order.targets] for agent in agents.values()] == [
@@ -110,7 +109,6 @@ def test_who_does_not_answer_parts_nobody(check):
 
 
 def test_what_is_told_of_servers_that_were_not_to_be_tried_parts_nobody():
-    """Whatever an agent answers, the run goes on."""
     begun = ReachCheck({0: 1, 1: 1}, first_server=0, master_port=1)
     begun.begin(0.0)
     begun.take(ProbeResult(0, 1, ((0, "no answer"), (7, "no answer"), (-1, "no answer"))))
@@ -121,7 +119,6 @@ def test_what_is_told_of_servers_that_were_not_to_be_tried_parts_nobody():
 
 
 def test_one_that_does_not_answer_hides_nothing_of_the_others(check):
-    """It is only waited for until its time is over."""
     apart, _ = check(NOWHERE, NOWHERE, HERE, deaf={2})
     assert [one.pair for one in apart] == [(0, 1)]
 

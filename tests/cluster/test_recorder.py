@@ -56,12 +56,10 @@ def test_what_happens_to_ranks_is_told_by_the_coordinator_s_clock(event):
 
 @pytest.mark.parametrize("event", OWN, ids=repr)
 def test_what_the_coordinator_has_said_is_not_told_twice(event):
-    """Each agent repeats it in its own file."""
     assert heard(event) == []
 
 
 def test_trouble_names_its_server():
-    """Since it is told to a person."""
     assert heard(Trouble("disk full")) == [TimestampedEvent(600, 1, Trouble("server h2: disk full"))]
 
 
@@ -69,7 +67,6 @@ def test_trouble_names_its_server():
     "line", ["", "x", "[]", "null", "{}", '{"schema": 1}', '{"schema":2,"time_ns":1,"server_index":0,"event":"New"}']
 )
 def test_what_is_no_event_of_this_version_is_passed_over(line):
-    """Whoever wrote it."""
     assert list(passed_on(line, 0, H2, 1)) == []
 
 
@@ -80,6 +77,5 @@ def test_a_server_speaks_of_itself_and_its_own_ranks_only():
 
 
 def test_words_that_are_nested_too_deeply_are_passed_over():
-    """They would end the coordinator."""
     line = '{"schema":2,"time_ns":1,"server_index":0,"event":"Trouble","message":' + "[" * 100_000
     assert list(passed_on(line, 0, H2, 1)) == []

@@ -2,8 +2,8 @@
 
 import platform
 import socket
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -79,13 +79,11 @@ def test_a_server_is_awaited_until_it_is_ready(house, knocks):
 
 
 def test_who_was_started_by_hand_needs_no_job(house, knocks):
-    """It knows what to do, and only has to agree."""
     opened = house(agreement={"layout": "dp=2"})
     assert come(opened, knocks, agreement={"layout": "dp=2"}).welcome.job is None
 
 
 def test_the_clock_of_a_newcomer_is_known_before_it_is_ready(house, knocks):
-    """It answers while it waits for the start."""
     opened = house()
     start = knocks.wait(come(opened, knocks))
     opened.attend(lambda: opened.registration.peers[0].pings.clock.known)
@@ -94,34 +92,18 @@ def test_the_clock_of_a_newcomer_is_known_before_it_is_ready(house, knocks):
     start.result(PATIENCE_S)
 
 
-def test_a_wrong_token_is_no_concern_of_the_run(house, knocks):
-    """The one that knocks is told nothing, and gives up in time; the run goes on waiting."""
-    opened = house()
-    future = knocks.join(opened, token="guess", patience_s=0.3)
-    opened.attend(future.done)
-    assert opened.errors == []
-    assert opened.registration.peers == {}
-    assert "cannot be reached: 127.0.0.1 port" in future.exception().message
-    assert "with another token" in future.exception().message
-
-
-@pytest.mark.parametrize(("token", "agreement"), [("shared", None), ("token", {})], ids=["shared", "engine's"])
-def test_the_two_tokens_are_not_each_other_s(house, knocks, token, agreement):
-    """Who knows the one for servers started by hand is not told the job, with all values of --env."""
-    opened = house()
+@pytest.mark.parametrize(
+    ("token", "agreement", "brings_all"),
+    [("guess", None, False), ("shared", None, False), ("token", {}, False), ("shared", {}, True), ("token", {}, True)],
+)
+def test_another_token_is_no_way_in_and_no_concern_of_the_run(house, knocks, token, agreement, brings_all):
+    """The token for agents started by hand does not give the job, with all values of --env; an engine that brings all lets none of those in."""
+    opened = house(brings_all=brings_all)
     future = knocks.join(opened, token=token, agreement=agreement, patience_s=0.3)
     opened.attend(future.done)
     assert (opened.errors, opened.registration.peers) == ([], {})
+    assert "cannot be reached: 127.0.0.1 port" in future.exception().message
     assert "with another token" in future.exception().message
-
-
-@pytest.mark.parametrize("token", ["shared", "token"])
-def test_where_an_engine_brings_all_nobody_comes_by_hand(house, knocks, token):
-    """Though no secret may have been chosen for those who are started so."""
-    opened = house(brings_all=True)
-    future = knocks.join(opened, token=token, agreement={}, patience_s=0.3)
-    opened.attend(future.done)
-    assert (opened.errors, opened.registration.peers) == ([], {})
 
 
 @pytest.mark.parametrize(
@@ -164,7 +146,6 @@ def test_who_talks_nonsense_is_let_go(house, knocks, words):
 
 @pytest.mark.parametrize("nonce", ["\ud800", "", "é\0"], ids=repr)
 def test_an_odd_nonce_is_no_way_in(house, knocks, nonce):
-    """Nor a way to break the endpoint."""
     opened = house()
     knocks.say(opened, lambda drawn: greeting(drawn, token="guess", nonce=nonce))
     opened.attend(lambda: opened.dismissed)
@@ -172,7 +153,6 @@ def test_an_odd_nonce_is_no_way_in(house, knocks, nonce):
 
 
 def test_who_says_nothing_is_let_go(house, knocks):
-    """After ten seconds."""
     opened = house()
     knocks.connect(opened)
     (stranger,) = opened.attend(lambda: list(opened.registration.unauthenticated))
@@ -182,7 +162,6 @@ def test_who_says_nothing_is_let_go(house, knocks):
 
 
 def test_a_second_machine_that_is_the_same_server_is_refused(house, knocks):
-    """Both are named, to both."""
     opened = house()
     come(opened, knocks)
     there, here = refused(opened, knocks, host="other", said="10.0.0.1", addresses=("10.7.7.7",))
@@ -196,20 +175,17 @@ def test_a_second_machine_that_is_the_same_server_is_refused(house, knocks):
 
 
 def test_a_server_that_comes_too_late_is_refused(house, knocks):
-    """The run goes on without it."""
     there, here = refused(house(joining=False), knocks)
     assert there.message == here.message
-    assert "h1 (10.0.0.1) comes too late: run a-run goes on already without server 10.0.0.1" in there.message
+    assert "h1 (10.0.0.1) comes too late: run a-run has already begun without server 10.0.0.1" in there.message
 
 
 def test_another_agreement_is_refused(house, knocks):
-    """With what differs, as both sides have it."""
     there, _ = refused(house(agreement={"command": "python a.py"}), knocks, agreement={"command": "python b.py"})
     assert "another command: python b.py there, python a.py on the first server" in there.message
 
 
 def test_who_comes_after_a_refusal_hears_it_too(house, knocks):
-    """Nothing goes on that he could wait for."""
     opened = house(joining=False)
     opened.registration.refusal = RefusedLayoutError("server h2 was started with another layout", hint="alike")
     there, _ = refused(opened, knocks, said="h2")
@@ -217,7 +193,6 @@ def test_who_comes_after_a_refusal_hears_it_too(house, knocks):
 
 
 def test_an_unknown_server_is_refused(house, knocks):
-    """With the exit code of a usage error."""
     there, here = refused(house(), knocks, said="h9")
     assert (there.exit_code, here.exit_code) == (2, 2)
     assert "--server h9" in there.message
@@ -233,7 +208,6 @@ def test_an_unknown_server_is_refused(house, knocks):
     ids=["tlaunch", "code", "Python"],
 )
 def test_other_versions_are_refused(house, knocks, changes, told):
-    """Before anything else is asked."""
     opened = house()
     channel = knocks.say(opened, lambda drawn: greeting(drawn, **changes))
     opened.attend(lambda: opened.errors)
@@ -244,7 +218,6 @@ def test_other_versions_are_refused(house, knocks, changes, told):
 
 
 def test_another_patch_of_python_will_do(house, knocks):
-    """Only the second number counts."""
     opened = house()
     python = ".".join(platform.python_version_tuple()[:2]) + ".99"
     knocks.say(opened, lambda drawn: greeting(drawn, python=python))
@@ -266,7 +239,6 @@ def test_a_server_that_cannot_take_part_says_so_to_the_run(house, knocks):
 
 
 def test_who_waits_hears_who_is_missing(house, knocks):
-    """Until all are there."""
     opened, heard = house(), []
     start = knocks.wait(come(opened, knocks), tell=heard.append)
     peer = opened.registration.peers[0]
@@ -276,16 +248,8 @@ def test_who_waits_hears_who_is_missing(house, knocks):
     assert heard == [Waiting(("h2",)), Waiting(())]
 
 
-@pytest.mark.parametrize(
-    ("word", "code"),
-    [
-        (Finish(Cause.FAILED, 3), 3),
-        (Refused("x", None, 2), 2),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize(("word", "code"), [(Finish(Cause.FAILED, 3), 3), (Refused("x", None, 2), 2)], ids=repr)
 def test_a_run_that_ends_before_it_began_is_told_to_who_waits(house, knocks, word, code):
-    """With the run's exit code."""
     opened = house()
     start = knocks.wait(come(opened, knocks))
     opened.registration.peers[0].send(word)
@@ -295,7 +259,6 @@ def test_a_run_that_ends_before_it_began_is_told_to_who_waits(house, knocks, wor
 
 
 def test_a_coordinator_that_goes_or_is_silent_is_lost(house, knocks):
-    """Whoever waits for the start says which."""
     opened = house(silence_s=0.2)
     start = knocks.wait(come(opened, knocks))
     assert start.exception(PATIENCE_S).message == "the run's coordinator is lost: nothing was heard for 0.2 s"
@@ -321,40 +284,25 @@ def test_the_first_address_that_answers_is_taken(house, knocks):
 )
 def test_what_is_no_coordinator_of_this_version_is_not_joined(first):
     """Another protocol is refused at once, with a hint; anything else is no coordinator at all."""
-    with listen() as listener:
-        listener.setblocking(True)
-        endpoint = Endpoint((("127.0.0.1", listener.getsockname()[1]),), "")
-        backlog = answering(listener, lambda channel: channel.send(first))
-        with pytest.raises(TlaunchError) as caught:
-            join(endpoint, AgentInfo("h1", ()), 0.0, lambda _why: None)
-        backlog()
-    another = isinstance(first, Challenge)
-    assert ("another version of tlaunch" in caught.value.message) == another
-    assert ("is no coordinator" in caught.value.message) != another
+    message, another = join_at(lambda channel: channel.send(first)), isinstance(first, Challenge)
+    assert ("another version of tlaunch" in message) == another
+    assert ("is no coordinator" in message) != another
 
 
 def test_a_coordinator_that_does_not_know_the_token_is_not_joined():
-    """It could make this machine run anything."""
 
     def pretend(channel):
         channel.send(Challenge(PROTOCOL, "n"))
         hello = next(channel.wait_for(soon()))
         channel.send(Welcome(hello.proof, 0, "run", 20.0, "a job"))
 
-    with listen() as listener:
-        listener.setblocking(True)
-        backlog = answering(listener, pretend)
-        with pytest.raises(TlaunchError, match="what answers there does not know this run"):
-            join(
-                Endpoint((("127.0.0.1", listener.getsockname()[1]),), "t"), AgentInfo("h1", ()), 0.0, lambda _why: None
-            )
-        backlog()
+    assert "what answers there does not know this run" in join_at(pretend)
 
 
-def answering(listener, act):
-    """Answer one caller in a thread; gives what waits for it."""
+def join_at(act):
+    """Return the error of joining at an endpoint that acts so with its one caller."""
 
-    def answer():
+    def answer(listener):
         connection, _ = listener.accept()
         channel = Channel(connection)
         act(channel)
@@ -362,9 +310,14 @@ def answering(listener, act):
             list(channel.wait_for(soon()))
         channel.close()
 
-    thread = threading.Thread(target=answer)
-    thread.start()
-    return thread.join
+    with listen() as listener, ThreadPoolExecutor() as pool:
+        listener.setblocking(True)
+        endpoint = Endpoint((("127.0.0.1", listener.getsockname()[1]),), "t")
+        answered = pool.submit(answer, listener)
+        with pytest.raises(TlaunchError) as caught:
+            join(endpoint, AgentInfo("h1", ()), 0.0, lambda _why: None)
+        answered.result()
+    return caught.value.message
 
 
 def test_agents_of_other_machines_are_told_from_those_of_this_one(house, knocks):

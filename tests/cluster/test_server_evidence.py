@@ -26,23 +26,21 @@ def _evidence(tmp_path):
     event_log.close(None)
 
 
-def raised(global_rank):
-    failure = FailureRecord(1, 7, "exception", "ValueError", "no", "a.py:1 in f")
-    return RankEvidence(global_rank, 1, 1, 0, failure=failure)
+def raised(global_rank, at_ns=1, error=("ValueError", "no")):
+    failure = FailureRecord(at_ns, 7, "exception", *error, "a.py:1 in f")
+    return RankEvidence(global_rank, 1, at_ns, 0, failure=failure)
 
 
 def test_a_server_speaks_of_its_own_ranks_only(evidence):
-    """What it says of others proves nothing."""
     evidence.take(0, to_fields(Evidence((RankEvidence(0, None, None, None),))), Clock())
     evidence.take(1, to_fields(Evidence((raised(0), raised(1)), hung=(0,))), Clock())
     assert evidence.awaited({0: None, 1: None}) == []
     found = evidence.diagnosed()
-    verdict, cause = found.verdict, found.cause
-    assert (verdict.culprit, verdict.confidence, cause) == (1, Confidence.CERTAIN, "failed")
+    verdict = found.verdict
+    assert (verdict.culprit, verdict.confidence, found.cause) == (1, Confidence.CERTAIN, "failed")
 
 
 def test_a_lost_server_is_not_awaited(evidence):
-    """It is the cause, if nothing else is certain."""
     evidence.lost[1] = "nothing was heard of it"
     assert evidence.awaited([0, 1]) == [0]
     evidence.take(0, "nonsense", Clock())
@@ -62,7 +60,6 @@ def test_all_servers_that_are_lost_are_named(evidence):
 
 
 def test_a_loss_beside_a_certain_failure_is_told(evidence):
-    """It is not the cause."""
     evidence.lost[1] = "nothing was heard of it"
     evidence.take(0, to_fields(Evidence((raised(0),))), Clock())
     verdict = evidence.diagnosed().verdict
@@ -71,7 +68,6 @@ def test_a_loss_beside_a_certain_failure_is_told(evidence):
 
 
 def test_nothing_is_certain_while_a_server_has_not_been_heard(evidence):
-    """One of its ranks may have failed before."""
     evidence.take(0, to_fields(Evidence((raised(0),))), Clock())
     verdict = evidence.diagnosed().verdict
     assert (verdict.culprit, verdict.confidence) == (0, Confidence.LIKELY)
@@ -102,6 +98,7 @@ WAITING = RankStack("running", "in recv, called at a.py:4 in f", "a.py:4 in f", 
 CLOSED = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:34185"
 SLEEPING = RankStack("running", "at a.py:5 in f: time.sleep(60)", "a.py:5 in f")
 STOPPED = RankStack("stopped", "stopped (SIGSTOP)")
+APART = [Apart((0, 1), (40001, 40002), "no answer")]
 
 
 @pytest.fixture(name="two_each")
@@ -122,12 +119,11 @@ def told_by(*ranks, hung=()):
 def test_a_rank_that_is_only_busy_is_not_blamed_for_a_lost_server(two_each):
     """What the lost ones did is not known: of those that were heard, one waits and the other does not."""
     now_ns = time.time_ns()
-    closed = FailureRecord(now_ns + 10**7, 7, "exception", "RuntimeError", CLOSED, "a.py:1 in f")
     two_each.lose(1, "the connection was closed", since_ns=now_ns - 10**9, probably_ns=now_ns)
-    two_each.take(0, told_by(RankEvidence(0, 1, now_ns + 10**8, 0, failure=closed), living(1, SLEEPING)), Clock())
+    two_each.take(0, told_by(raised(0, now_ns + 10**7, ("RuntimeError", CLOSED)), living(1, SLEEPING)), Clock())
     found = two_each.diagnosed()
-    verdict, cause = found.verdict, found.cause
-    assert (verdict.culprit, verdict.server, verdict.confidence, cause) == (
+    verdict = found.verdict
+    assert (verdict.culprit, verdict.server, verdict.confidence, found.cause) == (
         None, "10.0.0.2", Confidence.CERTAIN, "failed",
     )  # fmt: skip
     assert verdict.reason == "server 10.0.0.2 with ranks 2-3 was lost: the connection was closed"
@@ -137,8 +133,7 @@ def test_a_rank_that_is_only_busy_is_not_blamed_for_a_lost_server(two_each):
 def test_a_rank_that_failed_before_a_loss_is_blamed_and_the_loss_is_told_beside_it(two_each):
     """As people are shown it; what the lost server's ranks did before, nobody can know."""
     two_each.lose(1, "nothing was heard of it", since_ns=time.time_ns() - 10**9, probably_ns=time.time_ns())
-    failure = FailureRecord(time.time_ns() - 2 * 10**9, 7, "exception", "ValueError", "no", "a.py:1 in f")
-    two_each.take(0, told_by(RankEvidence(0, 1, time.time_ns(), 0, failure=failure), living(1, WAITING)), Clock())
+    two_each.take(0, told_by(raised(0, time.time_ns() - 2 * 10**9), living(1, WAITING)), Clock())
     verdict = two_each.diagnosed().verdict
     assert (verdict.culprit, verdict.server, verdict.confidence) == (0, None, Confidence.LIKELY)
     told = "server 10.0.0.2 with ranks 2-3 was lost: nothing was heard of it; what its ranks did is not known"
@@ -146,10 +141,8 @@ def test_a_rank_that_failed_before_a_loss_is_blamed_and_the_loss_is_told_beside_
 
 
 def test_a_server_that_was_lost_after_it_had_testified_leaves_a_verdict_as_it_is(two_each):
-    """Its loss is told."""
-    failure = FailureRecord(time.time_ns(), 7, "exception", "ValueError", "no", "a.py:1 in f")
     two_each.take(0, told_by(living(0, WAITING), living(1, WAITING)), Clock())
-    two_each.take(1, told_by(RankEvidence(2, 1, time.time_ns(), 0, failure=failure), living(3, WAITING)), Clock())
+    two_each.take(1, told_by(raised(2, time.time_ns()), living(3, WAITING)), Clock())
     two_each.lose(1, "the connection was closed", since_ns=0, probably_ns=time.time_ns())
     verdict = two_each.diagnosed().verdict
     assert (verdict.culprit, verdict.confidence) == (2, Confidence.CERTAIN)
@@ -157,13 +150,11 @@ def test_a_server_that_was_lost_after_it_had_testified_leaves_a_verdict_as_it_is
 
 
 def test_a_hang_that_began_before_a_loss_keeps_its_stopped_rank(two_each):
-    """And is a hang."""
     two_each.lose(1, "nothing was heard of it", since_ns=time.time_ns(), probably_ns=time.time_ns())
-    stopped = RankStack("stopped", "stopped (SIGSTOP)")
-    two_each.take(0, told_by(living(0, WAITING), living(1, stopped), hung=(0, 1)), Clock())
+    two_each.take(0, told_by(living(0, WAITING), living(1, STOPPED), hung=(0, 1)), Clock())
     found = two_each.diagnosed()
-    verdict, cause = found.verdict, found.cause
-    assert (verdict.culprit, verdict.confidence, cause) == (1, Confidence.LIKELY, "hung")
+    verdict = found.verdict
+    assert (verdict.culprit, verdict.confidence, found.cause) == (1, Confidence.LIKELY, "hung")
 
 
 @pytest.mark.parametrize(
@@ -186,13 +177,11 @@ def test_servers_are_asked_whether_they_reach_each_other_where_no_rank_failed_by
 
 def test_where_servers_do_not_reach_each_other_no_rank_is_blamed(two_each):
     """What ranks failed of is told as what followed; a rank that is busy is not missed."""
-    closed = FailureRecord(5, 7, "exception", "RuntimeError", CLOSED, "a.py:1 in f")
-    two_each.take(0, told_by(RankEvidence(0, 1, 9, 0, failure=closed), living(1, SLEEPING), hung=(1,)), Clock())
+    two_each.take(0, told_by(raised(0, 5, ("RuntimeError", CLOSED)), living(1, SLEEPING), hung=(1,)), Clock())
     two_each.take(1, told_by(living(2, WAITING), living(3, WAITING), hung=(2, 3)), Clock())
-    apart = [Apart((0, 1), (40001, 40002), "no answer")]
-    found = two_each.diagnosed(apart)
-    verdict, cause = found.verdict, found.cause
-    assert (verdict.culprit, verdict.server, verdict.confidence, cause) == (None, None, Confidence.LIKELY, "hung")
+    found = two_each.diagnosed(APART)
+    verdict = found.verdict
+    assert (verdict.culprit, verdict.server, verdict.confidence, found.cause) == (None, None, Confidence.LIKELY, "hung")
     assert verdict.apart == (("10.0.0.1", "10.0.0.2"),)
     assert [(one.global_rank, one.role) for one in verdict.failures] == [(0, Role.CONSEQUENCE)]
     assert "between 10.0.0.1 (port 40001) and 10.0.0.2 (port 40002): no answer" in verdict.reason
@@ -202,18 +191,15 @@ def test_a_stopped_rank_is_blamed_though_servers_do_not_reach_each_other(two_eac
     """No network stops a rank, and a firewall may keep servers apart that ranks reach by a network of their own."""
     two_each.take(0, told_by(living(0, WAITING), living(1, WAITING), hung=(0, 1)), Clock())
     two_each.take(1, told_by(living(2, STOPPED), living(3, WAITING), hung=(2, 3)), Clock())
-    apart = [Apart((0, 1), (40001, 40002), "no answer")]
-    verdict = two_each.diagnosed(apart).verdict
+    verdict = two_each.diagnosed(APART).verdict
     assert (verdict.culprit, verdict.confidence, verdict.apart) == (2, Confidence.LIKELY, ())
     assert "no connection can be made either way between 10.0.0.1 (port 40001)" in verdict.reason
 
 
 def test_a_rank_s_own_fault_is_blamed_though_servers_do_not_reach_each_other(two_each):
-    """It was asked for before that was known."""
     two_each.take(0, told_by(living(0, WAITING), living(1, WAITING)), Clock())
     two_each.take(1, told_by(raised(2), living(3, WAITING)), Clock())
-    apart = [Apart((0, 1), (40001, 40002), "no answer")]
-    assert two_each.diagnosed(apart).verdict.culprit == 2
+    assert two_each.diagnosed(APART).verdict.culprit == 2
 
 
 @pytest.mark.parametrize("silent_s", [0.0, 20.0], ids=["closed", "silent"])
@@ -225,10 +211,10 @@ def test_when_a_server_was_lost_is_kept_by_the_wall_clock(evidence, silent_s):
         silent_s=silent_s,
     )
     evidence.lose_agent(1, "why", peer, 15.0, failed=(), alone=False)
-    evidence.take(0, told_by(raised_at(0, time.time() - 17.5)), Clock())
+    evidence.take(0, told_by(raised(0, int((time.time() - 17.5) * 1e9))), Clock())
     verdict = evidence.diagnosed().verdict
     assert (verdict.culprit, verdict.confidence) == (0, Confidence.LIKELY)
-    evidence.take(0, told_by(raised_at(0, time.time() - 8)), Clock())
+    evidence.take(0, told_by(raised(0, int((time.time() - 8) * 1e9))), Clock())
     assert evidence.diagnosed().verdict.server == ("10.0.0.2" if silent_s else None)
 
 
@@ -247,8 +233,3 @@ def test_silence_is_no_certain_loss_where_no_other_machine_is_heard(evidence, si
     evidence.take(0, told_by(living(0, WAITING)), Clock())
     verdict = evidence.diagnosed().verdict
     assert (verdict.server, verdict.confidence) == ("10.0.0.2", expected)
-
-
-def raised_at(global_rank, at_s):
-    failure = FailureRecord(int(at_s * 1e9), 7, "exception", "ValueError", "no", "a.py:1 in f")
-    return RankEvidence(global_rank, 1, int(at_s * 1e9), 0, failure=failure)

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from launcher.cluster import stacks_client, stacks_relay
-from launcher.cluster.asker_endpoint import AskerEndpoint, read_endpoint, remove_endpoint, write_endpoint
-from launcher.cluster.stacks_client import CoordinatorUnreachableError, ask_stacks
+from launcher.cluster import stacks
+from launcher.cluster.coordinator_files import AskerEndpoint, read_endpoint, remove_endpoint, write_endpoint
+from launcher.cluster.stacks import CoordinatorUnreachableError, ask_stacks
 from launcher.core.messages import AskStacks, Stacks, TakeStacks, proof_of
 from launcher.core.run_dir import RunDir
 
@@ -17,8 +17,8 @@ PATIENCE_S = 60
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
-    monkeypatch.setattr(stacks_client, "CONNECT_S", PATIENCE_S)
-    monkeypatch.setattr(stacks_client, "ANSWER_S", PATIENCE_S)
+    monkeypatch.setattr(stacks, "CONNECT_S", PATIENCE_S)
+    monkeypatch.setattr(stacks, "ANSWER_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -81,8 +81,7 @@ def test_what_all_servers_find_is_told_together(running, ask):
 
 
 def test_a_server_that_gives_no_answer_in_time_is_named(running, ask, monkeypatch):
-    """What the others tell is not withheld for it."""
-    monkeypatch.setattr(stacks_relay, "ANSWER_LIMIT_S", 0.5)
+    monkeypatch.setattr(stacks, "ANSWER_LIMIT_S", 0.5)
     house, channels = running
     future = ask(house)
     house.attend(lambda: house.registration.stacks_relay._open)
@@ -93,7 +92,6 @@ def test_a_server_that_gives_no_answer_in_time_is_named(running, ask, monkeypatc
 
 
 def test_a_server_that_is_lost_is_named(running, ask):
-    """At once: nobody waits for it."""
     house, channels = running
     house.registration.peers.pop(1).close()
     future = ask(house)
@@ -111,7 +109,6 @@ def test_before_ranks_are_started_nobody_is_asked(running, ask):
 
 @pytest.mark.parametrize("key", ["another key", ""], ids=["another", "none"])
 def test_whoever_does_not_know_the_key_is_told_nothing(running, ask, key):
-    """He is let go, as any stranger."""
     house, _ = running
     future = attend(house, ask(house, key=key))
     with pytest.raises(CoordinatorUnreachableError, match="the connection was closed"):
@@ -127,9 +124,8 @@ def test_where_there_is_no_key_nobody_may_ask(house, ask):
 
 
 def test_the_run_s_token_is_no_key_and_the_key_no_token(running, knocks):
-    """Neither way in leads to the other."""
     house, _ = running
-    channel = knocks.say(house, lambda drawn: AskStacks(proof_of("token", stacks_relay.PURPOSE, drawn, "n"), "n"))
+    channel = knocks.say(house, lambda drawn: AskStacks(proof_of("token", stacks.PURPOSE, drawn, "n"), "n"))
     house.attend(lambda: house.dismissed)
     with pytest.raises(Exception, match="closed"):
         list(channel.wait_for(time.monotonic() + PATIENCE_S))
@@ -146,7 +142,6 @@ def test_words_that_belong_to_no_question_are_not_kept(running):
 
 
 def test_a_endpoint_is_for_its_owner_alone_and_is_removed(tmp_path):
-    """What was left there is found again."""
     run_dir = RunDir(tmp_path)
     assert read_endpoint(run_dir) is None
     endpoint = AskerEndpoint((("10.0.0.1", 4711), ("fe80::1", 4711)), KEY)
@@ -162,13 +157,11 @@ def test_a_endpoint_is_for_its_owner_alone_and_is_removed(tmp_path):
     "text", ["", "[]", '{"addresses": [["h"]], "key": "k"}', '{"addresses": [["h", "x"]], "key": 1}']
 )
 def test_a_file_that_is_no_endpoint_is_none(tmp_path, text):
-    """Half written, or by another version."""
     RunDir(tmp_path).endpoint.write_text(text)
     assert read_endpoint(RunDir(tmp_path)) is None
 
 
 def test_a_machine_where_nobody_listens_is_told_with_its_reason():
-    """Each address that was tried."""
     with pytest.raises(
         CoordinatorUnreachableError, match=r"127\.0\.0\.1 port 1: Connection refused; 127\.0\.0\.1 port 2: Conn"
     ):

@@ -78,7 +78,6 @@ def test_nobody_else_ends_it(house, knocks, agent, token):
 
 
 def test_it_knocks_until_it_is_let_in(house, knock):
-    """A network may come back for a moment only."""
     listener = listen()
     listener.setblocking(True)
     told = knock(listener.getsockname()[1], "a")
@@ -91,7 +90,6 @@ def test_it_knocks_until_it_is_let_in(house, knock):
 
 
 def test_where_nobody_coordinates_any_more_it_goes_at_once():
-    """The run is over."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     assert tell_freed(("127.0.0.1", port), "token", "a", 1000.0) is False

@@ -280,7 +280,7 @@ def test_ranks_on_a_machine_that_the_table_does_not_have_are_refused(mpirun, tmp
     """Unless somebody says which server it is, and then only that one's ranks are right."""
     file = table(tmp_path / "table.json", "192.0.2.77", "192.0.2.78", count=1)
     done = mpirun.exec(2, "--rank-table", file, "--", *SHOW)
-    assert (done.returncode, done.stderr.count("which is none of the table's servers")) == (3, 1)
+    assert (done.returncode, done.stderr.count("which is not one of the table's servers")) == (3, 1)
     assert "192.0.2.77 slots=1, 192.0.2.78 slots=1" in done.stderr
     here = [f"TLAUNCH_SERVER=192.0.2.7{number}" for number in (7, 8)]
     first, second = (

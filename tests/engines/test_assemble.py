@@ -105,7 +105,6 @@ def test_binding_is_part_of_the_spec():
 
 
 def test_ranks_of_several_servers_are_not_bound():
-    """Other servers may have other cores."""
     spec = spec_of(TWO_SERVERS, Layout(dp=4), bind="core")
     assert {rank.cpus for rank in spec.ranks} == {None}
 
@@ -120,7 +119,6 @@ def test_what_other_launchers_left_is_taken_away():
 
 
 def test_every_variable_has_its_origin():
-    """And the other value that the environment had."""
     inherited = {"RANK": "7", "OMP_NUM_THREADS": "3", "WORLD_SIZE": "2", "MS_ROLE": "MS_WORKER"}
     wanted = request(TWO_SERVERS, Layout(dp=2), inherited_env=inherited, user_env={"PYTHONUNBUFFERED": "0"})
     one = draft(wanted, name="n", master_port=1)[1]
@@ -165,7 +163,6 @@ def test_ranks_are_told_the_interface_of_their_own_server():
 @pytest.mark.parametrize("name", TOLD)
 @pytest.mark.parametrize("how", ["inherited_env", "user_env"])
 def test_an_interface_that_the_user_has_chosen_is_left_alone(name, how):
-    """Of each library by itself."""
     first = told_interface(**{how: {name: "eth7"}})[0]
     assert first == {
         **{other: value for other, value in TOLD.items() if other != name},

@@ -14,7 +14,6 @@ def rank(job="prterun-a-1@1", global_rank=0, size=8):
 
 @pytest.mark.parametrize("size", [8, None])
 def test_as_many_ranks_as_the_layout_has_are_right(size):
-    """Or as many as the engine does not tell."""
     assert check_size(rank(size=size), Layout(dp=2, mp=2, pp=2)) is None
 
 
@@ -28,7 +27,6 @@ def test_another_number_of_ranks_is_refused():
 
 
 def test_all_ranks_of_a_job_find_one_name_and_one_port():
-    """And those of another job others."""
     names = {run_name(rank(global_rank=number), "train", None, {}) for number in range(8)}
     assert names == {"train-prterun-a-1-1"}
     assert {master_port(rank(global_rank=number), "x", None) for number in range(8)} == {master_port(rank(), "y", None)}
@@ -56,7 +54,6 @@ def test_a_job_without_a_name_needs_one():
 
 @pytest.mark.parametrize("name", ["../up", ".hidden", "latest", "a\nb", "x" * 300])
 def test_names_that_are_no_directory_s_are_refused(name):
-    """Wherever they come from."""
     with pytest.raises(UsageError, match="cannot be the name of a run directory"):
         run_name(rank(), "train", None, {"TLAUNCH_RUN_ID": name})
     with pytest.raises(UsageError):

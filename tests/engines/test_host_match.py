@@ -53,7 +53,6 @@ def test_a_server_is_known_by_addresses_and_names(here):
 
 @pytest.mark.parametrize("name", ["10.77.0.2", "h2", "h11", "reserve", "0"])
 def test_another_server_is_not_here(name):
-    """Names that only begin alike are others."""
     assert not is_here(server(name), host())
 
 
@@ -75,7 +74,6 @@ def test_an_address_of_two_servers_proves_nothing(name):
 
 
 def test_a_short_name_that_two_servers_have_proves_nothing():
-    """Unless an address tells them apart."""
     one, other = server("h1.a.org"), server("h1.b.org", 2)
     assert servers_here((one, other), host("h1")) == ()
     assert servers_here((one, other), host("h1.a.org")) == (one,)
@@ -87,13 +85,11 @@ def test_a_short_name_that_two_servers_have_proves_nothing():
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "::1"])
 def test_one_of_several_servers_cannot_be_known_by_loopback(name):
-    """Every machine would be it; alone it may be."""
     assert not is_here(server(name), host(), server("10.77.0.2", 2))
     assert is_here(server(name), host())
 
 
 def test_two_full_names_are_the_same_only_if_equal():
-    """h1 of another domain is another machine."""
     assert not is_here(server("h1.b.org"), host("h1.a.org"))
     assert is_here(server("h1.A.org"), host("h1.a.org"))
 
@@ -114,7 +110,7 @@ def test_what_others_call_a_machine_counts_as_its_own_name_does():
     assert check_server(rank_of(table, 0), table, node, None, 2) is None
     with pytest.raises(RefusedLayoutError, match=r"rank 2 is on server n7 \(h1\), and the rank table has ranks 2-3 on"):
         check_server(rank_of(table, 2), table, node, None, 2)
-    with pytest.raises(RefusedLayoutError, match=r"rank 0 is on n9 \(h1\), which is none of the table's servers"):
+    with pytest.raises(RefusedLayoutError, match=r"rank 0 is on n9 \(h1\), which is not one of the table's servers"):
         check_server(rank_of(table, 0), table, Host("h1", frozenset(), (), ("n9",)), None, 2)
     assert "n9 (h1)" in check_server(
         rank_of(table, 0), Cluster(table.servers[:1]), Host("h1", frozenset(), (), ("n9",)), None, 2
@@ -122,14 +118,12 @@ def test_what_others_call_a_machine_counts_as_its_own_name_does():
 
 
 def test_a_name_of_its_own_is_not_looked_up():
-    """Whoever gave it to the machine."""
     assert read_host(["n7", "no-such-host.invalid"], other_names=("n7",)).resolved == (
         ("no-such-host.invalid", frozenset()),
     )
 
 
 def test_this_machine_is_what_its_interfaces_say():
-    """The real one, and a name that nobody has."""
     found = read_host(["10.77.0.1", "no-such-host.invalid"])
     addresses = {entry.address.partition("%")[0] for each in psutil.net_if_addrs().values() for entry in each}
     assert {str(address) for address in found.addresses} <= addresses
@@ -152,7 +146,6 @@ def test_names_are_resolved_all_at_once(monkeypatch):
 
 
 def test_a_name_server_that_is_silent_has_an_end(monkeypatch):
-    """What it would have said is unknown then."""
     ended = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: ended.wait(20) and [])
     monkeypatch.setattr(dns, "RESOLVE_S", 0.1)
@@ -164,7 +157,6 @@ def test_a_name_server_that_is_silent_has_an_end(monkeypatch):
 
 @pytest.mark.parametrize("global_rank", range(4))
 def test_ranks_on_their_servers_pass_without_a_word(global_rank):
-    """Each on its own."""
     address = "10.77.0.1" if global_rank < 2 else "10.77.0.2"
     assert check_server(rank_of(TWO, global_rank), TWO, host("h", [address]), None, 2) is None
 
@@ -182,13 +174,12 @@ def test_a_rank_on_another_server_of_the_table_is_refused():
 
 def test_a_machine_that_the_table_does_not_know_is_refused():
     """With its name, and the option that says which server it is."""
-    with pytest.raises(RefusedLayoutError, match="rank 0 is on h9, which is none of the table's servers") as error:
+    with pytest.raises(RefusedLayoutError, match="rank 0 is on h9, which is not one of the table's servers") as error:
         check_server(rank_of(TWO, 0), TWO, host("h9", ["10.9.9.9"]), None, 2)
     assert "--server or TLAUNCH_SERVER" in error.value.hint
 
 
 def test_what_a_person_says_counts():
-    """In both directions."""
     stranger = host("h9", ["10.9.9.9"])
     assert check_server(rank_of(TWO, 3), TWO, stranger, "10.77.0.2", None) is None
     with pytest.raises(RefusedLayoutError, match=r"rank 3 is on server 10.77.0.1 \(--server\), and the rank table has"):
@@ -199,7 +190,6 @@ def test_what_a_person_says_counts():
 
 
 def test_a_table_of_one_unknown_server_is_worth_a_warning():
-    """A laptop trains with the table of a cluster."""
     one = Cluster((server("10.0.40.11"),))
     warning = check_server(rank_of(one, 0), one, host(), None, 2)
     assert warning == (
@@ -238,7 +228,6 @@ def test_ranks_of_one_server_that_were_spread_are_refused(name):
 
 
 def test_many_servers_are_not_all_listed():
-    """A hint stays short."""
     many = Cluster(tuple(server(f"10.0.0.{index}", first=2 * index) for index in range(1, 10)))
     with pytest.raises(RefusedLayoutError) as error:
         check_server(rank_of(many, 2), many, host(), None, 2)

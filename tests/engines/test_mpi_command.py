@@ -46,7 +46,6 @@ def program(directory, says, code="exit 0"):
     ],
 )
 def test_the_mpirun_on_the_path_is_known_by_what_it_says(tmp_path, says, dialect, version):
-    """Each with the options of its kind."""
     path = program(tmp_path, says)
     assert find_mpirun({"PATH": f"{tmp_path}:/usr/bin:/bin"}) == Mpirun(str(path), dialect, version)
     assert find_mpirun({"PATH": "/usr/bin:/bin"}, str(path)).dialect is dialect
@@ -54,7 +53,6 @@ def test_the_mpirun_on_the_path_is_known_by_what_it_says(tmp_path, says, dialect
 
 @pytest.mark.parametrize("says", ["mpirun of nobody 1.0", "", "\x1b[31mred"])
 def test_another_program_of_that_name_is_refused(tmp_path, says):
-    """With its first words, and what to install."""
     program(tmp_path, says, "exit 1")
     with pytest.raises(UnreadableError) as error:
         find_mpirun({"PATH": f"{tmp_path}:/usr/bin:/bin"})
@@ -64,7 +62,6 @@ def test_another_program_of_that_name_is_refused(tmp_path, says):
 
 
 def test_no_mpirun_at_all_is_told_with_what_to_install(tmp_path):
-    """By the name that was looked for."""
     with pytest.raises(UnreadableError, match="there is no mpirun here"):
         find_mpirun({"PATH": str(tmp_path)})
     with pytest.raises(UnreadableError, match="there is no /no/such here"):
@@ -76,7 +73,6 @@ def test_no_mpirun_at_all_is_told_with_what_to_install(tmp_path):
     [(Dialect.OPEN_MPI_4, "n2\nn2\nn1\n"), (Dialect.OPEN_MPI_5, "n2\nn2\nn1\n"), (Dialect.HYDRA, "n2:2\nn1:1\n")],
 )
 def test_as_many_as_counted_are_started_on_each_server_in_their_order(dialect, text):
-    """A server without any stands in no hostfile."""
     made = command(dialect, "n2", "n3", "n1", counts=[2, 0, 1])
     assert made.files == {HOSTFILE: text}
     assert made.argv[-3:] == ("-n", "3", "agent")
@@ -97,7 +93,6 @@ def test_ranks_may_be_dealt_out_to_servers_in_turn():
 @pytest.mark.parametrize("name", ["-x", "a b", "n1:2", "fe80::1", "#n", "a,b", "", "n\n2"])
 @pytest.mark.parametrize("dialect", ALL)
 def test_a_server_that_no_hostfile_can_name_is_refused(dialect, name):
-    """With its name."""
     with pytest.raises(UsageError) as error:
         command(dialect, "n1", name)
     assert repr(name) in error.value.message
@@ -140,7 +135,6 @@ def test_who_reaches_servers_in_another_way_is_left_alone(dialect, environment, 
     [(Dialect.OPEN_MPI_4, ("--mca", "plm_rsh_agent", "/usr/bin/ssh")), (Dialect.HYDRA, ("-launcher", "ssh"))],
 )
 def test_another_path_of_ssh_is_still_ssh(dialect, options):
-    """And gets its options."""
     assert SSH_OPTIONS in command(dialect, options=options).env.values()
 
 

@@ -40,12 +40,10 @@ def build(source, *options):
     ],
 )
 def test_of_the_names_in_a_program_one_that_tells_the_family_is_taken(tmp_path, needed, name):
-    """Fortran's own may be the only one."""
     assert compiled_for(compiled(tmp_path, *needed), None, tmp_path).path == name
 
 
 def test_a_program_without_mpi_was_compiled_for_none(tmp_path):
-    """Whatever else it needs."""
     assert compiled_for(compiled(tmp_path, "libstrange.so.40"), None, tmp_path) is None
 
 
@@ -74,7 +72,6 @@ def test_an_installed_program_for_which_mpi_ranks_were_asked_is_refused_too(in_a
 
 
 def test_what_does_not_go_with_srun_is_told_of_srun(in_a_step, tmp_path):
-    """There is no mpirun to be put first on PATH."""
     with pytest.raises(RefusedError) as refused:
         check_library([sys.executable, "-c", "from mpi4py import MPI"], in_a_step, tmp_path)
     assert "loads Open MPI 5.0.11, which does not go with this step of srun: " in refused.value.message
@@ -102,6 +99,5 @@ def test_a_library_that_would_hang_between_servers_needs_a_variable(in_a_step, t
 def test_before_anything_is_started_it_is_told_by_the_mpirun_that_would(
     in_a_step, tmp_path, dialect, program, expected
 ):
-    """For a dry run, and for what is said of a run."""
     mpirun = Mpirun("/usr/bin/mpirun", dialect, f"{dialect.value}.0")
     assert variables_under(mpirun, [sys.executable, "-c", program], in_a_step, tmp_path) == expected

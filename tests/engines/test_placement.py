@@ -27,7 +27,6 @@ def test_without_binding_threads_are_a_share_of_all_cores(cores, ranks, threads)
 
 
 def test_threads_are_counted_in_cores_not_in_hardware_threads():
-    """Eight cores of two threads each are eight."""
     assert [share.threads for share in shares_of(2, "none", TWO_NODES)] == [4, 4]
 
 
@@ -101,13 +100,11 @@ def test_the_system_is_read_for_usable_cpus_only(tmp_path, monkeypatch):
 
 
 def test_a_system_that_tells_nothing_is_uniform(tmp_path, monkeypatch):
-    """One node; every cpu is a core."""
     monkeypatch.setattr(placement.os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
     write(tmp_path / "cpu/cpu3/topology/thread_siblings_list", "not a list")
     assert read_machine(tmp_path) == Machine((Node(0, ((3,), (5,))),))
 
 
 def test_this_machine_has_the_cpus_that_this_process_may_use():
-    """All of them, each once."""
     found = sorted(cpu for node in read_machine().nodes for cpu in node.cpus)
     assert found == sorted(os.sched_getaffinity(0))

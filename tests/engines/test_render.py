@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.errors import UsageError
-from launcher.engines.render import words
-from launcher.engines.render.job import VARIABLES, Job
+from launcher.engines.render import templates
+from launcher.engines.render.job import VARIABLES, Job, Wishes
 from launcher.engines.render.kinds import KINDS
 from launcher.engines.render.templates import built_in
-from launcher.engines.stale_env import leftovers
+from launcher.engines.variables import leftovers
 
 ODD = [
     "", " a  b ", "it's", '"', "$(touch x)", "`touch x`", "-n", "--", "a\nb", "\\", "*", "#", "é", "\t", "~", "!", "%j",
@@ -25,7 +25,8 @@ TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"
 
 def test_every_variable_is_told():
     """`--list` tells of each field that templates get, and of no other."""
-    assert list(VARIABLES) == [field.name for field in dataclasses.fields(Job)]
+    names = [field.name for record in (Job, Wishes) for field in dataclasses.fields(record)]
+    assert sorted([*VARIABLES, "wishes"]) == sorted(names)
 
 
 def test_every_template_is_there():
@@ -37,45 +38,45 @@ def test_every_template_is_there():
 @given(TEXT)
 def test_a_word_of_a_shell_is_one_word(text):
     """Without the line ends of DOS, for which sbatch would refuse a script."""
-    written = words.sh(text)
+    written = templates.sh(text)
     assert "\r" not in written
     assert shlex.split(written.replace("'$'\\r''", "\r") if "\r" in text else written) == [text]
 
 
 @pytest.mark.parametrize("text", ODD)
 def test_a_shell_reads_a_word_as_it_was(text):
-    shown = subprocess.run(["bash", "-c", f"printf %s {words.sh(text)}"], capture_output=True, check=True)
+    shown = subprocess.run(["bash", "-c", f"printf %s {templates.sh(text)}"], capture_output=True, check=True)
     assert shown.stdout.decode() == text
 
 
 @given(TEXT)
 def test_yaml_is_read_as_it_was(text):
-    assert reader.safe_load(f"key: {words.yaml(text)}\n") == {"key": text}
+    assert reader.safe_load(f"key: {templates.yaml(text)}\n") == {"key": text}
 
 
 @given(st.one_of(TEXT, st.lists(st.text("ab \t#:-'\"$\n"), min_size=1).map("\n".join)))
 def test_a_block_of_yaml_is_read_as_it_was(text):
-    assert reader.safe_load(f"data:\n  key: {words.yaml_block(text, 4)}\n  other: 1\n") == {
+    assert reader.safe_load(f"data:\n  key: {templates.yaml_block(text, 4)}\n  other: 1\n") == {
         "data": {"key": text, "other": 1}
     }
 
 
 def test_a_script_is_a_block_that_people_can_read():
-    assert words.yaml_block("#!/bin/sh\n\ntrue\n", 2) == "|\n  #!/bin/sh\n\n  true"
+    assert templates.yaml_block("#!/bin/sh\n\ntrue\n", 2) == "|\n  #!/bin/sh\n\n  true"
 
 
 @pytest.mark.parametrize(
     ("text", "written"), [("train-1", "train-1"), ("a b", '"a b"'), ('a"b\\', '"a\\"b\\\\"'), ("$(x)", '"$(x)"')]
 )
 def test_an_argument_of_sbatch(text, written):
-    assert words.sbatch(text) == written
+    assert templates.sbatch(text) == written
 
 
 @pytest.mark.parametrize(
     ("write", "text"),
     [
-        *((write, text) for write in (words.sbatch, words.word) for text in ("a\nb", "a\x1b[2J")),
-        *((words.word, text) for text in ("", "a b", "-x", "#x")),  # only quotes could hold it
+        *((write, text) for write in (templates.sbatch, templates.word) for text in ("a\nb", "a\x1b[2J")),
+        *((templates.word, text) for text in ("", "a b", "-x", "#x")),  # only quotes could hold it
     ],
 )
 def test_what_a_format_cannot_hold_is_refused(write, text):
@@ -84,7 +85,7 @@ def test_what_a_format_cannot_hold_is_refused(write, text):
     assert repr(text) in str(refused.value)
 
 
-@pytest.mark.parametrize("write", [words.sh, words.yaml, words.sbatch, words.word])
+@pytest.mark.parametrize("write", [templates.sh, templates.yaml, templates.sbatch, templates.word])
 def test_what_is_no_text_is_refused(write):
     """A file's name may be any bytes, a job file is UTF-8. Secrets are not told."""
     with pytest.raises(UsageError) as refused:
@@ -93,7 +94,7 @@ def test_what_is_no_text_is_refused(write):
 
 
 def test_a_comment_ends_where_it_should():
-    assert words.comment("a\ntouch x") == "a\\ntouch x"
+    assert templates.comment("a\ntouch x") == "a\\ntouch x"
 
 
 def test_leftovers_are_patterns_without_signs_first():

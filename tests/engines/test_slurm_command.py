@@ -84,7 +84,6 @@ def test_a_server_with_more_ranks_than_cpus_is_told():
 
 
 def test_ranks_may_be_dealt_out_to_nodes_in_turn():
-    """Then a server stands there several times."""
     made = slurm_command(
         JOB, [*servers("n2", "10.0.0.1"), *servers("n2", "10.0.0.1")], ("agent",), counts=[1, 1, 1, 1],
         directory=Path("/runs/x"),
@@ -93,7 +92,6 @@ def test_ranks_may_be_dealt_out_to_nodes_in_turn():
 
 
 def test_servers_that_are_no_nodes_are_all_named():
-    """As far as a line holds."""
     with pytest.raises(RefusedLayoutError) as error:
         nodes_of(JOB, servers("n1", "10.0.0.9", "n11"))
     assert error.value.message == "10.0.0.9, n11 of the rank table are no nodes of job 12, which has n1, n2, n3"
@@ -101,7 +99,6 @@ def test_servers_that_are_no_nodes_are_all_named():
 
 
 def test_a_name_of_two_nodes_is_none():
-    """As where all are called localhost."""
     job = replace(JOB, nodes=(Node("a", "localhost", "127.0.0.1"), Node("b", "localhost", "127.0.0.1")))
     with pytest.raises(RefusedLayoutError):
         nodes_of(job, servers("localhost"))
@@ -130,7 +127,10 @@ def test_a_name_server_that_is_slow_is_waited_for_and_one_that_is_silent_is_told
     with pytest.raises(RefusedLayoutError) as error:
         nodes_of(replace(job, nodes=nodes[:2]), table)
     ended.set()
-    assert "; nobody has told what node0, node0-ib, node1, node1-ib mean: is the name server up?" in error.value.message
+    assert (
+        "; the resolver does not answer for node0, node0-ib, node1, node1-ib: is the name server up?"
+        in error.value.message
+    )
 
 
 def test_outside_of_a_job_it_is_told_how_to_get_one():
@@ -142,7 +142,6 @@ def test_outside_of_a_job_it_is_told_how_to_get_one():
 
 
 def test_an_allocation_is_read_from_the_environment_and_the_controller(tmp_path):
-    """Nodes in the order of the list."""
     environment = slurm_here(tmp_path, scontrol=SCONTROL) | {
         "SLURM_RESTART_COUNT": "2",
         "SLURM_JOB_CPUS_PER_NODE": "4(x2)",
@@ -163,7 +162,6 @@ def test_an_allocation_is_read_from_the_environment_and_the_controller(tmp_path)
     ],
 )  # fmt: skip
 def test_gpus_are_counted_however_they_were_asked_for(tmp_path, told, count):
-    """Each node has as many, or more."""
     assert read_allocation(slurm_here(tmp_path, scontrol=SCONTROL) | told).gpus_per_node == count
 
 
@@ -174,7 +172,7 @@ def test_a_job_makes_a_rank_table():
         ("n1", [0, 1]), ("n2", [2, 3]), ("n3", [4, 5]),
     ]  # fmt: skip
     assert cluster_of(JOB, 4).device_count == 12
-    with pytest.raises(UsageError, match="does not tell how many devices"):
+    with pytest.raises(UsageError, match="does not say how many devices"):
         cluster_of(JOB)
     with pytest.raises(UsageError, match="--devices 0"):
         cluster_of(JOB, 0)
@@ -185,7 +183,6 @@ def test_a_job_makes_a_rank_table():
     [("9:48", 588.0), ("1:00:00", 3600.0), ("1-02:03:04", 93784.0), ("0:00", 0.0), ("UNLIMITED", None)],
 )
 def test_the_time_that_is_left_is_that_of_this_job_alone(tmp_path, said, left_s):
-    """Whatever else is in its array."""
     environment = slurm_here(tmp_path, squeue=f"echo '13 5:00'; echo '12 {said}'")
     assert time_left_s(JOB, environment) == left_s
 
@@ -198,7 +195,6 @@ def test_the_time_that_is_left_is_that_of_this_job_alone(tmp_path, said, left_s)
     ],
 )  # fmt: skip
 def test_times_are_read_as_sbatch_reads_them(text, seconds):
-    """One number is minutes, after days hours."""
     assert seconds_of(text) == seconds
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.cluster.file_receiver import FileReceiver
+from launcher.cluster.recorder import FileReceiver
 from launcher.core.channel import Channel
 from launcher.core.messages import ChunkAck, FileChunk, FileSnapshot, ForwardSignal
 from launcher.core.run_dir import RunDir

@@ -41,7 +41,7 @@ from launcher.engines.assemble import assemble
 from launcher.engines.external_run import check_size, master_port, run_name, unused
 from launcher.engines.host_match import check_server, own_interface, read_host
 from launcher.engines.mpi_match import check_library
-from launcher.engines.stale_env import conflicts, notes
+from launcher.engines.variables import conflicts, notes
 from launcher.runs.create import join_run
 from launcher.runs.engine_ranks import note_process
 from launcher.supervise.fork_server import bootstrap_argv

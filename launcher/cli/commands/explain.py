@@ -27,8 +27,7 @@ from launcher.core.frozen import frozen
 from launcher.core.json_text import json_text
 from launcher.core.text import printable, ranges
 from launcher.engines.assemble import Draft, Request, draft
-from launcher.engines.stale_env import Conflict, Fate, conflicts
-from launcher.engines.variables import Origin, Variable
+from launcher.engines.variables import Conflict, Fate, Origin, Variable, conflicts
 from launcher.mesh.coordinates import coordinate_of
 from launcher.runs.create import free_name
 

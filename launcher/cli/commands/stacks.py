@@ -13,8 +13,8 @@ from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, json_opt
 from launcher.cli.text.run_text import describe, shown_name
 from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.verdict_text import rank_list
-from launcher.cluster.asker_endpoint import read_endpoint
-from launcher.cluster.stacks_client import CoordinatorUnreachableError, ask_stacks
+from launcher.cluster.coordinator_files import read_endpoint
+from launcher.cluster.stacks import CoordinatorUnreachableError, ask_stacks
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import read_heartbeat

@@ -10,8 +10,8 @@ from launcher.cluster.agent_setup import (
     check_table,
     get_ready,
     is_examination,
+    received_job,
     start,
-    told_job,
 )
 from launcher.cluster.join import AgentInfo, Endpoint, join
 from launcher.cluster.launcher_loop import LauncherLoop
@@ -54,7 +54,7 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Place |
 
         serve_probes(membership)
         return
-    job = told_job(membership)
+    job = received_job(membership)
     request = job.request
 
     def check() -> Mapping[str, str]:

@@ -17,7 +17,7 @@ from launcher.core.records import Cluster, Supervision
 from launcher.core.system import DEVICE_FILES, davinci_ids, nvidia_ids
 from launcher.engines.assemble import OWN_TABLE, Request, used_cluster, wants_own_table
 from launcher.engines.placement import read_machine
-from launcher.engines.stale_env import VISIBLE_DEVICES
+from launcher.engines.variables import VISIBLE_DEVICES
 from launcher.logs.terminal import escaped
 from launcher.mesh.layouts import resolve_layout
 

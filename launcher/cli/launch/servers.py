@@ -23,10 +23,9 @@ from launcher.cli.text.columns import awaited, server_list
 from launcher.cli.text.stdout import say
 from launcher.cluster.agent_connection import RANK_TABLE, listen
 from launcher.cluster.agent_setup import ANY_PORT, awaited_begin, get_ready, start
-from launcher.cluster.asker_endpoint import AskerEndpoint, write_endpoint
-from launcher.cluster.job import Job, to_text
+from launcher.cluster.coordinator_files import AskerEndpoint, write_endpoint
+from launcher.cluster.job import COMMAND, Job, Plan, to_text
 from launcher.cluster.join import AgentInfo, Endpoint, Session, join
-from launcher.cluster.plan import COMMAND, Plan
 from launcher.core import env
 from launcher.core.env import masked_argv
 from launcher.core.errors import RefusedLayoutError, UsageError

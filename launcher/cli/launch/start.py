@@ -19,7 +19,7 @@ from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble
 from launcher.engines.local import LocalAgent, signals_held_back, start_agent
-from launcher.engines.stale_env import conflicts, notes
+from launcher.engines.variables import conflicts, notes
 from launcher.runs.create import create_run
 from launcher.supervise.port import check_port, hold_port
 

@@ -1,4 +1,9 @@
-"""The job as templates see it. Pure."""
+"""The job as templates see it, and the nodes that a Slurm job asks for: any, or those that a rank table names. Pure.
+
+A rank table with addresses holds on its own servers only: HCCL uses these addresses, and a job on other nodes would be
+refused when it starts. So the job waits for these nodes, by name. A table that only names servers and counts their devices
+holds on other nodes, too: its job takes whichever Slurm has, and does not wait for one that has died.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +15,129 @@ from typing import Any
 
 from launcher import __version__
 from launcher.core import env
+from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import Cluster, Layout
+from launcher.core.records import Cluster, Layout, RankSpec, Server
 from launcher.engines.assemble import Draft, Request, draft, used_cluster
-from launcher.engines.render.nodes import Nodes
-from launcher.engines.stale_env import Leftovers, leftovers
-from launcher.engines.variables import Origin
+from launcher.engines.variables import Leftovers, Origin, leftovers
+from launcher.logs.terminal import escaped
+from launcher.rank_table.hostfiles import MAX_COUNT, counted_cluster
 from launcher.rank_table.ip import address_family
 
-# Known when the ranks start, or a server's own: templates give them themselves.
-_AT_START = (
-    env.TLAUNCH_RUN_DIR,
-    env.TLAUNCH_RUN_ID,
-    env.MASTER_ADDR,
-    env.MASTER_PORT,
-    env.RANK_TABLE_FILE,
-    env.OMP_NUM_THREADS,
-    env.PYTHONUNBUFFERED,
-)
-_OF_ONE_RANK = (
-    env.RANK,
-    env.RANK_ID,
-    env.DEVICE_ID,
-    env.LOCAL_RANK,
-    env.LOCAL_WORLD_SIZE,
-    env.GROUP_RANK,
-    env.TLAUNCH_HEARTBEAT_FILE,
-)
 
+@frozen
+class Nodes:
+    """The nodes that a job asks for, beside their number."""
+
+    names: tuple[str, ...] = ()  # that Slurm knows; empty: it is not asked for nodes by name
+    devices_per_node: int | None = None  # of any nodes; None: the job reads its rank table, or is not Slurm's
+    note: str = ""  # for the user; may be empty
+    whole_memory: bool = False  # all that the nodes have, which --exclusive alone does not give
+
+
+def unnamed_cluster(nodes: int, devices: int) -> Cluster:
+    """Return a cluster of so many unnamed nodes.
+
+    Raises:
+        UsageError: more devices than any cluster has.
+    """
+    if nodes * devices > MAX_COUNT:
+        raise UsageError(
+            f"--nodes {nodes} with --devices {devices} each make {nodes * devices:,} ranks, more than the "
+            f"{MAX_COUNT:,} of a cluster",
+            hint="--devices counts those of one node",
+        )
+    return counted_cluster([(f"node{index}", devices) for index in range(nodes)])
+
+
+def nodes_for(cluster: Cluster, used: Cluster, *, pinned: bool, chosen_by_hand: bool) -> Nodes:
+    """Return the nodes for a job of `cluster`, whose ranks are on `used`.
+
+    pinned: the table's own servers are wanted in any case. chosen_by_hand: an option for sbatch names nodes already.
+
+    Raises:
+        UsageError: nodes are wanted by name that Slurm has no names for.
+    """
+    if cluster.source is None:
+        if pinned:
+            raise UsageError(
+                "--pin-nodes keeps a job on the servers of its rank table, and there is none",
+                hint="add --rank-table, or name nodes: --sbatch=--nodelist=n1,n2",
+            )
+        return Nodes(devices_per_node=len(cluster.servers[0].devices))
+    kept = _why_kept(cluster)
+    table, count = escaped(cluster.source.name), len(used.servers)
+    # Slurm calls n1.example.org n1.
+    names = tuple(server.server_id.partition(".")[0] for server in used.servers)
+    listed = escaped(",".join(names))
+    if kept is None and not pinned:
+        note = (
+            f"any {_nodes(count)} will do: of {table} only the numbers of servers and devices count; --pin-nodes asks "
+            f"for {listed}"
+        )
+        return Nodes((), len(cluster.servers[0].devices), "" if chosen_by_hand else note)
+    if any(address_family(server.server_id) for server in used.servers):
+        return _by_address(used, table, pinned=pinned, chosen_by_hand=chosen_by_hand)
+    if pinned or chosen_by_hand:
+        return Nodes(names)
+    note = f"the job waits for {listed} even if one of them is down: {kept}"
+    return Nodes(names, None, f"{note}; without a table --nodes {count} --devices N takes any")
+
+
+def _by_address(used: Cluster, table: str, *, pinned: bool, chosen_by_hand: bool) -> Nodes:
+    if chosen_by_hand:
+        return Nodes()
+    first, count = escaped(used.servers[0].server_id), len(used.servers)
+    hint = "--sbatch=--nodelist=NAMES says which nodes they are"
+    if pinned:
+        raise UsageError(
+            f"--pin-nodes: {table} calls a server {first}, and Slurm is asked for nodes by their names", hint=hint
+        )
+    note = f"warning: the job asks for any {_nodes(count)}, and will end with 3 where they are not those of {table}"
+    return Nodes((), None, f"{note}, which Slurm does not know by {first}; {hint}")
+
+
+def _why_kept(cluster: Cluster) -> str | None:
+    """Return what in the table holds on its own servers alone, or None."""
+    counts = {len(server.devices) for server in cluster.servers}
+    if len(counts) > 1:
+        return f"its servers have {min(counts)} to {max(counts)} devices"
+    for server in cluster.servers:
+        if has := _of_this_server(server):
+            return escaped(f"server {server.server_id} has {has}")
+    return None
+
+
+def _of_this_server(server: Server) -> str | None:
+    if address_family(server.server_id):
+        return "an address for a name"
+    own = {"host_ip": server.host_ip, "host_nic_ip": server.host_nic_ip, "super_pod_id": server.super_pod_id}
+    own |= {name: value for name, value in server.options if name.endswith("_ip")}
+    if found := next((f"{name} {value}" for name, value in own.items() if value), None):
+        return found
+    first = server.devices[0].global_rank
+    for index, device in enumerate(server.devices):
+        if device.device_ip:
+            return f"device_ip {device.device_ip}"
+        if device.super_device_id or device.options:
+            return f"more to say of device {device.device_id}"
+        if (device.device_id, device.global_rank) != (index, first + index):
+            return (
+                f"rank {device.global_rank} on device {device.device_id}, which is another one where ranks are counted"
+            )
+    return None
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+# Known when the ranks start, or of one server or rank: templates give them themselves.
+_NOT_SHARED = frozenset({
+    env.TLAUNCH_RUN_DIR, env.TLAUNCH_RUN_ID, env.MASTER_ADDR, env.MASTER_PORT, env.RANK_TABLE_FILE,
+    env.OMP_NUM_THREADS, env.PYTHONUNBUFFERED, env.RANK, env.RANK_ID, env.DEVICE_ID, env.LOCAL_RANK,
+    env.LOCAL_WORLD_SIZE, env.GROUP_RANK, env.TLAUNCH_HEARTBEAT_FILE,
+})  # fmt: skip
 _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # Every variable of a template. `tlaunch render --list` shows it; tests hold it to `Job`.
@@ -83,18 +183,11 @@ VARIABLES: Mapping[str, str] = {
 
 
 @frozen
-class JobRank:
-    global_rank: int
-    local_rank: int
-    device_id: int
-
-
-@frozen
 class JobServer:
     index: int  # GROUP_RANK of its ranks
     name: str
     is_address: bool
-    ranks: tuple[JobRank, ...]
+    ranks: tuple[RankSpec, ...]  # in the order of local ranks
 
 
 @frozen
@@ -142,10 +235,10 @@ class Wishes:
 
 @frozen
 class Job:
-    """Field by field what `VARIABLES` tells of."""
+    """What `VARIABLES` describes; those of `wishes` are variables of their own."""
 
+    wishes: Wishes
     version: str
-    flavor: str
     name: str
     layout: Layout
     servers: tuple[JobServer, ...]
@@ -164,25 +257,14 @@ class Job:
     master_index: int
     master_port: int | None
     grace_s: int
-    tlaunch: str
-    image: str | None
-    resource: str | None
-    time_limit: str | None
-    warn_before_s: int
-    restarts: int
-    sbatch: tuple[str, ...]
     any_nodes: bool
     devices_per_node: int | None
     nodelist: tuple[str, ...]
     whole_memory: bool
-    cpus_per_device: int | None
     dp: int | None
-    claim: Claim | None
-    secret_env: tuple[SecretVariable, ...]
-    run_options: tuple[str, ...]
 
     def as_variables(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in VARIABLES}
+        return {name: getattr(self if hasattr(self, name) else self.wishes, name) for name in VARIABLES}
 
 
 def job_of(
@@ -202,19 +284,23 @@ def job_of(
     used = used_cluster(request.cluster, request.layout.world_size)
     source = request.cluster.source
     return Job(
+        wishes=wishes,
         version=__version__,
-        flavor=wishes.flavor,
         name=name,
         layout=request.layout,
         servers=tuple(_servers(ranks)),
-        blocks=tuple(_blocks(ranks)),
+        blocks=tuple(Block(name, sum(1 for _ in same)) for name, same in groupby(one.rank.server_id for one in ranks)),
         table=None if source is None else str(source.absolute()),
         table_text=table_text,
         reduced_table=reduced_table if used != request.cluster else None,
         command=request.argv,
         cwd=str(request.cwd),
         runs_dir=str(request.runs_dir),
-        variables=_shared(ranks[0]),
+        variables={
+            one.name: one.value
+            for one in ranks[0].variables
+            if one.value is not None and one.name not in _NOT_SHARED and one.origin is not Origin.OPTION
+        },
         user_env=request.user_env,
         secrets=tuple(
             name
@@ -227,22 +313,11 @@ def job_of(
         master_index=ranks[0].rank.server_index,
         master_port=master_port,
         grace_s=-int(-request.supervision.grace_s // 1),
-        tlaunch=wishes.tlaunch,
-        image=wishes.image,
-        resource=wishes.resource,
-        time_limit=wishes.time_limit,
-        warn_before_s=wishes.warn_before_s,
-        restarts=wishes.restarts,
-        sbatch=wishes.sbatch,
         any_nodes=nodes.devices_per_node is not None,
         devices_per_node=nodes.devices_per_node,
         nodelist=nodes.names,
         whole_memory=nodes.whole_memory,
-        cpus_per_device=wishes.cpus_per_device,
         dp=dp,
-        claim=wishes.claim,
-        secret_env=wishes.secret_env,
-        run_options=wishes.run_options,
     )
 
 
@@ -256,22 +331,6 @@ def with_workers(cluster: Cluster, name: str) -> Cluster:
 def _servers(ranks: tuple[Draft, ...]) -> Iterator[JobServer]:
     in_order = sorted((one.rank for one in ranks), key=lambda rank: (rank.server_index, rank.local_rank))
     for index, group in groupby(in_order, key=lambda rank: rank.server_index):
-        here = list(group)
-        placed = tuple(JobRank(rank.global_rank, rank.local_rank, rank.device_id) for rank in here)
+        here = tuple(group)
         name = here[0].server_id
-        yield JobServer(index, name, address_family(name) is not None, placed)
-
-
-def _blocks(ranks: tuple[Draft, ...]) -> Iterator[Block]:
-    for _, group in groupby((one.rank for one in ranks), key=lambda rank: rank.server_index):
-        here = list(group)
-        yield Block(here[0].server_id, len(here))
-
-
-def _shared(first: Draft) -> dict[str, str]:
-    left_out = {*_AT_START, *_OF_ONE_RANK}
-    return {
-        one.name: one.value
-        for one in first.variables
-        if one.value is not None and one.name not in left_out and one.origin is not Origin.OPTION
-    }
+        yield JobServer(index, name, address_family(name) is not None, here)

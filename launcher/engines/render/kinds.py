@@ -15,7 +15,7 @@ _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
 def plain_host_names(job: Job) -> None:
-    """Blanks, colons and leading dashes would mean something else to whoever reads the file."""
+    """Blanks, colons and leading dashes would mean something else to the reader of the file."""
     for server in job.servers:
         check_host_name(server.name)
 
@@ -59,7 +59,7 @@ def no_lone_colon(job: Job) -> None:
 
 def no_lone_colon_for_srun(job: Job) -> None:
     """Refuse a lone ":" in a COMMAND behind srun, which takes it for a separator."""
-    if job.flavor == "exec":
+    if job.wishes.flavor == "exec":
         _refuse_lone_colon(job, "srun")
 
 
@@ -88,7 +88,7 @@ def name_of_a_pod(job: Job) -> None:
 
 
 def fits_an_mpi_job(job: Job) -> None:
-    if job.flavor == "mpi":
+    if job.wishes.flavor == "mpi":
         no_lone_colon(job)
         hosts_hold_runs_of_ranks(job)
         counts = {len(server.ranks) for server in job.servers}
@@ -100,7 +100,7 @@ def fits_an_mpi_job(job: Job) -> None:
 
 
 def image_is_given(job: Job) -> None:
-    if not job.image:
+    if not job.wishes.image:
         raise UsageError("--image is missing: a pod starts in a container", hint="for instance --image pytorch/pytorch")
 
 
@@ -108,7 +108,7 @@ def image_is_given(job: Job) -> None:
 class Kind:
     name: str
     help: str
-    templates: Mapping[str, str]  # by flavor, the first is the default; one flavor "" where there are none
+    templates: Mapping[str, str]  # by flavor, the first is the default; one flavor "" if it has no flavors
     starts: bool = True  # it holds a COMMAND
     is_script: bool = False
     in_image: bool = False  # COMMAND is started in a container, whatever this machine has

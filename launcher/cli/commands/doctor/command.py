@@ -37,9 +37,8 @@ from launcher.cli.options.run import (
 )
 from launcher.cli.text.columns import awaited, server_list
 from launcher.cli.text.stdout import say, write_out
-from launcher.cluster.job import EXAMINATION
+from launcher.cluster.job import EXAMINATION, Plan
 from launcher.cluster.join import Endpoint
-from launcher.cluster.plan import Plan
 from launcher.cluster.probe_server import serve_probes
 from launcher.cluster.probe_session import SILENCE_S, ProbeSession
 from launcher.cluster.program_check import odd_programs, programs_of, question

@@ -1,15 +1,32 @@
-"""The coordinator's part in `tlaunch stacks`: pass a request on to all agents, and what they find to the client."""
+"""The requests of `tlaunch stacks` to a run on several servers: the client, and the coordinator's relay to all agents."""
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from launcher.cluster.agent_connection import AgentConnection
-from launcher.core.messages import AllStacks, AskStacks, Stacks, TakeStacks, is_proof, proof_of
+from launcher.cluster.coordinator_files import AskerEndpoint
+from launcher.core.channel import Channel, ChannelClosedError
+from launcher.core.errors import TlaunchError
+from launcher.core.messages import (
+    PROTOCOL,
+    AllStacks,
+    AskStacks,
+    Challenge,
+    Message,
+    Stacks,
+    TakeStacks,
+    is_proof,
+    proof_of,
+)
 from launcher.core.records import Server
+from launcher.supervise.survey import Part, part_from
 
 ANSWER_LIMIT_S = 4.0  # for all servers to answer; each asks its ranks for less than two seconds
 PURPOSE = "stacks"  # a proof of this is good for nothing else
@@ -79,3 +96,54 @@ class StacksRelay:
     def _miss(self, request: _Request, index: int, why: str) -> None:
         request.awaited.discard(index)
         request.silent[self._servers[index].server_id] = why
+
+
+CONNECT_S = 2.0  # for one address to answer
+ANSWER_S = ANSWER_LIMIT_S + 2.0
+Word = TypeVar("Word")
+
+
+class CoordinatorUnreachableError(TlaunchError):
+    """The coordinator, which knows of all servers, cannot be asked."""
+
+
+def ask_stacks(
+    endpoint: AskerEndpoint, ranks: tuple[tuple[int, int], ...] | None
+) -> tuple[Sequence[Part], Mapping[str, str]]:
+    """Return what every server reports of its ranks, and by its id why a server does not.
+
+    Blocks, for `CONNECT_S` seconds for each address and `ANSWER_S` for the answer at most.
+
+    Raises:
+        CoordinatorUnreachableError: it cannot be reached, or does not answer.
+    """
+    reasons = []
+    for host, port in endpoint.addresses:
+        try:
+            with closing(Channel(socket.create_connection((host, port), timeout=CONNECT_S))) as channel:
+                answer = _ask(channel, endpoint.key, ranks)
+            return tuple(map(part_from, answer.content)), answer.silent
+        except (OSError, UnicodeError, ValueError, ChannelClosedError) as error:  # noqa: PERF203 - few addresses; a timeout is an OSError
+            reasons.append(f"{host} port {port}: {getattr(error, 'strerror', None) or str(error) or 'no answer'}")
+    raise CoordinatorUnreachableError(f"the run's coordinator cannot be asked: {'; '.join(reasons)}")
+
+
+def _ask(channel: Channel, key: str, ranks: tuple[tuple[int, int], ...] | None) -> AllStacks:
+    challenge = _word(channel, Challenge, CONNECT_S)
+    if challenge.protocol != PROTOCOL:
+        raise ChannelClosedError("it is of another version of tlaunch")
+    nonce = os.urandom(16).hex()
+    channel.send(AskStacks(proof_of(key, PURPOSE, challenge.nonce, nonce), nonce, ranks))
+    answer = _word(channel, AllStacks, ANSWER_S)
+    if not is_proof(answer.proof, key, PURPOSE, nonce, challenge.nonce):
+        raise ChannelClosedError("what answers there does not know this run")
+    return answer
+
+
+def _word(channel: Channel, kind: type[Word], patience_s: float) -> Word:
+    message: Message
+    for message in channel.wait_for(time.monotonic() + patience_s):
+        if isinstance(message, kind):
+            return message
+        raise ChannelClosedError("what answers there is no coordinator of this run")
+    raise TimeoutError

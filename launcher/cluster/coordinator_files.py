@@ -1,13 +1,47 @@
-"""A probe for a shared file system: a server that sees the coordinator's mark file shares its run directory."""
+"""The coordinator's files in the run directory: its endpoint for requests, and its mark on a shared file system."""
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import time
 from contextlib import suppress
+from typing import Any
 
+from launcher.core import atomic
+from launcher.core.frozen import frozen
+from launcher.core.json_text import json_text
 from launcher.core.run_dir import RunDir
+
+
+@frozen
+class AskerEndpoint:
+    addresses: tuple[tuple[str, int], ...]  # the first that answers as it should is taken
+    key: str
+
+
+def write_endpoint(run_dir: RunDir, endpoint: AskerEndpoint) -> None:
+    """Write it if possible: a run does not need it."""
+    fields = {"addresses": [list(address) for address in endpoint.addresses], "key": endpoint.key}
+    with suppress(OSError):
+        atomic.write_text(run_dir.endpoint, json_text(fields), mode=0o600)
+
+
+def read_endpoint(run_dir: RunDir) -> AskerEndpoint | None:
+    """Return None for a run on one server, one that is over, and one of another user."""
+    try:
+        fields: Any = json.loads(run_dir.endpoint.read_text(encoding="utf-8"))
+        addresses = tuple((str(host), int(port)) for host, port in fields["addresses"])
+        return AskerEndpoint(addresses, str(fields["key"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def remove_endpoint(run_dir: RunDir) -> None:
+    with suppress(OSError):
+        run_dir.endpoint.unlink()
+
 
 _MARK = ".here."
 LOOKS = 3
