@@ -187,7 +187,7 @@ def _heard(watch: RunStatusReader, deadline: float) -> bool:
     limit = time.monotonic() + HEARD_S
     while time.monotonic() < min(limit, deadline):
         state = watch.look()
-        if state.progress.stopping is not None and not state.progress.stopping.restarts:
+        if state.progress.current.ending.stopping is not None and not state.progress.current.ending.stopping.restarts:
             return True
         if state.state.over:
             return True

@@ -131,8 +131,9 @@ class RunState:
         if process is not None:
             place = process.host, process.boot
             here = hosts[place] if place in hosts else hosts.setdefault(place, process.here)
-        started_ns = self.progress.started_ns.get(global_rank)
-        if (ended := self.progress.exits.get(global_rank)) is None:
+        start = self.progress.current.starts.get(global_rank)
+        started_ns = start.time_ns if start else None
+        if (ended := self.progress.current.exits.get(global_rank)) is None:
             return RankLook(global_rank, self._state_of(process, here=here), process, started_ns, None)
         return RankLook(global_rank, RankState.ENDED, process, started_ns, ended.ended_ns, ended.status, ended.reason)
 

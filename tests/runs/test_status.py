@@ -119,9 +119,9 @@ def test_a_last_line_that_is_torn_is_read_when_it_is_whole(tmp_path):
     whole = run_dir.events.read_bytes()
     run_dir.events.write_bytes(whole[:-20])
     watch = RunStatusReader(run_dir)
-    assert (watch.look().state, watch.look().progress.running) == (State.STARTING, 0)
+    assert (watch.look().state, watch.look().progress.current.running) == (State.STARTING, 0)
     run_dir.events.write_bytes(whole)
-    assert (watch.look().state, watch.look().progress.running) == (State.RUNNING, 1)
+    assert (watch.look().state, watch.look().progress.current.running) == (State.RUNNING, 1)
 
 
 def test_strange_lines_are_passed_over(tmp_path):

@@ -201,7 +201,7 @@ def _of(global_ranks: Collection[int]) -> str:
 
 
 def _note_ends(feed: Feed, state: RunState, noted: set[tuple[int, int]]) -> None:
-    ends = {(state.progress.attempt, global_rank) for global_rank in state.progress.exits}
+    ends = {(state.progress.current.number, global_rank) for global_rank in state.progress.current.exits}
     for _, global_rank in ends - noted:
         feed.rank_ended(global_rank)
     noted |= ends
@@ -281,7 +281,7 @@ def _follow(
             return state
         elif text is None:
             if unfinished.wanted:
-                ended = state.progress.exits
+                ended = state.progress.current.exits
                 unfinished.show({rank: line for rank, line in feed.begun().items() if rank not in ended})
             feed.wait(LOOK_S)
 

@@ -107,7 +107,7 @@ def _row(state: RunState) -> tuple[str, ...]:
         shown_name(state),
         state.state.value,
         ranks,
-        str(progress.attempt),
+        str(progress.current.number),
         duration(age_s),
         "-" if state.exit_code is None else str(state.exit_code),
         culprit(state),

@@ -104,9 +104,9 @@ def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
         where = f", which are on {', '.join(hosts)}" if hosts else ""
         yield f"  whether {rank_list([look.global_rank for look in untold])}{where} still run, nobody can tell here"
     if recorded.max_restarts:
-        yield f"  restarts: {progress.attempt} of at most {recorded.max_restarts}"
-    if progress.slow and state.state.going_on:
-        yield f"  slower than the others: {rank_list(progress.slow)}"
+        yield f"  restarts: {progress.current.number} of at most {recorded.max_restarts}"
+    if progress.current.slow and state.state.going_on:
+        yield f"  slower than the others: {rank_list(progress.current.slow)}"
 
 
 def _row(rank: RankStatus, state: RunState) -> tuple[str, ...]:

@@ -81,8 +81,8 @@ class Console:
         if event.cause is Cause.AGENT_LOST:
             self.say("the supervising process is gone; ending everything that it left behind")
             return
-        if event.restarts and self.progress.verdict is not None:
-            for line in verdict_text.render(self.progress.verdict, traceback=False):
+        if event.restarts and self.progress.current.verdict is not None:
+            for line in verdict_text.render(self.progress.current.verdict, traceback=False):
                 self.say(line)
         if event.server is not None:
             self._asked_elsewhere = one_line(event.asked_by or "")
@@ -156,4 +156,4 @@ class Console:
             return
         for global_rank, skipped in self._feed.skip_to_last(LAST_BYTES):
             self.say(f"... {skipped} bytes not shown, see {RunDir(self.shown_dir).train_log(global_rank)}")
-        self._lines.show_rest(in_haste=self._interrupted or self.progress.stopping is not None)
+        self._lines.show_rest(in_haste=self._interrupted or self.progress.current.ending.stopping is not None)

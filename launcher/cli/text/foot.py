@@ -42,7 +42,7 @@ class Foot:
     @property
     def wants_lines(self) -> bool:
         """True where lines that ranks have begun would be shown now."""
-        return self._partial.wanted and self._progress.stopping is None
+        return self._partial.wanted and self._progress.current.ending.stopping is None
 
     def event(self, event: Event) -> None:
         """Note when what is shown changes."""
@@ -60,11 +60,11 @@ class Foot:
 
     def show(self, begun: Mapping[int, Begun], *, killed: bool) -> None:
         """Draw the lines of `begun`, by global rank, or how the run stands; `killed`: every rank gets SIGKILL."""
-        going_on = {rank: line for rank, line in begun.items() if rank not in self._progress.exits}
+        going_on = {rank: line for rank, line in begun.items() if rank not in self._progress.current.exits}
         if self._partial.show(going_on) and self._status.on_terminal:
             return
         text = "" if killed else self._text()
-        self._status.show(text, self._why() if text and self._progress.stopping is not None else "")
+        self._status.show(text, self._why() if text and self._progress.current.ending.stopping is not None else "")
 
     def erase(self) -> str:
         """Take the row away; returns what `StatusLine.erase` does."""
@@ -73,11 +73,11 @@ class Foot:
     def _text(self) -> str:
         """Return how the run stands; empty while nothing has started yet, is left, or is waited for."""
         progress = self._progress
-        started, running, total = len(progress.started_ns), progress.running, progress.rank_count
-        if progress.stopping is not None and running:
-            end = "being killed" if progress.killed else "killed if they take too long"
+        started, running, total = len(progress.current.starts), progress.current.running, progress.rank_count
+        if progress.current.ending.stopping is not None and running:
+            end = "being killed" if progress.current.ending.killed else "killed if they take too long"
             return f"{counted(running, 'rank')} of {total} to end, {end}"
-        if progress.stopping is not None:
+        if progress.current.ending.stopping is not None:
             return self._text_of_leftovers()
         if not running or started < total:
             return ""
@@ -90,20 +90,20 @@ class Foot:
         ranks = counted(self._progress.rank_count, "rank")
         if self._measured is not None and (measured := self._measured.text()):
             return f"{ranks}: {measured}"
-        if self._progress.attempt:  # the directory is the run's, and has been told
-            return f"attempt {self._progress.attempt}: {ranks} started"
+        if self._progress.current.number:  # the directory is the run's, and has been told
+            return f"attempt {self._progress.current.number}: {ranks} started"
         return f"{ranks} started in {self._shown_dir}"
 
     def _text_of_leftovers(self) -> str:
         """Return what is waited for once no rank is left: processes that ranks had started."""
-        begun = self._progress.started_ns and self._progress.not_begun is None
+        begun = self._progress.current.starts and self._progress.not_begun is None
         lasts = time.monotonic() >= self._stopping_since_s + ENDING_SHOWN_AFTER_S
         if self._progress.ended or not begun or not lasts:
             return ""
         return f"ending processes that ranks left, killed if they take more than {self._grace_s:g} s"
 
     def _why(self) -> str:
-        if self._progress.verdict is not None:
-            return f"{verdict_text.headline(self._progress.verdict)}; "
-        failed = self._progress.first_failure
+        if self._progress.current.verdict is not None:
+            return f"{verdict_text.headline(self._progress.current.verdict)}; "
+        failed = self._progress.current.first_failure
         return "" if failed is None else f"rank {failed.global_rank} failed ({describe(failed)}); "

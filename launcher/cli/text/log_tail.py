@@ -27,10 +27,10 @@ def log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[str]:
     Raises:
         OSError: the log is missing or unreadable.
     """
-    start = progress.starts.get(culprit)
-    if start is None and progress.attempt > 0:
+    start = progress.current.starts.get(culprit)
+    if start is None and progress.current.number > 0:
         return []  # it never ran in this attempt: whatever the log holds is older
-    return last_lines(run_dir.train_log(culprit), LAST_LINES, 0 if start is None else start.log_offset)
+    return last_lines(run_dir.train_log(culprit), LAST_LINES, 0 if start is None else start.event.log_offset)
 
 
 def log_elsewhere(global_rank: int, first_server: str) -> str:

@@ -29,22 +29,22 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int
     if not progress.ended:  # the console failed, and was let go
         yield f"error: the run was not watched to its end; how it ended is in {RunDir(shown_dir).report}"
     elif progress.not_begun is not None:
-        if progress.verdict is not None:  # of the attempt before, which was to be repeated
+        if progress.current.verdict is not None:  # of the attempt before, which was to be repeated
             yield from _failure(progress, spec, shown_dir, server_index)
             yield "it was to start again, and could not:"
         yield from not_begun(progress.not_begun)
-    elif progress.cause in {Cause.FAILED, Cause.HUNG}:
+    elif progress.current.ending.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir, server_index)
-    elif progress.cause is Cause.STOPPED:
+    elif progress.current.ending.cause is Cause.STOPPED:
         after = f"stopped{_elsewhere(progress)} after {progress.seconds:.2f} s"
         yield f"{after}: {_how_ended(progress, without=None)}; logs in {shown_dir}"
-    elif progress.cause is Cause.AGENT_LOST:
+    elif progress.current.ending.cause is Cause.AGENT_LOST:
         pid = progress.agent.pid if progress.agent else "unknown"
         yield (
             f"error: the process that supervised the ranks (pid {pid}) was killed; "
             "everything that it left behind was ended"
         )
-    elif progress.cause in {Cause.COORDINATOR_LOST, Cause.HEAD_LOST}:  # seen by the launchers of other servers
+    elif progress.current.ending.cause in {Cause.COORDINATOR_LOST, Cause.HEAD_LOST}:  # at the other servers' launchers
         ways = _how_ended(progress, without=None)
         first = printable(spec.ranks[0].server_id)
         yield f"error: server {first}, whose launcher coordinated the run, is lost; ranks here: {ways}; logs in {shown_dir}"
@@ -55,7 +55,7 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int
 
 def _elsewhere(progress: Progress) -> str:
     """Return who asked for the end, where that may have been on another server."""
-    stopping = progress.stopping
+    stopping = progress.current.ending.stopping
     return "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
 
 
@@ -73,7 +73,7 @@ def describe(ended: RankExit) -> str:
 
 def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None) -> Iterator[str]:
     """Yield the verdict, and what its culprit wrote last where that says more than the verdict."""
-    verdict = progress.verdict
+    verdict = progress.current.verdict
     if verdict is None:
         yield "error: a rank failed, and nothing is known about it"
         return
@@ -87,8 +87,8 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: i
         yield from _log_of(verdict, culprit, progress, spec, shown_dir, is_here=is_here)
     if progress.rank_count > 1 or not is_here:
         who = "the others" if server_index is None else "the others here" if is_here else "ranks here"
-        yield f"{who}: {_how_ended(progress, without=None if culprit is None else progress.exits.get(culprit))}"
-    if progress.attempt or progress.not_restarting:
+        yield f"{who}: {_how_ended(progress, without=None if culprit is None else progress.current.exits.get(culprit))}"
+    if progress.current.number or progress.not_restarting:
         yield _restarts(progress)
     if is_full(spec.run_dir):
         yield f"the file system of {shown_dir} is full"
@@ -102,9 +102,9 @@ def _place(global_rank: int, progress: Progress, spec: RunSpec, server_index: in
     rank = spec.ranks[global_rank]
     if server_index is not None and not _is_on(server_index, global_rank, spec):
         return f"server {rank.server_id}, device {rank.device_id}"
-    start = progress.starts.get(global_rank)
-    process = "no process" if start is None else f"process {start.pid}"
-    ended = progress.exits.get(global_rank)
+    start = progress.current.starts.get(global_rank)
+    process = "no process" if start is None else f"process {start.event.pid}"
+    ended = progress.current.exits.get(global_rank)
     after = f", {(ended.ended_ns - ended.started_ns) / 1e9:.2f} s after its start" if ended and ended.started_ns else ""
     return f"server {rank.server_id}, device {rank.device_id}, {process}{after}"
 
@@ -117,7 +117,7 @@ def _log_of(
     if not is_here and not RunDir(spec.run_dir).train_log(culprit).exists():
         yield log_elsewhere(culprit, spec.ranks[0].server_id)
         return
-    is_known = is_here or not progress.attempt  # which part of it is this attempt's, only its own server is told
+    is_known = is_here or not progress.current.number  # which part of it is this attempt's, only its own server is told
     if tells_enough(verdict) or not is_known:
         yield f"log of rank {culprit}: {path}"
         return
@@ -126,25 +126,25 @@ def _log_of(
     except OSError as error:
         yield f"log of rank {culprit}: {path}, which cannot be read: {error.strerror}"
         return
-    silent = "to which this attempt wrote nothing" if progress.attempt else "which is empty"
+    silent = "to which this attempt wrote nothing" if progress.current.number else "which is empty"
     yield f"log of rank {culprit}: {path}, {'its last lines:' if lines else silent}"
     yield from quoted(lines)
 
 
 def _restarts(progress: Progress) -> str:
-    times = f"restarted {counted(progress.attempt, 'time')}"
+    times = f"restarted {counted(progress.current.number, 'time')}"
     if progress.not_restarting is None:
         return times
-    return f"{f'{times}, and not again' if progress.attempt else 'not restarted'}: {progress.not_restarting}"
+    return f"{f'{times}, and not again' if progress.current.number else 'not restarted'}: {progress.not_restarting}"
 
 
 def _how_ended(progress: Progress, *, without: RankExit | None) -> str:
     """Count the ways in which ranks ended, those that were never started included."""
-    counts = Counter(_way(ended) for ended in progress.exits.values() if ended is not without)
-    unknown = len(progress.started_ns.keys() - progress.exits.keys())
+    counts = Counter(_way(ended) for ended in progress.current.exits.values() if ended is not without)
+    unknown = len(progress.current.starts.keys() - progress.current.exits.keys())
     if unknown:
         counts["lost with their server"] = unknown
-    if missing := progress.rank_count - len(progress.exits) - unknown:
+    if missing := progress.rank_count - len(progress.current.exits) - unknown:
         counts["never started"] = missing
     grace = _grace(progress)
     ways = (f"{count} {way}{grace if way.startswith('by SIGKILL') else ''}" for way, count in counts.most_common())
@@ -153,10 +153,10 @@ def _how_ended(progress: Progress, *, without: RankExit | None) -> str:
 
 def _grace(progress: Progress) -> str:
     """Return how much grace passed, which a second Ctrl-C may have cut short. Times are a wall clock's."""
-    stopping = progress.stopping
-    if progress.grace_passed_s is None or stopping is None:
+    stopping = progress.current.ending.stopping
+    if progress.current.ending.grace_passed_s is None or stopping is None:
         return ""
-    if progress.grace_passed_s >= 0.9 * stopping.grace_s:
+    if progress.current.ending.grace_passed_s >= 0.9 * stopping.grace_s:
         return f" after {stopping.grace_s:g} s of grace"
     asked_before = stopping.cause is Cause.STOPPED and stopping.signal != signal.SIGQUIT
     return " at once, when asked again" if asked_before else " at once"
@@ -167,9 +167,9 @@ def _way(ended: RankExit) -> str:
 
 
 def _remains(progress: Progress) -> Iterator[str]:
-    if progress.leftovers:
-        were = "was" if progress.leftovers == 1 else "were"
-        yield f"{counted(progress.leftovers, 'process', 'processes')} that ranks had left running {were} ended"
+    if progress.current.ending.leftovers:
+        were = "was" if progress.current.ending.leftovers == 1 else "were"
+        yield f"{counted(progress.current.ending.leftovers, 'process', 'processes')} that ranks had left running {were} ended"
     if progress.unkillable is not None:
         pids = ", ".join(str(pid) for pid in progress.unkillable) or "of ever new numbers"
         yield f"warning: these processes outlived SIGKILL, since they wait inside the kernel: {pids}"
