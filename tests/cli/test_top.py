@@ -20,7 +20,7 @@ from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import AgentStarted, RankStarted, Slow
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.proc import identify
-from launcher.runs.engine_ranks import note_process
+from launcher.runs.record import note_process
 from launcher.runs.usage import Usage
 from tests.programs import acted_run
 

@@ -15,8 +15,8 @@ from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause
 from launcher.core.proc import identify
 from launcher.core.report import Report
 from launcher.runs import status
-from launcher.runs.engine_ranks import note_process
 from launcher.runs.progress import State
+from launcher.runs.record import note_process
 from launcher.runs.status import FIRST_WORD_S, EventReader, RankState, RunStatusReader, look, read_report, runs_going_on
 
 SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")

@@ -30,7 +30,7 @@ from launcher.engines.assemble import Draft, Request, draft
 from launcher.engines.stale_env import Conflict, Fate, conflicts
 from launcher.engines.variables import Origin, Variable
 from launcher.mesh.coordinates import coordinate_of
-from launcher.runs.create import free_name
+from launcher.runs.record import free_name
 
 EPILOG = """\b
 Examples:

@@ -16,7 +16,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import RunSpec
 from launcher.engines.assemble import assemble
 from launcher.engines.stale_env import conflicts, notes
-from launcher.runs.create import create_run
+from launcher.runs.record import create_run
 
 
 @frozen

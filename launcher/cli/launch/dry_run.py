@@ -20,8 +20,7 @@ from launcher.engines.assemble import assemble
 from launcher.engines.command import EngineCommand
 from launcher.logs.terminal import escaped
 from launcher.mesh.coordinates import coordinate_of
-from launcher.runs.create import free_name
-from launcher.runs.record import masked_environment, spec_to_json
+from launcher.runs.record import free_name, masked_environment, spec_to_json
 from launcher.supervise.port import hold_port
 
 SEVERAL_SERVERS_PORT = 29500  # which port is free on another server cannot be seen from here; torchrun's default
