@@ -14,8 +14,8 @@ from launcher.cli.commands.report.picture import Text
 from launcher.cli.commands.report.rank_rows import KINDS, Bar, RankChart, Row
 from launcher.core.errors import UsageError
 from launcher.core.metrics import StepMetrics, Validation
-from launcher.runs.marks import Mark
 from launcher.runs.metrics import Metrics
+from launcher.runs.timeline import Mark
 
 pytestmark = pytest.mark.usefixtures("report_fonts")
 SECOND_NS = 10**9
