@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +12,9 @@ from typing import NamedTuple
 from launcher.core.frozen import frozen
 
 PROC = Path("/proc")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_MAX_GENERATIONS = 64  # of processes below a leader
 _PF_EXITING = 0x4
 
 
@@ -23,6 +26,8 @@ class Stat(NamedTuple):
     started: int  # clock ticks since boot; with the pid, this names one process until the next boot
     flags: int = 0  # the kernel's own, PF_* of linux/sched.h
     ticks: int = 0  # of processor time that all its threads have used, SC_CLK_TCK a second
+    reaped_ticks: int = 0  # of its children that have been reaped
+    pages: int = 0  # resident
 
     @property
     def living(self) -> bool:
@@ -69,20 +74,15 @@ def identify(pid: int) -> ProcessId | None:
 def stat(pid: int) -> Stat | None:
     """Return /proc/PID/stat, or None if there is no such process or no /proc."""
     try:
-        text = (PROC / str(pid) / "stat").read_bytes()
+        with open(f"{PROC}/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - for scans of thousands of processes
+            _, _, rest = file.read(4096).rpartition(b") ")  # a name may hold anything
     except OSError:
         return None
-    _, _, rest = text.partition(b" (")
-    fields = rest[rest.rindex(b")") + 1 :].split()  # a name may hold anything
-    return Stat(
-        pid,
-        fields[0].decode(),
-        int(fields[1]),
-        int(fields[3]),
-        int(fields[19]),
-        int(fields[6]),
-        int(fields[11]) + int(fields[12]),
-    )
+    fields = rest.split()
+    parent, session, started, flags = (int(fields[at]) for at in (1, 3, 19, 6))
+    user, system, of_reaped_user, of_reaped_system, pages = (int(fields[at]) for at in (11, 12, 13, 14, 21))
+    ticks, reaped_ticks = user + system, of_reaped_user + of_reaped_system
+    return Stat(pid, fields[0].decode(), parent, session, started, flags, ticks, reaped_ticks, pages)
 
 
 def every_process() -> Iterator[Stat]:
@@ -109,3 +109,46 @@ def boot_id() -> str:
         return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+@frozen
+class Usage:
+    """What a process and its descendants use together."""
+
+    ticks: int  # of processor time since their start, of those that were reaped too; grows
+    rss_bytes: int  # of those that live; pages that they share count for each
+
+    @property
+    def cpu_s(self) -> float:
+        return self.ticks / TICKS_PER_S
+
+
+def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
+    """Return the usage of each leader by pid: of itself, its descendants, and orphans in the session that it leads.
+
+    Leaders that have gone are missing; without /proc, all are. One scan serves all leaders.
+    """
+    processes = {process.pid: process for process in every_process()}
+    found: dict[int, list[Stat]] = {leader: [] for leader in leaders if leader in processes}
+    for process in processes.values():
+        if (leader := _leader_of(process.pid, processes, found)) is not None:
+            found[leader].append(process)
+    return {
+        leader: Usage(
+            sum(process.ticks + process.reaped_ticks for process in members),
+            sum(process.pages for process in members) * PAGE_BYTES,
+        )
+        for leader, members in found.items()
+    }
+
+
+def _leader_of(pid: int, processes: Mapping[int, Stat], leaders: Collection[int]) -> int | None:
+    for _ in range(_MAX_GENERATIONS):  # a pid that was used again during the scan could close a circle
+        if pid in leaders:
+            return pid
+        if pid not in processes:
+            return None
+        if processes[pid].session in leaders:
+            return processes[pid].session
+        pid = processes[pid].parent
+    return None

@@ -1,11 +1,31 @@
-"""What /proc tells about processes."""
+"""What /proc shows of processes, and what they use with all that they started."""
 
 import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
 
-from launcher.core.proc import ProcessId, catches, every_process, identify, stat
+from launcher.core.proc import ProcessId, catches, every_process, identify, stat, usage_of
+
+# A leader that sleeps; its child, and an orphan in its session, hold 50 MB each and burn half a second of CPU.
+TREE = """
+import os, sys, time
+def burn():
+    held = b"x" * 50_000_000
+    end = time.process_time() + 0.5
+    while time.process_time() < end: pass
+    print(".", end="", flush=True)
+    time.sleep(1000)
+if os.fork() == 0: burn()
+if os.fork() == 0:
+    if os.fork() == 0: burn()
+    os._exit(0)
+os.wait()
+time.sleep(1000)
+"""
 
 
 def test_a_process_is_known_by_its_start_and_not_by_its_number():
@@ -52,3 +72,59 @@ def test_only_handled_signals_are_caught():
         assert [number for number in (10, 12, 15, 40, 41) if catches(child.pid, number)] == [10, 40]
         child.communicate(b"\n")
     assert not catches(child.pid, 10)
+
+
+@contextmanager
+def tree():
+    process = subprocess.Popen([sys.executable, "-c", TREE], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stdout.read(2) == b".."
+        yield process.pid
+    finally:
+        os.killpg(process.pid, 9)
+        process.communicate()
+
+
+def test_children_and_orphans_of_a_session_count():
+    """For their leader, and for nobody else."""
+    with tree() as leader:
+        usages = usage_of([leader, os.getpid()])
+    assert usages[leader].cpu_s >= 1.0
+    assert usages[leader].rss_bytes > 100_000_000
+
+
+def test_a_leader_below_another_has_its_own_account():
+    """A nested leader's use does not count for the one above it."""
+    with tree() as leader:
+        above, below = usage_of([os.getpid()]), usage_of([os.getpid(), leader])
+    assert above[os.getpid()].rss_bytes - below[os.getpid()].rss_bytes > 50_000_000
+
+
+def test_time_of_children_that_were_reaped_is_kept():
+    """So the sum never shrinks."""
+    before = usage_of([os.getpid()])[os.getpid()].cpu_s
+    burn = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    subprocess.run([sys.executable, "-c", burn], check=True)
+    assert usage_of([os.getpid()])[os.getpid()].cpu_s >= before + 0.3
+
+
+def test_those_that_have_gone_are_missing():
+    """A pid that nobody has, and one that has just ended."""
+    done = subprocess.Popen(["true"])
+    done.wait()
+    assert usage_of([done.pid, 0]) == {}
+
+
+def test_hundreds_of_leaders_cost_one_scan():
+    """Not one for each: 100 leaders take hardly longer than one."""
+    everyone = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+
+    def fastest(leaders):
+        times = []
+        for _ in range(5):
+            start = time.process_time()  # others may have the cores
+            usage_of(leaders)
+            times.append(time.process_time() - start)
+        return min(times)
+
+    assert fastest(everyone) < 5 * fastest(everyone[:1])

@@ -28,10 +28,10 @@ from launcher.cli.text.stdout import write_out
 from launcher.cli.text.verdict_text import describe_status
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import Beat, Heartbeat, read_heartbeat
+from launcher.core.proc import Usage, usage_of
 from launcher.core.run_dir import RunDir
 from launcher.runs.metrics import StepMetrics
 from launcher.runs.status import RankLook, RankState, RunState, RunStatusReader
-from launcher.runs.usage import Usage, usage_of
 
 EPILOG = """\b
 Examples:
