@@ -1,11 +1,12 @@
 """Reading metrics.jsonl, once and while it grows."""
 
+import math
 import os
 
 import pytest
 
 from launcher.core.metrics import append, to_line
-from launcher.runs.metrics import MAX_LINE_BYTES, MetricsReader, Saved, StepMetrics, Validation, read_metrics
+from launcher.runs.metrics import MAX_LINE_BYTES, MetricsReader, Saved, StepMetrics, Validation, from_line, read_metrics
 
 
 @pytest.fixture
@@ -19,6 +20,36 @@ def steps(*numbers):
 
 def write(file, records):
     file.write_bytes(b"".join(map(to_line, records)))
+
+
+def test_unknown_keys_are_left_out_and_missing_ones_are_none():
+    """A later version may write more, and another program less."""
+    common = '{"schema": 1, "time_ns": 1, "attempt": 0, "step": 4, '
+    assert from_line(f'{common}"loss": 2, "gradient_norm": 1.5}}'.encode()) == ((StepMetrics(1, 0, 4, 2.0),), None)
+    assert from_line(f'{common}"perplexity": "high"}}'.encode())[0] == (Validation(1, 0, 4),)
+    assert from_line(f'{common}"epoch": 1e400, "memory_bytes": true}}'.encode())[0] == (StepMetrics(1, 0, 4),)
+    assert from_line(f'{common}"bleu": 30.1}}'.encode()) == ((), None)
+
+
+@pytest.mark.parametrize(
+    ("told", "records"),
+    [
+        ('"loss": 2, "validation_loss": 3', (StepMetrics(1, 0, 4, 2.0), Validation(1, 0, 4, 3.0))),
+        ('"loss": NaN, "validation_loss": 3', (StepMetrics(1, 0, 4, math.nan), Validation(1, 0, 4, 3.0))),
+        ('"loss": 2, "validation_loss": null, "saved": null', (StepMetrics(1, 0, 4, 2.0),)),
+        ('"loss": null, "validation_loss": 3, "perplexity": null', (Validation(1, 0, 4, 3.0),)),
+        ('"loss": null, "validation_loss": null', (StepMetrics(1, 0, 4, math.nan),)),
+        ('"epoch": 2, "learning_rate": 0.1, "validation_loss": 3', (Validation(1, 0, 4, 3.0),)),
+        (
+            '"loss": 2, "perplexity": 3, "saved": "model"',
+            (StepMetrics(1, 0, 4, 2.0), Validation(1, 0, 4, None, 3.0), Saved(1, 0, 4, "model")),
+        ),
+        ('"loss": null, "saved": "model"', (Saved(1, 0, 4, "model"),)),
+    ],
+)
+def test_a_line_may_hold_several_records(told, records):
+    """What was measured decides which: nulls do not, nor what may stand beside a validation."""
+    assert from_line(f'{{"schema": 1, "time_ns": 1, "attempt": 0, "step": 4, {told}}}'.encode()) == (records, None)
 
 
 def test_a_whole_file_is_sorted_by_kind(file):
@@ -174,11 +205,10 @@ def test_a_loss_that_is_not_finite_is_told_from_none(file):
         file.write_text(
             f'{begin}, "loss": {word}, "epoch": null}}\n{begin}, "validation_loss":{word}}}\n{begin}, "epoch": 1}}\n'
         )
-        metrics = read_metrics(file, keep_nan=True)
+        metrics = read_metrics(file)
         assert [str(step.loss) for step in metrics.steps] == ["nan", "None"]
         assert [str(validation.validation_loss) for validation in metrics.validations] == ["nan"]
         assert (metrics.strange, metrics.first_strange) == (0, None)
-        assert [step.loss for step in read_metrics(file).steps] == [None, None]
 
 
 def test_of_the_end_of_a_file_no_line_numbers_are_told(file):

@@ -23,7 +23,7 @@ class RecentMetrics:
     """Looks at metrics.jsonl again and again. However long it is, the first look reads its end, others what is new."""
 
     def __init__(self, path: Path) -> None:
-        self._reader = MetricsReader(path, last_bytes=TAIL_BYTES, keep_nan=True)
+        self._reader = MetricsReader(path, last_bytes=TAIL_BYTES)
         self._beginnings = 0
         self._steps: deque[StepMetrics] = deque(maxlen=MAX_STEPS)
 
