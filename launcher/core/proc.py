@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,6 +104,7 @@ def catches(pid: int, number: int) -> bool:
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
+@cache
 def boot_id() -> str:
     """Return an id that changes with every boot; empty if the system has none."""
     try:

@@ -122,7 +122,7 @@ class MetricsReader:
         self.unreadable: str | None = None  # at the last call: why, where there is something: "Permission denied"
         self.strange = 0  # lines of the file that are no records of this version, or hold a value of a wrong type
         self.first_strange: str | None = None  # which line, and why: "line 3 has no schema"
-        self.beginnings = 0  # how often a file was begun, the first one included; not those of which nothing was read
+        self.beginnings = 0  # how often a file was begun, the first one included; not those that were empty
         self._path = path
         self._last_bytes = last_bytes
         self._offset = 0

@@ -47,8 +47,8 @@ class State(str, Enum):
     HUNG = "hung"
     STOPPED = "stopped"
     LOST = "lost"  # its launcher or its agent was killed, or the machine started anew under it
-    ELSEWHERE = "elsewhere"  # on another machine, or before this one's last start: cannot be told from here
-    UNWATCHED = "unwatched"  # an mpirun or srun started its ranks (`tlaunch exec`), and nobody notes how they end
+    ELSEWHERE = "elsewhere"  # on another machine, or before this one's last start: not visible from here
+    UNWATCHED = "unwatched"  # an mpirun or srun started its ranks (`tlaunch exec`), and their ends are not recorded
     ENDED = "ended"  # of these, too: all its processes are gone
     UNKNOWN = "unknown"  # written by another version
 

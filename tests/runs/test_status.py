@@ -17,7 +17,15 @@ from launcher.core.report import Report
 from launcher.runs import status
 from launcher.runs.progress import State
 from launcher.runs.record import note_process
-from launcher.runs.status import FIRST_WORD_S, EventReader, RankState, RunStatusReader, look, read_report, runs_going_on
+from launcher.runs.status import (
+    FIRST_EVENT_S,
+    EventReader,
+    RankState,
+    RunStatusReader,
+    look,
+    read_report,
+    runs_going_on,
+)
 
 SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
 acted_run = module_from_spec(SPEC)
@@ -91,7 +99,7 @@ def test_a_run_without_a_word_is_starting_for_a_while(tmp_path):
     """Its launcher may have been killed in between: then it is lost."""
     run_dir = acted_run.make(tmp_path / "a")
     assert look(run_dir).state is State.STARTING
-    old_s = time.time() - 2 * FIRST_WORD_S
+    old_s = time.time() - 2 * FIRST_EVENT_S
     os.utime(run_dir.run_json, (old_s, old_s))
     state = look(run_dir)
     assert state.state is State.LOST
@@ -229,7 +237,7 @@ def test_of_ranks_that_an_engine_started_only_the_engine_knows(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text(json.dumps({"schema": 2, "engine": "Open MPI", "ranks": places}))
     run_dir = acted_run.RunDir(tmp_path / "run")
-    for age_s in (0, 2 * FIRST_WORD_S):
+    for age_s in (0, 2 * FIRST_EVENT_S):
         os.utime(run_dir.run_json, (time.time() - age_s,) * 2)
         state = look(run_dir)
         assert (state.state, state.engine, state.exit_code) == (State.UNWATCHED, "Open MPI", None)
@@ -301,7 +309,7 @@ def test_of_an_engines_ranks_elsewhere_nothing_is_claimed(tmp_path, change, expe
 
 @pytest.mark.parametrize(
     ("ranks", "age_s", "expected"),
-    [(2, 0.0, State.UNWATCHED), (2, 2 * FIRST_WORD_S, State.ENDED), (3, 2 * FIRST_WORD_S, State.UNWATCHED)],
+    [(2, 0.0, State.UNWATCHED), (2, 2 * FIRST_EVENT_S, State.ENDED), (3, 2 * FIRST_EVENT_S, State.UNWATCHED)],
     ids=["it may come", "it did not start", "another server's"],
 )
 def test_a_rank_of_an_engine_that_noted_nothing(tmp_path, ranks, age_s, expected):
