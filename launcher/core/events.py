@@ -12,9 +12,8 @@ import signal
 from enum import Enum
 from typing import Any
 
-from launcher.core.codec import decode, encode, whole_number
+from launcher.core.codec import decode, encode, finite, whole_number
 from launcher.core.frozen import frozen
-from launcher.core.json_text import finite
 from launcher.core.proc import ProcessId
 from launcher.core.verdict import Verdict
 

@@ -25,8 +25,8 @@ import json
 import os
 from pathlib import Path
 
+from launcher.core.codec import finite
 from launcher.core.frozen import frozen
-from launcher.core.json_text import finite
 
 SCHEMA = 1
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from launcher.core.codec import decode, encode
+from launcher.core.codec import decode, encode, json_text
 from launcher.core.events import SCHEMA, Cause
 from launcher.core.frozen import frozen
-from launcher.core.json_text import json_text
 from launcher.core.verdict import Verdict
 
 

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core import atomic
-from launcher.core.codec import decode
+from launcher.core.codec import decode, json_text
 from launcher.core.env import masked, masked_argv
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.json_text import json_text
 from launcher.core.proc import ProcessId
 from launcher.core.records import DEFAULT_GRACE_S, RankSpec, RunSpec
 from launcher.core.run_dir import LATEST, RunDir

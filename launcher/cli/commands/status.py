@@ -16,9 +16,9 @@ from launcher.cli.text.run_text import as_json as run_as_json
 from launcher.cli.text.run_text import culprit, describe, shown_name
 from launcher.cli.text.stdout import write_out
 from launcher.cli.text.verdict_text import describe_status, rank_list
+from launcher.core.codec import json_text
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import Heartbeat, read_heartbeat
-from launcher.core.json_text import json_text
 from launcher.core.run_dir import RunDir
 from launcher.logs.terminal import one_line
 from launcher.runs.record import Place, Recorded, read_recorded

@@ -16,9 +16,9 @@ from launcher.cli.options.table import chip_option, consumer_option, max_table_s
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import write_out
+from launcher.core.codec import json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.json_text import json_text
 from launcher.core.text import printable
 from launcher.rank_table import TableReport
 from launcher.rank_table.catalogue import Severity

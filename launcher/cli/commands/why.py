@@ -17,9 +17,9 @@ from launcher.cli.text.run_text import as_json, describe, self_reported_verdict,
 from launcher.cli.text.stdout import as_people_call_it, write_out
 from launcher.cli.text.summary import not_begun
 from launcher.cli.text.verdict_text import describe_status, headline, rank_list, render
+from launcher.core.codec import json_text
 from launcher.core.errors import UnreadableError
 from launcher.core.events import Cause
-from launcher.core.json_text import json_text
 from launcher.core.report import Attempt
 from launcher.core.verdict import Verdict
 from launcher.logs.terminal import printable

@@ -12,8 +12,8 @@ from launcher.cli.launch.network import with_network
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.prepare import Prepared
 from launcher.cli.text.stdout import write_out
+from launcher.core.codec import json_text
 from launcher.core.env import masked, masked_argv
-from launcher.core.json_text import json_text
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.text import ranges
 from launcher.engines.assemble import assemble
