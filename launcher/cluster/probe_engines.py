@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.cluster.engine_end import GRACE_S
 from launcher.cluster.engine_process import EngineProcess
-from launcher.core.system import limit_to, own_limit
+from launcher.core.proc import limit_to, own_limit
 from launcher.doctor.join_failure import JoinFailure, diagnose_output, engine_hangs
 from launcher.engines.command import EngineCommand
 from launcher.supervise.tree import Ending, something_left

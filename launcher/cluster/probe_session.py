@@ -25,8 +25,8 @@ from launcher.core import env
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import Cause
 from launcher.core.messages import Finish, Hello, ProbeAnswer, ProbeQuestion, Refused
+from launcher.core.proc import make_room_for_servers
 from launcher.core.records import Server
-from launcher.core.system import make_room_for_servers
 from launcher.doctor.join_failure import JoinFailure, connection_lost, join_timed_out, no_answer
 from launcher.engines.command import EngineCommand
 from launcher.supervise.spawn import become_subreaper

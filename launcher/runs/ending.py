@@ -12,9 +12,8 @@ from enum import Enum
 
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
-from launcher.core.proc import ProcessId, every_process, stat
+from launcher.core.proc import ProcessId, every_process, is_readable, stat
 from launcher.core.records import DEFAULT_GRACE_S
-from launcher.core.system import is_readable
 from launcher.runs.progress import State
 from launcher.runs.record import read_recorded
 from launcher.runs.status import RunState, RunStatusReader

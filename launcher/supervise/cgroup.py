@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.core.system import own_directory
+from launcher.core.proc import own_directory
 
 _MEMBERS = "cgroup.procs"
 _PREFIX = "tlaunch-"  # then the pid of an agent

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from launcher.core.system import own_directory
+from launcher.core.proc import own_directory
 from launcher.supervise.cgroup import RunGroup
 
 LONG_AGO_S = 3600

@@ -25,7 +25,7 @@ from launcher.cli.text.run_text import describe, shown_name
 from launcher.cli.text.stderr import say
 from launcher.cli.text.stdout import as_people_call_it
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, UnreadableError, UsageError
-from launcher.core.system import make_room
+from launcher.core.proc import make_room
 from launcher.core.text import ranges
 from launcher.logs.collapse import Shown, collapse
 from launcher.logs.growing import Truncation

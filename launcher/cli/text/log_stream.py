@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol, TextIO
 
 from launcher.cli.text.log_format import Format, Look
+from launcher.core.proc import make_room
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
-from launcher.core.system import make_room
 from launcher.logs.follow import Follower
 from launcher.logs.growing import GrowingLog, Truncation
 from launcher.logs.lines import Begun

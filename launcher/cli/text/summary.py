@@ -12,10 +12,10 @@ from launcher.cli.text import verdict_text
 from launcher.cli.text.columns import counted
 from launcher.cli.text.log_tail import log_elsewhere, log_tail, quoted, tells_enough
 from launcher.core.events import Cause, NotBegun
+from launcher.core.proc import is_full
 from launcher.core.records import RunSpec
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
-from launcher.core.system import is_full
 from launcher.core.verdict import Verdict
 from launcher.logs.terminal import one_line, printable
 from launcher.runs.progress import Progress

@@ -8,7 +8,7 @@ import select
 import sys
 from collections.abc import Iterable
 
-from launcher.core.system import is_readable
+from launcher.core.proc import is_readable
 
 LATE_S = 1.0  # an end may be noticed so much later than it was, on a busy machine, even by who looks all the time
 
