@@ -12,7 +12,7 @@ from launcher.core.messages import MAX_LINE_BYTES, Message, from_line, to_line
 CLOSED = "the connection was closed"
 CHUNK_BYTES = 1 << 18
 _LOOKS = 10  # within a silence that is too long
-_AWAY_LOOKS = 4  # so many that were missed are no chance
+_AWAY_LOOKS = 4  # that were missed mean that this process was stopped
 
 
 class ChannelClosedError(Exception):
@@ -145,7 +145,7 @@ class Channel:
         self._connection.close()
 
     def drain(self, deadline: float) -> None:
-        """Send what is left, until `deadline` (monotonic) or until nobody takes it. Blocks."""
+        """Send what is left, until `deadline` (monotonic) or until the other side takes no more. Blocks."""
         while self._to_send and (left_s := deadline - time.monotonic()) > 0:
             self._wait(select.POLLOUT, left_s)
             try:

@@ -27,10 +27,10 @@ class Cause(str, Enum):
     FINISHED = "finished"  # every rank ended well
     FAILED = "failed"  # a rank failed
     HUNG = "hung"  # a rank made no progress for too long
-    STOPPED = "stopped"  # someone asked, by a signal
+    STOPPED = "stopped"  # a signal asked for it
     HEAD_LOST = "head lost"  # the launcher that the agent reports to is gone
-    COORDINATOR_LOST = "coordinator lost"  # of a run over several servers: nothing is heard of the others any more
-    AGENT_LOST = "agent lost"  # written by the head: the agent went away without a last word
+    COORDINATOR_LOST = "coordinator lost"  # of a run over several servers: the others are silent
+    AGENT_LOST = "agent lost"  # written by the head: the agent went away without a last event
 
 
 @frozen
@@ -47,8 +47,8 @@ class Awaiting:
     """The coordinator waits for these servers: no rank starts before all have come."""
 
     server_ids: tuple[str, ...]  # empty: all have come
-    seconds: float  # for so long
-    limit_s: float | None = None  # for so long at most
+    seconds: float  # of waiting so far
+    limit_s: float | None = None  # of waiting in all
 
 
 @frozen
@@ -178,7 +178,7 @@ class Paused:
 
 @frozen
 class Continued:
-    """Stopped ranks go on."""
+    """Stopped ranks continue."""
 
 
 @frozen

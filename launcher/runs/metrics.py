@@ -45,7 +45,12 @@ def from_line(line: bytes) -> tuple[tuple[Record, ...], str | None]:
         return (), "is no JSON object"
     if fields.get("schema") != SCHEMA:
         return (), f"has schema {_quoted(fields['schema'])}, not {SCHEMA}" if "schema" in fields else "has no schema"
-    wrong = next((f"has no {name}" for name in _COMMON if name not in fields), None) or _wrong_value(fields)
+    wrong = next((f"has no {name}" for name in _COMMON if name not in fields), None)
+    for name, (kinds, expected) in _EXPECTED.items() if wrong is None else ():
+        value = fields.get(name)
+        if type(value) not in kinds and (value is not None or name in _COMMON):
+            wrong = f"has {name} {_quoted(value)}, which is not {expected}"
+            break
     time_ns, attempt, step = (whole_number(fields.get(name)) for name in _COMMON)
     if time_ns is None or attempt is None or step is None:
         return (), wrong or "has a number that is too large"
@@ -81,14 +86,6 @@ def _loss(name: str, fields: dict[str, Any]) -> float | None:
     value = fields.get(name)
     is_written = name in fields and (value is None or type(value) in {int, float})
     return math.nan if is_written and real_number(value) is None else real_number(value)
-
-
-def _wrong_value(fields: dict[str, Any]) -> str | None:
-    for name, (kinds, expected) in _EXPECTED.items():
-        value = fields.get(name)
-        if type(value) not in kinds and (value is not None or name in _COMMON):
-            return f"has {name} {_quoted(value)}, which is not {expected}"
-    return None
 
 
 def _quoted(value: Any) -> str:
