@@ -38,18 +38,16 @@ class Channel:
     @property
     def peer(self) -> str:
         """The address of the other side, empty where it cannot be had any more."""
-        try:
-            return str(self._connection.getpeername()[0]).removeprefix("::ffff:")
-        except OSError:
-            return ""
+        return self.peer_address[0]
 
     @property
     def peer_address(self) -> tuple[str, int]:
         """The address and the port of the other side."""
         try:
-            return self.peer, int(self._connection.getpeername()[1])
+            host, port, *_ = self._connection.getpeername()
         except OSError:
-            return self.peer, 0
+            return "", 0
+        return str(host).removeprefix("::ffff:"), int(port)
 
     @property
     def is_local(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import signal
 from enum import Enum
-from typing import Any
+from typing import Any, get_args
 
 from launcher.core.codec import decode, encode, finite, whole_number
 from launcher.core.frozen import frozen
@@ -201,15 +201,11 @@ class AgentEnded:
     exit_code: int  # what the launcher exits with
 
 
-_CLASSES = (
-    AgentStarted, Awaiting, NotBegun, Preloading, Preloaded, AttemptStarted, RankStarted, RankEnded, Slow, Hung, Judged, Stopping,
-    Leftovers, Killing, Unkillable, NotRestarting, Paused, Continued, Forwarded, Trouble, AgentEnded,
-)  # fmt: skip
 Event = (
     AgentStarted | Awaiting | NotBegun | Preloading | Preloaded | AttemptStarted | RankStarted | RankEnded | Slow | Hung | Judged | Stopping
     | Leftovers | Killing | Unkillable | NotRestarting | Paused | Continued | Forwarded | Trouble | AgentEnded
 )  # fmt: skip
-_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in _CLASSES}
+_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 @frozen

@@ -41,7 +41,7 @@ import hmac
 import json
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, get_args
 
 from launcher.core.codec import decode, encode
 from launcher.core.events import Cause
@@ -315,14 +315,7 @@ Message = (
     | Stop | ForwardSignal | SignalWanted | GivingUp | Ping | Pong | ProbeQuestion | ProbeAnswer | Finish | Done | FileChunk | FileSnapshot | ChunkAck
     | ProbeRequest | ProbeResult | AskStacks | TakeStacks | Stacks | AllStacks | Freed
 )  # fmt: skip
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        Challenge, Hello, Welcome, Refused, Ready, Waiting, Begin, EventReport, EvidenceRequest, EvidenceReport, Decision, AttemptOver, Stop,
-        ForwardSignal, SignalWanted, GivingUp, Ping, Pong, ProbeQuestion, ProbeAnswer, Finish, Done, FileChunk, FileSnapshot, ChunkAck,
-        ProbeRequest, ProbeResult, AskStacks, TakeStacks, Stacks, AllStacks, Freed,
-    )
-}  # fmt: skip
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def to_line(message: Message) -> bytes:
