@@ -10,10 +10,10 @@ from dataclasses import replace
 from launcher.cluster.job import EXAMINATION, Job, from_text
 from launcher.cluster.join import Endpoint, Session, check_place, take_place
 from launcher.core import atomic, env
+from launcher.core.codec import digest_of_meaning
 from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError, UsageError
 from launcher.core.events import AgentEnded, Cause, NotBegun
 from launcher.core.frozen import frozen
-from launcher.core.json_text import digest_of_meaning
 from launcher.core.messages import Begin, Waiting
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import LATEST, RunDir

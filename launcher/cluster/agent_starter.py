@@ -13,9 +13,9 @@ from launcher.cluster.registration import Registration
 from launcher.control.events import EngineExited
 from launcher.core.errors import TlaunchError
 from launcher.core.events import Awaiting
+from launcher.core.proc import limit_to, make_room_for_servers, own_limit
 from launcher.core.records import RunSpec, Server
 from launcher.core.run_dir import RunDir
-from launcher.core.system import limit_to, make_room_for_servers, own_limit
 from launcher.core.verdict import Verdict
 
 FIRST_REPORT_S, REPORT_EVERY_S = 2.0, 30.0  # which servers are missing

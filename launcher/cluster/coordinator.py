@@ -218,7 +218,7 @@ class Coordinator:
                 reason,
                 peer,
                 self._plan.silence_s,
-                failed=[rank for rank, ended in self._recorder.progress.exits.items() if ended.failed],
+                failed=[rank for rank, ended in self._recorder.progress.current.exits.items() if ended.failed],
                 alone=not self._registration.hears_others(self._plan.silence_s),
             )
             self._report(happened.ServerLost(server_index, reason))

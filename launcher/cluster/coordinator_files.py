@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 from launcher.core import atomic
+from launcher.core.codec import json_text
 from launcher.core.frozen import frozen
-from launcher.core.json_text import json_text
 from launcher.core.run_dir import RunDir
 
 

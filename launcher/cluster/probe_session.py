@@ -27,8 +27,8 @@ from launcher.core import env
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import Cause
 from launcher.core.messages import Finish, Hello, ProbeAnswer, ProbeQuestion, Refused
+from launcher.core.proc import limit_to, make_room_for_servers, own_limit
 from launcher.core.records import Server
-from launcher.core.system import limit_to, make_room_for_servers, own_limit
 from launcher.doctor.join_failure import (
     JoinFailure,
     connection_lost,

@@ -37,7 +37,7 @@ def replacing(path: Path, *, replace: bool = True) -> Iterator[Path]:
 
 
 def _claim(path: Path, aside: Path) -> None:
-    """Make `path`, of which only one process succeeds: as a second name of `aside`, or empty where there are no such."""
+    """Make `path`, in which only one process succeeds: a second name of `aside`, or an empty file without hard links."""
     try:
         path.hardlink_to(aside)
     except FileExistsError:

@@ -12,7 +12,7 @@ from launcher.core.messages import MAX_LINE_BYTES, Message, from_line, to_line
 CLOSED = "the connection was closed"
 CHUNK_BYTES = 1 << 18
 _LOOKS = 10  # within a silence that is too long
-_AWAY_LOOKS = 4  # so many that were missed are no chance
+_AWAY_LOOKS = 4  # that were missed mean that this process was stopped
 
 
 class ChannelClosedError(Exception):
@@ -38,18 +38,16 @@ class Channel:
     @property
     def peer(self) -> str:
         """The address of the other side, empty where it cannot be had any more."""
-        try:
-            return str(self._connection.getpeername()[0]).removeprefix("::ffff:")
-        except OSError:
-            return ""
+        return self.peer_address[0]
 
     @property
     def peer_address(self) -> tuple[str, int]:
         """The address and the port of the other side."""
         try:
-            return self.peer, int(self._connection.getpeername()[1])
+            host, port, *_ = self._connection.getpeername()
         except OSError:
-            return self.peer, 0
+            return "", 0
+        return str(host).removeprefix("::ffff:"), int(port)
 
     @property
     def is_local(self) -> bool:
@@ -145,7 +143,7 @@ class Channel:
         self._connection.close()
 
     def drain(self, deadline: float) -> None:
-        """Send what is left, until `deadline` (monotonic) or until nobody takes it. Blocks."""
+        """Send what is left, until `deadline` (monotonic) or until the other side takes no more. Blocks."""
         while self._to_send and (left_s := deadline - time.monotonic()) > 0:
             self._wait(select.POLLOUT, left_s)
             try:

@@ -1,4 +1,4 @@
-"""Records as JSON and back: the one codec for files that tlaunch writes and for messages between servers.
+"""JSON: records as JSON and back, the one codec for files that tlaunch writes and for messages between servers.
 
 The declared types of a record's fields say what a value becomes again. Fields that another version added are left out,
 and fields that it lacks take their defaults. JSON has no NaN: a `float` that is null is NaN again. Numbers of the values
@@ -7,18 +7,22 @@ in files that other programs write are read one by one, with `whole_number` and 
 
 from __future__ import annotations
 
+import json
 import math
 import reprlib
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
+INDENT = 2
 MAX_ERROR_CHARS = 200
 MAX_WHOLE_NUMBER = (1 << 63) - 1  # as the system's calls take them
 _NOTHING = type(None)
@@ -69,6 +73,40 @@ def real_number(value: Any, *, finite: bool = True) -> float | None:
         return float(value) if math.isfinite(value) or not finite else None
     except OverflowError:
         return None
+
+
+def json_text(value: Any) -> str:
+    r"""Return `value` as indented JSON with a final newline; null for NaN and infinities, which JSON does not have.
+
+    >>> json_text({"loss": float("nan")})
+    '{\n  "loss": null\n}\n'
+    """
+    try:
+        return json.dumps(value, indent=INDENT, allow_nan=False) + "\n"
+    except ValueError:  # rare, and a copy of a large value is dear
+        return json.dumps(finite(value), indent=INDENT, allow_nan=False) + "\n"
+
+
+def digest_of_meaning(content: bytes) -> str:
+    """Return a digest that is equal for texts of equal meaning: white space and the order of keys do not matter.
+
+    Text that is not JSON is digested byte for byte.
+
+    >>> digest_of_meaning(b'{"a": 1, "b": 2}') == digest_of_meaning(b'{"b":2,"a":1}')
+    True
+    """
+    with suppress(ValueError, RecursionError):
+        content = json.dumps(json.loads(content), sort_keys=True).encode()
+    return sha256(content).hexdigest()
+
+
+def finite(value: Any) -> Any:
+    """Return a copy of `value` that JSON can hold: with None for NaN and infinities at any depth."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    return [finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 @cache

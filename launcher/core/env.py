@@ -76,7 +76,7 @@ _PARAMETER = re.compile(r"""(?P<before>[?&](?P<name>[\w.-]{1,100})=)(?P<value>[^
 _SHELL_VALUE = r"""(?P<value>"[^"]*"|'[^']*'|[^\s;&|"'-][^\s;&|"']*)"""
 _VARIABLE = re.compile(rf"""(?P<before>(?<![\w.-])(?P<name>[A-Z_][A-Z0-9_]*)=){_SHELL_VALUE}""", re.ASCII)
 _OPTION = re.compile(rf"""(?P<before>(?<!\S)(?P<name>--?[A-Za-z][\w-]*)(?:=|[ \t]+)){_SHELL_VALUE}""", re.ASCII)
-_SIGNATURE = "sig"  # of a URL that lets in whoever has it
+_SIGNATURE = "sig"  # of a URL that gives access to its holder
 _ASSIGNMENT = re.compile(r"(?P<name>[\w.-]+)=")
 MASK = "********"
 

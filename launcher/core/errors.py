@@ -56,7 +56,7 @@ class RefusedError(TlaunchError):
 
 class RefusedTableError(RefusedError):
     has_lines = True
-    problems: tuple[Any, ...] = ()  # of launcher.rank_table, for who tells them as data; none where no rule found them
+    problems: tuple[Any, ...] = ()  # of launcher.rank_table, for output as data; empty where no rule found them
 
 
 class RefusedLayoutError(RefusedError):

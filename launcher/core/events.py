@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import signal
 from enum import Enum
-from typing import Any
+from typing import Any, get_args
 
-from launcher.core.codec import decode, encode, whole_number
+from launcher.core.codec import decode, encode, finite, whole_number
 from launcher.core.frozen import frozen
-from launcher.core.json_text import finite
 from launcher.core.proc import ProcessId
 from launcher.core.verdict import Verdict
 
@@ -28,10 +27,10 @@ class Cause(str, Enum):
     FINISHED = "finished"  # every rank ended well
     FAILED = "failed"  # a rank failed
     HUNG = "hung"  # a rank made no progress for too long
-    STOPPED = "stopped"  # someone asked, by a signal
+    STOPPED = "stopped"  # a signal asked for it
     HEAD_LOST = "head lost"  # the launcher that the agent reports to is gone
-    COORDINATOR_LOST = "coordinator lost"  # of a run over several servers: nothing is heard of the others any more
-    AGENT_LOST = "agent lost"  # written by the head: the agent went away without a last word
+    COORDINATOR_LOST = "coordinator lost"  # of a run over several servers: the others are silent
+    AGENT_LOST = "agent lost"  # written by the head: the agent went away without a last event
 
 
 @frozen
@@ -48,8 +47,8 @@ class Awaiting:
     """The coordinator waits for these servers: no rank starts before all have come."""
 
     server_ids: tuple[str, ...]  # empty: all have come
-    seconds: float  # for so long
-    limit_s: float | None = None  # for so long at most
+    seconds: float  # of waiting so far
+    limit_s: float | None = None  # of waiting in all
 
 
 @frozen
@@ -179,7 +178,7 @@ class Paused:
 
 @frozen
 class Continued:
-    """Stopped ranks go on."""
+    """Stopped ranks continue."""
 
 
 @frozen
@@ -202,15 +201,11 @@ class AgentEnded:
     exit_code: int  # what the launcher exits with
 
 
-_CLASSES = (
-    AgentStarted, Awaiting, NotBegun, Preloading, Preloaded, AttemptStarted, RankStarted, RankEnded, Slow, Hung, Judged, Stopping,
-    Leftovers, Killing, Unkillable, NotRestarting, Paused, Continued, Forwarded, Trouble, AgentEnded,
-)  # fmt: skip
 Event = (
     AgentStarted | Awaiting | NotBegun | Preloading | Preloaded | AttemptStarted | RankStarted | RankEnded | Slow | Hung | Judged | Stopping
     | Leftovers | Killing | Unkillable | NotRestarting | Paused | Continued | Forwarded | Trouble | AgentEnded
 )  # fmt: skip
-_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in _CLASSES}
+_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 @frozen

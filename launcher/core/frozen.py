@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
 else:
 
-    def dataclass_transform(**_told: Any) -> Any:
+    def dataclass_transform(**_options: Any) -> Any:
         return lambda function: function
 
 
@@ -26,9 +26,9 @@ def frozen(cls: type[T]) -> type[T]:
     if cls.__doc__ is None:
         cls.__doc__ = cls.__name__  # or the library works out a signature
     made = dataclass(eq=False, repr=False)(cls)
-    for name, shared in _SHARED.items():
+    for name in ("__eq__", "__hash__", "__repr__"):
         if name not in cls.__dict__:
-            setattr(made, name, shared)
+            setattr(made, name, _Shared.__dict__[name])
     return made
 
 
@@ -36,17 +36,15 @@ def _values(record: Any) -> tuple[Any, ...]:
     return tuple(getattr(record, name) for name, field in record.__dataclass_fields__.items() if field.compare)
 
 
-def _equal(self: Any, other: object) -> bool:
-    return _values(self) == _values(other) if type(self) is type(other) else NotImplemented
+class _Shared:
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
+    def __eq__(self, other: object) -> bool:
+        return _values(self) == _values(other) if type(self) is type(other) else NotImplemented
 
-def _hash(self: Any) -> int:
-    return hash(_values(self))
+    def __hash__(self) -> int:
+        return hash(_values(self))
 
-
-def _repr(self: Any) -> str:
-    shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
-    return f"{type(self).__name__}({shown})"
-
-
-_SHARED = {"__eq__": _equal, "__hash__": _hash, "__repr__": _repr}
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
+        return f"{type(self).__name__}({shown})"

@@ -7,7 +7,7 @@ on"; one JSON object in it, all of whose keys are optional, says more:
 
     step                  of the training, counted from wherever the program likes; it grows
     busy_s                seconds that this rank itself worked for the step, its waiting for others left out: only so
-                          can a slow rank be told from those that wait for it. Leave it out where that is not known.
+                          can a slow rank be distinguished from those that wait. Leave it out where that is not known.
     loss                  of the last step
     tokens_per_s          of all ranks together
     device_memory_bytes   the most that this rank has held on its accelerator
@@ -111,26 +111,18 @@ def _read(file: BinaryIO) -> Beat | None:
     for _ in range(TRIES):
         file.seek(0)
         # Up to its end: one read alone may stop where the file ended before it was rewritten.
-        beat = _understood(file.read(MAX_BYTES))
-        if beat is not None:
-            return beat
+        text = file.read(MAX_BYTES).decode(errors="replace").lstrip()
+        with suppress(ValueError, RecursionError):
+            fields, _ = json.JSONDecoder().raw_decode(text)
+            if isinstance(fields, dict):
+                return Beat(
+                    step=whole_number(fields.get("step")),
+                    busy_s=real_number(fields.get("busy_s")),
+                    loss=real_number(fields.get("loss"), finite=False),
+                    tokens_per_s=real_number(fields.get("tokens_per_s")),
+                    device_memory_bytes=whole_number(fields.get("device_memory_bytes")),
+                )
     return None
-
-
-def _understood(text: bytes) -> Beat | None:
-    try:
-        fields, _ = json.JSONDecoder().raw_decode(text.decode(errors="replace").lstrip())
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(fields, dict):
-        return None
-    return Beat(
-        step=whole_number(fields.get("step")),
-        busy_s=real_number(fields.get("busy_s")),
-        loss=real_number(fields.get("loss"), finite=False),
-        tokens_per_s=real_number(fields.get("tokens_per_s")),
-        device_memory_bytes=whole_number(fields.get("device_memory_bytes")),
-    )
 
 
 def _plain(value: Any) -> float | None:
@@ -138,8 +130,7 @@ def _plain(value: Any) -> float | None:
     if type(value) is float:
         return value
     with suppress(Exception):
-        number = operator.index(value)
-        return whole_number(number)
+        return whole_number(operator.index(value))
     with suppress(Exception):
         return float(value)
     return None

@@ -46,7 +46,7 @@ def names_of(server: Server) -> tuple[str, ...]:
     return tuple(dict.fromkeys((server.server_id, *(name for name in others if name and address_of(name)))))
 
 
-# How each library is told an interface. gloo and tensorpipe (torch's RPC) take a name; of NCCL and HCCL names are
+# How each library gets an interface. gloo and tensorpipe (torch's RPC) take a name; of NCCL and HCCL names are
 # beginnings (eth1 is eth10 too) unless = stands before them. Sources: torch.distributed's documentation, NCCL's user
 # guide (env.html), CANN's reference of environment variables.
 INTERFACE_VARIABLES: Mapping[str, str] = {
@@ -112,7 +112,11 @@ def interface_of(
             return found.pop() if on_loopback and len(found) == 1 else None
         having = [one for one in held if one.address in wanted]
         if having:
-            return _only(having, held)
+            interface = having[0].interface
+            taken = next((one for one in held if one.label == interface), None)
+            is_only = all(one.interface == interface for one in having)
+            shares = taken and any(taken.shares_network(one.address) for one in having)
+            return interface if is_only and shares else None
     return None
 
 
@@ -137,15 +141,6 @@ def traffic(path: Path = _TRAFFIC) -> dict[str, int]:
         return {}
 
 
-def _only(having: Sequence[Held], held: Sequence[Held]) -> str | None:
-    interfaces = {one.interface for one in having}
-    if len(interfaces) > 1:
-        return None
-    (interface,) = interfaces
-    taken = next((one for one in held if one.label == interface), None)
-    return interface if taken and any(taken.shares_network(one.address) for one in having) else None
-
-
 # --- rtnetlink(7) ---
 
 
@@ -156,8 +151,8 @@ def _answers(kernel: socket.socket) -> Iterator[Held]:
             length, kind, _, _, _ = _HEADER.unpack_from(data)
             if kind in {_DONE, _ERROR} or length < _HEADER.size:
                 return
-            if kind == _NEW_ADDRESS and (told := _held(data[_HEADER.size : length])):
-                yield told
+            if kind == _NEW_ADDRESS and (held := _held(data[_HEADER.size : length])):
+                yield held
             data = data[_aligned(length) :]
 
 
@@ -166,13 +161,13 @@ def _held(message: bytes) -> Held | None:
     family, prefix, _, _, index = _ADDRESS_MESSAGE.unpack_from(message)
     if family not in {socket.AF_INET, socket.AF_INET6}:
         return None
-    told = dict(_attributes(message[_ADDRESS_MESSAGE.size :]))
-    packed = told.get(_IFA_LOCAL) or told.get(_IFA_ADDRESS)
+    attributes = dict(_attributes(message[_ADDRESS_MESSAGE.size :]))
+    packed = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS)
     try:
         interface = socket.if_indextoname(index)
     except OSError:  # it has just gone
         return None
-    label = os.fsdecode(told.get(_IFA_LABEL, b"").rstrip(b"\0"))
+    label = os.fsdecode(attributes.get(_IFA_LABEL, b"").rstrip(b"\0"))
     return None if packed is None else Held(interface, label or interface, ip_address(packed), prefix)
 
 

@@ -41,16 +41,16 @@ import hmac
 import json
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, get_args
 
 from launcher.core.codec import decode, encode
 from launcher.core.events import Cause
 from launcher.core.frozen import frozen
 from launcher.core.verdict import Verdict
 
-PROTOCOL = 2  # another number: no word of the other side is understood
+PROTOCOL = 2  # another number: the two sides do not understand each other
 MAX_LINE_BYTES = 256 << 20
-MAX_FIRST_LINE_BYTES = 1 << 20  # of somebody who has not proved anything yet
+MAX_FIRST_LINE_BYTES = 1 << 20  # before the sender has proved that it knows the token
 
 
 @frozen
@@ -72,7 +72,7 @@ class Hello:
     addresses: tuple[str, ...]  # of its interfaces
     said: str | None = None  # the id of the server that this machine is, whatever it looks like
     index: int | None = None  # which of the engine's processes this is
-    agreement: Mapping[str, str] | None = None  # what it was started with; None: it does what it is told
+    agreement: Mapping[str, str] | None = None  # what it was started with; None: it follows the coordinator
 
 
 @frozen
@@ -80,10 +80,10 @@ class Welcome:
     proof: str
     server_index: int
     run_name: str
-    silence_s: float  # who is not heard for so long is lost
+    silence_s: float  # of silence after which the other side is lost
     job: str | None = None  # see launcher.engines.job; None for an agent that knows by itself what to do
     mark: str | None = None  # a file's name: who finds it in the run directory shares that with the coordinator
-    key: str = ""  # of those who ask where ranks are; empty where nobody may
+    key: str = ""  # of clients that ask where ranks are; empty where none may
 
 
 @frozen
@@ -107,7 +107,7 @@ class Waiting:
     """A notice that not all servers have joined yet."""
 
     missing: tuple[str, ...]  # server ids
-    limit_s: float | None = None  # for so long in all
+    limit_s: float | None = None  # of waiting in all
 
 
 @frozen
@@ -130,7 +130,7 @@ class FileChunk:
     offset: int
     end: int  # where the next piece begins
     data: str  # base64
-    anew: bool = False  # somebody emptied the file, or made it again: what was sent before is no part of it
+    anew: bool = False  # the file was emptied or made again: what was sent before is no part of it
     stays: bool = False  # although it is anew: a server has lost its disk, and what it sent before is nowhere else
 
 
@@ -165,7 +165,7 @@ class EvidenceReport:
 
     attempt: int
     evidence: Any
-    port: int | None = None  # on which this server can be reached for a moment, by whoever wants to know whether it can
+    port: int | None = None  # on which this server can be reached for a moment, for a check of whether it can
 
 
 @frozen
@@ -233,7 +233,7 @@ class SignalWanted:
 
 @frozen
 class GivingUp:
-    """A notice that this server's part of the run cannot go on; its ranks are being ended."""
+    """A notice that this server's part of the run cannot continue; its ranks are being ended."""
 
     reason: str
 
@@ -300,7 +300,7 @@ class Stacks:
 @frozen
 class AllStacks:
     proof: str  # that its sender knows the key too
-    content: tuple[Any, ...]  # what servers have told
+    content: tuple[Any, ...]  # the servers' answers
     silent: Mapping[str, str]  # why, by the id of each server that has not
 
 
@@ -315,14 +315,7 @@ Message = (
     | Stop | ForwardSignal | SignalWanted | GivingUp | Ping | Pong | ProbeQuestion | ProbeAnswer | Finish | Done | FileChunk | FileSnapshot | ChunkAck
     | ProbeRequest | ProbeResult | AskStacks | TakeStacks | Stacks | AllStacks | Freed
 )  # fmt: skip
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        Challenge, Hello, Welcome, Refused, Ready, Waiting, Begin, EventReport, EvidenceRequest, EvidenceReport, Decision, AttemptOver, Stop,
-        ForwardSignal, SignalWanted, GivingUp, Ping, Pong, ProbeQuestion, ProbeAnswer, Finish, Done, FileChunk, FileSnapshot, ChunkAck,
-        ProbeRequest, ProbeResult, AskStacks, TakeStacks, Stacks, AllStacks, Freed,
-    )
-}  # fmt: skip
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def to_line(message: Message) -> bytes:
@@ -346,7 +339,9 @@ def from_line(line: bytes) -> Message:
 
 def proof_of(token: str, *nonces: str) -> str:
     """Return the proof that its sender knows `token`: an HMAC of the random nonces of both sides."""
-    secret, drawn = (text.encode(errors="surrogatepass") for text in (token, ":".join(nonces)))  # a stranger's nonce
+    secret, drawn = (
+        text.encode(errors="surrogatepass") for text in (token, ":".join(nonces))
+    )  # an unauthenticated sender's nonce
     return hmac.new(secret, drawn, hashlib.sha256).hexdigest()
 
 

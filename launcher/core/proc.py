@@ -1,18 +1,34 @@
-"""Processes as Linux shows them in /proc. On other systems every answer is None or empty."""
+"""This machine as the kernel shows it: processes, open files, full disks, the control group, accelerators.
+
+Where there is no /proc, answers about processes are None or empty. No driver is asked, so nothing can hang.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import resource
+import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 
 PROC = Path("/proc")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_MAX_GENERATIONS = 64  # of processes below a leader
 _PF_EXITING = 0x4
+FULL_BELOW_BYTES = 64 << 10  # a page or two may be left of a full disk
+DEVICE_FILES = Path("/dev")
+_DAVINCI = re.compile(r"davinci([0-9]{1,6})")  # Ascend; davinci_manager is no device
+_NVIDIA = re.compile(r"nvidia([0-9]{1,6})")  # nvidiactl and nvidia-uvm are no devices
+SPARE = 64  # for everything else that is open
 
 
 class Stat(NamedTuple):
@@ -23,6 +39,8 @@ class Stat(NamedTuple):
     started: int  # clock ticks since boot; with the pid, this names one process until the next boot
     flags: int = 0  # the kernel's own, PF_* of linux/sched.h
     ticks: int = 0  # of processor time that all its threads have used, SC_CLK_TCK a second
+    reaped_ticks: int = 0  # of its children that have been reaped
+    pages: int = 0  # resident
 
     @property
     def living(self) -> bool:
@@ -69,20 +87,15 @@ def identify(pid: int) -> ProcessId | None:
 def stat(pid: int) -> Stat | None:
     """Return /proc/PID/stat, or None if there is no such process or no /proc."""
     try:
-        text = (PROC / str(pid) / "stat").read_bytes()
+        with open(f"{PROC}/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - for scans of thousands of processes
+            _, _, rest = file.read(4096).rpartition(b") ")  # a name may hold anything
     except OSError:
         return None
-    _, _, rest = text.partition(b" (")
-    fields = rest[rest.rindex(b")") + 1 :].split()  # a name may hold anything
-    return Stat(
-        pid,
-        fields[0].decode(),
-        int(fields[1]),
-        int(fields[3]),
-        int(fields[19]),
-        int(fields[6]),
-        int(fields[11]) + int(fields[12]),
-    )
+    fields = rest.split()
+    parent, session, started, flags = (int(fields[at]) for at in (1, 3, 19, 6))
+    user, system, of_reaped_user, of_reaped_system, pages = (int(fields[at]) for at in (11, 12, 13, 14, 21))
+    ticks, reaped_ticks = user + system, of_reaped_user + of_reaped_system
+    return Stat(pid, fields[0].decode(), parent, session, started, flags, ticks, reaped_ticks, pages)
 
 
 def every_process() -> Iterator[Stat]:
@@ -103,9 +116,143 @@ def catches(pid: int, number: int) -> bool:
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
+@cache
 def boot_id() -> str:
     """Return an id that changes with every boot; empty if the system has none."""
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+@frozen
+class Usage:
+    """What a process and its descendants use together."""
+
+    ticks: int  # of processor time since their start, of those that were reaped too; grows
+    rss_bytes: int  # of those that live; pages that they share count for each
+
+    @property
+    def cpu_s(self) -> float:
+        return self.ticks / TICKS_PER_S
+
+
+def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
+    """Return the usage of each leader by pid: of itself, its descendants, and orphans in the session that it leads.
+
+    Leaders that have gone are missing; without /proc, all are. One scan serves all leaders.
+    """
+    processes = {process.pid: process for process in every_process()}
+    found: dict[int, list[Stat]] = {leader: [] for leader in leaders if leader in processes}
+    for process in processes.values():
+        if (leader := _leader_of(process.pid, processes, found)) is not None:
+            found[leader].append(process)
+    return {
+        leader: Usage(
+            sum(process.ticks + process.reaped_ticks for process in members),
+            sum(process.pages for process in members) * PAGE_BYTES,
+        )
+        for leader, members in found.items()
+    }
+
+
+def _leader_of(pid: int, processes: Mapping[int, Stat], leaders: Collection[int]) -> int | None:
+    for _ in range(_MAX_GENERATIONS):  # a pid that was used again during the scan could close a circle
+        if pid in leaders:
+            return pid
+        if pid not in processes:
+            return None
+        if processes[pid].session in leaders:
+            return processes[pid].session
+        pid = processes[pid].parent
+    return None
+
+
+# --- this process and its machine ---
+
+
+def is_readable(descriptor: int, within_s: float = 0.0) -> bool:
+    """Return True if `descriptor` has data or is at its end. Blocks for `within_s` seconds at most."""
+    poll = select.poll()  # select.select knows no descriptor from 1024 on
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(within_s * 1000))
+
+
+def own_limit() -> int:
+    """Return how many descriptors this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def limit_to(files: int) -> None:
+    """Set the limit back to `files`, which this process had before. Children that are started from now on get it too."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def make_room(files: int) -> bool:
+    """Raise this process's limit, if need be, so that it can have `files` files open. Return True if it can.
+
+    Children inherit the limit: call it when none is to be started any more.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = files + SPARE
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        return allowed >= wanted
+    return True
+
+
+def make_room_for_servers(count: int) -> None:
+    """Raise the limit, as `make_room` does, to hold a connection to each of `count` servers.
+
+    Raises:
+        UnreadableError: the system does not allow so many.
+    """
+    if not make_room(count):
+        raise UnreadableError(
+            f"{count} servers need as many connections, and this machine allows {own_limit()} files",
+            hint="ulimit -Hn shows the limit, which root can raise",
+        )
+
+
+def is_full(directory: Path) -> bool:
+    """Return True if no bytes or no files can be added there, so that logs and failure files may be missing."""
+    try:
+        there = os.statvfs(directory)
+    except OSError:
+        return False
+    no_inode = there.f_files > 0 and there.f_favail == 0  # some file systems do not count them
+    return no_inode or there.f_bavail * there.f_frsize < FULL_BELOW_BYTES
+
+
+def own_directory() -> Path | None:
+    """Return the mounted directory of this process's version 2 group, or None if it has none that can be seen."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        groups = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    # Fields before " - ": id, parent, device, the mounted part of the file system, where it is mounted, ...
+    mounted = [before.split()[3:5] for before, _, after in (line.partition(" - ") for line in mounts)
+               if after.startswith("cgroup2 ")]  # fmt: skip
+    own = next((line[3:] for line in groups if line.startswith("0::")), None)
+    if not mounted or own is None:
+        return None
+    root, point = mounted[0]
+    inside = os.path.relpath(own, root)
+    return None if inside.startswith("..") else Path(point) / inside
+
+
+def davinci_ids(directory: Path = DEVICE_FILES) -> tuple[int, ...]:
+    """Return the ids of the Ascend devices of this machine, ascending; empty without any."""
+    return _numbers(_DAVINCI, directory)
+
+
+def nvidia_ids(directory: Path = DEVICE_FILES) -> tuple[int, ...]:
+    """Return the minor numbers of NVIDIA's devices that this process may open, ascending; empty without any."""
+    return _numbers(_NVIDIA, directory)
+
+
+def _numbers(pattern: re.Pattern[str], directory: Path) -> tuple[int, ...]:
+    found = directory.iterdir() if directory.is_dir() else ()
+    return tuple(sorted(int(match[1]) for path in found if (match := pattern.fullmatch(path.name))))

@@ -10,7 +10,7 @@ from typing import Literal
 from launcher.core.frozen import frozen
 
 DEFAULT_GRACE_S = 15.0
-LAST_WORDS_S = 1.0  # to kill what is left and report, before somebody else kills the reporter
+LAST_WORDS_S = 1.0  # to kill what is left and report, before the batch system kills the reporter
 
 
 Console = Literal["rank0", "collapse", "all", "none", "status"]
@@ -107,7 +107,7 @@ class Supervision:
 
     grace_s: float = DEFAULT_GRACE_S  # between SIGTERM and SIGKILL, on every path
     max_restarts: int = 0
-    hang_timeout_s: float | None = None  # without progress for so long, a rank hangs; None: nobody looks
+    hang_timeout_s: float | None = None  # without progress for so long, a rank hangs; None: no hang is looked for
     forward_signals: tuple[int, ...] = ()  # handed to every rank's process instead of acting on the run
     preload: tuple[str, ...] | None = None  # imported once, before ranks are forked; None: every rank starts afresh
     killed_at_s: float | None = None  # wall clock: when a batch system kills whatever is left of its job; None: never
@@ -143,5 +143,5 @@ class RunSpec:
     master_addr: str
     master_port: int  # of the first attempt; a restart takes another one, unless the user chose it
     supervision: Supervision = field(default_factory=Supervision)
-    console: Console = "rank0"  # what of the ranks' lines is shown while the run goes on
-    engine: str | None = None  # somebody else's mpirun or srun, that started the ranks: no agent watches over them
+    console: Console = "rank0"  # what of the ranks' lines is shown during the run
+    engine: str | None = None  # the user's own mpirun or srun that started the ranks: they have no agent

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from launcher.core.codec import decode, encode
+from launcher.core.codec import decode, encode, json_text
 from launcher.core.events import SCHEMA, Cause
 from launcher.core.frozen import frozen
-from launcher.core.json_text import json_text
 from launcher.core.verdict import Verdict
 
 
@@ -22,8 +21,8 @@ class RankExit:
     started_ns: int | None
     ended_ns: int
     reason: str | None = None
-    order_known: bool = True  # False: ranks noticed with it may have ended before it, though they are told after it
-    late_s: float = 0.0  # it may have ended so much sooner: nobody looked for so long
+    order_known: bool = True  # False: ranks noticed with it may have ended before it, though they are listed after it
+    late_s: float = 0.0  # by how much it may have ended sooner: the time since the look before
 
     @property
     def failed(self) -> bool:

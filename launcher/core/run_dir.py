@@ -8,20 +8,20 @@
         report.json       how it ended
         metrics.jsonl     what the training measures of itself (launcher/core/metrics.py)
         tensorboard/      the same as event files, for TensorBoard
-        links.json        how fast servers reach each other, if somebody measured it (launcher/trainer/links.py)
+        links.json        how fast servers reach each other, if measured (launcher/trainer/links.py)
         agent.log         a traceback, if the supervision itself ever breaks
         preload.log       what modules print while they are imported for all ranks, if they do
         console.log       what a detached launcher would have shown
         device0/train.log, env.log
-        device0/process.json  which process the rank is, where an engine started it (launcher/runs/engine_ranks.py)
+        device0/process.json  which process the rank is, where an engine started it (launcher/runs/record.py)
         device0/heartbeat     a sign of life, rewritten by programs that take part (launcher/core/heartbeat.py)
         device0/failure.json  what the rank's own failure hook saw (launcher/preload/failure.py)
-        device0/stacks.log    Python stacks, each time that somebody asked for them
+        device0/stacks.log    Python stacks, each time that they were asked for
         device1/...
         model/            weights, configuration and tokenizer that the bundled trainer leaves
     and of a run over several servers, where the files above tell of all of them,
         engine.log        what mpirun or srun said
-        endpoint.json         while it goes on: where to ask all servers, and the key (launcher/cluster/stacks.py)
+        endpoint.json         during the run: where to ask all servers, and the key (launcher/cluster/stacks.py)
         server0/          that server's own events.jsonl, report.json, agent.log, preload.log, console.log
         server1/...
     Where servers share no disk, each has a directory of its own with its ranks' files, and the head's has copies of all.
@@ -102,7 +102,7 @@ class RunDir:
         return self.device(global_rank) / "process.json"
 
     def heartbeat(self, global_rank: int) -> Path:
-        return self.root / f"device{global_rank}/heartbeat"  # one step: every rank of thousands is told its own
+        return self.root / f"device{global_rank}/heartbeat"  # one step: made for every rank of thousands
 
     def failure(self, global_rank: int) -> Path:
         return self.device(global_rank) / "failure.json"

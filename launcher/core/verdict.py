@@ -43,11 +43,11 @@ class StackGroup:
 
 @frozen
 class Verdict:
-    culprit: int | None  # a global rank; None: nobody can tell
+    culprit: int | None  # a global rank; None: unknown
     confidence: Confidence
     reason: str  # one sentence
     failures: tuple[Failure, ...] = ()  # the cause first, consequences after it in the order of their times
     stacks: tuple[StackGroup, ...] = ()  # the outlier first, the largest group last
     server: str | None = None  # the id of the server that is to blame, where it is no rank
-    signature: str | None = None  # the same for the same failure; None where it tells nothing of the program
+    signature: str | None = None  # the same for the same failure; None where it says nothing of the program
     apart: tuple[tuple[str, str], ...] = ()  # ids of servers that do not reach each other

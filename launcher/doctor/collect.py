@@ -17,10 +17,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from launcher import __version__
-from launcher.core.engine_rank import SLURM, read_engine_rank
-from launcher.core.json_text import digest_of_meaning
-from launcher.core.mpi_library import MpiLibrary, is_of_open_mpi_4, library_of_python, variables_for, why_apart
-from launcher.core.system import davinci_ids, nvidia_ids, own_directory
+from launcher.core.codec import digest_of_meaning
+from launcher.core.engine_rank import (
+    SLURM,
+    MpiLibrary,
+    is_of_open_mpi_4,
+    library_of_python,
+    read_engine_rank,
+    variables_for,
+    why_apart,
+)
+from launcher.core.proc import davinci_ids, nvidia_ids, own_directory
 from launcher.doctor import network
 from launcher.doctor.dns import RESOLVE_S, resolve
 from launcher.doctor.facts import Facts, Folder, Limit, Request

@@ -13,17 +13,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.core.engine_rank import SLURM, read_engine_rank
-from launcher.core.errors import RefusedError, TlaunchError
-from launcher.core.mpi_library import (
+from launcher.core.engine_rank import (
     OPEN_MPI,
+    SLURM,
     MpiLibrary,
     is_of_open_mpi_4,
     library_called,
     library_of_python,
+    read_engine_rank,
     variables_for,
     why_apart,
 )
+from launcher.core.errors import RefusedError, TlaunchError
 from launcher.logs.terminal import escaped
 from launcher.program.command import parse_python, program_file
 from launcher.program.elf import needed_libraries

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.core import system
+from launcher.core import proc
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.frozen import frozen
-from launcher.core.system import DEVICE_FILES
+from launcher.core.proc import DEVICE_FILES
 from launcher.core.text import printable
 from launcher.rank_table.devices import FoundDevice
 from launcher.rank_table.ip import UNSET, address_family
@@ -71,7 +71,7 @@ def has_nvidia_smi() -> bool:
 
 def davinci_ids() -> tuple[int, ...]:
     """Return the ids of the Ascend devices of this machine, ascending; empty where there are none."""
-    return system.davinci_ids(DEVICE_FILES)
+    return proc.davinci_ids(DEVICE_FILES)
 
 
 def ask_hccn_tool(ids: Sequence[int], *, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]:

@@ -1,4 +1,4 @@
-"""End a run that somebody else started: ask its launcher, wait for its agent, and never signal a stranger."""
+"""End a run from another shell: ask its launcher, wait for its agent, and never signal another process by mistake."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum
 
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
-from launcher.core.proc import ProcessId, every_process, stat
+from launcher.core.proc import ProcessId, every_process, is_readable, stat
 from launcher.core.records import DEFAULT_GRACE_S
-from launcher.core.system import is_readable
 from launcher.runs.progress import State
 from launcher.runs.record import read_recorded
 from launcher.runs.status import RunState, RunStatusReader
 
-LOOK_S = 0.5  # how often a wait looks at files, for processes that go away are seen at once
-HEARD_S = 2.0  # a head passes SIGTERM on at once; one that hangs or ignores it is passed over after so long
+LOOK_S = 0.5  # between two looks of a wait at files; a process that ends is noticed at once
+HEARD_S = 2.0  # a head passes SIGTERM on at once; one that hangs or ignores it is passed over then
 
 
 @frozen
@@ -29,7 +28,17 @@ class Orphan:
 
     process: ProcessId
     group: int | None  # None where others may be in its group
-    watcher: int | None  # leads the group of a rank of a run.sh; it tells how that ended, and ends with it
+    watcher: int | None  # leads the group of a rank of a run.sh; it reports how that ended, and ends with it
+
+    @classmethod
+    def of(cls, process: ProcessId) -> Orphan:
+        """Return the rank whose own process this living one is."""
+        group, found = _group(process.pid), stat(process.pid)
+        if group == process.pid:
+            return cls(process, group, None)
+        if found is not None and group == found.parent:
+            return cls(process, group, group)
+        return cls(process, None, None)
 
     def living(self) -> list[ProcessId]:
         """Return the living processes of the rank and its group."""
@@ -40,16 +49,6 @@ class Orphan:
             if found.living and found.pid not in (self.process.pid, self.watcher) and _group(found.pid) == self.group
         ]
         return [self.process, *others] if self.process.lives else others
-
-
-def orphan(process: ProcessId) -> Orphan:
-    """Return the rank whose own process this living one is."""
-    group, found = _group(process.pid), stat(process.pid)
-    if group == process.pid:
-        return Orphan(process, group, None)
-    if found is not None and group == found.parent:
-        return Orphan(process, group, group)
-    return Orphan(process, None, None)
 
 
 def _group(pid: int) -> int | None:
@@ -83,25 +82,39 @@ def stop(watch: RunStatusReader, *, kill: bool, timeout_s: float | None) -> Stop
     Asking twice is harmless.
 
     Raises:
-        PermissionError: the run belongs to somebody else.
+        PermissionError: the run belongs to another user.
     """
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-    state = _introduced(watch, deadline)
+    # A run that is being started gets a moment in which its agent writes its first event.
+    state = _look_until(lambda now: now.progress.agent is not None or now.state is not State.STARTING, watch, deadline)
     if state.state in {State.ELSEWHERE, State.UNWATCHED, State.UNKNOWN}:
         return Stopped(Outcome.OUT_OF_REACH, state)
-    if not _ask_someone(state, kill=kill):
+    if not _ask_launcher(state, kill=kill):
         return _end_orphans(watch, watch.look(), deadline, kill=kill)
-    if not kill and not _heard(watch, deadline):
+    if not kill and not _is_ending(_look_until(_is_ending, watch, deadline)):
         _ask(state.progress.agent, signal.SIGTERM)
     gone = _wait(watch, deadline)
     return Stopped(Outcome.ENDED if gone else Outcome.STILL_ENDING, watch.look())
 
 
+def _look_until(reached: Callable[[RunState], bool], watch: RunStatusReader, deadline: float) -> RunState:
+    """Look at the run until `reached`, for HEARD_S at most. Return its last state."""
+    limit = min(deadline, time.monotonic() + HEARD_S)
+    while not reached(state := watch.look()) and time.monotonic() < limit:
+        time.sleep(LOOK_S / 20)
+    return state
+
+
+def _is_ending(state: RunState) -> bool:
+    stopping = state.progress.current.ending.stopping
+    return state.state.over or (stopping is not None and not stopping.restarts)
+
+
 def send(process: ProcessId, number: int) -> bool:
-    """Signal exactly this process, continued if it was stopped; False if it has gone, whoever has its pid now.
+    """Signal exactly this process, continued if it was stopped; False if it has gone, whatever has its pid now.
 
     Raises:
-        PermissionError: it belongs to somebody else.
+        PermissionError: it belongs to another user.
     """
     with _handle(process) as descriptor:
         if descriptor is None or not process.lives:  # looked at after the handle was taken: both mean one process
@@ -116,7 +129,7 @@ def send(process: ProcessId, number: int) -> bool:
 
 def _end_orphans(watch: RunStatusReader, state: RunState, deadline: float, *, kill: bool) -> Stopped:
     """End ranks of a lost run that outlived launcher and agent, though the kernel should have ended them."""
-    orphans = {look.global_rank: orphan(look.process) for look in state.ranks if look.process and look.process.lives}
+    orphans = {look.global_rank: Orphan.of(look.process) for look in state.ranks if look.process and look.process.lives}
     if not orphans or state.state is not State.LOST:
         return Stopped(Outcome.NOT_RUNNING, state)
     grace_s = 0.0
@@ -149,18 +162,8 @@ def _wait_for_ends(orphans: Mapping[int, Orphan], deadline: float) -> None:
             _wait_for_end(living[0], min(LOOK_S, left_s))
 
 
-def _introduced(watch: RunStatusReader, deadline: float) -> RunState:
-    """Wait a moment for a run that is being started until its agent has written its first event. Return its state."""
-    limit = time.monotonic() + HEARD_S
-    while (state := watch.look()).progress.agent is None and state.state is State.STARTING:
-        if time.monotonic() > min(limit, deadline):
-            break
-        time.sleep(LOOK_S / 20)
-    return state
-
-
-def _ask_someone(state: RunState, *, kill: bool) -> bool:
-    """Tell the launcher, or the agent where that has gone; whether anybody was there to be told."""
+def _ask_launcher(state: RunState, *, kill: bool) -> bool:
+    """Signal the launcher, or the agent where that has gone; return False where both have gone."""
     agent, head = state.progress.agent, state.progress.head
     if not kill:
         return _ask(head, signal.SIGTERM) or _ask(agent, signal.SIGTERM)
@@ -179,19 +182,6 @@ def _ask(process: ProcessId | None, number: int) -> bool:
         return False
     with suppress(ProcessLookupError):  # gone since we looked
         return send(process, number)
-    return False
-
-
-def _heard(watch: RunStatusReader, deadline: float) -> bool:
-    """Return True if the agent reports within HEARD_S that it ends the run, or has gone."""
-    limit = time.monotonic() + HEARD_S
-    while time.monotonic() < min(limit, deadline):
-        state = watch.look()
-        if state.progress.stopping is not None and not state.progress.stopping.restarts:
-            return True
-        if state.state.over:
-            return True
-        time.sleep(LOOK_S / 20)
     return False
 
 

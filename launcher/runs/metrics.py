@@ -5,32 +5,92 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import stat
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from launcher.core.codec import real_number, whole_number
 from launcher.core.frozen import frozen
-from launcher.core.metrics import SCHEMA, Record, Saved, StepMetrics, Validation, from_line
+from launcher.core.metrics import SCHEMA, Record, Saved, StepMetrics, Validation
 
-__all__ = ["Metrics", "MetricsReader", "Record", "Saved", "StepMetrics", "Validation", "read_metrics"]
+__all__ = ["Metrics", "MetricsReader", "Record", "Saved", "StepMetrics", "Validation", "from_line", "read_metrics"]
 
 MAX_LINE_BYTES = 65536  # of a line; what is longer is no record
 TAIL_BYTES = 512  # of what was read last: a whole line, as a rule, with its time
 MAX_VALUE_CHARS = 40  # characters of one that is quoted
 _COMMON = ("time_ns", "attempt", "step")
-_NUMBERS = ("loss", "learning_rate", "tokens_per_s", "step_s", "validation_loss", "perplexity")
-_WHOLE_NUMBERS = ("memory_bytes", "epoch")
-# Quick looks at a line, which is parsed a second time only where it may hold such a thing.
-_MAY_BE_WRONG = re.compile(
-    rb'"(?:%b|%b|saved)"\s*:\s*["\[{tf]|"(?:%b)"\s*:\s*-?(?:\d+[.eE]|[NI])|"saved"\s*:\s*[-\dNI]'
-    % tuple("|".join(names).encode() for names in (_NUMBERS, _WHOLE_NUMBERS, _WHOLE_NUMBERS))
-)
-_HAS_LOSS = re.compile(rb'"loss"\s*:\s*[-\dnNI]')
-_HAS_VALIDATION = re.compile(rb'"validation_loss"\s*:\s*[-\dnNI]')
+_OF_A_STEP = frozenset(StepMetrics.__dataclass_fields__).difference(_COMMON)
+_OF_A_STEP_ALONE = frozenset({"loss", "tokens_per_s", "step_s"})  # the others may stand beside a validation's as well
+_OF_A_VALIDATION = frozenset({"validation_loss", "perplexity"})
+_EXPECTED: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("loss", "learning_rate", "tokens_per_s", "step_s", *_OF_A_VALIDATION), ((int, float), "a number")),
+    **dict.fromkeys((*_COMMON, "memory_bytes", "epoch"), ((int,), "a whole number")),
+    "saved": ((str,), "a text"),
+}
+
+
+def from_line(line: bytes) -> tuple[tuple[Record, ...], str | None]:
+    """Return the records of a line: a step, a validation, what was saved; and what is wrong with it, or None.
+
+    Unknown keys are left out, missing ones None; of kinds of a later version there is nothing. A loss that stands in its
+    line and is not finite is NaN.
+    """
+    try:
+        fields: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return (), "is no JSON"
+    if not isinstance(fields, dict):
+        return (), "is no JSON object"
+    if fields.get("schema") != SCHEMA:
+        return (), f"has schema {_quoted(fields['schema'])}, not {SCHEMA}" if "schema" in fields else "has no schema"
+    wrong = next((f"has no {name}" for name in _COMMON if name not in fields), None)
+    for name, (kinds, expected) in _EXPECTED.items() if wrong is None else ():
+        value = fields.get(name)
+        if type(value) not in kinds and (value is not None or name in _COMMON):
+            wrong = f"has {name} {_quoted(value)}, which is not {expected}"
+            break
+    time_ns, attempt, step = (whole_number(fields.get(name)) for name in _COMMON)
+    if time_ns is None or attempt is None or step is None:
+        return (), wrong or "has a number that is too large"
+    return tuple(_records(time_ns, attempt, step, fields)), wrong
+
+
+def _records(time_ns: int, attempt: int, step: int, fields: dict[str, Any]) -> Iterator[Record]:
+    saved = fields.get("saved")
+    measured = {name for name, value in fields.items() if value is not None} & (_OF_A_STEP | _OF_A_VALIDATION)
+    if not measured and not isinstance(saved, str):  # what was measured may have been NaN
+        measured = (fields.keys() & _OF_A_STEP) or (fields.keys() & _OF_A_VALIDATION)
+    is_validation = bool(measured & _OF_A_VALIDATION)
+    if measured & (_OF_A_STEP_ALONE if is_validation or isinstance(saved, str) else _OF_A_STEP):
+        yield StepMetrics(
+            time_ns,
+            attempt,
+            step,
+            loss=_loss("loss", fields),
+            learning_rate=real_number(fields.get("learning_rate")),
+            tokens_per_s=real_number(fields.get("tokens_per_s")),
+            step_s=real_number(fields.get("step_s")),
+            memory_bytes=whole_number(fields.get("memory_bytes")),
+            epoch=whole_number(fields.get("epoch")),
+        )
+    if is_validation:
+        loss = _loss("validation_loss", fields)
+        yield Validation(time_ns, attempt, step, loss, real_number(fields.get("perplexity")))
+    if isinstance(saved, str):
+        yield Saved(time_ns, attempt, step, saved)
+
+
+def _loss(name: str, fields: dict[str, Any]) -> float | None:
+    value = fields.get(name)
+    is_written = name in fields and (value is None or type(value) in {int, float})
+    return math.nan if is_written and real_number(value) is None else real_number(value)
+
+
+def _quoted(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= MAX_VALUE_CHARS else f"{text[: MAX_VALUE_CHARS - 1]}…"
 
 
 @frozen
@@ -53,20 +113,15 @@ class MetricsReader:
     the last record stood, is read anew.
     """
 
-    def __init__(self, path: Path, *, last_bytes: int | None = None, keep_nan: bool = False) -> None:
-        """Read nothing yet.
-
-        `last_bytes`: only so much of the end of a longer file is read, from the first whole line in it.
-        `keep_nan`: a loss that stands in its line and is not finite is NaN; None only where the line has no loss.
-        """
+    def __init__(self, path: Path, *, last_bytes: int | None = None) -> None:
+        """`last_bytes`: read only so much of the end of a longer file, from the first whole line in it."""
         self.found = False  # at the last call: a file that may be opened
         self.unreadable: str | None = None  # at the last call: why, where there is something: "Permission denied"
         self.strange = 0  # lines of the file that are no records of this version, or hold a value of a wrong type
         self.first_strange: str | None = None  # which line, and why: "line 3 has no schema"
-        self.beginnings = 0  # how often a file was begun, the first one included; not those of which nothing was read
+        self.beginnings = 0  # how often a file was begun, the first one included; not those that were empty
         self._path = path
         self._last_bytes = last_bytes
-        self._keep_nan = keep_nan
         self._offset = 0
         self._lines: int | None = 0  # that were begun; None where the beginning of the file was not read
         self._remembered = b""
@@ -123,28 +178,13 @@ class MetricsReader:
         if not is_rest and self._lines is not None:
             self._lines += 1
         if is_whole and not is_rest:
-            self._waiting.extend(self._understood(line))
+            records, wrong = from_line(line)
+            self._waiting.extend(records)
+            if wrong and line.strip():
+                self._found_strange(wrong)
         elif not is_rest:
             self._found_strange(f"is longer than {MAX_LINE_BYTES:,} bytes")
         return True
-
-    def _understood(self, line: bytes) -> tuple[Record, ...]:
-        try:
-            records = from_line(line)
-        except (ValueError, RecursionError):
-            if line.strip():
-                self._found_strange(_why_no_record(line) if self.first_strange is None else "")
-            return ()
-        if _MAY_BE_WRONG.search(line):
-            fields = json.loads(line)
-            wrong = (
-                _wrong(fields, _NUMBERS, "a number")
-                or _wrong(fields, _WHOLE_NUMBERS, "a whole number")
-                or _wrong(fields, ["saved"], "a text")
-            )
-            if wrong:
-                self._found_strange(wrong)
-        return tuple(_with_nan(record, line) for record in records) if self._keep_nan else records
 
     def _found_strange(self, why: str) -> None:
         self.strange += 1
@@ -152,67 +192,16 @@ class MetricsReader:
             self.first_strange = f"{'a line' if self._lines is None else f'line {self._lines:,}'} {why}"
 
 
-def read_metrics(path: Path, *, keep_nan: bool = False) -> Metrics:
+def read_metrics(path: Path) -> Metrics:
     """Return all that the file holds now; empty where there is none. Every line takes memory: see `MetricsReader.stream`."""
-    reader = MetricsReader(path, keep_nan=keep_nan)
-    steps: list[StepMetrics] = []
-    validations: list[Validation] = []
-    saved: list[Saved] = []
-    for record in reader.stream():
-        match record:
-            case StepMetrics():
-                steps.append(record)
-            case Validation():
-                validations.append(record)
-            case Saved():
-                saved.append(record)
+    reader = MetricsReader(path)
+    records = reader.read()
     return Metrics(
-        tuple(steps),
-        tuple(validations),
-        tuple(saved),
+        tuple(record for record in records if isinstance(record, StepMetrics)),
+        tuple(record for record in records if isinstance(record, Validation)),
+        tuple(record for record in records if isinstance(record, Saved)),
         reader.strange,
         reader.found,
         reader.first_strange,
         reader.unreadable,
     )
-
-
-def _with_nan(record: Record, line: bytes) -> Record:
-    match record:
-        case StepMetrics(loss=None) if _HAS_LOSS.search(line):
-            return replace(record, loss=math.nan)
-        case Validation(validation_loss=None) if _HAS_VALIDATION.search(line):
-            return replace(record, validation_loss=math.nan)
-    return record
-
-
-def _why_no_record(line: bytes) -> str:
-    """Return what is wrong with a line that `from_line` refused."""
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        return "is no JSON"
-    if not isinstance(fields, dict):
-        return "is no JSON object"
-    if fields.get("schema") != SCHEMA:
-        return f"has schema {_quoted(fields['schema'])}, not {SCHEMA}" if "schema" in fields else "has no schema"
-    missing = [name for name in _COMMON if name not in fields]
-    return (
-        f"has no {missing[0]}"
-        if missing
-        else _wrong(fields, _COMMON, "a whole number") or "has a number that is too large"
-    )
-
-
-def _wrong(fields: dict[str, Any], names: Iterable[str], expected: str) -> str | None:
-    kinds = {"a number": (int, float), "a whole number": (int,), "a text": (str,)}[expected]
-    for name in names:
-        value = fields.get(name)
-        if type(value) not in kinds and (value is not None or name in _COMMON):
-            return f"has {name} {_quoted(value)}, which is not {expected}"
-    return None
-
-
-def _quoted(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= MAX_VALUE_CHARS else f"{text[: MAX_VALUE_CHARS - 1]}…"

@@ -1,21 +1,35 @@
-"""run.json: the RunSpec as JSON, with secrets masked, and the part of it that later readers need."""
+"""A run's directory: made whole or not at all, with run.json (the RunSpec, secrets masked) and what is read back from it.
+
+An engine of the user's own (`tlaunch exec`) starts ranks that make the directory themselves, in any order, and note their
+processes in it. Such a rank becomes its program, and its end is not recorded: it is seen by its process, on its own machine.
+"""
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
-from collections.abc import Mapping
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+from launcher.core import atomic
+from launcher.core.codec import decode, json_text
 from launcher.core.env import masked, masked_argv
-from launcher.core.errors import UnreadableError
+from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.json_text import json_text
-from launcher.core.records import DEFAULT_GRACE_S, RunSpec
-from launcher.core.run_dir import RunDir
+from launcher.core.proc import ProcessId
+from launcher.core.records import DEFAULT_GRACE_S, RankSpec, RunSpec
+from launcher.core.run_dir import LATEST, RunDir
 
 SCHEMA = 2
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 _masked = lru_cache(maxsize=256)(masked)  # thousands of ranks have most of their variables alike
 
 
@@ -37,18 +51,7 @@ def spec_to_json(spec: RunSpec) -> str:
             "servers": [asdict(server) for server in spec.cluster.servers],
         },
         "ranks": [
-            {
-                "global_rank": rank.global_rank,
-                "local_rank": rank.local_rank,
-                "server_id": rank.server_id,
-                "server_index": rank.server_index,
-                "device_id": rank.device_id,
-                "device_ip": rank.device_ip,
-                "cpus": rank.cpus,
-                "argv": masked_argv(rank.argv),
-                "env": masked_environment(rank.env),
-            }
-            for rank in spec.ranks
+            {**vars(rank), "argv": masked_argv(rank.argv), "env": masked_environment(rank.env)} for rank in spec.ranks
         ],
     }
     return json_text(record)
@@ -74,7 +77,7 @@ class Recorded:
     places: tuple[Place, ...]  # ascending by global rank
     grace_s: float
     max_restarts: int
-    engine: str | None = None  # somebody else's, that started the ranks; None: tlaunch did
+    engine: str | None = None  # the user's own that started the ranks; None: tlaunch did
 
 
 def read_recorded(run_dir: RunDir) -> Recorded:
@@ -88,12 +91,7 @@ def read_recorded(run_dir: RunDir) -> Recorded:
         fields: Any = json.loads(path.read_bytes())
         supervision = fields.get("supervision", {})
         places = (
-            Place(
-                global_rank=int(rank["global_rank"]),
-                server_id=str(rank["server_id"]),
-                server_index=int(rank["server_index"]),
-                device_id=int(rank["device_id"]),
-            )
+            Place(int(rank["global_rank"]), str(rank["server_id"]), int(rank["server_index"]), int(rank["device_id"]))
             for rank in fields["ranks"]
         )
         return Recorded(
@@ -106,3 +104,186 @@ def read_recorded(run_dir: RunDir) -> Recorded:
         raise UnreadableError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnreadableError(f"{path} is no record of a run that this version understands") from error
+
+
+# --- making the directory ---
+
+
+def free_name(runs_dir: Path, wanted: str) -> str:
+    """Return `wanted`, or the first of wanted-2, wanted-3, ... that is free in `runs_dir`."""
+    names = itertools.chain([wanted], (f"{wanted}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if not os.path.lexists(runs_dir / name))
+
+
+def create_run(
+    runs_dir: Path, wanted: str, specify: Callable[[str], RunSpec], files: Mapping[str, str] | None = None
+) -> RunSpec:
+    """Make the directory of a new run, with a device directory per rank, run.json and `files` (name: text).
+
+    `specify` gives the spec for a name; it is called again if another run takes the name meanwhile. Everything is
+    written aside and renamed; on failure nothing is left, `runs_dir` itself included where it was made here. At last
+    `latest` points to the new run, if that is possible.
+
+    Raises:
+        UnreadableError: no directory can be made or filled there.
+    """
+    try:
+        with _directory(runs_dir):
+            while (spec := specify(free_name(runs_dir, wanted))) and not _claim(runs_dir, spec, files or {}):
+                pass
+    except OSError as error:
+        no_directory = isinstance(error, FileExistsError | NotADirectoryError)
+        why = "it is not a directory" if no_directory else error.strerror
+        raise UnreadableError(
+            f"{runs_dir}: no run directory can be made here: {why}",
+            hint="--runs-dir DIR, or TLAUNCH_RUNS_DIR, names another place",
+        ) from error
+    _point_latest(runs_dir, spec.name)
+    return spec
+
+
+def _claim(runs_dir: Path, spec: RunSpec, files: Mapping[str, str]) -> bool:
+    """Make the run's directory; return False if its name has been taken meanwhile."""
+    aside = RunDir(runs_dir / f".{spec.name}.{os.urandom(4).hex()}.partial")
+    try:
+        aside.root.mkdir()
+        for rank in spec.ranks:
+            aside.device(rank.global_rank).mkdir()
+        aside.run_json.write_text(spec_to_json(spec), encoding="utf-8")
+        for name, text in files.items():
+            (aside.root / name).write_text(text, encoding="utf-8")
+        aside.root.rename(runs_dir / spec.name)  # refused by the system if a directory with content is there
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            raise
+        return False
+    finally:
+        shutil.rmtree(aside.root, ignore_errors=True)
+    return True
+
+
+def _point_latest(runs_dir: Path, name: str) -> None:
+    with suppress(OSError):  # a file system without links, or a directory of that name: the run needs no link
+        atomic.point_link(runs_dir / LATEST, name)
+
+
+@contextmanager
+def _directory(path: Path) -> Iterator[None]:
+    """Make `path`; if the block fails, remove what had to be made for it."""
+    missing = list(itertools.takewhile(lambda parent: not parent.exists(), (path, *path.parents)))
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for made in missing:
+            with suppress(OSError):  # not made after all, or used by another run by now
+                made.rmdir()
+        raise
+
+
+def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = None) -> RunDir:
+    """Make the run's directory, with run.json and `files` (name: text), and that of `rank`, which no earlier run has used.
+
+    Ranks may call this at the same time, on one file system or on one per server: the rank that finds no run.json writes
+    it, and the others must agree with it. `files` are there for a rank as soon as this returns.
+
+    Raises:
+        UsageError: an earlier run of the same name has had this rank.
+        RefusedLayoutError: the ranks do not agree.
+        UnreadableError: the directory cannot be made or filled.
+    """
+    run_dir = RunDir(spec.run_dir)
+    try:
+        run_dir.device(rank.global_rank).mkdir(parents=True, exist_ok=True)
+        try:  # one process alone succeeds in making a rank's env.log, on NFS too
+            os.close(os.open(run_dir.env_log(rank.global_rank), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            raise UsageError(
+                f"{run_dir.root} holds an earlier run already",
+                hint="give this run a name that no other has: "
+                "TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S) in the environment of all ranks",
+            ) from None
+        _write_or_compare(run_dir, spec_to_json(spec))
+        for name, text in (files or {}).items():
+            atomic.write_text(run_dir.root / name, text)  # all ranks have the same
+    except OSError as error:
+        raise UnreadableError(
+            f"{run_dir.root}: this run directory cannot be made or filled: {error.strerror}",
+            hint="--runs-dir DIR, or TLAUNCH_RUNS_DIR, names another place",
+        ) from error
+    return run_dir
+
+
+def _write_or_compare(run_dir: RunDir, text: str) -> None:
+    """Write run.json, or compare it: ranks cannot ask each other, and what the first of them recorded counts for all."""
+    if not run_dir.run_json.exists():
+        with suppress(FileExistsError):  # another rank was faster
+            atomic.write_text(run_dir.run_json, text, replace=False)
+            _point_latest(run_dir.root.parent, run_dir.root.name)
+            return
+    found, own = _agreed_on(run_dir.run_json.read_text(encoding="utf-8")), _agreed_on(text)
+    if found is None or own is None or found == own:
+        return
+    differences = {
+        "port": f"this one has MASTER_PORT {own['port']}, the first had {found['port']}",
+        "layout": f"this one has {own['layout']}, the first had {found['layout']}",
+        "servers": "this one has another rank table than the first",
+    }
+    named = ", ".join(text for key, text in differences.items() if own[key] != found[key])
+    raise RefusedLayoutError(
+        f"ranks of {run_dir.root.name} were not started alike: {named}",
+        hint="all ranks need the same options and the same rank table, and a run directory that no earlier run has used",
+    )
+
+
+def _agreed_on(text: str) -> dict[str, Any] | None:
+    """Return the fields of a run.json that all ranks of a run share; None if the text is not such a record yet."""
+    try:
+        fields: Any = json.loads(text)
+        layout = " ".join(f"{axis}={degree}" for axis, degree in fields["layout"].items())
+        return {"port": fields["master_port"], "layout": layout, "servers": fields["cluster"]["servers"]}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+# --- ranks of an engine of the user's own ---
+
+
+def note_process(run_dir: RunDir, global_rank: int, process: ProcessId) -> None:
+    """Write which process this rank is, and its program will be.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    atomic.write_text(run_dir.process(global_rank), json.dumps(asdict(process)) + "\n")
+
+
+class EngineRanks:
+    """The processes of ranks that an engine of the user's own started. Each note is read once."""
+
+    def __init__(self, run_dir: RunDir, recorded: Recorded) -> None:
+        self._run_dir = run_dir
+        self._places = recorded.places
+        self._noted: dict[int, ProcessId] = {}  # by global rank
+
+    def look(self) -> Mapping[int, ProcessId]:
+        """Return the processes noted by now, by global rank."""
+        for place in self._places:
+            if place.global_rank not in self._noted:
+                with suppress(OSError, ValueError, TypeError, RecursionError):
+                    fields = json.loads(self._run_dir.process(place.global_rank).read_bytes())
+                    self._noted[place.global_rank] = decode(ProcessId, fields)
+        return self._noted
+
+    def ended(self, *, all_noted: bool) -> bool:
+        """Return True if every rank has ended, as far as is known here, by the last look.
+
+        `all_noted`: a rank without a note, on a server where others have one, did not start and will never write one.
+        """
+        # Processes of another machine cannot be seen; those of this one before its last start have ended.
+        here = socket.gethostname()
+        if not self._noted or not all(process.host == here and not process.lives for process in self._noted.values()):
+            return False
+        servers = {place.server_index for place in self._places if place.global_rank in self._noted}
+        without = [place for place in self._places if place.global_rank not in self._noted]
+        return not without or (all_noted and all(place.server_index in servers for place in without))

@@ -1,7 +1,7 @@
 """The state of a run as any shell can read it: its files, and whether the processes that they name still live.
 
-Files say what happened; only a look at processes tells a run that goes on from one whose launcher was killed without a
-word. Such a look is possible on the run's own machine, since its last start, and nowhere else.
+Files say what happened; only a look at processes distinguishes an active run from one whose launcher was killed. Such a
+look is possible on the run's own machine, since its last start, and nowhere else.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -21,28 +21,27 @@ from launcher.core.proc import ProcessId, stat
 from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
-from launcher.runs.engine_ranks import EngineRanks
 from launcher.runs.progress import ENDED_AS, Progress, State
-from launcher.runs.record import read_recorded
+from launcher.runs.record import EngineRanks, read_recorded
 from launcher.runs.store import run_at, run_names
 
-# Between the making of a run's directory and its agent's first word lies less than a second, on a machine at its limit
-# perhaps a few; then there was no launcher left to go on.
-FIRST_WORD_S = 30.0
+# Between the making of a run's directory and its agent's first event lies less than a second, on a busy machine perhaps a
+# few; after this time the launcher is taken to have gone.
+FIRST_EVENT_S = 30.0
 
 
 class RankState(str, Enum):
     WAITING = "waiting"  # not started yet, or never
-    RUNNING = "running"  # of a run elsewhere: the last that was told
+    RUNNING = "running"  # of a run elsewhere: by its last event
     STOPPED = "stopped"  # its process has been stopped (SIGSTOP, Ctrl-Z)
     ENDED = "ended"
-    GONE = "gone"  # its process is no more, and nobody was left to note how it ended
-    UNWATCHED = "unwatched"  # nobody knows its process but the engine that started it
+    GONE = "gone"  # its process has ended, and no agent was left to record how
+    UNWATCHED = "unwatched"  # only the engine that started it knows its process
 
 
 @frozen
 class RankLook:
-    """One rank of the attempt that goes on, or of the last one."""
+    """One rank of the current attempt, or of the last one."""
 
     global_rank: int
     state: RankState
@@ -55,14 +54,14 @@ class RankLook:
 
 @frozen
 class RunState:
-    """One look at a run. Times in nanoseconds since 1970, durations of what goes on up to the look."""
+    """One look at a run. Times in nanoseconds since 1970, durations up to the look."""
 
     run_dir: RunDir
     state: State
-    progress: Progress  # what events say; goes on changing if a `RunStatusReader` looks again
+    progress: Progress  # what events say; changes if a `RunStatusReader` looks again
     report: Report | None  # None before the end, or where it was never written
     looked_ns: int
-    engine: str | None = None  # of a run that nobody watches over: who started its ranks
+    engine: str | None = None  # of a run without an agent: what started its ranks
     noted: Mapping[int, ProcessId] = field(default_factory=dict)  # of such a run, by global rank: what ranks noted
     part: tuple[int, ...] | None = None  # global ranks of the only server whose files are here, if others have others
 
@@ -72,19 +71,19 @@ class RunState:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs, and for a run that nobody saw end."""
+        """None while it runs, and for a run whose end was not recorded."""
         return self.report.exit_code if self.report else self.progress.exit_code
 
     @property
     def started_ns(self) -> int | None:
-        """The agent's first word; for a run without one, the making of its record."""
+        """The agent's first event; for a run without one, the making of its record."""
         return self.progress.first_ns or (
             self.report.started_ns if self.report else _modified_ns(self.run_dir.run_json)
         )
 
     @property
     def ended_ns(self) -> int | None:
-        """The last word of a run that is over; None while it goes on."""
+        """The last event of a run that is over; None while it is active."""
         if not self.state.over:
             return None
         return self.report.ended_ns if self.report else self.progress.last_ns or None
@@ -98,7 +97,7 @@ class RunState:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """The last one may go on. A report knows best in which order ranks ended."""
+        """The last one may be active. A report has the exact order in which ranks ended."""
         return self.report.attempts if self.report and self.report.attempts else self.progress.attempts
 
     @property
@@ -114,9 +113,16 @@ class RunState:
     @property
     def ranks(self) -> Iterator[RankLook]:
         """Every rank of the run, or of this `part`, ascending. Looks at the process of each one that has not ended."""
-        hosts: dict[tuple[str, str], bool] = {}  # whether that is this machine, since its last start
         global_ranks = range(self.progress.rank_count) if self.part is None else self.part
-        return (self._rank(global_rank, hosts) for global_rank in global_ranks)
+        for global_rank in global_ranks:
+            process = self.progress.process_of(global_rank) or self.noted.get(global_rank)
+            start = self.progress.current.starts.get(global_rank)
+            ended = self.progress.current.exits.get(global_rank)
+            state = RankState.ENDED if ended else self._state_of(process)
+            look = RankLook(global_rank, state, process, start.time_ns if start else None, None)
+            if ended:
+                look = replace(look, ended_ns=ended.ended_ns, status=ended.status, reason=ended.reason)
+            yield look
 
     @property
     def lives(self) -> bool:
@@ -125,30 +131,19 @@ class RunState:
             return any(rank.process.lives for rank in self.ranks if rank.process)
         return self.state.going_on
 
-    def _rank(self, global_rank: int, hosts: dict[tuple[str, str], bool]) -> RankLook:
-        process = self.progress.process_of(global_rank) or self.noted.get(global_rank)
-        here = False
-        if process is not None:
-            place = process.host, process.boot
-            here = hosts[place] if place in hosts else hosts.setdefault(place, process.here)
-        started_ns = self.progress.started_ns.get(global_rank)
-        if (ended := self.progress.exits.get(global_rank)) is None:
-            return RankLook(global_rank, self._state_of(process, here=here), process, started_ns, None)
-        return RankLook(global_rank, RankState.ENDED, process, started_ns, ended.ended_ns, ended.status, ended.reason)
-
-    def _state_of(self, process: ProcessId | None, *, here: bool) -> RankState:
+    def _state_of(self, process: ProcessId | None) -> RankState:
         if self.engine is not None and (process is None or process.host != socket.gethostname()):
             return RankState.UNWATCHED
         if process is None:
             return RankState.WAITING
-        if not here:
+        if not process.here:
             agent = self.progress.agent
             elsewhere = self.state is State.ELSEWHERE or (agent is not None and process.host != agent.host)
             return RankState.RUNNING if elsewhere and not self.state.over else RankState.GONE
         found = stat(process.pid)
         if found is None or found.started != process.started or not found.living:
-            told = not self.state.over and self.engine is None  # its agent is about to say how it ended
-            return RankState.RUNNING if told else RankState.GONE
+            is_recorded_soon = not self.state.over and self.engine is None  # by its agent
+            return RankState.RUNNING if is_recorded_soon else RankState.GONE
         return RankState.STOPPED if found.stopped else RankState.RUNNING
 
 
@@ -173,7 +168,7 @@ class RunStatusReader:
             agent, agent_lives = self._progress.agent, self._alive()
             head_lives = not agent_lives and self._progress.head is not None and self._progress.head.lives
             if not agent_lives and not self._progress.ended:
-                self._read()  # a last word may have come between reading and looking
+                self._read()  # the last event may have come between reading and looking
             report = read_report(self.run_dir)
             if self._progress.agent == agent:
                 break
@@ -196,32 +191,28 @@ class RunStatusReader:
         if progress.ended or agent_lives:
             return progress.state
         if progress.agent is None:
-            return self._state_without_a_word()
+            return self._state_without_events()
         if not progress.agent.here:
             return State.ELSEWHERE
         # A head that outlives its agent ends what that left behind, and writes the report.
         return State.ENDING if head_lives else State.LOST
 
-    def _state_without_a_word(self) -> State:
+    def _state_without_events(self) -> State:
         if self._events.strange or self.run_dir.report.is_file():
             return State.UNKNOWN
         made_ns = _modified_ns(self.run_dir.run_json)
-        young = made_ns is not None and time.time_ns() - made_ns < FIRST_WORD_S * 1e9
-        if engine_ranks := self._ranks_of_engine():
-            engine_ranks.look()
-            return State.ENDED if engine_ranks.ended(all_noted=not young) else State.UNWATCHED
-        return State.STARTING if young else State.LOST
-
-    def _ranks_of_engine(self) -> EngineRanks | None:
-        """Return the ranks that an engine started, or None: then run.json alone says how many there are."""
+        young = made_ns is not None and time.time_ns() - made_ns < FIRST_EVENT_S * 1e9
         if self._engine_ranks is None:
             with suppress(UnreadableError):
                 recorded = read_recorded(self.run_dir)
                 self._engine = recorded.engine
-                if recorded.engine is not None:
+                if recorded.engine is not None:  # then run.json alone says how many ranks there are
                     self._progress.rank_count = len(recorded.places)
                     self._engine_ranks = EngineRanks(self.run_dir, recorded)
-        return self._engine_ranks
+        if self._engine_ranks is not None:
+            self._engine_ranks.look()
+            return State.ENDED if self._engine_ranks.ended(all_noted=not young) else State.UNWATCHED
+        return State.STARTING if young else State.LOST
 
 
 class EventReader:
@@ -255,7 +246,7 @@ def look(run_dir: RunDir) -> RunState:
 
 
 def runs_going_on(runs_dir: Path) -> tuple[RunState, ...]:
-    """Return the runs in `runs_dir` with a living process, newest first, also those of which only ranks are left."""
+    """Return the runs in `runs_dir` with a living process, newest first, also those with only ranks left."""
     run_dirs = (run_at((runs_dir / name).resolve()) for name in run_names(runs_dir))
     # A report is an agent's last act: such runs need no look.
     states = [look(run_dir) for run_dir in run_dirs if not run_dir.report.exists()]
@@ -275,7 +266,7 @@ def _part(run_dir: RunDir) -> tuple[int, ...] | None:
 
 
 def read_report(run_dir: RunDir) -> Report | None:
-    """None before the end, and where the report is one of another version."""
+    """Return report.json; None before the end, and where the report is one of another version."""
     try:
         return Report.from_json(run_dir.report.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

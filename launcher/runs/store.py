@@ -13,30 +13,30 @@ from launcher.core.events import AgentStarted, from_line
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.logs.terminal import escaped
 
-MAX_TOLD = 8  # runs that a reference may mean; others are counted
+MAX_NAMED = 8  # runs that a reference may mean; others are counted
 _LATEST = re.compile(rf"{LATEST}(?:~[0-9]{{1,9}})?")
 _TIMED = re.compile(r"(?P<time>\d{8}-\d{6}-)(?P<given>.+)")  # as `tlaunch run` calls a run
 _COUNTED = re.compile(r"-\d+$")  # what makes the name of a second run in one second its own
 
 
-def find_run(runs_dir: Path, reference: str | None, tell: Callable[[str], None] = lambda _: None) -> RunDir:
+def find_run(runs_dir: Path, reference: str | None, note: Callable[[str], None] = lambda _: None) -> RunDir:
     """Return the run that `reference` names, the newest of several (see `find_runs`); None names the latest.
 
-    `tell` gets a line if that is not what a person may have expected.
+    `note` gets a line if the run may not be the expected one.
 
     Raises:
         UnreadableError: there is no such run.
         UsageError: `reference` is the beginning of several runs' names.
     """
     if reference is None:
-        return _latest(runs_dir, tell)
+        return _latest(runs_dir, note)
     if means_latest(reference):
-        return _older(runs_dir, int(reference.partition("~")[2] or 0), tell)
+        return _older(runs_dir, int(reference.partition("~")[2] or 0), note)
     newest, *others = find_runs(runs_dir, reference)
     if others:
-        names = _told([run_dir.root.name for run_dir in others])
+        names = _listed([run_dir.root.name for run_dir in others])
         rest = "the other is" if len(others) == 1 else "the others are"
-        tell(f"{len(others) + 1} runs are named {escaped(reference)}: this is the newest, {rest} {names}")
+        note(f"{len(others) + 1} runs are named {escaped(reference)}: this is the newest, {rest} {names}")
     return newest
 
 
@@ -49,7 +49,7 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
         UnreadableError: there is no such run.
         UsageError: several runs' names begin so, or `reference` is empty.
     """
-    if not reference:  # not the run in whose directory somebody stands
+    if not reference:  # not the run in the current directory
         raise UsageError("RUN is empty", hint="name the run (an empty variable?), or leave it out")
     for candidate in (runs_dir / reference, Path(reference)):
         if _is_file(RunDir(candidate).run_json):
@@ -61,11 +61,16 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
         called = [name for name in names if any(each.startswith(reference) for each in (name, *given[name]))]
         if len(called) > 1:
             raise UsageError(
-                f"{len(called)} runs are called {escaped(reference)}...: {_told(called)}", hint="say which one is meant"
+                f"{len(called)} runs are called {escaped(reference)}...: {_listed(called)}",
+                hint="say which one is meant",
             )
     if called:
         return tuple(run_at((runs_dir / name).resolve()) for name in called)
-    raise UnreadableError(_no_run(runs_dir, reference), hint=_known(runs_dir))
+    why = f"no run in {runs_dir} has this name, and it is not a run's directory"
+    for candidate in (Path(reference), runs_dir / reference):
+        if os.path.isdir(candidate):  # noqa: PTH112 - see `_is_file`
+            why = _why_no_run(candidate)
+    raise UnreadableError(f"{escaped(reference)}: {why}", hint=_known(runs_dir))
 
 
 def means_latest(reference: str) -> bool:
@@ -82,16 +87,12 @@ def run_at(root: Path) -> RunDir:
         return RunDir(root)
     found = sorted(int(path.parent.name[len("server") :]) for path in root.glob("server[0-9]*/events.jsonl"))
     parts = [RunDir(root, server_index) for server_index in found]
-    here = (part for part in parts if len(parts) > 1 and _began_here(part))
-    return next(here, parts[0] if parts else RunDir(root))
-
-
-def _began_here(part: RunDir) -> bool:
-    """Return True if the agent of this server's part is, or was, on this machine."""
-    with suppress(OSError, ValueError, RecursionError), part.events.open("rb") as events:
-        first = from_line(events.readline())
-        return first is not None and isinstance(first.event, AgentStarted) and first.event.agent.here
-    return False
+    for part in parts if len(parts) > 1 else ():
+        with suppress(OSError, ValueError, RecursionError), part.events.open("rb") as events:
+            first = from_line(events.readline())
+            if first is not None and isinstance(first.event, AgentStarted) and first.event.agent.here:
+                return part
+    return parts[0] if parts else RunDir(root)
 
 
 def run_names(runs_dir: Path) -> tuple[str, ...]:
@@ -103,10 +104,6 @@ def run_names(runs_dir: Path) -> tuple[str, ...]:
 
 def _is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises where a name is too long or may not be looked at
-
-
-def _is_readable(path: Path) -> bool:
-    return _is_file(path) and os.access(path, os.R_OK)
 
 
 def _given(names: Collection[str]) -> dict[str, tuple[str, ...]]:
@@ -126,26 +123,24 @@ def _given(names: Collection[str]) -> dict[str, tuple[str, ...]]:
 # --- the latest ---
 
 
-def _latest(runs_dir: Path, tell: Callable[[str], None]) -> RunDir:
+def _latest(runs_dir: Path, note: Callable[[str], None]) -> RunDir:
     """Return the run that `latest` links to, or the newest readable one if the link is missing, as with job files."""
     latest = RunDir(runs_dir / LATEST)
-    if _is_readable(latest.run_json):
+    if os.access(latest.run_json, os.R_OK):
         return run_at(latest.root.resolve())
+    is_named = os.path.lexists(latest.root)
+    why = f"{latest.root}: {_why_no_run(Path(os.path.realpath(latest.root)))}"
     for name in _newest_first(runs_dir):
-        if _is_readable(RunDir(runs_dir / name).run_json):
-            if os.path.lexists(latest.root):
-                why = _why_no_run(Path(os.path.realpath(latest.root)))
-                tell(f"{latest.root}: {why}; this is {escaped(name)}, the newest run")
+        if os.access(RunDir(runs_dir / name).run_json, os.R_OK):
+            if is_named:
+                note(f"{why}; this is {escaped(name)}, the newest run")
             return run_at((runs_dir / name).resolve())
-    if os.path.lexists(latest.root):
-        why = _why_no_run(Path(os.path.realpath(latest.root)))
-        raise UnreadableError(f"{latest.root}: {why}", hint=_known(runs_dir))
-    raise UnreadableError(f"{runs_dir}: there is no latest run here", hint=_known(runs_dir))
+    raise UnreadableError(why if is_named else f"{runs_dir}: there is no latest run here", hint=_known(runs_dir))
 
 
-def _older(runs_dir: Path, steps: int, tell: Callable[[str], None]) -> RunDir:
-    """So many runs before the latest, by the times at which they began."""
-    latest = _latest(runs_dir, tell)
+def _older(runs_dir: Path, steps: int, note: Callable[[str], None]) -> RunDir:
+    """Return the run `steps` before the latest, by the times at which they began."""
+    latest = _latest(runs_dir, note)
     if not steps:
         return latest
     names = _newest_first(runs_dir)
@@ -157,24 +152,16 @@ def _older(runs_dir: Path, steps: int, tell: Callable[[str], None]) -> RunDir:
 
 
 def _newest_first(runs_dir: Path) -> list[str]:
-    return sorted(run_names(runs_dir), key=lambda name: (_begun_ns(runs_dir / name), name), reverse=True)
+    def age(name: str) -> tuple[int, str]:
+        # run.json is written before the start, and never again; a run's own name need not begin with its time.
+        with suppress(OSError):  # removed meanwhile
+            return (runs_dir / name / "run.json").stat().st_mtime_ns, name
+        return 0, name
 
-
-def _begun_ns(root: Path) -> int:
-    """run.json is written before the start, and never again; a run's own name need not begin with its time."""
-    with suppress(OSError):  # removed meanwhile
-        return RunDir(root).run_json.stat().st_mtime_ns
-    return 0
+    return sorted(run_names(runs_dir), key=age, reverse=True)
 
 
 # --- what is no run ---
-
-
-def _no_run(runs_dir: Path, reference: str) -> str:
-    for candidate in (runs_dir / reference, Path(reference)):
-        if os.path.isdir(candidate):  # noqa: PTH112 - see `_is_file`
-            return f"{escaped(reference)}: {_why_no_run(candidate)}"
-    return f"{escaped(reference)}: no run in {runs_dir} is called so, and it is no run's directory"
 
 
 def _why_no_run(directory: Path) -> str:
@@ -194,6 +181,6 @@ def _known(runs_dir: Path, limit: int = 3) -> str:
     return f"the newest of {len(names)} runs in {runs_dir}: {', '.join(map(escaped, names[:limit]))}"
 
 
-def _told(names: Sequence[str]) -> str:
-    more = len(names) - MAX_TOLD
-    return ", ".join(map(escaped, names[:MAX_TOLD])) + (f" and {more} more" if more > 0 else "")
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMED
+    return ", ".join(map(escaped, names[:MAX_NAMED])) + (f" and {more} more" if more > 0 else "")

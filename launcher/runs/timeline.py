@@ -1,8 +1,7 @@
 """The timeline of a run as plain data: its attempts, their ranks, and the moments that are worth a mark.
 
-It is read from events.jsonl, metrics.jsonl and, where a run broke off without a last event, heartbeats. Each file is read
-once, line by line; what is kept is a small record per rank and attempt, a mark for each event that is worth one, and of
-what a program wrote to metrics.jsonl a thousand marks of each kind, however many there were.
+It is read from events.jsonl, metrics.jsonl and, where a run broke off without a last event, heartbeats: once, line by line.
+What is kept is bounded: a record per rank and attempt, a mark per event, a thousand marks of each kind of metrics.
 """
 
 from __future__ import annotations
@@ -18,25 +17,46 @@ from launcher.core.events import (
     AgentEnded,
     AgentStarted,
     AttemptStarted,
+    Cause,
+    Continued,
     Event,
     Hung,
     Judged,
+    Paused,
     Preloaded,
     RankEnded,
     RankStarted,
+    Slow,
+    Stopping,
 )
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import read_heartbeat
+from launcher.core.metrics import Record, Saved, StepMetrics, Validation
 from launcher.core.proc import ProcessId
 from launcher.core.run_dir import RunDir
-from launcher.core.verdict import Role, Verdict
-from launcher.runs.marks import Mark, MarkKind, ThinnedMarks, marks_of_event, marks_of_record
-from launcher.runs.metrics import MetricsReader, Record, StepMetrics
+from launcher.core.text import ranges
+from launcher.core.verdict import Role
+from launcher.runs.metrics import MetricsReader
 from launcher.runs.status import EventReader, read_report
 
-__all__ = ["AttemptSpan", "Mark", "MarkKind", "RankRole", "RankSpan", "Timeline", "timeline"]
+MAX_TEXT_CHARS = 200
+MAX_OF_A_KIND = 1000  # even; of what a program may write as often as it likes
 
+MarkKind = Literal[
+    "validation", "saved", "slow", "hung", "failure", "stopping", "restart", "paused", "continued"
+]  # fmt: skip
 RankRole = Literal["well", "culprit", "consequence", "ended", "running", "hung"]
+
+
+@frozen
+class Mark:
+    """A moment. `text` is one line, and may hold what a program wrote: show it as safe text."""
+
+    time_ns: int
+    kind: MarkKind
+    text: str
+    global_rank: int | None = None  # None: it concerns no rank, or several
+    count: int = 1  # how many of its kind, one after the other, it is the first of
 
 
 @frozen
@@ -48,8 +68,8 @@ class RankSpan:
     first_step_ns: int | None  # the attempt's, by its metrics; None where the program writes none
     ended_ns: int | None  # where its end was not recorded: its last sign of life, or the end of the run
     status: int | None  # as in subprocess; None: it has not ended, or its end was not recorded
-    # "culprit" and "consequence" as the verdict has it, whatever the status; then "well" for status 0, "hung" for what
-    # made no progress, "ended" for all others that are over: most of them the launcher ended.
+    # "culprit" and "consequence" as in the verdict, whatever the status; then "well" for status 0, "hung" for a rank
+    # without progress, "ended" for all others that are over: most of them the launcher ended.
     role: RankRole
 
 
@@ -89,41 +109,67 @@ def timeline(run_dir: RunDir, records: Iterable[Record] | None = None) -> Timeli
     if seen.ended_ns is None and not seen.agent_lives:
         seen.read(events)  # the last event may have come between reading and looking
     beats = {} if seen.ended_ns else seen.last_beats(run_dir, now_ns)
-    ended_ns = seen.ended_ns or _end_without_last_event(
-        run_dir, seen, max(seen.last_ns, metrics.last_ns, *beats.values())
-    )
-    started_ns = seen.started_ns or _start_without_events(run_dir)
+    report = None if seen.started_ns and seen.ended_ns else read_report(run_dir)
+    started_ns, ended_ns = seen.started_ns, seen.ended_ns
+    if not started_ns:
+        with suppress(OSError):
+            started_ns = report.started_ns if report else run_dir.run_json.stat().st_mtime_ns
+    if not ended_ns and report:
+        ended_ns = report.ended_ns
+    elif not ended_ns and seen.broke_off:
+        ended_ns = max(seen.last_ns, metrics.last_ns, *beats.values())
     marks = (*seen.marks, *metrics.marks_within(started_ns, max(started_ns, ended_ns or now_ns)))
     return Timeline(
-        started_ns=started_ns,
-        ended_ns=ended_ns,
-        attempts=seen.attempts(ended_ns, beats),
-        marks=tuple(sorted(marks, key=lambda mark: mark.time_ns)),
+        started_ns, ended_ns, seen.attempts(ended_ns, beats), tuple(sorted(marks, key=lambda mark: mark.time_ns))
     )
-
-
-def _start_without_events(run_dir: RunDir) -> int:
-    report = read_report(run_dir)
-    if report is not None:
-        return report.started_ns
-    with suppress(OSError):
-        return run_dir.run_json.stat().st_mtime_ns
-    return 0
-
-
-def _end_without_last_event(run_dir: RunDir, seen: _EventsSeen, last_ns: int) -> int | None:
-    """Return the end of a run without an AgentEnded; `last_ns`: its last sign of life."""
-    report = read_report(run_dir)
-    if report is not None:
-        return report.ended_ns
-    return last_ns if seen.broke_off else None
 
 
 # --- metrics.jsonl ---
 
 
+class ThinnedMarks:
+    """A bounded number of all marks of one kind: evenly spread ones, the first and the last among them."""
+
+    def __init__(self) -> None:
+        self._marks: list[Mark] = []  # every `_every`th
+        self._every = 1
+        self._seen = 0
+        self._last: Mark | None = None
+
+    def add(self, mark: Mark) -> None:
+        """Add a mark. Marks come in the order of their times."""
+        if self._seen == MAX_OF_A_KIND * self._every:
+            del self._marks[1::2]
+            self._every *= 2
+        if self._seen % self._every == 0:
+            self._marks.append(mark)
+        self._seen += 1
+        self._last = mark
+
+    def marks(self) -> Iterator[Mark]:
+        """Yield at most `MAX_OF_A_KIND` + 1 marks; each counts for those that follow it and are left out."""
+        rest = (self._seen - 1) % self._every  # after the last that is kept, up to the very last
+        for mark in self._marks:
+            is_last = mark is self._marks[-1]
+            yield replace(mark, count=max(1, rest) if is_last else self._every)
+        if rest and self._last is not None:
+            yield self._last
+
+
+def marks_of_record(record: Record) -> Iterator[Mark]:
+    match record:
+        case Validation():
+            numbers = (("validation loss", record.validation_loss), ("perplexity", record.perplexity))
+            measured = ", ".join(f"{name} {value:.4g}" for name, value in numbers if value is not None)
+            yield Mark(record.time_ns, "validation", f"{measured or 'validation'} after step {record.step}")
+        case Saved():
+            yield Mark(record.time_ns, "saved", _line(f"{record.saved} after step {record.step}"))
+        case _:
+            pass
+
+
 class _MetricsSeen:
-    """Takes the records of metrics.jsonl. Any program writes them: times in the future are not believed."""
+    """Takes the records of metrics.jsonl. Any program writes them: times in the future are ignored."""
 
     def __init__(self, now_ns: int) -> None:
         self.first_step_ns: dict[int, int] = {}  # by the attempt's number
@@ -140,12 +186,47 @@ class _MetricsSeen:
             self._marks.setdefault(mark.kind, ThinnedMarks()).add(mark)
 
     def marks_within(self, first_ns: int, last_ns: int) -> Iterator[Mark]:
-        """Yield all marks; those outside of the two times are moved to the nearer one."""
+        """Yield all marks; move those outside of the two times to the nearer one."""
         for mark in chain.from_iterable(thinned.marks() for thinned in self._marks.values()):
             yield replace(mark, time_ns=min(max(mark.time_ns, first_ns), last_ns))
 
 
 # --- events.jsonl ---
+
+
+def marks_of_event(event: Event, time_ns: int) -> Iterator[Mark]:
+    match event:
+        case Slow():
+            text = f"{event.busy_s:.3g} s a step for {event.steps} steps, the others {event.median_s:.3g} s"
+            yield Mark(time_ns, "slow", text, event.global_rank)
+        case Hung():
+            ranks = event.global_ranks
+            text = f"no progress for {event.seconds:.3g} s: {'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"
+            yield Mark(time_ns, "hung", _line(text), ranks[0] if len(ranks) == 1 else None)
+        case Judged():
+            verdict = event.verdict
+            cause = next((failure for failure in verdict.failures if failure.global_rank == verdict.culprit), None)
+            failed_ns = min(cause.time_ns, time_ns) if cause and cause.time_ns is not None else time_ns
+            yield Mark(failed_ns, "failure", _line(cause.what if cause else verdict.reason), verdict.culprit)
+        case Stopping():
+            why = event.cause.value
+            if event.cause is Cause.STOPPED and event.asked_by:
+                why = _line(f"asked for by {event.asked_by}")
+            text = f"every rank is ended{', to be started again' if event.restarts else ''}: {why}"
+            yield Mark(time_ns, "stopping", text)
+        case AttemptStarted() if event.number > 0:
+            yield Mark(time_ns, "restart", f"attempt {event.number}")
+        case Paused():
+            yield Mark(time_ns, "paused", "every rank is stopped")
+        case Continued():
+            yield Mark(time_ns, "continued", "every rank goes on")
+        case _:
+            pass
+
+
+def _line(text: str) -> str:
+    """Return `text` as one line of bounded length."""
+    return " ".join(text.split())[:MAX_TEXT_CHARS]
 
 
 @dataclass(slots=True)
@@ -166,15 +247,24 @@ class _Attempt:
     roles: dict[int, RankRole] = field(default_factory=dict)  # of the ranks that a verdict names
     hung: frozenset[int] = frozenset()
 
-    def note_end(self, event: RankEnded, time_ns: int) -> None:
-        rank = self.ranks.setdefault(event.global_rank, _Rank(time_ns))
-        rank.ended_ns, rank.status = time_ns, event.status
-
-    def note_verdict(self, verdict: Verdict) -> None:
-        for failure in verdict.failures:
-            self.roles[failure.global_rank] = "culprit" if failure.role is Role.CAUSE else "consequence"
-        if verdict.culprit is not None:
-            self.roles[verdict.culprit] = "culprit"
+    def take(self, event: Event, time_ns: int) -> None:
+        match event:
+            case RankStarted():
+                self.ranks[event.global_rank] = _Rank(time_ns)
+            case RankEnded():
+                rank = self.ranks.setdefault(event.global_rank, _Rank(time_ns))
+                rank.ended_ns, rank.status = time_ns, event.status
+            case Hung():
+                self.hung |= frozenset(event.global_ranks)  # each server reports its own
+            case Judged():
+                for failure in event.verdict.failures:
+                    self.roles[failure.global_rank] = "culprit" if failure.role is Role.CAUSE else "consequence"
+                if event.verdict.culprit is not None:
+                    self.roles[event.verdict.culprit] = "culprit"
+            case Preloaded():
+                self.imports_ended_ns = time_ns
+            case _:
+                pass
 
     def role(self, global_rank: int, *, over: bool) -> RankRole:
         status = self.ranks[global_rank].status
@@ -224,7 +314,7 @@ class _EventsSeen:
             case Preloaded() if self._current is None:
                 self._imports_ended_ns = time_ns
             case _ if self._current is not None:
-                _take_rank(self._current, event, time_ns)
+                self._current.take(event, time_ns)
 
     @property
     def agent_lives(self) -> bool:
@@ -259,38 +349,12 @@ class _EventsSeen:
         for global_rank, rank in sorted(attempt.ranks.items()):
             unseen_ns = over_ns and beats.get(global_rank, over_ns)
             ended_ns = unseen_ns if rank.ended_ns is None else rank.ended_ns
-            first_step_ns = _within(rank.started_ns, self._first_step_ns.get(attempt.number), ended_ns)
+            first_step_ns = self._first_step_ns.get(attempt.number, -1)
+            took_it = rank.started_ns <= first_step_ns and (ended_ns is None or first_step_ns <= ended_ns)
+            first_ns = first_step_ns if took_it else None
             role = attempt.role(global_rank, over=over_ns is not None)
-            spans.append(RankSpan(global_rank, rank.started_ns, first_step_ns, ended_ns, rank.status, role))
+            spans.append(RankSpan(global_rank, rank.started_ns, first_ns, ended_ns, rank.status, role))
         ends = [span.ended_ns for span in spans if span.ended_ns is not None]
         is_over = over_ns is not None or len(ends) >= max(1, self._rank_count)
-        return AttemptSpan(
-            attempt.number,
-            attempt.started_ns,
-            max(ends, default=over_ns) if is_over else None,
-            attempt.imports_ended_ns,
-            tuple(spans),
-        )
-
-
-def _take_rank(attempt: _Attempt, event: Event, time_ns: int) -> None:
-    match event:
-        case RankStarted():
-            attempt.ranks[event.global_rank] = _Rank(time_ns)
-        case RankEnded():
-            attempt.note_end(event, time_ns)
-        case Hung():
-            attempt.hung |= frozenset(event.global_ranks)  # each server reports its own
-        case Judged():
-            attempt.note_verdict(event.verdict)
-        case Preloaded():
-            attempt.imports_ended_ns = time_ns
-        case _:
-            pass
-
-
-def _within(first_ns: int, time_ns: int | None, last_ns: int | None) -> int | None:
-    """Return `time_ns` where it is not outside of the other two."""
-    if time_ns is None or time_ns < first_ns or (last_ns is not None and time_ns > last_ns):
-        return None
-    return time_ns
+        last_ns = max(ends, default=over_ns) if is_over else None
+        return AttemptSpan(attempt.number, attempt.started_ns, last_ns, attempt.imports_ended_ns, tuple(spans))

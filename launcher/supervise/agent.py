@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES
 from launcher.core.events import AgentEnded, AgentStarted, Trouble, Unkillable
 from launcher.core.frozen import frozen
-from launcher.core.proc import ProcessId, identify
+from launcher.core.proc import ProcessId, identify, is_readable
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
-from launcher.core.system import is_readable
 from launcher.supervise.event_log import EventLog, RunRecorder
 from launcher.supervise.event_loop import Listening, SignalPipe
 from launcher.supervise.port import HeldPort

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from launcher.core.events import Hung, Slow
 from launcher.core.heartbeat import read_heartbeat
-from launcher.core.proc import PROC
+from launcher.core.proc import TICKS_PER_S, usage_of
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
 from launcher.supervise.slowness import Slowness
@@ -35,8 +33,6 @@ MIN_LOOK_S = 0.02
 STANDS_STILL = 0.5  # of the hang timeout, when it is up for another rank
 LATE = 2  # a look counts for so many intervals at most
 WORKS = 0.02  # of a core
-DEEPEST = 64  # generations of processes below a rank
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 _Signature = tuple[int, int, int, int]
 
@@ -180,10 +176,8 @@ class ProgressMonitor:
             watched.log_bytes = log_bytes
         passed_s = now - self._scanned_at
         if silent and passed_s >= self._hang_timeout_s / LOOKS_PER_HANG_TIMEOUT:
-            before, self._ticks = (
-                self._ticks,
-                tree_ticks({watched.pid for watched in silent if watched.pid is not None}),
-            )
+            usages = usage_of({watched.pid for watched in silent if watched.pid is not None})
+            before, self._ticks = self._ticks, {pid: usage.ticks for pid, usage in usages.items()}
             self._scanned_at = now
             enough = max(1, WORKS * TICKS_PER_S * passed_s)
             for watched in silent:
@@ -204,51 +198,6 @@ class ProgressMonitor:
         for watched in hung.values():
             watched.hangs = True
         return [Hung(tuple(sorted(hung)), max(watched.idle_s for watched in hung.values()))]
-
-
-class _Process(NamedTuple):
-    parent: int
-    session: int
-    ticks: int  # CPU time, that of reaped children included
-
-
-def tree_ticks(leaders: Collection[int]) -> dict[int, int]:
-    """Return the CPU time in clock ticks of each of `leaders` and all below it. All are 0 without /proc.
-
-    Descendants are found by their parents, and those whose parents have ended by the session that a leader leads.
-    """
-    ticks = dict.fromkeys(leaders, 0)
-    processes = dict(_every_process())
-    for pid, process in processes.items():
-        leader = _leader_of(pid, processes, ticks)
-        if leader is not None:
-            ticks[leader] += process.ticks
-    return ticks
-
-
-def _leader_of(pid: int, processes: Mapping[int, _Process], leaders: Collection[int]) -> int | None:
-    for _ in range(DEEPEST):  # a pid that was used again during the scan could close a circle
-        if pid in leaders:
-            return pid
-        if pid not in processes:
-            return None
-        if processes[pid].session in leaders:
-            return processes[pid].session
-        pid = processes[pid].parent
-    return None
-
-
-def _every_process() -> Iterator[tuple[int, _Process]]:
-    with suppress(FileNotFoundError):
-        for name in os.listdir(PROC):  # noqa: PTH208 - a scan of thousands of names, and no use for paths
-            if name.isdecimal():
-                try:
-                    with open(f"{PROC}/{name}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - as above
-                        _, _, rest = file.read(4096).rpartition(b") ")  # a name may hold anything
-                except OSError:  # gone meanwhile
-                    continue
-                fields = rest.split()
-                yield int(name), _Process(int(fields[1]), int(fields[3]), sum(map(int, fields[11:15])))
 
 
 def _signature(path: str) -> _Signature | None:

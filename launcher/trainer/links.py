@@ -28,10 +28,10 @@ from torch import Tensor
 
 from launcher.core import env
 from launcher.core.atomic import write_text
+from launcher.core.codec import json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.interfaces import traffic
-from launcher.core.json_text import json_text
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
 from launcher.trainer.__main__ import leave

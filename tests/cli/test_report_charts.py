@@ -13,8 +13,8 @@ from launcher.cli.commands.report.drawing import to_png, to_svg
 from launcher.cli.commands.report.page import Text
 from launcher.core.errors import UsageError
 from launcher.core.metrics import StepMetrics, Validation
-from launcher.runs.marks import Mark
 from launcher.runs.metrics import Metrics
+from launcher.runs.timeline import Mark
 
 pytestmark = pytest.mark.usefixtures("report_fonts")
 SECOND_NS = 10**9

@@ -19,9 +19,8 @@ from launcher.cli.commands.top import HEADER, Sampler, to_screen
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import AgentStarted, RankStarted, Slow
 from launcher.core.heartbeat import Beat, beat
-from launcher.core.proc import identify
-from launcher.runs.engine_ranks import note_process
-from launcher.runs.usage import Usage
+from launcher.core.proc import Usage, identify
+from launcher.runs.record import note_process
 from tests.programs import acted_run
 
 from .conftest import read_until
@@ -153,7 +152,7 @@ def test_a_narrow_screen_has_fewer_columns(launcher, width, left_out):
     state, rows = Sampler(run_dir).look()
     # What is measured has to be as wide on every machine: a cell of 997.0 KiB would leave no room for another column.
     state = replace(state, looked_ns=rows[0].heartbeat.time_ns)
-    rows = [replace(row, usage=Usage(0.0, 3 << 20)) for row in rows]
+    rows = [replace(row, usage=Usage(0, 3 << 20)) for row in rows]
     lines = drawn(to_screen(state, rows, [], width, 24), width)
     assert lines[1].split() == [name for name in HEADER if name not in left_out]
     assert lines[2].split()[:3] == ["0", "running,", "slow"]

@@ -17,9 +17,9 @@ from launcher.cluster.job import Plan
 from launcher.core import env
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import AgentEnded, AttemptStarted, Awaiting, Cause, Judged, NotBegun, RankEnded, RankStarted
+from launcher.core.proc import SPARE
 from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server, Supervision
 from launcher.core.run_dir import RunDir
-from launcher.core.system import SPARE
 from launcher.core.verdict import Confidence
 from launcher.engines.command import EngineCommand
 from launcher.engines.local import signals_held_back, start_child

@@ -4,12 +4,12 @@ import json
 import subprocess
 import sys
 
-from launcher.core.system import SPARE
+from launcher.core.proc import SPARE
 
 PREAMBLE = """
 import json, resource, sys
 from pathlib import Path
-from launcher.core.system import own_limit
+from launcher.core.proc import own_limit
 from launcher.core.records import Device, Server
 from launcher.cluster.probe_session import ProbeSession
 from launcher.cluster.job import EXAMINATION

@@ -46,30 +46,20 @@ def test_a_link_moves_to_its_new_target(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_what_exists_stays_where_it_may_not_be_replaced(tmp_path):
-    """Whoever took the name first keeps it, and nothing else is left; a free name is taken."""
+@pytest.mark.parametrize("has_hard_links", [True, False])
+def test_what_exists_stays_where_it_may_not_be_replaced(tmp_path, monkeypatch, has_hard_links):
+    """The first writer of a name keeps it, also where an empty file has to claim it; nothing else is left."""
+
+    def refuse(*_):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    if not has_hard_links:
+        monkeypatch.setattr(os, "link", refuse)
     path = tmp_path / "table.json"
     write_text(path, "first", mode=0o600, replace=False)
     with pytest.raises(FileExistsError):
         write_text(path, "second", replace=False)
 
     assert path.read_text() == "first"
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert path.stat().st_nlink == 1
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_file_system_without_hard_links_keeps_what_exists_too(tmp_path, monkeypatch):
-    """Where a file has one name only, the name is claimed by an empty file first."""
-
-    def refuse(*_):
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(os, "link", refuse)
-    path = tmp_path / "table.json"
-    write_text(path, "first", replace=False)
-    with pytest.raises(FileExistsError):
-        write_text(path, "second", replace=False)
-
-    assert path.read_text() == "first"
+    assert (path.stat().st_mode & 0o777, path.stat().st_nlink) == (0o600, 1)
     assert list(tmp_path.iterdir()) == [path]

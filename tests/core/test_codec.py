@@ -1,5 +1,6 @@
-"""Frozen records as JSON and back, by their declared types."""
+"""Frozen records as JSON and back, by their declared types; JSON that every reader accepts."""
 
+import doctest
 import json
 from collections.abc import Mapping
 from enum import Enum
@@ -8,7 +9,8 @@ from typing import Any, Literal
 
 import pytest
 
-from launcher.core.codec import decode, encode
+from launcher.core import codec
+from launcher.core.codec import decode, digest_of_meaning, encode, json_text
 from launcher.core.frozen import frozen
 
 
@@ -116,3 +118,41 @@ def test_another_class_may_stand_for_a_declared_one():
 
     made = decode(Outer, through_json(WHOLE), {Inner: Larger})
     assert (made.inner, made.several, made.by_name) == (Larger(1), (Larger(2),), {"k": Larger(4)})
+
+
+def refuse(word):
+    raise AssertionError(f"{word} is no JSON")
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_json_has_not_become_null(odd):
+    """However deep they stand; everything around them stays."""
+    value = {"a": [1, {"b": odd, "c": (odd, 2.5)}], "d": "NaN"}
+    assert json.loads(json_text(value), parse_constant=refuse) == {"a": [1, {"b": None, "c": [None, 2.5]}], "d": "NaN"}
+
+
+def test_other_values_stay():
+    """And the text ends with its line."""
+    value = {"a": [1, None, True, "é\udce9", -0.5], "b": {}}
+    assert json.loads(json_text(value)) == value
+    assert json_text(value).endswith("}\n")
+
+
+def test_white_space_and_the_order_of_keys_change_no_meaning():
+    """A value does, and what is no JSON is compared by its bytes."""
+    texts = (
+        b'{"v": "1", "n": "2"}',
+        b'{"n":"2",\n"v":"1"}\n',
+        b'{"v": "2", "n": "2"}',
+        b"no json",
+        b"no  json",
+        b"\xff",
+    )
+    digests = [digest_of_meaning(text) for text in texts]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 5
+
+
+def test_worked_examples_of_the_docstrings():
+    """The examples in the docstrings are true."""
+    assert doctest.testmod(codec).failed == 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.mpi_library import (
+from launcher.core.engine_rank import (
     is_of_open_mpi_4,
     library_called,
     library_of_python,
@@ -54,50 +54,42 @@ def test_of_the_files_that_are_loaded_the_library_itself_is_told():
     assert library_that_says(OPEN_MPI_4, loaded).path == "/usr/lib/libmpi.so.40.30.4"
 
 
-@pytest.mark.parametrize(
-    ("said", "environment"),
-    [
-        (MPICH, BY_OPEN_MPI_4),
-        (INTEL, BY_OPEN_MPI_5),
-        (OPEN_MPI_4, BY_OPEN_MPI_5),
-        (OPEN_MPI_3, BY_OPEN_MPI_5),
-        (OPEN_MPI_4, BY_HYDRA),
-        (OPEN_MPI_5, BY_HYDRA),
-        (OPEN_MPI_5, BY_SRUN),
-        (OPEN_MPI_5, BY_SRUN_PMI2),
-        (MPICH, BY_SRUN_PMIX),
-    ],
-)
-def test_what_does_not_go_with_its_engine(said, environment):
-    """As was measured, it ends with 0 and the wrong numbers, or with an error that says nothing, or never."""
-    assert why_apart(library_that_says(said), environment)
+APART = [
+    (MPICH, BY_OPEN_MPI_4),
+    (INTEL, BY_OPEN_MPI_5),
+    (OPEN_MPI_4, BY_OPEN_MPI_5),
+    (OPEN_MPI_3, BY_OPEN_MPI_5),
+    (OPEN_MPI_4, BY_HYDRA),
+    (OPEN_MPI_5, BY_HYDRA),
+    (OPEN_MPI_5, BY_SRUN),
+    (OPEN_MPI_5, BY_SRUN_PMI2),
+    (MPICH, BY_SRUN_PMIX),
+]
+TOGETHER = [
+    (OPEN_MPI_4, BY_OPEN_MPI_4),
+    (OPEN_MPI_5, BY_OPEN_MPI_4),
+    (OPEN_MPI_5, BY_OPEN_MPI_5),
+    (OPEN_MPI_4, BY_SRUN_PMIX),
+    (OPEN_MPI_OF_NO_NUMBER, BY_OPEN_MPI_5),
+    (MPICH_WITH_PMIX, BY_OPEN_MPI_5),
+    (MPICH, BY_HYDRA),
+    (INTEL, BY_HYDRA),
+    (INTEL, {**BY_SRUN_PMIX, "I_MPI_PMI_LIBRARY": "/usr/lib/libpmi2.so"}),
+    (OPEN_MPI_5, BY_SRUN_PMIX),
+    (OPEN_MPI_4, BY_SRUN_PMI2),
+    (MPICH, BY_SRUN_PMI2),
+    (MPICH, BY_SRUN),
+    (STRANGE, BY_OPEN_MPI_5),
+    (OPEN_MPI_5, {**BY_HYDRA, **BY_OPEN_MPI_5}),
+    (MPICH, BY_NOBODY),
+    (OPEN_MPI_5, BY_NOBODY),
+]
 
 
-@pytest.mark.parametrize(
-    ("said", "environment"),
-    [
-        (OPEN_MPI_4, BY_OPEN_MPI_4),
-        (OPEN_MPI_5, BY_OPEN_MPI_4),
-        (OPEN_MPI_5, BY_OPEN_MPI_5),
-        (OPEN_MPI_4, BY_SRUN_PMIX),
-        (OPEN_MPI_OF_NO_NUMBER, BY_OPEN_MPI_5),
-        (MPICH_WITH_PMIX, BY_OPEN_MPI_5),
-        (MPICH, BY_HYDRA),
-        (INTEL, BY_HYDRA),
-        (INTEL, {**BY_SRUN_PMIX, "I_MPI_PMI_LIBRARY": "/usr/lib/libpmi2.so"}),
-        (OPEN_MPI_5, BY_SRUN_PMIX),
-        (OPEN_MPI_4, BY_SRUN_PMI2),
-        (MPICH, BY_SRUN_PMI2),
-        (MPICH, BY_SRUN),
-        (STRANGE, BY_OPEN_MPI_5),
-        (OPEN_MPI_5, {**BY_HYDRA, **BY_OPEN_MPI_5}),
-        (MPICH, BY_NOBODY),
-        (OPEN_MPI_5, BY_NOBODY),
-    ],
-)
-def test_what_may_go_with_its_engine(said, environment):
-    """What is not known is not refused."""
-    assert why_apart(library_that_says(said), environment) is None
+@pytest.mark.parametrize(("said", "environment", "goes"), [(*pair, pair in TOGETHER) for pair in [*APART, *TOGETHER]])
+def test_whether_a_library_goes_with_its_engine(said, environment, goes):
+    """As was measured: apart it ends with 0 and the wrong numbers, or with an error, or never. The unknown is not refused."""
+    assert (why_apart(library_that_says(said), environment) is None) is goes
 
 
 @pytest.mark.parametrize(

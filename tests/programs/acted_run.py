@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.core.events import (
@@ -38,6 +39,15 @@ print("ready", flush=True)
 while os.getppid() == agent:
     signal.sigtimedwait([], 0.02)
 """
+
+
+def me():
+    return identify(os.getpid())
+
+
+def someone_gone():
+    """This pid, as it was used before this process."""
+    return replace(me(), started=me().started - 1)
 
 
 def make(directory, events=(), *, ranks=RANKS, report=None, max_restarts=0):

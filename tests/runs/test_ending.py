@@ -5,8 +5,6 @@ import signal
 import subprocess
 from contextlib import suppress
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import pytest
 
@@ -15,10 +13,7 @@ from launcher.core.proc import identify
 from launcher.runs.ending import Outcome, send, stop
 from launcher.runs.progress import State
 from launcher.runs.status import RunStatusReader
-
-SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
-acted_run = module_from_spec(SPEC)
-SPEC.loader.exec_module(acted_run)
+from tests.programs import acted_run
 
 LONG_S = 60.0  # never reached where all is well
 

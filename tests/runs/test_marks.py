@@ -7,7 +7,7 @@ import pytest
 from launcher.core.events import AttemptStarted, Cause, Continued, Hung, Judged, Killing, Paused, Slow, Stopping
 from launcher.core.metrics import Saved, StepMetrics, Validation
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
-from launcher.runs.marks import MAX_OF_A_KIND, MAX_TEXT_CHARS, Mark, ThinnedMarks, marks_of_event, marks_of_record
+from launcher.runs.timeline import MAX_OF_A_KIND, MAX_TEXT_CHARS, Mark, ThinnedMarks, marks_of_event, marks_of_record
 
 FAILURE = Failure(3, Role.CAUSE, "ValueError: no\nsuch \x1b[31mword" + "!" * 500, "it was first", time_ns=40)
 BLAMED = Verdict(3, Confidence.CERTAIN, "rank 3", (FAILURE,))

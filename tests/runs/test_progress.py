@@ -28,7 +28,7 @@ from launcher.core.events import (
 )
 from launcher.core.proc import ProcessId
 from launcher.core.verdict import Confidence, Verdict
-from launcher.runs.progress import Progress, State
+from launcher.runs.progress import Ending, Progress, State
 
 AGENT = ProcessId(11, 500, "host", "boot")
 STARTED = AgentStarted(AGENT, None, 2)
@@ -88,7 +88,8 @@ def test_the_state_follows_from_the_events(events, state):
 def test_the_last_word_decides(cause, state):
     """After it a run is over, whatever was said before."""
     progress = told(STARTED, RankStarted(0, 5), Stopping(Cause.FAILED, 1), AgentEnded(cause, 9))
-    assert (progress.state, progress.ended, progress.exit_code, progress.cause) == (state, True, 9, cause)
+    assert (progress.state, progress.exit_code, progress.current.ending.cause) == (state, 9, cause)
+    assert progress.ended
     assert state.over
     assert not state.going_on
 
@@ -100,8 +101,9 @@ def test_another_attempt_begins_anew_and_keeps_the_last_one():
         Slow(0, 2.0, 1.0, 5), Stopping(Cause.FAILED, 1, restarts=True), Killing(1), RankEnded(0, 5, -9),
         AttemptStarted(1, 101), RankStarted(0, 8),
     )  # fmt: skip
-    assert (progress.attempt, progress.running, progress.exits, progress.verdict) == (1, 1, {}, None)
-    assert (progress.stopping, progress.slow, progress.killed, progress.first_failure) == (None, {}, 0, None)
+    current = progress.current
+    assert (current.number, current.running, current.exits, current.verdict) == (1, 1, {}, None)
+    assert (current.ending.stopping, current.slow, current.ending.killed, current.first_failure) == (None, {}, 0, None)
     before, now = progress.attempts
     assert (before.number, before.master_port, before.cause, before.killed) == (0, 100, Cause.FAILED, 1)
     assert (before.verdict, [ended.global_rank for ended in before.exits]) == (VERDICT, [1, 0])
@@ -112,25 +114,25 @@ def test_another_attempt_begins_anew_and_keeps_the_last_one():
 def test_ranks_are_counted_by_their_process():
     """The agent's word is taken where nobody else says how many ranks there are."""
     progress = told(STARTED, RankStarted(0, 5, 77), RankStarted(1, 6, 78), RankEnded(0, 5, 4))
-    assert (progress.rank_count, progress.running) == (2, 1)
+    assert (progress.rank_count, progress.current.running) == (2, 1)
     assert progress.process_of(1) == ProcessId(6, 78, "host", "boot")
     assert progress.process_of(7) is None
-    assert progress.first_failure.status == 4
-    assert (progress.exits[0].started_ns, progress.exits[0].ended_ns) == (1001, 1003)
+    assert progress.current.first_failure.status == 4
+    assert (progress.current.exits[0].started_ns, progress.current.exits[0].ended_ns) == (1001, 1003)
     assert told(STARTED, rank_count=5).rank_count == 5
 
 
 def test_what_ends_while_it_is_ended_is_no_failure():
     """Nor is a rank that ended well."""
     progress = told(STARTED, RankEnded(0, 5, 0), Stopping(Cause.STOPPED, 2), RankEnded(1, 6, -15), NotRestarting("no"))
-    assert progress.first_failure is None
+    assert progress.current.first_failure is None
     assert progress.not_restarting == "no"
 
 
 def test_the_grace_that_passed_is_known():
     """From the first SIGTERM, or the notice of leftovers, to SIGKILL."""
     progress = told(STARTED, Stopping(Cause.STOPPED, 2), Trouble(""), Killing(3))
-    assert (progress.killed, progress.grace_passed_s) == (3, 2e-9)
+    assert (progress.current.ending.killed, progress.current.ending.grace_passed_s) == (3, 2e-9)
 
 
 COORDINATES = ProcessId(10, 1, "h1", "b1")
@@ -163,9 +165,9 @@ def test_what_several_servers_count_is_added_up():
         (0, Killing(3)), (0, Unkillable((7,))), (1, Unkillable((8, 9))),
     ]  # fmt: skip
     progress = told_by(*OF_TWO_SERVERS, *words)
-    assert (progress.killed, progress.leftovers, progress.unkillable) == (7, 3, (7, 8, 9))
+    assert (progress.current.ending.killed, progress.current.ending.leftovers, progress.unkillable) == (7, 3, (7, 8, 9))
     again = told_by(*OF_TWO_SERVERS, *words, (COORDINATOR, AttemptStarted(1, 10)))
-    assert (again.killed, again.leftovers, again.past[0].killed) == (0, 0, 7)
+    assert (again.current.ending, again.past[0].killed) == (Ending(), 7)
 
 
 def test_clocks_of_servers_that_differ_a_little_turn_no_time_back():

@@ -1,52 +1,267 @@
-"""What later readers take from run.json."""
+"""A run's directory is made whole or not at all, or by its ranks together; what readers take from run.json."""
 
 import json
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launcher.core.errors import UnreadableError
+from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
 from launcher.core.run_dir import RunDir
-from launcher.runs.record import Place, read_recorded, spec_to_json
+from launcher.runs.record import Place, create_run, free_name, join_run, read_recorded
+
+RANKS = 16
+
+
+def specify(runs_dir, ranks=2, **more):
+    """Return what makes the spec of a run of a name, eight ranks to a server."""
+    variables = {"API_TOKEN": "s3cr3t", "GONE": None}
+
+    def spec(name):
+        return RunSpec(
+            name=name, run_dir=runs_dir / name, cluster=Cluster.local(ranks), layout=Layout(dp=ranks),
+            ranks=tuple(
+                RankSpec(rank, rank % 8, f"server{rank // 8}", rank // 8, rank, ("true",), variables)
+                for rank in range(ranks)
+            ),
+            cwd=Path("/"), master_addr="127.0.0.1", master_port=1, **more,
+        )  # fmt: skip
+
+    return spec
+
+
+def joined_spec(runs_dir):
+    return specify(runs_dir, RANKS, engine="Open MPI")("one")
+
+
+def names(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_everything_is_there_at_once(tmp_path):
+    """Device directories, run.json with secrets masked, extra files and the `latest` link."""
+    spec = create_run(tmp_path, "one", specify(tmp_path), {"rank_table.json": "{}\n"})
+    assert names(spec.run_dir) == ["device0", "device1", "rank_table.json", "run.json"]
+    assert (tmp_path / "latest").readlink() == Path("one")
+    record = json.loads((spec.run_dir / "run.json").read_text())
+    assert record["ranks"][1]["env"] == {"API_TOKEN": "********", "GONE": None}
+    assert record["name"] == "one"
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)], ids=["open", "closed"])
+def test_the_record_may_be_read_by_whoever_may_read_the_logs(tmp_path, umask, mode):
+    """As the umask says: a colleague who can read what ranks write can ask how the run stands."""
+    former = os.umask(umask)
+    try:
+        spec = create_run(tmp_path, "one", specify(tmp_path), {"rank_table.json": "{}\n"})
+    finally:
+        os.umask(former)
+    assert stat.S_IMODE((spec.run_dir / "run.json").stat().st_mode) == mode
+    assert stat.S_IMODE((spec.run_dir / "rank_table.json").stat().st_mode) == mode
+
+
+def test_taken_names_are_counted_up(tmp_path):
+    """Directories, files and dangling links all take a name."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one-2").touch()
+    (tmp_path / "one-3").symlink_to("nowhere")
+    assert free_name(tmp_path, "one") == "one-4"
+    assert create_run(tmp_path, "one", specify(tmp_path)).name == "one-4"
+
+
+@pytest.mark.parametrize("rival", ["directory", "file"])
+def test_a_name_taken_in_between_is_no_trouble(tmp_path, rival):
+    """Someone who takes the name after it was found free costs another try, not a run."""
+    asked = []
+
+    def slow(name):
+        if not asked:
+            (tmp_path / name).mkdir() if rival == "directory" else (tmp_path / name).touch()
+            if rival == "directory":
+                (tmp_path / name / "theirs").touch()
+        asked.append(name)
+        return specify(tmp_path)(name)
+
+    assert create_run(tmp_path, "one", slow).name == "one-2"
+    assert asked == ["one", "one-2"]
+    assert names(tmp_path) == ["latest", "one", "one-2"]
+
+
+def test_eight_at_once_get_eight_names(tmp_path):
+    """Processes that make runs of one name at the same time never share a directory."""
+    children = []
+    for _ in range(8):
+        child = os.fork()
+        if child == 0:
+            create_run(tmp_path, "same", specify(tmp_path))
+            os._exit(0)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8
+    made = [path for path in tmp_path.iterdir() if not path.is_symlink()]
+    assert len(made) == 8
+    assert all(json.loads((path / "run.json").read_text())["name"] == path.name for path in made)
+
+
+def test_failure_takes_back_what_was_made_for_it(tmp_path):
+    """Parents that had to be made for the runs directory go again when the run cannot be made."""
+    runs_dir = tmp_path / "a" / "b"
+    with pytest.raises(UnreadableError) as caught:
+        create_run(runs_dir, "one", specify(runs_dir), {"missing/directory.txt": "x"})
+    assert "no run directory can be made here: No such file or directory" in caught.value.message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failure_leaves_an_older_directory_alone(tmp_path):
+    """A runs directory that was there before stays, without a trace of the failure."""
+    (tmp_path / "old").mkdir()
+    with pytest.raises(UnreadableError):
+        create_run(tmp_path, "one", specify(tmp_path), {"missing/directory.txt": "x"})
+    assert names(tmp_path) == ["old"]
+
+
+def test_a_directory_called_latest_is_left_alone(tmp_path):
+    """If `latest` cannot become a link, the run is made all the same."""
+    (tmp_path / "latest").mkdir()
+    assert create_run(tmp_path, "one", specify(tmp_path)).run_dir.is_dir()
+    assert not (tmp_path / "latest").is_symlink()
+    assert names(tmp_path) == ["latest", "one"]
+
+
+def test_a_file_in_the_way_is_called_so(tmp_path):
+    """A runs directory that is a file is refused in words that fit."""
+    (tmp_path / "file").touch()
+    with pytest.raises(UnreadableError, match="it is not a directory"):
+        create_run(tmp_path / "file", "one", specify(tmp_path / "file"))
 
 
 @pytest.fixture
-def run_dir(tmp_path):
-    return RunDir(tmp_path)
+def _usual_umask():
+    former = os.umask(0o022)
+    yield
+    os.umask(former)
 
 
-def rank(global_rank):
-    return RankSpec(global_rank, global_rank, "10.0.0.1", 0, 4 + global_rank, ("true",), {})
+@pytest.mark.usefixtures("_usual_umask")
+def test_ranks_that_come_at_once_make_one_whole_run(tmp_path):
+    """Sixteen on two servers, over one file system."""
+    spec = joined_spec(tmp_path / "runs")
+    with ThreadPoolExecutor(RANKS) as pool:
+        list(pool.map(lambda rank: join_run(spec, rank, {"table.json": "{}\n"}), reversed(spec.ranks)))
+    assert sorted(path.name for path in spec.run_dir.iterdir()) == sorted(
+        [*(f"device{rank}" for rank in range(RANKS)), "run.json", "table.json"]
+    )
+    assert (spec.run_dir / "table.json").read_text() == "{}\n"
+    record = json.loads((spec.run_dir / "run.json").read_text())
+    assert (record["engine"], len(record["ranks"])) == ("Open MPI", RANKS)
+    assert record["ranks"][3]["env"] == {"API_TOKEN": "********", "GONE": None}
+    assert stat.S_IMODE((spec.run_dir / "run.json").stat().st_mode) == 0o644  # by the usual umask, as logs are
+    assert stat.S_IMODE((spec.run_dir / "device3" / "env.log").stat().st_mode) == 0o600
+    assert (tmp_path / "runs" / "latest").readlink() == Path("one")
 
 
-def test_what_is_written_for_a_run_can_be_read(run_dir):
+def test_each_server_has_a_whole_record_of_its_own(tmp_path):
+    """Without a shared file system: the ranks of the second server find nothing."""
+    spec = joined_spec(tmp_path)
+    for rank in spec.ranks[8:]:
+        join_run(spec, rank)
+    assert json.loads((spec.run_dir / "run.json").read_text())["name"] == "one"
+
+
+@pytest.mark.parametrize("changes", [
+    {"master_port": 2}, {"layout": Layout(dp=RANKS // 2, mp=2)}, {"cluster": Cluster.local(RANKS + 1)},
+], ids=["port", "layout", "table"])  # fmt: skip
+@pytest.mark.parametrize("second", [1, 8], ids=["same server", "another server"])
+def test_ranks_that_were_started_differently_are_refused(tmp_path, changes, second):
+    """Wherever they are; the first one's record stays."""
+    spec = joined_spec(tmp_path)
+    join_run(spec, spec.ranks[0])
+    before = (spec.run_dir / "run.json").read_bytes()
+    other = replace(spec, **changes)
+    words = {
+        "master_port": "MASTER_PORT 2, the first had 1\\n",
+        "layout": "mp=2 .*the first had dp=16 mp=1",
+        "cluster": "table",
+    }
+    with pytest.raises(RefusedLayoutError, match=words[next(iter(changes))]) as error:
+        join_run(other, other.ranks[second], {"table.json": "{}"})
+    assert error.value.message.startswith("ranks of one were not started alike: this one has")
+    assert (spec.run_dir / "run.json").read_bytes() == before
+    assert not (spec.run_dir / "table.json").exists()
+    join_run(spec, spec.ranks[9])
+
+
+@pytest.mark.parametrize("content", ["", "null", "[1]", '{"layout": 3}'])
+def test_a_record_that_is_none_says_nothing(tmp_path, content):
+    """One that is being made, where a file system knows no links, is empty at first."""
+    spec = joined_spec(tmp_path)
+    spec.run_dir.mkdir(parents=True)
+    (spec.run_dir / "run.json").write_text(content)
+    join_run(spec, spec.ranks[3])
+
+
+def test_no_rank_writes_over_an_earlier_run(tmp_path):
+    """Not even where the engine gives two jobs one name; what was there stays."""
+    spec = joined_spec(tmp_path)
+    join_run(spec, spec.ranks[0])
+    (spec.run_dir / "run.json").write_text("earlier")
+    with pytest.raises(UsageError, match="holds an earlier run already") as error:
+        join_run(spec, spec.ranks[0])
+    assert "TLAUNCH_RUN_ID" in error.value.hint
+    assert (spec.run_dir / "run.json").read_text() == "earlier"
+
+
+def test_exactly_one_of_two_jobs_of_one_name_gets_a_rank(tmp_path):
+    """Even if both come at the same moment."""
+    spec = joined_spec(tmp_path)
+
+    def join(_number):
+        try:
+            join_run(spec, spec.ranks[5])
+        except UsageError:
+            return "refused"
+        return "joined"
+
+    with ThreadPoolExecutor(8) as pool:
+        outcomes = list(pool.map(join, range(8)))
+    assert sorted(outcomes) == ["joined"] + ["refused"] * 7
+
+
+def test_a_place_where_nothing_can_be_made_is_said(tmp_path):
+    """A file in the way."""
+    (tmp_path / "runs").write_text("")
+    spec = joined_spec(tmp_path / "runs")
+    with pytest.raises(UnreadableError, match="cannot be made or filled: Not a directory"):
+        join_run(spec, spec.ranks[0])
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_what_is_written_for_a_run_can_be_read(tmp_path):
     """Places, grace and restarts of the real record."""
-    spec = RunSpec(
-        name="a", run_dir=run_dir.root, cluster=Cluster.local(2), layout=Layout(dp=2), ranks=(rank(0), rank(1)),
-        cwd=Path("/"), master_addr="::1", master_port=1, supervision=Supervision(grace_s=2.5, max_restarts=3),
-    )  # fmt: skip
-    run_dir.run_json.write_text(spec_to_json(spec))
-    recorded = read_recorded(run_dir)
-    assert recorded.places == (Place(0, "10.0.0.1", 0, 4), Place(1, "10.0.0.1", 0, 5))
+    spec = create_run(tmp_path, "one", specify(tmp_path, 9, supervision=Supervision(grace_s=2.5, max_restarts=3)))
+    recorded = read_recorded(RunDir(spec.run_dir))
+    assert recorded.places[7:] == (Place(7, "server0", 0, 7), Place(8, "server1", 1, 8))
     assert (recorded.grace_s, recorded.max_restarts) == (2.5, 3)
 
 
-def test_an_older_record_can_be_read(run_dir):
+def test_an_older_record_can_be_read(tmp_path):
     """One that knew no restarts."""
-    run_dir.run_json.write_text(json.dumps({"schema": 1, "grace_s": 4, "ranks": []}))
-    recorded = read_recorded(run_dir)
+    (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "grace_s": 4, "ranks": []}))
+    recorded = read_recorded(RunDir(tmp_path))
     assert (recorded.places, recorded.grace_s, recorded.max_restarts) == ((), 4.0, 0)
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"ranks": [1]}', '{"ranks": 3}', '{"ranks": [], "grace_s": "x"}', "\0"]
 )
-def test_anything_else_is_unreadable(run_dir, text):
+def test_anything_else_is_unreadable(tmp_path, text):
     """Never another exception."""
-    run_dir.run_json.write_text(text)
+    (tmp_path / "run.json").write_text(text)
     with pytest.raises(UnreadableError, match="no record of a run"):
-        read_recorded(run_dir)
+        read_recorded(RunDir(tmp_path))
 
 
 def test_a_missing_record_is_named(tmp_path):

@@ -6,8 +6,6 @@ import signal
 import subprocess
 import time
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import pytest
 
@@ -15,24 +13,20 @@ from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause
 from launcher.core.proc import identify
 from launcher.core.report import Report
 from launcher.runs import status
-from launcher.runs.engine_ranks import note_process
 from launcher.runs.progress import State
-from launcher.runs.status import FIRST_WORD_S, EventReader, RankState, RunStatusReader, look, read_report, runs_going_on
-
-SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
-acted_run = module_from_spec(SPEC)
-SPEC.loader.exec_module(acted_run)
+from launcher.runs.record import note_process
+from launcher.runs.status import (
+    FIRST_EVENT_S,
+    RankState,
+    RunStatusReader,
+    look,
+    read_report,
+    runs_going_on,
+)
+from tests.programs import acted_run
+from tests.programs.acted_run import me, someone_gone
 
 PATIENCE_S = 60
-
-
-def me():
-    return identify(os.getpid())
-
-
-def someone_gone():
-    """This pid, as it was used before this process."""
-    return replace(me(), started=me().started - 1)
 
 
 def report(cause, exit_code):
@@ -91,7 +85,7 @@ def test_a_run_without_a_word_is_starting_for_a_while(tmp_path):
     """Its launcher may have been killed in between: then it is lost."""
     run_dir = acted_run.make(tmp_path / "a")
     assert look(run_dir).state is State.STARTING
-    old_s = time.time() - 2 * FIRST_WORD_S
+    old_s = time.time() - 2 * FIRST_EVENT_S
     os.utime(run_dir.run_json, (old_s, old_s))
     state = look(run_dir)
     assert state.state is State.LOST
@@ -119,9 +113,9 @@ def test_a_last_line_that_is_torn_is_read_when_it_is_whole(tmp_path):
     whole = run_dir.events.read_bytes()
     run_dir.events.write_bytes(whole[:-20])
     watch = RunStatusReader(run_dir)
-    assert (watch.look().state, watch.look().progress.running) == (State.STARTING, 0)
+    assert (watch.look().state, watch.look().progress.current.running) == (State.STARTING, 0)
     run_dir.events.write_bytes(whole)
-    assert (watch.look().state, watch.look().progress.running) == (State.RUNNING, 1)
+    assert (watch.look().state, watch.look().progress.current.running) == (State.RUNNING, 1)
 
 
 def test_strange_lines_are_passed_over(tmp_path):
@@ -138,16 +132,6 @@ def test_strange_lines_are_passed_over(tmp_path):
     run_dir.events.unlink()
     run_dir.report.write_text('{"schema": 1}')
     assert look(run_dir).state is State.UNKNOWN
-
-
-def test_every_event_is_given_once(tmp_path):
-    """However often somebody reads, also while more come."""
-    run_dir = acted_run.make(tmp_path / "a", [RankStarted(0, 5), RankStarted(1, 6)])
-    reader = EventReader(run_dir.events)
-    assert [stamped.event.pid for stamped in reader.read()] == [5, 6]
-    assert list(reader.read()) == []
-    acted_run.append(run_dir, RankStarted(2, 7))
-    assert [stamped.event.pid for stamped in reader.read()] == [7]
 
 
 class Hesitating(RunStatusReader):
@@ -223,38 +207,27 @@ def test_runs_that_go_on_are_found_newest_first(tmp_path):
     assert runs_going_on(tmp_path / "missing") == ()
 
 
+def make_of_engine(directory, ranks=2, per_server=2, age_s=0.0):
+    """A run of `tlaunch exec`."""
+    places = [(rank, f"h{rank // per_server}", rank // per_server, rank) for rank in range(ranks)]
+    keys = ("global_rank", "server_id", "server_index", "device_id")
+    run_dir = acted_run.RunDir(directory)
+    for rank in range(ranks):
+        run_dir.device(rank).mkdir(parents=True)
+    record = {"schema": 2, "engine": "Open MPI", "ranks": [dict(zip(keys, place, strict=True)) for place in places]}
+    run_dir.run_json.write_text(json.dumps(record))
+    os.utime(run_dir.run_json, (time.time() - age_s,) * 2)
+    return run_dir
+
+
 def test_of_ranks_that_an_engine_started_only_the_engine_knows(tmp_path):
     """Neither that they start, however young the run is, nor that anything was lost; their number is known."""
-    places = [{"global_rank": rank, "server_id": "a", "server_index": 0, "device_id": rank} for rank in range(3)]
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.json").write_text(json.dumps({"schema": 2, "engine": "Open MPI", "ranks": places}))
-    run_dir = acted_run.RunDir(tmp_path / "run")
-    for age_s in (0, 2 * FIRST_WORD_S):
-        os.utime(run_dir.run_json, (time.time() - age_s,) * 2)
-        state = look(run_dir)
+    for name, age_s in (("young", 0), ("old", 2 * FIRST_EVENT_S)):
+        state = look(make_of_engine(tmp_path / name, 3, 3, age_s))
         assert (state.state, state.engine, state.exit_code) == (State.UNWATCHED, "Open MPI", None)
         assert (state.state.going_on, state.state.over) == (False, False)
         assert [rank.state for rank in state.ranks] == [RankState.UNWATCHED] * 3
     assert runs_going_on(tmp_path) == ()
-
-
-def make_of_engine(directory, ranks=2, per_server=2, age_s=0.0):
-    """A run of `tlaunch exec`."""
-    places = [
-        {
-            "global_rank": rank,
-            "server_id": f"h{rank // per_server}",
-            "server_index": rank // per_server,
-            "device_id": rank,
-        }
-        for rank in range(ranks)
-    ]
-    run_dir = acted_run.RunDir(directory)
-    for rank in range(ranks):
-        run_dir.device(rank).mkdir(parents=True)
-    run_dir.run_json.write_text(json.dumps({"schema": 2, "engine": "Open MPI", "ranks": places}))
-    os.utime(run_dir.run_json, (time.time() - age_s,) * 2)
-    return run_dir
 
 
 def test_ranks_of_an_engine_are_seen_to_run_and_to_end(tmp_path):
@@ -270,11 +243,8 @@ def test_ranks_of_an_engine_are_seen_to_run_and_to_end(tmp_path):
         assert [going_on.name for going_on in runs_going_on(tmp_path)] == ["a"]
         one.kill()
         one.wait()
-        state = watch.look()
-        assert (state.state, [rank.state for rank in state.ranks]) == (
-            State.UNWATCHED,
-            [RankState.GONE, RankState.RUNNING],
-        )
+        assert watch.look().state is State.UNWATCHED
+        assert [rank.state for rank in watch.look().ranks] == [RankState.GONE, RankState.RUNNING]
         other.kill()
         other.wait()
     state = watch.look()
@@ -301,7 +271,7 @@ def test_of_an_engines_ranks_elsewhere_nothing_is_claimed(tmp_path, change, expe
 
 @pytest.mark.parametrize(
     ("ranks", "age_s", "expected"),
-    [(2, 0.0, State.UNWATCHED), (2, 2 * FIRST_WORD_S, State.ENDED), (3, 2 * FIRST_WORD_S, State.UNWATCHED)],
+    [(2, 0.0, State.UNWATCHED), (2, 2 * FIRST_EVENT_S, State.ENDED), (3, 2 * FIRST_EVENT_S, State.UNWATCHED)],
     ids=["it may come", "it did not start", "another server's"],
 )
 def test_a_rank_of_an_engine_that_noted_nothing(tmp_path, ranks, age_s, expected):

@@ -1,12 +1,9 @@
 """When what happened in a run, from its files."""
 
-import json
 import os
 import time
 import tracemalloc
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import pytest
 
@@ -23,28 +20,15 @@ from launcher.core.events import (
     RankStarted,
     Stopping,
     TimestampedEvent,
-    from_line,
     to_line,
 )
 from launcher.core.metrics import Saved, StepMetrics, Validation, append
-from launcher.core.proc import identify
 from launcher.core.report import Report
-from launcher.core.verdict import Confidence, Failure, Role, StackGroup, Verdict
+from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.runs import timeline as timeline_module
 from launcher.runs.timeline import AttemptSpan, Mark, RankSpan, Timeline, timeline
-
-SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
-acted_run = module_from_spec(SPEC)
-SPEC.loader.exec_module(acted_run)
-
-
-def me():
-    return identify(os.getpid())
-
-
-def someone_gone():
-    """This pid, as it was used before this process."""
-    return replace(me(), started=me().started - 1)
+from tests.programs import acted_run
+from tests.programs.acted_run import me, someone_gone
 
 
 def failure(global_rank, role=Role.CAUSE, time_ns=None):
@@ -335,39 +319,3 @@ def test_what_is_kept_does_not_grow_with_what_was_said(tmp_path):
     assert sum(len(attempt.ranks) for attempt in found.attempts) == attempts * ranks
     assert sum(mark.count for mark in found.marks if mark.kind == "validation") == 20_000
     assert peak_bytes < 2_000_000  # of 2.6 MB of tracebacks, 1.3 MB of steps and 7 MB of marks
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"culprit": [1]},
-        {"culprit": "1"},
-        {"reason": None},
-        {"signature": 5},
-        {"confidence": ["certain"]},
-        {"failures": [{"global_rank": [0]}]},
-        {"failures": [{"what": {}}]},
-        {"failures": [{"role": {}}]},
-        {"failures": [7]},
-        {"failures": None},
-        {"stacks": [{"global_ranks": ["0"]}]},
-        {"stacks": [{"global_ranks": 0}]},
-        {"stacks": [{"doing": 1}]},
-        {"stacks": [{"frames": [None]}]},
-    ],
-    ids=str,
-)
-def test_a_verdict_that_is_none_is_passed_over(tmp_path, wrong):
-    """Whatever somebody has written into events.jsonl; what comes after it counts."""
-    found = Verdict(0, Confidence.CERTAIN, "r", (Failure(0, Role.CAUSE, "w", "r"),), (StackGroup((0,), "d", ("f",)),))
-    fields = json.loads(to_line(TimestampedEvent(2, 0, Judged(found))))
-    for name, value in wrong.items():
-        is_part = isinstance(value, list) and value and isinstance(value[0], dict)
-        fields["verdict"][name] = [{**fields["verdict"][name][0], **value[0]}] if is_part else value
-    with pytest.raises(ValueError, match=r"not a valid "):
-        from_line(json.dumps(fields))
-    run_dir = make(tmp_path, [(1, AttemptStarted(0, 1)), (1, RankStarted(0, 5))])
-    with run_dir.events.open("a") as file:
-        file.write(json.dumps(fields) + "\n" + to_line(TimestampedEvent(3, 0, RankEnded(0, 5, 0))))
-    told = timeline(run_dir)
-    assert (roles(told.attempts[0]), told.marks) == (["well"], ())

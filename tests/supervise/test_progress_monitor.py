@@ -15,9 +15,10 @@ import pytest
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import Slow
 from launcher.core.heartbeat import Beat, beat
+from launcher.core.proc import usage_of
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
-from launcher.supervise.progress_monitor import LOOKS_PER_HANG_TIMEOUT, Hung, ProgressMonitor, tree_ticks
+from launcher.supervise.progress_monitor import LOOKS_PER_HANG_TIMEOUT, Hung, ProgressMonitor
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "programs" / "pulse_rank.py"
@@ -111,9 +112,13 @@ def test_ranks_that_make_progress_do_not_hang(ranks, wait_until):
     pids = [watched.start(global_rank, *deed).pid for global_rank, deed in enumerate(deeds)]
 
     def signs():
-        ticks = tree_ticks([pids[rank] for rank in (0, 3, 4)])
+        usages = usage_of([pids[rank] for rank in (0, 3, 4)]).values()
         beat_file, log = watched.run_dir.heartbeat(2), watched.run_dir.train_log(1)
-        return (*ticks.values(), log.stat().st_size, beat_file.exists() and beat_file.stat().st_mtime_ns)
+        return (
+            *(usage.ticks for usage in usages),
+            log.stat().st_size,
+            beat_file.exists() and beat_file.stat().st_mtime_ns,
+        )
 
     def all_changed(before):
         return all(now != then for now, then in zip(signs(), before, strict=True))
@@ -294,6 +299,6 @@ def test_the_cpu_time_of_a_tree_holds_orphans_and_strays(ranks, wait_until):
     """Processes that left the session have a parent, and those without a parent are still in the session."""
     watched = ranks(3, hang_timeout_s=None)
     pids = [watched.start(rank, deed).pid for rank, deed in enumerate(["tree", "strays", "sleep:100"])]
-    wait_until(lambda: min(tree_ticks(pids[:2]).values()) >= 50, "the CPU time of both")
+    wait_until(lambda: min(usage.cpu_s for usage in usage_of(pids[:2]).values()) >= 1, "the CPU time of both")
 
-    assert tree_ticks(pids)[pids[2]] < 50
+    assert usage_of(pids)[pids[2]].cpu_s < 1

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from launcher.core.system import own_directory
+from launcher.core.proc import own_directory
 from launcher.supervise.tree import RunGroup, descendants, forget_bystanders
 
 LONG_AGO_S = 3600

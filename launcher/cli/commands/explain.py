@@ -20,16 +20,15 @@ from launcher.cli.options.run import RUN_PARAMETERS
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import write_out
-from launcher.core.codec import encode
+from launcher.core.codec import encode, json_text
 from launcher.core.env import MASTER_PORT, masked, masked_argv
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.json_text import json_text
 from launcher.core.text import printable, ranges
 from launcher.engines.assemble import Draft, Request, draft
 from launcher.engines.variables import Conflict, Fate, Origin, Variable, conflicts
 from launcher.mesh.coordinates import coordinate_of
-from launcher.runs.create import free_name
+from launcher.runs.record import free_name
 
 EPILOG = """\b
 Examples:

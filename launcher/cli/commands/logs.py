@@ -23,7 +23,7 @@ from launcher.cli.text.log_stream import Feed, PlainFeed, Writer, truncated
 from launcher.cli.text.run_text import describe, shown_name
 from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, UnreadableError, UsageError
-from launcher.core.system import make_room
+from launcher.core.proc import make_room
 from launcher.core.text import ranges
 from launcher.logs.collapse import Shown, collapse
 from launcher.logs.lines import Line
@@ -199,7 +199,7 @@ def _of(global_ranks: Collection[int]) -> str:
 
 
 def _note_ends(feed: Feed, state: RunState, noted: set[tuple[int, int]]) -> None:
-    ends = {(state.progress.attempt, global_rank) for global_rank in state.progress.exits}
+    ends = {(state.progress.current.number, global_rank) for global_rank in state.progress.current.exits}
     for _, global_rank in ends - noted:
         feed.rank_ended(global_rank)
     noted |= ends
@@ -279,7 +279,7 @@ def _follow(
             return state
         elif text is None:
             if unfinished.wanted:
-                ended = state.progress.exits
+                ended = state.progress.current.exits
                 unfinished.show({rank: line for rank, line in feed.begun().items() if rank not in ended})
             feed.wait(LOOK_S)
 

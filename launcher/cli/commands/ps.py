@@ -15,7 +15,7 @@ from launcher.cli.text import run_text as run_words
 from launcher.cli.text.columns import aligned, counted, duration, fitted
 from launcher.cli.text.run_text import culprit, running_ranks, shown_name
 from launcher.cli.text.stdout import write_out
-from launcher.core.json_text import json_text
+from launcher.core.codec import json_text
 from launcher.core.text import printable
 from launcher.runs.status import RunState, look
 from launcher.runs.store import run_at, run_names
@@ -107,7 +107,7 @@ def _row(state: RunState) -> tuple[str, ...]:
         shown_name(state),
         state.state.value,
         ranks,
-        str(progress.attempt),
+        str(progress.current.number),
         duration(age_s),
         "-" if state.exit_code is None else str(state.exit_code),
         culprit(state),

@@ -15,10 +15,10 @@ from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.verdict_text import rank_list
 from launcher.cluster.coordinator_files import read_endpoint
 from launcher.cluster.stacks import CoordinatorUnreachableError, ask_stacks
+from launcher.core.codec import json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import read_heartbeat
-from launcher.core.json_text import json_text
 from launcher.core.verdict import StackGroup
 from launcher.logs.terminal import printable
 from launcher.runs.status import RunState, look

@@ -16,9 +16,9 @@ from launcher.cli.text.run_text import as_json as run_as_json
 from launcher.cli.text.run_text import culprit, describe, shown_name
 from launcher.cli.text.stdout import write_out
 from launcher.cli.text.verdict_text import describe_status, rank_list
+from launcher.core.codec import json_text
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import Heartbeat, read_heartbeat
-from launcher.core.json_text import json_text
 from launcher.core.run_dir import RunDir
 from launcher.logs.terminal import one_line
 from launcher.runs.record import Place, Recorded, read_recorded
@@ -104,9 +104,9 @@ def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
         where = f", which are on {', '.join(hosts)}" if hosts else ""
         yield f"  whether {rank_list([look.global_rank for look in untold])}{where} still run, nobody can tell here"
     if recorded.max_restarts:
-        yield f"  restarts: {progress.attempt} of at most {recorded.max_restarts}"
-    if progress.slow and state.state.going_on:
-        yield f"  slower than the others: {rank_list(progress.slow)}"
+        yield f"  restarts: {progress.current.number} of at most {recorded.max_restarts}"
+    if progress.current.slow and state.state.going_on:
+        yield f"  slower than the others: {rank_list(progress.current.slow)}"
 
 
 def _row(rank: RankStatus, state: RunState) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ def _way_out(state: RunState) -> str:
 
 def _remaining(stopped: Stopped) -> str:
     if not stopped.orphans:
-        running = stopped.state.progress.running
+        running = stopped.state.progress.current.running
         return f"{running} of {stopped.state.progress.rank_count} ranks still run{'s' if running == 1 else ''}"
     left = [look.global_rank for look in stopped.state.ranks if look.process and look.process.lives]
     return f"{rank_list(left)} still run{'s' if len(left) == 1 else ''}"

@@ -27,10 +27,10 @@ from launcher.cli.text.stdout import write_out
 from launcher.cli.text.verdict_text import describe_status
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import Beat, Heartbeat, read_heartbeat
+from launcher.core.proc import Usage, usage_of
 from launcher.core.run_dir import RunDir
 from launcher.runs.metrics import MetricsReader, StepMetrics
 from launcher.runs.status import RankLook, RankState, RunState, RunStatusReader
-from launcher.runs.usage import Usage, usage_of
 
 EPILOG = """\b
 Examples:
@@ -90,7 +90,7 @@ class RecentMetrics:
     """Looks at metrics.jsonl again and again. However long it is, the first look reads its end, others what is new."""
 
     def __init__(self, path: Path) -> None:
-        self._reader = MetricsReader(path, last_bytes=TAIL_BYTES, keep_nan=True)
+        self._reader = MetricsReader(path, last_bytes=TAIL_BYTES)
         self._beginnings = 0
         self._steps: deque[StepMetrics] = deque(maxlen=MAX_STEPS)
 
@@ -148,7 +148,7 @@ class Sampler:
         for look in ranks:
             pid = look.process.pid if look.process else 0
             heartbeat = read_heartbeat(state.run_dir.heartbeat(look.global_rank))
-            slow = look.global_rank in state.progress.slow and look.state is RankState.RUNNING
+            slow = look.global_rank in state.progress.current.slow and look.state is RankState.RUNNING
             rows.append(Row(look, slow, heartbeat, usages.get(pid), self._share(pid, usages, now_s)))
         self._before, self._before_s = usages, now_s
         self._steps = self._metrics.look()
@@ -162,7 +162,7 @@ class Sampler:
 
 def to_screen(state: RunState, rows: list[Row], measured: list[str], width: int, height: int | None = None) -> Group:
     """Return how the run stands, what it measured in its last minutes, and as many rows as fit."""
-    running = "" if state.engine else f"; {state.progress.running} of {len(rows)} ranks running"
+    running = "" if state.engine else f"; {state.progress.current.running} of {len(rows)} ranks running"
     title = f"{shown_name(state)}: {describe(state)}{running}"
     most_rows = None if height is None else height - LINES_AROUND - len(measured)
     if most_rows is not None and most_rows < 1:  # ranks are more important

@@ -15,9 +15,9 @@ from launcher.cli.launch.samples import max_table_bytes
 from launcher.cli.options.run import consumer_option, max_table_size_option, table_chip_option
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import say, write_out
+from launcher.core.codec import json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.json_text import json_text
 from launcher.core.text import printable
 from launcher.rank_table import TableReport
 from launcher.rank_table.catalogue import Severity

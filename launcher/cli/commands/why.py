@@ -16,9 +16,9 @@ from launcher.cli.text.run_text import as_json, describe, self_reported_verdict,
 from launcher.cli.text.stdout import as_people_call_it, write_out
 from launcher.cli.text.summary import LAST_LINES, log_elsewhere, log_tail, not_begun, quoted, tells_enough
 from launcher.cli.text.verdict_text import describe_status, headline, rank_list, render
+from launcher.core.codec import json_text
 from launcher.core.errors import UnreadableError
 from launcher.core.events import Cause
-from launcher.core.json_text import json_text
 from launcher.core.report import Attempt
 from launcher.core.verdict import Verdict
 from launcher.logs.log_file import last_lines
@@ -139,7 +139,7 @@ def _log(culprit: int, attempt: int, state: RunState, *, with_end: bool) -> Iter
             yield log_elsewhere(culprit, read_recorded(state.run_dir).places[0].server_id)
         return
     yield printable(f"log of rank {culprit}: {as_people_call_it(path)}")
-    if attempt == state.attempts[-1].number == state.progress.attempt and with_end:
+    if attempt == state.attempts[-1].number == state.progress.current.number and with_end:
         with suppress(OSError):
             yield from quoted(log_tail(culprit, state.progress, state.run_dir))
 
@@ -149,7 +149,7 @@ def _last_known(state: RunState) -> Iterator[str]:
     progress = state.progress
     if progress.last_ns and state.exit_code is None:
         age = duration((state.looked_ns - progress.last_ns) / 1e9)
-        yield f"  the last event is {age} old; {progress.running} of {progress.rank_count} ranks ran then"
+        yield f"  the last event is {age} old; {progress.current.running} of {progress.rank_count} ranks ran then"
     if living := [look.global_rank for look in state.ranks if look.state.value in {"running", "stopped"}]:
         yield f"  processes of {rank_list(living)} still live: `tlaunch stop {as_argument(state.run_dir)}` ends them"
     for log in (state.run_dir.agent_log, state.run_dir.console_log):

@@ -12,16 +12,15 @@ from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.prepare import Prepared
 from launcher.cli.launch.start import say_notes
 from launcher.cli.text.stdout import write_out
+from launcher.core.codec import json_text
 from launcher.core.env import masked, masked_argv
-from launcher.core.json_text import json_text
 from launcher.core.records import RunSpec
 from launcher.core.text import ranges
 from launcher.engines.assemble import assemble
 from launcher.engines.command import EngineCommand
 from launcher.logs.terminal import escaped
 from launcher.mesh.coordinates import coordinate_of
-from launcher.runs.create import free_name
-from launcher.runs.record import masked_environment, spec_to_json
+from launcher.runs.record import free_name, masked_environment, spec_to_json
 from launcher.supervise.port import hold_port
 
 SEVERAL_SERVERS_PORT = 29500  # which port is free on another server cannot be seen from here; torchrun's default

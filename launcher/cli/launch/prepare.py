@@ -13,8 +13,8 @@ from launcher.cli.launch.program import Program, trainer_program
 from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hinted
 from launcher.core.errors import RefusedTableError, UnreadableError
 from launcher.core.frozen import frozen
+from launcher.core.proc import DEVICE_FILES, davinci_ids, nvidia_ids
 from launcher.core.records import Cluster, Supervision
-from launcher.core.system import DEVICE_FILES, davinci_ids, nvidia_ids
 from launcher.engines.assemble import OWN_TABLE, Request, used_cluster, wants_own_table
 from launcher.engines.placement import read_machine
 from launcher.engines.variables import VISIBLE_DEVICES

@@ -27,9 +27,9 @@ from launcher.cluster.coordinator_files import AskerEndpoint, write_endpoint
 from launcher.cluster.job import COMMAND, Job, Plan, to_text
 from launcher.cluster.join import AgentInfo, Endpoint, Session, join
 from launcher.core import env
+from launcher.core.codec import json_text
 from launcher.core.env import masked_argv
 from launcher.core.errors import RefusedLayoutError, UsageError
-from launcher.core.json_text import json_text
 from launcher.core.records import Cluster, Server
 from launcher.core.run_dir import RunDir
 from launcher.engines.host_match import Host, read_host, servers_here

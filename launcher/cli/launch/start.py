@@ -20,7 +20,7 @@ from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble
 from launcher.engines.local import LocalAgent, signals_held_back, start_agent
 from launcher.engines.variables import conflicts, notes
-from launcher.runs.create import create_run
+from launcher.runs.record import create_run
 from launcher.supervise.port import check_port, hold_port
 
 

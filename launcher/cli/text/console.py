@@ -129,8 +129,8 @@ class Console:
         if event.cause is Cause.AGENT_LOST:
             self.say("the supervising process is gone; ending everything that it left behind")
             return
-        if event.restarts and self.progress.verdict is not None:
-            for line in verdict_text.render(self.progress.verdict, traceback=False):
+        if event.restarts and self.progress.current.verdict is not None:
+            for line in verdict_text.render(self.progress.current.verdict, traceback=False):
                 self.say(line)
         if event.server is not None:
             self._asked_elsewhere = one_line(event.asked_by or "")
@@ -170,7 +170,7 @@ class Console:
             return
         for global_rank, skipped in self._feed.skip_to_last(LAST_BYTES):
             self.say(f"... {skipped} bytes not shown, see {RunDir(self.shown_dir).train_log(global_rank)}")
-        in_haste = self._interrupted or self.progress.stopping is not None
+        in_haste = self._interrupted or self.progress.current.ending.stopping is not None
         patience_s = END_PATIENCE_S if in_haste else math.inf
         late = self._show_lines(time.monotonic() + patience_s, ended=True)
         if late and not self._stdout.pending:  # it took all that came: this process has been held up itself

@@ -16,9 +16,9 @@ from typing import Protocol, TextIO
 from launcher.cli.text.log_format import Format, Look
 from launcher.cli.text.stdout import StreamWriter
 from launcher.core.errors import UnreadableError
+from launcher.core.proc import make_room
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
-from launcher.core.system import make_room
 from launcher.core.text import ranges
 from launcher.logs.collapse import Shown
 from launcher.logs.follow import Follower

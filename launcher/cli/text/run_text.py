@@ -56,17 +56,17 @@ def _details(state: RunState, *, restarts: bool) -> str:
         case State.FAILED | State.HUNG:
             return f" with exit code {state.exit_code}"
         case State.STOPPED:
-            stopping = state.progress.stopping
+            stopping = state.progress.current.ending.stopping
             return f" by {one_line(stopping.asked_by)}" if stopping is not None and stopping.asked_by else ""
         case _:
-            return f", restarted {state.progress.attempt}x" if restarts and state.progress.attempt else ""
+            return f", restarted {state.progress.current.number}x" if restarts and state.progress.current.number else ""
 
 
 def culprit(state: RunState) -> str:
     """Return which rank failed first, on one line; empty where no attempt failed or none was judged."""
     if state.verdict is not None:
         return headline(state.verdict)
-    failed = state.progress.first_failure
+    failed = state.progress.current.first_failure
     if failed is None:
         return ""
     return printable(f"rank {failed.global_rank}: {failed.reason or describe_status(failed.status)}")
@@ -76,7 +76,7 @@ def running_ranks(state: RunState) -> int:
     """Return how many ranks run, as the agent reported, or as many as are seen of those that an engine started."""
     if state.engine is not None:
         return sum(look.state in {RankState.RUNNING, RankState.STOPPED} for look in state.ranks)
-    return 0 if state.state.over else state.progress.running
+    return 0 if state.state.over else state.progress.current.running
 
 
 def as_json(state: RunState) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def as_json(state: RunState) -> dict[str, Any]:
         "host": state.host,
         "ranks": progress.rank_count,
         "running": running_ranks(state),
-        "attempt": progress.attempt,
+        "attempt": progress.current.number,
         "started_ns": state.started_ns,
         "ended_ns": state.ended_ns,
         "exit_code": state.exit_code,
@@ -101,7 +101,7 @@ def as_json(state: RunState) -> dict[str, Any]:
 
 
 def _how_lost(state: RunState) -> str:
-    cause = state.report.cause if state.report else state.progress.cause
+    cause = state.report.cause if state.report else state.progress.current.ending.cause
     if state.exit_code is not None and cause in HOW_LOST:
         return HOW_LOST[cause]
     if state.progress.agent is None:

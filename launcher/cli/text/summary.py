@@ -10,10 +10,10 @@ from pathlib import Path
 from launcher.cli.text import verdict_text
 from launcher.cli.text.columns import counted
 from launcher.core.events import Cause, NotBegun
+from launcher.core.proc import is_full
 from launcher.core.records import RunSpec
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
-from launcher.core.system import is_full
 from launcher.core.verdict import Verdict
 from launcher.logs.log_file import last_lines
 from launcher.logs.terminal import one_line, printable
@@ -27,34 +27,37 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int
 
     `server_index`: of the server whose ranks alone `progress` knows; None: it knows all.
     """
-    stopping = progress.stopping
+    stopping = progress.current.ending.stopping
     if not progress.ended:  # the console failed, and was let go
         yield f"error: the run was not watched to its end; how it ended is in {RunDir(shown_dir).report}"
     elif progress.not_begun is not None:
-        if progress.verdict is not None:  # of the attempt before, which was to be repeated
+        if progress.current.verdict is not None:  # of the attempt before, which was to be repeated
             yield from _failure(progress, spec, shown_dir, server_index)
             yield "it was to start again, and could not:"
         yield from not_begun(progress.not_begun)
-    elif progress.cause in {Cause.FAILED, Cause.HUNG}:
+    elif progress.current.ending.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir, server_index)
-    elif progress.cause is Cause.STOPPED:
+    elif progress.current.ending.cause is Cause.STOPPED:
         # The end may have been asked for on another server.
         by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
         yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
-    elif progress.cause is Cause.AGENT_LOST:
+    elif progress.current.ending.cause is Cause.AGENT_LOST:
         pid = progress.agent.pid if progress.agent else "unknown"
         yield (
             f"error: the process that supervised the ranks (pid {pid}) was killed; "
             "everything that it left behind was ended"
         )
-    elif progress.cause in {Cause.COORDINATOR_LOST, Cause.HEAD_LOST}:  # seen by the launchers of other servers
+    elif progress.current.ending.cause in {
+        Cause.COORDINATOR_LOST,
+        Cause.HEAD_LOST,
+    }:  # seen by the launchers of other servers
         first, ended = printable(spec.ranks[0].server_id), _how_ended(progress)
         yield f"error: server {first}, whose launcher coordinated the run, is lost; ranks here: {ended}; logs in {shown_dir}"
     else:
         yield f"{counted(progress.rank_count, 'rank')} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
-    if progress.leftovers:
-        were = "was" if progress.leftovers == 1 else "were"
-        yield f"{counted(progress.leftovers, 'process', 'processes')} that ranks had left running {were} ended"
+    if progress.current.ending.leftovers:
+        were = "was" if progress.current.ending.leftovers == 1 else "were"
+        yield f"{counted(progress.current.ending.leftovers, 'process', 'processes')} that ranks had left running {were} ended"
     if progress.unkillable is not None:
         pids = ", ".join(str(pid) for pid in progress.unkillable) or "of ever new numbers"
         yield f"warning: these processes outlived SIGKILL, since they wait inside the kernel: {pids}"
@@ -87,10 +90,10 @@ def log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[str]:
     Raises:
         OSError: the log is missing or unreadable.
     """
-    start = progress.starts.get(culprit)
-    if start is None and progress.attempt > 0:
+    start = progress.current.starts.get(culprit)
+    if start is None and progress.current.number > 0:
         return []  # it never ran in this attempt: whatever the log holds is older
-    return last_lines(run_dir.train_log(culprit), LAST_LINES, 0 if start is None else start.log_offset)
+    return last_lines(run_dir.train_log(culprit), LAST_LINES, 0 if start is None else start.event.log_offset)
 
 
 def log_elsewhere(global_rank: int, first_server: str) -> str:
@@ -111,7 +114,7 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: i
     def is_here(global_rank: int) -> bool:
         return server_index is None or spec.ranks[global_rank].server_index == server_index
 
-    verdict = progress.verdict
+    verdict = progress.current.verdict
     if verdict is None:
         yield "error: a rank failed, and nothing is known about it"
         return
@@ -124,11 +127,11 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: i
         yield from _log_of(culprit, verdict, progress, spec, shown_dir, is_here=culprit_here)
     if progress.rank_count > 1 or not culprit_here:
         who = "the others" if server_index is None else "the others here" if culprit_here else "ranks here"
-        yield f"{who}: {_how_ended(progress, without=None if culprit is None else progress.exits.get(culprit))}"
-    times = f"restarted {counted(progress.attempt, 'time')}"
+        yield f"{who}: {_how_ended(progress, without=None if culprit is None else progress.current.exits.get(culprit))}"
+    times = f"restarted {counted(progress.current.number, 'time')}"
     if progress.not_restarting is not None:
-        yield f"{f'{times}, and not again' if progress.attempt else 'not restarted'}: {progress.not_restarting}"
-    elif progress.attempt:
+        yield f"{f'{times}, and not again' if progress.current.number else 'not restarted'}: {progress.not_restarting}"
+    elif progress.current.number:
         yield times
     if is_full(spec.run_dir):
         yield f"the file system of {shown_dir} is full"
@@ -139,8 +142,8 @@ def _place(global_rank: int, progress: Progress, spec: RunSpec, *, is_here: bool
     words = f"server {rank.server_id}, device {rank.device_id}"
     if not is_here:
         return words
-    start, ended = progress.starts.get(global_rank), progress.exits.get(global_rank)
-    words += ", no process" if start is None else f", process {start.pid}"
+    start, ended = progress.current.starts.get(global_rank), progress.current.exits.get(global_rank)
+    words += ", no process" if start is None else f", process {start.event.pid}"
     if ended and ended.started_ns:
         words += f", {(ended.ended_ns - ended.started_ns) / 1e9:.2f} s after its start"
     return words
@@ -155,7 +158,7 @@ def _log_of(
         yield log_elsewhere(culprit, spec.ranks[0].server_id)
         return
     words = f"log of rank {culprit}: {RunDir(shown_dir).train_log(culprit)}"
-    is_known = is_here or not progress.attempt  # only its own server knows which part of it is this attempt's
+    is_known = is_here or not progress.current.number  # only its own server knows which part of it is this attempt's
     if tells_enough(verdict) or not is_known:
         yield words
         return
@@ -164,27 +167,27 @@ def _log_of(
     except OSError as error:
         yield f"{words}, which cannot be read: {error.strerror}"
         return
-    silent = "to which this attempt wrote nothing" if progress.attempt else "which is empty"
+    silent = "to which this attempt wrote nothing" if progress.current.number else "which is empty"
     yield f"{words}, {'its last lines:' if lines else silent}"
     yield from quoted(lines)
 
 
 def _how_ended(progress: Progress, *, without: RankExit | None = None) -> str:
     """Count the ways in which ranks ended, those that were never started included."""
-    stopping, grace = progress.stopping, ""
-    if progress.grace_passed_s is not None and stopping is not None:  # both by a wall clock
-        if progress.grace_passed_s >= 0.9 * stopping.grace_s:
+    stopping, grace = progress.current.ending.stopping, ""
+    if progress.current.ending.grace_passed_s is not None and stopping is not None:  # both by a wall clock
+        if progress.current.ending.grace_passed_s >= 0.9 * stopping.grace_s:
             grace = f" after {stopping.grace_s:g} s of grace"
         elif stopping.cause is Cause.STOPPED and stopping.signal != signal.SIGQUIT:
             grace = " at once, when asked again"
         else:
             grace = " at once"
     counts: Counter[str] = Counter()
-    for ended in progress.exits.values():
+    for ended in progress.current.exits.values():
         if ended is not without:
             way = f"{'by' if ended.status < 0 else 'with'} {describe(ended)}" if ended.reason is None else "not started"
             counts[f"{way}{grace}" if way.startswith("by SIGKILL") else way] += 1
-    unknown = len(progress.started_ns.keys() - progress.exits.keys())
+    unknown = len(progress.current.starts.keys() - progress.current.exits.keys())
     counts["lost with their server"] += unknown
-    counts["never started"] += progress.rank_count - len(progress.exits) - unknown
+    counts["never started"] += progress.rank_count - len(progress.current.exits) - unknown
     return ", ".join(f"{count} {way}" for way, count in counts.most_common() if count > 0) or "none was started"

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from launcher.core.events import Event, Trouble
+from launcher.core.proc import is_full
 from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
-from launcher.core.system import is_full
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail, read_failure
 from launcher.supervise.diagnosis.rank_ends import LATE_S

@@ -27,8 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.frozen import frozen
-from launcher.core.proc import PROC, stat
-from launcher.core.system import is_readable
+from launcher.core.proc import PROC, is_readable, stat
 
 # An end may be noticed so much later than it was, on a busy machine, even by an agent that looks all the time.
 LATE_S = 1.0

@@ -43,9 +43,9 @@ from launcher.cluster.probe_server import serve_probes
 from launcher.cluster.probe_session import SILENCE_S, ProbeSession
 from launcher.cluster.program_check import odd_programs, programs_of, question
 from launcher.core import env
+from launcher.core.codec import json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.json_text import json_text
 from launcher.core.records import Server
 from launcher.doctor.examine import Examination, Wish, examine
 from launcher.doctor.finding import Evidence, Finding, Severity, Topic, in_order

@@ -21,8 +21,8 @@ from launcher.cli.text.columns import has_blocks
 from launcher.cli.text.run_text import as_json as state_to_json
 from launcher.cli.text.stdout import write_out
 from launcher.core.atomic import replacing
+from launcher.core.codec import json_text
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.core.json_text import json_text
 from launcher.logs.terminal import escaped
 
 EPILOG = """\b

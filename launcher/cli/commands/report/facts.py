@@ -90,7 +90,7 @@ class RunFacts:
 
 def gather(run_dir: RunDir) -> RunFacts:
     """Read the run's files once; never raise for what they hold."""
-    state, metrics = look(run_dir), read_metrics(run_dir.metrics, keep_nan=True)
+    state, metrics = look(run_dir), read_metrics(run_dir.metrics)
     times = timeline(run_dir, chain(metrics.steps, metrics.validations, metrics.saved))
     ended_ns = state.ended_ns
     if state.state in {State.LOST, State.UNWATCHED, State.ENDED} and state.report is None:

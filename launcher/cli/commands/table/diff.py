@@ -14,9 +14,8 @@ from launcher.cli.options.run import max_table_size_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import write_out
-from launcher.core.codec import encode
+from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
-from launcher.core.json_text import json_text
 from launcher.core.text import printable
 from launcher.rank_table import TableReport
 from launcher.rank_table.diagnostics import count_problems

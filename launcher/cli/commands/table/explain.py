@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from launcher.cli.text.stdout import write_out
-from launcher.core.codec import encode
+from launcher.core.codec import encode, json_text
 from launcher.core.errors import UsageError
-from launcher.core.json_text import json_text
 from launcher.core.text import slips
 from launcher.rank_table import check  # noqa: F401 - what finds problems enters its codes into the catalogue
 from launcher.rank_table.catalogue import CATALOGUE, HCCL_CODES, Entry, HcclCode

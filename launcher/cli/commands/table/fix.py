@@ -14,8 +14,8 @@ from launcher.cli.launch.samples import found_table
 from launcher.cli.options.run import consumer_option, max_table_size_option, table_chip_option
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import write_out
+from launcher.core.codec import json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
-from launcher.core.json_text import json_text
 from launcher.core.text import printable
 from launcher.rank_table import TableReport, parse_rank_table
 from launcher.rank_table.difference import compare

@@ -18,9 +18,9 @@ from launcher.cli.options.run import max_table_size_option, table_chip_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import write_out
+from launcher.core.codec import json_text
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.frozen import frozen
-from launcher.core.json_text import json_text
 from launcher.core.records import HOST_RANK, Cluster, Device, Layout, Options, Server
 from launcher.core.text import printable, ranges
 from launcher.mesh.coordinates import AXES, coordinate_of, groups
