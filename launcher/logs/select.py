@@ -200,7 +200,7 @@ class Matcher:
     """A user's regular expression, searched for in bounded time (see above)."""
 
     def __init__(self, pattern: str, *, ignore_case: bool = False) -> None:
-        """Compile `pattern`. Raises UsageError where it is no regular expression."""
+        """Compile `pattern`. Raises UsageError where it is not a regular expression."""
         try:
             self._compiled = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
         except (re.error, RecursionError, OverflowError) as error:

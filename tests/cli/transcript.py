@@ -14,7 +14,7 @@ SUBSTITUTES = (
     (re.escape(sys.executable), "<python>"),
     (re.escape(str(Path(sys.executable).parent)), "<bin>"),
     (rf"(?<![\d.]){re.escape(__version__)}(?![\d.])", "<version>"),
-    (r"(is no (?:template|regular expression)): [^\n]+", r"\1: <Python's words>"),
+    (r"(is (?:no|not a) (?:template|regular expression)): [^\n]+", r"\1: <Python's words>"),
     (r"(this machine, )[^ ,]+", r"\1<host>"),
     (r"\bPATH is \S+", "PATH is <path>"),
     (r"\b20\d{6}-\d{6}\b", "<started>"),
