@@ -26,41 +26,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from launcher.control.events import (
-    ASKS_TO_STOP,
-    CONTINUES,
-    KILLS_AT_ONCE,
-    PAUSES,
-    AttemptEnded,
-    CannotBegin,
-    Diagnosed,
-    EndingLeftovers,
-    EndWanted,
-    EngineExited,
-    Event,
-    EvidenceReport,
-    ProbeResult,
-    RankEnded,
-    RankFailed,
-    ServerGone,
-    ServerLost,
-    ServersLeft,
-    ServersReady,
-    Setup,
-    SignalReceived,
-    Tick,
-)
+from launcher.control import events, orders
+from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
 from launcher.control.inquiry import Inquiry
-from launcher.control.orders import (
-    BeginAttempt,
-    CancelRestart,
-    Close,
-    CollectEvidence,
-    Diagnose,
-    ForwardSignal,
-    GatherServers,
-    Order,
-)
 from launcher.control.outcome import Outcome, Wish
 from launcher.core.events import Cause, Continued, Forwarded, Paused, Trouble
 
@@ -81,7 +49,7 @@ class RunController:
         forwarded = frozenset(setup.supervision.forward_signals)
         self._setup = setup
         self._forwarded, self._asks_to_stop = forwarded, ASKS_TO_STOP - forwarded
-        self._orders: list[Order] = []
+        self._orders: list[orders.Order] = []
         self._there = set(range(len(setup.server_ids)))  # servers that are heard
         self._running_on = set(self._there)  # those on which something of the attempt is left
         self._ending_leftovers: set[int] = set()  # those on which every rank has ended well
@@ -94,66 +62,66 @@ class RunController:
         self.attempt = setup.first_attempt
         self.outcome = Outcome(setup, self._orders)
 
-    def take(self, event: Event, now_s: float, wall_s: float) -> Sequence[Order]:
+    def take(self, event: events.Event, now_s: float, wall_s: float) -> Sequence[orders.Order]:
         """Return what to do now. `now_s`: the monotonic clock, `wall_s`: the time since 1970, both in seconds."""
         self._now_s = now_s
         self.outcome.wall_s = wall_s
         match event:
-            case Tick(quiet=quiet) if self.phase is Phase.JUDGING:
+            case events.Tick(quiet=quiet) if self.phase is Phase.JUDGING:
                 found = self._inquiry.step(self._there, self._there - self.outcome.lost, quiet, now_s)
-                self._orders += [Diagnose(self._inquiry.apart)] if found is None else found
-            case Tick():
+                self._orders += [orders.Diagnose(self._inquiry.apart)] if found is None else found
+            case events.Tick():
                 if self.phase in {Phase.RUNNING, Phase.ENDING} and self._running_on.isdisjoint(self._there):
                     self._settle()
-            case Diagnosed():
+            case events.Diagnosed():
                 self._on_diagnosis(event)
-            case SignalReceived(number=number, server=server):
+            case events.SignalReceived(number=number, server=server):
                 self._on_signal(number, server)
-            case EndWanted(cause=cause):
+            case events.EndWanted(cause=cause):
                 self._stop(Wish(cause))
-            case ServersReady(master_port=port):
+            case events.ServersReady(master_port=port):
                 self.master_port = port
                 self._begin()
-            case CannotBegin(error=error):
+            case events.CannotBegin(error=error):
                 self.outcome.refuse(error)
                 self._leave()
-            case ServersLeft(engine=engine):
+            case events.ServersLeft(engine=engine):
                 self._on_servers_left(engine)
             case _:
                 self._on_attempt(event)
-        orders = tuple(self._orders)
+        ordered = tuple(self._orders)
         self._orders.clear()
-        return orders
+        return ordered
 
     @property
     def due_s(self) -> float | None:
-        """The moment at which a Tick is due at the latest, by the monotonic clock; None if none is."""
+        """The moment at which a events.Tick is due at the latest, by the monotonic clock; None if none is."""
         return self._inquiry.due_s if self.phase is Phase.JUDGING else None
 
     # --- events ---
 
-    def _on_attempt(self, event: Event) -> None:
-        if isinstance(event, EvidenceReport | ProbeResult):
+    def _on_attempt(self, event: events.Event) -> None:
+        if isinstance(event, events.EvidenceReport | events.ProbeResult):
             self._inquiry.take(event)
         match event:
-            case RankEnded(global_rank=rank, status=status):
+            case events.RankEnded(global_rank=rank, status=status):
                 self.outcome.exits[rank] = status
-            case RankFailed(server=server) | EvidenceReport(server=server):
+            case events.RankFailed(server=server) | events.EvidenceReport(server=server):
                 self._ask_others(server)
-            case EndingLeftovers(server=server):
+            case events.EndingLeftovers(server=server):
                 self._ending_leftovers.add(server)
                 if self.phase is Phase.RUNNING and self._running_on <= self._ending_leftovers:
                     self.phase = Phase.ENDING
-            case AttemptEnded(server=server, left=left, master_port=port):
+            case events.AttemptEnded(server=server, left=left, master_port=port):
                 self._running_on.discard(server)
                 self.master_port = port or self.master_port
                 if left:
                     self.outcome.note_unkillable(server)
-            case ServerLost(server=server, why=why) if server not in self.outcome.lost:
+            case events.ServerLost(server=server, why=why) if server not in self.outcome.lost:
                 self.outcome.lost.add(server)
                 self.outcome.record(Trouble(f"server {self._setup.server_ids[server]} is lost: {why}"))
                 self._ask_others(None)
-            case ServerGone(server=server):
+            case events.ServerGone(server=server):
                 self._there.discard(server)
             case _:
                 pass
@@ -162,25 +130,25 @@ class RunController:
         if number == KILLS_AT_ONCE or number in self._asks_to_stop:
             self._stop(Wish(Cause.STOPPED, number, by_server))
         if number == KILLS_AT_ONCE or number in self._forwarded:
-            self._orders.append(ForwardSignal(number))
+            self._orders.append(orders.ForwardSignal(number))
         if number in self._forwarded:
             self.outcome.record(Forwarded(number))
         if number in {PAUSES, CONTINUES} and self._paused != (number == PAUSES):
             self._paused = number == PAUSES
-            self._orders.append(ForwardSignal(number))
+            self._orders.append(orders.ForwardSignal(number))
             self.outcome.record(Paused() if self._paused else Continued())
 
-    def _on_servers_left(self, engine: EngineExited | None) -> None:
+    def _on_servers_left(self, engine: events.EngineExited | None) -> None:
         if engine is not None:
             self.outcome.note_engine_end(engine)
         if self.outcome.restarts:
             self.attempt += 1
             self.outcome.forget_end()
             self.phase = Phase.GATHERING
-            self._orders.append(GatherServers())
+            self._orders.append(orders.GatherServers())
         else:
             self.phase = Phase.OVER
-            self._orders.append(Close())
+            self._orders.append(orders.Close())
 
     # --- from phase to phase ---
 
@@ -191,9 +159,9 @@ class RunController:
         self._ending_leftovers = set()
         self._inquiry = Inquiry(self._setup)
         self.outcome.begin_attempt()
-        self._orders.append(BeginAttempt(self.attempt, self.master_port))
+        self._orders.append(orders.BeginAttempt(self.attempt, self.master_port))
         if self._paused:
-            self._orders.append(ForwardSignal(PAUSES))
+            self._orders.append(orders.ForwardSignal(PAUSES))
         self.phase = Phase.RUNNING
 
     def _ask_others(self, server: int | None) -> None:
@@ -204,9 +172,9 @@ class RunController:
         self._inquiry.open(self._now_s)
         awaited = self._inquiry.awaited(self._there - self.outcome.lost)
         if others := tuple(sorted(awaited - {server})):
-            self._orders.append(CollectEvidence(others))
+            self._orders.append(orders.CollectEvidence(others))
 
-    def _on_diagnosis(self, found: Diagnosed) -> None:
+    def _on_diagnosis(self, found: events.Diagnosed) -> None:
         wish, self._wish = self._wish, None
         if self.phase is not Phase.JUDGING:  # of a loss that the engine was the first to notice
             self.outcome.judge_loss(found)
@@ -224,7 +192,7 @@ class RunController:
     def _settle(self) -> None:
         """Restart or leave, since nothing of the attempt is left on any server that is there."""
         if self.outcome.stopped_by_server and self.outcome.lost:
-            self._orders.append(Diagnose())
+            self._orders.append(orders.Diagnose())
             return
         self.outcome.settle()
         if self.outcome.restarts_here:
@@ -244,7 +212,7 @@ class RunController:
         match self.phase:
             case Phase.JUDGING:
                 self._wish = wish
-                self._orders.append(Diagnose(self._inquiry.apart))  # of what is known by now
+                self._orders.append(orders.Diagnose(self._inquiry.apart))  # of what is known by now
             case Phase.GATHERING:
                 self.outcome.end_as_wanted(wish)
                 self._leave()
@@ -253,4 +221,4 @@ class RunController:
                 self.phase = Phase.ENDING
             case _:
                 if self.outcome.stop_restart(wish.by_server):
-                    self._orders.append(CancelRestart())
+                    self._orders.append(orders.CancelRestart())

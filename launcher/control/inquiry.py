@@ -132,7 +132,15 @@ class ReachCheck:
         if any(index in there for index in self._awaited) and now_s < self.due_s:
             return []
         if self._number == 1 and self._failed:
-            return self._look_again(there, now_s)
+            self._suspects = dict(itertools.islice(self._failed.items(), MAX_TWICE))
+            asked: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+            for one, other in self._suspects:
+                for source, to in ((one, other), (other, one)):
+                    own = (self._master_port,) if to == self._first else ()
+                    ports = (self._ports[to], *own, *self._rank_ports.get(to, ()))
+                    asked.setdefault(source, []).append((to, ports))
+            self._failed = {}
+            return self._ask({source: targets for source, targets in asked.items() if source in there}, now_s)
         if self._number > 1:
             self.apart = tuple(
                 Apart((one, other), (self._ports[one], self._ports[other]), why)
@@ -141,16 +149,6 @@ class ReachCheck:
             )
         self.over = True
         return []
-
-    def _look_again(self, there: Collection[int], now_s: float) -> list[ProbeReach]:
-        self._suspects = dict(itertools.islice(self._failed.items(), MAX_TWICE))
-        asked: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
-        for one, other in self._suspects:
-            for source, to in ((one, other), (other, one)):
-                own = (self._master_port,) if to == self._first else ()
-                asked.setdefault(source, []).append((to, (self._ports[to], *own, *self._rank_ports.get(to, ()))))
-        self._failed = {}
-        return self._ask({source: targets for source, targets in asked.items() if source in there}, now_s)
 
     def _ask(self, asked: Mapping[int, Iterable[tuple[int, tuple[int, ...]]]], now_s: float) -> list[ProbeReach]:
         self._number += 1

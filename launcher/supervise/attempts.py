@@ -6,16 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from launcher.control import orders
 from launcher.control.events import CONTINUES, KILLS_AT_ONCE, PAUSES
-from launcher.control.orders import (
-    BeginAttempt,
-    CancelRestart,
-    CollectEvidence,
-    EndRanks,
-    ForwardSignal,
-    Order,
-    Record,
-)
 from launcher.core.events import AttemptStarted, Cause, Trouble
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.report import Attempt
@@ -66,26 +58,26 @@ class Attempts:
         """The port where the ranks of the next attempt meet, as far as it is held here."""
         return self._port.number
 
-    def carry_out(self, order: Order) -> None:
+    def carry_out(self, order: orders.Order) -> None:
         """Do what is ordered for ranks; leave other orders to the caller."""
         match order:
-            case Record(event=event):
+            case orders.Record(event=event):
                 self._event_log.record(event)
-            case BeginAttempt(number=number, master_port=port):
+            case orders.BeginAttempt(number=number, master_port=port):
                 self.begin(number, port)
-            case CollectEvidence():
+            case orders.CollectEvidence():
                 self.monitor.collect()
-            case EndRanks(cause=cause, verdict=verdict, restarts=restarts):
+            case orders.EndRanks(cause=cause, verdict=verdict, restarts=restarts):
                 self.monitor.end(cause, verdict, restarts=restarts)
-            case CancelRestart():
+            case orders.CancelRestart():
                 self.monitor.ender.forget_repeat()
-            case ForwardSignal(number=number) if number == KILLS_AT_ONCE:
+            case orders.ForwardSignal(number=number) if number == KILLS_AT_ONCE:
                 self.monitor.ender.hurry()
-            case ForwardSignal(number=number) if number in {PAUSES, CONTINUES}:
+            case orders.ForwardSignal(number=number) if number in {PAUSES, CONTINUES}:
                 if self.paused != (number == PAUSES):
                     self.paused = number == PAUSES
                     self.monitor.pause(pauses=self.paused)
-            case ForwardSignal(number=number):
+            case orders.ForwardSignal(number=number):
                 self.monitor.forward(number)
             case _:
                 pass

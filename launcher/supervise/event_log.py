@@ -48,7 +48,15 @@ class EventLog:
         """Keep an event that was noticed before, or elsewhere."""
         text = to_line(stamped)
         line = text.encode()
-        self._append(line)
+        rest = b"\n" + line if self._torn else line
+        try:
+            while rest:
+                if self._file_fd is None:
+                    raise OSError  # noqa: TRY301 - lost like any other
+                rest = rest[os.write(self._file_fd, rest) :]
+                self._torn = bool(rest)
+        except OSError:
+            self.lost += 1
         if self._tell is not None:
             self._tell(text)
         if self._head_fd is not None:
@@ -88,18 +96,6 @@ class EventLog:
         if self._file_fd is not None:
             os.close(self._file_fd)
             self._file_fd = None
-
-    def _append(self, line: bytes) -> None:
-        rest = b"\n" + line if self._torn else line
-        try:
-            while rest:
-                if self._file_fd is None:
-                    raise OSError  # noqa: TRY301 - lost like any other
-                written = os.write(self._file_fd, rest)
-                rest = rest[written:]
-                self._torn = bool(rest)
-        except OSError:
-            self.lost += 1
 
 
 class RunRecorder:

@@ -164,6 +164,7 @@ class FileUpload:
 
 class _File(ABC):
     every_s = EVERY_S
+    behind = False  # more has to be sent, as far as is known
 
     def __init__(self, kind: str, global_rank: int, path: Path) -> None:
         self.kind, self.global_rank, self._path = kind, global_rank, path
@@ -171,11 +172,6 @@ class _File(ABC):
         self.awaits = False  # an answer
         self.under_way_bytes = 0
         self.finished = False  # in the end: all of it has been sent
-
-    @property
-    def behind(self) -> bool:
-        """True if more has to be sent, as far as is known."""
-        return False
 
     @abstractmethod
     def next(self) -> tuple[FileChunk | FileSnapshot | None, int]:
@@ -204,11 +200,6 @@ class _Growing(_File):
         self._first_end = self._log.end  # before ranks write: less than is there is another disk's file
         self._anew = False
         self._stays = False
-        self._behind = False
-
-    @property
-    def behind(self) -> bool:
-        return self._behind
 
     def next(self) -> tuple[FileChunk | None, int]:
         if self._asks:
@@ -219,18 +210,18 @@ class _Growing(_File):
             self._offset, self._anew, self._stays = offset, True, False
         if not data and not self._anew:
             return None, 0
-        self._behind = len(data) >= PIECE_BYTES
+        self.behind = len(data) >= PIECE_BYTES
         end = self._log.position
         encoded = base64.b64encode(data).decode()
         return FileChunk(self.kind, self.global_rank, self._offset, end, encoded, self._anew, self._stays), len(data)
 
     def answered(self, kept: ChunkAck) -> None:
         asked, self._asks = self._asks, self._asks and kept.trouble
-        self._behind = self._behind or kept.end != self._log.position
+        self.behind = self.behind or kept.end != self._log.position
         self._offset = kept.end
         self._anew, self._stays = self._anew and kept.trouble, self._stays and kept.trouble
         if asked and kept.end > self._first_end:
-            self._offset, self._anew, self._stays, self._behind = 0, True, True, True
+            self._offset, self._anew, self._stays, self.behind = 0, True, True, True
 
     def left_bytes(self) -> int:
         return max(0, self._log.end - self._offset)

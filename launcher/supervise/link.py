@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING
 
 from launcher.core.channel import Channel, ChannelClosedError, Silence
 from launcher.core.events import Trouble
-from launcher.core.messages import (
-    ChunkAck,
-    Done,
-    EventReport,
-    Message,
-    Ping,
-    Pong,
-    TakeStacks,
-)
+from launcher.core.messages import ChunkAck, Done, EventReport, Message, Ping, Pong, TakeStacks
 from launcher.core.run_dir import RunDir
 from launcher.supervise.event_log import EventLog
 

@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
+from launcher.control import events, orders
 from launcher.control.controller import Phase, RunController
-from launcher.control.events import (
-    AttemptEnded,
-    Diagnosed,
-    EndingLeftovers,
-    EndWanted,
-    Event,
-    EvidenceReport,
-    RankEnded,
-    RankFailed,
-    ServersReady,
-    Setup,
-    SignalReceived,
-    Tick,
-)
-from launcher.control.orders import Diagnose, Order, Record
+from launcher.control.events import Setup
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import Cause, NotRestarting
 from launcher.core.records import RunSpec
@@ -44,38 +31,38 @@ class LocalControl:
         self.not_restarting: str | None = None  # why restarts that were left were not used
 
     def begin(self) -> None:
-        self._report(ServersReady(self._attempts.master_port))
+        self._report(events.ServersReady(self._attempts.master_port))
 
     def listen(self) -> None:
         """Do nothing: no other process sends anything."""
 
     def on_own_signal(self, number: int) -> bool:
         """Act on a signal that came to this process; return True."""
-        self._report(SignalReceived(number))
+        self._report(events.SignalReceived(number))
         return True
 
     def on_launcher_lost(self) -> None:
         """End the run: nothing is left that would hear how it ends."""
-        self._report(EndWanted(Cause.HEAD_LOST))
+        self._report(events.EndWanted(Cause.HEAD_LOST))
 
     def step(self, *, childless: bool) -> bool:
         """Report what has become of the ranks, and act on it; return False when the run is over."""
         attempts, monitor = self._attempts, self._attempts.monitor
         for ended in attempts.rank_group.exits[self._exits_reported :]:
-            self._report(RankEnded(ended.global_rank, ended.status))
+            self._report(events.RankEnded(ended.global_rank, ended.status))
             self._exits_reported += 1
         stage = monitor.stage
         if stage in {Stage.COLLECTING, Stage.COLLECTED} and self._stage is Stage.RUNNING:
-            self._report(RankFailed(SERVER))
+            self._report(events.RankFailed(SERVER))
         if stage is Stage.COLLECTED:
-            self._report(EvidenceReport(SERVER))
+            self._report(events.EvidenceReport(SERVER))
         elif stage is Stage.ENDING_LEFTOVERS and self._stage is not stage:
-            self._report(EndingLeftovers(SERVER))
+            self._report(events.EndingLeftovers(SERVER))
         self._stage = stage
         if monitor.over(childless=childless):
             self._exits_reported, self._stage = 0, Stage.RUNNING
-            self._report(AttemptEnded(SERVER, attempts.end(), attempts.master_port))
-        self._report(Tick())
+            self._report(events.AttemptEnded(SERVER, attempts.end(), attempts.master_port))
+        self._report(events.Tick())
         return self._controller.phase is not Phase.LEAVING
 
     @property
@@ -88,17 +75,19 @@ class LocalControl:
         finish = self._controller.outcome.finish
         return EXIT_FAILURE if finish is None else finish.exit_code
 
-    def _report(self, event: Event) -> None:
+    def _report(self, event: events.Event) -> None:
         drive(self._controller, event, self._carry_out)
 
-    def _carry_out(self, order: Order) -> Event | None:
-        if isinstance(order, Diagnose):
+    def _carry_out(self, order: orders.Order) -> events.Event | None:
+        if isinstance(order, orders.Diagnose):
             from launcher.supervise.diagnosis.servers import judged, merge_evidence  # noqa: PLC0415 - as the collector
 
             monitor = self._attempts.monitor
             evidence = merge_evidence({SERVER: monitor.evidence()}, {})
-            return Diagnosed(judged(evidence, self._event_log.record), monitor.failure_cause, evidence.highest_step)
-        if isinstance(order, Record) and isinstance(order.event, NotRestarting):
+            return events.Diagnosed(
+                judged(evidence, self._event_log.record), monitor.failure_cause, evidence.highest_step
+            )
+        if isinstance(order, orders.Record) and isinstance(order.event, NotRestarting):
             self.not_restarting = order.event.reason
         self._attempts.carry_out(order)
         return None

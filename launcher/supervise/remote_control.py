@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES
-from launcher.control.orders import CancelRestart, EndRanks, ForwardSignal
+from launcher.control.orders import ForwardSignal
 from launcher.control.outcome import exit_code
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import Cause, Continued, Forwarded, Judged, Paused, Stopping
@@ -197,7 +197,7 @@ class RemoteControl:
         if self._waits:
             self._attempts.note_failure_elsewhere(decided.cause, decided.verdict)
         else:
-            self._attempts.carry_out(EndRanks(decided.cause, decided.verdict, decided.restarts))
+            self._attempts.monitor.end(decided.cause, decided.verdict, restarts=decided.restarts)
 
     def _stop(self, stop: Stop) -> None:
         """End the ranks for good. If that is under way, its cause stands; if no rank is left, wait for other servers."""
@@ -206,7 +206,7 @@ class RemoteControl:
         if self._waits:
             return
         if stage in {Stage.ENDING, Stage.ENDING_LEFTOVERS}:
-            self._attempts.carry_out(CancelRestart())
+            self._attempts.monitor.ender.forget_repeat()
             return
         if stage in {Stage.COLLECTING, Stage.COLLECTED}:
             verdict = self._judged_alone()
@@ -215,7 +215,7 @@ class RemoteControl:
                 self._end_decided(Decision(self._attempts.number, verdict, cause, restarts=False))
                 return
         self._record_stopping(stop.cause, stop.signal, stop.server)
-        self._attempts.carry_out(EndRanks(stop.cause, signal=stop.signal, server=stop.server))
+        self._attempts.monitor.end(stop.cause)
 
     def _judged_alone(self) -> Verdict:
         """Return the verdict on what is known here. Nothing is certain without what ranks of other servers did."""

@@ -21,17 +21,7 @@ from launcher.control.controller import Phase, RunController
 from launcher.control.events import Setup
 from launcher.control.outcome import Restarts
 from launcher.core.errors import RefusedTableError, TlaunchError
-from launcher.core.events import (
-    Cause,
-    Continued,
-    Forwarded,
-    Judged,
-    NotBegun,
-    NotRestarting,
-    Paused,
-    Stopping,
-    Trouble,
-)
+from launcher.core.events import Cause, Continued, Forwarded, Judged, NotBegun, NotRestarting, Paused, Stopping, Trouble
 from launcher.core.records import Supervision
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 
