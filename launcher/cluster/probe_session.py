@@ -273,8 +273,15 @@ class ProbeSession:
             while waiting and len(running) < MAX_ENGINES:
                 index = waiting.pop(0)
                 patience_s = max(MIN_ALONE_S, deadline - time.monotonic())
-                if index in self.missing and self._start_alone(index, alone, patience_s):
+                if index not in self.missing:
+                    continue
+                self._left.pop(index, None)
+                try:
+                    # Its agent looks for this machine for half of the time, so that it can still report why it failed.
+                    self._engines.start(index, alone(index, patience_s / 2))
                     running[index] = time.monotonic() + patience_s, patience_s
+                except TlaunchError as error:
+                    self.join_failures[index] = JoinFailure("did-not-come", error.message, error.hint)
             self.step(min((until for until, _ in running.values()), default=0.0))
             for index, (until, patience_s) in list(running.items()):
                 if index in self.missing and self._engines.has_ended(index):
@@ -283,16 +290,6 @@ class ProbeSession:
                     self.join_failures[index] = self._engines.give_up(index, patience_s)
                 if index not in self.missing:
                     del running[index]
-
-    def _start_alone(self, index: int, alone: Alone, patience_s: float) -> bool:
-        """Start an agent that looks for this machine for half of the time, so that it can still report why it failed."""
-        self._left.pop(index, None)
-        try:
-            self._engines.start(index, alone(index, patience_s / 2))
-        except TlaunchError as error:
-            self.join_failures[index] = JoinFailure("did-not-come", error.message, error.hint)
-            return False
-        return True
 
     def _receive_joins(self) -> None:
         for connection in list(self._registration.unauthenticated):
