@@ -61,20 +61,13 @@ def turned_back(
     if engine is None:
         return TlaunchError(lost)
     said = engine.last_lines()
-    if given_up := [names[each][0] for each in _given_up(engine, said, names, absent)]:
-        lost = f"{listed(given_up)} did not come: {engine.name} gave the start up, and {lost}"
-    return TlaunchError(lost + _quoted(said), hint=f"what {engine.name} said is in {engine.log}")
-
-
-def _given_up(
-    engine: EngineProcess, said: Sequence[str], names: Mapping[int, Sequence[str]], absent: Sequence[int]
-) -> Sequence[int]:
-    """Return the servers for which an engine has ended the others; none if it is silent, or means one that had joined."""
     of_servers = (line for line in said if any(_mentioned(known_as, [line]) for known_as in names.values()))
     only = _only_one_of(names, [next(of_servers, "")])  # the reason stands before the end of the others
-    if only is None:
-        return absent if engine.ended else ()
-    return [only] if only in absent else ()
+    # One that is silent, or means a server that had joined, has given up no other one.
+    missing = [only] if only is not None else absent if engine.ended else ()
+    if given_up := [names[each][0] for each in missing if each in absent]:
+        lost = f"{listed(given_up)} did not come: {engine.name} gave the start up, and {lost}"
+    return TlaunchError(lost + _quoted(said), hint=f"what {engine.name} said is in {engine.log}")
 
 
 def own_agent_ended(engine: EngineProcess) -> TlaunchError:

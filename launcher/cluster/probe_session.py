@@ -26,7 +26,7 @@ from launcher.cluster.registration import Registration
 from launcher.core import env
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import Cause
-from launcher.core.messages import Finish, Hello, ProbeAnswer, ProbeQuestion, Refused
+from launcher.core.messages import Finish, ProbeAnswer, ProbeQuestion, Refused
 from launcher.core.records import Server
 from launcher.core.system import limit_to, make_room_for_servers, own_limit
 from launcher.doctor.join_failure import (
@@ -298,21 +298,18 @@ class ProbeSession:
             if len(self._registration.peers) > before:
                 self._last_joined = time.monotonic()
         while self._registration.refused:
-            self._note_refusal(*self._registration.refused.pop(0))
+            hello, error = self._registration.refused.pop(0)
+            index = None
+            with suppress(TlaunchError):
+                index = self._registration.place_of(hello)
+            if index is not None and index in self._engines:
+                continue  # this session has started it twice
+            if index is not None and index not in self._registration.peers:
+                self.join_failures[index] = JoinFailure("refused", error.message, error.hint)
+            else:
+                self.objections.append((index, error))
         for connection in self._registration.dismiss():
             connection.close()
-
-    def _note_refusal(self, hello: Hello, error: TlaunchError) -> None:
-        """Note why a server was refused, unless it is one that was started twice by this session."""
-        index = None
-        with suppress(TlaunchError):
-            index = self._registration.place_of(hello)
-        if index is not None and index in self._engines:
-            return
-        if index is not None and index not in self._registration.peers:
-            self.join_failures[index] = JoinFailure("refused", error.message, error.hint)
-        else:
-            self.objections.append((index, error))
 
     def _receive(self, index: int, peer: AgentConnection) -> None:
         for message in peer.take():
