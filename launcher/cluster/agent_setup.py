@@ -123,7 +123,12 @@ def get_ready(
         if not membership.compare_files(RunDir(spec.run_dir)):
             with suppress(OSError):  # commands on this server find the run without a name
                 atomic.point_link(spec.run_dir.parent / LATEST, spec.run_dir.name)
-        port = _held(chosen_port) if spec.ranks[0].server_index == server_index else None
+        port = None
+        if spec.ranks[0].server_index == server_index:
+            try:
+                port = hold_port() if chosen_port is None else check_port(chosen_port)
+            except OSError as error:
+                raise UnreadableError(f"no port can be had: {error.strerror}") from error
     except TlaunchError as error:
         membership.refuse(error)
         _note_not_begun(RunDir(request.runs_dir / membership.welcome.run_name, server_index), membership, error)
@@ -173,10 +178,3 @@ def _note_not_begun(run_dir: RunDir, membership: Session, error: TlaunchError) -
         event_log.record(NotBegun(error.message, error.hint))
         event_log.record(AgentEnded(Cause.FAILED, error.exit_code))
         event_log.close(None)
-
-
-def _held(chosen: int | None) -> HeldPort:
-    try:
-        return hold_port() if chosen is None else check_port(chosen)
-    except OSError as error:
-        raise UnreadableError(f"no port can be had: {error.strerror}") from error

@@ -34,7 +34,9 @@ def not_come(engine: EngineProcess | None, why: str, missing: tuple[str, ...]) -
         )
         return TlaunchError(f"{listed(missing)} did not come: {why}", hint=hint)
     found = engine.why_not(tuple(name for name in missing if not is_here(name)))
-    by_ssh = _words_of_ssh(engine)
+    # ssh's own lines about servers that it could not reach, each once: they say more than the engine's.
+    lines = dict.fromkeys(line.strip() for line in engine.last_lines(_ALL_LINES))
+    by_ssh = [line for line in lines if line.startswith("ssh: ") or diagnose_output([line], "").code in _OF_SSH]
     other = [line for line in by_ssh if not any(line in reason for reason in found.values())]
     answers = [f"{server_id}: {reason}" for server_id, reason in found.items()]
     said = [*answers, *(other[:SHOWN] if by_ssh else engine.last_lines())]
@@ -59,20 +61,13 @@ def turned_back(
     if engine is None:
         return TlaunchError(lost)
     said = engine.last_lines()
-    if given_up := [names[each][0] for each in _given_up(engine, said, names, absent)]:
-        lost = f"{listed(given_up)} did not come: {engine.name} gave the start up, and {lost}"
-    return TlaunchError(lost + _quoted(said), hint=f"what {engine.name} said is in {engine.log}")
-
-
-def _given_up(
-    engine: EngineProcess, said: Sequence[str], names: Mapping[int, Sequence[str]], absent: Sequence[int]
-) -> Sequence[int]:
-    """Return the servers for which an engine has ended the others; none if it is silent, or means one that had joined."""
     of_servers = (line for line in said if any(_mentioned(known_as, [line]) for known_as in names.values()))
     only = _only_one_of(names, [next(of_servers, "")])  # the reason stands before the end of the others
-    if only is None:
-        return absent if engine.ended else ()
-    return [only] if only in absent else ()
+    # One that is silent, or means a server that had joined, has given up no other one.
+    missing = [only] if only is not None else absent if engine.ended else ()
+    if given_up := [names[each][0] for each in missing if each in absent]:
+        lost = f"{listed(given_up)} did not come: {engine.name} gave the start up, and {lost}"
+    return TlaunchError(lost + _quoted(said), hint=f"what {engine.name} said is in {engine.log}")
 
 
 def own_agent_ended(engine: EngineProcess) -> TlaunchError:
@@ -108,12 +103,6 @@ def gave_up(engine: EngineProcess, servers: Sequence[Server], names: Mapping[int
     index = _only_one_of(names, [line for line in said if REMOTE in line] or said)
     reason = shortened(f"{engine.name} gave the run up: {' '.join(said)}")
     return Verdict(None, Confidence.LIKELY, reason, server=None if index is None else servers[index].server_id)
-
-
-def _words_of_ssh(engine: EngineProcess) -> list[str]:
-    """Return ssh's own lines about servers that it could not reach, each once: they say more than the engine's."""
-    lines = dict.fromkeys(line.strip() for line in engine.last_lines(_ALL_LINES))
-    return [line for line in lines if line.startswith("ssh: ") or diagnose_output([line], "").code in _OF_SSH]
 
 
 def listed(server_ids: Sequence[str]) -> str:

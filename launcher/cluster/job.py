@@ -63,7 +63,10 @@ def to_text(job: Job) -> str:
         if field.name not in _OF_THIS_MACHINE
     }
     plain = {"files": encode(job.files), "table_text": job.table_text, "master_port": job.master_port}
-    return base64.b64encode(_packed(json.dumps({**plain, "request": request}).encode())).decode()
+    data = json.dumps({**plain, "request": request}).encode()
+    # It holds a table up to three times, farther apart than zlib looks back, and every agent gets it.
+    packed = zlib.compress(data) if lzma is None else lzma.compress(data, preset=PRESET)
+    return base64.b64encode(packed).decode()
 
 
 def from_text(text: str, inherited: Mapping[str, str], machine: Machine) -> Job:
@@ -81,17 +84,7 @@ def from_text(text: str, inherited: Mapping[str, str], machine: Machine) -> Job:
     return replace(job, request=replace(job.request, inherited_env=inherited, machine=machine))
 
 
-def _packed(data: bytes) -> bytes:
-    """Compress `data`. A job holds a table up to three times, farther apart than zlib looks back, and every agent gets it."""
-    return zlib.compress(data) if lzma is None else bytes(lzma.compress(data, preset=PRESET))
-
-
 def _unpacked(packed: bytes) -> bytes:
-    """Return the data that `_packed` compressed.
-
-    Raises:
-        ValueError, zlib.error: it did not.
-    """
     if not packed.startswith(_OF_LZMA):
         return zlib.decompress(packed)
     if lzma is None:

@@ -150,7 +150,7 @@ class LauncherLoop:
         self._kill_now: Callable[[], None] = lambda: agent.signal(signal.SIGQUIT)
         handlers: dict[int, Callable[[int, FrameType | None], None]] = {
             **dict.fromkeys(map(int, SIGNALS), self._pass_down),
-            int(signal.SIGQUIT): self._quit,
+            int(signal.SIGQUIT): self._pass_down,
             int(signal.SIGTSTP): self._pause,
             **dict.fromkeys(spec.supervision.forward_signals, lambda number, _frame: agent.signal(number)),
         }
@@ -194,17 +194,15 @@ class LauncherLoop:
     def _pass_down(self, number: int, _frame: FrameType | None) -> None:
         """Acts here, not in the loop: the loop may hang in a write to a terminal that takes nothing."""
         self._interrupts += number == signal.SIGINT
-        at_once = number == signal.SIGINT and self._interrupts > 1
+        second = number == signal.SIGINT and self._interrupts > 1
+        at_once = second or number == signal.SIGQUIT
+        if second:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third ends the head itself; the agent finishes alone
         if at_once:
             self._kill_now()
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third ends the head itself; the agent finishes alone
         else:
             self._agent.signal(number)
         self._news.append((number, at_once))
-
-    def _quit(self, number: int, _frame: FrameType | None) -> None:
-        self._kill_now()
-        self._news.append((number, True))
 
     def _pause(self, number: int, _frame: FrameType | None) -> None:
         """Ctrl-Z: the ranks stop, then this process does, as a shell expects; it continues here."""

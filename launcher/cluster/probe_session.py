@@ -26,7 +26,7 @@ from launcher.cluster.registration import Registration
 from launcher.core import env
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.events import Cause
-from launcher.core.messages import Finish, Hello, ProbeAnswer, ProbeQuestion, Refused
+from launcher.core.messages import Finish, ProbeAnswer, ProbeQuestion, Refused
 from launcher.core.proc import limit_to, make_room_for_servers, own_limit
 from launcher.core.records import Server
 from launcher.doctor.join_failure import (
@@ -273,8 +273,15 @@ class ProbeSession:
             while waiting and len(running) < MAX_ENGINES:
                 index = waiting.pop(0)
                 patience_s = max(MIN_ALONE_S, deadline - time.monotonic())
-                if index in self.missing and self._start_alone(index, alone, patience_s):
+                if index not in self.missing:
+                    continue
+                self._left.pop(index, None)
+                try:
+                    # Its agent looks for this machine for half of the time, so that it can still report why it failed.
+                    self._engines.start(index, alone(index, patience_s / 2))
                     running[index] = time.monotonic() + patience_s, patience_s
+                except TlaunchError as error:
+                    self.join_failures[index] = JoinFailure("did-not-come", error.message, error.hint)
             self.step(min((until for until, _ in running.values()), default=0.0))
             for index, (until, patience_s) in list(running.items()):
                 if index in self.missing and self._engines.has_ended(index):
@@ -284,16 +291,6 @@ class ProbeSession:
                 if index not in self.missing:
                     del running[index]
 
-    def _start_alone(self, index: int, alone: Alone, patience_s: float) -> bool:
-        """Start an agent that looks for this machine for half of the time, so that it can still report why it failed."""
-        self._left.pop(index, None)
-        try:
-            self._engines.start(index, alone(index, patience_s / 2))
-        except TlaunchError as error:
-            self.join_failures[index] = JoinFailure("did-not-come", error.message, error.hint)
-            return False
-        return True
-
     def _receive_joins(self) -> None:
         for connection in list(self._registration.unauthenticated):
             before = len(self._registration.peers)
@@ -301,21 +298,18 @@ class ProbeSession:
             if len(self._registration.peers) > before:
                 self._last_joined = time.monotonic()
         while self._registration.refused:
-            self._note_refusal(*self._registration.refused.pop(0))
+            hello, error = self._registration.refused.pop(0)
+            index = None
+            with suppress(TlaunchError):
+                index = self._registration.place_of(hello)
+            if index is not None and index in self._engines:
+                continue  # this session has started it twice
+            if index is not None and index not in self._registration.peers:
+                self.join_failures[index] = JoinFailure("refused", error.message, error.hint)
+            else:
+                self.objections.append((index, error))
         for connection in self._registration.dismiss():
             connection.close()
-
-    def _note_refusal(self, hello: Hello, error: TlaunchError) -> None:
-        """Note why a server was refused, unless it is one that was started twice by this session."""
-        index = None
-        with suppress(TlaunchError):
-            index = self._registration.place_of(hello)
-        if index is not None and index in self._engines:
-            return
-        if index is not None and index not in self._registration.peers:
-            self.join_failures[index] = JoinFailure("refused", error.message, error.hint)
-        else:
-            self.objections.append((index, error))
 
     def _receive(self, index: int, peer: AgentConnection) -> None:
         for message in peer.take():

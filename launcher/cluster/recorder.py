@@ -140,7 +140,16 @@ class FileReceiver:
             return None
         if isinstance(message, FileChunk):
             return self._append(path, message, data or b"")
-        return self._rewrite(path, message, data, message.written_ns - ahead_ns)
+        is_trouble = False
+        try:
+            if data is None:
+                path.unlink(missing_ok=True)
+            else:
+                mode = SECRET_MODE if message.kind in SECRET else MODE
+                _replace(path, data, message.written_ns - ahead_ns, mode)
+        except (OSError, OverflowError) as error:
+            is_trouble = self._is_trouble(path, error)
+        return ChunkAck(message.kind, message.global_rank, 0, is_trouble)
 
     def _append(self, path: Path, piece: FileChunk, data: bytes) -> ChunkAck:
         key = (piece.kind, piece.global_rank)
@@ -165,16 +174,6 @@ class FileReceiver:
             return ChunkAck(*key, self._ends[key], self._is_trouble(path, error))
         self._ends[key] = piece.end
         return ChunkAck(*key, piece.end)
-
-    def _rewrite(self, path: Path, whole: FileSnapshot, data: bytes | None, written_ns: int) -> ChunkAck:
-        try:
-            if data is None:
-                path.unlink(missing_ok=True)
-            else:
-                _replace(path, data, written_ns, SECRET_MODE if whole.kind in SECRET else MODE)
-        except (OSError, OverflowError) as error:
-            return ChunkAck(whole.kind, whole.global_rank, 0, self._is_trouble(path, error))
-        return ChunkAck(whole.kind, whole.global_rank, 0)
 
     def _is_trouble(self, path: Path, error: OSError | OverflowError) -> bool:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)

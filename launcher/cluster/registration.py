@@ -119,7 +119,12 @@ class Registration:
                 continue
             if isinstance(message, Freed) and self.unheard.hear(message, self._plan.token, peer.nonce):
                 continue
-            if not isinstance(message, Hello) or not self._is_authentic(message, peer):
+            # Where the engine brings all, no agent is started by hand, and no secret protects that way in.
+            if (
+                not isinstance(message, Hello)
+                or (message.agreement is not None and self._plan.brings_all)
+                or not is_proof(message.proof, self._token_of(message), peer.nonce, message.nonce)
+            ):
                 peer.lose("it did not authenticate")
                 continue
             try:
@@ -154,11 +159,6 @@ class Registration:
         self.unauthenticated = [one for one in unknown if one.lost is None and now - one.since <= UNAUTHENTICATED_S]
         staying = set(self.unauthenticated)
         yield from (peer for peer in unknown if peer not in staying)
-
-    def _is_authentic(self, hello: Hello, peer: AgentConnection) -> bool:
-        if hello.agreement is not None and self._plan.brings_all:
-            return False  # no agent is started by hand, and no secret protects that way in
-        return is_proof(hello.proof, self._token_of(hello), peer.nonce, hello.nonce)
 
     def _token_of(self, hello: Hello) -> str:
         """Return the token for an agent. One started by hand has a job of its own, and gets no more than the run's name."""

@@ -40,7 +40,7 @@ class Host:
 
 
 def read_host(names: Iterable[str] = (), *, other_names: tuple[str, ...] = ()) -> Host:
-    """Return this machine, with the addresses of those `names` that are not its own. Blocks while the resolver is asked."""
+    """Return this machine, with the addresses of `names` that are not its own. Blocks while the resolver is asked."""
     own = os.uname().nodename
     called = (own, *other_names)
     addresses = frozenset(held.address for held in held_addresses())

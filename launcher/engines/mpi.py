@@ -190,7 +190,7 @@ def mpi_command(
     names = () if mpirun.dialect is Dialect.HYDRA else (name for name in handed_on if name not in own)
     exported = (word for name in names for word in ("-x", name))
     if ":" in agent:
-        raise UsageError("an agent's command has the word ':', where mpirun would start another program")
+        raise UsageError("an agent's command has the argument ':', where mpirun would start another program")
     agents = (value for name, value in _reach(words, environment, options) if re.search(r"(?i)agent|exec$", name))
     shell = next(filter(None, agents), None)
     return EngineCommand(

@@ -75,10 +75,17 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
     if not job_id or not listed:
         raise UsageError("this is no job of Slurm: SLURM_JOB_ID and SLURM_JOB_NODELIST are not set", hint=HINT_ALLOCATE)
     names = tuple(expand(listed, Place("SLURM_JOB_NODELIST", 1)))
+    found: dict[str, Node] = {}
+    for line in ask(("scontrol", "--oneliner", "show", "node", listed), environment).splitlines():
+        fields: dict[str, str] = dict(re.findall(r"(?:^|\s)(NodeName|NodeAddr|NodeHostName)=(\S+)", line))
+        if name := fields.get("NodeName"):
+            found[name] = Node(name, fields.get("NodeHostName", name), fields.get("NodeAddr", name))
+    for name in names:
+        check_host_name(name)
     ends_at, restarted = environment.get("SLURM_JOB_END_TIME", ""), environment.get("SLURM_RESTART_COUNT", "")
     return Allocation(
         job_id=job_id,
-        nodes=_nodes(names, ask(("scontrol", "--oneliner", "show", "node", listed), environment)),
+        nodes=tuple(found.get(name) or Node(name, name, name) for name in names),
         restart_count=int(restarted) if restarted.isascii() and restarted.isdecimal() else 0,
         ends_at_s=float(ends_at) if ends_at.isdecimal() else None,
         gpus_per_node=_gpus_per_node(environment, len(names)),
@@ -241,18 +248,6 @@ def _resolved(allocation: Allocation, meant: Host, meanings: Mapping[str, Resolv
 def _names(node: Node) -> Sequence[str]:
     own = (node.name, node.hostname) if address_of(node.address) else (node.name, node.hostname, node.address)
     return tuple(dict.fromkeys(own))
-
-
-def _nodes(names: Sequence[str], said: str) -> tuple[Node, ...]:
-    """Return the nodes in the output of `scontrol --oneliner show node`, in the order of `names`."""
-    found: dict[str, Node] = {}
-    for line in said.splitlines():
-        fields: dict[str, str] = dict(re.findall(r"(?:^|\s)(NodeName|NodeAddr|NodeHostName)=(\S+)", line))
-        if name := fields.get("NodeName"):
-            found[name] = Node(name, fields.get("NodeHostName", name), fields.get("NodeAddr", name))
-    for name in names:
-        check_host_name(name)
-    return tuple(found.get(name) or Node(name, name, name) for name in names)
 
 
 def _gpus_per_node(environment: Mapping[str, str], node_count: int) -> int | None:

@@ -25,43 +25,28 @@ def hello(host="somewhere", addresses=(), **more):
     return Hello("", "", "0.1", "", "3.11", host, addresses, **more)
 
 
-def test_the_quickest_answer_tells_how_far_a_clock_is_ahead():
-    """Asked at 100, answered at 104, 162 there: 60 ahead; slower answers are worth less, and change nothing."""
+DRIFTED = [(1000 * number + 105, 10, 1000 * number + 10) for number in range(32)]
+
+
+@pytest.mark.parametrize(
+    ("answers", "ahead_ns", "error_ns"),
+    [
+        ([], 0, 0),
+        ([(500, 90, 90)], 455, 45),
+        ([(500, 90, 90), (162, 4, 104), (350, 100, 300)], 60, 2),  # asked at 100, answered at 104, 162 there
+        ([(162, 4, 104), *DRIFTED], 100, 5),
+        ([(162, 4, 104), (5_300, 100, 300)], 5_050, 50),  # both cannot be true: the quicker one is of the time before
+        ([(2, 4, 1004)], -1000, 2),
+        ([(5, -100, 900)], 0, 0),  # an answer before its question proves nothing
+    ],
+    ids=["none", "slow", "quickest", "drifted", "set", "behind", "impossible"],
+)
+def test_the_quickest_of_the_last_answers_says_how_far_a_clock_is_ahead(answers, ahead_ns, error_ns):
+    """Slower answers are worth less, and change nothing, unless they cannot be true together with it."""
     clock = Clock()
-    assert (clock.ahead_ns, clock.error_ns, clock.known) == (0, 0, False)
-    clock.take(500, round_trip_ns=90, now_ns=90)
-    assert (clock.ahead_ns, clock.error_ns) == (455, 45)
-    clock.take(162, round_trip_ns=4, now_ns=104)
-    clock.take(350, round_trip_ns=100, now_ns=300)
-    assert (clock.ahead_ns, clock.error_ns) == (60, 2)
-
-
-def test_clocks_drift_so_old_answers_are_forgotten():
-    clock = Clock()
-    clock.take(162, round_trip_ns=4, now_ns=104)
-    for number in range(32):
-        clock.take(1000 * number + 105, round_trip_ns=10, now_ns=1000 * number + 10)
-    assert (clock.ahead_ns, clock.error_ns) == (100, 5)
-
-
-def test_a_clock_that_is_set_meanwhile_is_believed_at_once():
-    """Two answers that cannot both be true: the quicker one is of the time before, however quick it was."""
-    clock = Clock()
-    clock.take(162, round_trip_ns=4, now_ns=104)
-    clock.take(5_300, round_trip_ns=100, now_ns=300)
-    assert (clock.ahead_ns, clock.error_ns) == (5_050, 50)
-
-
-def test_a_clock_may_be_behind():
-    clock = Clock()
-    clock.take(2, round_trip_ns=4, now_ns=1004)
-    assert clock.ahead_ns == -1000
-
-
-def test_an_answer_before_its_question_tells_nothing():
-    clock = Clock()
-    clock.take(5, round_trip_ns=-100, now_ns=900)
-    assert (clock.ahead_ns, clock.known) == (0, False)
+    for here_ns, round_trip_ns, now_ns in answers:
+        clock.take(here_ns, round_trip_ns=round_trip_ns, now_ns=now_ns)
+    assert (clock.ahead_ns, clock.error_ns, clock.known) == (ahead_ns, error_ns, error_ns > 0)
 
 
 def test_a_coordinator_that_is_held_up_does_not_take_a_clock_for_another(monkeypatch):

@@ -9,7 +9,6 @@ import pytest
 from launcher.cluster.engine_output import not_come, turned_back
 from launcher.cluster.engine_process import EngineProcess
 from launcher.engines.command import EngineCommand, temporary_directory
-from launcher.engines.host_match import is_here
 
 
 @pytest.fixture(name="ended")
@@ -31,60 +30,34 @@ def _ended(tmp_path, wait_until):
         wait_until(lambda engine=engine: engine.ended, "its end")
 
 
-@pytest.mark.parametrize("name", ["127.0.0.1", "::1", "localhost", os.uname().nodename])
-def test_this_machine_is_here(name):
-    """By its own name, by any that means it, and by every loopback address."""
-    assert is_here(name)
-
-
-@pytest.mark.parametrize("name", ["192.0.2.1", "no-such-host.invalid"])
-def test_no_other_machine_is_here(name):
-    assert not is_here(name)
-
-
-def test_an_engine_that_refuses_is_quoted_and_this_machine_not_asked(ended):
-    """No ssh is needed to it, and its silence would hide the reason."""
-    error = not_come(ended("echo unrecognized option; exit 213"), "sh ended", ("127.0.0.1", "localhost"))
-    assert error.message.splitlines() == [
-        "servers 127.0.0.1, localhost did not come: sh ended",
-        "| unrecognized option",
-    ]
-    assert "--engine-option" not in error.hint
-
-
-def test_what_the_remote_shell_says_stands_before_the_engine_s_words(ended):
-    error = not_come(ended("echo lost; exit 1"), "sh ended", ("127.0.0.1", "192.0.2.1"))
-    assert error.message.splitlines() == [
-        "server 192.0.2.1 did not come: sh ended", "| 192.0.2.1: 192.0.2.1 refuses", "| lost",
-    ]  # fmt: skip
-
-
 SSH_REFUSED = "ssh: connect to host 127.0.0.2 port 22: Connection refused"
+ASKED_REFUSED = "ssh: connect to host 192.0.2.1 port 22: Connection refused"
 ADVICE = "This may also be caused by a firewall on the remote host."
-
-
-def test_what_ssh_has_told_the_engine_stands_for_all_that_the_engine_says_after_it(ended):
-    """Of a name of this machine too, which nobody is asked of; whoever ssh does not mention may have come by ssh."""
-    ssh = f"printf '%s\\r\\n' '{SSH_REFUSED}' '{SSH_REFUSED}'"
-    advice = f"for line in $(seq 40); do echo '{ADVICE}'; done"
-    error = not_come(ended(f"{ssh}; {advice}; exit 255"), "sh ended", ("127.0.0.1", "127.0.0.2"))
-    assert error.message.splitlines() == ["server 127.0.0.2 did not come: sh ended", f"| {SSH_REFUSED}"]
+BOTH, OTHER = ("127.0.0.1", "localhost"), ("127.0.0.1", "192.0.2.1")
+UNNAMED = ["Host key verification failed.", "root@gate: Permission denied (publickey).", "ssh: something new"]
 
 
 @pytest.mark.parametrize(
-    "said", ["Host key verification failed.", "root@gate: Permission denied (publickey).", "ssh: something new"]
+    ("said", "answer", "missing", "told"),
+    [
+        # This machine is not asked: no ssh is needed to it, and its silence would hide the reason.
+        (["unrecognized option"], "", BOTH, ["servers 127.0.0.1, localhost", "unrecognized option"]),
+        # What the remote shell says stands before the engine's output.
+        (["lost"], "$0 refuses", OTHER, ["server 192.0.2.1", "192.0.2.1: 192.0.2.1 refuses", "lost"]),
+        # What ssh has said to the engine stands for all of its later output; a server it does not name may have come.
+        ([f"{SSH_REFUSED}\r"] * 2 + [ADVICE] * 40, "", ("127.0.0.1", "127.0.0.2"), ["server 127.0.0.2", SSH_REFUSED]),
+        # Words of ssh that name no server may be of any.
+        *(([said, ADVICE], "", BOTH, ["servers 127.0.0.1, localhost", said]) for said in UNNAMED),
+        # What ssh says again when it is asked is quoted once.
+        ([ASKED_REFUSED, ADVICE], ASKED_REFUSED, OTHER, ["server 192.0.2.1", f"192.0.2.1: {ASKED_REFUSED}"]),
+    ],
 )
-def test_words_of_ssh_that_name_no_server_may_be_of_any(ended, said):
-    """They are quoted, and all that did not come are named."""
-    error = not_come(ended(f"echo '{said}'; echo '{ADVICE}'; exit 255"), "sh ended", ("127.0.0.1", "localhost"))
-    assert error.message.splitlines() == ["servers 127.0.0.1, localhost did not come: sh ended", f"| {said}"]
-
-
-def test_what_ssh_says_again_when_it_is_asked_is_quoted_once(ended):
-    said = "ssh: connect to host 192.0.2.1 port 22: Connection refused"
-    engine = ended(f"echo '{said}'; echo '{ADVICE}'; exit 255", answer=said)
-    error = not_come(engine, "sh ended", ("127.0.0.1", "192.0.2.1"))
-    assert error.message.splitlines() == ["server 192.0.2.1 did not come: sh ended", f"| 192.0.2.1: {said}"]
+def test_servers_that_did_not_come_are_named_with_the_reason(ended, said, answer, missing, told):
+    """Of ssh, of what it says when it is asked again, or of the engine."""
+    engine = ended(f"printf '%s\\n' {shlex.join(said)}; exit 255", answer=answer)
+    error = not_come(engine, "sh ended", missing)
+    assert error.message.splitlines() == [f"{told[0]} did not come: sh ended", *(f"| {line}" for line in told[1:])]
+    assert "--engine-option" not in error.hint
 
 
 def test_of_servers_that_wait_for_one_another_only_the_one_that_cannot_be_reached_is_named(ended):

@@ -58,13 +58,6 @@ def test_idle_devices_take_their_server_away():
     assert [server.server_id for server in used_cluster(TWO_SERVERS, 2).servers] == ["10.0.0.1"]
 
 
-@pytest.mark.parametrize(("cores", "ranks", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 8, "1"), (64, 1, "64")])
-def test_threads_are_a_share_of_the_cores(cores, ranks, threads):
-    """OMP_NUM_THREADS is cores / local ranks, rounded down, at least 1."""
-    spec = spec_of(Cluster.local(ranks), Layout(dp=ranks), machine=Machine.uniform(cores))
-    assert spec.ranks[-1].env["OMP_NUM_THREADS"] == threads
-
-
 def test_a_persons_choices_stand():
     """What is inherited is not overridden; what --env says overrides."""
     inherited = {"OMP_NUM_THREADS": "3", "PYTHONUNBUFFERED": ""}

@@ -1,5 +1,6 @@
 """Whether a rank is on the server on which its table has it."""
 
+import os
 import socket
 import threading
 from ipaddress import ip_address
@@ -10,6 +11,7 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Cluster, Device, RankSpec, Server
 from launcher.doctor import dns
+from launcher.engines import host_match
 from launcher.engines.host_match import Host, check_server, doubt, own_interface, read_host, servers_here
 
 
@@ -244,3 +246,12 @@ def test_many_servers_are_not_all_listed():
 )
 def test_servers_reach_each_other_by_the_interface_of_their_addresses(names, index, interface):
     assert own_interface(list(map(server, names)), index) == interface
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [*((name, True) for name in ("127.0.0.1", "::1", "localhost", os.uname().nodename)),
+     ("192.0.2.1", False), ("no-such-host.invalid", False)],
+)  # fmt: skip
+def test_this_machine_is_here_by_its_names_and_by_loopback(name, here):
+    assert host_match.is_here(name) is here

@@ -18,16 +18,17 @@ def cpus(shares):
     return [share.cpus for share in shares]
 
 
-@pytest.mark.parametrize(("cores", "ranks", "threads"), [(8, 2, 4), (8, 3, 2), (2, 8, 1), (64, 1, 64)])
-def test_without_binding_threads_are_a_share_of_all_cores(cores, ranks, threads):
-    """Nobody is bound, and each rank gets cores / ranks threads, rounded down, at least one."""
-    shares = shares_of(ranks, "none", Machine.uniform(cores))
+@pytest.mark.parametrize(
+    ("machine", "ranks", "threads"),
+    [*((Machine.uniform(cores), ranks, threads) for cores, ranks, threads in [(8, 2, 4), (8, 3, 2), (2, 8, 1), (64, 1, 64)]),
+     (TWO_NODES, 2, 4)],
+    ids=str,
+)  # fmt: skip
+def test_without_binding_threads_are_a_share_of_all_cores(machine, ranks, threads):
+    """No rank is bound, and each gets cores / ranks threads, rounded down, at least one. Siblings are one core."""
+    shares = shares_of(ranks, "none", machine)
     assert cpus(shares) == [None] * ranks
     assert {share.threads for share in shares} == {threads}
-
-
-def test_threads_are_counted_in_cores_not_in_hardware_threads():
-    assert [share.threads for share in shares_of(2, "none", TWO_NODES)] == [4, 4]
 
 
 def test_core_keeps_siblings_together_and_nodes_apart():

@@ -94,7 +94,7 @@ def test_what_is_no_text_is_refused(write):
 
 
 def test_a_comment_ends_where_it_should():
-    assert templates.comment("a\ntouch x") == "a\\ntouch x"
+    assert templates.FILTERS["comment"]("a\ntouch x") == "a\\ntouch x"
 
 
 def test_leftovers_are_patterns_without_signs_first():

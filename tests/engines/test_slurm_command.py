@@ -84,10 +84,7 @@ def test_a_server_with_more_ranks_than_cpus_is_told():
 
 
 def test_ranks_may_be_dealt_out_to_nodes_in_turn():
-    made = slurm_command(
-        JOB, [*servers("n2", "10.0.0.1"), *servers("n2", "10.0.0.1")], ("agent",), counts=[1, 1, 1, 1],
-        directory=Path("/runs/x"),
-    )  # fmt: skip
+    made = slurm_command(JOB, servers("n2", "10.0.0.1") * 2, ("agent",), counts=[1] * 4, directory=Path("/runs/x"))
     assert made.files == {HOSTFILE: "n2\nn1\nn2\nn1\n"}
 
 

@@ -58,11 +58,8 @@ def test_values_that_this_run_decides_are_replaced():
 def test_fewer_visible_devices_than_ranks_are_worth_a_warning(name, value, warned):
     """They stay as they are; none visible at all is a wish."""
     assert fates({name: value}) == ({name: Fate.KEPT} if warned else {})
-
-
-def test_visible_devices_given_for_the_run_count():
-    """What --env says is what ranks see."""
-    assert fates({"CUDA_VISIBLE_DEVICES": "0"}, {**DECIDED, "CUDA_VISIBLE_DEVICES": "0,1,2,3"}) == {}
+    # What --env says is what ranks see.
+    assert fates({name: value}, {**DECIDED, name: "0,1,2,3"}) == {}
 
 
 def test_a_note_names_what_was_there_and_what_becomes_of_it():

@@ -8,7 +8,7 @@ holds on other nodes, too: its job takes whichever Slurm has, and does not wait 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -18,7 +18,7 @@ from launcher.core import env
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout, RankSpec, Server
-from launcher.engines.assemble import Draft, Request, draft, used_cluster
+from launcher.engines.assemble import Request, draft, used_cluster
 from launcher.engines.variables import Leftovers, Origin, leftovers
 from launcher.logs.terminal import escaped
 from launcher.rank_table.hostfiles import MAX_COUNT, counted_cluster
@@ -283,12 +283,17 @@ def job_of(
     ranks = draft(elsewhere, name=name, master_port=master_port or 0)
     used = used_cluster(request.cluster, request.layout.world_size)
     source = request.cluster.source
+    in_order = sorted((one.rank for one in ranks), key=lambda rank: (rank.server_index, rank.local_rank))
     return Job(
         wishes=wishes,
         version=__version__,
         name=name,
         layout=request.layout,
-        servers=tuple(_servers(ranks)),
+        servers=tuple(
+            JobServer(index, here[0].server_id, address_family(here[0].server_id) is not None, here)
+            for index, group in groupby(in_order, key=lambda rank: rank.server_index)
+            for here in [tuple(group)]
+        ),
         blocks=tuple(Block(name, sum(1 for _ in same)) for name, same in groupby(one.rank.server_id for one in ranks)),
         table=None if source is None else str(source.absolute()),
         table_text=table_text,
@@ -326,11 +331,3 @@ def with_workers(cluster: Cluster, name: str) -> Cluster:
     in_order = sorted(cluster.servers, key=lambda server: server.devices[0].global_rank)
     named = (replace(server, server_id=f"{name}-worker-{index}.{name}") for index, server in enumerate(in_order))
     return replace(cluster, servers=tuple(named))
-
-
-def _servers(ranks: tuple[Draft, ...]) -> Iterator[JobServer]:
-    in_order = sorted((one.rank for one in ranks), key=lambda rank: (rank.server_index, rank.local_rank))
-    for index, group in groupby(in_order, key=lambda rank: rank.server_index):
-        here = tuple(group)
-        name = here[0].server_id
-        yield JobServer(index, name, address_family(name) is not None, here)

@@ -53,22 +53,18 @@ def hosts_hold_runs_of_ranks(job: Job) -> None:
         seen.add(block.name)
 
 
-def no_lone_colon(job: Job) -> None:
-    _refuse_lone_colon(job, "mpirun")
+def no_lone_colon(job: Job, engine: str = "mpirun") -> None:
+    if ":" in job.command:
+        raise UsageError(
+            f"COMMAND has the argument ':', where {engine} would start another program",
+            hint="put COMMAND into a script, and give that",
+        )
 
 
 def no_lone_colon_for_srun(job: Job) -> None:
     """Refuse a lone ":" in a COMMAND behind srun, which takes it for a separator."""
     if job.wishes.flavor == "exec":
-        _refuse_lone_colon(job, "srun")
-
-
-def _refuse_lone_colon(job: Job, who: str) -> None:
-    if ":" in job.command:
-        raise UsageError(
-            f"COMMAND has the word ':', where {who} would start another program",
-            hint="put COMMAND into a script, and give that",
-        )
+        no_lone_colon(job, "srun")
 
 
 def no_equals_sign_in_program(job: Job) -> None:

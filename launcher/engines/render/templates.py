@@ -64,19 +64,9 @@ def word(value: Any) -> str:
     return text
 
 
-def in_json(value: Any) -> str:
-    """JSON in one line, of ASCII only: bytes that are no UTF-8 arrive as what stands for them."""
-    return json.dumps(value)
-
-
 def masked(value: Any) -> Any:
     """Return the words of a command, or variables by name, with secrets masked."""
     return masked_environment(value) if isinstance(value, Mapping) else masked_argv(value)
-
-
-def comment(value: Any) -> str:
-    """Return `value` for a comment, which ends with its line."""
-    return escaped(str(value))
 
 
 def counted(count: int, noun: str) -> str:
@@ -96,13 +86,13 @@ def _text(value: Any) -> str:
 
 FILTERS = {
     "sh": sh,
-    "json": in_json,
+    "json": json.dumps,  # one line of ASCII: bytes that are no UTF-8 arrive as what stands for them
     "masked": masked,
     "yaml": yaml,
     "yaml_block": yaml_block,
     "sbatch": sbatch,
     "word": word,
-    "comment": comment,
+    "comment": lambda value: escaped(str(value)),  # a comment ends with its line
     "counted": counted,
 }
 
@@ -130,12 +120,12 @@ def fill(template: str, job: Job, own: Path | None = None) -> str:
         keep_trailing_newline=True,
     )
     environment.filters.update(FILTERS)
-    with _told_with_place():
+    with _with_place():
         return environment.get_template(template).render(job.as_variables())
 
 
 @contextmanager
-def _told_with_place() -> Iterator[None]:
+def _with_place() -> Iterator[None]:
     try:
         yield
     except TlaunchError:
