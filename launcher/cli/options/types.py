@@ -80,13 +80,10 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
-class Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2 only
+class Size(_Bounded):
     """A number of bytes: 65536, 64K, 1.5M, 1 GiB. Units are powers of 1024."""
 
     name = "size"
-
-    def __init__(self, min: int) -> None:  # noqa: A002 - click's names
-        self._min = min
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, int):
@@ -97,10 +94,10 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
         size = float(matched[1]) * _UNITS[matched[2].upper()]
         if size > MAX_BYTES:
             raise BadValue(f"{value} is larger than any file", param, ctx)
-        size_bytes = int(size)
-        if size_bytes < self._min:
-            raise BadValue(f"{value} is too small: at least {self._min >> 10}K", param, ctx)
-        return size_bytes
+        least = int(self._min or 0)
+        if size < least:
+            raise BadValue(f"{value} is too small: at least {least >> 10}K", param, ctx)
+        return int(size)
 
 
 class _File(click.Path):
