@@ -15,17 +15,6 @@ ON_LOOPBACK = [Server("127.0.0.1", (Device(0, 0),)), Server("127.0.0.2", (Device
 LO = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo", "HCCL_SOCKET_IFNAME": "=lo"}
 
 
-def table_of(directory, *servers):
-    listed = [
-        {"server_id": name, "device": [{"device_id": "0", "device_ip": f"192.168.0.{rank + 1}", "rank_id": str(rank)}]}
-        for rank, name in enumerate(servers)
-    ]
-    path = directory / "table.json"
-    table = {"version": "1.0", "server_count": str(len(servers)), "server_list": listed, "status": "completed"}
-    path.write_text(json.dumps(table))
-    return path
-
-
 def test_the_note_names_the_interface_and_what_is_set():
     (here,) = note_of_interface(SERVERS, "ib0", {})
     assert "ib0 here" in here
@@ -47,16 +36,16 @@ def test_a_variable_of_mpi_is_told_unless_the_user_has_set_it():
     assert note_of_mpi({"OMPI_MCA_coll": "^han"}, {"OMPI_MCA_coll": "self"}) == note_of_mpi({}, {}) == ()
 
 
-def test_a_dry_run_shows_the_interface_of_this_server(launcher):
-    table = table_of(launcher.directory, "127.0.0.1", "127.0.0.2")
+def test_a_dry_run_shows_the_interface_of_this_server(launcher, table_of):
+    table = table_of({"127.0.0.1": [0], "127.0.0.2": [1]})
     done = launcher.call("run", "--rank-table", table, "--server", "127.0.0.2", "--dry-run", "--json", "--", "true")
     ranks = json.loads(done.stdout)["ranks"]
     assert [{name: rank["env"][name] for name in LO if name in rank["env"]} for rank in ranks] == [{}, LO]
 
 
 @pytest.mark.parametrize("how", ["environment", "option"])
-def test_explain_tells_where_an_interface_comes_from(launcher, how):
-    table = table_of(launcher.directory, "127.0.0.1", "127.0.0.2")
+def test_explain_tells_where_an_interface_comes_from(launcher, table_of, how):
+    table = table_of({"127.0.0.1": [0], "127.0.0.2": [1]})
     options = ("--env", "NCCL_SOCKET_IFNAME=eth9") if how == "option" else ()
     more = {"NCCL_SOCKET_IFNAME": "eth9"} if how == "environment" else {}
     done = launcher.call(
@@ -79,7 +68,9 @@ def test_one_server_is_told_no_interface(launcher):
     ("version", "other", "is_set"),
     [("4.1.4", "localhost", True), ("4.1.4", "127.0.0.2", False), ("5.0.11", "localhost", False)],
 )
-def test_an_mpirun_under_which_the_programs_mpi_would_hang_is_told_of(launcher, command, version, other, is_set):
+def test_an_mpirun_under_which_the_programs_mpi_would_hang_is_told_of(  # noqa: PLR0917
+    launcher, table_of, command, version, other, is_set
+):
     """Before anything is started, by the mpirun that is first on PATH and the mpi4py of the program's Python."""
     mpirun = launcher.directory / "bin" / "mpirun"
     mpirun.parent.mkdir()
@@ -91,7 +82,7 @@ def test_an_mpirun_under_which_the_programs_mpi_would_hang_is_told_of(launcher, 
     (package / "MPI.py").write_text("def Get_library_version():\n    return 'Open MPI v5.0.11, package: Open MPI'\n")
     options = ("--dry-run", "--json") if command == "run" else ("--json",)
     program = ("--", sys.executable, "-c", "from mpi4py import MPI")
-    table = table_of(launcher.directory, "127.0.0.1", other)
+    table = table_of({"127.0.0.1": [0], other: [1]})
     done = launcher.call(
         command, "--engine", "mpi", "--rank-table", table, *options, *program,
         env={"PATH": f"{mpirun.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(package.parent)},

@@ -1,11 +1,26 @@
-"""Amounts as people say them."""
+"""Amounts as people say them, columns of a terminal, and series of numbers as a line of text."""
 
 import doctest
+import math
 
 import pytest
 
 from launcher.cli.text import columns
-from launcher.cli.text.columns import MAX_NUMBER_CHARS, aligned, counted, fitted, number, server_list, size
+from launcher.cli.text.columns import (
+    BLOCKS,
+    MAX_NUMBER_CHARS,
+    PLAIN,
+    aligned,
+    columns_of,
+    counted,
+    cut_to,
+    fitted,
+    has_blocks,
+    number,
+    server_list,
+    size,
+    sparkline,
+)
 from launcher.cluster.engine_output import listed
 
 
@@ -72,3 +87,38 @@ def test_columns_give_way_in_turn(width, lines):
     rows = [["abcde", "2", "more"]]
     giving_way = (("WHY", 3), ("B", 0), ("NAME", 4))
     assert fitted(["NAME", "B", "WHY"], rows, width, giving_way=giving_way) == lines
+
+
+@pytest.mark.parametrize(
+    ("text", "width"),
+    [("", 0), ("abc", 3), ("\u6f22\u5b57", 4), ("\U0001f600!", 3), ("e\u0301", 1), ("a\u2026", 2), ("\u200b", 0)],
+)
+def test_a_text_takes_columns(text, width):
+    assert columns_of(text) == width
+    assert cut_to(text, width) == text
+
+
+def test_a_text_is_cut_before_the_character_that_does_not_fit():
+    """Nothing behind it is kept, though it would fit."""
+    assert [cut_to("a\u6f22b", width) for width in range(-1, 5)] == ["", "", "a", "a", "a\u6f22", "a\u6f22b"]
+    assert [cut_to("abc", width) for width in (-1, 0, 2, 9)] == ["", "", "ab", "abc"]
+
+
+def test_a_sparkline_has_a_character_for_each_value():
+    """From the lowest block to the highest; a blank for none; the middle where all are alike."""
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 10) == BLOCKS
+    assert sparkline([1, None, 2], 10) == "▁ █"
+    assert sparkline([3, 3], 10) == "▅▅"
+    assert sparkline([None, math.nan], 10) == "  "
+    assert sparkline([], 10) == ""
+
+
+def test_a_long_series_is_a_mean_per_character():
+    assert sparkline(range(1000), 8) == BLOCKS
+    assert sparkline(range(1000), 0) == ""
+    assert len(sparkline([1e308, -1e308] * 500, 7)) == 7
+
+
+def test_where_blocks_cannot_be_written_there_are_others():
+    assert sparkline(range(8), 8, plain=True) == PLAIN
+    assert [has_blocks(name) for name in ("utf-8", "ascii", "latin-1", None, "nonsense")] == [True, *[False] * 4]

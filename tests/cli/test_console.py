@@ -232,17 +232,6 @@ def test_a_long_line_is_cut_and_the_cut_is_said(launcher):
         assert process.wait(60) == 3
 
 
-def test_a_restart_does_not_look_like_a_new_run(launcher):
-    """The attempt is told at once, and the directory only the first time."""
-    script = f'[ "$TLAUNCH_ATTEMPT" = 1 ] || exit 4; {GO}'
-    process = launcher.start("run", "--max-restarts", 1, "--", "sh", "-c", script, stderr=subprocess.PIPE)
-    assert read_until(process, b"restart 1 of 1") == b"restart 1 of 1\n"
-    assert process.stderr.readline() == b"attempt 1: 1 rank started\n"
-    (launcher.latest / "go").touch()
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-
-
 def test_the_log_of_the_culprit_stands_by_itself(launcher, snapshot):
     done = launcher.run("run", "--devices", 2, "--", "sh", "-c", '[ "$RANK" = 0 ] && sleep 1000; echo sorry; exit 5')
     assert normalised(done.stderr, launcher.directory).partition("log of rank 1")[2].splitlines()[:3] == snapshot

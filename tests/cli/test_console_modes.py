@@ -1,8 +1,6 @@
 """--console: what of the ranks' lines is shown while a run goes on."""
 
-import json
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -72,25 +70,3 @@ def test_nothing_is_shown_but_the_end(shown):
     done = shown("--console", "none")
     (line,) = done.stderr.splitlines()
     assert (done.stdout, "4 ranks ended well" in line) == ("", True)
-
-
-def test_a_status_tells_how_far_the_run_has_come(launcher):
-    beats = """
-import itertools, json, os, pathlib, time
-for step in itertools.takewhile(lambda _: not os.path.exists("told"), itertools.count()):
-    beat = {"step": step, "loss": 2.5, "tokens_per_s": 12345.0}
-    pathlib.Path(os.environ["TLAUNCH_HEARTBEAT_FILE"]).write_text(json.dumps(beat))
-    print("not shown")
-    time.sleep(0.1)
-"""
-    argv = ["run", "--devices", 4, "--console", "status", "--", sys.executable, "-c", beats]
-    process = launcher.start(*argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
-    assert any("loss 2.5000, 12,345 tokens/s" in line for line in process.stderr)
-    (launcher.directory / "told").touch()
-    stdout, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stdout) == (0, ""), stderr
-
-
-def test_a_dry_run_tells_what_would_be_shown(launcher):
-    done = launcher.call("run", "--console", "collapse", "--dry-run", "--json", "--", "true")
-    assert json.loads(done.stdout)["console"] == "collapse"

@@ -129,24 +129,16 @@ def test_closing_the_terminal_does_not_reach_it(log, wait_until):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-def test_an_end_that_is_asked_for_before_the_start_ends_the_run(log, wait_until, number):
-    """Ctrl-C, `kill` and a hangup reach the parent only, which hands them on."""
-    process = start(log, "wait")
+@pytest.mark.parametrize("held_back", [False, True], ids=["before the start", "while the run was made"])
+def test_an_end_that_is_asked_for_before_the_start_ends_the_run(log, wait_until, number, held_back):
+    """Ctrl-C, `kill` and a hangup reach the parent only, which hands them on, also if they were held back until then."""
+    process = start(log, f"held-back {int(number)}" if held_back else "wait")
     child = child_of(log, wait_until)
-    process.send_signal(number)
+    if not held_back:
+        process.send_signal(number)
     _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number
     assert number.name.encode() in errors
-    wait_until(lambda: stat(child) is None or not stat(child).living, "the end of the child")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-def test_an_end_that_was_asked_for_while_the_run_was_made_ends_it(log, wait_until, number):
-    """All signals are held back until then, and the child does not inherit this one."""
-    process = start(log, f"held-back {int(number)}")
-    child = child_of(log, wait_until)
-    process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 128 + number
     wait_until(lambda: stat(child) is None or not stat(child).living, "the end of the child")
 
 

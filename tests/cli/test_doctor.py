@@ -24,15 +24,9 @@ PATIENCE_S = 60
 
 
 @pytest.fixture
-def table(tmp_path):
+def table(table_of):
     """One machine as two servers, each with a rank."""
-    servers = [
-        {"server_id": name, "device": [{"device_id": "0", "device_ip": f"192.168.0.{rank + 1}", "rank_id": str(rank)}]}
-        for rank, name in enumerate(SERVERS)
-    ]
-    path = tmp_path / "table.json"
-    path.write_text(json.dumps({"version": "1.0", "server_count": "2", "server_list": servers, "status": "completed"}))
-    return path
+    return table_of({name: [rank] for rank, name in enumerate(SERVERS)})
 
 
 @pytest.fixture
@@ -69,30 +63,25 @@ def test_variables_for_ranks_are_judged_as_if_they_were_set(launcher):
 
 def test_what_cannot_be_meant_is_refused_before_anything_starts(launcher, table):
     """With the exit codes of `tlaunch run`."""
-    assert launcher.run("doctor", "--rank-table", "nowhere.json").returncode == 2
+    assert launcher.call("doctor", "--rank-table", "nowhere.json").returncode == 2
     table.write_text('{"status": "completed", "server_count": "1", "server_list": []}')
-    assert launcher.run("doctor", "--rank-table", table).returncode == 3
+    assert launcher.call("doctor", "--rank-table", table).returncode == 3
 
 
 def test_a_refusal_is_json_too(launcher, table):
     """With the keys that an examination has, the table's problems as `validate` has them, and the same exit code."""
     table.write_text('{"status": "completed", "server_count": "1", "server_list": []}')
-    done = launcher.run("doctor", "--rank-table", table, "--json")
+    done = launcher.call("doctor", "--rank-table", table, "--json")
     told = json.loads(done.stdout)
-    (validated,) = json.loads(launcher.run("validate", "--chip", "none", table, "--json").stdout)
-    assert (done.returncode, told["exit_code"], told["sound"], told["findings"], told["servers"]) == (
-        3,
-        3,
-        False,
-        [],
-        [],
-    )
+    (validated,) = json.loads(launcher.call("validate", "--chip", "none", table, "--json").stdout)
+    assert (done.returncode, told["exit_code"], told["sound"]) == (3, 3, False)
+    assert told["findings"] == told["servers"] == []
     examined = json.loads(launcher.run("doctor", "--devices", "1", "--json").stdout)
     assert set(told) == {*examined, "error", "exit_code", "problems"}
     assert told["links"] is None
     assert told["problems"] == validated["problems"] != []
     assert told["error"].strip() == done.stderr.strip()
-    done = launcher.run("doctor", "--rank-table", "nowhere.json", "--json")
+    done = launcher.call("doctor", "--rank-table", "nowhere.json", "--json")
     told = json.loads(done.stdout)
     assert (done.returncode, told["exit_code"], told["problems"]) == (2, 2, [])
     assert f"error: {told['error']}" == done.stderr.strip()
@@ -130,7 +119,7 @@ def test_shared_memory_that_takes_no_file_is_found(launcher):
 def test_what_a_run_would_have_no_use_for_is_refused_as_by_it(launcher, table, words):
     """In the same words."""
     given = words if "--devices" in words else ("--rank-table", table, *words)
-    done, by_run = (launcher.run(command, *given) for command in ("doctor", "run"))
+    done, by_run = (launcher.call(command, *given) for command in ("doctor", "run"))
     assert (done.returncode, by_run.returncode) == (2, 2)
     assert done.stderr == by_run.stderr
 
@@ -138,14 +127,14 @@ def test_what_a_run_would_have_no_use_for_is_refused_as_by_it(launcher, table, w
 @pytest.mark.parametrize("option", [("--mp", "2"), ("--pp=2",)])
 def test_a_layout_is_refused_with_what_is_examined_instead(launcher, option):
     """It is no misspelt option of another kind."""
-    done = launcher.run("doctor", "--devices", "4", *option)
+    done = launcher.call("doctor", "--devices", "4", *option)
     assert done.returncode == 2
     assert "doctor takes no layout" in done.stderr
 
 
 def test_a_word_that_is_no_option_is_taken_for_a_program_only_after_two_dashes(launcher):
     """Before them it is more likely a slip."""
-    done = launcher.run("doctor", "--devices", "4", "table.json")
+    done = launcher.call("doctor", "--devices", "4", "table.json")
     assert done.returncode == 2
     assert "takes nothing more: table.json" in done.stderr
     assert launcher.run("doctor", "--devices", "4", "--no-links", "--", sys.executable, "train.py").returncode == 0
@@ -171,18 +160,8 @@ def test_servers_started_by_hand_are_examined_together(launcher, table, port):
 
 def test_a_server_that_nobody_started_is_missing_and_the_other_is_examined(launcher, table, port):
     """Within --join-timeout."""
-    done = launcher.run(
-        "doctor",
-        "--rank-table",
-        table,
-        "--coordinator-port",
-        port,
-        "--server",
-        SERVERS[0],
-        "--join-timeout",
-        "2",
-        "--json",
-    )
+    options = ("--coordinator-port", port, "--server", SERVERS[0], "--join-timeout", "2")
+    done = launcher.run("doctor", "--rank-table", table, *options, "--json")
     told = json.loads(done.stdout)
     assert done.returncode == 1
     assert [(one["code"], one["servers"]) for one in told["findings"] if one["severity"] == "breaks"] == [
@@ -230,16 +209,11 @@ def test_whoever_is_ended_while_links_are_measured_leaves_nothing_behind(  # noq
     options = ("doctor", "--rank-table", table, "--coordinator-port", port)
     servers = [
         launcher.start(
-            *options,
-            "--server",
-            name,
-            "--json",
-            stdout=subprocess.PIPE,
-            text=True,
-            env={"TMPDIR": str(temporary)} if ended == index else {"TMPDIR": str(kept)},
+            *options, "--server", name, "--json",
+            stdout=subprocess.PIPE, text=True, env={"TMPDIR": str(temporary if ended == index else kept)},
         )
         for index, name in enumerate(SERVERS)
-    ]
+    ]  # fmt: skip
     wait_until(launcher.processes, "ranks that measure")
     servers[ended].send_signal(number)
     told = servers[0].communicate(timeout=PATIENCE_S)[0]

@@ -2,6 +2,8 @@
 
 import pytest
 
+from .transcript import typed_lines
+
 NAME = "no\nerror: forged\x1b[2J.json"
 
 
@@ -12,7 +14,7 @@ run --devices @; run -- @; render bash --rank-table @; logs @; status @; stop @;
 """
 
 
-@pytest.mark.parametrize("typed", [typed.strip() for typed in TYPED.replace("\n", ";").split(";") if typed.strip()])
+@pytest.mark.parametrize("typed", typed_lines(TYPED))
 def test_no_name_makes_a_line_of_its_own(typed, launcher):
     """Control characters of a name are shown as what they are, on the line that shows the name."""
     launcher.write("wrong\nerror: forged.json", "{")

@@ -16,6 +16,8 @@ from launcher.core.events import AgentEnded, AgentStarted, Cause, RankEnded
 from launcher.core.proc import identify
 from tests.programs import acted_run
 
+from .transcript import typed_lines
+
 HEAVY = ("torch", "numpy", "pydantic", "rich", "psutil")
 
 
@@ -28,7 +30,7 @@ run --dry-run --devices 2 --master-port 29876 -- true; run --devices 0; data pre
 """
 
 
-@pytest.mark.parametrize("typed", [typed.strip() for typed in SMOKE.replace("\n", ";").split(";") if typed.strip()])
+@pytest.mark.parametrize("typed", typed_lines(SMOKE))
 def test_a_process_of_its_own_says_the_same(launcher, sample_tables, typed):
     """What other tests see of commands in this process, from start to exit code."""
     launcher.write("t.json", (sample_tables / "rank_table_2pcs.json").read_text())
@@ -86,19 +88,21 @@ def test_exit_codes_are_in_both_helps(launcher):
             assert code in text
 
 
+def raising(error):
+    """The work of a command that raises this."""
+    command = cli.click.Command("x", callback=lambda: (_ for _ in ()).throw(error))
+    return lambda: command.main([], prog_name="tlaunch", standalone_mode=False)
+
+
 def test_error_and_hint_go_to_stderr(capsys, monkeypatch):
     """A TlaunchError is shown as an error and a hint, and gives its own exit code."""
-    command = cli.click.Command(
-        "x", callback=lambda: (_ for _ in ()).throw(RefusedLayoutError("too many", hint="fewer"))
-    )
-    assert cli._exit_code_of(lambda: command.main([], prog_name="tlaunch", standalone_mode=False)) == 3
+    assert cli._exit_code_of(raising(RefusedLayoutError("too many", hint="fewer"))) == 3
     assert capsys.readouterr().err == "error: too many\nhint: fewer\n"
 
 
 def test_system_errors_are_readable(capsys):
     """An OSError that nobody foresaw names its file and gives no traceback."""
-    command = cli.click.Command("x", callback=Path("/nonexistent/file").read_text)
-    assert cli._exit_code_of(lambda: command.main([], prog_name="tlaunch", standalone_mode=False)) == 1
+    assert cli._exit_code_of(Path("/nonexistent/file").read_text) == 1
     assert capsys.readouterr().err == "error: /nonexistent/file: No such file or directory\n"
 
 
@@ -128,8 +132,7 @@ def test_a_stdout_that_takes_nothing_is_unwritable(launcher, sample_tables, argu
 
 def test_other_system_errors_are_not_blamed_on_stdout(capsys):
     """An error without a file's name, of a command that wrote nothing, keeps its own words and code."""
-    command = cli.click.Command("x", callback=lambda: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    assert cli._exit_code_of(lambda: command.main([], prog_name="tlaunch", standalone_mode=False)) == 1
+    assert cli._exit_code_of(raising(OSError(28, "No space left on device"))) == 1
     assert capsys.readouterr().err == "error: No space left on device\n"
 
 

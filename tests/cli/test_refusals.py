@@ -12,6 +12,8 @@ import pytest
 from launcher.cli.launch import engine_commands
 from launcher.core.errors import UsageError
 
+from .transcript import typed_lines
+
 USAGE = """
 --rank-table t.json --devices 2; --json; --devices 2 --mpi-ranks -- true; --devices 2 --no-mpi-ranks -- true
 --devices 2 --server h1 -- true; --server '' -- true; --engine mpi --rank-table t.json --server h1 -- true
@@ -33,7 +35,7 @@ LAYOUTS = """
 
 
 def lines_of(text):
-    return [f"run {typed.strip()}" for typed in text.replace("\n", ";").split(";") if typed.strip()]
+    return [f"run {typed}" for typed in typed_lines(text)]
 
 
 def test_usage_errors_end_with_2(launcher, snapshot):
@@ -90,7 +92,7 @@ def test_a_server_that_is_said_is_one_of_the_table(launcher, table_of, servers, 
 
 def test_a_shell_may_say_which_server_it_is_on(launcher):
     env = {"TLAUNCH_SERVER": "h7"}
-    assert launcher.run("run", "--devices", 2, "--", "true", env=env).returncode == 0
+    assert launcher.call("run", "--dry-run", "--devices", 2, "--", "true", env=env).returncode == 0
 
 
 def test_taken_master_port_is_refused(launcher):

@@ -44,22 +44,11 @@ def test_ranks_that_mpi_does_not_know_as_one_job_are_told_of(launcher, sample_ta
         ("--devices", 2, "--", "python", "-c", "if 0: import mpi4py"): f"the program {ALONE}",
     }
     for arguments, note in told.items():
-        done = launcher.run("run", *arguments)
+        done = launcher.call("run", "--dry-run", *arguments)
         assert (done.returncode, note in done.stderr) == (0, True), done.stderr
     for arguments in ((2, "--", "python", "other.py"), (1, "--", "python", "alone.py"), (2, "--", "cat", "alone.py")):
-        done = launcher.run("run", "--devices", *arguments)
+        done = launcher.call("run", "--dry-run", "--devices", *arguments)
         assert (done.returncode, "MPI_COMM_WORLD" in done.stderr) == (0, False), done.stderr
-
-
-def test_device_id_is_the_tables_physical_id(launcher, sample_tables):
-    """DEVICE_ID comes from the table, not from the order of ranks."""
-    table = json.loads((sample_tables / "rank_table_2pcs.json").read_text())
-    for device, physical in zip(table["server_list"][0]["device"], ("5", "3"), strict=True):
-        device["device_id"] = physical
-    changed = launcher.directory / "table.json"
-    changed.write_text(json.dumps(table))
-    assert launcher.run("run", "--rank-table", changed, "--", "true").returncode == 0
-    assert [environment_of(launcher.latest, rank)["DEVICE_ID"] for rank in (0, 1)] == ["5", "3"]
 
 
 def test_idle_devices_get_a_reduced_table(launcher, sample_tables):
@@ -104,7 +93,7 @@ def test_a_persons_thread_count_stands(launcher, options, threads):
 def test_a_job_of_slurm_with_fewer_cpus_than_ranks_is_told(launcher, devices, cpus, job, told):
     """In one line; the variables of a job are not those of every machine."""
     env = {"SLURM_JOB_ID": job, "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": str(cpus)}
-    done = launcher.run("run", "--devices", devices, "--", "true", env=env)
+    done = launcher.call("run", "--dry-run", "--devices", devices, "--", "true", env=env)
     assert (done.returncode, done.stderr.count("warning: "), done.stderr.count("CPU")) == (0, told, told)
 
 
@@ -134,15 +123,6 @@ def test_first_failure_is_the_exit_code(launcher, program, code, snapshot):
     assert told.replace(f"rank {culprit}:", "rank N:") == snapshot
     assert f"log of rank {culprit}: " in done.stderr
     assert ("| last words of 1" in done.stderr) == (code == 1)
-
-
-def test_eight_ranks_that_exit_with_their_rank(launcher, sample_tables):
-    """Some rank other than 0 is the first to fail; its number is the exit code, and its log is named."""
-    table = sample_tables / "rank_table_8pcs.json"
-    done = launcher.run("run", "--rank-table", table, "--", "sh", "-c", "exit $RANK_ID")
-    assert done.returncode == launcher.report.culprit
-    assert 1 <= done.returncode <= 7
-    assert f"device{done.returncode}/train.log" in done.stderr
 
 
 def test_the_others_are_ended_when_one_fails(launcher, programs):
@@ -313,10 +293,7 @@ def with_file_limit(kibibytes, launcher, *arguments):
 )  # fmt: skip
 def test_a_run_is_called_after_what_it_runs(launcher, command, name):
     for file in ("tr ain.py", "sub/__main__.py", "pkg/mod.py"):
-        path = launcher.directory / file
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
-    assert launcher.run("run", "--", *command).returncode == 0
-    assert launcher.latest.resolve().name.split("-", 2)[2] == name
-    launcher.run("run", "--name", "mine", "--", *command)
-    assert launcher.latest.resolve().name.endswith("-mine")
+        launcher.write(file)
+    dry_run = ["run", "--dry-run", "--json"]
+    shown = [launcher.call(*dry_run, *more, "--", *command) for more in ([], ["--name", "mine"])]
+    assert [json.loads(done.stdout)["name"].split("-", 2)[2] for done in shown] == [name, "mine"]

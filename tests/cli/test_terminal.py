@@ -8,13 +8,14 @@ import subprocess
 import sys
 import termios
 import time
+from itertools import cycle
 
 import pytest
 
 from launcher.cli.text.log_format import MARK
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-WIDTHS = pytest.mark.parametrize("columns", [80, 200])
+WIDTHS = (80, 200)
 PATIENCE_S = 60
 HISTORY_LINES = 20_000
 # All ranks begin together; else, on a busy machine, most say their first lines later than they are waited for.
@@ -55,6 +56,11 @@ MOST = [
 ]
 GARBAGE = re.compile(r"\^@\^A.*\^\?\ufffd+")
 GOES_ON = 'import time\nfor n in range(10**9):\n    print("line", n, flush=True)\n    time.sleep(0.02)'
+
+
+def in_turn(name, *values):
+    """Each of these values in a terminal of one width or the other."""
+    return pytest.mark.parametrize((name, "columns"), list(zip(values, cycle(WIDTHS), strict=False)), ids=str)
 
 
 class Screen:
@@ -178,8 +184,7 @@ def check_long_lines(lines):
 # --- whatever logs hold ---
 
 
-@WIDTHS
-@pytest.mark.parametrize("command", ["run --console all", "logs -f"])
+@in_turn("command", "run --console all", "logs -f")
 def test_every_line_of_every_rank_is_whole(launcher, screen, program, columns, command):
     """With its prefix, each once and in order; nothing that a log holds acts on the terminal."""
     program(HOSTILE)
@@ -188,14 +193,13 @@ def test_every_line_of_every_rank_is_whole(launcher, screen, program, columns, c
     assert terminal.ended() == 0
     lines = terminal.lines()
     check_long_lines(lines)
-    for rank in range(8):
+    for rank in range(4):
         steps = [f"step {step} loss {9 - step + rank / 100:.3f}" for step in range(4)]
         assert launcher.said_by(rank, lines) == [*steps, *(["retrying"] if rank == 3 else []), *MOST, "end"]
-    check_rest(lines, command, 8 * (4 + len(MOST) + 1) + 1)
+    check_rest(lines, command, 4 * (4 + len(MOST) + 1) + 1)
 
 
-@WIDTHS
-@pytest.mark.parametrize("command", ["run --console collapse", "logs -f --collapse"])
+@in_turn("command", "run --console collapse", "logs -f --collapse")
 def test_what_a_rank_says_alone_is_seen(launcher, screen, program, columns, command):
     program(HOSTILE)
     terminal = screen(columns)
@@ -204,16 +208,15 @@ def test_what_a_rank_says_alone_is_seen(launcher, screen, program, columns, comm
     lines = terminal.lines()
     check_long_lines(lines)
     assert any(re.match(r"\[\d+[-,]", line) for line in lines)
-    for rank in range(8):
+    for rank in range(4):
         said = launcher.said_by(rank, lines)
         assert [loss_of(line, step) for step, line in enumerate(said[:4])] == [9 - step for step in range(4)]
         assert said[4:] == [*(["retrying"] if rank == 3 else []), *MOST, "end"]
     assert "[3] retrying" in lines
-    check_rest(lines, command, 8 * (4 + len(MOST) + 1))  # some ranks may say it later than they are waited for
+    check_rest(lines, command, 4 * (4 + len(MOST) + 1))  # some ranks may say it later than they are waited for
 
 
-@WIDTHS
-@pytest.mark.parametrize("command", ["run", "run --console status"])
+@in_turn("command", "run --console status", "run")
 def test_one_rank_or_none_is_shown_as_it_is(launcher, screen, program, columns, command):
     program(HOSTILE)
     terminal = screen(columns)
@@ -229,13 +232,13 @@ def test_one_rank_or_none_is_shown_as_it_is(launcher, screen, program, columns, 
 
 def commands(command):
     if command.startswith("run"):
-        return f"tlaunch {command} --devices 8 -- python program.py"
-    return f"tlaunch run --detach --devices 8 -- python program.py; clear; tlaunch {command}"
+        return f"tlaunch {command} --devices 4 -- python program.py"
+    return f"tlaunch run --detach --devices 4 -- python program.py; clear; tlaunch {command}"
 
 
 def check_rest(lines, command, shown):
     """What stands on the screen beside `shown` lines of ranks: the end of a run, and the shell's own."""
-    end = ["8 ranks ended well"] if command.startswith("run") else []
+    end = ["4 ranks ended well"] if command.startswith("run") else []
     *_, told, code, prompt = [""] * 3 + [line for line in lines if line]
     assert (code, prompt) == ("code=0", ">")
     assert all(words in told for words in end)
@@ -254,27 +257,27 @@ for step in range(10**9):
 """
 
 
-@WIDTHS
+@pytest.mark.parametrize("columns", WIDTHS)
 def test_a_status_is_redrawn_in_its_place(launcher, screen, program, wait_until, columns):
     program(BEATS)
     terminal = screen(columns)
-    terminal.type("tlaunch run --console status --devices 8 -- python program.py")
-    first = terminal.wait_for("8 ranks: step ")
-    assert re.fullmatch(r"8 ranks: step \d+, loss 2\.5000, 12,345 tokens/s", first)
-    wait_until(lambda: terminal.wait_for("8 ranks: step ") != first, "another status")
-    assert len([line for line in terminal.lines() if "8 ranks" in line]) == 1
+    terminal.type("tlaunch run --console status --devices 4 -- python program.py")
+    first = terminal.wait_for("4 ranks: step ")
+    assert re.fullmatch(r"4 ranks: step \d+, loss 2\.5000, 12,345 tokens/s", first)
+    wait_until(lambda: terminal.wait_for("4 ranks: step ") != first, "another status")
+    assert len([line for line in terminal.lines() if "4 ranks" in line]) == 1
     (launcher.directory / "go").touch()
     assert terminal.ended() == 0
-    assert [line[:18] for line in terminal.lines() if "8 ranks" in line] == ["8 ranks ended well"]
+    assert [line[:18] for line in terminal.lines() if "4 ranks" in line] == ["4 ranks ended well"]
 
 
 def test_a_status_is_as_wide_as_the_terminal_that_it_is_on(launcher, screen, program):
     program(f"import time\nprint('on', flush=True)\n{WAIT}")
     terminal = screen(30)
     wide = "\u6f22" * 12
-    terminal.type(f"tlaunch run --runs-dir {wide} --devices 8 -- python program.py > out")
-    terminal.wait_for("8 ranks started")
-    assert [row for row in terminal.rows() if wide[:3] in row and "tlaunch" not in row and "8 ranks" not in row] == []
+    terminal.type(f"tlaunch run --runs-dir {wide} --devices 4 -- python program.py > out")
+    terminal.wait_for("4 ranks started")
+    assert [row for row in terminal.rows() if wide[:3] in row and "tlaunch" not in row and "4 ranks" not in row] == []
     (launcher.directory / "go").touch()
     assert terminal.ended() == 0
     assert not [line for line in terminal.lines() if "started" in line]
@@ -316,7 +319,7 @@ def test_a_progress_bar_is_seen_while_it_grows(launcher, screen, program, wait_u
     program(BAR)
     terminal = screen(columns)
     terminal.type(commands(command))
-    who = "" if command == "run" else r"\[0-7\]"
+    who = "" if command == "run" else r"\[0-3\]"
     bar = rf"{who} +\d+(\.\.\d+)?%.*/100 \[00:01"
     first = terminal.wait_for(bar)
     wait_until(lambda: terminal.wait_for(bar) != first, "another state")
@@ -327,10 +330,10 @@ def test_a_progress_bar_is_seen_while_it_grows(launcher, screen, program, wait_u
     (launcher.directory / "go").touch()
     assert terminal.ended() == 0
     lines = terminal.lines()
-    for rank in range(8):
+    for rank in range(4):
         said = lines[lines.index("first") :][:3] if command == "run" else launcher.said_by(rank, lines)
         assert said == ["first", "100%| 100/100", "more?"]
-    check_rest(lines, command, 3 * (1 if command == "run" else 8))
+    check_rest(lines, command, 3 * (1 if command == "run" else 4))
 
 
 @pytest.mark.parametrize("command", ["run", "logs -f"])
@@ -352,8 +355,8 @@ def test_a_bar_does_not_blink(launcher, screen, program, wait_until, options):
     program(BAR)
     terminal = screen(80)
     terminal.type(commands(f"logs -f {options}"))
-    terminal.wait_for(r"\[0-7\].*\d+%.*rank ")
-    wait_until(lambda: all(launcher.said_by(rank, terminal.lines())[:1] == ["first"] for rank in range(8)), "all lines")
+    terminal.wait_for(r"\[0-3\].*\d+%.*rank ")
+    wait_until(lambda: all(launcher.said_by(rank, terminal.lines())[:1] == ["first"] for rank in range(4)), "all lines")
     seen = [any("%" in row for row in terminal.rows()) for _ in range(30)]
     assert seen.count(False) <= 1
     for name in ("finish", "go"):
@@ -408,10 +411,10 @@ def test_a_bar_is_on_stdout_alone(launcher, screen, program, wait_until):
     """While what is said on stderr goes elsewhere; and not where stdout goes elsewhere."""
     program(BAR)
     terminal = screen(80)
-    terminal.type("tlaunch run --devices 8 -- python program.py 2> said")
+    terminal.type("tlaunch run --devices 4 -- python program.py 2> said")
     terminal.wait_for(r" +\d+%\|")
     said = launcher.directory / "said"
-    wait_until(lambda: "8 ranks started" in said.read_text(), "8 ranks")
+    wait_until(lambda: "4 ranks started" in said.read_text(), "4 ranks")
     (launcher.directory / "finish").touch()
     (launcher.directory / "go").touch()
     assert terminal.ended() == 0
@@ -422,30 +425,28 @@ def test_a_bar_is_on_stdout_alone(launcher, screen, program, wait_until):
 # --- Ctrl-C ---
 
 
-@WIDTHS
-@pytest.mark.parametrize("console", ["rank0", "all", "collapse", "status"])
+@in_turn("console", "rank0", "all", "status", "collapse")
 def test_ctrl_c_ends_a_run(launcher, screen, program, columns, console):
     """Its ranks with it; it says so, in whole lines."""
     program(GOES_ON)
     terminal = screen(columns)
-    terminal.type(f"tlaunch run --console {console} --devices 8 -- python program.py")
-    terminal.wait_for("8 ranks started" if console == "status" else r"(\[0\b.*\] )?line 9")
-    launcher.wait_ready(8, "line 0")
+    terminal.type(f"tlaunch run --console {console} --devices 4 -- python program.py")
+    terminal.wait_for("4 ranks started" if console == "status" else r"(\[0\b.*\] )?line 9")
+    launcher.wait_ready(4, "line 0")
     terminal.press("C-c")
     assert terminal.ended() == 130
     assert not launcher.processes()
     words = [line for line in terminal.lines() if line and "line" not in line]
     told = words[words.index("SIGINT: ending all ranks within 15 s; Ctrl-C again kills them at once") :]
-    assert re.fullmatch(r"stopped after .* s: 8 by SIGTERM \(signal 15\); logs in runs/.*", told[1])
+    assert re.fullmatch(r"stopped after .* s: 4 by SIGTERM \(signal 15\); logs in runs/.*", told[1])
     assert told[2:] == ["code=130", ">"]
 
 
-@WIDTHS
-@pytest.mark.parametrize("options", ["", "--merge", "--collapse"])
+@in_turn("options", "--merge", "", "--collapse")
 def test_ctrl_c_ends_a_follower(launcher, screen, program, columns, options):
     program(GOES_ON)
-    run = launcher.start("run", "--devices", 8, "--", "python", "program.py")
-    launcher.wait_ready(8, "line 0")
+    run = launcher.start("run", "--devices", 4, "--", "python", "program.py")
+    launcher.wait_ready(4, "line 0")
     terminal = screen(columns)
     terminal.type(f"tlaunch logs -f {options}")
     terminal.wait_for(r"\[0\b.*\] line 9")
@@ -457,15 +458,14 @@ def test_ctrl_c_ends_a_follower(launcher, screen, program, columns, options):
     assert run.wait(PATIENCE_S) == 143
 
 
-@WIDTHS
-@pytest.mark.parametrize("end", [("C-c", 130), ("q", 0)], ids=["ctrl-c", "q"])
+@in_turn("end", ("C-c", 130), ("q", 0))
 def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, screen, program, columns, end):
     program(f"import os, signal\nif os.environ['RANK'] == '3': os.kill(os.getpid(), signal.SIGSTOP)\n{GOES_ON}")
-    run = launcher.start("run", "--devices", 8, "--", "python", "program.py")
+    run = launcher.start("run", "--devices", 4, "--", "python", "program.py")
     terminal = screen(columns)
     launcher.wait_ready(1, "line 0")
     terminal.type("tlaunch top --interval 0.1")
-    states = [[str(rank), "stopped" if rank == 3 else "running"] for rank in range(8)]
+    states = [[str(rank), "stopped" if rank == 3 else "running"] for rank in range(4)]
 
     def table():
         """Once all have been started, and the picture is drawn to its end."""
@@ -483,8 +483,7 @@ def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, screen, program, c
 # --- another size ---
 
 
-@WIDTHS
-@pytest.mark.parametrize("command", ["run --console all", "run --console collapse", "logs -f --merge"])
+@in_turn("command", "run --console all", "run --console collapse", "logs -f --merge")
 def test_a_window_may_change_its_size(launcher, screen, program, columns, command):
     """No line is lost or written twice, and the screen is sane."""
     program(COUNTS)
@@ -495,7 +494,7 @@ def test_a_window_may_change_its_size(launcher, screen, program, columns, comman
         terminal.resize(*size)
     (launcher.directory / "go").touch()
     assert terminal.ended() == 0
-    for rank in range(8):
+    for rank in range(4):
         assert launcher.said_by(rank, terminal.lines()) == [f"line {number}" for number in range(int(LAST))]
 
 

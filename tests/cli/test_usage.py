@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from .transcript import typed_lines
+
 WRONG = """
 run --device 4; run --rank-tabel t.json; run --quiet; run --nproc-per-node 4; run --nproc_per_node=4; run -np 4
 stop --all; logs --tail 3; stop --tail 3; --foo; runn; table gen; data sampel; zounds; train.py; table train.py
@@ -20,21 +22,17 @@ render bash --devices 2 --; render hostfile --devices 2 --; doctor --
 """
 
 
-def lines_of(text):
-    return [typed.strip() for typed in text.replace("\n", ";").split(";") if typed.strip()]
-
-
 def test_wrong_usage_is_an_error_with_a_hint(launcher, snapshot):
     """The exit code is 2, and nothing of another voice is said; an empty name means nothing that is there."""
     launcher.write("run.json", "{}")
-    told = launcher.refused(2, *lines_of(WRONG))
-    assert told.count("! error: ") == len(lines_of(WRONG))
+    told = launcher.refused(2, *typed_lines(WRONG))
+    assert told.count("! error: ") == len(typed_lines(WRONG))
     assert told == snapshot
 
 
 def test_nothing_after_two_dashes_starts_no_demo(launcher, snapshot):
     """A variable of a script that is empty must not train the bundled model; no dashes at all are fine."""
-    assert launcher.refused(2, *lines_of(NOTHING_AFTER_DASHES)) == snapshot
+    assert launcher.refused(2, *typed_lines(NOTHING_AFTER_DASHES)) == snapshot
     for typed in ("run --dry-run", "run --devices 1 --dry-run -- echo --", "explain -- true"):
         assert launcher.call(*typed.split()).returncode == 0
 

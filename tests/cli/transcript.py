@@ -25,6 +25,11 @@ SUBSTITUTES = (
 )
 
 
+def typed_lines(text):
+    """The command lines of a text, each in a line of its own or between semicolons."""
+    return [line.strip() for line in text.replace("\n", ";").split(";") if line.strip()]
+
+
 def transcript(*done, directory):
     """A command line as typed, its stdout, its stderr behind `! `, and its exit code if there is one."""
     return "\n\n".join(_one(each, directory) for each in done)

@@ -118,9 +118,9 @@ def launch(
     options = RunOptions(**{**given, **converted})
     exit_code, answer = _run_apart(options)
     if "error" in answer:
-        told = answer["error"]
-        error: errors.TlaunchError = getattr(errors, told["kind"])(told["message"], hint=told["hint"])
-        error.exit_code, error.has_lines = told["exit_code"], told["has_lines"]
+        reported = answer["error"]
+        error: errors.TlaunchError = getattr(errors, reported["kind"])(reported["message"], hint=reported["hint"])
+        error.exit_code, error.has_lines = reported["exit_code"], reported["has_lines"]
         raise error
     if "run_dir" not in answer:
         raise errors.TlaunchError(f"the launcher's process ended with exit code {exit_code}, and did not say why")

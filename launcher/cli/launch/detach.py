@@ -85,7 +85,14 @@ class Detached:
         """
         # What was ignored from the start (nohup, a shell's background job) stays ignored.
         heeded = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-        former = {number: signal.signal(number, self._interrupt) for number in heeded}
+
+        def interrupt(number: int, _frame: FrameType | None) -> None:
+            for other in ENDING:  # another signal must not interrupt the cleaning up
+                signal.signal(other, signal.SIG_IGN)
+            os.kill(self._child or 0, signal.SIGTERM)
+            raise _Interrupted(number)
+
+        former = {number: signal.signal(number, interrupt) for number in heeded}
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, heeded)  # what was held back until now acts here
@@ -95,13 +102,6 @@ class Detached:
             os.close(self._pipe_fd)
             for number, handler in former.items():
                 signal.signal(number, handler)
-
-    def _interrupt(self, number: int, _frame: FrameType | None) -> None:
-        """Raise for the first signal only: another must not interrupt the cleaning up."""
-        for other in ENDING:
-            signal.signal(other, signal.SIG_IGN)
-        os.kill(self._child or 0, signal.SIGTERM)
-        raise _Interrupted(number)
 
 
 class Announcing:

@@ -56,7 +56,7 @@ def engine_for(
 ) -> Callable[[Path], EngineCommand]:
     """Return what makes, given a directory for its files, the command that starts an agent on each of `servers`.
 
-    It asks for versions. `mpi_ranks`: it starts a process for each rank, one of which becomes the agent of its server too.
+    It asks for versions. `mpi_ranks`: it starts a process for each rank, and one on each server becomes its agent too.
 
     Raises:
         TlaunchError: the engine that was asked for is not here, or cannot start agents on these servers.

@@ -62,7 +62,7 @@ def note_of_mpi(variables: Mapping[str, str], chosen: Mapping[str, str]) -> tupl
 
 
 def _mpi_variables(request: Request, options: RunOptions) -> Mapping[str, str]:
-    """Return what the program's MPI needs under this machine's mpirun. Where there are none, agents find it out."""
+    """Return what the program's MPI needs under this machine's mpirun. Without ranks of MPI, agents find it out."""
     if options.engine != "mpi" or not request.mpi_ranks:
         return {}
     from launcher.engines.mpi import find_mpirun

@@ -113,53 +113,44 @@ def check_options(options: RunOptions) -> None:
     Raises:
         UsageError: names the options and what to do.
     """
-    command, by_engine, mpi_ranks, name = options.command, options.by_engine, options.mpi_ranks, options.name
+    if options.rank_table is not None and options.devices is not None:
+        raise UsageError("--rank-table and --devices both say which devices there are", hint="give one of them")
+    if options.json and not options.dry_run:
+        raise UsageError("--json shows what --dry-run found", hint="add --dry-run")
+    if options.preload is not None and options.no_preload:
+        raise UsageError("--preload and --no-preload contradict each other", hint="give one of them")
+    if options.detach and options.dry_run:
+        raise UsageError("--detach starts a run, --dry-run does not", hint="give one of them")
     trainers = {"--config": options.config, "--set": options.settings, "--data": options.data}
-    for_trainer = " and ".join(option for option, value in trainers.items() if value)
-    refusals: tuple[tuple[object, str, str], ...] = (
-        (
-            options.rank_table is not None and options.devices is not None,
-            "--rank-table and --devices both say which devices there are", "give one of them",
-        ),
-        (options.json and not options.dry_run, "--json shows what --dry-run found", "add --dry-run"),
-        (
-            options.preload is not None and options.no_preload,
-            "--preload and --no-preload contradict each other", "give one of them",
-        ),
-        (options.detach and options.dry_run, "--detach starts a run, --dry-run does not", "give one of them"),
-        (
-            command and for_trainer,
-            f"{for_trainer} would reach the bundled trainer, but COMMAND ({command and command[0]}) is started",
-            "pass them to COMMAND itself, after its name",
-        ),
-        (command and not command[0], "COMMAND is empty", "leave it out to start the bundled trainer"),
-        (
-            options.engine == "mpi" and options.rank_table is None,
-            "--engine mpi: which servers?", "give a --rank-table that names them",
-        ),
-        (
-            options.engine_options and not by_engine,
-            "--engine-option is for mpirun or srun", "add --engine mpi, or --engine slurm",
-        ),
-        (
-            mpi_ranks is not None and not by_engine,
-            f"--{'' if mpi_ranks else 'no-'}mpi-ranks: no mpirun or srun starts ranks here",
-            "add --engine mpi and a --rank-table; one that names this machine alone will do",
-        ),
-        (
-            mpi_ranks and options.preload is not None,
-            "--preload: ranks of MPI start one by one", "leave --preload or --mpi-ranks out",
-        ),
-        (
-            name is not None and (not name or "/" in name or not name.isprintable()),
-            f"--name {name!r} cannot be part of a directory's name", "letters, digits, dots and dashes do",
-        ),
-    )  # fmt: skip
-    for is_refused, message, hint in refusals:
-        if is_refused:
-            raise UsageError(message, hint=hint)
-    if name is not None:
-        check_name_length(name, MAX_NAME_BYTES, "the run's time")
+    if options.command and (given := [option for option, value in trainers.items() if value]):
+        raise UsageError(
+            f"{' and '.join(given)} would reach the bundled trainer, but COMMAND ({options.command[0]}) is started",
+            hint="pass them to COMMAND itself, after its name",
+        )
+    if options.command and not options.command[0]:
+        raise UsageError("COMMAND is empty", hint="leave it out to start the bundled trainer")
+    _check_engine_options(options)
+    if options.name is not None:
+        if not options.name or "/" in options.name or not options.name.isprintable():
+            raise UsageError(
+                f"--name {options.name!r} cannot be part of a directory's name",
+                hint="letters, digits, dots and dashes do",
+            )
+        check_name_length(options.name, MAX_NAME_BYTES, "the run's time")
+
+
+def _check_engine_options(options: RunOptions) -> None:
+    if options.engine == "mpi" and options.rank_table is None:
+        raise UsageError("--engine mpi: which servers?", hint="give a --rank-table that names them")
+    if options.engine_options and not options.by_engine:
+        raise UsageError("--engine-option is for mpirun or srun", hint="add --engine mpi, or --engine slurm")
+    if options.mpi_ranks is not None and not options.by_engine:
+        raise UsageError(
+            f"--{'' if options.mpi_ranks else 'no-'}mpi-ranks: no mpirun or srun starts ranks here",
+            hint="add --engine mpi and a --rank-table; one that names this machine alone will do",
+        )
+    if options.mpi_ranks and options.preload is not None:
+        raise UsageError("--preload: ranks of MPI start one by one", hint="leave --preload or --mpi-ranks out")
 
 
 def flag(name: str) -> str:

@@ -74,7 +74,8 @@ def prepare(
     """
     check_options(options)
     variables = user_environment(options.env)
-    cluster, notes, table = _cluster(options) if unnamed is None else (unnamed, (), _Table())
+    notes: list[str] = []
+    cluster, table = _cluster(options, notes) if unnamed is None else (unnamed, _Table())
     layout = resolve_layout(
         cluster.device_count,
         dp=options.dp,
@@ -99,10 +100,12 @@ def prepare(
     if is_needed and (missing := program.missing()) is not None:
         if not may_be_elsewhere:
             raise missing
-        notes += (f"warning: {missing.message}; it is looked for where ranks start",)
-    notes += _idle_notes(cluster, used)
-    mpi_ranks, mpi_notes = _mpi_ranks(options, program)
-    notes += mpi_notes
+        notes.append(f"warning: {missing.message}; it is looked for where ranks start")
+    if idle := cluster.device_count - used.device_count:
+        first, last = used.device_count, cluster.device_count - 1
+        stay, which = ("stays", f"rank {last}") if idle == 1 else ("stay", f"ranks {first} to {last}")
+        notes.append(f"{idle} of {cluster.device_count} devices {stay} idle: {which}")
+    mpi_ranks = _mpi_ranks(options, program, notes)
     request = Request(
         cluster=cluster,
         layout=layout,
@@ -125,39 +128,42 @@ def prepare(
         mpi_ranks=mpi_ranks,
     )
     if engine is None and elsewhere is None and layout.world_size > 1:
-        notes += _alone_notes(options, program)
+        if not options.by_engine and (name := program.alone_in_mpi) is not None:
+            remedy = "--engine mpi" if options.rank_table is not None else "--engine mpi with a --rank-table"
+            notes.append(
+                f"{name} imports mpi4py: every rank is alone in its MPI_COMM_WORLD; {remedy} makes them one job"
+            )
         if options.engine is None and len(used.servers) == 1 and "SLURM_JOB_ID" in inherited:
             from launcher.engines.slurm import short_here  # others need none of it
 
             notes += short_here(inherited, used.device_count)  # of a job that has fewer CPUs here than ranks
     files = _files(cluster, used, table, engine)
-    return Prepared(request, program, options.name or program.run_name, notes, files, table.text)
+    return Prepared(request, program, options.name or program.run_name, tuple(notes), files, table.text)
 
 
-def _cluster(options: RunOptions) -> tuple[Cluster, tuple[str, ...], _Table]:
-    """Return the devices, what to say about them, and the table that names them."""
+def _cluster(options: RunOptions, notes: list[str]) -> tuple[Cluster, _Table]:
+    """Return the devices and the table that names them; add to `notes` what a person should know of them."""
     if options.rank_table is None and options.engine == "slurm":
         from launcher.engines.slurm import cluster_of, read_allocation  # others need none of it
 
-        return cluster_of(read_allocation(os.environ), options.devices), (), _Table()
+        return cluster_of(read_allocation(os.environ), options.devices), _Table()
     if options.rank_table is None:
-        notes = (one_rank_note(os.environ),) if options.devices is None else ()
-        return Cluster.local(options.devices or 1), notes, _Table()
+        notes += [one_rank_note(os.environ)] if options.devices is None else []
+        return Cluster.local(options.devices or 1), _Table()
     from launcher.rank_table import Profile, read_rank_table  # --devices needs none of it
     from launcher.rank_table.diagnostics import headline
 
     # On a machine without Ascend devices no process will use HCCL, and what only HCCL asks for is a warning.
     chip = options.chip or ("auto" if davinci_ids() else "none")
-    said: list[str] = []
     with sample_hinted(options.rank_table):
-        path = found_table(options.rank_table, said.append)
+        path = found_table(options.rank_table, notes.append)
         report = read_rank_table(path, Profile(chip), max_bytes=max_table_bytes())
     if report.cluster is None:
         refused = RefusedTableError(report.render())
         refused.problems = report.problems
         raise refused
-    said += [headline(problem, str(options.rank_table)) for problem in report.warnings]
-    return report.cluster, tuple(said), _Table(report.document.text, report.format.value if report.format else "")
+    notes += [headline(problem, str(options.rank_table)) for problem in report.warnings]
+    return report.cluster, _Table(report.document.text, report.format.value if report.format else "")
 
 
 def one_rank_note(environment: Mapping[str, str], device_files: Path = DEVICE_FILES) -> str:
@@ -172,33 +178,15 @@ def one_rank_note(environment: Mapping[str, str], device_files: Path = DEVICE_FI
     return f"{note}, though this machine has {count} devices; --devices {count} makes one for each"
 
 
-def _mpi_ranks(options: RunOptions, program: Program) -> tuple[bool, tuple[str, ...]]:
-    """Return whether mpirun or srun has to start a process for each rank, and what to say where that cannot be seen."""
+def _mpi_ranks(options: RunOptions, program: Program, notes: list[str]) -> bool:
+    """Return whether mpirun or srun has to start a process for each rank; add a note where that cannot be seen."""
     if not options.by_engine or options.mpi_ranks is not None:
-        return bool(options.mpi_ranks), ()
-    if options.preload is not None:
-        return False, ()
-    if program.uses_mpi is not None:
-        return program.uses_mpi, ()
+        return bool(options.mpi_ranks)
+    if options.preload is not None or program.uses_mpi is not None:
+        return options.preload is None and bool(program.uses_mpi)
     name = escaped(program.target)
-    return False, (f"{name} is started without MPI ranks; --mpi-ranks gives each its place in MPI_COMM_WORLD",)
-
-
-def _alone_notes(options: RunOptions, program: Program) -> tuple[str, ...]:
-    """Return a note on a program that wants to be one job of MPI, where nothing makes its ranks one."""
-    if options.by_engine or (name := program.alone_in_mpi) is None:
-        return ()
-    remedy = "--engine mpi" if options.rank_table is not None else "--engine mpi with a --rank-table"
-    return (f"{name} imports mpi4py: every rank is alone in its MPI_COMM_WORLD; {remedy} makes them one job",)
-
-
-def _idle_notes(cluster: Cluster, used: Cluster) -> tuple[str, ...]:
-    idle = cluster.device_count - used.device_count
-    if not idle:
-        return ()
-    first, last = used.device_count, cluster.device_count - 1
-    stay, which = ("stays", f"rank {last}") if idle == 1 else ("stay", f"ranks {first} to {last}")
-    return (f"{idle} of {cluster.device_count} devices {stay} idle: {which}",)
+    notes.append(f"{name} is started without MPI ranks; --mpi-ranks gives each its place in MPI_COMM_WORLD")
+    return False
 
 
 def _files(cluster: Cluster, used: Cluster, table: _Table, engine: str | None) -> dict[str, str]:

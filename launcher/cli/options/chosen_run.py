@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from launcher.cli.launch.options import DEFAULT_RUNS_DIR
+from launcher.cli.options.command_types import Command
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.env import TLAUNCH_RUNS_DIR
@@ -19,8 +18,6 @@ from launcher.core.run_dir import RunDir
 from launcher.logs.terminal import escaped
 from launcher.runs.status import runs_going_on
 from launcher.runs.store import find_run, find_runs, means_latest
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _RUN_IS = (
     "RUN is the name, --name or directory of a run ({} if several runs have that --name), the beginning of a name if it is "

@@ -40,9 +40,9 @@ class LazyGroup(click.Group):
 
 
 class TakesCommand(click.Command):
-    """Tells `--` with nothing after it from no `--` at all, which click takes for the same.
+    """A command that distinguishes `--` with nothing after it from no `--` at all, which click takes for the same.
 
-    In a script the words after it may come from a variable that is empty, and nobody means the bundled trainer then.
+    In a script what follows may come from a variable that is empty, which does not mean the bundled trainer.
     """
 
     without = "start the bundled trainer"  # what such a command is to do

@@ -15,7 +15,7 @@ from launcher.runs.record import Place
 from launcher.runs.status import RunState
 
 FIRST_FAILED = "first-failed"
-# What a prefix may hold, and of which type.
+# What a prefix may hold, with a value of its type.
 PREFIX_FIELDS = {"global_rank": 0, "local_rank": 0, "server": "10.0.0.1", "device": 0, "time": "12:00:00"}
 NOT_FOLLOWED = ("errors", "environment", "until")
 NOT_WITH_ERRORS = ("lines", "since", "until", "grep", "level", "merged", "collapsed")
@@ -97,7 +97,7 @@ class LogOptions:
         return not (self.selects or arranged or (self.prefix is not None and tells_time(self.prefix)))
 
     def selector(self) -> Selector:
-        """Return what selects lines. Raises UsageError for a time, level or expression that is none."""
+        """Return what selects lines. Raises UsageError for what is no time, level or expression."""
         now_ns = time.time_ns()
         return Selector(
             level=level_named(self.level) if self.level is not None else 0,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
@@ -19,13 +18,11 @@ from launcher.cli.launch.options import (
     DEFAULT_RUNS_DIR,
     ENGINES,
 )
-from launcher.cli.options.command_types import parameters_of, together
+from launcher.cli.options.command_types import Command, parameters_of, together
 from launcher.cli.options.types import FILE, IntRange, Seconds, Size
 from launcher.core.env import TLAUNCH_MAX_TABLE_SIZE, TLAUNCH_RUNS_DIR, TLAUNCH_SERVER
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
 from launcher.engines.placement import BINDS
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 MAX_RESTARTS = 10**6
 MAX_S = 7 * 24 * 3600

@@ -24,54 +24,44 @@ class BadValue(click.BadParameter):
         self.hint = hint
 
 
-class IntRange(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2 only
-    """A whole number within bounds, which `--help` does not show as a formula, and errors say in words."""
+class _Bounded(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2 only
+    """A number within bounds, which `--help` does not show as a formula, and errors say in words."""
 
-    name = "number"
-
-    def __init__(self, min: int | None = None, max: int | None = None) -> None:  # noqa: A002 - click's names
+    def __init__(self, min: float | None = None, max: float | None = None) -> None:  # noqa: A002 - click's names
         self._min = min
         self._max = max
+
+    def within_bounds(self, number: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return `number`; raise BadValue if it is outside the bounds, both of which are allowed."""
+        shown = number if isinstance(number, int) else f"{number:.10g}"
+        if self._min is not None and number < self._min:
+            raise BadValue(f"{shown} is less than {self._min:.10g}", param, ctx)
+        if self._max is not None and number > self._max:
+            raise BadValue(f"{shown} is more than {self._max:.10g}", param, ctx)
+        return number
+
+
+class IntRange(_Bounded):
+    """A whole number within bounds."""
+
+    name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
             number = int(value)
         except ValueError:
             raise BadValue(f"{value!r} is not a whole number", param, ctx) from None
-        check_bounds(number, self._min, self._max, param, ctx)
-        return number
-
-
-def check_bounds(
-    number: float, least: float | None, most: float | None, param: click.Parameter | None, ctx: click.Context | None
-) -> None:
-    """Refuse a number that is not within its bounds, both of which are allowed.
-
-    Raises:
-        BadValue: it is not.
-    """
-    shown = number if isinstance(number, int) else f"{number:.10g}"
-    if least is not None and number < least:
-        raise BadValue(f"{shown} is less than {least:.10g}", param, ctx)
-    if most is not None and number > most:
-        raise BadValue(f"{shown} is more than {most:.10g}", param, ctx)
+        return self.within_bounds(number, param, ctx)
 
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 _WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])[a-z]*", re.IGNORECASE)
 
 
-class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2 only
-    """A range of numbers, NaN not among them: compared with any bound it is neither below nor above.
-
-    As click's FloatRange, but `--help` does not show the bounds as a formula, and errors say them in words.
-    """
+class Seconds(_Bounded):
+    """Seconds within bounds, but not NaN: compared with any bound it is neither below nor above."""
 
     name = "seconds"
-
-    def __init__(self, min: float | None = None, max: float | None = None) -> None:  # noqa: A002 - click's names
-        self._min = min
-        self._max = max
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -82,8 +72,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click
             matched = _WITH_UNIT.fullmatch(str(value).strip())
             hint = f"write {float(matched[1]) * _UNITS_S[matched[2].lower()]:.10g}" if matched else None
             raise BadValue(f"{value!r} is not a number of seconds", param, ctx, hint)
-        check_bounds(seconds, self._min, self._max, param, ctx)
-        return seconds
+        return self.within_bounds(seconds, param, ctx)
 
 
 MAX_BYTES = 1 << 62
@@ -91,13 +80,10 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
-class Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2 only
+class Size(_Bounded):
     """A number of bytes: 65536, 64K, 1.5M, 1 GiB. Units are powers of 1024."""
 
     name = "size"
-
-    def __init__(self, min: int) -> None:  # noqa: A002 - click's names
-        self._min = min
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, int):
@@ -108,10 +94,10 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
         size = float(matched[1]) * _UNITS[matched[2].upper()]
         if size > MAX_BYTES:
             raise BadValue(f"{value} is larger than any file", param, ctx)
-        size_bytes = int(size)
-        if size_bytes < self._min:
-            raise BadValue(f"{value} is too small: at least {self._min >> 10}K", param, ctx)
-        return size_bytes
+        least = int(self._min or 0)
+        if size < least:
+            raise BadValue(f"{value} is too small: at least {least >> 10}K", param, ctx)
+        return int(size)
 
 
 class _File(click.Path):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from launcher.logs.terminal import escaped, without_colours
 
-MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
+DURATIONS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 GAP = "  "
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 SERVERS_SHOWN = 8  # of many; the others are counted
@@ -87,11 +87,7 @@ def duration(seconds: float | None) -> str:
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = int(seconds)
-    for unit_s, unit, part_s, part in (
-        (DAY_S, "d", HOUR_S, "h"),
-        (HOUR_S, "h", MINUTE_S, "min"),
-        (MINUTE_S, "min", 1, "s"),
-    ):
+    for (unit_s, unit), (part_s, part) in pairwise(DURATIONS):
         if whole >= unit_s:
             rest = whole % unit_s // part_s
             return f"{whole // unit_s} {unit}" + (f" {rest} {part}" if rest else "")

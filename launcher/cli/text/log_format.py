@@ -49,7 +49,7 @@ class Format:
             }
         self._beginnings = Beginnings() if self._for_people and not look.as_json else None
         self.as_json = look.as_json
-        # Rank and offset of what goes on with a line that was begun, where no person looks; the offset is -1 in blocks.
+        # Rank and offset of what continues a line that was begun, where stdout is no terminal; the offset is -1 in blocks.
         self._begun: tuple[int, int] | None = None
         self._as_text: Callable[[Line | Shown | None], str] = _json if look.as_json else self._line
 
@@ -73,9 +73,9 @@ class Format:
     def block(self, global_rank: int, block: bytes) -> bytes:
         """Make bytes as `lines` does, for unread lines of one rank; their prefix holds no time.
 
-        They are whole, or a piece of one that goes on in this rank's next block.
+        They are whole, or a piece of one that continues in this rank's next block.
         """
-        if block.endswith(OVERWRITES):  # of a line that goes on, by what follows
+        if block.endswith(OVERWRITES):  # a line that what follows will overwrite
             if self._beginnings is not None:
                 self._beginnings.forget(global_rank)
             return self.end() if self._begun == (global_rank, -1) else b""
@@ -130,7 +130,7 @@ class Format:
         return f"{before}{self.safe(shown(line))}{'' if is_begun else NEWLINE}"
 
     def _is_begun(self, raw: bytes, *, ends: bool) -> bool:
-        """Return whether this rank's next text goes on with the line; each state of a progress bar is a line."""
+        """Return whether this rank's next text continues the line; each state of a progress bar is a line."""
         return not (ends or self._for_people or OVERWRITES in raw)
 
     def _end(self) -> str:
@@ -164,20 +164,19 @@ def _json(line: Line | Shown | None) -> str:
 
 
 def prefix_fields(template: str) -> list[tuple[str, str]]:
-    """Return the name of each field, and its format. Raises ValueError where `template` is none."""
+    """Return the name of each field, and its format. Raises ValueError if it is no template."""
     return [(name, look or "") for _, name, look, _ in string.Formatter().parse(template) if name is not None]
 
 
 def tells_time(template: str) -> bool:
-    """Return whether lines have different prefixes, with their time. Raises ValueError where `template` is none."""
+    """Return whether lines have different prefixes, with their time. Raises ValueError if it is no template."""
     return any(name == "time" for name, _ in prefix_fields(template))
 
 
 def _prefix_fields(places: Collection[Place]) -> Mapping[int, Mapping[str, int | str]]:
     """Return the prefix's fields by global rank; `time` is each line's own."""
-    first_of: dict[int, int] = {}
-    for place in sorted(places, key=lambda each: each.global_rank):
-        first_of.setdefault(place.server_index, place.global_rank)
+    ordered = sorted(places, key=lambda each: each.global_rank, reverse=True)
+    first_of = {place.server_index: place.global_rank for place in ordered}
     return {
         place.global_rank: {
             "global_rank": place.global_rank,

@@ -8,10 +8,12 @@ import select
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from launcher.core.text import printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class StreamWriter:
@@ -80,5 +82,7 @@ def say(text: str) -> None:
 
 def as_people_call_it(path: Path) -> Path:
     """Return the path relative to the working directory where that is below it, on one line. To be shown only."""
+    from pathlib import Path  # every command imports this module, and `--help` needs no path
+
     relative = Path(os.path.relpath(path))
     return Path(printable(str(path if relative.parts[:1] == ("..",) else relative)))
