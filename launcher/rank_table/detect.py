@@ -1,4 +1,4 @@
-"""Tell files apart: rank tables, texts that name the hosts of a cluster, programs, and other JSON.
+"""Distinguish files: rank tables, texts that name the hosts of a cluster, programs, and other JSON.
 
 Texts that are no JSON but name hosts are read as well.
 """
