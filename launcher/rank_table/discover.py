@@ -68,7 +68,7 @@ def has_nvidia_smi() -> bool:
 
 
 def davinci_ids() -> tuple[int, ...]:
-    """Return the ids of the Ascend devices of this machine, ascending; empty where there are none."""
+    """Return the ids of the Ascend devices of this machine, ascending."""
     return system.davinci_ids(DEVICE_FILES)
 
 

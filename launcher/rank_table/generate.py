@@ -131,7 +131,7 @@ def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, s
     """Give ranks to all devices, server by server in the order given, or in dictionary order when asked to `sort`.
 
     `hardware` ("gpu") is written down where it is known. Addresses come from `machines` alone: several servers without
-    any get their own addresses as host_ip, and a table for CPU or GPU runs where their names are none.
+    any get their own addresses as host_ip, and where their names are no addresses, a table for CPU or GPU runs.
 
     Raises:
         UsageError: there is no server, one without devices, more than a cluster has, or one that HCCL cannot know.

@@ -15,9 +15,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from launcher.rank_table.catalogue import Finding, Found
-from launcher.rank_table.lexer import LongInteger
 from launcher.rank_table.model import Fields
 from launcher.rank_table.positions import Pointer
+from launcher.rank_table.syntax import LongInteger
 
 # Faults of shape that are reported one by one: a list of a million numbers is one mistake, not a million.
 MAX_FAULTS = 1000
