@@ -91,7 +91,7 @@ class _Stack:
         return "".join(frame.bracket for frame in self.frames[1:])
 
     def count_key(self, key: str, at: int) -> None:
-        frame = self.top
+        frame = self.frames[-1]
         first = frame.seen.setdefault(key, at)
         if first != at and len(self.repeats) < MAX_REPEATS:
             pointer = (*(inner.name for inner in self.frames[2:]), key)
@@ -296,12 +296,13 @@ class Scanner:
             if self._expect == self._comma:
                 self._expect = self._entry
         elif token.kind in (syntax.SINGLE_QUOTED, syntax.TYPOGRAPHIC):
-            quoted = syntax.single_quoted if token.kind == syntax.SINGLE_QUOTED else syntax.typographic_string
-            log.overwrite(quoted(text, token), token.start, token.end, f'"{text[token.start + 1 : token.end - 1]}"')
+            replacement = f'"{text[token.start + 1 : token.end - 1]}"'
+            wrong = syntax.single_quoted if token.kind == syntax.SINGLE_QUOTED else syntax.typographic
+            log.overwrite(wrong(text, token, replacement), token.start, token.end, replacement)
             return token._replace(kind=STRING)
         elif token.kind == syntax.WIDE_MARK:
             mark = syntax.WIDE_MARKS[text[token.start]]
-            log.overwrite(syntax.wide_mark(text, token), token.start, token.end, mark)
+            log.overwrite(syntax.typographic(text, token, mark), token.start, token.end, mark)
             return token._replace(kind=mark)
         elif token.kind == syntax.WORD:
             return self._word(token)
@@ -315,10 +316,12 @@ class Scanner:
         return None
 
     def _word(self, token: Token) -> Token | None:
-        fault = syntax.typographic(self.text, token)
-        if fault and self.text[token.start] in syntax.WIDE_BLANKS:
-            self._log.overwrite(fault, token.start, token.end)
+        char = self.text[token.start]
+        if char in syntax.WIDE_BLANKS:
+            self._log.overwrite(syntax.typographic(self.text, token, " "), token.start, token.end)
             return None
+        # Of a quote, the other half is missing.
+        fault = syntax.typographic(self.text, token, None) if char in syntax.MEANT else None
         if fault is None and self._expect in (self._value, self._key, self._entry):
             self._log.unquoted(token)
             return token._replace(kind=STRING)

@@ -70,7 +70,7 @@ CLOSING = {"{": "}", "[": "]"}
 _BRACKET = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*){0,1000}"|([{}\[\]])')  # strings are stepped over
 WIDE_MARKS = {"，": ",", "：": ":"}  # noqa: RUF001
 WIDE_BLANKS = frozenset("\u00a0\u3000")
-_MEANT = dict.fromkeys("“”„‘’‚", '"') | WIDE_MARKS | dict.fromkeys(WIDE_BLANKS, "a plain blank")  # noqa: RUF001
+MEANT = dict.fromkeys("“”„‘’‚", '"') | WIDE_MARKS | dict.fromkeys(WIDE_BLANKS, "a plain blank")  # noqa: RUF001
 # What can only be a name or an address without its quotes. True, None, NaN and <address> are something else.
 _PLAIN_WORD = re.compile(r"(?:[A-Za-z_][\w.-]*|[0-9]{1,3}(?:\.[0-9]{1,3}){3})\Z", re.ASCII)
 _OTHER_WORDS = frozenset({"true", "false", "none", "null", "nil", "nan", "infinity", "inf", "undefined"})
@@ -182,9 +182,9 @@ def comment(text: str, token: Token) -> Fault:
     return Fault("RT104", token.start, min(token.end - token.start, 40), "JSON has no comments", hint, repair)
 
 
-def single_quoted(text: str, token: Token) -> Fault:
+def single_quoted(text: str, token: Token, repair: str) -> Fault:
     message, hint = "JSON strings stand in double quotes", in_quotes(text[token.start : token.end])
-    return Fault("RT107", token.start, token.end - token.start, message, hint, _requoted(text, token))
+    return Fault("RT107", token.start, token.end - token.start, message, hint, Edit(token.start, token.end, repair))
 
 
 def unquoted(text: str, token: Token) -> Fault:
@@ -197,32 +197,12 @@ def unquoted(text: str, token: Token) -> Fault:
     return Fault("RT107", token.start, len(word), f"{shown(word)} is not JSON", in_quotes(word), repair)
 
 
-def _requoted(text: str, token: Token) -> Edit:
-    return Edit(token.start, token.end, f'"{text[token.start + 1 : token.end - 1]}"')
-
-
-def typographic(text: str, token: Token) -> Fault | None:
-    """Report quotes and blanks of a word processor. Only a blank is certain: of a quote, the other half is missing."""
+def typographic(text: str, token: Token, repair: str | None) -> Fault:
+    """Report a quote, a blank, a comma or a colon of a word processor or another keyboard."""
     char = text[token.start]
-    if char not in _MEANT:
-        return None
-    return _no_punctuation(char, token, Edit(token.start, token.end, " ") if char in WIDE_BLANKS else None)
-
-
-def typographic_string(text: str, token: Token) -> Fault:
-    """Report a string in the right place, but in the wrong quotes."""
-    return _no_punctuation(text[token.start], token, _requoted(text, token))
-
-
-def wide_mark(text: str, token: Token) -> Fault:
-    """Report a comma or a colon of another keyboard."""
-    char = text[token.start]
-    return _no_punctuation(char, token, Edit(token.start, token.end, WIDE_MARKS[char]))
-
-
-def _no_punctuation(char: str, token: Token, repair: Edit | None) -> Fault:
     message = f"{shown(char)} (U+{ord(char):04X}) is not JSON punctuation"
-    return Fault("RT102", token.start, 1, message, f"write {_MEANT[char]}", repair)
+    edit = None if repair is None else Edit(token.start, token.end, repair)
+    return Fault("RT102", token.start, 1, message, f"write {MEANT[char]}", edit)
 
 
 def broken_string(text: str, token: Token) -> Fault:

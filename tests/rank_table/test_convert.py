@@ -270,7 +270,7 @@ def test_what_is_written_is_read_back(target):
     """Of random clusters those that a format can express come back as they were; some are refused, some are not."""
     seen = Counter()
 
-    @settings(max_examples=150)
+    @settings(max_examples=80)
     @example(cluster=COUNTED)
     @example(cluster=ON_HOST)
     @example(cluster=LAYERED)
