@@ -20,6 +20,7 @@ from launcher.rank_table.formats.node_list.write import V1_1
 from launcher.rank_table.formats.rank_list.write import V2_0
 from launcher.rank_table.formats.server_list.write import V1_0, V1_2
 from launcher.rank_table.formats.writing import DEVICE_LIMITS, Reason, Target, equal_servers, plain_host_names
+from launcher.rank_table.generate import HARDWARE, marked_as_cpu
 from launcher.rank_table.hostfiles import order_of_slurm, write_hostfile, write_nodelist, write_rankfile
 from launcher.rank_table.table_format import NEVER_READ, NODE_TABLE_OPTIONS, SUPER_POD
 
@@ -50,7 +51,6 @@ KNOWN_KEYS = NEVER_READ.union(*(target.keys for target in TARGETS.values()))
 NEEDED = frozenset({"version", "status", "server_count", "server_list", "server_id", "device", "device_id", "rank_id"})
 _SERVER_FIELDS = ("host_ip", "host_nic_ip", "super_pod_id")
 _DEVICE_FIELDS = ("device_ip", "super_device_id")
-_HARDWARE = "hardware_type"
 _HARDWARE_NOTE = (
     'no device has a device_ip, so the servers are marked as hardware_type "cpu": the table is for CPU or GPU; for Ascend '
     "devices write every device_ip, and leave hardware_type out"
@@ -132,10 +132,9 @@ def marked_without_ascend(cluster: Cluster, target_name: str) -> tuple[Cluster, 
     has_addresses = all(server.host_ip for server in servers) or any(
         device.device_ip for server in servers for device in server.devices
     )
-    if _HARDWARE not in TARGETS[target_name].keys or len(servers) < 2 or has_addresses:
+    if HARDWARE not in TARGETS[target_name].keys or len(servers) < 2 or has_addresses:
         return cluster, ()
-    options = [tuple(sorted({_HARDWARE: "cpu", **dict(server.options)}.items())) for server in servers]
-    marked = tuple(replace(server, options=its) for server, its in zip(servers, options, strict=True))
+    marked = marked_as_cpu(servers)
     return (cluster, ()) if marked == servers else (replace(cluster, servers=marked), (_HARDWARE_NOTE,))
 
 

@@ -56,13 +56,6 @@ class _Step(NamedTuple):
     edits: tuple[Edit, ...]
 
 
-class _Pass(NamedTuple):
-    """The repairs that are possible in a text as it stands."""
-
-    steps: list[_Step]
-    offers: list[_Step]  # what may hide a fault, each with what that is in its message
-
-
 @frozen
 class Fixed:
     """A repaired table. `data` is what belongs into the file: `original` itself where there is nothing to repair."""
@@ -158,26 +151,28 @@ def _encoded(text: str) -> bytes:
     return codecs.BOM_UTF8 + text.encode()
 
 
-def _next_pass(document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool) -> _Pass:
-    """Return the repairs that are possible now, without overlaps; the next pass sees the repaired text."""
+def _next_pass(
+    document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool
+) -> tuple[list[_Step], list[_Step]]:
+    """Return the repairs that are possible now, without overlaps, and the offers: repairs that may hide a fault."""
     repairs = [(fault.code, fault.repair) for fault in document.faults if fault.repair is not None]
     steps = _apart(_Step(code, _described(document.text, repair), (repair,)) for code, repair in repairs)
     if steps or not document.checkable:
-        return _Pass(steps, [])
+        return steps, []
     checked = check_document(document, path, profile, at_most=sys.maxsize)
     doubtful = [] if unsafe else [found for found in checked.findings if found[1].doubt]
     steps = _apart(_value_steps(document, (found for found in checked.findings if unsafe or not found[1].doubt)))
     offers = _apart(_value_steps(document, doubtful, "write"))
     if steps or not sort or checked.table is None:
-        return _Pass(steps, offers)
+        return steps, offers
     order = list(_moves_by_rank(document, checked.table))
     if not order:
-        return _Pass([], offers)
+        return [], offers
     # Some reader may ask for another order than that of the ranks.
     text, _ = apply_edits(document.text, [edit for step in order for edit in step.edits])
     before, after = (parse_rank_table(_encoded(each), path, profile) for each in (document.text, text))
     does_harm = len(after.errors) > len(before.errors) or len(after.problems) > len(before.problems)
-    return _Pass([] if does_harm else order, offers)
+    return ([] if does_harm else order), offers
 
 
 def _apart(steps: Iterable[_Step]) -> list[_Step]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 from typing import NamedTuple, NoReturn
@@ -182,6 +182,12 @@ def _reachable(cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
         "this table is for runs on CPU or GPU: between servers HCCL needs the device_ip of every device (merge what "
         "`--hccn-tool` writes on each server), or addresses as --servers"
     )
-    options = [tuple(sorted({HARDWARE: "cpu", **dict(server.options)}.items())) for server in servers]
-    marked = tuple(replace(server, options=its) for server, its in zip(servers, options, strict=True))
-    return Cluster(marked), (Note(note),)
+    return Cluster(marked_as_cpu(servers)), (Note(note),)
+
+
+def marked_as_cpu(servers: Iterable[Server]) -> tuple[Server, ...]:
+    """Return the servers with the hardware_type "cpu", except where they have one of their own."""
+    options = {HARDWARE: "cpu"}
+    return tuple(
+        replace(server, options=tuple(sorted({**options, **dict(server.options)}.items()))) for server in servers
+    )

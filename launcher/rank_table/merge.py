@@ -152,11 +152,10 @@ def _common_options(reports: Sequence[TableReport], clusters: Sequence[Cluster])
 
 def _order_note(cluster: Cluster) -> Iterator[str]:
     """Yield a note where servers are not in the order of their names: a shell sorts host10 before host2."""
-    names = [server.server_id for server in cluster.servers]
-    if names == sorted(names):
-        return
-    before, after = next(pair for pair in pairwise(names) if pair[0] > pair[1])
-    yield (
-        f"ranks follow the order of the files: {before[:60]!r} comes before {after[:60]!r}, though not as text; "
-        "MindSpore expects the order of server_id as text"
-    )
+    for before, after in pairwise(server.server_id for server in cluster.servers):
+        if before > after:
+            yield (
+                f"ranks follow the order of the files: {before[:60]!r} comes before {after[:60]!r}, though not as text; "
+                "MindSpore expects the order of server_id as text"
+            )
+            return

@@ -50,7 +50,7 @@ class Shapes:
 
     def __init__(self, at_most: int = MAX_FAULTS) -> None:
         self._at_most = at_most
-        self._known: dict[_Signature, tuple[list[tuple[str, tuple[str | int, ...]]], list[str]]] = {}
+        self._known: dict[_Signature, tuple[list[tuple[str, str]], list[str]]] = {}
         self._faults: list[Found] = []
         self.complete = True  # every list that a table must have is there, and every entry of the lists was read
         self.full = False  # so much is wrong that the rest is not looked at
@@ -70,8 +70,8 @@ class Shapes:
             known = self._known[signature] = _shape_faults(shape, fields)
             self.keys.update(fields)
         faults, unknown = known
-        for kind, where in faults:
-            self.note(*_finding(shape, pointer, fields, kind, str(where[0])))
+        for kind, name in faults:
+            self.note(*_finding(shape, pointer, fields, kind, name))
         for key in unknown:
             if len(self._unknown) >= self._at_most and (shape, key) not in self._unknown:
                 break
@@ -120,14 +120,14 @@ class Shapes:
             yield "RT401", Finding((*pointer, key), message, _similar(key, shape, fields), at_key=True)
 
 
-def _shape_faults(shape: type[Shape], fields: Fields) -> tuple[list[tuple[str, tuple[str | int, ...]]], list[str]]:
+def _shape_faults(shape: type[Shape], fields: Fields) -> tuple[list[tuple[str, str]], list[str]]:
     declared = shape.model_fields  # a property of pydantic's that takes its time
     unknown = [key for key in fields if key not in declared]
     try:
         shape.model_validate(fields)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
-        return [(detail["type"], detail["loc"]) for detail in details], unknown
+        return [(detail["type"], str(detail["loc"][0])) for detail in details], unknown
     return [], unknown
 
 

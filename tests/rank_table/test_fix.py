@@ -197,7 +197,7 @@ def test_number_that_needs_a_person_is_left_alone(written, table):
     [("rank_id", "7"), ("device_id", "0"), ("device_ip", "1.2"), ("device_ip", "192.1.0.1")],
 )
 def test_ranks_ids_and_addresses_are_never_changed(key, written, table):
-    """What is used twice or out of range needs somebody who knows."""
+    """What is used twice or out of range needs a decision by a person."""
     broken = table()
     broken["server_list"][0]["device"][1][key] = written
     fixed = fix(broken)
@@ -448,7 +448,7 @@ def test_no_bytes_crash_the_repair(data):
 
 
 def test_thousands_of_repairs_of_one_kind_are_all_made():
-    """What is told in part is repaired in full, in one pass."""
+    """What is reported in part is repaired in full, in one pass."""
     devices = tuple(Device(index, index) for index in range(8))
     servers = (
         Server(f"node-{number:04}", tuple(replace(one, global_rank=8 * number + one.device_id) for one in devices))
