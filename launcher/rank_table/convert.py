@@ -20,6 +20,7 @@ from launcher.rank_table.formats.node_list.write import V1_1
 from launcher.rank_table.formats.rank_list.write import V2_0
 from launcher.rank_table.formats.server_list.write import V1_0, V1_2
 from launcher.rank_table.formats.writing import DEVICE_LIMITS, Reason, Target, equal_servers, plain_host_names
+from launcher.rank_table.generate import HARDWARE, marked_as_cpu
 from launcher.rank_table.hostfiles import order_of_slurm, write_hostfile, write_nodelist, write_rankfile
 from launcher.rank_table.table_format import NEVER_READ, NODE_TABLE_OPTIONS, SUPER_POD
 
@@ -29,21 +30,15 @@ _SUPER_POD_NAME = "super_pod"  # what --drop calls the two keys that place a dev
 
 def _ranks_follow_the_file(cluster: Cluster) -> Iterator[Reason]:
     """Refuse ranks and devices that are not counted from the first host to the last: hosts and counts say no more."""
-    expected = 0
-    for server in cluster.servers:
-        for slot, device in enumerate(server.devices):
-            if device.global_rank != expected:
-                yield Reason(_out_of_order(server, device, f"rank {expected}"), "a rankfile writes the ranks down")
-                return
-            if device.device_id != slot:
-                yield Reason(_out_of_order(server, device, f"device {slot}"), "a rankfile writes the devices down")
-                return
-            expected += 1
-
-
-def _out_of_order(server: Server, device: Device, counted: str) -> str:
-    who = f"rank {device.global_rank}, device {device.device_id} of {server.server_id[:60]!r}"
-    return f"ranks and devices are counted from host to host, and {who} would become {counted}"
+    places = ((server, slot, device) for server in cluster.servers for slot, device in enumerate(server.devices))
+    for expected, (server, slot, device) in enumerate(places):
+        if device.global_rank == expected and device.device_id == slot:
+            continue
+        kind, number = ("rank", expected) if device.global_rank != expected else ("device", slot)
+        who = f"rank {device.global_rank}, device {device.device_id} of {server.server_id[:60]!r}"
+        message = f"ranks and devices are counted from host to host, and {who} would become {kind} {number}"
+        yield Reason(message, f"a rankfile writes the {kind}s down")
+        return
 
 
 _COUNTED = (_ranks_follow_the_file, plain_host_names)
@@ -56,7 +51,6 @@ KNOWN_KEYS = NEVER_READ.union(*(target.keys for target in TARGETS.values()))
 NEEDED = frozenset({"version", "status", "server_count", "server_list", "server_id", "device", "device_id", "rank_id"})
 _SERVER_FIELDS = ("host_ip", "host_nic_ip", "super_pod_id")
 _DEVICE_FIELDS = ("device_ip", "super_device_id")
-_HARDWARE = "hardware_type"
 _HARDWARE_NOTE = (
     'no device has a device_ip, so the servers are marked as hardware_type "cpu": the table is for CPU or GPU; for Ascend '
     "devices write every device_ip, and leave hardware_type out"
@@ -85,7 +79,17 @@ def convert_cluster(
         UsageError: `target_name` is no target, or a key in `drop` is in no format.
     """
     target = TARGETS[target_named(target_name)]
-    cluster = without(cluster, _dropped_keys(drop))
+    keys = set(drop)
+    if _SUPER_POD_NAME in keys:
+        keys = keys - {_SUPER_POD_NAME} | SUPER_POD
+    for key in sorted(keys & NEEDED):
+        hint = "--drop leaves out what the new format has no place for"
+        raise UsageError(f"--drop {key}: every table needs it", hint=hint)
+    for key in sorted(keys - KNOWN_KEYS):
+        question = did_you_mean(near(key[:40], [*KNOWN_KEYS, _SUPER_POD_NAME], limit=1))
+        hint = question or f"for instance {_SUPER_POD_NAME}, device_ip, level_list"
+        raise UsageError(f"--drop {key[:40]}: no table has such a key that could be left out", hint=hint)
+    cluster = without(cluster, keys)
     held = held_keys(cluster)
     homeless = [key for key in held if key not in target.keys]
     left = [key for key in homeless if key in NEVER_READ or not target.is_table]
@@ -128,10 +132,9 @@ def marked_without_ascend(cluster: Cluster, target_name: str) -> tuple[Cluster, 
     has_addresses = all(server.host_ip for server in servers) or any(
         device.device_ip for server in servers for device in server.devices
     )
-    if _HARDWARE not in TARGETS[target_name].keys or len(servers) < 2 or has_addresses:
+    if HARDWARE not in TARGETS[target_name].keys or len(servers) < 2 or has_addresses:
         return cluster, ()
-    options = [tuple(sorted({_HARDWARE: "cpu", **dict(server.options)}.items())) for server in servers]
-    marked = tuple(replace(server, options=its) for server, its in zip(servers, options, strict=True))
+    marked = marked_as_cpu(servers)
     return (cluster, ()) if marked == servers else (replace(cluster, servers=marked), (_HARDWARE_NOTE,))
 
 
@@ -139,9 +142,11 @@ def held_keys(cluster: Cluster) -> dict[str, int]:
     """Return the keys that the cluster has beside servers, devices and ranks, with how often each occurs."""
     held = Counter(dict.fromkeys((key for key, _ in cluster.options), 1))
     for server in cluster.servers:
-        held.update(_keys_of(server, _SERVER_FIELDS))
+        held.update(key for key in _SERVER_FIELDS if getattr(server, key) is not None)
+        held.update(dict(server.options).keys())
         for device in server.devices:
-            held.update(_keys_of(device, _DEVICE_FIELDS))
+            held.update(key for key in _DEVICE_FIELDS if getattr(device, key) is not None)
+            held.update(dict(device.options).keys())
     return dict(held)
 
 
@@ -156,11 +161,6 @@ def without(cluster: Cluster, keys: Collection[str]) -> Cluster:
     return replace(cluster, servers=tuple(servers), options=_options_without(cluster.options, keys))
 
 
-def _keys_of(record: Server | Device, fields: tuple[str, ...]) -> Iterator[str]:
-    yield from (key for key in fields if getattr(record, key) is not None)
-    yield from (key for key, _ in record.options)
-
-
 def _record_without(record: _Record, fields: tuple[str, ...], keys: Collection[str]) -> _Record:
     left_out: dict[str, Any] = {key: None for key in fields if key in keys}
     return replace(record, options=_options_without(record.options, keys), **left_out)
@@ -168,21 +168,6 @@ def _record_without(record: _Record, fields: tuple[str, ...], keys: Collection[s
 
 def _options_without(options: Options, keys: Collection[str]) -> Options:
     return tuple((key, value) for key, value in options if key not in keys)
-
-
-def _dropped_keys(drop: Collection[str]) -> set[str]:
-    keys = set(drop)
-    if _SUPER_POD_NAME in keys:
-        keys = keys - {_SUPER_POD_NAME} | SUPER_POD
-    for key in sorted(keys & NEEDED):
-        raise UsageError(
-            f"--drop {key}: every table needs it", hint="--drop leaves out what the new format has no place for"
-        )
-    for key in sorted(keys - KNOWN_KEYS):
-        question = did_you_mean(near(key[:40], [*KNOWN_KEYS, _SUPER_POD_NAME], limit=1))
-        hint = question or f"for instance {_SUPER_POD_NAME}, device_ip, level_list"
-        raise UsageError(f"--drop {key[:40]}: no table has such a key that could be left out", hint=hint)
-    return keys
 
 
 def _reasons(cluster: Cluster, target: Target, homeless: dict[str, int]) -> Iterator[Reason]:

@@ -1,4 +1,4 @@
-"""Tell files apart: rank tables, texts that name the hosts of a cluster, programs, and other JSON.
+"""Distinguish files: rank tables, texts that name the hosts of a cluster, programs, and other JSON.
 
 Texts that are no JSON but name hosts are read as well.
 """
@@ -87,7 +87,7 @@ def mentions_ids(data: bytes) -> bool:
 
 
 def recognise_plain(data: bytes) -> str | None:
-    """Return "hostfile", "rankfile" or "nodelist"; None for a text that may be meant as JSON, or is none of these.
+    """Return "hostfile", "rankfile" or "nodelist"; None for a text that may be meant as JSON, or is something else.
 
     One line of several hosts, of brackets, or of a name alone is a node list; names line by line are a hostfile.
     """
@@ -105,7 +105,7 @@ def recognise_plain(data: bytes) -> str | None:
 
 
 def _list_of_names(first: str, text: str) -> str | None:
-    """Recognise lines of one word each as a hostfile. One word alone is none unless it looks like a host's name."""
+    """Recognise lines of one word each as a hostfile. One word alone counts only if it looks like a host's name."""
     if "," in first or "[" in first:
         return "nodelist" if _LIST.match(first) else None
     if not all(map(is_host_name, _meaningful(text))):

@@ -1,4 +1,4 @@
-"""The devices of a server that are meant: lists of ids, the variables that show devices, UUIDs of GPUs."""
+"""The devices of a server that are meant: lists of ids, variables, UUIDs of GPUs, and the text of /etc/hccn.conf."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ _ID_OR_RANGE = re.compile(r"([0-9]{1,6})(?:\s*-\s*([0-9]{1,6}))?")
 _HALF_OPEN = re.compile(r"\[\s*([0-9]{1,6})\s*,\s*([0-9]{1,6})\s*\)")  # as hccl_tools writes ranges
 _UUID = re.compile(r"(GPU|MIG)-", re.IGNORECASE)
 DEVICE_ID_LIMIT = CHIPS["auto"].device_id_limit  # ids are 0 .. 31 on the largest server that HCCL knows
+MAX_CONF_BYTES = 1024 * 1024
+FAULTS_SHOWN = 20
+_KEY = re.compile(r"(?P<ipv6>IPv6)?(?P<name>address|netmask)_(?P<device>[0-9]+)")
+_ALMOST_ADDRESS = re.compile(r"(ipv6|ip)?[ _-]?add?res?s?[ _-]*[0-9]*", re.IGNORECASE)
 
 
 class FoundDevice(NamedTuple):
@@ -41,25 +45,22 @@ def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
         if match is not None and int(match[2]) > int(match[1]):
             hint = f'write "{int(match[1])}-{int(match[2]) - 1}": a range holds both its ends'
         raise UsageError(f'{origin}: "{printable(text[:40])}" is written in brackets', hint=hint)
-    ids = [one for part in text.split(",") for one in _id_or_range(part.strip(), origin)]
+    ids: list[int] = []
+    for part in map(str.strip, text.split(",")):
+        match = _ID_OR_RANGE.fullmatch(part)
+        if match is None:
+            raise UsageError(f'{origin}: "{printable(part[:40])}" is not a device id', hint='for instance "0-3,6"')
+        first = int(match[1])
+        last = first if match[2] is None else int(match[2])
+        if last < first:
+            raise UsageError(f'{origin}: the range "{part}" runs backwards', hint=f'write "{last}-{first}"')
+        if last >= MAX_DEVICES:
+            message = f"{origin} names device {last}, a server has at most {MAX_DEVICES}"
+            raise UsageError(message, hint="ids start at 0 on each server")
+        ids += range(first, last + 1)
     if repeated := [one for one, times in Counter(ids).items() if times > 1]:
         raise UsageError(f"{origin} names device {repeated[0]} twice", hint="each device gets one rank")
     return tuple(ids)
-
-
-def _id_or_range(part: str, origin: str) -> range:
-    match = _ID_OR_RANGE.fullmatch(part)
-    if match is None:
-        raise UsageError(f'{origin}: "{printable(part[:40])}" is not a device id', hint='for instance "0-3,6"')
-    first = int(match[1])
-    last = first if match[2] is None else int(match[2])
-    if last < first:
-        raise UsageError(f'{origin}: the range "{part}" runs backwards', hint=f'write "{last}-{first}"')
-    if last >= MAX_DEVICES:
-        raise UsageError(
-            f"{origin} names device {last}, a server has at most {MAX_DEVICES}", hint="ids start at 0 on each server"
-        )
-    return range(first, last + 1)
 
 
 def visible_devices(
@@ -80,24 +81,19 @@ def visible_devices(
         parts = parts[: parts.index("-1")]
     if not any(parts):
         raise UsageError(f"{name} lets no device be seen", hint=f"unset {name}, or choose with --device-ids")
-    numbers = [_number_of(part, found, name) if _UUID.match(part) else part for part in parts]
-    return name, parse_device_ids(",".join(numbers), name)
-
-
-def _number_of(uuid: str, found: Sequence[FoundDevice], origin: str) -> str:
-    shown = printable(uuid[:44])
-    if uuid.upper().startswith("MIG"):
-        raise UsageError(
-            f"{origin} names {shown}, a part of a GPU, and a table lists whole GPUs",
-            hint="choose whole GPUs with --device-ids",
-        )
-    meant = [device for device in found if device.uuid and device.uuid.casefold().startswith(uuid.casefold())]
-    if len(meant) != 1:
-        raise UsageError(
-            f"{origin} names {shown}, and {len(meant) or 'no'} GPUs of this machine have a UUID that starts so",
-            hint="`nvidia-smi -L` shows them: choose with --device-ids",
-        )
-    return str(meant[0].device_id)
+    for index, part in enumerate(parts):
+        if _UUID.match(part) is None:
+            continue
+        named = f"{name} names {printable(part[:44])}"
+        if part.upper().startswith("MIG"):
+            message = f"{named}, a part of a GPU, and a table lists whole GPUs"
+            raise UsageError(message, hint="choose whole GPUs with --device-ids")
+        meant = [device for device in found if device.uuid and device.uuid.casefold().startswith(part.casefold())]
+        if len(meant) != 1:
+            message = f"{named}, and {len(meant) or 'no'} GPUs of this machine have a UUID that starts so"
+            raise UsageError(message, hint="`nvidia-smi -L` shows them: choose with --device-ids")
+        parts[index] = str(meant[0].device_id)
+    return name, parse_device_ids(",".join(parts), name)
 
 
 def select_devices(found: Sequence[FoundDevice], ids: Iterable[int], origin: str) -> tuple[FoundDevice, ...]:
@@ -132,12 +128,6 @@ def name_devices(ids: Iterable[int]) -> str:
     return f"device{'' if words.isdigit() else 's'} {words}"
 
 
-MAX_CONF_BYTES = 1024 * 1024
-FAULTS_SHOWN = 20
-_KEY = re.compile(r"(?P<ipv6>IPv6)?(?P<name>address|netmask)_(?P<device>[0-9]+)")
-_ALMOST_ADDRESS = re.compile(r"(ipv6|ip)?[ _-]?add?res?s?[ _-]*[0-9]*", re.IGNORECASE)
-
-
 @frozen
 class HccnConf:
     devices: tuple[FoundDevice, ...]  # ascending by id; those without an address too, where a line names them
@@ -170,20 +160,16 @@ def parse_hccn_conf(text: str, name: str) -> HccnConf:
     for number, line in enumerate(lines, start=1):
         reader.take(number, line.partition("#")[0].strip())
     if reader.faults:
-        raise UnreadableError(_several(reader.faults, name), hint="repair the file, or give --device-ids and --devices")
+        message = f"{name}: {reader.faults[0]}"
+        if (count := len(reader.faults)) > 1:
+            more = [f"... and {count - FAULTS_SHOWN} more"] if count > FAULTS_SHOWN else []
+            shown = [f"{name}: {count} lines cannot be used", *reader.faults[:FAULTS_SHOWN], *more]
+            message = "\n  ".join(shown)
+        raise UnreadableError(message, hint="repair the file, or give --device-ids and --devices")
     if not reader.ids:
         hint = "it should hold lines such as address_0=192.168.100.100"
         raise UnreadableError(f"{name} names no device", hint=hint)
     return HccnConf(reader.devices(), tuple(reader.notes))
-
-
-def _several(faults: list[str], name: str) -> str:
-    if len(faults) == 1:
-        return f"{name}: {faults[0]}"
-    shown = faults[:FAULTS_SHOWN]
-    if len(faults) > FAULTS_SHOWN:
-        shown.append(f"... and {len(faults) - FAULTS_SHOWN} more")
-    return "\n".join([f"{name}: {len(faults)} lines cannot be used", *(f"  {fault}" for fault in shown)])
 
 
 class _Reader:
@@ -213,18 +199,14 @@ class _Reader:
                 known = 'write "address_0", "address_1" ...'
                 self.faults.append(f'line {number}: "{printable(key[:40])}" is not known, {known}')
             return
-        device = self._device(number, match["device"])
-        if device is None:
+        digits = match["device"]
+        if len(digits) > 6 or str(int(digits)) != digits or int(digits) >= DEVICE_ID_LIMIT:
+            self.faults.append(f"line {number}: {digits[:20]} is not a device id from 0 to {DEVICE_ID_LIMIT - 1}")
             return
+        device = int(digits)
         self.ids.add(device)
         if match["name"] == "address":
             self._take_address(number, key, (device, 6 if match["ipv6"] else 4), value)
-
-    def _device(self, number: int, digits: str) -> int | None:
-        if len(digits) > 6 or str(int(digits)) != digits or int(digits) >= DEVICE_ID_LIMIT:
-            self.faults.append(f"line {number}: {digits[:20]} is not a device id from 0 to {DEVICE_ID_LIMIT - 1}")
-            return None
-        return int(digits)
 
     def _take_address(self, number: int, key: str, place: tuple[int, int], address: str) -> None:
         if place in self._said:

@@ -79,7 +79,13 @@ def compare(before: TableReport, after: TableReport) -> Comparison:
     if before.cluster is not None and after.cluster is not None:
         changes = tuple(_rank_changes(before.cluster, after.cluster))
     checksums = zlib.crc32(texts[0].encode()), zlib.crc32(texts[1].encode())
-    return Comparison(checksums, _located(found, before.document, after.document), changes)
+    before_lines = _lines(before.document, [pointer for kind, pointer, *_ in found if kind is not Kind.ADDED])
+    after_lines = _lines(after.document, [pointer for kind, pointer, *_ in found if kind is not Kind.REMOVED])
+    differences = (
+        Difference(kind, json_pointer(pointer), one, other, before_lines.get(pointer), after_lines.get(pointer))
+        for kind, pointer, one, other in found
+    )
+    return Comparison(checksums, tuple(differences), changes)
 
 
 def canonical(value: Any) -> str:
@@ -108,21 +114,17 @@ def _differences(before: Any, after: Any) -> Iterator[_Found]:
         elif _is_reordered(one, other):
             yield Kind.REORDERED, pointer, one, other
         elif isinstance(one, dict | list) and type(one) is type(other):
-            members = reversed(list(_members(one, other)))
-            waiting.extend(((*pointer, name), left, right) for name, left, right in members)
+            # Lists by position, objects by key, first those of the first one.
+            members: list[tuple[str | int, Any, Any]]
+            if isinstance(one, dict) and isinstance(other, dict):
+                members = [(k, one.get(k, _ABSENT), other.get(k, _ABSENT)) for k in dict.fromkeys([*one, *other])]
+            else:
+                pairs = enumerate(zip_longest(one, other, fillvalue=_ABSENT))
+                members = [(index, left, right) for index, (left, right) in pairs]
+            waiting.extend(((*pointer, name), left, right) for name, left, right in reversed(members))
         # Stricter than ==, to which 1, 1.0 and true are one.
         elif type(one) is not type(other) or repr(one) != repr(other):
             yield Kind.CHANGED, pointer, one, other
-
-
-def _members(one: Any, other: Any) -> Iterator[tuple[str | int, Any, Any]]:
-    """Yield pairs of members: of lists by position, of objects by key, first those of the first one."""
-    if isinstance(one, list):
-        for index, (left, right) in enumerate(zip_longest(one, other, fillvalue=_ABSENT)):
-            yield index, left, right
-    else:
-        for key in dict.fromkeys([*one, *other]):
-            yield key, one.get(key, _ABSENT), other.get(key, _ABSENT)
 
 
 def _is_reordered(one: Any, other: Any) -> bool:
@@ -130,17 +132,6 @@ def _is_reordered(one: Any, other: Any) -> bool:
         return False
     texts = [canonical(entry) for entry in one], [canonical(entry) for entry in other]
     return texts[0] != texts[1] and sorted(texts[0]) == sorted(texts[1])
-
-
-def _located(found: list[_Found], before: Document, after: Document) -> tuple[Difference, ...]:
-    lines = (
-        _lines(before, [pointer for kind, pointer, *_ in found if kind is not Kind.ADDED]),
-        _lines(after, [pointer for kind, pointer, *_ in found if kind is not Kind.REMOVED]),
-    )
-    return tuple(
-        Difference(kind, json_pointer(pointer), one, other, lines[0].get(pointer), lines[1].get(pointer))
-        for kind, pointer, one, other in found
-    )
 
 
 def _lines(document: Document, pointers: list[Pointer]) -> Mapping[Pointer, int]:
@@ -168,19 +159,10 @@ def _facts(cluster: Cluster) -> dict[int, dict[str, str]]:
     """Return the statements of a table about each rank, its server included; none under a name that it leaves out."""
     facts = {}
     for server in cluster.servers:
-        about_server = {
-            "server_id": server.server_id,
-            "host_ip": server.host_ip,
-            "super_pod_id": server.super_pod_id,
-            **dict(server.options),
-        }
+        about_server = {name: getattr(server, name) for name in ("server_id", "host_ip", "super_pod_id")}
+        about_server |= dict(server.options)
         for device in server.devices:
-            about_device = {
-                "device_id": str(device.device_id),
-                "device_ip": device.device_ip,
-                "super_device_id": device.super_device_id,
-                **dict(device.options),
-            }
-            about = {**about_server, **about_device}
+            about = {**about_server, "device_id": str(device.device_id), "device_ip": device.device_ip}
+            about |= {"super_device_id": device.super_device_id, **dict(device.options)}
             facts[device.global_rank] = {name: text for name, text in about.items() if text is not None}
     return facts

@@ -1,4 +1,4 @@
-"""Ask this machine: its devices, their addresses, its own address. Every program asked has a deadline."""
+"""Ask this machine for its devices, their addresses and its own. Every program asked has a deadline."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ _ADDRESS = re.compile(
     r"^[ \t]*(?:(?:ipv6|inet6)[ _]?)?(?:ip[ _]?)?addr(?:ess)?[ \t]*:[ \t]*(\S*)", re.IGNORECASE | re.MULTILINE
 )
 _FAR_AWAY = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))  # reserved for documentation
-
-
 HCCN_TOOL = Path("/usr/local/Ascend/driver/tools/hccn_tool")  # where the driver puts it, often not on PATH
 
 
@@ -83,33 +81,24 @@ def ask_hccn_tool(ids: Sequence[int], *, patience_s: float = PATIENCE_S) -> tupl
     """
     tool = hccn_tool()
     if tool is None:
-        raise UnreadableError(
-            f"hccn_tool is not on PATH, and {HCCN_TOOL} does not exist",
-            hint=f"it comes with the Ascend driver; in a container mount it, or give --hccn-conf the host's {HCCN_CONF}",
-        )
-    return tuple(FoundDevice(device_id, _address_of(tool, device_id, patience_s)) for device_id in ids)
-
-
-def _address_of(tool: str, device_id: int, patience_s: float) -> str | None:
-    """Return a device's address. IPv6 is asked for where there is no IPv4 address, which old versions do not know."""
-    command = (tool, "-i", str(device_id), "-ip", "-g")
-    answer = _ask(command, patience_s)
-    written = answer.address()
-    if written is None or written in UNSET:
-        written = _ask((*command[:-1], "-inet6", "-g"), patience_s).address() or written
-    if written is None:
-        raise TlaunchError(
-            f"`{' '.join(command)}` {answer.how_it_ended()}",
-            hint="`npu-smi info` shows which devices there are; hccn_tool often needs root",
-        )
-    if written in UNSET:
-        return None
-    if address_family(written) is None:
-        raise TlaunchError(
-            f'`{" ".join(command)}` says "{printable(written[:45])}", which is not an IP address',
-            hint="give the addresses with --hccn-conf",
-        )
-    return written
+        hint = f"it comes with the Ascend driver; in a container mount it, or give --hccn-conf the host's {HCCN_CONF}"
+        raise UnreadableError(f"hccn_tool is not on PATH, and {HCCN_TOOL} does not exist", hint=hint)
+    devices = []
+    for device_id in ids:
+        command = (tool, "-i", str(device_id), "-ip", "-g")
+        answer = _ask(command, patience_s)
+        written = answer.address()
+        # IPv6 is asked for where there is no IPv4 address; old versions do not know it.
+        if written is None or written in UNSET:
+            written = _ask((*command[:-1], "-inet6", "-g"), patience_s).address() or written
+        if written is None:
+            hint = "`npu-smi info` shows which devices there are; hccn_tool often needs root"
+            raise TlaunchError(f"`{' '.join(command)}` {answer.how_it_ended()}", hint=hint)
+        if written not in UNSET and address_family(written) is None:
+            message = f'`{" ".join(command)}` says "{printable(written[:45])}", which is not an IP address'
+            raise TlaunchError(message, hint="give the addresses with --hccn-conf")
+        devices.append(FoundDevice(device_id, None if written in UNSET else written))
+    return tuple(devices)
 
 
 def ask_nvidia_smi(*, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]:
@@ -134,20 +123,15 @@ def own_server_id() -> str:
 
     Never a loopback address, which would be the same on every server. No packet is sent, and no name is looked up.
     """
-    addresses = (_address_towards(family, far) for family, far in _FAR_AWAY)
-    return next((address for address in addresses if address is not None), socket.gethostname())
-
-
-def _address_towards(family: socket.AddressFamily, far: str) -> str | None:
-    """Return the address that packets to `far` would carry: connecting a datagram socket only chooses a route."""
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+    for family, far in _FAR_AWAY:
+        # Connecting a datagram socket only chooses a route: its address is the one that packets to `far` would carry.
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((far, 9))
             address = str(probe.getsockname()[0])
-    except OSError:
-        return None
-    parsed = ipaddress.ip_address(address.partition("%")[0])
-    return None if parsed.is_loopback or parsed.is_unspecified or parsed.is_link_local else address
+            parsed = ipaddress.ip_address(address.partition("%")[0])
+            if not (parsed.is_loopback or parsed.is_unspecified or parsed.is_link_local):
+                return address
+    return socket.gethostname()
 
 
 def _ask(command: Sequence[str], patience_s: float) -> Answer:
@@ -167,7 +151,7 @@ def _ask(command: Sequence[str], patience_s: float) -> Answer:
         try:
             output, complaint = _listen(process, " ".join(command), patience_s)
         finally:
-            # Nobody has waited for the program yet, so the group's number is still its own.
+            # The program has not been waited for yet, so the group's number is still its own.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     return Answer(process.returncode, output.decode(errors="replace"), complaint.decode(errors="replace"))
@@ -195,7 +179,12 @@ def _listen(process: subprocess.Popen[bytes], asked: str, patience_s: float) -> 
             # Asked first: all that it printed by then is in the pipes. It stays to be waited for, so that its number is
             # not given to another process.
             has_ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-            while _read_what_is_there(selector, said, 0 if has_ended else _LOOK_AGAIN_S):
+            while ready := selector.select(0 if has_ended else _LOOK_AGAIN_S):
+                for key, _ in ready:
+                    piece = os.read(key.fd, _PIECE_BYTES)
+                    said[key.fd] += piece
+                    if not piece:
+                        selector.unregister(key.fd)
                 if max(map(len, said.values())) > MAX_ANSWER_BYTES:
                     raise TlaunchError(
                         f"`{asked}` printed more than {MAX_ANSWER_BYTES:,} bytes, and was ended",
@@ -205,14 +194,3 @@ def _listen(process: subprocess.Popen[bytes], asked: str, patience_s: float) -> 
                     break
     output, complaint = (bytes(said[pipe]) for pipe in pipes)
     return output, complaint
-
-
-def _read_what_is_there(selector: selectors.BaseSelector, said: dict[int, bytearray], patience_s: float) -> bool:
-    """Read a piece from each pipe that has one; return False where none has."""
-    ready = selector.select(patience_s)
-    for key, _ in ready:
-        piece = os.read(key.fd, _PIECE_BYTES)
-        said[key.fd] += piece
-        if not piece:
-            selector.unregister(key.fd)
-    return bool(ready)

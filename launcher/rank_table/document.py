@@ -10,10 +10,9 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
-from launcher.rank_table.lexer import END, SCALAR, LongInteger, next_token
 from launcher.rank_table.positions import Lines, Place, Pointer, RepeatedKey, locate
 from launcher.rank_table.scanner import Scanner
-from launcher.rank_table.syntax_errors import Fault
+from launcher.rank_table.syntax import END, SCALAR, Fault, LongInteger, next_token
 
 _WIDE_MARKS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -42,7 +41,7 @@ class Position(NamedTuple):
 class Document:
     """A JSON text, what it says, and where.
 
-    `value` is what the text says, or would say without faults that can be overwritten in place; `checkable` tells
+    `value` is what the text says, or would say without faults that can be overwritten in place; `checkable` says
     whether there is one. Faults and repeated keys are in file order.
     """
 
@@ -123,7 +122,7 @@ def _decode(data: bytes) -> tuple[str, list[Fault]]:
 
 
 def _wide(codec: str) -> tuple[str, list[Fault]]:
-    """Refuse UTF-16 or UTF-32, found by its mark, or where there is none by its zeros, which also give the byte order."""
+    """Refuse UTF-16 or UTF-32, found by its mark, or without one by its zeros, which also give the byte order."""
     name = codec.upper()
     marked = "" if name in _MARKED else " without a byte order mark"
     source = name if name in _MARKED else name.replace("-LE", "LE").replace("-BE", "BE")  # as iconv calls them

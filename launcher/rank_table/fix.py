@@ -16,7 +16,7 @@ import json
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from launcher.rank_table.model import Table
 from launcher.rank_table.positions import Edit, Origins, Place, Pointer, apply_edits, value_end
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.read import AS_HCCL, TableReport, parse_rank_table
-from launcher.rank_table.syntax_errors import shown
+from launcher.rank_table.syntax import shown
 from launcher.rank_table.table_format import RANKED
 
 MAX_DIFF_LINES = 5_000  # of a text whose lines are compared: the time grows with the square of what changes
@@ -54,13 +54,6 @@ class _Step(NamedTuple):
     code: str | None
     message: str
     edits: tuple[Edit, ...]
-
-
-class _Pass(NamedTuple):
-    """The repairs that are possible in a text as it stands."""
-
-    steps: list[_Step]
-    offers: list[_Step]  # what may hide a fault, each with what that is in its message
 
 
 @frozen
@@ -103,20 +96,28 @@ def fix_table(data: bytes, path: Path, profile: Profile = AS_HCCL, *, sort: bool
     With `sort`, entries are put in the order of their ranks where that breaks no rule of the reader in `profile`. With
     `unsafe`, what may hide a fault is done and not only offered.
     Text in UTF-16 or UTF-32 becomes UTF-8; text with bytes that belong to no encoding is left alone.
-
-    Raises:
-        KeyError: `profile` names a chip that is not in `CHIPS`.
     """
     readable, repairs = _as_utf8(data)
     document = parse_document(readable)
     if any(fault.code == "RT101" for fault in document.faults):
         return Fixed(data, data, document.text, document.text, (), parse_rank_table(data, path, profile))
     before, mark = document.text, codecs.BOM_UTF8 if readable.startswith(codecs.BOM_UTF8) else b""
-    after, in_text, offers = _repaired(document, path, profile, sort=sort, unsafe=unsafe)
-    fixed = mark + after.encode()
+    first, in_text = document, list(repairs)
+    history: list[Origins] = []
+    offers: list[_Step] = []
+    for _ in range(MAX_PASSES):
+        steps, offers = _next_pass(document, path, profile, sort=sort, unsafe=unsafe)
+        if not steps:
+            break
+        in_text += _as_repairs(steps, first, history)
+        text, made = apply_edits(document.text, [edit for step in steps for edit in step.edits])
+        history.append(Origins(made))
+        document = parse_document(_encoded(text))
+    fixed = mark + document.text.encode()
     report = parse_rank_table(fixed, path, profile)
-    in_order = sorted((*repairs, *in_text), key=lambda repair: repair.line)
-    return Fixed(data, fixed, before, after, tuple(in_order), report, tuple(offers))
+    in_order = sorted(in_text, key=lambda repair: repair.line)
+    offered = _as_repairs(offers, first, history)
+    return Fixed(data, fixed, before, document.text, tuple(in_order), report, tuple(offered))
 
 
 def _as_utf8(data: bytes) -> tuple[bytes, tuple[Repair, ...]]:
@@ -132,25 +133,6 @@ def _as_utf8(data: bytes) -> tuple[bytes, tuple[Repair, ...]]:
     if not is_table:  # any bytes with zeros among them look like UTF-16
         return data, ()
     return encoded, (Repair("RT101", 1, f"turned {codec[:6].upper()} into UTF-8"),)
-
-
-def _repaired(
-    document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool
-) -> tuple[str, list[Repair], list[Repair]]:
-    """Return the repaired text, the repairs, and those that are only offered."""
-    first = document
-    repairs: list[Repair] = []
-    history: list[Origins] = []
-    offers: list[_Step] = []
-    for _ in range(MAX_PASSES):
-        steps, offers = _next_pass(document, path, profile, sort=sort, unsafe=unsafe)
-        if not steps:
-            break
-        repairs += _as_repairs(steps, first, history)
-        text, made = apply_edits(document.text, [edit for step in steps for edit in step.edits])
-        history.append(Origins(made))
-        document = parse_document(_encoded(text))
-    return document.text, repairs, _as_repairs(offers, first, history)
 
 
 def _as_repairs(steps: Iterable[_Step], first: Document, history: Sequence[Origins]) -> list[Repair]:
@@ -169,30 +151,28 @@ def _encoded(text: str) -> bytes:
     return codecs.BOM_UTF8 + text.encode()
 
 
-def _next_pass(document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool) -> _Pass:
-    """Return the repairs that are possible now, without overlaps; the next pass sees the repaired text."""
+def _next_pass(
+    document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool
+) -> tuple[list[_Step], list[_Step]]:
+    """Return the repairs that are possible now, without overlaps, and the offers: repairs that may hide a fault."""
     repairs = [(fault.code, fault.repair) for fault in document.faults if fault.repair is not None]
     steps = _apart(_Step(code, _described(document.text, repair), (repair,)) for code, repair in repairs)
     if steps or not document.checkable:
-        return _Pass(steps, [])
+        return steps, []
     checked = check_document(document, path, profile, at_most=sys.maxsize)
     doubtful = [] if unsafe else [found for found in checked.findings if found[1].doubt]
     steps = _apart(_value_steps(document, (found for found in checked.findings if unsafe or not found[1].doubt)))
     offers = _apart(_value_steps(document, doubtful, "write"))
     if steps or not sort or checked.table is None:
-        return _Pass(steps, offers)
-    moves = list(_moves_by_rank(document, checked.table))
-    if not moves:
-        return _Pass([], offers)
-    order = []
-    for move in moves:
-        name = move.pointer[-1] if move.pointer else "the list"
-        order.append(_Step(None, f"put the {move.entries} entries of {name} in the order of their ranks", move.edits))
+        return steps, offers
+    order = list(_moves_by_rank(document, checked.table))
+    if not order:
+        return [], offers
     # Some reader may ask for another order than that of the ranks.
     text, _ = apply_edits(document.text, [edit for step in order for edit in step.edits])
     before, after = (parse_rank_table(_encoded(each), path, profile) for each in (document.text, text))
     does_harm = len(after.errors) > len(before.errors) or len(after.problems) > len(before.problems)
-    return _Pass([] if does_harm else order, offers)
+    return ([] if does_harm else order), offers
 
 
 def _apart(steps: Iterable[_Step]) -> list[_Step]:
@@ -212,34 +192,30 @@ def _value_steps(document: Document, found: Iterable[Found], verb: str = "wrote"
     pointers |= {(*finding.pointer, finding.addition.before) for _, finding in wanted if finding.addition}
     places = document.locate(pointers)
     for code, finding in wanted:
-        edit = _value_edit(document.text, finding, places)
+        if finding.addition:
+            place = places.get((*finding.pointer, finding.addition.before))
+            edit = None if place is None else _added(document.text, finding.addition, place)
+        else:
+            place = places.get(finding.pointer)
+            edit = None if place is None else _rewritten(document.text, finding, place)
         if edit is not None:
             message = _described(document.text, edit, verb)
             yield _Step(code, f"{message}: {finding.doubt}" if finding.doubt else message, (edit,))
 
 
-def _value_edit(text: str, finding: Finding, places: Mapping[Pointer, Place]) -> Edit | None:
-    if finding.addition:
-        place = places.get((*finding.pointer, finding.addition.before))
-        return None if place is None else _added(text, finding.addition, place)
-    place = places.get(finding.pointer)
-    if place is None or finding.rewrite is None or text[place.start] in "{[":
-        return None
-    source = text[place.start : place.end]
-    if finding.rewrite == source or not _may_become(finding.pointer, source, finding.rewrite):
-        return None
-    return Edit(place.start, place.end, finding.rewrite)
-
-
-def _may_become(pointer: Pointer, source: str, rewrite: str) -> bool:
-    """Return whether a value may be rewritten. A name, an id or an address has to stay the same number.
+def _rewritten(text: str, finding: Finding, place: Place) -> Edit | None:
+    """Return the value at `place` as the finding says. A name, an id or an address has to stay the same number.
 
     So "+07" becomes "7", while the "7x" that HCCL would read as 7 is left to a person.
     """
-    if _IDENTITY.search(str(pointer[-1])) is None and source.startswith('"') == rewrite.startswith('"'):
-        return True
-    before, after = _WHOLE_NUMBER.fullmatch(source), _WHOLE_NUMBER.fullmatch(rewrite)
-    return before is not None and after is not None and before.groups() == after.groups()
+    source, rewrite = text[place.start : place.end], finding.rewrite
+    if rewrite in (None, source) or source[0] in "{[":
+        return None
+    if _IDENTITY.search(str(finding.pointer[-1])) or source.startswith('"') != rewrite.startswith('"'):
+        before, after = _WHOLE_NUMBER.fullmatch(source), _WHOLE_NUMBER.fullmatch(rewrite)
+        if before is None or after is None or before.groups() != after.groups():
+            return None
+    return Edit(place.start, place.end, rewrite)
 
 
 def _added(text: str, addition: Addition, place: Place) -> Edit | None:
@@ -261,25 +237,24 @@ def _described(text: str, edit: Edit, verb: str = "wrote") -> str:
     return f"{verb} {shown(new)} for {shown(old)}" if new else f"removed {printable(shown(old))}"
 
 
-class _Move(NamedTuple):
-    """One list whose entries change places."""
-
-    pointer: Pointer  # of the list
-    entries: int
-    edits: tuple[Edit, ...]  # each puts one entry's text where another one stood
-
-
-def _moves_by_rank(document: Document, table: Table) -> Iterator[_Move]:
-    """Yield the lists whose entries are not in the order of their ranks, each with the edits that sort it.
+def _moves_by_rank(document: Document, table: Table) -> Iterator[_Step]:
+    """Yield a step for each list whose entries are not in the order of their ranks: its edits sort it.
 
     A list that holds another one of them is left for the next time. Nothing where ranks are not written in the table,
     or are not sound.
     """
     if table.format not in RANKED or not table.ranks_are_sound:
         return
+    # The lowest rank in each entry, by the entry's index, of every list on the way to a device.
+    lists: defaultdict[Pointer, dict[int, int]] = defaultdict(dict)
+    for device in table.devices:
+        for depth, index in enumerate(device.pointer):
+            if isinstance(index, int) and device.global_rank is not None:
+                ranks = lists[device.pointer[:depth]]
+                ranks[index] = min(device.global_rank, ranks.get(index, device.global_rank))
     # Only lists of which every entry has a rank, and whose ranks do not ascend.
     unsorted = {}
-    for pointer, ranks in _lists(table).items():
+    for pointer, ranks in lists.items():
         order = sorted(ranks, key=ranks.__getitem__)
         if sorted(ranks) == list(range(len(ranks))) != order:
             unsorted[pointer] = order
@@ -290,15 +265,7 @@ def _moves_by_rank(document: Document, table: Table) -> Iterator[_Move]:
         starts = [places[(*pointer, index)].start for index in range(len(order))]
         spans = [(start, value_end(document.text, start)) for start in starts]
         moved = ((spans[index], spans[source]) for index, source in enumerate(order) if index != source)
-        yield _Move(pointer, len(order), tuple(Edit(*to, document.text[slice(*of)]) for to, of in moved))
-
-
-def _lists(table: Table) -> Mapping[Pointer, dict[int, int]]:
-    """Return the lowest rank in each entry, by the entry's index, of every list on the way to a device."""
-    lists: defaultdict[Pointer, dict[int, int]] = defaultdict(dict)
-    for device in table.devices:
-        for depth, index in enumerate(device.pointer):
-            if isinstance(index, int) and device.global_rank is not None:
-                ranks = lists[device.pointer[:depth]]
-                ranks[index] = min(device.global_rank, ranks.get(index, device.global_rank))
-    return lists
+        message = (
+            f"put the {len(order)} entries of {pointer[-1] if pointer else 'the list'} in the order of their ranks"
+        )
+        yield _Step(None, message, tuple(Edit(*to, document.text[slice(*of)]) for to, of in moved))

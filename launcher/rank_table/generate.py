@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 from typing import NamedTuple, NoReturn
@@ -50,7 +50,14 @@ def devices_per_server(text: str, servers: int) -> tuple[int, ...]:
     Raises:
         UsageError: no count, a count that no server can have, or a list of another length.
     """
-    counts = [_count(part.strip()) for part in text.split(",")]
+    counts = []
+    for part in map(str.strip, text.split(",")):
+        if not re.fullmatch("[0-9]{1,9}", part):
+            raise UsageError(f'--devices: "{printable(part[:40])}" is not a number', hint='for instance "8", or "8,8"')
+        counts.append(int(part))
+        if not 1 <= counts[-1] <= MAX_DEVICES:
+            message = f"--devices {counts[-1]}: a server has 1 to {MAX_DEVICES} devices"
+            raise UsageError(message, hint="count them per server")
     if len(counts) == 1:
         return tuple(counts * servers)
     if len(counts) != servers:
@@ -59,15 +66,6 @@ def devices_per_server(text: str, servers: int) -> tuple[int, ...]:
             hint="give one count for each server, or a single one for all",
         )
     return tuple(counts)
-
-
-def _count(part: str) -> int:
-    number = int(part) if re.fullmatch("[0-9]{1,9}", part) else None
-    if number is None:
-        raise UsageError(f'--devices: "{printable(part[:40])}" is not a number', hint='for instance "8", or "8,8"')
-    if not 1 <= number <= MAX_DEVICES:
-        raise UsageError(f"--devices {number}: a server has 1 to {MAX_DEVICES} devices", hint="count them per server")
-    return number
 
 
 def parse_servers(text: str) -> tuple[str, ...]:
@@ -133,7 +131,7 @@ def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, s
     """Give ranks to all devices, server by server in the order given, or in dictionary order when asked to `sort`.
 
     `hardware` ("gpu") is written down where it is known. Addresses come from `machines` alone: several servers without
-    any get their own addresses as host_ip, and a table for CPU or GPU runs where their names are none.
+    any get their own addresses as host_ip, and where their names are no addresses, a table for CPU or GPU runs.
 
     Raises:
         UsageError: there is no server, one without devices, more than a cluster has, or one that HCCL cannot know.
@@ -158,7 +156,14 @@ def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, s
                 f'server "{server.server_id}" would have device {highest}, HCCL knows 0 to {DEVICE_ID_LIMIT - 1}',
                 hint="tables for CPU or GPU may have more: --nvidia-smi, or several --servers by host name",
             )
-    return Generated(cluster, (*_order_notes(cluster), *notes))
+    for before, server in pairwise(cluster.servers):
+        if server.server_id < before.server_id:
+            text = (
+                f'"{server.server_id}" gets higher ranks than "{before.server_id}", but comes first in dictionary '
+                "order, which MindSpore expects: --sort gives ranks in that order"
+            )
+            return Generated(cluster, (Note(text, is_warning=True), *notes))
+    return Generated(cluster, notes)
 
 
 def _reachable(cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
@@ -177,18 +182,12 @@ def _reachable(cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
         "this table is for runs on CPU or GPU: between servers HCCL needs the device_ip of every device (merge what "
         "`--hccn-tool` writes on each server), or addresses as --servers"
     )
-    options = [tuple(sorted({HARDWARE: "cpu", **dict(server.options)}.items())) for server in servers]
-    return Cluster(tuple(replace(server, options=its) for server, its in zip(servers, options, strict=True))), (
-        Note(note),
+    return Cluster(marked_as_cpu(servers)), (Note(note),)
+
+
+def marked_as_cpu(servers: Iterable[Server]) -> tuple[Server, ...]:
+    """Return the servers with the hardware_type "cpu", except where they have one of their own."""
+    options = {HARDWARE: "cpu"}
+    return tuple(
+        replace(server, options=tuple(sorted({**options, **dict(server.options)}.items()))) for server in servers
     )
-
-
-def _order_notes(cluster: Cluster) -> Iterator[Note]:
-    for before, server in pairwise(cluster.servers):
-        if server.server_id < before.server_id:
-            text = (
-                f'"{server.server_id}" gets higher ranks than "{before.server_id}", but comes first in dictionary '
-                "order, which MindSpore expects: --sort gives ranks in that order"
-            )
-            yield Note(text, is_warning=True)
-            return

@@ -1,6 +1,6 @@
-"""Hostfiles and Open MPI rankfiles: how many processes a host gets, or which rank goes where.
+"""Hostfiles, Open MPI rankfiles and Slurm's node lists: how many processes a host gets, or which rank goes where.
 
-Written is the dialect that Open MPI reads; read are those of Open MPI and MPICH. A fault is reported with its line.
+`node[01-04,7],login` names five hosts and says nothing about devices. Written is the dialect that Open MPI reads; read are those of Open MPI and MPICH. A fault is reported with its line.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ _HOST_NAME = re.compile(r"(?!-)[\w.%:-]+")  # what no launcher takes for anythin
 _RANK_LINE = re.compile(r"rank\s*(?P<rank>[0-9]+)\s*=\s*(?P<host>\S+)\s+slots?\s*=\s*(?P<slot>\S.*)", re.IGNORECASE)
 _SLOT = r"p?[0-9]+(-[0-9]+)?(:([0-9]+(-[0-9]+)?|\*))?"  # 3, 0-3, p7, 1:2, 1:0-3, 1:*
 _SLOT_LIST = re.compile(rf"{_SLOT}([,;]{_SLOT})*", re.IGNORECASE)
+MAX_HOSTS = 65_536  # what one list may name: a slip of the keyboard in a range must not fill the memory
+_LAST_NUMBER = re.compile(r"(?P<prefix>.*?)(?P<digits>[0-9]{1,18})(?P<suffix>[^0-9]*)", re.DOTALL)
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_DIGITS = re.compile(r"([0-9]+)")
 
 
 class Place(NamedTuple):
@@ -39,7 +43,7 @@ def is_host_name(text: str) -> bool:
 
 
 def write_hostfile(cluster: Cluster) -> str:
-    """Write one line per server. Only for ranks and devices that are counted from host to host."""
+    """Write one line per server, for ranks and devices that are counted from host to host."""
     return "".join(f"{server.server_id} slots={len(server.devices)}\n" for server in cluster.servers)
 
 
@@ -115,7 +119,12 @@ def parse_rankfile(text: str, name: str) -> tuple[Cluster, tuple[str, ...]]:
         hosts.setdefault(host, {})[rank] = slot
     if not hosts:
         raise TlaunchError(f"{name}: it places no rank", hint='one line per rank: "rank 0=name slot=0"')
-    _no_gaps(seen, name)
+    # The ranks after a gap would be counted wrongly.
+    gap = next((rank for rank in range(len(seen)) if rank not in seen), None)
+    if gap is not None:
+        last = max(seen)
+        message = f"{name}:{seen[last]}: rank {last} is placed, and rank {gap} is not"
+        raise TlaunchError(message, hint=f"ranks are 0 to {len(seen) - 1} for {len(seen)} lines")
     cores = _why_cores(hosts)
     servers = []
     for host, slots in hosts.items():
@@ -134,7 +143,17 @@ def _lines(text: str, name: str) -> Iterator[tuple[Place, str]]:
 def _host_line(place: Place, line: str, ignored: dict[str, int]) -> tuple[str, int | None]:
     """Return the host and its count. `ignored` gets the keys that were read over, with their line."""
     host, *settings = re.sub(r"\s*=\s*", "=", line).split()
-    host, count = _host_and_count(place, host)
+    count = None
+    # MPICH's name:8. With two colons or more it is an IPv6 address, unless brackets stand around it.
+    if host.startswith("["):
+        text = host
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or rest[:1] not in ("", ":"):
+            place.refuse(f"{text[:40]!r}: the bracket is not closed", "write [fe80::1]:8, or fe80::1 slots=8")
+        count = _count(place, "the count", rest[1:]) if rest else None
+    elif host.count(":") == 1:
+        host, _, written = host.partition(":")
+        count = _count(place, "the count", written)
     for setting in settings:
         key, _, value = setting.partition("=")
         if key in _IGNORED and value:
@@ -145,19 +164,6 @@ def _host_line(place: Place, line: str, ignored: dict[str, int]) -> tuple[str, i
         number = _count(place, key, value)
         count = number if key in _SLOTS else count
     return _checked_host(place, host), count
-
-
-def _host_and_count(place: Place, text: str) -> tuple[str, int | None]:
-    """Split MPICH's name:8. With two colons or more it is an IPv6 address, unless brackets stand around it."""
-    if text.startswith("["):
-        host, bracket, rest = text[1:].partition("]")
-        if not bracket or rest[:1] not in ("", ":"):
-            place.refuse(f"{text[:40]!r}: the bracket is not closed", "write [fe80::1]:8, or fe80::1 slots=8")
-        return host, _count(place, "the count", rest[1:]) if rest else None
-    if text.count(":") == 1:
-        host, _, count = text.partition(":")
-        return host, _count(place, "the count", count)
-    return text, None
 
 
 def _count(place: Place, what: str, text: str) -> int:
@@ -197,15 +203,6 @@ def _rank_line(place: Place, line: str) -> tuple[int, str, str]:
     return int(digits), _checked_host(place, host), slot
 
 
-def _no_gaps(seen: dict[int, int], name: str) -> None:
-    """Refuse a gap in the ranks: those after it would be counted wrongly."""
-    gap = next((rank for rank in range(len(seen)) if rank not in seen), None)
-    if gap is not None:
-        last = max(seen)
-        message = f"{name}:{seen[last]}: rank {last} is placed, and rank {gap} is not"
-        raise TlaunchError(message, hint=f"ranks are 0 to {len(seen) - 1} for {len(seen)} lines")
-
-
 def _why_cores(hosts: dict[str, dict[int, str]]) -> str | None:
     """Return the reason why slots are cores and not devices, in words; None when they are devices."""
     for host, slots in hosts.items():
@@ -215,13 +212,6 @@ def _why_cores(hosts: dict[str, dict[int, str]]) -> str | None:
         if len({int(slot) for slot in slots.values()}) < len(slots):
             return f"{host} has a slot twice, so slots are cores; devices are counted from 0 on each host"
     return None
-
-
-MAX_HOSTS = 65_536  # what one list may name: a slip of the keyboard in a range must not fill the memory
-_LAST_NUMBER = re.compile(r"(?P<prefix>.*?)(?P<digits>[0-9]{1,18})(?P<suffix>[^0-9]*)", re.DOTALL)
-_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
-_DIGITS = re.compile(r"([0-9]+)")
-_Split = tuple[str, str, str]  # a name before, in, and after its last number
 
 
 def write_nodelist(cluster: Cluster) -> str:
@@ -256,9 +246,10 @@ def expand(line: str, place: Place, limit: int = MAX_HOSTS) -> Iterator[str]:
     """
     for item in _items(line, place):
         count, alternatives = 1, []
-        for part in _parts(item, place, limit):
-            alternatives.append(part)
-            count *= len(part)
+        # Plain text and what a pair of brackets stands for take turns.
+        for index, part in enumerate(re.split(r"[\[\]]", item)):
+            alternatives.append(_numbers(part, item, place, limit) if index % 2 else [part])
+            count *= len(alternatives[-1])
             if count > limit:
                 place.refuse(f"{item[:40]!r} leads beyond {MAX_HOSTS:,} hosts", "check the ranges")
         limit -= count
@@ -271,7 +262,13 @@ def expand(line: str, place: Place, limit: int = MAX_HOSTS) -> Iterator[str]:
 def order_of_slurm(cluster: Cluster) -> Iterator[str]:
     """Yield a note where the servers are in another order than Slurm puts nodes into by itself."""
     names = [server.server_id for server in cluster.servers]
-    if names != sorted(names, key=_numbers_by_value):
+    # node2 comes before node10: texts and numbers take turns, so like meets like.
+    split = {name: enumerate(_DIGITS.split(name)) for name in names}
+    by_value = {
+        name: [(len(text.lstrip("0")), text.lstrip("0")) if at % 2 else (0, text) for at, text in parts]
+        for name, parts in split.items()
+    }
+    if names != sorted(names, key=by_value.__getitem__):
         yield (
             "Slurm sorts the nodes of `srun -w`, and ranks would follow its order: to keep this one, give the names line "
             "by line in the file SLURM_HOSTFILE, with `srun -m arbitrary`"
@@ -284,12 +281,18 @@ def compress(names: list[str]) -> str:
     >>> compress(["node01", "node02", "node04", "login"])
     'node[01-02,04],login'
     """
-    items = []
-    for group in _groups([_split(name) for name in names]):
-        prefix, digits, suffix = group[0]
-        numbers = digits if len(group) == 1 else f"[{','.join(_ranges([split[1] for split in group]))}]"
-        items.append(f"{prefix}{numbers}{suffix}")
-    return ",".join(items)
+    groups: list[tuple[str, str, list[str]]] = []  # what stands around the last number, and that number of each name
+    for name in names:
+        match = _LAST_NUMBER.fullmatch(name)
+        prefix, digits, suffix = match.group("prefix", "digits", "suffix") if match else (name, "", "")
+        if groups and digits and groups[-1][:2] == (prefix, suffix) and groups[-1][2][0]:
+            groups[-1][2].append(digits)
+        else:
+            groups.append((prefix, suffix, [digits]))
+    return ",".join(
+        f"{prefix}{numbers[0] if len(numbers) == 1 else f'[{_ranges(numbers)}]'}{suffix}"
+        for prefix, suffix, numbers in groups
+    )
 
 
 def _items(line: str, place: Place) -> Iterator[str]:
@@ -311,57 +314,27 @@ def _items(line: str, place: Place) -> Iterator[str]:
         yield item
 
 
-def _parts(item: str, place: Place, limit: int) -> Iterator[list[str]]:
-    """Yield plain text and what a pair of brackets stands for, in turns."""
-    for index, part in enumerate(re.split(r"[\[\]]", item)):
-        if index % 2:
-            numbers: list[str] = []
-            for entry in part.split(","):
-                numbers.extend(_numbers(entry.strip(), item, place, limit - len(numbers)))
-            yield numbers
+def _numbers(ranges: str, item: str, place: Place, limit: int) -> list[str]:
+    """Return the numbers of a pair of brackets: 08-10 is 08, 09, 10, for the width of the first number counts."""
+    numbers: list[str] = []
+    for entry in map(str.strip, ranges.split(",")):
+        match = _RANGE.fullmatch(entry)
+        if match is None:
+            place.refuse(f"{entry[:40]!r} in {item[:40]!r} is not a number or a range", "write node[01-04,7]")
+        first, last = match[1], match[2] or match[1]
+        if int(last) < int(first):
+            place.refuse(f"the range {entry} in {item[:40]!r} runs backwards", f"write {last}-{first}")
+        if int(last) - int(first) >= limit - len(numbers):
+            place.refuse(f"{entry} in {item[:40]!r} leads beyond {MAX_HOSTS:,} hosts", "check the range")
+        numbers.extend(f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
+    return numbers
+
+
+def _ranges(numbers: list[str]) -> str:
+    runs: list[list[str]] = []
+    for number in numbers:
+        if runs and number == f"{int(runs[-1][-1]) + 1:0{len(runs[-1][0])}d}":
+            runs[-1].append(number)
         else:
-            yield [part]
-
-
-def _numbers_by_value(name: str) -> list[tuple[int, str]]:
-    """Return a key for sorting: node2 comes before node10. Texts and numbers take turns, so like meets like."""
-    parts = enumerate(_DIGITS.split(name))
-    return [(len(text.lstrip("0")), text.lstrip("0")) if at % 2 else (0, text) for at, text in parts]
-
-
-def _numbers(entry: str, item: str, place: Place, limit: int) -> Iterator[str]:
-    """Return the numbers of a range: 08-10 is 08, 09, 10, for the width of the first number counts."""
-    match = _RANGE.fullmatch(entry)
-    if match is None:
-        place.refuse(f"{entry[:40]!r} in {item[:40]!r} is not a number or a range", "write node[01-04,7]")
-    first, last = match[1], match[2] or match[1]
-    if int(last) < int(first):
-        place.refuse(f"the range {entry} in {item[:40]!r} runs backwards", f"write {last}-{first}")
-    if int(last) - int(first) >= limit:
-        place.refuse(f"{entry} in {item[:40]!r} leads beyond {MAX_HOSTS:,} hosts", "check the range")
-    return (f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
-
-
-def _split(name: str) -> _Split:
-    match = _LAST_NUMBER.fullmatch(name)
-    return (match["prefix"], match["digits"], match["suffix"]) if match else (name, "", "")
-
-
-def _groups(names: list[_Split]) -> Iterator[list[_Split]]:
-    group: list[_Split] = []
-    for split in names:
-        if group and not (split[1] and (split[0], split[2]) == (group[0][0], group[0][2]) and group[0][1]):
-            yield group
-            group = []
-        group.append(split)
-    yield group
-
-
-def _ranges(numbers: list[str]) -> Iterator[str]:
-    first = last = numbers[0]
-    for number in numbers[1:]:
-        if number != f"{int(last) + 1:0{len(first)}d}":
-            yield first if first == last else f"{first}-{last}"
-            first = number
-        last = number
-    yield first if first == last else f"{first}-{last}"
+            runs.append([number])
+    return ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

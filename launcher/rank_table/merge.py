@@ -49,9 +49,21 @@ def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> 
             raise UsageError(f"{report.path} has errors", hint=f"tlaunch validate {report.path} shows them")
         clusters.append(report.cluster)
     format_name = _common_format(reports)
-    _refuse_collisions(reports)
+    repeats, loopbacks = list(_repeats(reports)), list(_loopbacks(reports))
+    hints = ["give each server's own table once, each with a name and addresses of its own"] if repeats else []
+    if loopbacks:
+        hints.append("generate it again with --server-id and the address that the others use")
+    if hints:
+        raise RefusedTableError("\n".join([*repeats, *loopbacks]), hint="; ".join(hints))
     options, notes = _common_options(reports, clusters)
-    cluster = Cluster(_renumbered(clusters), options=options)
+    servers: list[Server] = []
+    offset = 0
+    for each in clusters:
+        for server in sorted(each.servers, key=lambda server: server.devices[0].global_rank):
+            devices = (replace(device, global_rank=device.global_rank + offset) for device in server.devices)
+            servers.append(replace(server, devices=tuple(devices)))
+        offset += each.device_count
+    cluster = Cluster(tuple(servers), options=options)
     if not profile.hardware.is_ascend:
         cluster, marks = marked_without_ascend(cluster, format_name)
         notes = (*notes, *marks)
@@ -63,15 +75,6 @@ def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> 
             hint += "; for CPU or GPU --chip none merges them"
         raise RefusedTableError(render_problems(checked.problems, checked.document, _CALLED), hint=hint)
     return Merged(converted.text, converted.cluster, (*notes, *_order_note(converted.cluster)))
-
-
-def _refuse_collisions(reports: Sequence[TableReport]) -> None:
-    repeats, loopbacks = list(_repeats(reports)), list(_loopbacks(reports))
-    hints = ["give each server's own table once, each with a name and addresses of its own"] if repeats else []
-    if loopbacks:
-        hints.append("generate it again with --server-id and the address that the others use")
-    if hints:
-        raise RefusedTableError("\n".join([*repeats, *loopbacks]), hint="; ".join(hints))
 
 
 def _common_format(reports: Sequence[TableReport]) -> str:
@@ -88,24 +91,22 @@ def _common_format(reports: Sequence[TableReport]) -> str:
 
 def _repeats(reports: Sequence[TableReport]) -> Iterator[str]:
     """Yield servers and addresses that two files have; the reader has found those that one file has twice."""
-    first: dict[tuple[str, str], tuple[TableReport, Pointer]] = {}
+    first: dict[tuple[str, str], _Named] = {}
     found: dict[tuple[Path, str, str], tuple[_Named, _Named]] = {}  # one file may name a server once for each device
     for report in reports:
-        for key, value, pointer in _identities(report):
-            earlier, at = first.setdefault((key, value), (report, pointer))
-            if earlier is not report:
-                found.setdefault((report.path, key, value), ((report, pointer), (earlier, at)))
+        values: list[tuple[str, str, Pointer]] = []
+        for server in report.table.servers if report.table else ():
+            values.append((server.word("server_id"), server.server_id or "", server.at("server_id")))
+            for device in server.devices:
+                at = device.at("device_ip")
+                values += [(device.word("device_ip"), address, at) for address in device.addresses]
+        for key, value, pointer in values:
+            earlier = first.setdefault((key, value), (report, pointer))
+            if earlier[0] is not report:
+                found.setdefault((report.path, key, value), ((report, pointer), earlier))
     for (_, key, value), (named, earlier_named) in islice(found.items(), _MAX_SHOWN):
         yield f"{_where(named)}: error: {key} {value[:60]!r} is in {_where(earlier_named)} too"
     yield from _more(len(found))
-
-
-def _identities(report: TableReport) -> Iterator[tuple[str, str, Pointer]]:
-    """Yield the values that must differ between all servers: key, value, and its pointer."""
-    for server in report.table.servers if report.table else ():
-        yield server.word("server_id"), server.server_id or "", server.at("server_id")
-        for device in server.devices:
-            yield from ((device.word("device_ip"), address, device.at("device_ip")) for address in device.addresses)
 
 
 def _where(named: _Named) -> str:
@@ -149,24 +150,12 @@ def _common_options(reports: Sequence[TableReport], clusters: Sequence[Cluster])
     return tuple(sorted(first.items())), notes
 
 
-def _renumbered(clusters: Sequence[Cluster]) -> tuple[Server, ...]:
-    servers: list[Server] = []
-    offset = 0
-    for cluster in clusters:
-        for server in sorted(cluster.servers, key=lambda server: server.devices[0].global_rank):
-            devices = (replace(device, global_rank=device.global_rank + offset) for device in server.devices)
-            servers.append(replace(server, devices=tuple(devices)))
-        offset += cluster.device_count
-    return tuple(servers)
-
-
 def _order_note(cluster: Cluster) -> Iterator[str]:
     """Yield a note where servers are not in the order of their names: a shell sorts host10 before host2."""
-    names = [server.server_id for server in cluster.servers]
-    if names == sorted(names):
-        return
-    before, after = next(pair for pair in pairwise(names) if pair[0] > pair[1])
-    yield (
-        f"ranks follow the order of the files: {before[:60]!r} comes before {after[:60]!r}, though not as text; "
-        "MindSpore expects the order of server_id as text"
-    )
+    for before, after in pairwise(server.server_id for server in cluster.servers):
+        if before > after:
+            yield (
+                f"ranks follow the order of the files: {before[:60]!r} comes before {after[:60]!r}, though not as text; "
+                "MindSpore expects the order of server_id as text"
+            )
+            return

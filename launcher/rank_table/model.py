@@ -157,7 +157,7 @@ class Table:
 
     @cached_property
     def address_families(self) -> dict[str, int | None]:
-        """Every address of a device, and what it is: 4, 6, or None where it is none, or that of no device.
+        """Every address of a device, and what it is: 4, 6, or None where it is invalid, or that of no device.
 
         A rank of v1.1 may have the address of no device: HCCL uses its node's where it computes on the host.
         """
@@ -205,7 +205,7 @@ def text_at(fields: Mapping[str, Any], key: str) -> str | None:
 
 
 def integer_at(fields: Mapping[str, Any], key: str) -> int | None:
-    """Return the integer under `key`; None where it is missing or none. True and false are none."""
+    """Return the integer under `key`; None where it is missing or of another type, as true and false are."""
     value = fields.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -281,7 +281,7 @@ def groups_of(table: Table) -> tuple[GroupRow, ...]:
 
 
 def entry_count(fields: dict[str, Any], key: str) -> int | None:
-    """Return the length of a list; None where there is none or an empty one, which is a fault of its own."""
+    """Return the length of a list; None where it is missing or empty, which is a fault of its own."""
     value = fields.get(key)
     return len(value) if isinstance(value, list) and value else None
 

@@ -15,9 +15,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from launcher.rank_table.catalogue import Finding, Found
-from launcher.rank_table.lexer import LongInteger
 from launcher.rank_table.model import Fields
 from launcher.rank_table.positions import Pointer
+from launcher.rank_table.syntax import LongInteger
 
 # Faults of shape that are reported one by one: a list of a million numbers is one mistake, not a million.
 MAX_FAULTS = 1000
@@ -32,8 +32,6 @@ _WHY = {
     "string_type": "HCCL reads numbers from strings only in this format",
     "int_type": "HCCL reads numbers without quotes in this format",
 }
-
-
 _Signature = tuple[type["Shape"], tuple[str, ...]] | tuple[type["Shape"], tuple[str, ...], tuple[type, ...]]
 
 
@@ -52,7 +50,7 @@ class Shapes:
 
     def __init__(self, at_most: int = MAX_FAULTS) -> None:
         self._at_most = at_most
-        self._known: dict[_Signature, tuple[list[tuple[str, tuple[str | int, ...]]], list[str]]] = {}
+        self._known: dict[_Signature, tuple[list[tuple[str, str]], list[str]]] = {}
         self._faults: list[Found] = []
         self.complete = True  # every list that a table must have is there, and every entry of the lists was read
         self.full = False  # so much is wrong that the rest is not looked at
@@ -71,8 +69,14 @@ class Shapes:
         if known is None:
             known = self._known[signature] = _shape_faults(shape, fields)
             self.keys.update(fields)
-        if known[0] or known[1]:
-            self._note(shape, pointer, fields, *known)
+        faults, unknown = known
+        for kind, name in faults:
+            self.note(*_finding(shape, pointer, fields, kind, name))
+        for key in unknown:
+            if len(self._unknown) >= self._at_most and (shape, key) not in self._unknown:
+                break
+            first, around, uses = self._unknown.get((shape, key), (pointer, fields, 0))
+            self._unknown[shape, key] = first, around, uses + 1
 
     def entries(self, pointer: Pointer, fields: Fields, key: str) -> Iterator[tuple[Pointer, Fields]]:
         """Yield the objects in the list `key` of the object at `pointer`, with their pointers, until too much is wrong.
@@ -107,41 +111,23 @@ class Shapes:
         """Yield everything noted; when there was more than `at_most`, the last fault says so."""
         if self.full:
             code, last = self._faults[-1]
-            self._faults[-1] = (
-                code,
-                replace(last, message=f"{last.message} (and more like it; the rest is not checked)"),
-            )
+            message = f"{last.message} (and more like it; the rest is not checked)"
+            self._faults[-1] = code, replace(last, message=message)
         yield from self._faults
         for (shape, key), (pointer, fields, uses) in self._unknown.items():
             more = f" (and {uses - 1} more like it)" if uses > 1 else ""
             message = f'key "{key[:40]}" is not known{more}'
             yield "RT401", Finding((*pointer, key), message, _similar(key, shape, fields), at_key=True)
 
-    def _note(
-        self,
-        shape: type[Shape],
-        pointer: Pointer,
-        fields: Fields,
-        faults: list[tuple[str, tuple[str | int, ...]]],
-        unknown: list[str],
-    ) -> None:
-        for kind, where in faults:
-            self.note(*_finding(shape, pointer, fields, kind, str(where[0])))
-        for key in unknown:
-            if len(self._unknown) >= self._at_most and (shape, key) not in self._unknown:
-                break
-            first, around, uses = self._unknown.get((shape, key), (pointer, fields, 0))
-            self._unknown[shape, key] = first, around, uses + 1
 
-
-def _shape_faults(shape: type[Shape], fields: Fields) -> tuple[list[tuple[str, tuple[str | int, ...]]], list[str]]:
+def _shape_faults(shape: type[Shape], fields: Fields) -> tuple[list[tuple[str, str]], list[str]]:
     declared = shape.model_fields  # a property of pydantic's that takes its time
     unknown = [key for key in fields if key not in declared]
     try:
         shape.model_validate(fields)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
-        return [(detail["type"], detail["loc"]) for detail in details], unknown
+        return [(detail["type"], str(detail["loc"][0])) for detail in details], unknown
     return [], unknown
 
 

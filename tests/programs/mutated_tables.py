@@ -1,4 +1,4 @@
-"""ProbeRequest rank tables of every format, and a seeded stream of copies with one to three things changed in each."""
+"""Sound rank tables of every format, and a seeded stream of copies with one to three things changed in each."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def test_chip_takes_or_refuses(name, chip, table, report):
     ids=["device_ip", "server_id", "device_id", "rank_id"],
 )
 def test_what_is_written_twice_is_refused_on_all_hardware(changes, code, table, report):
-    """One address, name, id or rank in two places is a slip of the hand, also where nobody uses HCCL."""
+    """One address, name, id or rank in two places is a slip of the hand, also where HCCL is not used."""
     changed = table(2, 2)
     for path, value in changes.items():
         change(changed, path, value)

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from launcher.core.errors import RefusedTableError, UsageError
 from launcher.core.records import HOST_RANK, Cluster, Device, Server
 from launcher.rank_table import Profile, parse_rank_table, table_format
-from launcher.rank_table.convert import TARGETS, convert_cluster, held_keys, target_named, without
+from launcher.rank_table.convert import (
+    TARGETS,
+    convert_cluster,
+    held_keys,
+    marked_without_ascend,
+    target_named,
+    without,
+)
 from launcher.rank_table.detect import read_plain
 from launcher.rank_table.table_format import NEVER_READ, SUPER_POD
 
@@ -95,7 +102,7 @@ def test_what_would_change_for_the_ranks_is_refused(target, cluster, reason):
     assert reason in text
 
 
-def test_all_reasons_are_told_at_once():
+def test_all_reasons_are_given_at_once():
     """One try shows everything that has to change."""
     cluster = Cluster((Server("a", (Device(9, 0), Device(HOST_RANK, 1, options=(("bind_device_id", "9"),)))),))
     text = refusal(cluster, "legacy-lab")
@@ -120,7 +127,7 @@ def test_a_misspelt_drop_is_refused():
     assert convert_cluster(one_device(), "v1.0", ["level_list"]).cluster == one_device()
 
 
-def test_what_nobody_reads_is_left_behind_with_a_note():
+def test_what_no_program_reads_is_left_behind_with_a_note():
     """HCCL would ignore it: no reason to refuse, but to say so."""
     cluster = Cluster((Server("a", (Device(0, 0),), "reserve", options=(("container_ip", "1.2.3.4"),)),))
     converted = convert_cluster(cluster, "legacy-lab")
@@ -203,11 +210,11 @@ def _server(draw, kind, number, server_id, *, ranks, addressed):
         return Server(server_id, devices, super_pod_id=f"pod{number // 2}")
     if kind != "concise":
         return Server(server_id, devices)
-    nobody_reads = _options(
+    never_read = _options(
         draw, container_ip=st.just("172.17.0.2"), pod_ip=st.just("172.17.0.3"), hardware_type=st.just("gpu")
     )
     host_ip = draw(st.sampled_from([None, None, f"10.9.0.{number}"]))
-    return Server(server_id, devices, draw(st.none() | st.just("reserve")), host_ip, options=nobody_reads)
+    return Server(server_id, devices, draw(st.none() | st.just("reserve")), host_ip, options=never_read)
 
 
 KINDS = ("plain", "plain", "concise", "super pods", "heterogeneous", "bound", "a5")
@@ -270,7 +277,7 @@ def test_what_is_written_is_read_back(target):
     """Of random clusters those that a format can express come back as they were; some are refused, some are not."""
     seen = Counter()
 
-    @settings(max_examples=150)
+    @settings(max_examples=80)
     @example(cluster=COUNTED)
     @example(cluster=ON_HOST)
     @example(cluster=LAYERED)
@@ -347,3 +354,31 @@ def test_held_keys_counts_what_a_cluster_has():
     expected = {"mode", "host_ip", "host_nic_ip", "super_pod_id", "pod_ip", "device_ip", "super_device_id", "host_port"}
     held = held_keys(Cluster((server,), options=(("mode", "tcp"),)))
     assert held == dict.fromkeys(expected, 1)
+
+
+def test_servers_without_addresses_are_marked():
+    """Every server says cpu, but for one that says something itself; a note says so."""
+    gpu = Server("b", (Device(0, 1),), options=(("hardware_type", "gpu"),))
+    named = Server("a", (Device(0, 0),), options=(("server_ip", "10.0.0.1"),))
+    cluster, notes = marked_without_ascend(Cluster((named, gpu)), "v1.0")
+    assert cluster.servers[0].options == (("hardware_type", "cpu"), ("server_ip", "10.0.0.1"))
+    assert cluster.servers[1] == gpu
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("cluster", "target"),
+    [
+        (Cluster((Server("a", (Device(0, 0),)),)), "v1.0"),
+        (Cluster((Server("a", (Device(0, 0),)), Server("b", (Device(0, 1),)))), "v1.1"),
+        (Cluster((Server("a", (Device(0, 0), Device(1, 1, "1.2.3.4"))), Server("b", (Device(0, 2),)))), "v1.0"),
+        (
+            Cluster((Server("a", (Device(0, 0),), host_ip="1.2.3.4"), Server("b", (Device(0, 1),), host_ip="1.2.3.5"))),
+            "v1.2",
+        ),
+    ],
+    ids=["one server", "no place for it", "a device has an address", "servers have addresses"],
+)
+def test_what_hccl_might_use_is_not_marked(cluster, target):
+    """One server, addresses anywhere, or a format without the key: nothing changes, and nothing is said."""
+    assert marked_without_ascend(cluster, target) == (cluster, ())

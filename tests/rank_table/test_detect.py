@@ -1,4 +1,4 @@
-"""Which *.json files that nobody named are looked at."""
+"""Which *.json files are looked at without being named."""
 
 from __future__ import annotations
 

@@ -115,5 +115,4 @@ def test_device_that_does_not_exist_is_named():
 
 
 def test_worked_examples_of_the_docstrings():
-    """The examples in the docstrings are true."""
     assert doctest.testmod(devices).failed == 0

@@ -77,7 +77,7 @@ def apply(document, difference):
 
 
 def test_kinds_have_pointers_in_the_order_of_the_first_file():
-    """Removed, changed and added values are told apart."""
+    """Removed, changed and added values are distinguished."""
     before = {"gone": 1, "list": [1, 2], "same": 0, "kept": {"x": "1"}}
     after = {"kept": {"x": "2"}, "list": [1, 3, 4], "same": 0, "new": 5}
     assert kinds(before, after) == [
@@ -115,7 +115,7 @@ def test_the_last_of_repeated_keys_counts():
     assert compare(report('{"a": 1, "a": 2}'), report('{"a": 2}')).would_match
 
 
-def test_ranks_that_move_are_told(table):
+def test_ranks_that_move_are_reported(table):
     """Who changes device, server or address is listed by rank; the order of servers changes nothing for anybody."""
     before, after = table(servers=2), table(servers=2)
     after["server_list"].reverse()
@@ -129,7 +129,7 @@ def test_ranks_that_move_are_told(table):
     ]
 
 
-def test_ranks_of_one_table_only_are_told(table):
+def test_ranks_of_one_table_only_are_reported(table):
     """A table with one server more has ranks that the other does not know."""
     changes = compare(report(table(servers=1)), report(table(servers=2))).rank_changes
     assert [(change.global_rank, change.name, change.before) for change in changes] == [

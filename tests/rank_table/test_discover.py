@@ -10,7 +10,7 @@ from launcher.rank_table import discover
 from launcher.rank_table.devices import FoundDevice
 from launcher.rank_table.discover import ask_hccn_tool, ask_nvidia_smi, davinci_ids, own_server_id
 
-HANGS = "exec /bin/sleep 600"  # never answers; ended by whoever asked
+HANGS = "exec /bin/sleep 600"  # never answers; the test ends it
 HANGS_WITH_A_CHILD = "/bin/sleep 600 & wait"
 
 

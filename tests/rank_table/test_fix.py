@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import copy
 import json
 import re
 from dataclasses import replace
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table import Profile, parse_rank_table, render_table
+from launcher.rank_table.convert import convert_cluster
 from launcher.rank_table.document import parse_document
 from launcher.rank_table.fix import fix_table
 
@@ -195,7 +197,7 @@ def test_number_that_needs_a_person_is_left_alone(written, table):
     [("rank_id", "7"), ("device_id", "0"), ("device_ip", "1.2"), ("device_ip", "192.1.0.1")],
 )
 def test_ranks_ids_and_addresses_are_never_changed(key, written, table):
-    """What is used twice or out of range needs somebody who knows."""
+    """What is used twice or out of range needs a decision by a person."""
     broken = table()
     broken["server_list"][0]["device"][1][key] = written
     fixed = fix(broken)
@@ -446,7 +448,7 @@ def test_no_bytes_crash_the_repair(data):
 
 
 def test_thousands_of_repairs_of_one_kind_are_all_made():
-    """What is told in part is repaired in full, in one pass."""
+    """What is reported in part is repaired in full, in one pass."""
     devices = tuple(Device(index, index) for index in range(8))
     servers = (
         Server(f"node-{number:04}", tuple(replace(one, global_rank=8 * number + one.device_id) for one in devices))
@@ -465,3 +467,88 @@ def test_no_comma_is_written_where_an_entry_may_have_lost_its_end():
     fixed = fix(f'{{"version": "1.0", "status": "completed", {servers}}}')
     assert [problem.code for problem in fixed.report.errors] == ["RT105"]
     assert not fixed.changed
+
+
+# --- counts that differ from their lists: what agrees is written plainly, what differs is offered ---
+
+
+@pytest.mark.parametrize("written", ["02", 2, "2x", " +2"])
+def test_server_count_that_agrees_is_written_plainly(written, table):
+    """What says the number of servers in an odd way says it plainly afterwards."""
+    fixed = fix({**table(2, 2), "server_count": written})
+    assert json.loads(fixed.after) == table(2, 2)
+    assert fixed.offers == ()
+
+
+@pytest.mark.parametrize(
+    ("written", "lost", "stale"),
+    [("7", "the table lost 5 servers", True), ("1", "a server too many", True), ("x", "may have lost a server", False)],
+)
+def test_server_count_that_differs_is_only_offered(written, lost, stale, table):
+    """Either the count is stale or the list lost a server: both is said, and nothing done but with `unsafe`."""
+    broken = {**table(2, 2), "server_count": written}
+    fixed = fix(broken)
+    assert not fixed.changed
+    assert fixed.repairs == ()
+    ((code, line, message),) = fixed.offers
+    assert (code, line) == ("RT312", 3)
+    assert lost in message
+    assert ("is stale" in message) is stale
+    done = fix(broken, unsafe=True)
+    assert json.loads(done.after) == table(2, 2)
+    assert [repair.code for repair in done.repairs] == ["RT312"]
+    assert done.offers == ()
+    assert done.report.valid
+
+
+def test_lost_server_is_not_hidden_by_other_repairs():
+    """A trailing comma and numbers without quotes are repaired, and the count that misses a server stays as it is."""
+    text = (
+        '{"version": "1.0", "server_count": 2, "server_list": [\n'
+        '  {"server_id": "a", "device": [{"device_id": 0, "rank_id": "0"}]},\n'
+        '], "status": "completed"}'
+    )
+    fixed = fix(text)
+    assert json.loads(fixed.after)["server_count"] == "2"
+    assert [repair.code for repair in fixed.repairs] == ["RT205", "RT103", "RT205"]
+    assert [(offer.code, offer.line) for offer in fixed.offers] == [("RT312", 1)]
+    assert not fixed.report.valid
+
+
+COUNTED = {
+    "rank_count": ("RT371", "v2.0", ("rank_count",), 3),
+    "group_count": ("RT601", "legacy-lab", ("group_count",), "2"),
+    "instance_count of a lab": ("RT602", "legacy-lab", ("group_list", 0, "instance_count"), "3"),
+    "device_num": ("RT603", "legacy-lab", ("group_list", 0, "device_num"), "3"),
+    "server_num": ("RT604", "legacy-lab", ("group_list", 0, "server_num"), "2"),
+    "para_plane_nic_num": ("RT412", "legacy-lab", ("para_plane_nic_num",), "3"),
+    "instance_count of a cloud": ("RT602", "legacy-cloud", ("group_list", 0, "instance_count"), "3"),
+    "device_count": ("RT603", "legacy-cloud", ("group_list", 0, "device_count"), "3"),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_every_count_that_differs_is_only_offered(name):
+    """What repeats the length of a list is the only witness of an entry that was lost, in whatever format."""
+    code, form, pointer, wrong = COUNTED[name]
+    levels = '[{"net_instance_id":"a","net_layer":0,"rank_addr_list":[]}]'
+    options = (("level_list", levels), ("local_id", "0")), (("level_list", levels), ("local_id", "1"))
+    devices = (
+        Device(
+            number,
+            number,
+            None if form == "v2.0" else f"10.0.0.{number}",
+            options=options[number] if form == "v2.0" else (),
+        )
+        for number in range(2)
+    )
+    sound = json.loads(convert_cluster(Cluster((Server("a", tuple(devices)),)), form).text)
+    broken = copy.deepcopy(sound)
+    holder = broken
+    for part in pointer[:-1]:
+        holder = holder[part]
+    holder[pointer[-1]] = wrong
+    fixed = fix(broken)
+    assert not fixed.changed
+    assert [offer.code for offer in fixed.offers] == [code]
+    assert json.loads(fix(broken, unsafe=True).after) == sound

@@ -133,7 +133,7 @@ def test_monsters_get_a_message_and_little_memory(name, tmp_path):
     assert peak < 50 * path.stat().st_size + 32 * 1024 * 1024
 
 
-def test_a_mistake_without_end_is_told_in_part(tmp_path):
+def test_a_mistake_without_end_is_reported_in_part(tmp_path):
     """A list of 500,000 numbers is one mistake: a thousand of them are shown, and the last says that there are more."""
     path = tmp_path / "table.json"
     path.write_text(repeated("1", times=500_000))

@@ -1,4 +1,4 @@
-"""Hints lead on: who does what a message says has a table with fewer errors."""
+"""Hints: a table changed as a hint says has fewer errors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_bracket_that_matches_none_goes_where_the_hint_says(text, hint):
     ],
 )
 def test_a_colon_after_a_value_is_taken_for_no_key(text, hint, mended):
-    """Nothing is said of a list that is open, where none is or no key could stand."""
+    """The message names no open list where there is none, or where no key could stand."""
     (fault,) = parse_document(text.encode()).faults
     assert (fault.code, text[fault.offset], fault.hint) == ("RT102", ":", hint)
     assert not parse_document(mended.encode()).faults
@@ -91,7 +91,7 @@ def test_a_number_without_its_opening_quote_is_marked_with_the_closing_one():
     ],
 )
 def test_a_quote_before_mere_brackets_is_one_too_many(text, hint):
-    """Another quote would make a string of the brackets, which nobody meant."""
+    """Another quote would make a string of the brackets."""
     (fault,) = parse_document(text.encode()).faults
     assert fault.code == "RT106"
     assert fault.hint.startswith(hint)
@@ -168,7 +168,7 @@ def test_no_key_is_suggested_that_is_there_already(table, report):
 
 @pytest.mark.parametrize("number", ["9" * 25, "9" * 400, "1e999"])
 def test_a_huge_number_is_not_called_infinity(number, table, report):
-    """JSON has no infinity, and nobody wrote one."""
+    """JSON has no infinity, and the table holds none."""
     found = report(json.dumps(table()).replace('"rank_id": "0"', f'"rank_id": {number}'))
     (problem,) = (one for one in found.errors if one.code == "RT205")
     assert "nfinity" not in found.render()

@@ -85,7 +85,7 @@ def test_devices_count_for_hosts_without_a_count():
         ("# nothing\n\n", "hosts: it names no host"),
     ],
 )
-def test_hostfile_faults_are_told_with_their_line(text, message):
+def test_hostfile_faults_are_reported_with_their_line(text, message):
     """Each says the line, what stands there, and what to write instead."""
     with pytest.raises(TlaunchError) as caught:
         parse_hostfile(text, "hosts")
@@ -137,7 +137,7 @@ def test_how_a_host_is_reached_is_ignored_and_said():
         ("\n", "ranks: it places no rank"),
     ],
 )
-def test_rankfile_faults_are_told_with_their_line(text, message):
+def test_rankfile_faults_are_reported_with_their_line(text, message):
     """Each says the line, what stands there, and what to write instead."""
     with pytest.raises(TlaunchError) as caught:
         parse_rankfile(text, "ranks")
@@ -185,7 +185,7 @@ def test_node_lists_are_expanded_as_slurm_does(text, expected):
         ("# none", "nodes: it names no host"),
     ],
 )
-def test_node_list_faults_are_told_with_their_line(text, message):
+def test_node_list_faults_are_reported_with_their_line(text, message):
     """Each says the line and what stands there, and no range fills the memory."""
     with pytest.raises(TlaunchError) as caught:
         parse_nodelist(text, "nodes")
@@ -284,7 +284,7 @@ def test_no_text_crashes_the_parsers(text, kind):
         ("a\0b", None),
     ],
 )
-def test_plain_texts_are_told_apart(text, kind):
+def test_plain_texts_are_distinguished(text, kind):
     """By their first line that says anything; what may be meant as JSON is left to the reader of tables."""
     assert recognise_plain(text.encode()) == kind
 
@@ -301,7 +301,7 @@ def test_plain_texts_are_told_apart(text, kind):
     ],
 )
 def test_what_can_hardly_be_anything_else(text, kind):
-    """Lists of hosts that begin like JSON are told from it; words are not taken for hosts."""
+    """Lists of hosts that begin like JSON are distinguished from it; words are not taken for hosts."""
     assert certainly_plain(text.encode()) == kind
 
 
@@ -316,7 +316,7 @@ def test_what_can_hardly_be_anything_else(text, kind):
         (["only"], True),
     ],
 )
-def test_an_order_that_slurm_would_not_keep_is_told(names, is_sorted):
+def test_an_order_that_slurm_would_not_keep_is_noted(names, is_sorted):
     """Numbers count by their value; for another order the advice says how to make Slurm keep it."""
     advice = list(order_of_slurm(Cluster(tuple(Server(name, (Device(0, 0),)) for name in names))))
     assert len(advice) == (not is_sorted)

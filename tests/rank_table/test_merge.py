@@ -111,7 +111,7 @@ def test_the_merged_table_is_checked(reports):
 
 
 def test_a_table_with_errors_is_not_merged(reports):
-    """It has no cluster; its problems are shown by whoever read it."""
+    """It has no cluster; its problems are shown where it is read."""
     with pytest.raises(UsageError, match="has errors"):
         merge_tables(reports(one(1), "{}"))
 
@@ -164,7 +164,7 @@ def test_legacy_tables_are_merged_where_their_order_allows(reports, name):
         assert merge_tables(reverse).cluster.servers[0].server_id == "10.0.0.2"
 
 
-def test_keys_that_nobody_reads_make_no_difference(reports):
+def test_keys_that_no_program_reads_make_no_difference(reports):
     """Unknown keys that look like names of servers are neither compared nor stumbled over."""
     texts = []
     for number in (1, 2):

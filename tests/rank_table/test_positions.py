@@ -1,13 +1,14 @@
-"""Lines of a long text: the same answers as a list of all lines would give."""
+"""Lines of a long text, and edits, which change what they name and no more than the blanks that only it needed."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.rank_table.positions import Lines
+from launcher.rank_table.positions import Edit, Lines, Origins, apply_edits
 
 PIECES = st.lists(
     st.tuples(st.sampled_from(["\n", "a", "ab\n", "\r\n"]), st.sampled_from([1, 3, 4095, 4096, 5000])), max_size=6
@@ -25,3 +26,46 @@ def test_lines_start_where_a_list_of_all_lines_says(pieces, data):
     assert lines.position(offset) == (number, starts[number - 1])
     number = data.draw(st.integers(1, len(starts)))
     assert lines.start(number) == starts[number - 1]
+
+
+@pytest.mark.parametrize(
+    ("before", "removed", "after"),
+    [
+        ("a x b", "x", "a b"),
+        ("a x", "x", "a"),
+        ("x a", "x", "a"),
+        ("  x  a", "x", "  a"),
+        ("a\n  x  \nb", "x", "a\nb"),
+        ("a\r\n  x\r\nb", "x", "a\r\nb"),
+        ("a\n  x", "x", "a\n"),
+        ("a x\r\nb", "x", "a\r\nb"),
+        ("axb", "x", "a b"),
+        ("[x]", "x", "[]"),
+        ("[x a]", "x", "[a]"),
+        ("x", "x", ""),
+    ],
+)
+def test_removal_takes_the_blanks_that_only_it_needed(before, removed, after):
+    """Nothing odd is left where something was: no blank at the end of a line, no empty line, no joined words."""
+    at = before.index(removed)
+    assert apply_edits(before, [Edit(at, at + len(removed), "")])[0] == after
+
+
+def test_neighbouring_removals_are_tidied_as_one():
+    """Two removals with only blanks between them leave no more than one would."""
+    assert apply_edits("a\n x y\nb", [Edit(3, 4, ""), Edit(5, 6, "")])[0] == "a\nb"
+
+
+@given(st.text("ab,[] \n", max_size=30), st.data())
+def test_what_was_not_edited_stays_and_knows_its_origin(text, data):
+    """Letters outside of edits are all there, in their order, and each is traced back to where it stood."""
+    places = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6, unique=True)))
+    edits = [
+        Edit(start, end, data.draw(st.sampled_from(["", "X", "XX\n"])))
+        for start, end in zip(places[::2], places[1::2], strict=False)
+    ]
+    changed, made = apply_edits(text, edits)
+    kept = [at for at in range(len(text)) if not any(edit.start <= at < edit.end for edit in edits)]
+    origins = Origins(made)
+    letters = [at for at, char in enumerate(changed) if char in "ab,[]"]
+    assert [origins.offset(at) for at in letters] == [at for at in kept if text[at] in "ab,[]"]

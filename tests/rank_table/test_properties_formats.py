@@ -46,10 +46,10 @@ def server(table_format, number, size):
 
 
 @st.composite
-def tables(draw, table_format, *, least_servers=1, least_devices=1):
+def tables(draw, table_format, *, min_servers=1, min_devices=1):
     """A valid table of the format as JSON values."""
-    count = draw(st.integers(least_servers, 3))
-    size = draw(st.sampled_from([size for size in (1, 2, 4, 8) if size >= least_devices]))
+    count = draw(st.integers(min_servers, 3))
+    size = draw(st.sampled_from([size for size in (1, 2, 4, 8) if size >= min_devices]))
     cluster = Cluster(tuple(server(table_format, number, size) for number in range(count)))
     return json.loads(convert_cluster(cluster, table_format.value).text)
 
@@ -118,7 +118,7 @@ def test_a_rank_that_does_not_exist(table_format, data):
 @given(data=st.data())
 def test_a_rank_used_twice(table_format, data):
     """A rank that an earlier device has is refused at the later one."""
-    values = data.draw(tables(table_format, least_devices=2))
+    values = data.draw(tables(table_format, min_devices=2))
     devices = rows(values)
     later = data.draw(st.integers(1, len(devices) - 1))
     taken = data.draw(st.integers(0, later - 1))
@@ -129,7 +129,7 @@ def test_a_rank_used_twice(table_format, data):
 @given(data=st.data())
 def test_a_device_used_twice(table_format, data):
     """A device id that an earlier entry of the server has is refused at the later one."""
-    values = data.draw(tables(table_format, least_devices=2))
+    values = data.draw(tables(table_format, min_devices=2))
     devices = rows(values)
     chosen = data.draw(st.sampled_from(devices)).server
     on_server = [row for row in devices if row.server == chosen]
@@ -141,7 +141,7 @@ def test_a_device_used_twice(table_format, data):
 @given(data=st.data())
 def test_an_address_that_is_none(table_format, data):
     """A placeholder as a device's address is refused at its place."""
-    values = data.draw(tables(table_format, least_servers=2))
+    values = data.draw(tables(table_format, min_servers=2))
     row = data.draw(st.sampled_from(rows(values)))
     wrong = data.draw(st.sampled_from(["10.*.*.*", "-.-.-.-", "1.2.3", "[device_ip]", "::1::"]))
     check(data.draw, values, row.at("device_ip"), wrong, "RT331")

@@ -334,7 +334,7 @@ def test_an_empty_file_without_the_json_ending_is_refused_like_any_other(tmp_pat
         load_cluster(tmp_path / "table")
 
 
-def test_a_pipe_that_nobody_writes_to_is_refused(tmp_path, monkeypatch):
+def test_a_pipe_without_a_writer_is_refused(tmp_path, monkeypatch):
     """Reading never waits for ever."""
     monkeypatch.setattr("launcher.rank_table.read.PIPE_PATIENCE_S", 0)
     os.mkfifo(tmp_path / "table.json")
@@ -370,7 +370,7 @@ def test_text_after_the_table_is_a_warning_whatever_it_is(tail, table, report):
 
 
 def test_a_table_that_was_only_begun_is_not_to_be_completed_by_hand(report):
-    """While status says that somebody is still writing, missing keys are not worth a word."""
+    """While status says that the table is still being written, missing keys are not reported."""
     assert codes(report({"status": "initializing"})) == ["RT311"]
     assert "RT311" in codes(report({"status": "initializing", "version": "1.0", "server_list": []}))
     assert "RT206" not in codes(report({"status": "initializing", "version": "1.0", "server_list": []}))

@@ -538,7 +538,7 @@ def test_unknown_key_on_every_device_is_said_once(makers, report):
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 def test_single_server_may_be_called_by_any_address(name, makers, report):
-    """On one server a loopback name, and a loopback device_ip, mislead nobody."""
+    """On one server a loopback name, and a loopback device_ip, mislead no rank."""
     single = servers(1, 1).make(makers, {"s0/server_id": name, "d0.0/device_ip": "127.0.0.1"})
     assert report(single).problems == ()
 

@@ -1,9 +1,11 @@
-"""Files that are no tables by their size: refused early, and what is read keeps to little memory."""
+"""Files by their size: too large ones are refused early, what is read keeps to little memory; and how they are replaced."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
+import stat
 import subprocess
 import sys
 import tracemalloc
@@ -11,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.errors import UnreadableError
+from launcher.core.errors import UnreadableError, UsageError
 from launcher.rank_table import parse_rank_table, read_rank_table
-from launcher.rank_table.read import MAX_TABLE_BYTES, read_bytes, read_stream
+from launcher.rank_table.read import MAX_TABLE_BYTES, overwrite, read_bytes, read_stream
 
 MIB = 1 << 20
 SIZE = 8 * MIB
@@ -57,7 +59,7 @@ def test_what_is_no_table_costs_a_few_times_its_size(name, tmp_path):
 
 
 def test_a_file_that_is_too_large_is_refused_unread(tmp_path):
-    """Its size alone tells: nothing of it is brought into memory."""
+    """Its size alone decides: nothing of it is brought into memory."""
     path = tmp_path / "table.json"
     with path.open("wb") as file:
         file.truncate(MAX_TABLE_BYTES + 1)
@@ -99,7 +101,7 @@ def test_a_larger_table_is_read_where_that_is_asked_for(table, tmp_path):
     assert read_rank_table(path, max_bytes=10 * MIB).valid
 
 
-def test_data_of_short_values_is_told_from_a_table(table, tmp_path):
+def test_data_of_short_values_is_no_table(table, tmp_path):
     """A million short values are some other file; a table with as many is none, for it spends more on each of them."""
     path = tmp_path / "data.json"
     (problem,) = parse_rank_table(b"[" + b"12345, " * 1_000_000 + b"1]", path).errors
@@ -110,3 +112,53 @@ def test_data_of_short_values_is_told_from_a_table(table, tmp_path):
     assert problem.code == "RT117"
     numbers = ", ".join(f'"{number:012}"' for number in range(1_000_001))
     assert "RT117" not in {problem.code for problem in parse_rank_table(f"[{numbers}]".encode(), path).problems}
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o600, 0o666, 0o755])
+def test_mode_is_kept(tmp_path, mode):
+    """The new file has the permissions of the old one, whatever the umask says, and nothing is left beside it."""
+    path = tmp_path / "table.json"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    overwrite(path, b"old", b"new")
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_link_stays_a_link(tmp_path):
+    """The file that a symbolic link leads to is replaced, in its own directory."""
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there" / "real.json", tmp_path / "link.json"
+    target.write_bytes(b"old")
+    link.symlink_to("there/real.json")
+    overwrite(link, b"old", b"new")
+    assert str(link.readlink()) == "there/real.json"
+    assert target.read_bytes() == b"new"
+
+
+def test_file_that_changed_meanwhile_is_left_alone(tmp_path):
+    """What another process wrote since the file was read is not lost."""
+    path = tmp_path / "table.json"
+    path.write_bytes(b"theirs")
+    with pytest.raises(UnreadableError) as raised:
+        overwrite(path, b"old", b"new")
+    assert "changed meanwhile" in str(raised.value)
+    assert path.read_bytes() == b"theirs"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_file_that_is_gone_is_not_made_again(tmp_path):
+    """Without the file there is nothing to replace."""
+    with pytest.raises(UnreadableError) as raised:
+        overwrite(tmp_path / "table.json", b"old", b"new")
+    assert "cannot be replaced" in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pipe_is_refused(tmp_path):
+    """A named pipe is no file that could be replaced."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError) as raised:
+        overwrite(tmp_path / "pipe", b"old", b"new")
+    assert "not a regular file" in str(raised.value)

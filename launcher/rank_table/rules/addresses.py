@@ -76,9 +76,11 @@ def address_missing(table: Table) -> Iterator[Finding]:
     """
     # HCCL's parser lets more pass: an empty text on a 910, and anything on an A3, whose super pods it has not read yet
     # when it looks at devices. Such a table still fails, when the first two servers connect; its owner hears it here.
-    chip, between = table.chip, _what_is_joined(table)
+    chip, joined, servers = table.chip, "servers", len(table.servers)
+    if table.format is Format.V1_2 and chip.reads_super_pods:
+        joined, servers = "super pods", len(table.pods)
     if (
-        between is None
+        servers <= 1
         or (table.is_without_ascend and not (chip.is_ascend or table.packed_addresses))
         or (table.uses_host_nics and not chip.needs_device_ip)
     ):
@@ -89,17 +91,11 @@ def address_missing(table: Table) -> Iterator[Finding]:
             continue
         without = [device for device in server.devices if not device.addresses and not _no_string(device)]
         if without:
+            between = f"{joined}, and this table has {servers}"
             which = "this device" if len(without) == 1 else f"{len(without)} devices of this server"
             key = without[0].word("device_ip")
             at = without[0].at(key if key in without[0].fields else None)
             yield Finding(at, f"{which} need{'s' * (len(without) == 1)} a {key} between {between}", hint)
-
-
-def _what_is_joined(table: Table) -> str | None:
-    """Return what devices need addresses between, with its number; None where they need none."""
-    if table.format is Format.V1_2 and table.chip.reads_super_pods:
-        return f"super pods, and this table has {len(table.pods)}" if len(table.pods) > 1 else None
-    return f"servers, and this table has {len(table.servers)}" if len(table.servers) > 1 else None
 
 
 def _no_string(device: DeviceRow) -> bool:

@@ -1,4 +1,4 @@
-"""Warnings: HCCL continues, but another tool may not, or the table may not mean what it seems to.
+"""What HCCL does not ask: warnings for any table, and the rules of single readers, silent unless one is named.
 
 A table has no netmasks, so for the segments of its addresses one that fits is looked for.
 """
@@ -37,6 +37,12 @@ HINT = (
     "compare with `hccn_tool -i ID -ip -g`: on a 910, devices i and i + 4 of all servers share a segment, and 0 to 3 "
     "are in four different ones"
 )
+for_mindspore, for_msrun, for_serving, for_mindie = (
+    partial(rule, hccl_code=None, consumer=reader) for reader in ("mindspore", "msrun", "serving", "mindie")
+)
+SERVING_DEVICES = 8  # MindSpore Serving knows servers of eight devices
+MINDIE_SERVERS, MINDIE_DEVICES = 4, 32
+READ_BY_SERVING = SERVER_LISTS | {Format.LAB}
 
 
 @warning("RT402", "ranks do not follow the order of server_id", formats=NAMED_SERVERS)
@@ -149,14 +155,6 @@ def _named(device: DeviceRow) -> str:
     return f"{device.addresses[0]} (device {device.device_id})"
 
 
-for_mindspore, for_msrun, for_serving, for_mindie = (
-    partial(rule, hccl_code=None, consumer=reader) for reader in ("mindspore", "msrun", "serving", "mindie")
-)
-SERVING_DEVICES = 8  # MindSpore Serving knows servers of eight devices
-MINDIE_SERVERS, MINDIE_DEVICES = 4, 32
-READ_BY_SERVING = SERVER_LISTS | {Format.LAB}
-
-
 @for_mindspore(
     "RT501",
     "ranks against the order of server_id, for MindSpore",
@@ -180,7 +178,11 @@ def rank_order_refused(table: Table) -> Iterator[Finding]:
 def number_refused_by_python(table: Table) -> Iterator[Finding]:
     """MindSpore's scripts read rank_id and device_id with Python's int(), which refuses "3abc" where HCCL reads 3."""
     for device, key, written, number in odd_numbers(table):
-        if not _is_python_int(written):
+        try:
+            is_read = int(written) == read_decimal(written)
+        except ValueError:
+            is_read = False
+        if not is_read:
             message = f'{key} is "{written[:20]}": HCCL reads {number}, Python refuses it'
             yield Finding(device.at(key), message, f'write "{number}"', rewrite=f'"{number}"')
 
@@ -321,13 +323,6 @@ def beyond_mindie(table: Table) -> Iterator[Finding]:
     if servers > MINDIE_SERVERS or devices > MINDIE_DEVICES:
         message = f"{servers} servers with {devices} devices; MindIE documents {MINDIE_SERVERS} and {MINDIE_DEVICES}"
         yield Finding((), message, "split the table, or ask the vendor")
-
-
-def _is_python_int(written: str) -> bool:
-    try:
-        return int(written) == read_decimal(written)
-    except ValueError:
-        return False
 
 
 def _quoted(written: Any) -> str:

@@ -1,4 +1,4 @@
-"""Rules about a table as a whole, its servers, their ranks and device ids."""
+"""Rules about a table as a whole, its servers, their ranks and device ids, and what single chips can use."""
 
 from __future__ import annotations
 
@@ -19,6 +19,26 @@ from launcher.rank_table.model import (
 from launcher.rank_table.profile import CHIPS
 from launcher.rank_table.rules.shared import name_unusable, repeated
 from launcher.rank_table.table_format import LISTS, RANKED, SERVER_LISTS, STRINGS, VERSIONS, Format, list_of_another
+
+A2, HALF = "a2", 8  # devices of a module, of which a server has one or two
+A5 = "a5"  # has a library of its own, for v2.0 alone
+COUNTS = frozenset({1, 2, 4, 8})
+UNCOUNTED = frozenset({Format.V1_1, Format.V2_0})  # HCCL does not look at the sets of devices there
+QUARTETS = frozenset(
+    map(
+        frozenset,
+        (
+            (0, 1, 2, 3),
+            (4, 5, 6, 7),
+            (0, 1, 4, 5),
+            (0, 2, 4, 6),
+            (0, 3, 4, 7),
+            (1, 2, 5, 6),
+            (1, 3, 5, 7),
+            (2, 3, 6, 7),
+        ),
+    )
+)
 
 
 @rule("RT311", "the table is not completed", hccl_code="EI0004", formats=STRINGS)
@@ -172,27 +192,6 @@ def device_id_repeated(table: Table) -> Iterator[Finding]:
             yield Finding(device.at("device_id"), message, hint, earlier.at("device_id"))
 
 
-A2, HALF = "a2", 8  # devices of a module, of which a server has one or two
-A5 = "a5"  # has a library of its own, for v2.0 alone
-COUNTS = frozenset({1, 2, 4, 8})
-UNCOUNTED = frozenset({Format.V1_1, Format.V2_0})  # HCCL does not look at the sets of devices there
-QUARTETS = frozenset(
-    map(
-        frozenset,
-        (
-            (0, 1, 2, 3),
-            (4, 5, 6, 7),
-            (0, 1, 4, 5),
-            (0, 2, 4, 6),
-            (0, 3, 4, 7),
-            (1, 2, 5, 6),
-            (1, 3, 5, 7),
-            (2, 3, 6, 7),
-        ),
-    )
-)
-
-
 @rule("RT207", "a format that this chip does not read", ascend_only=True)
 def format_not_read(table: Table) -> Iterator[Finding]:
     """An A5 reads v2.0 and nothing else, all other chips read every format but v2.0.
@@ -237,9 +236,13 @@ def _listed(ids: list[int]) -> str:
 def device_count_odd(table: Table) -> Iterator[Finding]:
     """A job uses 1, 2, 4 or 8 devices of a 910 server."""
     for server in _servers(table):
-        if len(server.devices) not in COUNTS:
-            message = f"a 910 server is used with 1, 2, 4 or 8 devices, not {len(server.devices)}"
-            yield Finding(server.at("device"), message, _nearest_counts(len(server.devices)))
+        if (count := len(server.devices)) not in COUNTS:
+            fewer = max(usable for usable in COUNTS if usable < count)
+            more = min((usable for usable in COUNTS if usable > count), default=None)
+            hint = f"remove {count - fewer} of these entries to use {fewer}"
+            hint += "" if more is None else f", or add {more - count} to use {more}"
+            message = f"a 910 server is used with 1, 2, 4 or 8 devices, not {count}"
+            yield Finding(server.at("device"), message, hint)
 
 
 @rule("RT342", "servers with different numbers of devices", ascend_only=True)
@@ -267,13 +270,6 @@ def quartet_unconnected(table: Table) -> Iterator[Finding]:
         if len(server.devices) == 4 and len(ids) == 4 and max(ids) < 8 and ids not in QUARTETS:
             message = f"devices {', '.join(map(str, sorted(ids)))} of a 910 server do not form a ring"
             yield Finding(server.at("device"), message, "use 0 1 2 3, 4 5 6 7, or two pairs such as 0 1 4 5")
-
-
-def _nearest_counts(count: int) -> str:
-    fewer = max(usable for usable in COUNTS if usable < count)
-    more = min((usable for usable in COUNTS if usable > count), default=None)
-    hint = f"remove {count - fewer} of these entries to use {fewer}"
-    return hint if more is None else f"{hint}, or add {more - count} to use {more}"
 
 
 def _servers(table: Table) -> tuple[ServerRow, ...]:
