@@ -253,7 +253,7 @@ def library_of_python(
 
     `interpreter`: with its options. `first_on_path`: the directory of its script.
     """
-    import subprocess  # noqa: PLC0415 - most ranks ask nobody
+    import subprocess  # noqa: PLC0415 - only some ranks ask
 
     with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError):
         done = subprocess.run(

@@ -219,7 +219,7 @@ def marks_of_event(event: Event, time_ns: int) -> Iterator[Mark]:
         case Paused():
             yield Mark(time_ns, "paused", "every rank is stopped")
         case Continued():
-            yield Mark(time_ns, "continued", "every rank goes on")
+            yield Mark(time_ns, "continued", "every rank continues")
         case _:
             pass
 

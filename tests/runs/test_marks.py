@@ -37,7 +37,7 @@ NOBODY = Verdict(None, Confidence.UNSURE, "nobody stands out")
         (Stopping(Cause.STOPPED, 1.0, 63), Mark(50, "stopping", "every rank is ended: asked for by signal 63")),
         (AttemptStarted(1, 29500), Mark(50, "restart", "attempt 1")),
         (Paused(), Mark(50, "paused", "every rank is stopped")),
-        (Continued(), Mark(50, "continued", "every rank goes on")),
+        (Continued(), Mark(50, "continued", "every rank continues")),
     ],
     ids=repr,
 )

@@ -109,51 +109,31 @@ def test_steps_before_a_validation_are_written_before_it(tmp_path, monkeypatch):
     assert records[1].loss == 2.5
 
 
-def test_steps_that_wait_are_written_when_a_training_breaks_off(tmp_path, monkeypatch):
-    """Once; where none waits nothing is written."""
-    monkeypatch.setattr(metrics_module, "REST_S", 3600.0)
-    metrics = Metrics(under(tmp_path), CPU)
-    for number in range(1, 4):
-        step(metrics, number, loss=number)
-    metrics.flush()
-    metrics.flush()
-    assert [(each.step, each.loss) for each in read_metrics(tmp_path / "metrics.jsonl").steps] == [(1, 1.0), (3, 2.5)]
+ODD = {10: math.nan, 20: math.inf, 21: -math.inf}
 
 
-def test_a_loss_that_is_no_number_spoils_no_mean(tmp_path, monkeypatch):
-    """Steps before it that wait are written without it."""
+@pytest.mark.parametrize(
+    ("losses", "written"),
+    [
+        ([1.0, 2.0, 3.0], [(1, 1.0), (3, 2.5)]),
+        ([1.0, 2.0, 3.0, math.nan], [(1, 1.0), (3, 2.5), (4, math.nan)]),
+        (
+            [ODD.get(number, number) for number in range(1, 41)],
+            [(1, 1.0), (9, 5.5), (10, math.nan), (19, 15.0), (20, math.nan), (21, math.nan), (40, 31.0)],
+        ),
+    ],
+    ids=["finite", "the last", "several"],
+)
+def test_steps_that_wait_are_written_when_a_training_breaks_off(tmp_path, monkeypatch, losses, written):
+    """Once; a loss that is no number spoils no mean and hides no steps: it stands alone, beside others too."""
     monkeypatch.setattr(metrics_module, "REST_S", 3600.0)
     metrics = Metrics(under(tmp_path), CPU)
-    for number, loss in enumerate((1.0, 2.0, 3.0, math.nan), start=1):
+    for number, loss in enumerate(losses, start=1):
         step(metrics, number, loss=loss)
     metrics.flush()
-    assert [(each.step, each.loss) for each in read_metrics(tmp_path / "metrics.jsonl").steps] == [
-        (1, 1.0), (3, 2.5), (4, math.nan),
-    ]  # fmt: skip
-
-
-def test_a_loss_that_is_no_number_hides_no_steps(tmp_path, monkeypatch):
-    """Neither those before it nor those after it; it stands alone, beside others that are none, too."""
-    monkeypatch.setattr(metrics_module, "REST_S", 3600.0)
-    metrics = Metrics(under(tmp_path), CPU)
-    for number in range(1, 41):
-        step(
-            metrics, number, loss={10: math.nan, 20: math.inf, 21: -math.inf}.get(number, number), is_last=number == 40
-        )
-    assert [(each.step, each.loss) for each in read_metrics(tmp_path / "metrics.jsonl").steps] == [
-        (1, 1.0), (9, 5.5), (10, math.nan), (19, 15.0), (20, math.nan), (21, math.nan), (40, 31.0),
-    ]  # fmt: skip
-
-
-def test_an_accelerator_that_refuses_to_answer_ends_nothing(tmp_path, monkeypatch):
-    """Its memory is not told then."""
-
-    def refuse(_):
-        raise RuntimeError
-
-    monkeypatch.setattr(torch.accelerator, "max_memory_allocated", refuse, raising=False)
-    step(Metrics(under(tmp_path), torch.device("meta")), 1)
-    assert read_metrics(tmp_path / "metrics.jsonl").steps[0].memory_bytes is None
+    metrics.flush()
+    found = read_metrics(tmp_path / "metrics.jsonl").steps
+    assert [(each.step, str(each.loss)) for each in found] == [(number, str(loss)) for number, loss in written]
 
 
 @pytest.mark.parametrize("stdout", ["ascii", "closed", "none"])
@@ -169,32 +149,27 @@ def test_a_log_that_takes_no_word_ends_no_training(tmp_path, monkeypatch, stdout
         assert b"/l\\xe4uft/metrics.jsonl: " in stream.buffer.getvalue()
 
 
-def test_on_an_accelerator_its_memory_is_told(tmp_path, monkeypatch):
-    """The most that was taken so far."""
-    monkeypatch.setattr(torch.accelerator, "max_memory_allocated", lambda _: 4096, raising=False)
-    step(Metrics(under(tmp_path), torch.device("meta")), 1)  # any but the CPU
-
-    assert read_metrics(tmp_path / "metrics.jsonl").steps[0].memory_bytes == 4096
-
-
-def test_only_one_rank_writes_of_steps(tmp_path):
-    """Another one may say what it has saved."""
-    metrics = Metrics(under(tmp_path), CPU, writes=False)
+def test_on_an_accelerator_its_memory_is_written(tmp_path, monkeypatch):
+    """The most that was taken so far; none where it refuses to answer."""
+    answers = iter([4096])  # then StopIteration
+    monkeypatch.setattr(torch.accelerator, "max_memory_allocated", lambda _: next(answers), raising=False)
+    metrics = Metrics(under(tmp_path), torch.device("meta"))  # any but the CPU
     step(metrics, 1)
-    metrics.validated(1, 2.0)
-    assert list(tmp_path.iterdir()) == []
-    metrics.saved(1, "model")
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+    step(metrics, 2, is_last=True)
+    assert [each.memory_bytes for each in read_metrics(tmp_path / "metrics.jsonl").steps] == [4096, None]
 
 
-def test_nothing_is_written_without_a_launcher(tmp_path, monkeypatch):
-    """A training that somebody starts by hand leaves no file."""
+def test_only_one_rank_of_a_run_writes_of_steps(tmp_path, monkeypatch):
+    """Another one may say what it has saved; a training without a launcher leaves no file."""
     monkeypatch.chdir(tmp_path)
-    metrics = Metrics({}, CPU)
-    step(metrics, 1)
-    metrics.validated(1, 2.0)
-    metrics.saved(1, "model")
+    alone, other = Metrics({}, CPU), Metrics(under(tmp_path), CPU, writes=False)
+    for metrics in (alone, other):
+        step(metrics, 1)
+        metrics.validated(1, 2.0)
+    alone.saved(1, "model")
     assert list(tmp_path.iterdir()) == []
+    other.saved(1, "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
 def test_tensorboard_shows_the_same(tmp_path, no_rest):
