@@ -16,7 +16,7 @@ from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUS
 from launcher.core.events import AgentEnded, AgentStarted, Trouble, Unkillable
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId, identify
-from launcher.core.records import RunSpec
+from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.system import is_readable
 from launcher.supervise.event_log import EventLog, RunRecorder
@@ -40,6 +40,17 @@ class LauncherLink:
     death_fd: int  # readable (end of file) when the launcher has gone
     events_fd: int  # takes events, one JSON line each
     pid: int
+
+
+@frozen
+class Share:
+    """The part of a run that one agent has to do."""
+
+    spec: RunSpec
+    ranks: tuple[RankSpec, ...]  # of this server
+    inherited: Mapping[str, str]  # the environment that the variables of ranks are laid over
+    port: HeldPort  # of the first attempt
+    first_attempt: int  # its number; agents that were lost had those before
 
 
 class Agent:
@@ -66,11 +77,7 @@ class Agent:
 
             self._proxy_control = ProxyControl(members, ranks, inherited)
             ranks = self._proxy_control.ranks
-        self._spec = spec
-        self._ranks = ranks  # of this server
-        self._inherited = inherited  # the environment that the variables of ranks are laid over
-        self._port = port or HeldPort(spec.master_port)  # of the first attempt
-        self._first_attempt = first_attempt  # agents that were lost had those before
+        self._share = Share(spec, ranks, inherited, port or HeldPort(spec.master_port), first_attempt)
         self._head = head  # None without one, and once it is lost
         self._event_log = EventLog(
             run_dir.events, server_index, head.events_fd if head else None, link.tell if link else None
@@ -91,15 +98,16 @@ class Agent:
 
     def run(self) -> int:
         """Supervise until nothing is left, and return the run's exit code. Blocks. Call once, in the main thread."""
+        share = self._share
         self._group.take_in(os.getpid())
         self._selector.register(self._signal_pipe, selectors.EVENT_READ, self._on_signals)
         if self._head:
             self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
         head = identify(self._head.pid) if self._head else None
-        self._event_log.record(AgentStarted(identity_of(os.getpid()), head, len(self._ranks)))
+        self._event_log.record(AgentStarted(identity_of(os.getpid()), head, len(share.ranks)))
         descriptors = self._proxy_control.descriptors if self._proxy_control else None
         self._spawner = Spawner(
-            self._spec, self._ranks, self._inherited, self._event_log, self._recorder.run_dir, descriptors=descriptors
+            share.spec, share.ranks, share.inherited, self._event_log, self._recorder.run_dir, descriptors=descriptors
         )
         self._control = self._make_control()
         self._control.begin()
@@ -115,11 +123,12 @@ class Agent:
         """Return the control of the ranks' attempts: by a controller here, or by the coordinator of several servers."""
         from launcher.supervise.attempts import Attempts  # noqa: PLC0415 - loaded while the preload process imports
 
+        share = self._share
         self._attempts = Attempts(
-            self._spec,
-            self._ranks,
-            self._inherited,
-            port=self._port,
+            share.spec,
+            share.ranks,
+            share.inherited,
+            port=share.port,
             spawner=self._spawner,
             group=self._group,
             event_log=self._event_log,
@@ -128,17 +137,17 @@ class Agent:
         if self._services is None:
             from launcher.supervise.local_control import LocalControl  # noqa: PLC0415 - as above
 
-            return LocalControl(self._spec, self._attempts, self._event_log, self._first_attempt)
+            return LocalControl(share.spec, self._attempts, self._event_log, share.first_attempt)
         from launcher.supervise.remote_control import RemoteControl  # noqa: PLC0415 - one server needs none of it
 
-        self._services.begin([rank.global_rank for rank in self._ranks], follows_another=self._first_attempt > 0)
+        self._services.begin([rank.global_rank for rank in share.ranks], follows_another=share.first_attempt > 0)
         return RemoteControl(
-            self._spec,
-            self._ranks,
+            share.spec,
+            share.ranks,
             self._attempts,
             services=self._services,
             event_log=self._event_log,
-            first_attempt=self._first_attempt,
+            first_attempt=share.first_attempt,
         )
 
     # --- what may happen ---
@@ -176,7 +185,7 @@ class Agent:
             if number != signal.SIGCHLD and not self._control.on_own_signal(number):
                 continue
             if number == signal.SIGTERM:  # as of a batch system, which sends SIGKILL next
-                self._attempts.monitor.ender.hurry(self._spec.supervision.grace_when_told_s)
+                self._attempts.monitor.ender.hurry(self._share.spec.supervision.grace_when_told_s)
 
     def _on_head_lost(self) -> None:
         if self._head:
