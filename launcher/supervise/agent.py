@@ -41,6 +41,17 @@ class LauncherLink:
     pid: int
 
 
+@frozen
+class Share:
+    """The part of a run that one agent has to do."""
+
+    spec: RunSpec
+    ranks: tuple[RankSpec, ...]  # of this server
+    inherited: Mapping[str, str]  # the environment that the variables of ranks are laid over
+    port: HeldPort  # of the first attempt
+    first_attempt: int  # its number; agents that were lost had those before
+
+
 class Agent:
     """Supervises the ranks of one server from the first fork to the report."""
 
@@ -65,11 +76,7 @@ class Agent:
 
             self._proxy_control = ProxyControl(members, ranks, inherited)
             ranks = self._proxy_control.ranks
-        self._spec = spec
-        self._ranks = ranks  # of this server
-        self._inherited = inherited  # the environment that the variables of ranks are laid over
-        self._port = port or HeldPort(spec.master_port)  # of the first attempt
-        self._first_attempt = first_attempt  # agents that were lost had those before
+        self._share = Share(spec, ranks, inherited, port or HeldPort(spec.master_port), first_attempt)
         self._head = head  # None without one, and once it is lost
         self._event_log = EventLog(
             run_dir.events, server_index, head.events_fd if head else None, link.tell if link else None
@@ -90,15 +97,16 @@ class Agent:
 
     def run(self) -> int:
         """Supervise until nothing is left, and return the run's exit code. Blocks. Call once, in the main thread."""
+        share = self._share
         self._group.take_in(os.getpid())
         self._selector.register(self._signal_pipe, selectors.EVENT_READ, self._on_signals)
         if self._head:
             self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
         head = identify(self._head.pid) if self._head else None
-        self._event_log.record(AgentStarted(identity_of(os.getpid()), head, len(self._ranks)))
+        self._event_log.record(AgentStarted(identity_of(os.getpid()), head, len(share.ranks)))
         descriptors = self._proxy_control.descriptors if self._proxy_control else None
         self._spawner = Spawner(
-            self._spec, self._ranks, self._inherited, self._event_log, self._recorder.run_dir, descriptors=descriptors
+            share.spec, share.ranks, share.inherited, self._event_log, self._recorder.run_dir, descriptors=descriptors
         )
         self._control = self._make_control()
         self._control.begin()
@@ -114,11 +122,12 @@ class Agent:
         """Return the control of the ranks' attempts: by a controller here, or by the coordinator of several servers."""
         from launcher.supervise.attempts import Attempts  # noqa: PLC0415 - loaded while the preload process imports
 
+        share = self._share
         self._attempts = Attempts(
-            self._spec,
-            self._ranks,
-            self._inherited,
-            port=self._port,
+            share.spec,
+            share.ranks,
+            share.inherited,
+            port=share.port,
             spawner=self._spawner,
             group=self._group,
             event_log=self._event_log,
@@ -127,17 +136,17 @@ class Agent:
         if self._services is None:
             from launcher.supervise.local_control import LocalControl  # noqa: PLC0415 - as above
 
-            return LocalControl(self._spec, self._attempts, self._event_log, self._first_attempt)
+            return LocalControl(share.spec, self._attempts, self._event_log, share.first_attempt)
         from launcher.supervise.remote_control import RemoteControl  # noqa: PLC0415 - one server needs none of it
 
-        self._services.begin([rank.global_rank for rank in self._ranks], follows_another=self._first_attempt > 0)
+        self._services.begin([rank.global_rank for rank in share.ranks], follows_another=share.first_attempt > 0)
         return RemoteControl(
-            self._spec,
-            self._ranks,
+            share.spec,
+            share.ranks,
             self._attempts,
             services=self._services,
             event_log=self._event_log,
-            first_attempt=self._first_attempt,
+            first_attempt=share.first_attempt,
         )
 
     # --- what may happen ---
@@ -175,7 +184,7 @@ class Agent:
             if number != signal.SIGCHLD and not self._control.on_own_signal(number):
                 continue
             if number == signal.SIGTERM:  # as of a batch system, which sends SIGKILL next
-                self._attempts.monitor.ender.hurry(self._spec.supervision.grace_when_told_s)
+                self._attempts.monitor.ender.hurry(self._share.spec.supervision.grace_when_told_s)
 
     def _on_head_lost(self) -> None:
         if self._head:
