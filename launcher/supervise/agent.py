@@ -16,7 +16,7 @@ from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUS
 from launcher.core.events import AgentEnded, AgentStarted, Trouble, Unkillable
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId, identify, is_readable
-from launcher.core.records import RunSpec
+from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.event_log import EventLog, RunRecorder
 from launcher.supervise.event_loop import Listening, SignalPipe
