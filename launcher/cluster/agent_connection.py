@@ -150,7 +150,6 @@ class AgentConnection:
         self._noticed.add(self)
 
     def ask(self) -> None:
-        """Send a ping, which the other end answers."""
         self.send(self.pings.next_ping())
 
     def take(self) -> list[Message]:
@@ -239,7 +238,6 @@ def addresses_to_try(
 
 
 def _of_others(addresses: Iterable[str]) -> list[str]:
-    """Return those of them by which another machine can be meant."""
     known = ((text, address_of(text)) for text in addresses)
     return [text for text, address in known if address and not (address.is_loopback or address.is_link_local)]
 

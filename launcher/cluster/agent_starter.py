@@ -12,7 +12,6 @@ from launcher.cluster.job import Plan
 from launcher.cluster.registration import Registration
 from launcher.control.events import EngineExited
 from launcher.core.errors import TlaunchError
-from launcher.core.events import Awaiting
 from launcher.core.proc import limit_to, make_room_for_servers, own_limit
 from launcher.core.records import RunSpec, Server
 from launcher.core.run_dir import RunDir
@@ -109,11 +108,6 @@ class AgentStarter:
         self.engine = EngineProcess(self._plan.engine, environment, self._spec.cwd, engine_log)
         make_room_for_servers(len(self._servers))
 
-    def missing(self) -> Awaiting | None:
-        """Return which servers are missing, if it is time to say so."""
-        missing = self.barrier.missing()
-        return Awaiting(missing, self.barrier.seconds, self._plan.join_timeout_s) if missing else None
-
     def note_begin(self) -> None:
         """Take note that an attempt begins on the servers that have come."""
         for index, peer in self._registration.peers.items():
@@ -138,6 +132,5 @@ class AgentStarter:
         """Return what the engine's end says, once it has ended by itself."""
         if self.engine is None:
             return None
-        return EngineExited(
-            cancelled(self.engine), killed(self.engine), gave_up(self.engine, self._servers, self._names)
-        )
+        found = gave_up(self.engine, self._servers, self._names)
+        return EngineExited(cancelled(self.engine), killed(self.engine), found)

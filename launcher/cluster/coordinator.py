@@ -158,7 +158,6 @@ class Coordinator:
                 self._take(peer, message)
 
     def _take(self, peer: AgentConnection, message: Message) -> None:
-        """Act on what the agent of a known server says."""
         index = peer.server_index
         assert index is not None, "it has been welcomed"
         match message:
@@ -234,7 +233,6 @@ class Coordinator:
         drive(self._controller, event, self._carry_out)
 
     def _step(self) -> None:
-        """Take the next step of the phase."""
         match self._controller.phase:
             case Phase.GATHERING:
                 self._step_gathering()
@@ -274,7 +272,6 @@ class Coordinator:
         return None
 
     def _tell_all(self, order: orders.Order) -> None:
-        """Carry out what every agent has to do."""
         match order:
             case orders.EndRanks(cause=cause, verdict=verdict):
                 stop = Stop(cause, order.signal, order.server)
@@ -317,9 +314,10 @@ class Coordinator:
             ready = {index: peer.ready for index, peer in self._registration.peers.items() if peer.ready}
             port = ready[self._spec.ranks[0].server_index].master_port
             self._report(happened.ServersReady(port or self._controller.master_port or self._spec.master_port))
-        elif (missing := self._starter.missing()) is not None:
-            self._recorder.record(missing)
-            self._connections.send_all(Waiting(missing.server_ids, missing.limit_s))
+        elif missing := self._starter.barrier.missing():
+            limit_s = self._plan.join_timeout_s
+            self._recorder.record(Awaiting(missing, self._starter.barrier.seconds, limit_s))
+            self._connections.send_all(Waiting(missing, limit_s))
 
     def _begin_attempt(self, begin: Begin) -> None:
         self._starter.note_begin()
@@ -334,7 +332,6 @@ class Coordinator:
 
 
 def _event_of(message: AttemptOver | SignalWanted | ProbeResult, server: int) -> happened.Event:
-    """Return what the controller is to know of a message from that server."""
     match message:
         case AttemptOver(left=left, master_port=port):
             return happened.AttemptEnded(server, left, port)

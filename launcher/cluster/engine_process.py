@@ -192,7 +192,6 @@ class EngineProcess:
             self._begins_at = self.log.stat().st_size
 
     def last_lines(self, count: int = LAST_LINES) -> list[str]:
-        """Return the last lines of the engine's output."""
         with suppress(OSError), self.log.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(self._begins_at, end - TAIL_BYTES))

@@ -64,7 +64,6 @@ def stretches_of(servers: Sequence[Server]) -> tuple[Stretch, ...]:
 
 
 def members_text(stretches: Sequence[Stretch]) -> str:
-    """Return the value of TLAUNCH_MEMBERS."""
     return ",".join(f"{stretch.server_index}x{stretch.count}" for stretch in stretches)
 
 

@@ -237,7 +237,6 @@ class ProbeSession:
             self._receive(index, peer)
 
     def finish(self, exit_code: int) -> None:
-        """Send all servers how it ended."""
         for peer in self._registration.peers.values():
             peer.send(Finish(Cause.FINISHED, exit_code))
 

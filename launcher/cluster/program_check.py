@@ -57,7 +57,6 @@ def odd_programs(programs: Mapping[int, Digests], servers: Sequence[Server]) -> 
 
 
 def refusal(programs: Mapping[int, Digests], servers: Sequence[Server]) -> RefusedLayoutError | None:
-    """Return the error of a run with such programs, or None."""
     odd = odd_programs(programs, servers)
     return None if odd is None else RefusedLayoutError(odd.message, hint=odd.hint)
 
@@ -78,7 +77,6 @@ def answer_to(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def programs_of(answers: Mapping[int, Mapping[str, Any]]) -> dict[int, Digests]:
-    """Return the digests of the servers that have answered."""
     return {
         index: {str(name): str(digest) for name, digest in program.items()}
         for index, answer in answers.items()

@@ -92,11 +92,9 @@ class Registration:
         )
 
     def quiet(self, limit_s: float) -> set[int]:
-        """Return the servers of which nothing was heard for longer than that."""
         return {index for index, peer in self.peers.items() if peer.silent_s > limit_s}
 
     def accept(self) -> Iterator[AgentConnection]:
-        """Accept every connection that waits."""
         with suppress(OSError):  # none waits any more, or no descriptors are left for now
             while True:
                 connection, _ = self._plan.listener.accept()
@@ -257,7 +255,6 @@ class Connections:
         self.next_beat = 0.0  # monotonic
 
     def on_connect(self) -> None:
-        """Accept the connections that wait, and listen to them."""
         for connection in self._registration.accept():
             self._hear(connection)
 
@@ -295,7 +292,6 @@ class Connections:
                     self._on_loss(index, peer)
 
     def send_all(self, message: Message) -> None:
-        """Send a message to all agents that are there."""
         line = to_line(message)
         for peer in self._registration.peers.values():
             peer.send_line(line)

@@ -83,7 +83,6 @@ class ServerIndex:
 
     @cached_property
     def places(self) -> Mapping[str, int]:
-        """The index of each server by its id."""
         return {server.server_id: index for index, server in enumerate(self.servers)}
 
     def find(self, host: str, addresses: frozenset[Address], other_names: tuple[str, ...] = ()) -> tuple[int, ...]:

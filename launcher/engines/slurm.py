@@ -218,7 +218,6 @@ def cpus_notes(allocation: Allocation, servers: Sequence[Server], host: Host | N
 
 
 def _claims(nodes: Sequence[Node], register: ServerIndex, hosts: Sequence[Sequence[Host]]) -> list[set[str]]:
-    """Return the nodes that each server could be."""
     claims: list[set[str]] = [set() for _ in register.servers]
     for node, as_hosts in zip(nodes, hosts, strict=True):
         for known in as_hosts:

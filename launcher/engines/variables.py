@@ -225,8 +225,6 @@ OTHER_OPEN_MPI = "a library of Open MPI 5 under the mpirun of Open MPI 4"
 
 
 class Origin(str, Enum):
-    """The source of a variable's value."""
-
     INHERITED = "inherited"  # from the shell that starts tlaunch
     OPTION = "--env"
     TABLE = "rank table"
@@ -247,7 +245,6 @@ class Variable:
 def run_variables(
     used: Cluster, layout: Layout, supervision: Supervision, run_dir: Path, master: tuple[str, int]
 ) -> Iterator[Variable]:
-    """Yield the variables that all ranks of a run have in common."""
     size, product = str(layout.world_size), f"dp={layout.dp} * mp={layout.mp} * pp={layout.pp}"
     server_count = len(used.servers)
     rank_0_where = "all ranks are on one server" if server_count == 1 else "the server of rank 0"
