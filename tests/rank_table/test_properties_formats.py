@@ -173,3 +173,37 @@ def test_an_entry_that_is_no_object(table_format, data):
     report = parse_rank_table(json.dumps(changed(values, pointer, 7)).encode(), PATH)
     named = "".join(f"/{part}" for part in pointer)
     assert ("RT205", named) in [(problem.code, problem.pointer) for problem in report.errors]
+
+
+@pytest.mark.parametrize(
+    ("way", "wrong", "code"),
+    [
+        (("device", "rank_id"), ["", "x", "-1"], "RT321"),
+        (("device", "device_id"), ["", "x", "-1"], "RT321"),
+        (("device", "device_id"), ["32", "1000000"], "RT322"),
+        (("server_id",), [5], "RT205"),
+        ((), ["7", "0"], "RT312"),
+    ],
+)
+@given(data=st.data())
+def test_a_value_that_v1_0_does_not_allow(way, wrong, code, data):
+    """Ids that are unreadable or too large, a name of the wrong type and a count that differs are refused in place."""
+    values = data.draw(tables(Format.V1_0))
+    pointer = ("server_count",)
+    if way:
+        server = data.draw(st.integers(0, len(values["server_list"]) - 1))
+        pointer = ("server_list", server, *way)
+    if "device" in way:
+        device = data.draw(st.integers(0, len(values["server_list"][server]["device"]) - 1))
+        pointer = ("server_list", server, "device", device, way[-1])
+    check(data.draw, values, pointer, data.draw(st.sampled_from(wrong)), code)
+
+
+@given(data=st.data())
+def test_an_address_used_twice(data):
+    """An address that an earlier device has is refused at the later one."""
+    values = data.draw(tables(Format.V1_0, min_devices=2))
+    devices = rows(values)
+    later = data.draw(st.integers(1, len(devices) - 1))
+    taken = data.draw(st.integers(0, later - 1))
+    check(data.draw, values, devices[later].at("device_ip"), devices[taken].addresses[0], "RT332")
