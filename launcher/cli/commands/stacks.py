@@ -55,7 +55,7 @@ class Seen:
     pids: Mapping[int, int]
     steps: Mapping[int, int | None]
     stacks: Mapping[int, RankStack]
-    unasked: Mapping[str, str] = field(default_factory=dict)  # why, by the id of each server that has told nothing
+    unasked: Mapping[str, str] = field(default_factory=dict)  # why, by the id of each server that did not answer
 
 
 @click.command(epilog=EPILOG, help=f"Show the current Python stack of every rank.\n\n{LIVE_RUN_HELP}")
@@ -93,7 +93,9 @@ def parse_ranks(text: str) -> tuple[RankRange, ...]:
         first, _, last = (word.strip() for word in part.partition("-"))
         last = last or first if "-" not in part else last
         if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-            raise UsageError(f"--rank {text!r}: {part.strip()!r} is no rank and no range", hint="for instance 0,3-5")
+            raise UsageError(
+                f"--rank {text!r}: {part.strip()!r} is neither a rank nor a range", hint="for instance 0,3-5"
+            )
         ranges.append((int(first), int(last)))
     return tuple(ranges)
 
@@ -108,7 +110,7 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
     if endpoint is None:
         return _gathered(state, _living(state, wanted))
     try:
-        return _told(state, wanted, *ask_stacks(endpoint, wanted))
+        return _answered(state, wanted, *ask_stacks(endpoint, wanted))
     except CoordinatorUnreachableError as error:
         try:
             here = _gathered(state, _living(state, wanted))
@@ -117,13 +119,13 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
         return replace(here, unasked={"other servers": error.message})
 
 
-def _told(
+def _answered(
     state: RunState, wanted: tuple[RankRange, ...] | None, parts: Iterable[Part], silent: Mapping[str, str]
 ) -> Seen:
     """Return what the agents of all servers have found.
 
     Raises:
-        TlaunchError: that no rank lives, or that nobody knows.
+        TlaunchError: no rank lives, or that is not known.
     """
     parts = tuple(parts)
     ranks = sorted((rank for part in parts for rank in part.ranks), key=lambda rank: rank.global_rank)

@@ -61,7 +61,7 @@ def to_lines(state: RunState) -> Iterator[str]:
     if state.progress.not_begun is not None:
         if failed:
             yield ""
-            yield "it was to start again, and could not:"
+            yield "the next attempt could not start:"
         yield from not_begun(state.progress.not_begun)
     if state.engine is not None:
         yield from _noted(state)
@@ -118,7 +118,7 @@ def _without_verdict(attempt: Attempt, state: RunState) -> Iterator[str]:
 
 def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
     recorded: Recorded | None = None
-    with suppress(UnreadableError):  # a verdict is worth telling without it
+    with suppress(UnreadableError):  # a verdict is worth showing without it
         recorded = read_recorded(state.run_dir)
     places = {place.global_rank: place for place in recorded.places} if recorded else {}
     pids = {ended.global_rank: ended.pid for ended in attempt.exits}
@@ -166,7 +166,7 @@ def _not_restarting(state: RunState) -> str | None:
 
 def _to_json(state: RunState) -> dict[str, Any]:
     noted = self_reported_verdict(state)
-    verdicts = [noted or attempt.verdict for attempt in state.attempts]  # what nobody watches over has one attempt
+    verdicts = [noted or attempt.verdict for attempt in state.attempts]  # an unwatched run has one attempt
     attempts = [
         {
             "number": attempt.number,
