@@ -52,7 +52,7 @@ def why(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
 
 
 def to_lines(state: RunState) -> Iterator[str]:
-    """Everything that is known of the failures of a run, safe to show."""
+    """Yield everything that is known of the failures of a run, safe to show."""
     failed = [attempt for attempt in state.attempts if _failed(attempt, state)]
     nothing = "; nothing failed" if not failed and state.state.going_on else ""
     yield f"{shown_name(state)}: {'still ' if nothing else ''}{describe(state)}{nothing}"
@@ -64,22 +64,17 @@ def to_lines(state: RunState) -> Iterator[str]:
             yield "the next attempt could not start:"
         yield from not_begun(state.progress.not_begun)
     if state.engine is not None:
-        yield from _noted(state)
+        verdict = self_reported_verdict(state)
+        found = "no rank has noted a failure" if verdict is None else "ranks have noted failures themselves"
+        yield f"  {found}; {NOTE_NONE}"
+        if verdict is not None:
+            yield ""
+            yield from _judged(verdict, state.attempts[-1], state)
     if state.state.value == "lost":
         yield from _last_known(state)
     if reason := _not_restarting(state):
         yield ""
         yield f"not restarted: {printable(reason)}"
-
-
-def _noted(state: RunState) -> Iterator[str]:
-    verdict = self_reported_verdict(state)
-    if verdict is None:
-        yield f"  no rank has noted a failure; {NOTE_NONE}"
-        return
-    yield f"  ranks have noted failures themselves; {NOTE_NONE}"
-    yield ""
-    yield from _judged(verdict, state.attempts[-1], state)
 
 
 def _failed(attempt: Attempt, state: RunState) -> bool:
