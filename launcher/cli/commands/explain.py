@@ -78,7 +78,7 @@ def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any
         print(note, file=sys.stderr)
     draft = _chosen_draft(prepared, global_rank, chosen.master_port)
     explained = _explained(draft, prepared.request, port_given=bool(chosen.master_port), everything=everything)
-    write_out(_as_json(explained) if as_json else "".join(f"{line}\n" for line in _lines(explained)))
+    write_out(json_text(_to_json(explained)) if as_json else "".join(f"{line}\n" for line in _lines(explained)))
 
 
 explain.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
@@ -171,9 +171,9 @@ def _dangers(found: Sequence[Conflict]) -> Iterator[str]:
             yield f"{conflict.family}? With what your shell says {conflict.danger} ({names})"
 
 
-def _as_json(explained: Explained) -> str:
+def _to_json(explained: Explained) -> dict[str, Any]:
     rank, share = explained.draft.rank, explained.draft.share
-    shown = {
+    return {
         "global_rank": rank.global_rank,
         "local_rank": rank.local_rank,
         "server_id": rank.server_id,
@@ -192,7 +192,6 @@ def _as_json(explained: Explained) -> str:
             for conflict in explained.conflicts
         ],
     }
-    return json_text(shown)
 
 
 def _variable_to_json(variable: Variable) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def stacks(
     if ended := seen.pids.keys() - seen.stacks.keys():
         say(_ended(ended))
     groups = group(seen.stacks, seen.steps)
-    write_out(_as_json(state, seen, groups) if as_json else _as_text(state, seen, groups, full=full))
+    write_out(json_text(_to_json(state, seen, groups)) if as_json else _as_text(state, seen, groups, full=full))
     for server, why in seen.unasked.items():
         say(f"{server}: not shown: {why}")
     context.exit(EXIT_FAILURE if seen.unasked else EXIT_OK)
@@ -198,17 +198,15 @@ def _frame_lines(frames: tuple[str, ...], *, full: bool) -> Iterator[str]:
         yield f"    ... {len(frames) - len(shown)} more, shown by --full"
 
 
-def _as_json(state: RunState, seen: Seen, groups: tuple[StackGroup, ...]) -> str:
-    ranks: list[dict[str, Any]] = [
-        {"global_rank": global_rank, "pid": seen.pids[global_rank], "step": seen.steps[global_rank], **asdict(stack)}
-        for global_rank, stack in seen.stacks.items()
-    ]
-    shown = {
+def _to_json(state: RunState, seen: Seen, groups: tuple[StackGroup, ...]) -> dict[str, Any]:
+    return {
         "name": state.name,
         "directory": str(state.run_dir.root),
         "sentence": sentence(groups, whole=not seen.unasked),
         "groups": [asdict(group) for group in groups],
-        "ranks": ranks,
+        "ranks": [
+            {"global_rank": rank, "pid": seen.pids[rank], "step": seen.steps[rank], **asdict(stack)}
+            for rank, stack in seen.stacks.items()
+        ],
         "not_shown": dict(seen.unasked),
     }
-    return json_text(shown)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def validate(
 
 
 def check_all(names: Sequence[str], profile: Profile, others: list[Path]) -> Iterator[Checked]:
-    """Each file when its turn comes, those of directories in the order of their paths. Blocks while reading.
+    """Yield each file when its turn comes, those of directories in the order of their paths. Blocks while reading.
 
     `others` gets the files of directories that are no rank tables.
     """
@@ -125,7 +126,7 @@ def passes(report: TableReport, *, strict: bool) -> bool:
 
 
 def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
-    """One element of what `--json` prints. `error` is there only for a file that cannot be read."""
+    """Return one element of what `--json` prints. `error` is there only for a file that cannot be read."""
     report = checked.report
     return {
         "path": checked.name,
@@ -173,19 +174,14 @@ def _check_found(path: Path, profile: Profile) -> Checked | None:
     try:
         data = read_bytes(path, max_table_bytes())
     except UnreadableError as error:
-        is_large = _size(path) > max_table_bytes() and not named_like_table(path.name)
-        is_other = is_large and not mentions_ids(read_head(path, HEAD_BYTES))
+        is_large = False
+        with suppress(OSError):
+            is_large = path.stat().st_size > max_table_bytes()
+        is_other = is_large and not named_like_table(path.name) and not mentions_ids(read_head(path, HEAD_BYTES))
         return None if is_other else Checked(str(path), None, error)
     report = parse_rank_table(data, path, profile)
     meant = named_like_table(path.name) or looks_like_table(data, report.document)
     return Checked(str(path), report) if meant else None
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _names(paths: Sequence[Path]) -> str:
@@ -215,7 +211,7 @@ NOT_SEARCHED = frozenset({"node_modules", "bower_components", "site-packages", "
 
 
 def json_files(directory: str, report_error: Callable[[OSError], None]) -> Iterator[Path]:
-    """Every *.json below `directory`, in no order, but for hidden directories and those of installed packages.
+    """Yield every *.json below `directory`, in no order, but for hidden directories and those of installed packages.
 
     `report_error` gets the error of each directory that cannot be listed.
     """
