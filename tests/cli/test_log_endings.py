@@ -133,7 +133,7 @@ def leave(launcher, options):
         with reading(launcher, "logs", *options) as (whole, shown):
             read_on(shown, lines)
         code, words = ended(whole)
-        assert (code, "tell no time" in words) == (0, words != "")
+        assert (code, "hold no time" in words) == (0, words != "")
 
 
 def test_slow_readers_that_leave(launcher, going_on, wait_until):

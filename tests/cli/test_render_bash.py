@@ -114,22 +114,15 @@ def test_names_of_servers_are_not_executed(launcher, script, table_of, name):
     assert not (launcher.directory / "bad").exists()
 
 
-def test_a_working_directory_below_the_one_where_a_script_is_started(launcher, script):
-    (launcher.directory / "sub").mkdir()
-    script.render("--devices", 1, "--cwd", "sub", "--", sys.executable, "-c", DUMP)
+@pytest.mark.parametrize(("name", "is_absolute"), [("sub", False), ("-a $(touch bad)\n'b'", True)])
+def test_ranks_start_in_the_working_directory(launcher, script, name, is_absolute):
+    """Below the one where the script is started, or anywhere, whatever its name is."""
+    where = launcher.directory / name
+    where.mkdir()
+    script.render("--devices", 1, "--cwd", where if is_absolute else name, "--", sys.executable, "-c", DUMP)
     assert script.run().returncode == 0
-    assert (launcher.directory / "sub" / "dumped0").exists()
-    assert (launcher.directory / "sub" / "runs" / "latest" / "device0" / "train.log").exists()
-
-
-def test_a_working_directory_with_an_odd_name(launcher, script):
-    """Ranks start there, from wherever the script is called."""
-    odd = launcher.directory / "-a $(touch bad)\n'b'"
-    odd.mkdir()
-    script.render("--devices", 1, "--cwd", odd, "--", sys.executable, "-c", DUMP)
-    assert script.run().returncode == 0
-    assert (odd / "dumped0").exists()
-    assert (odd / "runs" / "latest" / "device0" / "train.log").exists()
+    assert (where / "dumped0").exists()
+    assert (where / "runs" / "latest" / "device0" / "train.log").exists()
     assert not list(launcher.directory.glob("**/bad"))
 
 
@@ -188,25 +181,24 @@ def test_output_and_order(launcher, script):
 
 
 @pytest.mark.parametrize(
-    ("deed", "code"), [("exit 7", 7), ("kill -KILL $$", 137), ("kill -TERM $$", 143), ("exec /nowhere", 127)]
+    ("deed", "code", "environment"),
+    [
+        ("exit 7", 7, {}),
+        ("kill -KILL $$", 137, {}),
+        ("kill -TERM $$", 143, {}),
+        ("exec /nowhere", 127, {}),
+        ("exit 7", 7, {"SHELLOPTS": "errexit"}),
+    ],
 )
-def test_the_first_that_fails_ends_the_others(launcher, script, deed, code):
-    """Its exit code is the script's, and its log is shown; what ended only because of it is not told."""
+def test_the_first_that_fails_ends_the_others(launcher, script, deed, code, environment):
+    """Its exit code is the script's, and its log is shown; ranks that ended only because of it are not reported."""
     program = f"echo here is $RANK; if [ $RANK = 2 ]; then {deed}; fi; sleep 1000; exit 9"
     script.render("--devices", 4, "--", "sh", "-c", program)
-    done = script.run()
+    done = script.run(env=environment)
     assert done.returncode == code
     assert re.search(rf"rank 2 .*\b{code}\b", done.stderr)
     assert "here is 2" in done.stderr
     assert "here is 1" not in done.stderr
-    assert launcher.processes() == []
-
-
-def test_a_shell_that_ends_at_errors_is_told_not_to(launcher, script):
-    script.render("--devices", 3, "--", "sh", "-c", "if [ $RANK = 2 ]; then exit 7; fi; sleep 1000")
-    done = script.run(env={"SHELLOPTS": "errexit"})
-    assert done.returncode == 7
-    assert re.search(r"rank 2 .*\b7\b", done.stderr)
     assert launcher.processes() == []
 
 

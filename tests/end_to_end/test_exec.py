@@ -153,7 +153,7 @@ def test_other_commands_say_what_can_be_known_of_the_run(mpirun, tmp_path):
     assert (first.returncode, "no rank of this run has noted a failure" in first.stderr) == (2, True)
     ps = tlaunch("ps", cwd=tmp_path)
     assert (ps.returncode, ps.stdout) == (0, "")
-    assert ps.stderr == "no run goes on in runs; --all shows those that are over\n"
+    assert ps.stderr == "no run is active in runs; --all lists finished runs too\n"
     assert re.search(r"^mine-\S+ +ended +2 ", tlaunch("ps", "--all", cwd=tmp_path).stdout, re.MULTILINE)
     stop = tlaunch("stop", "latest", cwd=tmp_path)
     assert (stop.returncode, "is not running: ended" in stop.stderr) == (0, True)

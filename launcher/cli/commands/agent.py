@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from contextlib import suppress
 
 import click
 
@@ -23,7 +23,10 @@ def agent(context: click.Context, /) -> None:
     endpoint = endpoint_of(os.environ)
     engine_rank = read_engine_rank(os.environ, os.getpid())
     place = place_of(os.environ, engine_rank)
-    until = time.monotonic() + _patience_s(os.environ)
+    patience_s = JOIN_S
+    with suppress(ValueError):  # an examination has less time than a run
+        patience_s = float(os.environ.get(env.TLAUNCH_JOIN_S, JOIN_S))
+    until = time.monotonic() + patience_s
     for name in (env.TLAUNCH_COORDINATOR, env.TLAUNCH_COORDINATOR_TOKEN, env.TLAUNCH_MEMBERS, env.TLAUNCH_JOIN_S):
         os.environ.pop(name, None)  # nothing for ranks
     guard = fork_guard() if place is not None and place.is_lowest else None
@@ -33,12 +36,4 @@ def agent(context: click.Context, /) -> None:
         from launcher.cli.launch.agent import take_part  # a process that stands for a rank needs none of it
 
         take_part(endpoint, engine_rank, place, until)
-    context.exit(0)  # how the run ended is told by its coordinator; an engine would end other agents for it
-
-
-def _patience_s(environment: Mapping[str, str]) -> float:
-    """For how long to look for the coordinator: an examination has less time than a run."""
-    try:
-        return float(environment.get(env.TLAUNCH_JOIN_S, JOIN_S))
-    except ValueError:
-        return JOIN_S
+    context.exit(0)  # the coordinator reports how the run ended; an engine would end other agents for another code

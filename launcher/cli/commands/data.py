@@ -11,7 +11,6 @@ from launcher.cli.options.types import IntRange
 
 if TYPE_CHECKING:
     from launcher.corpus.files import Split
-    from launcher.corpus.preprocess import Preprocessed
 
 A_FILE = click.Path(path_type=Path)
 # \b keeps click from refilling the lines below it
@@ -58,7 +57,15 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
     """
     from launcher.corpus.preprocess import preprocess as run
 
-    _report(run(fr=fr, en=en, output=output, split=split, max_words=max_words, force=force))
+    result = run(fr=fr, en=en, output=output, split=split, max_words=max_words, force=force)
+    for warning in result.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    for sentence in result.missing:
+        click.echo(f"missing partner: {sentence}", err=True)
+    if (more := result.dropped.get("missing partner", 0) - len(result.missing)) > 0:
+        click.echo(f"missing partner: ... and {more:,} more", err=True)
+    click.echo(str(result), err=True)
+    _print_paths(result.written)
 
 
 @data.command(epilog=SAMPLE_EXAMPLE)
@@ -78,17 +85,6 @@ def sample(*, output: Path, force: bool) -> None:
     written = write_sample(output)
     click.echo(f"wrote {', '.join(f'{size:,} {split}' for split, size in SIZES.items())} pairs", err=True)
     _print_paths(written)
-
-
-def _report(result: Preprocessed) -> None:
-    for warning in result.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    for sentence in result.missing:
-        click.echo(f"missing partner: {sentence}", err=True)
-    if (more := result.dropped.get("missing partner", 0) - len(result.missing)) > 0:
-        click.echo(f"missing partner: ... and {more:,} more", err=True)
-    click.echo(str(result), err=True)
-    _print_paths(result.written)
 
 
 def _print_paths(paths: tuple[Path, ...]) -> None:

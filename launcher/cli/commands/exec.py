@@ -1,4 +1,4 @@
-"""`tlaunch exec`: under somebody else's mpirun or srun, check this process's place, give it all that a rank gets, become it."""
+"""`tlaunch exec`: check this process's place under an mpirun or srun, and become the rank's program."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **
         )
     with reported_once(rank):
         joined = _join(rank, _run_options(options, rank), server or os.environ.get(TLAUNCH_SERVER) or None)
-    context.exit(_become(joined, log=not no_log))
+    run_dir, python, global_rank = joined.run_dir, joined.program.python, joined.rank.global_rank
+    argv = joined.rank.argv if python is None else bootstrap_argv(python, run_dir.device(global_rank))
+    context.exit(become(argv, joined.environment, None if no_log else run_dir.train_log(global_rank)))
 
 
 @frozen
@@ -123,7 +125,7 @@ def _run_options(options: dict[str, Any], rank: EngineRank) -> RunOptions:
         return chosen
     if rank.world_size is None:
         raise UsageError(
-            f"{rank.engine} does not tell how many ranks it has started", hint="give --rank-table, or --devices"
+            f"{rank.engine} does not report how many ranks it has started", hint="give --rank-table, or --devices"
         )
     return replace(chosen, devices=rank.world_size)
 
@@ -153,7 +155,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
         _check_port(port)
     environment, needed = overlaid(os.environ, rank.env), dict[str, str]()
     if engine.world_size != 1:
-        # Whatever the table calls them, the engine may have been told of names.
+        # Whatever the table calls the servers, the engine may know them by names.
         by_names = len(used.servers) > 1
         needed.update(check_library(rank.argv, environment, spec.cwd, by_names=by_names, mentioned=True))
     if needed:
@@ -201,10 +203,3 @@ def _say(prepared: Prepared, spec: RunSpec, more: Iterable[str]) -> None:
     for note in (*prepared.notes, *more, *inherited):
         say(note)
     say(f"{counted(len(spec.ranks), 'rank')} of {spec.engine} in {as_people_call_it(spec.run_dir)}")
-
-
-def _become(joined: _Joined, *, log: bool) -> int:
-    """Replace this process by the rank's program; return the exit code where that could not be started."""
-    rank, run_dir, python = joined.rank, joined.run_dir, joined.program.python
-    argv = rank.argv if python is None else bootstrap_argv(python, run_dir.device(rank.global_rank))
-    return become(argv, joined.environment, run_dir.train_log(rank.global_rank) if log else None)

@@ -76,7 +76,7 @@ def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any
         print(note, file=sys.stderr)
     draft = _chosen_draft(prepared, global_rank, chosen.master_port)
     explained = _explained(draft, prepared.request, port_given=bool(chosen.master_port), everything=everything)
-    write_out(_as_json(explained) if as_json else "".join(f"{line}\n" for line in _lines(explained)))
+    write_out(json_text(_to_json(explained)) if as_json else "".join(f"{line}\n" for line in _lines(explained)))
 
 
 explain.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
@@ -96,30 +96,19 @@ def _chosen_draft(prepared: Prepared, global_rank: int, master_port: int | None)
 
 
 def _explained(chosen: Draft, request: Request, *, port_given: bool, everything: bool) -> Explained:
-    there = (one for one in chosen.variables if one.value is not None or one.instead_of is not None)
-    decided = [one if port_given else _with_free_port(one) for one in there]
+    decided = [one for one in chosen.variables if one.value is not None or one.instead_of is not None]
+    if not port_given:  # which port is free is known when the run starts
+        why = "chosen when the run starts"
+        decided = [replace(one, value=FREE_PORT, why=why) if one.name == MASTER_PORT else one for one in decided]
     found = conflicts(request.inherited_env, {one.name: one.value for one in decided})
     kept = {one.name for conflict in found for one in conflict.found}
-    others = (one for one in _others(request, chosen) if everything or one.name in kept)
-    return Explained(chosen, request, tuple(sorted((*decided, *others), key=lambda one: one.name)), found)
-
-
-def _with_free_port(variable: Variable) -> Variable:
-    """Return MASTER_PORT with a placeholder: which port is free is known when the run starts."""
-    if variable.name != MASTER_PORT:
-        return variable
-    return replace(variable, value=FREE_PORT, why="chosen when the run starts")
-
-
-def _others(request: Request, chosen: Draft) -> Iterator[Variable]:
-    """Yield the variables that tlaunch leaves alone."""
     known = {one.name for one in chosen.variables}
-    for name, value in request.inherited_env.items():
-        if name not in known:
-            yield Variable(name, value, Origin.INHERITED, "")
-
-
-# --- as text ---
+    others = [
+        Variable(name, value, Origin.INHERITED, "")
+        for name, value in request.inherited_env.items()
+        if name not in known and (everything or name in kept)
+    ]
+    return Explained(chosen, request, tuple(sorted((*decided, *others), key=lambda one: one.name)), found)
 
 
 def _lines(explained: Explained) -> Iterator[str]:
@@ -171,7 +160,7 @@ def _row(variable: Variable) -> tuple[str, str, str]:
 
 
 def _dangers(found: Sequence[Conflict]) -> Iterator[str]:
-    """Yield what would go wrong if ranks saw what the shell has, and what does go wrong with variables that they see."""
+    """Yield the danger of each family of variables that ranks would get from the shell, or do get."""
     for conflict in found:
         names = ", ".join(one.name for one in conflict.found)
         if conflict.found[0].fate is Fate.KEPT:
@@ -180,12 +169,9 @@ def _dangers(found: Sequence[Conflict]) -> Iterator[str]:
             yield f"{conflict.family}? With what your shell says {conflict.danger} ({names})"
 
 
-# --- as JSON ---
-
-
-def _as_json(explained: Explained) -> str:
+def _to_json(explained: Explained) -> dict[str, Any]:
     rank, share = explained.draft.rank, explained.draft.share
-    shown = {
+    return {
         "global_rank": rank.global_rank,
         "local_rank": rank.local_rank,
         "server_id": rank.server_id,
@@ -204,7 +190,6 @@ def _as_json(explained: Explained) -> str:
             for conflict in explained.conflicts
         ],
     }
-    return json_text(shown)
 
 
 def _variable_to_json(variable: Variable) -> dict[str, Any]:

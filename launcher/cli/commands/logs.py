@@ -1,4 +1,4 @@
-"""`tlaunch logs`: what the ranks of a run have written, and go on writing."""
+"""`tlaunch logs`: what the ranks of a run have written, and what they write meanwhile."""
 
 from __future__ import annotations
 
@@ -91,15 +91,15 @@ def logs(context: click.Context, /, *, run: str | None, runs_dir: Path, **option
     context.exit(show(runs_dir, run, LogOptions(**options)))
 
 
-LOOK_S = 0.5  # between two looks whether the run goes on, and at most so long for the rest of one whose files are gone
+LOOK_S = 0.5  # between two looks at the run's state, and at most for the rest of a run whose files are gone
 
 
 def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
-    """Write what was asked for to stdout; the exit code. With --follow this blocks until the run ends.
+    """Write the chosen lines to stdout, and return the exit code. With --follow this blocks until the run ends.
 
     Raises:
         UsageError: the options mean nothing for this run.
-        UnreadableError: there is no such run, no record of it, or no longer one; or stdout takes nothing.
+        UnreadableError: there is no such run, or no record of it; or stdout takes nothing.
     """
     options.check()
     run_dir = chosen_live(runs_dir, run)
@@ -108,7 +108,7 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
     global_ranks = options.chosen_ranks(recorded.places, state)
     near_ns = state.started_ns or time.time_ns()
     shape = Format(options.look, sys.stdout, recorded.places, global_ranks)
-    notices: list[str] = []  # what is to be said of the logs as soon as nothing else is on the screen
+    notices: list[str] = []  # to be printed as soon as nothing else is on the screen
 
     def note_truncation(global_rank: int, truncation: Truncation) -> None:
         notices.append(truncated(as_people_call_it(run_dir.train_log(global_rank)), truncation))
@@ -128,7 +128,7 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
             for log in logs.of_rank.values():
                 log.skip_to_last(options.lines, with_times=not (options.plain or options.collapsed))
         exit_code = None
-        with suppress(BrokenPipeError):  # whoever read (`| head`) has seen enough
+        with suppress(BrokenPipeError):  # the reader (`| head`) has seen enough
             if options.follow:
                 exit_code = _show_live(logs, shape, watch, options, notices)
             else:
@@ -153,7 +153,9 @@ def _show_all(logs: RankLogs, writer: Writer, shape: Format, options: LogOptions
         writer.write(_all_that_is(logs, shape, selector, options))
         _say_what_is_missing(selector)
         if options.merged and (undated := selector.undated - selector.dated) and len(logs.of_rank) > 1:
-            say(f"{_of(undated)} tell no time: they are shown in turn, not in the order in which they were written")
+            say(
+                f"{_of(undated)} hold no time: they are shown rank by rank, not in the order in which they were written"
+            )
 
 
 def _show_live(logs: RankLogs, shape: Format, watch: RunStatusReader, options: LogOptions, notices: list[str]) -> int:
@@ -173,36 +175,29 @@ def _show_live(logs: RankLogs, shape: Format, watch: RunStatusReader, options: L
     return EXIT_FAILURE if state.exit_code is None else state.exit_code
 
 
-def _say_what_is_unreadable(logs: RankLogs, told: Collection[int] = ()) -> set[int]:
-    """Report logs that cannot be read, but for those in `told`; return their global ranks."""
-    untold = {rank: found for rank, found in logs.unreadable.items() if rank not in told}
-    for global_rank, (path, reason) in untold.items():
+def _say_what_is_unreadable(logs: RankLogs, known: Collection[int] = ()) -> set[int]:
+    """Report logs that cannot be read, but for those in `known`; return their global ranks."""
+    new = {rank: found for rank, found in logs.unreadable.items() if rank not in known}
+    for global_rank, (path, reason) in new.items():
         say(f"rank {global_rank}: {as_people_call_it(path)} cannot be read: {reason}")
-    return set(untold)
+    return set(new)
 
 
 def _say_what_is_missing(selector: Selector) -> None:
-    """Lines that --since or --until left out because nobody knows their time, and those not searched to their end."""
+    """Report lines that --since or --until left out since their time is unknown, and lines not searched to their end."""
     if never := selector.without_time - selector.dated:
-        say(f"{_of(never)} tell no time: left out")
+        say(f"{_of(never)} hold no time: left out")
     if some := selector.without_time & selector.dated:
-        say(f"some {_of(some)} tell no time and follow none that does: left out")
+        say(f"some {_of(some)} hold no time, and no line before them does: left out")
     if selector.searches and not selector.matched:
         say("no line matches")
     if selector.cut_short:
         lines = counted(selector.cut_short, "long line")
-        say(f"of {lines} only the beginning was searched, as the search took too long")
+        say(f"the search took too long: {lines} searched in part only")
 
 
 def _of(global_ranks: Collection[int]) -> str:
     return f"lines of rank{'s' if len(global_ranks) > 1 else ''} {ranges(global_ranks)}"
-
-
-def _note_ends(feed: Feed, state: RunState, noted: set[tuple[int, int]]) -> None:
-    ends = {(state.progress.current.number, global_rank) for global_rank in state.progress.current.exits}
-    for _, global_rank in ends - noted:
-        feed.rank_ended(global_rank)
-    noted |= ends
 
 
 def _say_all(notices: list[str]) -> None:
@@ -210,9 +205,6 @@ def _say_all(notices: list[str]) -> None:
     for notice in notices:
         say(notice)
     notices.clear()
-
-
-# --- once ---
 
 
 def _all_that_is(
@@ -235,8 +227,6 @@ def _last(selection: Selection, lines: Iterator[Line], count: int) -> Iterator[L
     yield from selection.last(lines, count)
 
 
-# --- follow ---
-
 _FOLLOWED_UNTIL = {
     State.ELSEWHERE: "it says that it has ended",
     State.UNWATCHED: "all its ranks are seen to have ended",
@@ -249,7 +239,7 @@ def _follow(
     """Show all that the run writes until it is over; return how it stands then.
 
     Raises:
-        BrokenPipeError: nobody reads stdout any more, whether there is something to write or not.
+        BrokenPipeError: stdout has no reader any more, whether there is something to write or not.
         UnreadableError: the run's directory has been removed, or stdout takes nothing.
     """
     looked_s, state = 0.0, watch.look()
@@ -284,6 +274,20 @@ def _follow(
             feed.wait(LOOK_S)
 
 
+def _show_rest(feed: Feed, writer: Writer) -> None:
+    """Show what was written before the files were removed; ranks may still write where no reader finds it."""
+    until_s = time.monotonic() + LOOK_S
+    while time.monotonic() < until_s and (text := feed.next_text(ended=True)) is not None:
+        writer.put(text)
+
+
+def _note_ends(feed: Feed, state: RunState, noted: set[tuple[int, int]]) -> None:
+    ends = {(state.progress.current.number, global_rank) for global_rank in state.progress.current.exits}
+    for _, global_rank in ends - noted:
+        feed.rank_ended(global_rank)
+    noted |= ends
+
+
 def _is_gone(directory: Path) -> bool:
     """Return whether there certainly is no such directory."""
     try:
@@ -293,10 +297,3 @@ def _is_gone(directory: Path) -> bool:
     except OSError:
         return False
     return False
-
-
-def _show_rest(feed: Feed, writer: Writer) -> None:
-    """Show what was written before the files were removed; ranks may go on writing where nobody finds it."""
-    until_s = time.monotonic() + LOOK_S
-    while time.monotonic() < until_s and (text := feed.next_text(ended=True)) is not None:
-        writer.put(text)

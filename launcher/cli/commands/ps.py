@@ -47,30 +47,25 @@ GIVING_WAY = (
 @runs_dir_option
 def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
     """List the active runs, newest first."""
-    looked = _states(runs_dir, everything=everything)
-    states = sorted(
-        (state for state in looked if everything or _goes_on(state)),
-        key=lambda state: state.started_ns or 0,
-        reverse=True,
-    )
+    directories = [run_at(runs_dir.absolute() / name) for name in run_names(runs_dir)]
+    # A report is an agent's last act: without --all such runs need no look.
+    looked = [look(run_dir) for run_dir in directories if everything or not run_dir.report.exists()]
+    states = [state for state in looked if everything or _may_be_active(state)]
+    states.sort(key=lambda state: state.started_ns or 0, reverse=True)
     if as_json:
         write_out(json_text([run_words.as_json(state) for state in states]))
     elif states:
-        write_out(
-            "".join(
-                f"{line}\n"
-                for line in to_lines(states, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
-            )
-        )
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        write_out("".join(f"{line}\n" for line in to_lines(states, width)))
     elif everything:
         click.echo(f"no run in {printable(str(runs_dir))}", err=True)
     unwatched = 0 if everything else sum(state.state.value == "unwatched" and not state.lives for state in looked)
     if not everything and not states:
-        verb = "is known to go on" if unwatched else "goes on"
-        click.echo(f"no run {verb} in {printable(str(runs_dir))}; --all shows those that are over", err=True)
+        known = "known to be " if unwatched else ""
+        click.echo(f"no run is {known}active in {printable(str(runs_dir))}; --all lists finished runs too", err=True)
     if unwatched:
-        words = f"{counted(unwatched, 'run')} of `tlaunch exec`, which only mpirun or srun knows, may go on"
-        click.echo(f"{words}; --all shows such runs", err=True)
+        words = f"{counted(unwatched, 'run')} of `tlaunch exec` may be active, which only mpirun or srun knows"
+        click.echo(f"{words}; --all lists such runs", err=True)
 
 
 def to_lines(states: list[RunState], width: int | None) -> list[str]:
@@ -81,16 +76,8 @@ def to_lines(states: list[RunState], width: int | None) -> list[str]:
     return fitted(HEADER, rows, width, giving_way=GIVING_WAY, right=RIGHT)
 
 
-def _states(runs_dir: Path, *, everything: bool) -> list[RunState]:
-    directories = [run_at(runs_dir.absolute() / name) for name in run_names(runs_dir)]
-    if everything:
-        return [look(run_dir) for run_dir in directories]
-    # A report is an agent's last act: such runs need no look.
-    return [look(run_dir) for run_dir in directories if not run_dir.report.exists()]
-
-
-def _goes_on(state: RunState) -> bool:
-    """Return whether a run may go on; one of this machine before its last start certainly does not."""
+def _may_be_active(state: RunState) -> bool:
+    """Return whether a run may be active; one of this machine before its last start certainly is not."""
     return (
         state.state.going_on
         or (state.state.value == "unwatched" and state.lives)

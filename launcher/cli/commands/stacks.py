@@ -54,7 +54,7 @@ class Seen:
     pids: Mapping[int, int]
     steps: Mapping[int, int | None]
     stacks: Mapping[int, RankStack]
-    unasked: Mapping[str, str] = field(default_factory=dict)  # why, by the id of each server that has told nothing
+    unasked: Mapping[str, str] = field(default_factory=dict)  # why, by the id of each server that did not answer
 
 
 @click.command(epilog=EPILOG, help=f"Show the current Python stack of every rank.\n\n{LIVE_RUN_HELP}")
@@ -72,7 +72,7 @@ def stacks(
     if ended := seen.pids.keys() - seen.stacks.keys():
         say(_ended(ended))
     groups = group(seen.stacks, seen.steps)
-    write_out(_as_json(state, seen, groups) if as_json else _as_text(state, seen, groups, full=full))
+    write_out(json_text(_to_json(state, seen, groups)) if as_json else _as_text(state, seen, groups, full=full))
     for server, why in seen.unasked.items():
         say(f"{server}: not shown: {why}")
     context.exit(EXIT_FAILURE if seen.unasked else EXIT_OK)
@@ -92,7 +92,9 @@ def parse_ranks(text: str) -> tuple[RankRange, ...]:
         first, _, last = (word.strip() for word in part.partition("-"))
         last = last or first if "-" not in part else last
         if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-            raise UsageError(f"--rank {text!r}: {part.strip()!r} is no rank and no range", hint="for instance 0,3-5")
+            raise UsageError(
+                f"--rank {text!r}: {part.strip()!r} is neither a rank nor a range", hint="for instance 0,3-5"
+            )
         ranges.append((int(first), int(last)))
     return tuple(ranges)
 
@@ -107,7 +109,7 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
     if endpoint is None:
         return _gathered(state, _living(state, wanted))
     try:
-        return _told(state, wanted, *ask_stacks(endpoint, wanted))
+        return _answered(state, wanted, *ask_stacks(endpoint, wanted))
     except CoordinatorUnreachableError as error:
         try:
             here = _gathered(state, _living(state, wanted))
@@ -116,13 +118,13 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
         return replace(here, unasked={"other servers": error.message})
 
 
-def _told(
+def _answered(
     state: RunState, wanted: tuple[RankRange, ...] | None, parts: Iterable[Part], silent: Mapping[str, str]
 ) -> Seen:
     """Return what the agents of all servers have found.
 
     Raises:
-        TlaunchError: that no rank lives, or that nobody knows.
+        TlaunchError: no rank lives, or that is not known.
     """
     parts = tuple(parts)
     ranks = sorted((rank for part in parts for rank in part.ranks), key=lambda rank: rank.global_rank)
@@ -195,17 +197,15 @@ def _frame_lines(frames: tuple[str, ...], *, full: bool) -> Iterator[str]:
         yield f"    ... {len(frames) - len(shown)} more, shown by --full"
 
 
-def _as_json(state: RunState, seen: Seen, groups: tuple[StackGroup, ...]) -> str:
-    ranks: list[dict[str, Any]] = [
-        {"global_rank": global_rank, "pid": seen.pids[global_rank], "step": seen.steps[global_rank], **asdict(stack)}
-        for global_rank, stack in seen.stacks.items()
-    ]
-    shown = {
+def _to_json(state: RunState, seen: Seen, groups: tuple[StackGroup, ...]) -> dict[str, Any]:
+    return {
         "name": state.name,
         "directory": str(state.run_dir.root),
         "sentence": sentence(groups, whole=not seen.unasked),
         "groups": [asdict(group) for group in groups],
-        "ranks": ranks,
+        "ranks": [
+            {"global_rank": rank, "pid": seen.pids[rank], "step": seen.steps[rank], **asdict(stack)}
+            for rank, stack in seen.stacks.items()
+        ],
         "not_shown": dict(seen.unasked),
     }
-    return json_text(shown)

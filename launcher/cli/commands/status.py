@@ -99,10 +99,10 @@ def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
         processes = {"launcher": progress.head, recorded.engine or "agent": progress.agent}
         living = [f"{name} {process.pid}" for name, process in processes.items() if process and process.lives]
         yield f"  processes: {', '.join(living) or 'none yet'}"
-    if untold := [look for look in state.ranks if state.engine and look.state.value == "unwatched"]:
-        hosts = sorted({one_line(look.process.host) for look in untold if look.process})
+    if unknown := [look for look in state.ranks if state.engine and look.state.value == "unwatched"]:
+        hosts = sorted({one_line(look.process.host) for look in unknown if look.process})
         where = f", which are on {', '.join(hosts)}" if hosts else ""
-        yield f"  whether {rank_list([look.global_rank for look in untold])}{where} still run, nobody can tell here"
+        yield f"  the state of {rank_list([look.global_rank for look in unknown])}{where} is not known on this machine"
     if recorded.max_restarts:
         yield f"  restarts: {progress.current.number} of at most {recorded.max_restarts}"
     if progress.current.slow and state.state.going_on:
@@ -123,14 +123,8 @@ def _row(rank: RankStatus, state: RunState) -> tuple[str, ...]:
         duration(_age_s(rank.heartbeat.time_ns if rank.heartbeat else None, state)),
         size(rank.log_bytes),
         duration(_age_s(rank.log_written_ns, state)),
-        _end(look),
+        "-" if look.status is None else one_line(look.reason) if look.reason else describe_status(look.status),
     )
-
-
-def _end(look: RankLook) -> str:
-    if look.status is None:
-        return "-"
-    return one_line(look.reason) if look.reason else describe_status(look.status)
 
 
 def _age_s(time_ns: int | None, state: RunState) -> float | None:

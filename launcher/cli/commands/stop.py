@@ -16,7 +16,8 @@ from launcher.cli.text.verdict_text import rank_list
 from launcher.core.errors import EXIT_FAILURE, TlaunchError
 from launcher.runs import ending
 from launcher.runs.ending import Outcome, Stopped
-from launcher.runs.status import RunState, RunStatusReader
+from launcher.runs.progress import State
+from launcher.runs.status import RunStatusReader
 
 EPILOG = """\b
 Examples:
@@ -32,6 +33,10 @@ Exit codes: 0 no process of the run is left; 1 the run is still active after --t
 (another machine, another user, another version of tlaunch); 2 wrong usage, no such run, or several runs are active and
 RUN is not given.
 """
+WAYS_OUT = {
+    State.UNKNOWN: "use the tlaunch that started it",
+    State.UNWATCHED: "end the mpirun or srun that started it",
+}
 
 
 @click.command(epilog=EPILOG, help=f"End a run, and wait for all of its processes.\n\n{ONLY_RUN_HELP}")
@@ -50,12 +55,12 @@ def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float 
             f"{run_dir.root.name} belongs to another user, who alone can end it",
             hint=f"sudo tlaunch stop {shlex.quote(str(run_dir.root))}",
         ) from None
-    print(_told(stopped, kill=kill), file=sys.stderr)
-    if stopped.outcome in {ending.Outcome.STILL_ENDING, ending.Outcome.OUT_OF_REACH}:
+    print(_report(stopped, kill=kill), file=sys.stderr)
+    if stopped.outcome in {Outcome.STILL_ENDING, Outcome.OUT_OF_REACH}:
         context.exit(EXIT_FAILURE)
 
 
-def _told(stopped: Stopped, *, kill: bool) -> str:
+def _report(stopped: Stopped, *, kill: bool) -> str:
     name, how = shown_name(stopped.state), describe(stopped.state)
     match stopped.outcome:
         case Outcome.ENDED:
@@ -67,15 +72,9 @@ def _told(stopped: Stopped, *, kill: bool) -> str:
         case Outcome.STILL_ENDING:
             return f"{name}: asked, but {_remaining(stopped)}" + ("" if kill else "\nhint: --kill skips the grace time")
         case Outcome.OUT_OF_REACH:
-            return f"error: {name} cannot be ended from here: it is {how}\nhint: {_way_out(stopped.state)}"
-
-
-def _way_out(state: RunState) -> str:
-    if state.state.value == "unknown":
-        return "use the tlaunch that started it"
-    if state.state.value == "unwatched":
-        return "end the mpirun or srun that started it"
-    return "tlaunch stop there, or end the job that it belongs to"
+            there = "tlaunch stop there, or end the job that it belongs to"
+            hint = WAYS_OUT.get(stopped.state.state, there)
+            return f"error: {name} cannot be ended from here: it is {how}\nhint: {hint}"
 
 
 def _remaining(stopped: Stopped) -> str:

@@ -138,7 +138,7 @@ class Sampler:
         return list(to_lines(self._steps, width, plain=self._plain))
 
     def look(self) -> tuple[RunState, list[Row]]:
-        """One row per rank, ascending."""
+        """Return the run's state and one row per rank, ascending."""
         state = self._watch.look()
         ranks = list(state.ranks)
         alive = {RankState.RUNNING, RankState.STOPPED}
@@ -149,15 +149,13 @@ class Sampler:
             pid = look.process.pid if look.process else 0
             heartbeat = read_heartbeat(state.run_dir.heartbeat(look.global_rank))
             slow = look.global_rank in state.progress.current.slow and look.state is RankState.RUNNING
-            rows.append(Row(look, slow, heartbeat, usages.get(pid), self._share(pid, usages, now_s)))
+            share = None
+            if pid in usages and pid in self._before and now_s > self._before_s:
+                share = max(0.0, usages[pid].cpu_s - self._before[pid].cpu_s) / (now_s - self._before_s)
+            rows.append(Row(look, slow, heartbeat, usages.get(pid), share))
         self._before, self._before_s = usages, now_s
         self._steps = self._metrics.look()
         return state, rows
-
-    def _share(self, pid: int, usages: dict[int, Usage], now_s: float) -> float | None:
-        if pid not in usages or pid not in self._before or now_s <= self._before_s:
-            return None
-        return max(0.0, usages[pid].cpu_s - self._before[pid].cpu_s) / (now_s - self._before_s)
 
 
 def to_screen(state: RunState, rows: list[Row], measured: list[str], width: int, height: int | None = None) -> Group:
@@ -238,7 +236,7 @@ def _show_live(sampler: Sampler, interval_s: float) -> None:
 
 
 def _asked_to_quit(keys: int | None, wait_s: float) -> bool:
-    """Wait, but for `q` no longer."""
+    """Wait for so long, or until `q` is pressed; return whether it was."""
     if keys is None:
         time.sleep(wait_s)
         return False
@@ -253,7 +251,7 @@ def _asked_to_quit(keys: int | None, wait_s: float) -> bool:
 
 @contextmanager
 def _keys() -> Iterator[int | None]:
-    """Yield the terminal's descriptor, giving keys as they are typed; None where stdin is none. Ctrl-C acts as ever."""
+    """Yield the terminal's descriptor, which gives keys as they are typed; None without one. Ctrl-C acts as ever."""
     if not sys.stdin or not sys.stdin.isatty():
         yield None
         return

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ Examples:
 Exit codes: 0 every table is valid (warnings are allowed, but not with --strict); 1 a table is invalid; 2 wrong usage,
 or any file that cannot be read. `tlaunch table explain CODE` explains a code.
 """
-HEAD_BYTES = 1 << 16  # of a large file that nobody named: by then a rank table has said what it is
-OTHERS_TOLD = 8  # files that are no rank tables; more are counted
+HEAD_BYTES = 1 << 16  # of a large file in a directory: by then a rank table shows what it is
+MAX_OTHERS = 8  # files listed that are not rank tables; more are counted
 
 
 @frozen
@@ -86,13 +87,25 @@ def validate(
     settings = Settings(options["strict"], options["quiet"], _wants_colour(options["colour"]))
     others: list[Path] = []
     checked = check_all(files, Profile(chip=chip, consumer=consumer), others)
-    exit_code = _show_json(checked, settings) if as_json else _show_text(checked, settings)
-    _say_others(others, settings)
+    elements, exit_code = [], EXIT_OK
+    for each in checked:
+        exit_code = max(exit_code, each.exit_code(strict=settings.strict))
+        if each.error is not None:
+            say(f"error: {each.error}")
+        if as_json:
+            elements.append(to_json(each, strict=settings.strict))
+        elif each.report is not None:
+            write_out(to_text(each.report, settings))
+    if as_json:
+        write_out(json_text(elements))
+    if others and not settings.quiet:
+        are = "file is not a rank table" if len(others) == 1 else "files are not rank tables"
+        say(f"{len(others):,} other *.json {are}: {_names(others)}")
     context.exit(exit_code)
 
 
 def check_all(names: Sequence[str], profile: Profile, others: list[Path]) -> Iterator[Checked]:
-    """Each file when its turn comes, those of directories in the order of their paths. Blocks while reading.
+    """Yield each file when its turn comes, those of directories in the order of their paths. Blocks while reading.
 
     `others` gets the files of directories that are no rank tables.
     """
@@ -111,25 +124,16 @@ def passes(report: TableReport, *, strict: bool) -> bool:
 
 
 def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
-    """One element of what `--json` prints. `error` is there only for a file that cannot be read."""
+    """Return one element of what `--json` prints. `error` is there only for a file that cannot be read."""
     report = checked.report
-    if report is None:
-        return {
-            "path": checked.name,
-            "format": None,
-            "valid": False,
-            "servers": 0,
-            "devices": 0,
-            "problems": [],
-            "error": str(checked.error),
-        }
     return {
         "path": checked.name,
-        "format": None if report.format is None else report.format.value,
-        "valid": passes(report, strict=strict),
-        "servers": report.servers,
-        "devices": report.devices,
-        "problems": [problem_to_json(problem) for problem in report.problems],
+        "format": None if report is None or report.format is None else report.format.value,
+        "valid": report is not None and passes(report, strict=strict),
+        "servers": 0 if report is None else report.servers,
+        "devices": 0 if report is None else report.devices,
+        "problems": [] if report is None else [problem_to_json(problem) for problem in report.problems],
+        **({"error": str(checked.error)} if report is None else {}),
     }
 
 
@@ -157,70 +161,30 @@ def _check_directory(directory: str, profile: Profile, others: list[Path]) -> It
     if len(passed_over) < len(paths) or closed:
         others.extend(passed_over)
     else:
-        yield Checked(directory, None, _nothing_in(directory, paths))
+        only = f"{counted(len(paths), 'other *.json file')}: {_names(paths)}"
+        held = f"no rank table, only {only}" if paths else "no *.json file"
+        nothing = UnreadableError(f"{directory} holds {held}", hint="name the tables themselves")
+        yield Checked(directory, None, nothing)
 
 
 def _check_found(path: Path, profile: Profile) -> Checked | None:
-    """None for what is no rank table. A file that somebody named is always checked."""
+    """Check a file of a directory; return None for one that is not a rank table."""
     try:
         data = read_bytes(path, max_table_bytes())
     except UnreadableError as error:
-        is_large = _size(path) > max_table_bytes() and not named_like_table(path.name)
-        is_other = is_large and not mentions_ids(read_head(path, HEAD_BYTES))
+        is_large = False
+        with suppress(OSError):
+            is_large = path.stat().st_size > max_table_bytes()
+        is_other = is_large and not named_like_table(path.name) and not mentions_ids(read_head(path, HEAD_BYTES))
         return None if is_other else Checked(str(path), None, error)
     report = parse_rank_table(data, path, profile)
     meant = named_like_table(path.name) or looks_like_table(data, report.document)
     return Checked(str(path), report) if meant else None
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _nothing_in(directory: str, others: Sequence[Path]) -> UnreadableError:
-    only = f"{counted(len(others), 'other *.json file')}: {_names(others)}"
-    held = f"no rank table, only {only}" if others else "no *.json file"
-    return UnreadableError(f"{directory} holds {held}", hint="name the tables themselves")
-
-
-def _show_json(all_checked: Iterable[Checked], settings: Settings) -> int:
-    elements, exit_code = [], EXIT_OK
-    for checked in all_checked:
-        exit_code = max(exit_code, checked.exit_code(strict=settings.strict))
-        _say_unreadable(checked)
-        elements.append(to_json(checked, strict=settings.strict))
-    write_out(json_text(elements))
-    return exit_code
-
-
-def _show_text(all_checked: Iterable[Checked], settings: Settings) -> int:
-    """Each file as soon as it was checked."""
-    exit_code = EXIT_OK
-    for checked in all_checked:
-        exit_code = max(exit_code, checked.exit_code(strict=settings.strict))
-        _say_unreadable(checked)
-        if checked.report is not None:
-            write_out(to_text(checked.report, settings))
-    return exit_code
-
-
-def _say_unreadable(checked: Checked) -> None:
-    if checked.error is not None:
-        say(f"error: {checked.error}")
-
-
-def _say_others(others: Sequence[Path], settings: Settings) -> None:
-    if others and not settings.quiet:
-        are = "file is no rank table" if len(others) == 1 else "files are no rank tables"
-        say(f"{len(others):,} other *.json {are}: {_names(others)}")
-
-
 def _names(paths: Sequence[Path]) -> str:
-    more = len(paths) - OTHERS_TOLD
-    return ", ".join(map(str, paths[:OTHERS_TOLD])) + (f" and {more:,} more" if more > 0 else "")
+    more = len(paths) - MAX_OTHERS
+    return ", ".join(map(str, paths[:MAX_OTHERS])) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _closing(report: TableReport, settings: Settings) -> str:
@@ -245,7 +209,7 @@ NOT_SEARCHED = frozenset({"node_modules", "bower_components", "site-packages", "
 
 
 def json_files(directory: str, report_error: Callable[[OSError], None]) -> Iterator[Path]:
-    """Every *.json below `directory`, in no order, but for hidden directories and those of installed packages.
+    """Yield every *.json below `directory`, in no order, but for hidden directories and those of installed packages.
 
     `report_error` gets the error of each directory that cannot be listed.
     """

@@ -52,7 +52,7 @@ def why(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
 
 
 def to_lines(state: RunState) -> Iterator[str]:
-    """Everything that is known of the failures of a run, safe to show."""
+    """Yield everything that is known of the failures of a run, safe to show."""
     failed = [attempt for attempt in state.attempts if _failed(attempt, state)]
     nothing = "; nothing failed" if not failed and state.state.going_on else ""
     yield f"{shown_name(state)}: {'still ' if nothing else ''}{describe(state)}{nothing}"
@@ -61,25 +61,20 @@ def to_lines(state: RunState) -> Iterator[str]:
     if state.progress.not_begun is not None:
         if failed:
             yield ""
-            yield "it was to start again, and could not:"
+            yield "the next attempt could not start:"
         yield from not_begun(state.progress.not_begun)
     if state.engine is not None:
-        yield from _noted(state)
+        verdict = self_reported_verdict(state)
+        found = "no rank has noted a failure" if verdict is None else "ranks have noted failures themselves"
+        yield f"  {found}; {NOTE_NONE}"
+        if verdict is not None:
+            yield ""
+            yield from _judged(verdict, state.attempts[-1], state)
     if state.state.value == "lost":
         yield from _last_known(state)
     if reason := _not_restarting(state):
         yield ""
         yield f"not restarted: {printable(reason)}"
-
-
-def _noted(state: RunState) -> Iterator[str]:
-    verdict = self_reported_verdict(state)
-    if verdict is None:
-        yield f"  no rank has noted a failure; {NOTE_NONE}"
-        return
-    yield f"  ranks have noted failures themselves; {NOTE_NONE}"
-    yield ""
-    yield from _judged(verdict, state.attempts[-1], state)
 
 
 def _failed(attempt: Attempt, state: RunState) -> bool:
@@ -118,7 +113,7 @@ def _without_verdict(attempt: Attempt, state: RunState) -> Iterator[str]:
 
 def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
     recorded: Recorded | None = None
-    with suppress(UnreadableError):  # a verdict is worth telling without it
+    with suppress(UnreadableError):  # a verdict is worth showing without it
         recorded = read_recorded(state.run_dir)
     places = {place.global_rank: place for place in recorded.places} if recorded else {}
     pids = {ended.global_rank: ended.pid for ended in attempt.exits}
@@ -166,7 +161,7 @@ def _not_restarting(state: RunState) -> str | None:
 
 def _to_json(state: RunState) -> dict[str, Any]:
     noted = self_reported_verdict(state)
-    verdicts = [noted or attempt.verdict for attempt in state.attempts]  # what nobody watches over has one attempt
+    verdicts = [noted or attempt.verdict for attempt in state.attempts]  # an unwatched run has one attempt
     attempts = [
         {
             "number": attempt.number,

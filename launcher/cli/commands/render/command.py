@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,11 +111,9 @@ SCRIPT_MODE, FILE_MODE, OWNER_ONLY = 0o755, 0o644, 0o700
 
 
 def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    if not wanted:
-        return
-
-    write_out("".join(f"{line}\n" for line in _listed()))
-    context.exit()
+    if wanted:
+        write_out("".join(f"{line}\n" for line in _listed()))
+        context.exit()
 
 
 @click.command(cls=TakesCommand, epilog=EPILOG)
@@ -154,7 +152,10 @@ def render(
     """
     check_output(output, force=force)
     wanted = KINDS[kind]
-    _check_given(wanted)
+    context = click.get_current_context()
+    for name, kinds in OF_KIND.items():
+        if kind not in kinds and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise UsageError(f"{flag(name)} is for {', '.join(kinds)}, and this is {kind}")
     wishes = _wishes(wanted, options)
     job = _job(wanted, wishes, options)
     for limit in wanted.limits:
@@ -175,7 +176,12 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
     time_limit = options.pop("time_limit")
     if time_limit is not None:
         check_time_limit(time_limit, warn_before_s)
-    flavor = _flavor(kind, options.pop("flavor"))
+    known, flavor = tuple(kind.templates), options.pop("flavor")
+    if flavor is None:
+        flavor = known[0]
+    elif flavor not in known:
+        hint = f"known are {', '.join(known)}" if known != ("",) else "leave it out"
+        raise UsageError(f"--flavor {flavor}: {kind.name} has no such flavor", hint=hint)
     context = click.get_current_context()
     if flavor == "exec" and context.get_parameter_source("grace") is not ParameterSource.DEFAULT:
         raise UsageError("--grace is for slurm --flavor run, and this is --flavor exec")
@@ -201,26 +207,14 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
     )
 
 
-def _check_given(kind: Kind) -> None:
-    """No option is given that this kind would make nothing of."""
-    context = click.get_current_context()
-    for name, kinds in OF_KIND.items():
-        if kind.name not in kinds and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise UsageError(f"{flag(name)} is for {', '.join(kinds)}, and this is {kind.name}")
-
-
-def _flavor(kind: Kind, wanted: str | None) -> str:
-    known = tuple(kind.templates)
-    if wanted is not None and wanted not in known:
-        hint = f"known are {', '.join(known)}" if known != ("",) else "leave it out"
-        raise UsageError(f"--flavor {wanted}: {kind.name} has no such flavor", hint=hint)
-    return known[0] if wanted is None else wanted
-
-
 def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
     cwd = options.pop("cwd")
     node_count, pinned = options.pop("nodes"), options.pop("pin_nodes")
-    chosen = _run_options(kind, options)
+    chosen = RunOptions(**options, **UNSUPERVISED)
+    if not kind.starts:
+        if chosen.command:
+            raise UsageError(f"a {kind.name} starts nothing, and COMMAND ({chosen.command[0]}) was given")
+        chosen = replace(chosen, command=(sys.executable,))
     where: Elsewhere = "image" if cwd is not None or kind.in_image else "servers"
     prepared = prepare(chosen, os.environ, elsewhere=where, unnamed=asked_nodes(chosen, node_count))
     nodes = asked_of_slurm(prepared, wishes, pinned=pinned) if kind.name == "slurm" else Nodes()
@@ -242,20 +236,8 @@ def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
     )
 
 
-def _run_options(kind: Kind, options: Mapping[str, Any]) -> RunOptions:
-    chosen = RunOptions(**options, **UNSUPERVISED)
-    if kind.starts:
-        return chosen
-    if chosen.command:
-        raise UsageError(f"a {kind.name} starts nothing, and COMMAND ({chosen.command[0]}) was given")
-    return replace(chosen, command=(sys.executable,))
-
-
 def _placed(kind: Kind, request: Request, chosen: RunOptions, cwd: str | None, wishes: Wishes) -> Request:
-    """Return the request with the directories of the place where the job is started, in an image its own or --cwd.
-
-    Of containers a volume outlives them: runs are there.
-    """
+    """Return the request with the directories of the place where the job is started; with a volume, runs are on it."""
     if cwd is not None or kind.in_image:
         where = Path(cwd or ".")
         absolute = where.is_absolute()  # else `cd` comes first, and runs are found from there
@@ -268,7 +250,7 @@ def _placed(kind: Kind, request: Request, chosen: RunOptions, cwd: str | None, w
 
 
 def _name(kind: Kind, prepared: Prepared, chosen: RunOptions) -> str:
-    """One that follows from COMMAND is made to fit; one that was given is not."""
+    """Return the run's name, made to fit Kubernetes where it follows from COMMAND."""
     if chosen.name is not None or not kind.in_image:
         return prepared.name
     words = re.sub(r"[^a-z0-9]+", "-", prepared.name.lower())

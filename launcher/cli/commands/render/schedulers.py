@@ -209,10 +209,10 @@ def directive(text: str) -> str:
         UsageError: it is none.
     """
     if not re.match(r"-(-[a-z]|[A-Za-z])", text) or not text.isprintable():
-        raise UsageError(f"--sbatch {text!r} is no option of sbatch", hint="for instance --sbatch=--partition=gpu")
+        raise UsageError(f"--sbatch {text!r} is not an option of sbatch", hint="for instance --sbatch=--partition=gpu")
 
     try:
-        # Written anew, a word each: to sbatch # begins a comment, and a backslash between single quotes is none.
+        # Quoted anew: to sbatch # begins a comment, and a backslash between single quotes is not literal.
         return " ".join(map(sbatch, shlex.split(text)))
     except ValueError as error:
         raise UsageError(f"--sbatch {text!r}: {error}", hint="sbatch takes quotes in pairs") from None
@@ -222,16 +222,16 @@ SLURM_IS_EARLY_S = 60  # at most, with its warning
 
 
 def check_time_limit(text: str, warn_before_s: int) -> None:
-    """There is time to run before the warning. Slurm takes 0 for no limit."""
+    """Raise UsageError where there is no time to run before the warning. Slurm takes 0 for no limit."""
     try:
         limit_s = seconds_of(text)
     except ValueError:
         raise UsageError(
-            f"--time-limit {text!r} is no time of Slurm's", hint="for instance 90, 36:00:00, 1-12"
+            f"--time-limit {text!r} is not a time of Slurm's", hint="for instance 90, 36:00:00, 1-12"
         ) from None
     if limit_s and limit_s <= warn_before_s + SLURM_IS_EARLY_S:
         raise UsageError(
-            f"--time-limit {text} is {limit_s} s, and ranks would be told to end {warn_before_s} s before it, or up to "
+            f"--time-limit {text} is {limit_s} s, and ranks would get SIGTERM {warn_before_s} s before it, or up to "
             f"{SLURM_IS_EARLY_S} s sooner: they would never run",
             hint="a longer --time-limit, or a shorter --warn-before",
         )
@@ -243,7 +243,7 @@ OF_RUN = (
     "engine_options",
 )  # fmt: skip
 SBATCH_TIMEOUT_S = 60.0
-# How sbatch says that there is nobody to take a script, whatever is in it.
+# What sbatch prints where it reaches no slurmctld, whatever is in the script.
 NO_CONTROLLER = re.compile(r"(contact|configuration source|resolve).*|controller", re.IGNORECASE)
 
 
@@ -263,11 +263,7 @@ def words_for_run(context: click.Context, options: dict[str, Any], *, runs: bool
 
 
 def submit(script: str) -> str:
-    """Have sbatch take the script; the job's id. What sbatch refuses is told in its words, with its exit code.
-
-    Raises:
-        TlaunchError: it does not take it.
-    """
+    """Submit the script, and return the job's id. Raise TlaunchError with sbatch's own words and exit code."""
     _sbatch(script, "--test-only")
     return _sbatch(script, "--parsable").strip().partition(";")[0]
 

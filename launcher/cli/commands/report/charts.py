@@ -56,7 +56,13 @@ class Chart:
 def charts_of(runs: Sequence[RunFacts]) -> Iterator[Chart]:
     """Yield a chart for each quantity of which any run has a finite value."""
     alone = len(runs) == 1
-    restarts = [(step, text if alone else f"{facts.name}: {text}") for facts in runs for step, text in _restarts(facts)]
+    restarts = []
+    for facts in runs:
+        attempts = [list(steps) for _, steps in groupby(facts.metrics.steps, lambda each: each.attempt)]
+        for before, after in pairwise(attempts):
+            last, first = before[-1].step, after[0].step
+            text = f"attempt {after[0].attempt} begins at step {first:,}, after step {last:,}"
+            restarts.append((last, text if alone else f"{facts.name}: {text}"))
     for field, title, from_zero in QUANTITIES:
         series = []
         for number, facts in enumerate(runs):
@@ -90,15 +96,8 @@ def short(text: str) -> str:
     return text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…"
 
 
-def _restarts(facts: RunFacts) -> Iterator[tuple[float, str]]:
-    attempts = [list(steps) for _, steps in groupby(facts.metrics.steps, lambda each: each.attempt)]
-    for before, after in pairwise(attempts):
-        last, first = before[-1].step, after[0].step
-        yield last, f"attempt {after[0].attempt} begins at step {first:,}, after step {last:,}"
-
-
 def _is_flattened(values: Sequence[float]) -> bool:
-    """Return whether a few extremes press all other values onto an edge of a linear axis, and a log axis would not."""
+    """Return whether a log axis shows values that a few extremes press onto an edge of a linear one."""
     ordered = sorted(values)
     if len(ordered) < 3 or ordered[0] < 1e-300:
         return False
@@ -226,20 +225,16 @@ def _grouped(
             ]
             for rank in ranks
         }
-        alone = _unusual(moments, DEVIATION * chart.seconds) | marked.intersection(ranks)
+        medians = [statistics.median(column) for column in zip(*moments.values(), strict=True)]
+        limit_s = DEVIATION * chart.seconds
+        alone = marked.intersection(ranks) | {
+            rank
+            for rank, own in moments.items()
+            if any(abs(moment - median) > limit_s for moment, median in zip(own, medians, strict=True))
+        }
         if len(alone) > MAX_ROWS:  # most ranks are unusual: that is how this run is
             alone &= marked if len(marked) <= MAX_ROWS else set()
         yield from ((rank,) for rank in alone)
         rest = [rank for rank in ranks if rank not in alone]
         size = -(-len(of_rank) // GROUPS)
         yield from (tuple(rest[first : first + size]) for first in range(0, len(rest), size))
-
-
-def _unusual(moments: Mapping[int, Sequence[float]], tolerance_s: float) -> set[int]:
-    """Return the ranks that reached some moment far from the median of all."""
-    medians = [statistics.median(column) for column in zip(*moments.values(), strict=True)]
-    return {
-        rank
-        for rank, own in moments.items()
-        if any(abs(moment - median) > tolerance_s for moment, median in zip(own, medians, strict=True))
-    }

@@ -11,14 +11,14 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from launcher.cli.text.columns import duration
+from launcher.cli.text.columns import counted, duration
 from launcher.cli.text.run_text import culprit, describe, shown_name
 from launcher.cli.text.verdict_text import NUMBER, culprit_failure, headline, rank_list
 from launcher.core.events import Cause, RankStarted
 from launcher.core.frozen import frozen
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir, mark_of
-from launcher.core.verdict import Role, Verdict
+from launcher.core.verdict import Role
 from launcher.logs.log_file import TAIL_BYTES
 from launcher.logs.terminal import one_line, printable, shortened
 from launcher.runs.metrics import Metrics, read_metrics
@@ -67,14 +67,14 @@ class RunFacts:
 
     @property
     def sentence(self) -> str:
-        """State and verdict: "failed after 12 s with exit code 1: rank 3 failed first: ValueError: x; 2 restarts"."""
+        """State and verdict: "failed after 12 s with exit code 1; rank 3 failed first: ValueError: x; 2 restarts"."""
         words = describe(self.state, restarts=False)
         if failure := culprit(self.state):
             who, _, what = failure.partition(": ")
             is_rank = who.startswith("rank ") and self.state.state is not State.HUNG
             words += f"; {who} failed first: {what}" if is_rank else f"; {failure}"
         count = len(self.state.attempts) - 1
-        return f"{words}; {count} restart{'' if count == 1 else 's'}" if count else words
+        return f"{words}; {counted(count, 'restart')}" if count else words
 
     @property
     def has_failed(self) -> bool:
@@ -176,6 +176,12 @@ def attempts_of(facts: RunFacts) -> Iterator[AttemptSummary]:
             yield AttemptSummary(attempt.number, took, cause, "no judgement was recorded" if is_missing else "")
             continue
         failure = culprit_failure(verdict)
+        followers = [failure for failure in verdict.failures if failure.role is Role.CONSEQUENCE]
+        consequences = ""
+        if followers:
+            others = " and others" if len({NUMBER.sub("#", follower.what) for follower in followers}) > 1 else ""
+            ranks = rank_list(follower.global_rank for follower in followers)
+            consequences = f"{ranks}: {shortened(one_line(followers[0].what))}{others}"
         yield AttemptSummary(
             attempt.number,
             took,
@@ -183,22 +189,10 @@ def attempts_of(facts: RunFacts) -> Iterator[AttemptSummary]:
             headline(verdict),
             f"{verdict.confidence.value}: {failure.reason if failure else verdict.reason}",
             verdict.culprit,
-            tuple(
-                shortened(printable(line)) for line in _last_lines(attempt, facts.state.run_dir, starts)[-MAX_LINES:]
-            ),
+            _last_lines(attempt, facts.state.run_dir, starts),
             "" if verdict.culprit is None else str(facts.state.run_dir.train_log(verdict.culprit)),
-            _consequences(verdict),
+            consequences,
         )
-
-
-def _consequences(verdict: Verdict) -> str:
-    """Return all ranks that only followed, and how the first of them failed."""
-    failures = [failure for failure in verdict.failures if failure.role is Role.CONSEQUENCE]
-    if not failures:
-        return ""
-    ways = {NUMBER.sub("#", failure.what) for failure in failures}
-    ranks = rank_list(failure.global_rank for failure in failures)
-    return f"{ranks}: {shortened(one_line(failures[0].what))}{' and others' if len(ways) > 1 else ''}"
 
 
 # Where an attempt begins in a rank's log: the attempt, the offset of its mark, and the one of the text behind the mark.
@@ -218,10 +212,10 @@ def _starts(run_dir: RunDir) -> dict[int, list[_Start]]:
     return found
 
 
-def _last_lines(attempt: Attempt, run_dir: RunDir, starts: dict[int, list[_Start]]) -> list[str]:
+def _last_lines(attempt: Attempt, run_dir: RunDir, starts: dict[int, list[_Start]]) -> tuple[str, ...]:
     """Return the culprit's traceback, else the end of what it wrote in that attempt, as far as that is still there."""
     if attempt.verdict is None or attempt.verdict.culprit is None:
-        return []
+        return ()
     culprit, failure = attempt.verdict.culprit, culprit_failure(attempt.verdict)
     text = failure.traceback if failure and failure.traceback else ""
     following = iter(starts.get(culprit, ()))
@@ -229,7 +223,8 @@ def _last_lines(attempt: Attempt, run_dir: RunDir, starts: dict[int, list[_Start
     if not text and start is not None:
         with suppress(OSError):
             text = _text_between(run_dir.train_log(culprit), start, next(following, None)).decode(errors="replace")
-    return text.rstrip().split("\n") if text.strip() else []
+    lines = text.rstrip().split("\n")[-MAX_LINES:] if text.strip() else []
+    return tuple(shortened(printable(line)) for line in lines)
 
 
 def _text_between(path: Path, start: _Start, following: _Start | None) -> bytes:

@@ -93,7 +93,7 @@ def _settings(facts: RunFacts) -> dict[str, str]:
     chosen["rank table"] = str(mapping(record.get("cluster")).get("source") or "none")
     chosen["working directory"] = str(record.get("cwd", ""))
     command, sets = [], {}
-    words = iter(_arguments(facts))
+    words = iter(_arguments(facts.record))
     for word in words:
         if word == "--set":
             name, _, value = next(words, "").partition("=")
@@ -101,7 +101,7 @@ def _settings(facts: RunFacts) -> dict[str, str]:
         else:
             command.append(word)
     chosen |= {"command": shlex.join(command), **sets}
-    for name, value in mapping(_first_rank(facts).get("env")).items():
+    for name, value in mapping(_first_rank(record).get("env")).items():
         if value and not name.startswith("TLAUNCH_") and name not in OF_EVERY_RUN:
             chosen[f"${name}"] = str(value)
     return chosen
@@ -110,7 +110,7 @@ def _settings(facts: RunFacts) -> dict[str, str]:
 def _about(facts: RunFacts) -> Iterator[tuple[str, str]]:
     """Yield what was run: names and values."""
     record = facts.record
-    yield "command", shlex.join(_arguments(facts)) or UNKNOWN
+    yield "command", shlex.join(_arguments(record)) or UNKNOWN
     yield "working directory", str(record.get("cwd", UNKNOWN))
     cluster = mapping(record.get("cluster"))
     ranks, servers = str(facts.state.progress.rank_count), cluster.get("servers")
@@ -123,14 +123,14 @@ def _about(facts: RunFacts) -> Iterator[tuple[str, str]]:
     yield "run directory", str(facts.state.run_dir.root)
 
 
-def _arguments(facts: RunFacts) -> list[str]:
+def _arguments(record: Mapping[str, Any]) -> list[str]:
     """Return what every rank runs, as run.json has it: secrets masked."""
-    argv = _first_rank(facts).get("argv")
+    argv = _first_rank(record).get("argv")
     return [str(word) for word in argv] if isinstance(argv, list) else []
 
 
-def _first_rank(facts: RunFacts) -> Mapping[str, Any]:
-    ranks = facts.record.get("ranks")
+def _first_rank(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    ranks = record.get("ranks")
     return mapping(ranks[0]) if isinstance(ranks, list) and ranks else {}
 
 
