@@ -152,7 +152,8 @@ def test_stopped_ranks_can_be_ended_gracefully(launcher, programs, wait_until):
         "run", "--grace", 1000, "--", sys.executable, programs / "stubborn.py", "stopped", stderr=subprocess.PIPE
     )
     launcher.wait_ready(1)
-    (rank,) = launcher.processes()
+    # What forked the rank may not have ended yet.
+    (rank,) = wait_until(lambda: len(found := launcher.processes()) == 1 and found, "the rank alone")
     wait_until(lambda: "T (stopped)" in Path(f"/proc/{rank}/status").read_text(), "the rank stops")
     process.terminate()
     assert process.wait(60) == 143
