@@ -59,10 +59,12 @@ class LocalControl:
         elif stage is Stage.ENDING_LEFTOVERS and self._stage is not stage:
             self._report(events.EndingLeftovers(SERVER))
         self._stage = stage
+        self._report(events.Tick())
+        # Only now: the diagnosis may have ended an attempt of which no process is left that could wake this one.
         if monitor.over(childless=childless):
             self._exits_reported, self._stage = 0, Stage.RUNNING
             self._report(events.AttemptEnded(SERVER, attempts.end(), attempts.master_port))
-        self._report(events.Tick())
+            self._report(events.Tick())
         return self._controller.phase is not Phase.LEAVING
 
     @property
