@@ -165,7 +165,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     run_dir = join_run(spec, rank, prepared.files)
     write_environment(run_dir.env_log(rank.global_rank), environment)
     if process := identify(os.getpid()):  # else `tlaunch status` could not tell whether this rank has ended
-        with suppress(OSError):  # a full disk: the rank is none the worse for it
+        with suppress(OSError):  # a full disk does not harm the rank
             note_process(run_dir, rank.global_rank, process)
     if rank.global_rank == 0:
         forgotten = tuple(unused(name, port, options.name, options.master_port, os.environ))

@@ -85,7 +85,7 @@ def refusal_to_json(error: TlaunchError) -> dict[str, Any]:
 
 
 def _topics(examination: Examination, findings: Sequence[Finding]) -> list[Topic]:
-    """Return the topics of which something is known.
+    """Return the topics on which something is known.
 
     Links may not have been measured, and a server alone reaches none. One with an unknown name was not tried: that is a
     finding about names, and says nothing of the network.

@@ -206,7 +206,7 @@ def directive(text: str) -> str:
     """Return an option for sbatch, quoted so that sbatch understands it as a shell would.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the value is not an option of sbatch.
     """
     if not re.match(r"-(-[a-z]|[A-Za-z])", text) or not text.isprintable():
         raise UsageError(f"--sbatch {text!r} is not an option of sbatch", hint="for instance --sbatch=--partition=gpu")

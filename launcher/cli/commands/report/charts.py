@@ -54,7 +54,7 @@ class Chart:
 
 
 def charts_of(runs: Sequence[RunFacts]) -> Iterator[Chart]:
-    """Yield a chart for each quantity of which any run has a finite value."""
+    """Yield a chart for each quantity that has a finite value in any run."""
     alone = len(runs) == 1
     restarts = []
     for facts in runs:

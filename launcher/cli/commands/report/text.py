@@ -78,7 +78,7 @@ def _at(text: str, step: int | None) -> str:
 
 
 def _last_finite(losses: Sequence[tuple[int, float]]) -> str:
-    """Return where the last finite loss is, for losses of which the very last is not."""
+    """Return where the last finite loss is, if the last loss is not finite."""
     known = [(step, loss) for step, loss in losses if finite(loss) is not None]
     if not known or math.isfinite(losses[-1][1]):
         return ""

@@ -145,7 +145,7 @@ def put(output: Path, text: str, *, force: bool, mode: int = MODE) -> None:
     try:
         target = Path(os.path.realpath(output))
         if target.is_symlink():
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))  # noqa: TRY301 - told as all others
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))  # noqa: TRY301 - reported as all others
         write_text(target, text, mode=mode, replace=force)
     except FileExistsError:
         raise UsageError(f"{printable(str(output))} exists already", hint="--force replaces it") from None

@@ -163,7 +163,7 @@ def gather(wanted: Wanted, environment: Mapping[str, str]) -> Gathered:
 
 
 def _several(wanted: Wanted, names: Sequence[str]) -> Gathered:
-    """Return servers of which nothing is known but their options; this machine's GPUs may stand for theirs."""
+    """Return servers that are known by their options alone; this machine's GPUs may stand for theirs."""
     chosen = None if wanted.device_ids is None else parse_device_ids(wanted.device_ids, DEVICE_IDS)
     if wanted.nvidia_smi:
         gpus = discover.ask_nvidia_smi()
