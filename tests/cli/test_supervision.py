@@ -57,6 +57,14 @@ def test_a_failed_attempt_is_tried_again_afresh(launcher):
     assert len(set(ports)) == 3
 
 
+def test_a_run_of_which_no_process_is_left_does_not_wait_for_its_grace(launcher):
+    """The grace is longer than this test may take."""
+    done = launcher.run("run", "--grace", 3000, "--", "sh", "-c", "exit 7")
+
+    assert done.returncode == 7
+    assert launcher.events(Killing) == []
+
+
 def test_a_port_that_the_user_chose_is_kept(launcher):
     program = python("print(os.environ['MASTER_PORT']); sys.exit(int(os.environ['TLAUNCH_ATTEMPT']) == 0)")
     done = launcher.run("run", "--master-port", 29871, "--max-restarts", 1, "--", *program)
