@@ -27,8 +27,8 @@ from launcher.supervise.diagnosis.servers import (
     has_own_fault,
     judged,
     merge_evidence,
-    told_beside,
     weigh,
+    with_remark,
 )
 from launcher.supervise.diagnosis.stacks import sentence
 from launcher.supervise.event_log import EventLog
@@ -145,13 +145,13 @@ class ServerEvidence:
                 verdict = self._with_losses(verdict, evidence)
         except Exception as error:  # noqa: BLE001 - as in `judged`: ranks are ended, whatever is shown to us
             self._event_log.record(Trouble(f"what was lost cannot be judged: {error!r}"))
-            verdict = told_beside(verdict, self._losses_told()) if self.lost else verdict
+            verdict = with_remark(verdict, self._losses_told()) if self.lost else verdict
         late = self.awaited(range(len(self._servers)))
         if late and verdict.confidence is Confidence.CERTAIN:
             # A rank of a server that was too busy to report in time may have failed first.
             more = f" and {len(late) - 1} more were" if len(late) > 1 else " was"
             doubted = replace(verdict, confidence=Confidence.LIKELY)
-            verdict = told_beside(doubted, f"{self._described(late[0])}{more} not heard in time")
+            verdict = with_remark(doubted, f"{self._described(late[0])}{more} not heard in time")
         asks_reach = self._asks_reach(evidence)
         hung = bool(evidence.hung) and (verdict.server is None or bool(verdict.apart))
         return Diagnosed(
@@ -194,7 +194,7 @@ class ServerEvidence:
         more = f" and between {len(apart) - SHOWN} more pairs" if len(apart) > SHOWN else ""
         found = f"no connection can be made either way {', '.join(tried)}{more}"
         if any(stopped(rank) and rank.global_rank == verdict.culprit for rank in evidence.ranks):
-            return told_beside(replace(verdict, confidence=at_most_likely(verdict)), found)
+            return with_remark(replace(verdict, confidence=at_most_likely(verdict)), found)
         where = f"{sentence(verdict.stacks)}; " if verdict.stacks else ""
         failed = {one.global_rank for one in summaries_of(evidence.ranks)}
         return Verdict(
@@ -217,7 +217,7 @@ class ServerEvidence:
         if found.why:
             told = f"{told}; {found.why}"
         if found.loss is None:
-            return told_beside(replace(verdict, confidence=found.confidence), told)
+            return with_remark(replace(verdict, confidence=found.confidence), told)
         followed = {one.global_rank: one.symptom.consequence for one in summaries_of(evidence.ranks)}
         failures = tuple(  # a rank that is missed has not failed
             replace(one, role=Role.CONSEQUENCE) if followed[one.global_rank] else one

@@ -123,7 +123,7 @@ class Supervision:
         return min(self.grace_s, max(0.0, self.killed_at_s - now_s - LAST_WORDS_S))
 
     @property
-    def grace_when_told_s(self) -> float:
+    def grace_on_request_s(self) -> float:
         """The grace period of an end that the batch system asks for by SIGTERM."""
         return (
             self.grace_s if self.kill_wait_s is None else min(self.grace_s, max(0.0, self.kill_wait_s - LAST_WORDS_S))

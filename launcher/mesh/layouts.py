@@ -20,7 +20,7 @@ def resolve_layout(
     """Return the layout for `device_count` devices; without `dp`, with as many copies as fit.
 
     Raises:
-        RefusedLayoutError: an axis below 1, more ranks than devices, or idle devices that nobody allowed.
+        RefusedLayoutError: an axis below 1, more ranks than devices, or idle devices without leave.
     """
     for name, value in (("dp", dp), ("mp", mp), ("pp", pp), ("micro batches", micro_batches)):
         if value is not None and value < 1:

@@ -184,7 +184,7 @@ class Agent:
             if number != signal.SIGCHLD and not self._control.on_own_signal(number):
                 continue
             if number == signal.SIGTERM:  # as of a batch system, which sends SIGKILL next
-                self._attempts.monitor.ender.hurry(self._share.spec.supervision.grace_when_told_s)
+                self._attempts.monitor.ender.hurry(self._share.spec.supervision.grace_on_request_s)
 
     def _on_head_lost(self) -> None:
         if self._head:

@@ -71,7 +71,7 @@ class ForkFailed:
     reason: str
 
 
-Told = Ready | Unusable | ForkResult | ForkFailed
+Answer = Ready | Unusable | ForkResult | ForkFailed
 
 
 def bootstrap_argv(command: PythonCommand, device_dir: Path) -> tuple[str, ...]:
@@ -172,24 +172,24 @@ class ForkServer:
         except OSError:  # it has gone; what it sent before can still be read, so `take` sees the end
             self._outgoing.clear()
 
-    def take(self) -> list[Told]:
+    def take(self) -> list[Answer]:
         """Return everything that it has sent since the last call."""
-        told: list[Told] = []
+        answers: list[Answer] = []
         ended = self._receive() if self._usable else None
         *lines, self._incoming = self._incoming.split(b"\n")
         try:
             for line in lines:
-                told.append(self._read(bytes(line)))  # noqa: PERF401 - kept although a line raises
+                answers.append(self._read(bytes(line)))  # noqa: PERF401 - kept although a line raises
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             ended = f"the preload process wrote a line that cannot be read: {error}"
-        refused = next((message for message in told if isinstance(message, Unusable)), None)
+        refused = next((message for message in answers if isinstance(message, Unusable)), None)
         if refused is not None:
-            return [message for message in told if message is not refused] + self._end(refused)
+            return [message for message in answers if message is not refused] + self._end(refused)
         if ended is not None:
-            return told + self.give_up(ended)
-        return told if self._usable else told + self._refuse_rest()
+            return answers + self.give_up(ended)
+        return answers if self._usable else answers + self._refuse_rest()
 
-    def give_up(self, reason: str, *, died: bool = True) -> list[Told]:
+    def give_up(self, reason: str, *, died: bool = True) -> list[Answer]:
         """Kill the process. Return Unusable, and ForkFailed for each rank that it owes an answer.
 
         Call `take` just before: a rank that it has reported runs, and is not the process's any more.
@@ -236,24 +236,24 @@ class ForkServer:
             pass
         return self._complaints.reason_of(self.pid) or "the preload process ended"
 
-    def _read(self, line: bytes) -> Told:
+    def _read(self, line: bytes) -> Answer:
         fields = json.loads(line)
         if "key" in fields:
             global_rank = int(fields["key"])
             failed = ForkFailed(global_rank, str(fields["error"])) if "error" in fields else None
-            told = failed or ForkResult(global_rank, int(fields["pid"]))
+            answer = failed or ForkResult(global_rank, int(fields["pid"]))
             self._asked.pop(global_rank, None)
-            return told
+            return answer
         if "ready" in fields:
             return Ready(float(fields["seconds"]))
         return Unusable(str(fields["unsafe"] if "unsafe" in fields else fields["failed"]))
 
-    def _end(self, unusable: Unusable) -> list[Told]:
+    def _end(self, unusable: Unusable) -> list[Answer]:
         self.close()
         return [unusable, *self._refuse_rest(unusable.reason)]
 
-    def _refuse_rest(self, reason: str = "the preload process has ended") -> list[Told]:
-        refused: list[Told] = [ForkFailed(global_rank, reason) for global_rank in self._asked]
+    def _refuse_rest(self, reason: str = "the preload process has ended") -> list[Answer]:
+        refused: list[Answer] = [ForkFailed(global_rank, reason) for global_rank in self._asked]
         self._asked.clear()
         return refused
 

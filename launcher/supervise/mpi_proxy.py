@@ -6,7 +6,7 @@
 One JSON object a line each way, over a socket with an abstract name, so that nothing is left on a disk. mpirun starts one
 member for each device; one of each server is its agent as well. A rank then is a child of the agent (its log, its grace
 and its evidence are those of every rank), and yet is what the engine takes for its own process: MPI_Init finds
-the engine's daemon by the environment, and asks for nobody's pid.
+the engine's daemon by the environment, and asks for no pid.
 
 What an engine does about a failed rank, it does when a member *ends*. So late ends of members give ranks their grace:
 
@@ -75,7 +75,7 @@ class Refused:
     reason: str
 
 
-Told = Joined | Left | Refused
+MemberEvent = Joined | Left | Refused
 
 
 def meeting_name(*words: str) -> bytes:
@@ -222,15 +222,15 @@ class MpiProxies:
         """
         return tuple(self._joined[global_rank].descriptors[:1])
 
-    def step(self) -> list[Told]:
+    def step(self) -> list[MemberEvent]:
         """Return everything that has happened since the last call."""
-        told: list[Told] = []
+        happened: list[MemberEvent] = []
         for number, _ in self._epoll.poll(0):
             if number == self._listener.fileno():
-                told += self._welcome()
+                happened += self._welcome()
             elif number in self._callers:
-                told += self._hear(self._callers[number])
-        return told
+                happened += self._hear(self._callers[number])
+        return happened
 
     def tell_end(self, global_rank: int, status: int) -> None:
         """Let a rank's member end; `status` as in `subprocess`. May be called again, or for one that has gone.
@@ -251,30 +251,30 @@ class MpiProxies:
         self._listener.close()
         self._epoll.close()
 
-    def _welcome(self) -> list[Told]:
-        told: list[Told] = []
+    def _welcome(self) -> list[MemberEvent]:
+        happened: list[MemberEvent] = []
         while True:
             try:
                 connection, _ = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
-                return told
+                return happened
             user = _user_of(connection)
             if user != os.getuid():
                 connection.close()
-                told.append(Refused(f"a process of another user (uid {user}) tried to join as a rank"))
+                happened.append(Refused(f"a process of another user (uid {user}) tried to join as a rank"))
                 continue
             connection.setblocking(False)
             self._callers[connection.fileno()] = _Caller(connection)
             self._epoll.register(connection, select.EPOLLIN)
 
-    def _hear(self, caller: _Caller) -> list[Told]:
+    def _hear(self, caller: _Caller) -> list[MemberEvent]:
         stays = caller.receive()
-        told: list[Told] = []
+        happened: list[MemberEvent] = []
         if caller.global_rank is None and caller.received.endswith(b"\n"):
-            told.append(self._admit(caller))
+            happened.append(self._admit(caller))
             stays = stays and caller.global_rank is not None
         elif len(caller.received) > _MAX_BYTES:
-            told.append(Refused(f"a process sent more than {_MAX_BYTES} bytes without a line end"))
+            happened.append(Refused(f"a process sent more than {_MAX_BYTES} bytes without a line end"))
             stays = False
         if not stays:
             self._epoll.unregister(caller.connection)
@@ -282,10 +282,10 @@ class MpiProxies:
                 del self._callers[caller.connection.fileno()]
                 caller.close()
             elif caller.global_rank not in self._released:  # its descriptor stays open: its rank may run on
-                told.append(Left(caller.global_rank))
-        return told
+                happened.append(Left(caller.global_rank))
+        return happened
 
-    def _admit(self, caller: _Caller) -> Told:
+    def _admit(self, caller: _Caller) -> MemberEvent:
         try:
             fields = json.loads(caller.received)
             global_rank = int(fields["rank"])
@@ -331,12 +331,12 @@ class ProxyControl:
 
     def step(self, event_log: EventLog) -> str | None:
         """Take what has come. Return, once, what to report when the engine has killed members and enough time has passed."""
-        for told in self._members.step():
-            if isinstance(told, Left):
-                self._left.add(told.global_rank)
+        for event in self._members.step():
+            if isinstance(event, Left):
+                self._left.add(event.global_rank)
                 self._deadline = self._deadline or time.monotonic() + ABORT_PATIENCE_S
-            elif isinstance(told, Refused):
-                event_log.record(Trouble(told.reason))
+            elif isinstance(event, Refused):
+                event_log.record(Trouble(event.reason))
         if self._deadline is None or time.monotonic() < self._deadline:
             return None
         self._deadline = None

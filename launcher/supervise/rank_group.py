@@ -94,17 +94,17 @@ class RankGroup:
     def start(self) -> tuple[list[int], list[RankExit]]:
         """Start what can be started now. Return the pids of new ranks, and the ends of those that could not be started."""
         pids, exits = [], []
-        for told in self._spawner.take():
-            if told.global_rank not in self._expected:
+        for result in self._spawner.take():
+            if result.global_rank not in self._expected:
                 continue
-            self._expected.discard(told.global_rank)
-            match told:
+            self._expected.discard(result.global_rank)
+            match result:
                 case ForkResult(pid=pid):
-                    exits += self._note_start(told.global_rank, pid)
+                    exits += self._note_start(result.global_rank, pid)
                     pids.append(pid)
                 case ForkFailed(reason=reason):
                     status = EXIT_NOT_EXECUTABLE
-                    exits.append(self._keep(RankExit(told.global_rank, None, status, None, time.time_ns(), reason)))
+                    exits.append(self._keep(RankExit(result.global_rank, None, status, None, time.time_ns(), reason)))
         return pids, exits
 
     def look_at_the_dead(self) -> None:

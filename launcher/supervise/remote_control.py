@@ -34,7 +34,7 @@ from launcher.core.records import RankSpec, RunSpec
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.attempt_monitor import Stage
 from launcher.supervise.attempts import Attempts
-from launcher.supervise.diagnosis.servers import judged, merge_evidence, to_fields, told_beside
+from launcher.supervise.diagnosis.servers import judged, merge_evidence, to_fields, with_remark
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.link import Link, LinkServices
 from launcher.supervise.soundings import ReachProbes, listening_ports
@@ -227,7 +227,7 @@ class RemoteControl:
         verdict = judged(evidence, self._event_log.record)
         if verdict.confidence is not Confidence.CERTAIN:
             return verdict
-        return told_beside(replace(verdict, confidence=Confidence.LIKELY), "no other server was heard")
+        return with_remark(replace(verdict, confidence=Confidence.LIKELY), "no other server was heard")
 
     def _report_end(self) -> None:
         monitor = self._attempts.monitor

@@ -42,7 +42,7 @@ class NotWanted:
     global_rank: int
 
 
-Told = ForkResult | ForkFailed | NotWanted
+StartResult = ForkResult | ForkFailed | NotWanted
 
 
 class _Preload:
@@ -93,9 +93,9 @@ class _Preload:
     def begin_attempt(self) -> None:
         self._forked.clear()
 
-    def take(self) -> tuple[list[Told], tuple[str, list[StartRequest]] | None]:
+    def take(self) -> tuple[list[StartResult], tuple[str, list[StartRequest]] | None]:
         """Return what became of ranks since the last call, and if the process was lost why, and what it owes."""
-        told: list[Told] = []
+        results: list[StartResult] = []
         lost = None
         for news in self._news():
             match news:
@@ -105,10 +105,10 @@ class _Preload:
                 case ForkResult(global_rank=global_rank, pid=pid):
                     self.forking.pop(global_rank, None)
                     self._forked[global_rank] = pid
-                    told.append(news)
+                    results.append(news)
                 case ForkFailed(global_rank=global_rank, reason=reason):
                     if self.forking.pop(global_rank, None) is not None:
-                        told.append(news)
+                        results.append(news)
                     elif global_rank in self._forked:  # it has a process already, whose end will be seen
                         self.forked_in_vain[self._forked[global_rank]] = reason
                 case Unusable(reason=reason, died=died):
@@ -118,7 +118,7 @@ class _Preload:
                     assert self.server is not None, "it has just answered"
                     self.server.close()
                     self.server = None
-        return told, lost
+        return results, lost
 
     def end_if_idle(self) -> bool:
         """End the process if `end_soon` was called and it owes no answer. Return True if it has been ended."""
@@ -138,19 +138,19 @@ class _Preload:
             self.server.close()
             self.server = None
 
-    def _news(self) -> list[fork_server.Told]:
+    def _news(self) -> list[fork_server.Answer]:
         if self.server is None:
             return []
-        told = self.server.take()
-        if told and isinstance(told[-1], Ready | Unusable):
-            return told
+        results = self.server.take()
+        if results and isinstance(results[-1], Ready | Unusable):
+            return results
         patience_s = self._import_patience_s
         if not self.ready and patience_s is not None and self.server.idle_s >= patience_s:
             reason = f"the preload process imports, and has done nothing for {patience_s:g} s (--hang-timeout)"
-            told += self.server.give_up(reason, died=False)
+            results += self.server.give_up(reason, died=False)
         if self.server.waiting_for_s > FORK_PATIENCE_S:
-            told += self.server.give_up(f"the preload process has not answered for {FORK_PATIENCE_S:g} s")
-        return told
+            results += self.server.give_up(f"the preload process has not answered for {FORK_PATIENCE_S:g} s")
+        return results
 
 
 class Spawner:
@@ -221,9 +221,9 @@ class Spawner:
         self._not_wanted += [NotWanted(wanted.rank.global_rank) for wanted in self._waiting]
         self._waiting.clear()
 
-    def take(self) -> list[Told]:
+    def take(self) -> list[StartResult]:
         """Return what became of requests since the last call. Never blocks for longer than a fork takes."""
-        told, lost = self._preload.take()
+        results, lost = self._preload.take()
         if lost is not None:
             reason, owed = lost
             self._waiting.extendleft(reversed(owed))
@@ -231,11 +231,11 @@ class Spawner:
                 self.forget()
             else:
                 self._event_log.record(Trouble(f"ranks start one by one: {reason}"))
-        told += self._not_wanted
+        results += self._not_wanted
         self._not_wanted.clear()
         server = self._preload.server
         if server is None:
-            return told + ([self._start(self._waiting.popleft())] if self._waiting else [])
+            return results + ([self._start(self._waiting.popleft())] if self._waiting else [])
         if not self._preload.end_if_idle() and self._preload.ready and self._waiting:
             run_dir, ranks = self._run_dir, [(wanted.rank, wanted.environment) for wanted in self._waiting]
             server.fork(
@@ -252,7 +252,7 @@ class Spawner:
             )
             self._preload.forking |= {wanted.rank.global_rank: wanted for wanted in self._waiting}
             self._waiting.clear()
-        return told
+        return results
 
     def note_ends(self, pids: Collection[int]) -> None:
         """Take note that these children have been reaped: from now on other processes may get their pids."""

@@ -130,7 +130,7 @@ def test_a_rank_that_is_only_busy_is_not_blamed_for_a_lost_server(two_each):
     assert [one.global_rank for one in verdict.failures] == [0]
 
 
-def test_a_rank_that_failed_before_a_loss_is_blamed_and_the_loss_is_told_beside_it(two_each):
+def test_a_rank_that_failed_before_a_loss_is_blamed_and_the_loss_is_with_remark_it(two_each):
     """As people are shown it; what the lost server's ranks did before, nobody can know."""
     two_each.lose(1, "nothing was heard of it", since_ns=time.time_ns() - 10**9, probably_ns=time.time_ns())
     two_each.take(0, told_by(raised(0, time.time_ns() - 2 * 10**9), living(1, WAITING)), Clock())

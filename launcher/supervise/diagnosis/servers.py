@@ -124,13 +124,13 @@ def merge_evidence(
     )
 
 
-def told_beside(verdict: Verdict, more: str) -> Verdict:
-    """Return `verdict` with some more words, also where people are shown the culprit's."""
+def with_remark(verdict: Verdict, remark: str) -> Verdict:
+    """Return `verdict` with the remark added to its reason and to that of the culprit's failure."""
     failures = (
-        replace(one, reason=f"{one.reason}; {more}") if one.global_rank == verdict.culprit else one
+        replace(one, reason=f"{one.reason}; {remark}") if one.global_rank == verdict.culprit else one
         for one in verdict.failures
     )
-    return replace(verdict, reason=f"{verdict.reason}; {more}", failures=tuple(failures))
+    return replace(verdict, reason=f"{verdict.reason}; {remark}", failures=tuple(failures))
 
 
 def _on_one_clock(rank: RankEvidence, server_index: int, ahead_ns: int, error_ns: int) -> RankEvidence:
