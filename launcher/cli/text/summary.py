@@ -27,37 +27,35 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int
 
     `server_index`: of the server whose ranks alone `progress` knows; None: it knows all.
     """
-    stopping = progress.current.ending.stopping
+    attempt, ending = progress.current, progress.current.ending
     if not progress.ended:  # the console failed, and was let go
         yield f"error: the run was not watched to its end; how it ended is in {RunDir(shown_dir).report}"
     elif progress.not_begun is not None:
-        if progress.current.verdict is not None:  # of the attempt before, which was to be repeated
+        if attempt.verdict is not None:  # of the attempt before, which was to be repeated
             yield from _failure(progress, spec, shown_dir, server_index)
             yield "it was to start again, and could not:"
         yield from not_begun(progress.not_begun)
-    elif progress.current.ending.cause in {Cause.FAILED, Cause.HUNG}:
+    elif ending.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir, server_index)
-    elif progress.current.ending.cause is Cause.STOPPED:
+    elif ending.cause is Cause.STOPPED:
         # The end may have been asked for on another server.
+        stopping = ending.stopping
         by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
         yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
-    elif progress.current.ending.cause is Cause.AGENT_LOST:
+    elif ending.cause is Cause.AGENT_LOST:
         pid = progress.agent.pid if progress.agent else "unknown"
         yield (
             f"error: the process that supervised the ranks (pid {pid}) was killed; "
             "everything that it left behind was ended"
         )
-    elif progress.current.ending.cause in {
-        Cause.COORDINATOR_LOST,
-        Cause.HEAD_LOST,
-    }:  # seen by the launchers of other servers
+    elif ending.cause in {Cause.COORDINATOR_LOST, Cause.HEAD_LOST}:  # seen by the launchers of other servers
         first, ended = printable(spec.ranks[0].server_id), _how_ended(progress)
         yield f"error: server {first}, whose launcher coordinated the run, is lost; ranks here: {ended}; logs in {shown_dir}"
     else:
         yield f"{counted(progress.rank_count, 'rank')} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
-    if progress.current.ending.leftovers:
-        were = "was" if progress.current.ending.leftovers == 1 else "were"
-        yield f"{counted(progress.current.ending.leftovers, 'process', 'processes')} that ranks had left running {were} ended"
+    if ending.leftovers:
+        were = "was" if ending.leftovers == 1 else "were"
+        yield f"{counted(ending.leftovers, 'process', 'processes')} that ranks had left running {were} ended"
     if progress.unkillable is not None:
         pids = ", ".join(str(pid) for pid in progress.unkillable) or "of ever new numbers"
         yield f"warning: these processes outlived SIGKILL, since they wait inside the kernel: {pids}"
@@ -174,20 +172,21 @@ def _log_of(
 
 def _how_ended(progress: Progress, *, without: RankExit | None = None) -> str:
     """Count the ways in which ranks ended, those that were never started included."""
-    stopping, grace = progress.current.ending.stopping, ""
-    if progress.current.ending.grace_passed_s is not None and stopping is not None:  # both by a wall clock
-        if progress.current.ending.grace_passed_s >= 0.9 * stopping.grace_s:
+    attempt, grace = progress.current, ""
+    stopping, passed_s = attempt.ending.stopping, attempt.ending.grace_passed_s
+    if passed_s is not None and stopping is not None:  # both by a wall clock
+        if passed_s >= 0.9 * stopping.grace_s:
             grace = f" after {stopping.grace_s:g} s of grace"
         elif stopping.cause is Cause.STOPPED and stopping.signal != signal.SIGQUIT:
             grace = " at once, when asked again"
         else:
             grace = " at once"
     counts: Counter[str] = Counter()
-    for ended in progress.current.exits.values():
+    for ended in attempt.exits.values():
         if ended is not without:
             way = f"{'by' if ended.status < 0 else 'with'} {describe(ended)}" if ended.reason is None else "not started"
             counts[f"{way}{grace}" if way.startswith("by SIGKILL") else way] += 1
-    unknown = len(progress.current.starts.keys() - progress.current.exits.keys())
+    unknown = len(attempt.starts.keys() - attempt.exits.keys())
     counts["lost with their server"] += unknown
-    counts["never started"] += progress.rank_count - len(progress.current.exits) - unknown
+    counts["never started"] += progress.rank_count - len(attempt.exits) - unknown
     return ", ".join(f"{count} {way}" for way, count in counts.most_common() if count > 0) or "none was started"
