@@ -245,12 +245,13 @@ class Foot:
 
     def show(self, begun: Mapping[int, Begun], *, killed: bool) -> None:
         """Draw the lines of `begun`, by global rank, or how the run stands; `killed`: every rank gets SIGKILL."""
-        unended = {rank: line for rank, line in begun.items() if rank not in self._progress.current.exits}
+        attempt = self._progress.current
+        unended = {rank: line for rank, line in begun.items() if rank not in attempt.exits}
         if self._partial.show(unended) and self._status.on_terminal:
             return
         text = "" if killed else self._text()
-        why, verdict, failed = "", self._progress.current.verdict, self._progress.current.first_failure
-        if text and self._progress.current.ending.stopping is not None:
+        why, verdict, failed = "", attempt.verdict, attempt.first_failure
+        if text and attempt.ending.stopping is not None:
             if verdict is not None:
                 why = f"{verdict_text.headline(verdict)}; "
             elif failed is not None:
@@ -263,12 +264,12 @@ class Foot:
 
     def _text(self) -> str:
         """Return how the run stands; empty while nothing has started yet, is left, or is waited for."""
-        progress = self._progress
-        started, running, total = len(progress.current.starts), progress.current.running, progress.rank_count
-        if progress.current.ending.stopping is not None and running:
-            end = "being killed" if progress.current.ending.killed else "killed if they take too long"
+        progress, attempt = self._progress, self._progress.current
+        started, running, total = len(attempt.starts), attempt.running, progress.rank_count
+        if attempt.ending.stopping is not None and running:
+            end = "being killed" if attempt.ending.killed else "killed if they take too long"
             return f"{counted(running, 'rank')} of {total} to end, {end}"
-        if progress.current.ending.stopping is not None:  # what is waited for are processes that ranks had started
+        if attempt.ending.stopping is not None:  # what is waited for are processes that ranks had started
             begun = started and progress.not_begun is None and not progress.ended
             lasts = time.monotonic() >= self._stopping_since_s + ENDING_SHOWN_AFTER_S
             what = f"ending processes that ranks left, killed if they take more than {self._grace_s:g} s"
@@ -283,7 +284,5 @@ class Foot:
             return f"{ranks}: {measured}"
         # The directory is the run's, and has been shown before a restart.
         return (
-            f"attempt {progress.current.number}: {ranks} started"
-            if progress.current.number
-            else f"{ranks} started in {self._shown_dir}"
+            f"attempt {attempt.number}: {ranks} started" if attempt.number else f"{ranks} started in {self._shown_dir}"
         )
