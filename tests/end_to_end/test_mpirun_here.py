@@ -83,8 +83,8 @@ def test_an_option_that_mpirun_does_not_know_is_told_in_its_words(run):
     assert "ssh" not in said
 
 
-def test_a_word_that_mpirun_starts_in_place_of_the_agent_is_suspected(run):
+def test_an_argument_that_mpirun_starts_in_place_of_the_agent_is_suspected(run):
     """Nobody else knows mpirun's options well enough to tell before."""
     code, said = run("--engine-option=true")
     assert code != 0, said
-    assert "taken for the program" in said
+    assert "an argument of --engine-option" in said
