@@ -1,4 +1,4 @@
-"""Every environment variable that tlaunch reads or writes, by name, in one file."""
+"""The environment variables of tlaunch and of ranks, by name; those of engines stand with the engines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TLAUNCH_SERVER = "TLAUNCH_SERVER"  # default of --server: which server of the ra
 TLAUNCH_COORDINATOR = "TLAUNCH_COORDINATOR"  # of an agent: where its run is coordinated, HOST:PORT,HOST:PORT,...
 TLAUNCH_COORDINATOR_TOKEN = "TLAUNCH_COORDINATOR_TOKEN"  # what proves that both belong to one run  # noqa: S105
 TLAUNCH_JOIN_S = "TLAUNCH_JOIN_S"  # of an agent: seconds for which it looks for its coordinator
-TLAUNCH_MEMBERS = "TLAUNCH_MEMBERS"  # where an engine starts a process for each rank: see engines/cluster/mpi_ranks.py
+TLAUNCH_MEMBERS = "TLAUNCH_MEMBERS"  # where an engine starts a process for each rank: see cluster/mpi_ranks.py
 TLAUNCH_CACHE_DIR = "TLAUNCH_CACHE_DIR"  # default: $XDG_CACHE_HOME/tlaunch or ~/.cache/tlaunch
 
 # A name is a secret's where one of its words is, or ends like, one of these (ACCESSTOKEN, PGPASSWORD); parts of other

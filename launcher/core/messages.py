@@ -1,6 +1,7 @@
 """The messages between the coordinator of a run over several servers and the agent of each server, one JSON line each.
 
     agent                                  coordinator
+                     <───────────  Challenge        a nonce, which the agent's proof has to contain
     Hello            ───────────>                   the agent's host; proves that it knows the run's token
                      <───────────  Welcome          which server it is, and what to start there; or Refused
     Ready            ───────────>                   everything is in place on this server; or Refused
@@ -81,7 +82,7 @@ class Welcome:
     server_index: int
     run_name: str
     silence_s: float  # of silence after which the other side is lost
-    job: str | None = None  # see launcher.engines.job; None for an agent that knows by itself what to do
+    job: str | None = None  # see launcher.cluster.job; None for an agent that knows by itself what to do
     mark: str | None = None  # a file's name: who finds it in the run directory shares that with the coordinator
     key: str = ""  # of clients that ask where ranks are; empty where none may
 
@@ -248,7 +249,7 @@ class Freed:
 
 @frozen
 class Ping:
-    sent_ns: int  # the coordinator's wall clock
+    sent_ns: int  # by the coordinator's monotonic clock
 
 
 @frozen

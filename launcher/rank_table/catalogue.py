@@ -1,12 +1,12 @@
 """Every code that a problem can carry, in one place: what it is called, what HCCL calls it, and who asks for it.
 
-RT1xx  the text is no JSON                  (found by `scanner`)
-RT2xx  the JSON is no table                 (found by `formats` and `shape`, RT207 by a rule)
+RT1xx  the text is not JSON                 (found by `scanner`)
+RT2xx  the JSON is not a table              (found by `formats` and `schema`, RT207 by a rule)
 RT3xx  the table contradicts itself
 RT4xx  warnings: HCCL continues, users should look
 RT5xx  what one reader asks for beyond HCCL (only when that reader is named)
 RT6xx  what HCCL asks for in one format only
-Where no function in `rules` finds a code, it is explained below. A code is never given a second meaning, and never
+Where no function in `rules` or in a format's `rules.py` finds a code, it is explained below. A code is never given a second meaning, and never
 renumbered.
 """
 

@@ -32,8 +32,8 @@ The rules, in this order, with the confidence that each gives:
 |     may not have taken part either                             |                       | else unsure                |
 
 launcher/supervise/diagnosis/error_patterns.py recognizes consequences; where Open MPI ended a rank its exit code does
-(evidence.py). They are never the cause while any rank failed by itself, even if they came earlier: ends are noticed
-late. The time of a failure is its hook's; without one, that of its noticed end.
+(evidence.py). They are not the cause while any rank failed by itself, even if they came earlier, since ends are noticed
+late; only a doubtful one, of unknown origin, may be. The time of a failure is its hook's; without one, that of its noticed end.
 """
 
 from __future__ import annotations

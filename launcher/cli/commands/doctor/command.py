@@ -75,7 +75,7 @@ can be started is a finding too; the other servers are examined nevertheless.
 Exit codes: 0 nothing would break a run; 1 something would; 2 wrong usage, unreadable files, or mpirun or srun is missing;
 3 a refused rank table.
 """
-DEFAULT_JOIN_S = 60.0
+EXAMINATION_JOIN_S = 60.0
 LAYOUT = ("--dp", "--mp", "--pp", "--micro-batches")
 
 
@@ -109,7 +109,7 @@ class _LayoutFree(TakesCommand):
 @engine_option
 @engine_words_option
 @server_option
-@join_timeout_option(DEFAULT_JOIN_S, "Servers that have not joined by then are reported as missing.")
+@join_timeout_option(EXAMINATION_JOIN_S, "Servers that have not joined by then are reported as missing.")
 @coordinator_port_option
 @chip_option
 @env_option
