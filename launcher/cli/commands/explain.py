@@ -14,7 +14,7 @@ import click
 
 from launcher.cli.launch.network import with_network
 from launcher.cli.launch.options import RunOptions, for_engine
-from launcher.cli.launch.prepare import Prepared, prepare
+from launcher.cli.launch.prepare import prepare
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_PARAMETERS
 from launcher.cli.options.types import IntRange
@@ -74,25 +74,17 @@ def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any
     prepared = with_network(prepare(chosen, os.environ), chosen)
     for note in prepared.notes:
         print(note, file=sys.stderr)
-    draft = _chosen_draft(prepared, global_rank, chosen.master_port)
-    explained = _explained(draft, prepared.request, port_given=bool(chosen.master_port), everything=everything)
+    request = prepared.request
+    if global_rank >= request.layout.world_size:
+        raise UsageError(f"--rank {global_rank}: the ranks are 0 to {request.layout.world_size - 1} ({request.layout})")
+    # The rank as a run that started now would have it.
+    name = free_name(request.runs_dir, prepared.timed_name)
+    rank = draft(request, name=name, master_port=chosen.master_port or 0)[global_rank]
+    explained = _explained(rank, request, port_given=bool(chosen.master_port), everything=everything)
     write_out(json_text(_to_json(explained)) if as_json else "".join(f"{line}\n" for line in _lines(explained)))
 
 
 explain.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
-
-
-def _chosen_draft(prepared: Prepared, global_rank: int, master_port: int | None) -> Draft:
-    """Return the rank as a run that started now would have it.
-
-    Raises:
-        UsageError: there is no such rank.
-    """
-    request = prepared.request
-    if global_rank >= request.layout.world_size:
-        raise UsageError(f"--rank {global_rank}: the ranks are 0 to {request.layout.world_size - 1} ({request.layout})")
-    name = free_name(request.runs_dir, prepared.timed_name)
-    return draft(request, name=name, master_port=master_port or 0)[global_rank]
 
 
 def _explained(chosen: Draft, request: Request, *, port_given: bool, everything: bool) -> Explained:
@@ -112,34 +104,27 @@ def _explained(chosen: Draft, request: Request, *, port_given: bool, everything:
 
 
 def _lines(explained: Explained) -> Iterator[str]:
-    yield from (printable(line) for line in _head(explained))
+    """Yield the rank's place, command and cores, its variables in columns, and what conflicts with them."""
+    rank, layout, share = explained.draft.rank, explained.request.layout, explained.draft.share
+    place = coordinate_of(rank.global_rank, layout)
+    yield printable(
+        f"rank {rank.global_rank} of {layout.world_size}: device {rank.device_id} of server {rank.server_id}, "
+        f"pp={place.pp} dp={place.dp} mp={place.mp}"
+    )
+    yield printable(f"command: {shlex.join(masked_argv(rank.argv))}")
+    if share.cpus is None:
+        cpus = f"not bound: {counted(explained.request.machine.core_count, 'core')} for all ranks of a server"
+    else:
+        is_own = share.reason == "1 cores of its own"
+        reason = f"{counted(len(share.cpus), 'core')} of its own" if is_own else share.reason
+        cpus = f"{ranges(share.cpus)} ({reason})"
+    yield printable(f"cpus: {cpus}")
     yield ""
     yield from _in_columns([("NAME", "VALUE", "ORIGIN"), *map(_row, explained.variables)])
     if explained.conflicts:
         yield ""
         for danger in _dangers(explained.conflicts):
             yield from textwrap.wrap(printable(danger), MAX_PROSE_COLUMNS, subsequent_indent="  ")
-
-
-def _head(explained: Explained) -> Iterator[str]:
-    """Yield the rank's place, command and cores."""
-    rank, layout = explained.draft.rank, explained.request.layout
-    place = coordinate_of(rank.global_rank, layout)
-    yield (
-        f"rank {rank.global_rank} of {layout.world_size}: device {rank.device_id} of server {rank.server_id}, "
-        f"pp={place.pp} dp={place.dp} mp={place.mp}"
-    )
-    yield f"command: {shlex.join(masked_argv(rank.argv))}"
-    yield f"cpus: {_cpus(explained)}"
-
-
-def _cpus(explained: Explained) -> str:
-    share = explained.draft.share
-    if share.cpus is None:
-        return f"not bound: {counted(explained.request.machine.core_count, 'core')} for all ranks of a server"
-    own = "cores of its own"
-    reason = f"{counted(len(share.cpus), 'core')} of its own" if share.reason == f"1 {own}" else share.reason
-    return f"{ranges(share.cpus)} ({reason})"
 
 
 def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:

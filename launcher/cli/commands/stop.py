@@ -70,19 +70,16 @@ def _report(stopped: Stopped, *, kill: bool) -> str:
         case Outcome.NOT_RUNNING:
             return f"{name} is not running: {how}"
         case Outcome.STILL_ENDING:
-            return f"{name}: asked, but {_remaining(stopped)}" + ("" if kill else "\nhint: --kill skips the grace time")
+            progress = stopped.state.progress
+            left = [look.global_rank for look in stopped.state.ranks if look.process and look.process.lives]
+            count = len(left) if stopped.orphans else progress.current.running
+            who = rank_list(left) if stopped.orphans else f"{count} of {progress.rank_count} ranks"
+            hint = "" if kill else "\nhint: --kill skips the grace time"
+            return f"{name}: asked, but {who} still run{'s' if count == 1 else ''}{hint}"
         case Outcome.OUT_OF_REACH:
             there = "tlaunch stop there, or end the job that it belongs to"
             hint = WAYS_OUT.get(stopped.state.state, there)
             return f"error: {name} cannot be ended from here: it is {how}\nhint: {hint}"
-
-
-def _remaining(stopped: Stopped) -> str:
-    if not stopped.orphans:
-        running = stopped.state.progress.current.running
-        return f"{running} of {stopped.state.progress.rank_count} ranks still run{'s' if running == 1 else ''}"
-    left = [look.global_rank for look in stopped.state.ranks if look.process and look.process.lives]
-    return f"{rank_list(left)} still run{'s' if len(left) == 1 else ''}"
 
 
 def _orphans(stopped: Stopped) -> str:

@@ -80,10 +80,18 @@ class Row:
 @run_argument
 def top(*, run: str | None, once: bool, interval: float, runs_dir: Path) -> None:
     sampler = Sampler(chosen_live(runs_dir, run))
-    if once or not sys.stdout.isatty():
-        _show_once(sampler)
-    else:
+    if not once and sys.stdout.isatty():
         _show_live(sampler, interval)
+        return
+    state, rows = sampler.look()
+    if state.lives:
+        time.sleep(SAMPLE_S)
+        state, rows = sampler.look()
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
+    console = Console(width=width, color_system=None, highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        console.print(to_screen(state, rows, sampler.measured(width), width))
+    write_out("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 class RecentMetrics:
@@ -200,18 +208,6 @@ def _cells(row: Row, state: RunState) -> Iterator[str]:
     yield size(row.usage.rss_bytes if row.usage else None)
     yield size(beat.device_memory_bytes if beat else None)
     yield duration(max(0.0, (state.looked_ns - row.heartbeat.time_ns) / 1e9) if row.heartbeat else None)
-
-
-def _show_once(sampler: Sampler) -> None:
-    state, rows = sampler.look()
-    if state.lives:
-        time.sleep(SAMPLE_S)
-        state, rows = sampler.look()
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
-    console = Console(width=width, color_system=None, highlight=False, markup=False, emoji=False)
-    with console.capture() as captured:
-        console.print(to_screen(state, rows, sampler.measured(width), width))
-    write_out("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def _show_live(sampler: Sampler, interval_s: float) -> None:

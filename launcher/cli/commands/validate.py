@@ -84,7 +84,9 @@ def validate(
     """
     if files.count(STDIN) > 1:
         raise UsageError("- is given twice, but stdin can be read only once")
-    settings = Settings(options["strict"], options["quiet"], _wants_colour(options["colour"]))
+    on_terminal = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    colour = on_terminal if options["colour"] is None else options["colour"]
+    settings = Settings(options["strict"], options["quiet"], colour)
     others: list[Path] = []
     checked = check_all(files, Profile(chip=chip, consumer=consumer), others)
     elements, exit_code = [], EXIT_OK
@@ -216,10 +218,3 @@ def json_files(directory: str, report_error: Callable[[OSError], None]) -> Itera
     for folder, folders, names in os.walk(directory, onerror=report_error):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in NOT_SEARCHED]
         yield from (Path(folder, name) for name in names if name.endswith(".json"))
-
-
-def _wants_colour(wanted: bool | None) -> bool:
-    """Return whether to use colours: as the option says; without it on a terminal, unless NO_COLOR is set."""
-    if wanted is not None:
-        return wanted
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

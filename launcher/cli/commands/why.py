@@ -57,7 +57,15 @@ def to_lines(state: RunState) -> Iterator[str]:
     nothing = "; nothing failed" if not failed and state.state.going_on else ""
     yield f"{shown_name(state)}: {'still ' if nothing else ''}{describe(state)}{nothing}"
     for attempt in failed:
-        yield from _attempt(attempt, state)
+        yield ""
+        if len(state.attempts) > 1:
+            took = duration((attempt.ended_ns - attempt.started_ns) / 1e9)
+            yield f"attempt {attempt.number} {attempt.cause.value} after {took}:"
+        yield from (
+            _judged(attempt.verdict, attempt, state)
+            if attempt.verdict is not None
+            else _without_verdict(attempt, state)
+        )
     if state.progress.not_begun is not None:
         if failed:
             yield ""
@@ -82,17 +90,6 @@ def _failed(attempt: Attempt, state: RunState) -> bool:
     if attempt.verdict is None and not attempt.exits and state.progress.not_begun is not None:
         return False  # all that is known of it is that not all servers came
     return attempt.verdict is not None or attempt.cause in {Cause.FAILED, Cause.HUNG}
-
-
-def _attempt(attempt: Attempt, state: RunState) -> Iterator[str]:
-    yield ""
-    if len(state.attempts) > 1:
-        took = duration((attempt.ended_ns - attempt.started_ns) / 1e9)
-        yield f"attempt {attempt.number} {attempt.cause.value} after {took}:"
-    if attempt.verdict is None:
-        yield from _without_verdict(attempt, state)
-    else:
-        yield from _judged(attempt.verdict, attempt, state)
 
 
 def _judged(verdict: Verdict, attempt: Attempt, state: RunState) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from launcher.cli.commands.render.schedulers import (
 from launcher.cli.commands.render.schedulers import submit as submitted
 from launcher.cli.commands.table.files import check_output, put, to_stdout, warn
 from launcher.cli.launch.options import UNSUPERVISED, RunOptions, check_name_length, flag
-from launcher.cli.launch.prepare import Elsewhere, Prepared, prepare
+from launcher.cli.launch.prepare import Elsewhere, prepare
 from launcher.cli.launch.samples import max_table_bytes
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_PARAMETERS, devices_option, master_port_option
@@ -37,7 +36,6 @@ from launcher.cli.options.types import FILE
 from launcher.cli.text.stdout import write_out
 from launcher.core.env import masked, masked_argv
 from launcher.core.errors import UsageError
-from launcher.core.records import Cluster
 from launcher.engines.assemble import Request
 from launcher.engines.render.job import VARIABLES, Job, Nodes, Wishes, job_of, with_workers
 from launcher.engines.render.kinds import KINDS, Kind
@@ -112,7 +110,12 @@ SCRIPT_MODE, FILE_MODE, OWNER_ONLY = 0o755, 0o644, 0o700
 
 def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
-        write_out("".join(f"{line}\n" for line in _listed()))
+        width = max(map(len, VARIABLES))
+        kinds = (f"  {kind.name:<12}{', '.join(kind.templates.values())}: {kind.help}" for kind in KINDS.values())
+        variables = (f"  {name:<{width}}  {meaning}" for name, meaning in VARIABLES.items())
+        filters = f"filters: {', '.join(FILTERS)}; comments stand between <# and #>"
+        lines = (f"templates, in {built_in()}:", *kinds, "variables:", *variables, filters)
+        write_out("".join(f"{line}\n" for line in lines))
         context.exit()
 
 
@@ -221,7 +224,15 @@ def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
     for note in filter(None, (*prepared.notes, nodes.note)):
         print(note, file=sys.stderr)
     request = _placed(kind, prepared.request, chosen, cwd, wishes)
-    name = _name(kind, prepared, chosen)
+    name = prepared.name
+    if kind.in_image and chosen.name is None:  # it follows from COMMAND, and has to fit Kubernetes
+        words = re.sub(r"[^a-z0-9]+", "-", name.lower())
+        name = words.lstrip("-0123456789")[:40].strip("-") or "job"
+    source, table_text = request.cluster.source, None
+    if source is not None and wishes.flavor == "mpi":  # of a table whose servers are the job's workers
+        table_text = render_table(with_workers(request.cluster, name))
+    elif source is not None:
+        table_text = read_bytes(source, max_table_bytes()).decode(errors="surrogateescape")
     if kind.name == "slurm":
         check_name_length(name, MAX_SLURM_NAME_BYTES, "the job's own in the name of its run")
     return job_of(
@@ -231,7 +242,7 @@ def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
         nodes,
         dp=chosen.dp,
         master_port=chosen.master_port,
-        table_text=_table_text(request.cluster, name, wishes),
+        table_text=table_text,
         reduced_table=next(iter(prepared.files.values()), None),
     )
 
@@ -249,23 +260,6 @@ def _placed(kind: Kind, request: Request, chosen: RunOptions, cwd: str | None, w
     return request
 
 
-def _name(kind: Kind, prepared: Prepared, chosen: RunOptions) -> str:
-    """Return the run's name, made to fit Kubernetes where it follows from COMMAND."""
-    if chosen.name is not None or not kind.in_image:
-        return prepared.name
-    words = re.sub(r"[^a-z0-9]+", "-", prepared.name.lower())
-    return words.lstrip("-0123456789")[:40].strip("-") or "job"
-
-
-def _table_text(cluster: Cluster, name: str, wishes: Wishes) -> str | None:
-    """Return the rank table's text; for an MPIJob that of a table whose servers are its workers."""
-    if cluster.source is None:
-        return None
-    if wishes.flavor == "mpi":
-        return render_table(with_workers(cluster, name))
-    return read_bytes(cluster.source, max_table_bytes()).decode(errors="surrogateescape")
-
-
 def _hand_over(text: str, kind: Kind, job: Job, output: Path | None, *, force: bool) -> None:
     secrets = [name for name, value in job.user_env.items() if masked(name, value) != value]
     secrets += ["COMMAND"] if masked_argv(job.command) != job.command else []
@@ -277,14 +271,3 @@ def _hand_over(text: str, kind: Kind, job: Job, output: Path | None, *, force: b
         return
     mode = SCRIPT_MODE if kind.is_script else FILE_MODE
     put(output, text, force=force, mode=mode & OWNER_ONLY if secrets else mode)
-
-
-def _listed() -> Iterator[str]:
-    yield f"templates, in {built_in()}:"
-    for kind in KINDS.values():
-        yield f"  {kind.name:<12}{', '.join(kind.templates.values())}: {kind.help}"
-    yield "variables:"
-    width = max(map(len, VARIABLES))
-    for name, meaning in VARIABLES.items():
-        yield f"  {name:<{width}}  {meaning}"
-    yield f"filters: {', '.join(FILTERS)}; comments stand between <# and #>"

@@ -6,10 +6,8 @@ import os
 import shutil
 import sys
 from contextlib import suppress
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -18,7 +16,6 @@ from launcher.cli.commands.report.text import to_lines
 from launcher.cli.options.chosen_run import RUN_HELP, chosen, json_option
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import has_blocks
-from launcher.cli.text.run_text import as_json as state_to_json
 from launcher.cli.text.stdout import write_out
 from launcher.core.atomic import replacing
 from launcher.core.codec import json_text
@@ -55,34 +52,30 @@ PLAIN_COLUMNS = 120
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @runs_dir_option
 def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json: bool, runs_dir: Path) -> None:
-    _check(html, png, as_json=as_json)
-    run_dirs = [chosen(runs_dir, run) for run in runs] or [chosen(runs_dir, None)]
-    facts = [gather(run_dir) for run_dir in run_dirs]
-    if as_json:
-        write_out(json_text({"schema": SCHEMA, "runs": [_to_json(each) for each in facts]}))
-    if html is not None or png is not None:
-        _write_pages(facts, html, png)
-    elif not as_json:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
-        plain = not has_blocks(sys.stdout.encoding)
-        write_out("".join(f"{line}\n" for line in to_lines(facts, width, plain=plain)))
-
-
-def _check(html: str | None, png: str | None, *, as_json: bool) -> None:
-    """Refuse what cannot be written, before anything is read."""
+    # What cannot be written is refused before anything is read.
     for option, name in (("--html", html), ("--png", png)):
         if name is not None and (not name or name.endswith(os.sep)):
             raise UsageError(f"{option} needs a file's name{f', not {escaped(name)}' if name else ''}")
         if name is not None and find_spec("matplotlib") is None:
-            raise UsageError(
-                f"{option} needs matplotlib, which is not installed", hint="install it: pip install matplotlib"
-            )
+            hint = "install it: pip install matplotlib"
+            raise UsageError(f"{option} needs matplotlib, which is not installed", hint=hint)
     if html is not None and png is not None and os.path.realpath(html) == os.path.realpath(png):
         raise UsageError("--html and --png: both would be the same file")
     if png == STDOUT:
         raise UsageError("--png needs a file's name", hint="only --html - goes to stdout")
     if html == STDOUT and as_json:
         raise UsageError("--html - and --json: both would go to stdout")
+
+    run_dirs = [chosen(runs_dir, run) for run in runs] or [chosen(runs_dir, None)]
+    facts = [gather(run_dir) for run_dir in run_dirs]
+    if as_json:
+        write_out(json_text({"schema": SCHEMA, "runs": [each.to_json() for each in facts]}))
+    if html is None and png is None and not as_json:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
+        plain = not has_blocks(sys.stdout.encoding)
+        write_out("".join(f"{line}\n" for line in to_lines(facts, width, plain=plain)))
+    if html is not None or png is not None:
+        _write_pages(facts, html, png)
 
 
 def _write_pages(runs: list[RunFacts], html: str | None, png: str | None) -> None:
@@ -118,15 +111,3 @@ def put(name: str, content: bytes) -> None:
         raise UnreadableError(f"{shown} cannot be written: {reason}") from None
     with suppress(OSError):  # the file is written, even where stderr takes nothing
         click.echo(f"wrote {shown}", err=True)
-
-
-def _to_json(facts: RunFacts) -> dict[str, Any]:
-    metrics = facts.metrics
-    counts = {
-        "step_records": len(metrics.steps),
-        "validation_records": len(metrics.validations),
-        "strange_lines": metrics.strange,
-        "first_strange_line": metrics.first_strange,
-        "metrics_unreadable": metrics.unreadable,
-    }
-    return state_to_json(facts.state) | {"ended_ns": facts.ended_ns} | asdict(facts.totals) | counts

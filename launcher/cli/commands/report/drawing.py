@@ -29,6 +29,7 @@ from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
 from matplotlib.patches import Patch  # noqa: E402
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter  # noqa: E402
+from matplotlib.transforms import ScaledTranslation  # noqa: E402
 from PIL import Image  # noqa: E402
 
 DPI = 100
@@ -113,17 +114,11 @@ def _figure(chart: Chart | RankChart, width: float) -> tuple[Figure, list[str]]:
     height, legend, tips = _draw_lines(axes, chart) if isinstance(chart, Chart) else _draw_ranks(axes, chart)
     if legend:
         labels = [f" {label}" for _, label in legend]  # one that began with an underscore would be left out
-        columns = next(count for count in range(len(labels), 0, -1) if count == 1 or _width(labels, count) <= width)
+        columns = max(1, min(len(labels), int(width / (max(map(len, labels)) / 13 + 0.6))))
         figure.legend([handle for handle, _ in legend], labels, loc="outside lower left", ncols=columns)
         height += LEGEND_ROW * -(-len(labels) // columns)
     figure.set_size_inches(width, height)
     return figure, tips
-
-
-def _width(labels: Sequence[str], columns: int) -> float:
-    """Return about how many inches a legend takes, which is filled column by column."""
-    rows = -(-len(labels) // columns)
-    return sum(max(map(len, labels[first : first + rows])) / 13 + 0.6 for first in range(0, len(labels), rows))
 
 
 # Height in inches without the legend, the legend's samples and names, and tips.
@@ -158,8 +153,7 @@ def _draw_lines(axes: Axes, chart: Chart) -> Drawn:
             first, last, low, high = map(_number, (seen[0], seen[-1], min(seen), max(seen)))
             tips.append(f"{series.label}: {len(seen):,} values, first {first}, last {last}, from {low} to {high}")
             around = zip([nan, *values], values, [*values[1:], nan], strict=False)
-            lonely = [isnan(before) and isnan(after) for before, _, after in around]
-            if any(lonely):
+            if any(lonely := [isnan(before) and isnan(after) for before, _, after in around]):
                 axes.plot(list(compress(steps, lonely)), list(compress(values, lonely)), ".", color=look["color"])
         legend.append((Line2D([], [], **look), series.label))
     look = {"color": TEXT, "alpha": 0.6, "linestyle": ":", "linewidth": 1.2}
@@ -209,15 +203,9 @@ def _draw_ranks(axes: Axes, chart: RankChart) -> Drawn:
             axes.broken_barh(spans, (y - 0.41, 0.82), gid=f"tip-{len(tips)}", **look)
             tips.append(_listed([f"{row.label}:", *(bar.text for bar in bars)], 0))
             handles[kind] = Patch(**look)
-    all_marks = [
-        *((y, row.marks) for y, row in enumerate(chart.rows)),
-        *((-len(lanes), chart.marks) for _ in lanes[:1]),
-    ]
-    for y, marks in all_marks:
-        for kind in SIGNS:
+    for y, marks in [*enumerate(row.marks for row in chart.rows), (-len(lanes), chart.marks)]:
+        for kind in dict.fromkeys(kind for kind in SIGNS for mark in marks if mark.kind == kind):
             found = [mark for mark in marks if mark.kind == kind]
-            if not found:
-                continue
             moments = [min(seconds, chart.second(mark.time_ns)) for mark in found]
             look = {"color": TEXT, "markeredgecolor": PAPER, "markeredgewidth": 0.6, "marker": SIGNS[kind][0]}
             look |= {"linestyle": "none", "markersize": 8, "clip_on": False, "zorder": 3}
@@ -272,22 +260,21 @@ def to_png(rows: Iterable[Sequence[Block]]) -> bytes:
 
 def _text_figure(paragraphs: Sequence[Text]) -> Figure:
     """Return paragraphs below each other, wrapped to the width of a picture."""
-    lines: list[tuple[str, Text, float]] = []
-    height = MARGIN / 2
+    figure, top = Figure((WIDTH, 1), DPI), MARGIN / 2
+    # Inches from the top edge, wherever that will be.
+    below_top = figure.dpi_scale_trans + ScaledTranslation(0, 1, figure.transFigure)  # type: ignore[arg-type]
     for each in paragraphs:
-        height += each.size * (0.5 if each.bold else 0) / 72
+        top += each.size * (0.5 if each.bold else 0) / 72
         # Letters of fixed width are exactly this wide, others a little less as a rule.
         letter = each.size * (0.66 if each.bold else 0.61) / 72
-        for line in wrapped(safe(each.text), int((WIDTH - 2 * MARGIN) / letter)):
-            lines.append((line, each, height))
-            height += each.size * 1.5 / 72
-    height += MARGIN / 2
-    figure = Figure((WIDTH, height), DPI)
-    for line, each, top in lines:
         look = {
+            "fontsize": each.size,
             "fontweight": "bold" if each.bold else "normal",
             "fontfamily": "monospace" if each.mono else "sans-serif",
+            "color": FAINT if each.faint else TEXT,
         }
-        colour = FAINT if each.faint else TEXT
-        figure.text(MARGIN / WIDTH, 1 - top / height, line, look, va="top", fontsize=each.size, color=colour)
+        for line in wrapped(safe(each.text), int((WIDTH - 2 * MARGIN) / letter)):
+            figure.text(MARGIN, -top, line, look, va="top", transform=below_top)
+            top += each.size * 1.5 / 72
+    figure.set_size_inches(WIDTH, top + MARGIN / 2)
     return figure

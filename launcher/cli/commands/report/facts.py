@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from launcher.cli.text.columns import counted, duration
-from launcher.cli.text.run_text import culprit, describe, shown_name
+from launcher.cli.text.run_text import as_json, culprit, describe, shown_name
 from launcher.cli.text.verdict_text import NUMBER, culprit_failure, headline, rank_list
 from launcher.core.events import Cause, RankStarted
 from launcher.core.frozen import frozen
-from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir, mark_of
 from launcher.core.verdict import Role
 from launcher.logs.log_file import TAIL_BYTES
@@ -82,10 +82,34 @@ class RunFacts:
         return self.state.state in {State.FAILED, State.HUNG, State.LOST}
 
     @property
+    def first_rank(self) -> Mapping[str, Any]:
+        """What run.json says of the first rank; empty where that is unknown."""
+        ranks = self.record.get("ranks")
+        return mapping(ranks[0]) if isinstance(ranks, list) and ranks else {}
+
+    @property
+    def command(self) -> list[str]:
+        """What every rank runs, as run.json has it: with secrets masked."""
+        argv = self.first_rank.get("argv")
+        return [str(word) for word in argv] if isinstance(argv, list) else []
+
+    @property
     def not_restarting(self) -> str | None:
         """The reason for which restarts that were left were not used."""
         report = self.state.report
         return report.not_restarting if report else self.state.progress.not_restarting
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **as_json(self.state),
+            "ended_ns": self.ended_ns,
+            **asdict(self.totals),
+            "step_records": len(self.metrics.steps),
+            "validation_records": len(self.metrics.validations),
+            "strange_lines": self.metrics.strange,
+            "first_strange_line": self.metrics.first_strange,
+            "metrics_unreadable": self.metrics.unreadable,
+        }
 
 
 def gather(run_dir: RunDir) -> RunFacts:
@@ -98,10 +122,6 @@ def gather(run_dir: RunDir) -> RunFacts:
     record: Mapping[str, Any] = {}
     with suppress(OSError, ValueError, RecursionError):
         record = mapping(json.loads(run_dir.run_json.read_bytes()))
-    return RunFacts(state, metrics, record, _totals(state, metrics, ended_ns), times, ended_ns)
-
-
-def _totals(state: RunState, metrics: Metrics, ended_ns: int | None) -> Totals:
     duration_s = None
     if state.started_ns is not None and (state.engine is None or ended_ns is not None):
         duration_s = max(0.0, ((ended_ns or state.looked_ns) - state.started_ns) / 1e9)
@@ -110,8 +130,7 @@ def _totals(state: RunState, metrics: Metrics, ended_ns: int | None) -> Totals:
     losses = [(loss, each.step) for each in metrics.steps if (loss := finite(each.loss)) is not None]
     best_loss, best_loss_step = min(losses, key=itemgetter(0), default=(None, None))
     speeds = [speed for each in metrics.steps if (speed := finite(each.tokens_per_s)) is not None]
-    memory = [each.memory_bytes for each in metrics.steps if each.memory_bytes is not None]
-    return Totals(
+    totals = Totals(
         attempts=len(state.attempts),
         duration_s=duration_s,
         steps=max((each.step for each in metrics.steps), default=None),
@@ -122,8 +141,11 @@ def _totals(state: RunState, metrics: Metrics, ended_ns: int | None) -> Totals:
         validation_step=validation.step if validation else None,
         perplexity=validation.perplexity if validation else None,
         tokens_per_s=statistics.median(speeds) if speeds else None,
-        peak_memory_bytes=max(memory, default=None),
+        peak_memory_bytes=max(
+            (each.memory_bytes for each in metrics.steps if each.memory_bytes is not None), default=None
+        ),
     )
+    return RunFacts(state, metrics, record, totals, times, ended_ns)
 
 
 def lines(records: Iterable[Any], field: str) -> list[tuple[Point, ...]]:
@@ -162,81 +184,69 @@ class AttemptSummary:
     consequences: str = ""  # which ranks failed only because another had, and how
 
 
-def attempts_of(facts: RunFacts) -> Iterator[AttemptSummary]:
-    """Yield the run's attempts in their order."""
-    starts = _starts(facts.state.run_dir)
-    for attempt in facts.state.attempts:
+def attempts_of(facts: RunFacts) -> list[AttemptSummary]:
+    """Return the run's attempts in their order; an empty list where there was only one, without a verdict."""
+    state, found = facts.state, []
+    logs = _spans_of_logs(state.run_dir)
+    for attempt in state.attempts:
         verdict = attempt.verdict
-        is_open = attempt.number == facts.state.attempts[-1].number and facts.state.report is None
-        ended_ns = (facts.ended_ns or facts.state.looked_ns) if is_open else attempt.ended_ns
+        is_open = attempt.number == state.attempts[-1].number and state.report is None
+        ended_ns = (facts.ended_ns or state.looked_ns) if is_open else attempt.ended_ns
         took = duration(max(0.0, (ended_ns - attempt.started_ns) / 1e9))
-        cause = facts.state.state.value if is_open else attempt.cause.value
+        cause = state.state.value if is_open else attempt.cause.value
         if verdict is None:
             is_missing = attempt.cause in {Cause.FAILED, Cause.HUNG}
-            yield AttemptSummary(attempt.number, took, cause, "no judgement was recorded" if is_missing else "")
+            found.append(AttemptSummary(attempt.number, took, cause, "no judgement was recorded" * is_missing))
             continue
-        failure = culprit_failure(verdict)
+        failure, culprit = culprit_failure(verdict), verdict.culprit
         followers = [failure for failure in verdict.failures if failure.role is Role.CONSEQUENCE]
-        consequences = ""
+        consequences, text, log = "", (failure and failure.traceback) or "", ""
         if followers:
             others = " and others" if len({NUMBER.sub("#", follower.what) for follower in followers}) > 1 else ""
             ranks = rank_list(follower.global_rank for follower in followers)
             consequences = f"{ranks}: {shortened(one_line(followers[0].what))}{others}"
-        yield AttemptSummary(
-            attempt.number,
-            took,
-            cause,
-            headline(verdict),
-            f"{verdict.confidence.value}: {failure.reason if failure else verdict.reason}",
-            verdict.culprit,
-            _last_lines(attempt, facts.state.run_dir, starts),
-            "" if verdict.culprit is None else str(facts.state.run_dir.train_log(verdict.culprit)),
-            consequences,
-        )
+        if culprit is not None:
+            log = str(state.run_dir.train_log(culprit))
+            text = text or _end_of_log(Path(log), *logs.get((culprit, attempt.number), (0, 0, b"")))
+        last_lines = text.rstrip().split("\n")[-MAX_LINES:] if text.strip() and log else []
+        confidence = f"{verdict.confidence.value}: {failure.reason if failure else verdict.reason}"
+        shown = tuple(shortened(printable(line)) for line in last_lines)
+        values = (headline(verdict), confidence, culprit, shown, log, consequences)
+        found.append(AttemptSummary(attempt.number, took, cause, *values))
+    return found if len(found) > 1 or any(each.verdict for each in found) else []
 
 
-# Where an attempt begins in a rank's log: the attempt, the offset of its mark, and the one of the text behind the mark.
-_Start = tuple[int, int, int]
+# An attempt in a rank's log: where its text begins, and where the mark of the next one begins, with that mark.
+_Span = tuple[int, int | None, bytes]
 
 
-def _starts(run_dir: RunDir) -> dict[int, list[_Start]]:
-    """Return where the attempts began in each rank's log, by global rank; some of that may be gone from the log."""
-    found: dict[int, list[_Start]] = {}
+def _spans_of_logs(run_dir: RunDir) -> dict[tuple[int, int], _Span]:
+    """Return where each attempt stands in each rank's log, by global rank and attempt; some may be gone from the log."""
+    spans: dict[tuple[int, int], _Span] = {}
+    latest: dict[int, int] = {}
     starts = AttemptStarts()
     for stamped in EventReader(run_dir.events).read():
         starts.apply(stamped.event)
         match stamped.event:
-            case RankStarted(global_rank=global_rank, log_offset=text_offset):
-                mark_offset, attempt = starts.of(global_rank)[-1]
-                found.setdefault(global_rank, []).append((attempt, mark_offset, text_offset))
-    return found
+            case RankStarted(global_rank=rank, log_offset=text_offset):
+                mark_offset, attempt = starts.of(rank)[-1]
+                if rank in latest:
+                    begin, _, _ = spans[rank, latest[rank]]
+                    spans[rank, latest[rank]] = (begin, mark_offset, mark_of(attempt))
+                latest[rank] = attempt
+                spans.setdefault((rank, attempt), (text_offset, None, b""))
+    return spans
 
 
-def _last_lines(attempt: Attempt, run_dir: RunDir, starts: dict[int, list[_Start]]) -> tuple[str, ...]:
-    """Return the culprit's traceback, else the end of what it wrote in that attempt, as far as that is still there."""
-    if attempt.verdict is None or attempt.verdict.culprit is None:
-        return ()
-    culprit, failure = attempt.verdict.culprit, culprit_failure(attempt.verdict)
-    text = failure.traceback if failure and failure.traceback else ""
-    following = iter(starts.get(culprit, ()))
-    start = next((start for start in following if start[0] == attempt.number), None)
-    if not text and start is not None:
-        with suppress(OSError):
-            text = _text_between(run_dir.train_log(culprit), start, next(following, None)).decode(errors="replace")
-    lines = text.rstrip().split("\n")[-MAX_LINES:] if text.strip() else []
-    return tuple(shortened(printable(line)) for line in lines)
-
-
-def _text_between(path: Path, start: _Start, following: _Start | None) -> bytes:
-    """Return the end of what stands between two starts in a log; the log may have been emptied at any time."""
-    with path.open("rb") as log:
-        end = log.seek(0, 2)
-        if following is not None:
-            number, end, _ = following
-            mark = mark_of(number)
+def _end_of_log(path: Path, begin: int, end: int | None, mark: bytes) -> str:
+    """Return the end of what an attempt wrote, as far as that is still there: the log may have been emptied."""
+    with suppress(OSError), path.open("rb") as log:
+        log_end = log.seek(0, 2)
+        if end is not None:
             log.seek(end)
             if log.read(len(mark)) != mark:
-                return b""  # the log was emptied in that attempt, or later
-        begin = start[2] if start[2] <= end else 0  # the log was emptied in this attempt
-        log.seek(max(begin, end - TAIL_BYTES))
-        return log.read(end - log.tell())
+                return ""  # the log was emptied in that attempt, or later
+        end = log_end if end is None else end
+        log.seek(max(begin if begin <= end else 0, end - TAIL_BYTES))  # behind the end: emptied in this attempt
+        return log.read(end - log.tell()).decode(errors="replace")
+    return ""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -14,7 +13,7 @@ from markupsafe import Markup
 from launcher import __version__
 from launcher.cli.commands.report.charts import Chart, RankChart, charts_of, rank_chart, safe
 from launcher.cli.commands.report.facts import RunFacts, attempts_of, mapping
-from launcher.cli.commands.report.text import SAID, UNKNOWN, figures, notes
+from launcher.cli.commands.report.text import UNKNOWN, figures, notes, to_lines
 from launcher.cli.text.columns import aligned, counted, cut_off
 from launcher.core import env
 from launcher.core.frozen import frozen
@@ -44,8 +43,8 @@ def to_html(runs: Sequence[RunFacts], to_svg: Callable[[Chart | RankChart], str]
         keep_trailing_newline=True,
     )
     environment.filters |= {
-        "about": lambda facts: [(name, shortened(safe(value))) for name, value in _about(facts)],
-        "attempts": lambda facts: list(attempts_of(facts)),
+        "about": lambda facts: [(name, shortened(safe(value))) for name, value in about(facts)],
+        "attempts": attempts_of,
         "rank_chart": rank_chart,
         "quoted": shlex.quote,
         "svg": lambda chart: Markup(to_svg(chart)),  # noqa: S704 - it escapes what it is given
@@ -93,24 +92,25 @@ def _settings(facts: RunFacts) -> dict[str, str]:
     chosen["rank table"] = str(mapping(record.get("cluster")).get("source") or "none")
     chosen["working directory"] = str(record.get("cwd", ""))
     command, sets = [], {}
-    words = iter(_arguments(facts.record))
+    words = iter(facts.command)
     for word in words:
         if word == "--set":
             name, _, value = next(words, "").partition("=")
             sets[name] = value
         else:
             command.append(word)
-    chosen |= {"command": shlex.join(command), **sets}
-    for name, value in mapping(_first_rank(record).get("env")).items():
-        if value and not name.startswith("TLAUNCH_") and name not in OF_EVERY_RUN:
-            chosen[f"${name}"] = str(value)
-    return chosen
+    variables = mapping(facts.first_rank.get("env")).items()
+    return {**chosen, "command": shlex.join(command), **sets} | {
+        f"${name}": str(value)
+        for name, value in variables
+        if value and not name.startswith("TLAUNCH_") and name not in OF_EVERY_RUN
+    }
 
 
-def _about(facts: RunFacts) -> Iterator[tuple[str, str]]:
+def about(facts: RunFacts) -> Iterator[tuple[str, str]]:
     """Yield what was run: names and values."""
     record = facts.record
-    yield "command", shlex.join(_arguments(record)) or UNKNOWN
+    yield "command", shlex.join(facts.command) or UNKNOWN
     yield "working directory", str(record.get("cwd", UNKNOWN))
     cluster = mapping(record.get("cluster"))
     ranks, servers = str(facts.state.progress.rank_count), cluster.get("servers")
@@ -121,17 +121,6 @@ def _about(facts: RunFacts) -> Iterator[tuple[str, str]]:
             yield title, " ".join(pairs)
     yield from ((str(name), str(version)) for name, version in mapping(record.get("versions")).items())
     yield "run directory", str(facts.state.run_dir.root)
-
-
-def _arguments(record: Mapping[str, Any]) -> list[str]:
-    """Return what every rank runs, as run.json has it: secrets masked."""
-    argv = _first_rank(record).get("argv")
-    return [str(word) for word in argv] if isinstance(argv, list) else []
-
-
-def _first_rank(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    ranks = record.get("ranks")
-    return mapping(ranks[0]) if isinstance(ranks, list) and ranks else {}
 
 
 COLUMNS = 110  # characters of the figures of all runs
@@ -155,16 +144,18 @@ Block = Chart | RankChart | list[Text]
 def rows_of(runs: Sequence[RunFacts]) -> Iterator[list[Block]]:
     """Yield what stands below each other in the picture; the blocks of a row stand beside each other."""
     alone = len(runs) == 1
-    column = COLUMNS // len(runs)
-    known = [(name, values) for name, values in figures(runs).items() if not (alone and name in SAID)]
-    rows = [[name, *(cut_off(value, column) for value in values)] for name, values in (*known, *differences(runs))]
-    table = aligned(["", *("" if alone else cut_off(facts.name, column) for facts in runs)], rows)
     head = [Text(runs[0].name if alone else f"{len(runs)} runs side by side", 16, bold=True)]
-    head += [Text(runs[0].sentence, 11), Text(when(runs[0]), faint=True)] if alone else []
-    yield [[*head, *(Text(line, mono=True) for line in table)]]
+    head += [Text(when(runs[0]), faint=True)] if alone else []
+    cells = [[name, *(cut_off(value, COLUMNS // len(runs)) for value in values)] for name, values in differences(runs)]
+    yield [
+        [
+            *head,
+            *(Text(line, mono=True) for line in (*to_lines(runs, COLUMNS), *aligned([""] * (len(runs) + 1), cells))),
+        ]
+    ]
     charts = list(charts_of(runs))
-    remarks = [*notes(runs), *(f"{chart.title}: {chart.note}" for chart in charts if chart.note)]
-    yield [[Text("Training", 13, bold=True), *(Text(note, faint=True) for note in remarks)]]
+    remarks = [Text(f"{chart.title}: {chart.note}", faint=True) for chart in charts if chart.note]
+    yield [[Text("Training", 13, bold=True), *remarks]]
     for first in range(0, len(charts), 2):
         yield [*charts[first : first + 2]]
     for facts in runs:
@@ -172,19 +163,13 @@ def rows_of(runs: Sequence[RunFacts]) -> Iterator[list[Block]]:
         if chart.rows:
             yield [[Text("Ranks over time" if alone else f"Ranks over time of {facts.name}", 13, bold=True)]]
             yield [chart]
-        if texts := list(_attempts(facts)):
+        texts = []
+        for attempt in attempts_of(facts)[-MAX_ATTEMPTS:]:
+            texts.append(Text(f"Attempt {attempt.number}: {attempt.cause} after {attempt.took}", 11, bold=True))
+            texts += [Text(text) for text in (attempt.verdict, attempt.confidence) if text]
+            texts += [Text(line, mono=True) for line in attempt.last_lines]
+            texts += [Text(f"Only followed: {attempt.consequences}", faint=True)] if attempt.consequences else []
+        if texts and facts.not_restarting:
+            texts.append(Text(f"Not restarted again: {facts.not_restarting}", faint=True))
+        if texts:
             yield [texts]
-
-
-def _attempts(facts: RunFacts) -> Iterator[Text]:
-    attempts = list(attempts_of(facts))
-    if len(attempts) == 1 and not attempts[0].verdict:
-        return
-    for attempt in attempts[-MAX_ATTEMPTS:]:
-        yield Text(f"Attempt {attempt.number}: {attempt.cause} after {attempt.took}", 11, bold=True)
-        yield from (Text(text) for text in (attempt.verdict, attempt.confidence) if text)
-        yield from (Text(line, mono=True) for line in attempt.last_lines)
-        if attempt.consequences:
-            yield Text(f"Only followed: {attempt.consequences}", faint=True)
-    if facts.not_restarting:
-        yield Text(f"Not restarted again: {facts.not_restarting}", faint=True)

@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 from launcher.cli.commands.report.facts import RunFacts, finite, lines
 from launcher.cli.text.columns import columns_of, counted, cut_off, duration, number, padded, size, sparkline
@@ -23,71 +24,58 @@ MIN_COLUMN = 24  # for each of several runs side by side; they stand below each 
 MIN_WIDTH = 20
 SAID = {"state", "first failure"}  # what the sentence about a run says, too
 NAME_WIDTH = len("last validation")  # no figure has a longer name
-# The records and the field behind a figure that has a course.
+# The field behind a figure that has a course.
 COURSES = {
-    "final loss": ("steps", "loss"),
-    "last loss": ("steps", "loss"),
-    "last validation": ("validations", "validation_loss"),
-    "median tokens/s": ("steps", "tokens_per_s"),
-    "peak memory": ("steps", "memory_bytes"),
+    "final loss": "loss",
+    "last loss": "loss",
+    "last validation": "validation_loss",
+    "median tokens/s": "tokens_per_s",
+    "peak memory": "memory_bytes",
 }
 
 
 def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
     """Return the figures that are known of any run, by name, with a text for each run."""
     final = "last loss" if any(facts.state.state.going_on for facts in runs) else "final loss"
-    found = [_figures(facts, final) for facts in runs]
-    rows = {name: [each[name] for each in found] for name in found[0]}
+    rows: dict[str, list[str]] = {}
+    for facts in runs:
+        state, totals, metrics = facts.state, facts.totals, facts.metrics
+        perplexity = "" if totals.perplexity is None else f", perplexity {number(totals.perplexity, ',.2f')}"
+        best_step, peak_bytes = totals.best_loss_step, totals.peak_memory_bytes
+        for name, text in (
+            ("state", state.state.value + (f", exit code {state.exit_code}" if state.exit_code else "")),
+            ("first failure", culprit(state) or UNKNOWN),
+            ("attempts", str(totals.attempts)),
+            ("duration", duration(totals.duration_s)),
+            ("steps", number(totals.steps, ",d")),
+            (final, _last_loss(metrics.steps, "loss")),
+            ("best loss", number(totals.best_loss, ".4f") + ("" if best_step is None else f" at step {best_step:,}")),
+            ("last validation", _last_loss(metrics.validations, "validation_loss", perplexity)),
+            ("median tokens/s", number(totals.tokens_per_s, ",.0f")),
+            ("peak memory", UNKNOWN if peak_bytes is None else f"{size(peak_bytes)} of one rank"),
+        ):
+            rows.setdefault(name, []).append(text)
     return {name: values for name, values in rows.items() if set(values) != {UNKNOWN}}
 
 
-def _figures(facts: RunFacts, final: str) -> dict[str, str]:
-    state, totals = facts.state, facts.totals
-    losses = [(each.step, each.loss) for each in facts.metrics.steps if each.loss is not None]
-    final_loss = UNKNOWN
-    if losses:
-        is_last = losses[-1][0] == facts.metrics.steps[-1].step
-        final_loss = _at(_loss(losses[-1][1]), None if is_last else losses[-1][0]) + _last_finite(losses)
-    validations = [
-        (each.step, each.validation_loss) for each in facts.metrics.validations if each.validation_loss is not None
-    ]
-    validation = _at(_loss(validations[-1][1]) if validations else UNKNOWN, totals.validation_step)
-    if totals.perplexity is not None:
-        validation += f", perplexity {number(totals.perplexity, ',.2f')}"
-    peak_bytes = totals.peak_memory_bytes
-    return {
-        "state": state.state.value + (f", exit code {state.exit_code}" if state.exit_code else ""),
-        "first failure": culprit(state) or UNKNOWN,
-        "attempts": str(totals.attempts),
-        "duration": duration(totals.duration_s),
-        "steps": number(totals.steps, ",d"),
-        final: final_loss,
-        "best loss": _at(number(totals.best_loss, ".4f"), totals.best_loss_step),
-        "last validation": validation + _last_finite(validations),
-        "median tokens/s": number(totals.tokens_per_s, ",.0f"),
-        "peak memory": UNKNOWN if peak_bytes is None else f"{size(peak_bytes)} of one rank",
-    }
-
-
-def _loss(value: float) -> str:
-    return number(value, ".4f") + ("" if math.isfinite(value) else " (not finite)")
-
-
-def _at(text: str, step: int | None) -> str:
-    return text if step is None or text == UNKNOWN else f"{text} at step {step:,}"
-
-
-def _last_finite(losses: Sequence[tuple[int, float]]) -> str:
-    """Return where the last finite loss is, if the last loss is not finite."""
-    known = [(step, loss) for step, loss in losses if finite(loss) is not None]
-    if not known or math.isfinite(losses[-1][1]):
-        return ""
-    return f"; last finite {number(known[-1][1], '.4f')} at step {known[-1][0]:,}"
+def _last_loss(records: Sequence[Any], field: str, more: str = "") -> str:
+    """Return the last loss, its step where it needs one, and the last finite loss where the last is not finite."""
+    known = [(each.step, loss) for each in records if (loss := getattr(each, field)) is not None]
+    if not known:
+        return UNKNOWN + more
+    step, loss = known[-1]
+    text = number(loss, ".4f") + ("" if math.isfinite(loss) else " (not finite)")
+    if field == "validation_loss" or step != records[-1].step:
+        text += f" at step {step:,}"
+    step, last_finite = next(((at, each) for at, each in reversed(known) if finite(each) is not None), (0, None))
+    if last_finite is not None and not math.isfinite(loss):
+        more += f"; last finite {number(last_finite, '.4f')} at step {step:,}"
+    return text + more
 
 
 def notes(runs: Sequence[RunFacts]) -> list[str]:
     """Return what of each metrics.jsonl is missing or was not understood, and how a program writes one."""
-    skipped, missing, is_helpless = [], [], False
+    skipped, missing, hints = [], [], []
     for facts in runs:
         metrics, whose = facts.metrics, "" if len(runs) == 1 else f"{facts.name}: "
         parts = [f"{counted(metrics.strange, 'line')} not understood"] if metrics.strange else []
@@ -97,17 +85,14 @@ def notes(runs: Sequence[RunFacts]) -> list[str]:
             parts.append(f"the rest cannot be read: {metrics.unreadable}")
         if parts:
             skipped.append(f"{whose}metrics.jsonl: {'; '.join(parts)}")
-        if metrics.steps:
-            continue
-        if metrics.unreadable:
+        if not metrics.steps and metrics.unreadable:
             missing.append(f"{whose}no metrics: metrics.jsonl cannot be read: {metrics.unreadable}")
-            continue
-        is_helpless = True
-        count = len(metrics.validations)
-        only = f", only {counted(count, 'validation')}" if count else ""
-        without_file = "no metrics: the program wrote no metrics.jsonl into its run directory"
-        missing.append(whose + (f"no steps in metrics.jsonl{only}" if metrics.found else without_file))
-    return [*skipped, *missing] + ([HOW] if is_helpless else [])
+        elif not metrics.steps:
+            only = f", only {counted(count, 'validation')}" if (count := len(metrics.validations)) else ""
+            without_file = "no metrics: the program wrote no metrics.jsonl into its run directory"
+            missing.append(whose + (f"no steps in metrics.jsonl{only}" if metrics.found else without_file))
+            hints = [HOW]
+    return [*skipped, *missing, *hints]
 
 
 def to_lines(runs: Sequence[RunFacts], width: int, *, plain: bool = False) -> Iterator[str]:
@@ -159,8 +144,7 @@ def _side_by_side(runs: Sequence[RunFacts], column: int, *, plain: bool) -> Iter
 
 def _course(name: str, facts: RunFacts, room: int, *, plain: bool) -> str:
     """Return a figure's course as one line of text; empty where fewer than two values are known."""
-    if name not in COURSES:
-        return ""
-    records, field = COURSES[name]
-    values = [y for line in lines(getattr(facts.metrics, records), field) for _, y in line]
+    field = COURSES.get(name, "")
+    records = facts.metrics.validations if field == "validation_loss" else facts.metrics.steps
+    values = [y for line in lines(records, field) for _, y in line] if field else []
     return sparkline(values, room, plain=plain) if sum(value is not None for value in values) > 1 else ""

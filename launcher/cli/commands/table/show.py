@@ -65,7 +65,11 @@ def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **op
         context.exit(EXIT_FAILURE)
     for problem in report.warnings:
         print(headline(problem, str(report.path)), file=sys.stderr)
-    placement = Placement(report.cluster, _layout(report.cluster, options))
+    layout = None
+    if degrees := {axis: options[axis] for axis in ("dp", "mp", "pp") if options[axis] is not None}:
+        idle = options["allow_idle_devices"]
+        layout = resolve_layout(report.cluster.device_count, **{"mp": 1, "pp": 1, **degrees}, allow_idle_devices=idle)
+    placement = Placement(report.cluster, layout)
     name = "table" if report.format is None else f"{report.format.value} table"
     write_out(json_text(_to_json(placement, report)) if as_json else _as_text(placement, f"{report.path}: {name}"))
 
@@ -103,16 +107,6 @@ class Placement:
         return {"pp": place.pp, "dp": place.dp, "mp": place.mp}
 
 
-def _layout(cluster: Cluster, options: Mapping[str, Any]) -> Layout | None:
-    """Return the layout, None where no axis was given. Raises RefusedLayoutError as `tlaunch run` does."""
-    degrees = {axis: options[axis] for axis in ("dp", "mp", "pp") if options[axis] is not None}
-    if not degrees:
-        return None
-    return resolve_layout(
-        cluster.device_count, **{"mp": 1, "pp": 1, **degrees}, allow_idle_devices=options["allow_idle_devices"]
-    )
-
-
 def _as_text(placement: Placement, title: str) -> str:
     """Draw the tree, in ASCII where stdout has no box characters, and a line on the groups of each axis below it."""
     data = io.BytesIO()
@@ -138,7 +132,10 @@ def _tree(placement: Placement, title: str) -> Tree:
     for pod, servers in pods.items():
         above = tree if pod is None else tree.add(_label(f"super pod {pod}: {_size(servers)}"))
         for server in servers:
-            below = above.add(_label(_server_line(server)))
+            ranks = [device.global_rank for device in server.devices]
+            about = [f"server {server.server_id}: {'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"]
+            about += [] if server.host_ip is None else [f"host_ip={server.host_ip}"]
+            below = above.add(_label("  ".join([*about, *_option_words(server.options)])))
             for device in server.devices:
                 below.add(_label(lines[device.global_rank]))
     return tree
@@ -152,14 +149,6 @@ def _label(text: str) -> Text:
 def _size(servers: Sequence[Server]) -> str:
     devices = sum(len(server.devices) for server in servers)
     return f"{counted(len(servers), 'server')}, {counted(devices, 'device')}"
-
-
-def _server_line(server: Server) -> str:
-    ranks = [device.global_rank for device in server.devices]
-    words = [f"server {server.server_id}: {'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"]
-    if server.host_ip is not None:
-        words.append(f"host_ip={server.host_ip}")
-    return "  ".join([*words, *_option_words(server.options)])
 
 
 def _device_lines(placement: Placement) -> dict[int, str]:
