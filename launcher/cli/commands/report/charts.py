@@ -81,7 +81,12 @@ def charts_of(runs: Sequence[RunFacts]) -> Iterator[Chart]:
             divisor, unit = 1024.0**power, f" ({UNITS[power]})"
         is_log = field == "loss" and _is_flattened(values)
         title_and_scale = f"{title}{unit}{', log scale' if is_log else ''}"
-        yield Chart(title_and_scale, tuple(series), divisor, from_zero, is_log, tuple(restarts), _gaps(series))
+        gaps = [(each.label, sum(map(len, each.lines)) - len(each.values)) for each in series if each.values]
+        texts = [
+            f"{counted(count, 'point')}{f' of {label}' if len(series) > 1 else ''}" for label, count in gaps if count
+        ]
+        note = f"{' and '.join(texts)} without a finite value: the line stops there." if texts else ""
+        yield Chart(title_and_scale, tuple(series), divisor, from_zero, is_log, tuple(restarts), note)
 
 
 def safe(text: str) -> str:
@@ -104,12 +109,6 @@ def _is_flattened(values: Sequence[float]) -> bool:
     cut = max(1, len(ordered) // 50)
     is_flat = ordered[-1 - cut] - ordered[cut] < SPIKE * (ordered[-1] - ordered[0])
     return is_flat and ordered[-1] > 2 * ordered[0]
-
-
-def _gaps(series: Sequence[Series]) -> str:
-    counts = [(each.label, sum(map(len, each.lines)) - len(each.values)) for each in series if each.values]
-    texts = [counted(count, "point") + (f" of {label}" if len(series) > 1 else "") for label, count in counts if count]
-    return f"{' and '.join(texts)} without a finite value: the line stops there." if texts else ""
 
 
 MAX_ROWS = 64  # with a rank each
