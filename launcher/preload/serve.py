@@ -13,13 +13,14 @@ import os
 import sys
 import time
 
-from . import import_isolation, names
+from . import names
 from .failure import out_of_the_way
 from .fork_safety import why_unsafe
 from .frames import message
 from .protocol import Connection
 from .rank import Rank, settle
 from .run_main import Program, prepare, renew_main
+from .start import note_imports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def serve(descriptor: int, born_with: dict[str, Any]) -> Program:
     connection = Connection(out_of_the_way(descriptor))
     # Not ignored, only kept waiting: ranks find both as a program expects them.
     _signal.pthread_sigmask(_signal.SIG_SETMASK, {_signal.SIGINT, _signal.SIGHUP})
-    import_isolation.note_imports()
+    note_imports()
     first = connection.receive()
     if first is None:
         os._exit(0)

@@ -20,8 +20,8 @@ from launcher.core.proc import own_directory
 from launcher.doctor import collect as collecting
 from launcher.doctor import network
 from launcher.doctor.collect import collect, folder
-from launcher.doctor.dns import resolve
 from launcher.doctor.facts import Facts, Request
+from launcher.doctor.network import resolve
 
 TABLE = '{"version": "1.0", "server_count": "1"}'
 
@@ -125,14 +125,14 @@ def test_names_are_asked_all_at_once_with_a_deadline():
 
 STARVED = """
 import os, time
-from launcher.doctor import dns
+from launcher.doctor import network
 
 def slow(name):
     while time.thread_time() - begun_s < 0.02: pass
     return ("127.0.0.1",)
 
 begun_s = time.thread_time()
-dns._addresses = slow
+network._addresses = slow
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 begins, begun = os.pipe()
 busy = os.fork()
@@ -141,7 +141,7 @@ while busy == 0:
 os.read(begins, 1)
 os.nice(19)
 started_s = time.monotonic()
-told_s = dns.resolve(["h1"], 60.0)["h1"].seconds
+told_s = network.resolve(["h1"], 60.0)["h1"].seconds
 print(time.monotonic() - started_s, told_s)
 os.kill(busy, 9)
 """
