@@ -29,8 +29,8 @@ from launcher.core.engine_rank import (
 )
 from launcher.core.proc import davinci_ids, nvidia_ids, own_directory
 from launcher.doctor import network
-from launcher.doctor.dns import RESOLVE_S, resolve
 from launcher.doctor.facts import Facts, Folder, Limit, Request
+from launcher.doctor.network import RESOLVE_S, resolve
 
 PACKAGES = ("torch", "torch_npu", "mpi4py", "numpy")
 LIMITS = ("nofile", "nproc", "memlock", "core", "stack", "as", "fsize")

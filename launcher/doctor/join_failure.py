@@ -103,7 +103,7 @@ def diagnose_output(lines: Sequence[str], ended: str) -> JoinFailure:
         if (number := next(numbers, None)) is not None:
             return JoinFailure(code, f"{why} ({_with_next(searched, number)})", hint)
     if lines:
-        return JoinFailure("did-not-come", f"no agent came; {ended}: {_most_telling(lines)}", _BY_HAND)
+        return JoinFailure("did-not-come", f"no agent came; {ended}: {_first_complaint(lines)}", _BY_HAND)
     silent = "few open files, a full disk or little memory may end a program without output: "
     may_lack = f"{silent}`ssh {SERVER} 'ulimit -n; df /tmp'`"
     hint = may_lack if "ended with exit code" in ended else _BY_HAND
@@ -142,7 +142,7 @@ def connection_lost(why: str) -> JoinFailure:
     )
 
 
-def _most_telling(lines: Sequence[str]) -> str:
+def _first_complaint(lines: Sequence[str]) -> str:
     """Return the first line that complains, since what an engine prints after it is advice; else the first with a content."""
     candidates = [number for number, line in enumerate(lines) if not _BOILERPLATE.match(line)]
     complaints = (number for number in candidates if _COMPLAINT.search(lines[number]))

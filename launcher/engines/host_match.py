@@ -22,7 +22,7 @@ from launcher.core.interfaces import (
 )
 from launcher.core.records import Cluster, RankSpec, Server
 from launcher.core.text import ranges
-from launcher.doctor.dns import patience_s, resolve
+from launcher.doctor.network import patience_s, resolve
 from launcher.logs.terminal import escaped
 
 _HOST_NAME = re.compile(r"\w[\w.-]*")

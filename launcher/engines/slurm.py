@@ -19,8 +19,8 @@ from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.interfaces import address_of, addresses_of, names_of
 from launcher.core.records import Cluster, Server
-from launcher.doctor.dns import patience_s, resolve
 from launcher.doctor.facts import Resolved
+from launcher.doctor.network import patience_s, resolve
 from launcher.engines.command import START_DIRECTORY, EngineCommand
 from launcher.engines.host_match import Host, ServerIndex, read_host
 from launcher.engines.render.kinds import check_host_name

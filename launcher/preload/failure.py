@@ -14,7 +14,7 @@ import sys
 import time
 from _signal import SIG_IGN, SIGRTMAX, signal  # type: ignore[import-not-found] # without the imports of `signal`
 
-from . import frames, mpi
+from . import frames
 from .protocol import to_json
 
 TYPE_CHECKING = False
@@ -57,6 +57,7 @@ class _Hook:
 
 
 _hook: _Hook | None = None
+_leaving = False
 
 
 def install(device_dir: str) -> None:
@@ -76,7 +77,7 @@ def note_exception(error: BaseException) -> None:
     try:
         found = frames.places(frames.of_program(error.__traceback__))
         _record(time_ns, "exception", 1, error=error, found=found)
-        mpi.leave_with(130 if isinstance(error, KeyboardInterrupt) else 1)
+        _leave_mpi_with(130 if isinstance(error, KeyboardInterrupt) else 1)
     except Exception:
         pass
 
@@ -91,7 +92,7 @@ def note_exit(stop: SystemExit) -> None:
             found = frames.places(frames.of_program(stop.__traceback__))
             message = "" if isinstance(stop.code, int) else frames.message(stop.code)
             _record(time_ns, "exit", status, error=stop.__context__, found=found, message=message)
-            mpi.leave_with(status)
+            _leave_mpi_with(status)
     except Exception:
         pass
 
@@ -131,6 +132,39 @@ def _thread_name() -> str:
 
     thread = threading._active.get(_thread.get_ident())
     return "unknown" if thread is None else str(thread.name)
+
+
+def _leave_mpi_with(status: int) -> None:
+    """End with this status, which is not 0, after all other work at exit. Do nothing unless the world has several ranks.
+
+    A failed MPI rank must not wait in MPI_Finalize, which mpi4py calls last, for ranks that wait for it: it and they would
+    hang, and no failure would show. (`python -m mpi4py` calls MPI_Abort instead, and no rank gets grace.)
+    """
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if mpi is None or sys.modules["mpi4py"].rc.finalize is False:
+        return
+    if mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() > 1:
+        import atexit
+
+        pid = os.getpid()
+        atexit.register(lambda: _leave(status, pid))
+
+
+def _leave(status: int, pid: int) -> None:
+    """Run what else is registered, and end. This was registered last and is called first."""
+    global _leaving  # noqa: PLW0603 - calling the others calls this one again
+    if _leaving or os.getpid() != pid:
+        return
+    _leaving = True
+    import atexit
+
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass
+    os._exit(status)
 
 
 def _wrap_os_exit() -> None:

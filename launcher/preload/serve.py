@@ -1,7 +1,12 @@
 """The preload process: imports what the program will need, and forks a process for every rank that is asked for.
 
-It ends without a word when the agent's end of the socket closes, by SIGTERM, and with the agent. Ranks are forked by a child
-that ends at once, so that the agent, a subreaper, becomes their parent.
+It ends without a message when the agent's end of the socket closes, by SIGTERM, and with the agent. Ranks are forked by a
+child that ends at once, so that the agent, a subreaper, becomes their parent. A forked rank then makes itself what an
+interpreter started for it alone would be.
+
+Not imitated: ranks share the seed of `hash` if PYTHONHASHSEED does not set it, and have the preload process's addresses
+in memory. /proc/self/environ shows the environment that the preload process was started with, and /proc/self/cmdline no
+more of the command than fits where that process's own was.
 """
 
 from __future__ import annotations
@@ -13,13 +18,12 @@ import os
 import sys
 import time
 
-from . import import_isolation, names
-from .failure import out_of_the_way
+from . import failure, names
 from .fork_safety import why_unsafe
 from .frames import message
 from .protocol import Connection
-from .rank import Rank, settle
 from .run_main import Program, prepare, renew_main
+from .start import note_imports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 
 _NAME = "tlaunch-preload"
 _PR_SET_PDEATHSIG = 1
+_NOT_STARTED = 126  # exit code
+_LOOK_AGAIN_S = 0.0002
 _MAX_THRESHOLD = 2**31 - 1  # objects: the garbage collector never starts
 
 
@@ -35,14 +41,14 @@ def serve(descriptor: int, born_with: dict[str, Any]) -> Program:
     began = time.perf_counter()
     former_name = names.name()
     names.rename(_NAME)
-    connection = Connection(out_of_the_way(descriptor))
+    connection = Connection(failure.out_of_the_way(descriptor))
     # Not ignored, only kept waiting: ranks find both as a program expects them.
     _signal.pthread_sigmask(_signal.SIG_SETMASK, {_signal.SIGINT, _signal.SIGHUP})
-    import_isolation.note_imports()
+    note_imports()
     first = connection.receive()
     if first is None:
         os._exit(0)
-    die_with(first["agent_pid"])
+    _die_with(first["agent_pid"])
     fields = first["program"]
     program = Program(fields["kind"], fields["target"], fields["arguments"])
     prepare(program, born_with)
@@ -51,12 +57,12 @@ def serve(descriptor: int, born_with: dict[str, Any]) -> Program:
         connection.send(refusal)
         os._exit(0)
     connection.send({"ready": True, "seconds": time.perf_counter() - began})
-    _serve_requests(connection, Shown(former_name, fields["shown_argv"]), first["agent_pid"])
+    _serve_requests(connection, _Shown(former_name, fields["shown_argv"]), first["agent_pid"])
     renew_main(program, born_with)
     return program
 
 
-class Shown:
+class _Shown:
     """The name and the command of a rank in `ps`."""
 
     def __init__(self, name: str, argv: list[str]) -> None:
@@ -64,7 +70,7 @@ class Shown:
         self.argv = argv
 
 
-def die_with(parent_pid: int) -> None:
+def _die_with(parent_pid: int) -> None:
     """Be killed when the parent ends; end at once if it has ended already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
@@ -107,7 +113,7 @@ def _import(modules: list[str]) -> dict[str, Any] | None:
     return None
 
 
-def _serve_requests(connection: Connection, shown: Shown, agent_pid: int) -> None:
+def _serve_requests(connection: Connection, shown: _Shown, agent_pid: int) -> None:
     """Fork ranks whenever the agent asks for some; return in a rank, once it is ready to become its program."""
     while True:
         message = connection.receive()
@@ -126,7 +132,7 @@ def _serve_requests(connection: Connection, shown: Shown, agent_pid: int) -> Non
                 connection.send({"key": request["key"], "error": f"no process could be made: {error.strerror}"})
             continue
         if middle == 0:
-            settle(_fork_ranks(connection, requests), connection, agent_pid, shown)
+            _settle(_fork_ranks(connection, requests), connection, agent_pid, shown)
             return
         _, status = os.waitpid(middle, 0)
         if status:
@@ -134,7 +140,7 @@ def _serve_requests(connection: Connection, shown: Shown, agent_pid: int) -> Non
             os._exit(0)
 
 
-def _fork_ranks(connection: Connection, requests: list[dict[str, Any]]) -> Rank:
+def _fork_ranks(connection: Connection, requests: list[dict[str, Any]]) -> _Rank:
     """Fork each rank from the process between, and end that; return in the ranks."""
     middle = os.getpid()
     reader, writer = os.pipe()
@@ -146,8 +152,95 @@ def _fork_ranks(connection: Connection, requests: list[dict[str, Any]]) -> Rank:
             continue
         if pid == 0:
             os.close(writer)
-            return Rank(request, reader, middle)
+            return _Rank(request, reader, middle)
         if not connection.send({"key": request["key"], "pid": pid}):
             os.kill(pid, _signal.SIGKILL)  # the agent would not know of it
     os.write(writer, b"." * len(requests))  # ranks that get no byte are not known to the agent, or not all of them
     os._exit(0)
+
+
+class _Rank:
+    """The agent's request for a rank, and what the process between has left to it."""
+
+    def __init__(self, request: dict[str, Any], go: int, middle_pid: int) -> None:
+        self.request = request
+        self.go = go  # descriptor: gives a byte once the agent knows of all ranks, or the end of file
+        self.middle_pid = middle_pid
+
+
+def _settle(rank: _Rank, connection: Connection, agent_pid: int, shown: _Shown) -> None:
+    """Return when the program may begin; report a failure before that to the agent, and end with 126."""
+    request = rank.request
+    try:
+        _wait_for_adoption(rank, agent_pid)
+        os.setsid()
+        if request["cpus"] is not None:
+            os.sched_setaffinity(0, request["cpus"])
+        _redirect(request["log"])
+        for name in set(os.environ) - set(request["env"]):
+            del os.environ[name]
+        os.environ.update(request["env"])
+        time.tzset()
+        _draw_again()
+        _refresh_notes()
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        names.show(shown.argv)
+        names.rename(shown.name)
+    except OSError as error:
+        about = "" if error.filename is None else f"cannot use {os.fsdecode(error.filename)}: "
+        _give_up(connection, request["key"], about + str(error.strerror))
+    except BaseException as error:
+        _give_up(connection, request["key"], repr(error))
+    connection.close()
+    failure.install(os.path.abspath(request["device_dir"]))
+
+
+def _give_up(connection: Connection, key: int, reason: str) -> None:
+    connection.send({"key": key, "error": reason[:1000]})
+    os._exit(_NOT_STARTED)
+
+
+def _wait_for_adoption(rank: _Rank, agent_pid: int) -> None:
+    """Wait until the process between has ended, and the agent is the parent and knows of this rank."""
+    is_known = os.read(rank.go, 1)
+    os.close(rank.go)
+    if not is_known:  # the agent may have another process started for this rank
+        raise RuntimeError("the process that forks ranks was ended")
+    while os.getppid() == rank.middle_pid:  # its descriptors close a moment before its children get another parent
+        time.sleep(_LOOK_AGAIN_S)
+    _die_with(agent_pid)
+
+
+def _redirect(log: str) -> None:
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, standard)
+    os.close(nowhere)
+    os.close(output)
+
+
+def _draw_again() -> None:
+    """Draw again what an interpreter draws by lot at its start: no two ranks may have the same."""
+    numpy_random = sys.modules.get("numpy.random.mtrand")
+    if numpy_random is not None:
+        numpy_random.seed()  # `random` does so itself after a fork
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "default_generator"):
+        torch.default_generator.seed()  # those of accelerators are made when a rank first uses one
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+        process._children.clear()
+
+
+def _refresh_notes() -> None:
+    """Correct what modules note of the process and of the time when they are imported."""
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        note = getattr(threading.current_thread(), "_set_native_id", None)  # stale before Python 3.13
+        if note is not None:
+            note()
+    logging: Any = sys.modules.get("logging")
+    if logging is not None:  # the zero of `relativeCreated`
+        logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()

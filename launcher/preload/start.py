@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 
-from . import failure, names
-from .import_isolation import forget_collisions, note_imports
+from . import LOADED_BEFORE, failure, names
 from .run_main import Program, execute, prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+# Modules that this package imported for its own sake, and that must not be taken for the program's of the same name.
+_own: set[str] = set()
 
 
 def main(born_with: dict[str, Any]) -> None:
@@ -27,5 +29,26 @@ def main(born_with: dict[str, Any]) -> None:
         from . import serve  # needs more of the library than a program should find loaded
 
         program = serve.serve(int(sys.argv[2]), born_with)  # returns in every forked rank
-    forget_collisions()
+    _forget_collisions()
     execute(program)
+
+
+def note_imports() -> None:
+    """Note what is imported now as this package's. Call before anything is imported for the program."""
+    _own.update(set(sys.modules) - LOADED_BEFORE)
+
+
+def _forget_collisions() -> None:
+    """Let the program import its own `struct.py` where this package had imported the library's.
+
+    Only where there is such a file: loading a module of the library twice is harmless, but not free.
+    """
+    if not (_own and sys.path):
+        return
+    try:
+        beside = {name.partition(".")[0] for name in os.listdir(sys.path[0] or ".")}
+    except OSError:
+        return
+    for name in _own:
+        if name.partition(".")[0] in beside:
+            sys.modules.pop(name, None)

@@ -30,7 +30,7 @@ class PythonCommand:
     kind: Kind
     target: str  # a file, directory or zip as typed; a module's name; or source code
     arguments: tuple[str, ...]
-    name: str = ""  # the interpreter's argv[0] as typed; Python tells it in messages and finds itself by it
+    name: str = ""  # the interpreter's argv[0] as typed; Python shows it in messages and finds itself by it
 
 
 def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> PythonCommand | None:
@@ -56,7 +56,7 @@ def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> Pyt
 
 
 def program_file(argv: Sequence[str], search_path: str | None, cwd: Path) -> Path | None:
-    """Return the file that `argv` would run, for `env COMMAND` that of COMMAND; None where there is none."""
+    """Return the file that `argv` would run, for `env COMMAND` that of COMMAND; None if it is not found."""
     words = _without_env(list(argv))
     found = _find(words[0], search_path, cwd) if words else None
     return None if found is None else Path(found)

@@ -1,6 +1,6 @@
 """Digests of a command's own files, by name, which tell whether two servers have the same program.
 
-Of a Python program these are its own file and the modules of its own that it imports, as far as its text tells; of a
+Of a Python program these are its own file and the modules of its own that it imports, as far as its text shows; of a
 shell's script that script; of anything else the file that is run. What is installed with the system or by pip is not
 among them, nor are data, and what a program reads, loads or starts itself. A name is that of the file below the
 directory in which Python or a person looks for it, so that two servers may have the program at different places.

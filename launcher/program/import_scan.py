@@ -21,7 +21,6 @@ from pathlib import Path
 from launcher.core.frozen import frozen
 from launcher.program.command import PythonCommand
 from launcher.program.files import MPI, TRAINER, added_directory, files_of, is_of_mpi4py, main_file, roots_of
-from launcher.program.side_effects import is_for_the_program, is_for_type_checkers, is_passive, sets_variables
 
 ROOTS = ("torch", "numpy")  # importing them takes long, starts no thread that outlives a fork, and opens no device
 # Of the standard library, what many programs import and what takes a noticeable part of a short program's start.
@@ -40,6 +39,13 @@ MAX_FILES = 200
 MAX_BYTES = 5_000_000
 _SHOWING_IMPORTS = ("PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE")  # each rank is to show its own
 _UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
+# What Python evaluates without running code of the program.
+_PASSIVE = (
+    ast.Constant | ast.Name | ast.Attribute | ast.Subscript | ast.Slice | ast.Tuple | ast.List | ast.Set | ast.Dict
+    | ast.Starred | ast.JoinedStr | ast.FormattedValue | ast.UnaryOp | ast.BinOp | ast.BoolOp | ast.Compare
+    | ast.expr_context | ast.unaryop | ast.operator | ast.boolop | ast.cmpop | ast.arguments | ast.arg
+)  # fmt: skip
+_METADATA = frozenset({"__all__", "__author__", "__license__", "__version__"})
 
 
 def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -128,7 +134,7 @@ class _Source:
 
     def is_skipped(self, node: ast.AST) -> bool:
         """Return whether this is an `if` whose body does not run."""
-        return is_for_type_checkers(node) or (not self._is_program and is_for_the_program(node))
+        return _is_for_type_checkers(node) or (not self._is_program and _is_for_the_program(node))
 
     def walk(self) -> Iterator[ast.AST]:
         """Yield every node that may run, at whatever depth."""
@@ -171,7 +177,7 @@ class _TopLevel:
     def run(self, source: _Source) -> bool:
         """Note what a module and those that it imports import; return False once a statement has ended that."""
         for node in source.walk():
-            self._sets_variables |= sets_variables(node)
+            self._sets_variables |= _sets_variables(node)
             used = {f"{each.module}.{each.name}" for each in source.imports(node)}
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 used.add(f"{node.value.id}.{node.attr}")
@@ -180,7 +186,9 @@ class _TopLevel:
             if found := source.imports(statement):
                 if not all(map(self._import, found)):
                     return False
-            elif not (is_passive(statement) or (source.is_skipped(statement) and not getattr(statement, "orelse", ()))):
+            elif not (
+                _is_passive(statement) or (source.is_skipped(statement) and not getattr(statement, "orelse", ()))
+            ):
                 return False
         return True
 
@@ -264,3 +272,61 @@ def _first_files(command: PythonCommand, cwd: Path, roots: list[Path]) -> list[_
     before = [_File(path, package) for path, package in files_of(command.target, roots) if path != main]
     package = command.target if main.name == "__main__.py" else command.target.rpartition(".")[0]
     return [*before, _File(main, package, is_program=True)]
+
+
+def _is_passive(statement: ast.stmt) -> bool:
+    """Return whether a statement of a module's top level can neither change nor prevent what is imported after it.
+
+    A statement that only defines a function or names a value runs none of the program's own code: nothing is called, no
+    object of a class of its own exists yet, and no name is bound that Python itself looks at (`__getattr__`, `__path__`).
+    Everything else may set a variable, change the search path or touch a device, and counts as if it did.
+    """
+    match statement:
+        case ast.Pass() | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.FunctionDef(name=name, decorator_list=[]) | ast.AsyncFunctionDef(name=name, decorator_list=[]):
+            return not _is_special(name) and _calls_nothing(statement.args) and _calls_nothing(statement.returns)
+        case ast.Assign(targets=targets, value=value):
+            return all(map(_is_plain_name, targets)) and _calls_nothing(value)
+        case ast.AnnAssign(target=target, annotation=annotation, value=named):
+            return _is_plain_name(target) and _calls_nothing(annotation) and _calls_nothing(named)
+    return False
+
+
+def _is_for_type_checkers(node: ast.AST) -> bool:
+    """Return whether this is `if TYPE_CHECKING:`, whose body never runs."""
+    return isinstance(node, ast.If) and getattr(node.test, "attr", getattr(node.test, "id", "")) == "TYPE_CHECKING"
+
+
+def _is_for_the_program(node: ast.AST) -> bool:
+    """Return whether this is `if __name__ == "__main__":`, whose body does not run in a module that is imported."""
+    match node:
+        case ast.If(
+            test=ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[ast.Constant(value="__main__")])
+        ):
+            return True
+    return False
+
+
+def _sets_variables(node: ast.AST) -> bool:
+    """Return True if the node may set a variable of the environment."""
+    match node:
+        case ast.Attribute(attr="putenv" | "unsetenv"):
+            return True
+        case ast.Subscript(value=ast.Attribute(attr="environ") | ast.Name("environ"), ctx=ast.Store() | ast.Del()):
+            return True
+        case ast.Attribute(value=ast.Attribute(attr="environ") | ast.Name("environ"), attr=name):
+            return name in {"update", "setdefault", "pop", "popitem", "clear"}
+    return False
+
+
+def _calls_nothing(expression: ast.AST | None) -> bool:
+    return expression is None or all(isinstance(node, _PASSIVE) for node in ast.walk(expression))
+
+
+def _is_plain_name(target: ast.expr) -> bool:
+    return isinstance(target, ast.Name) and not _is_special(target.id)
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name not in _METADATA

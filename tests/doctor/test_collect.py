@@ -20,8 +20,8 @@ from launcher.core.proc import own_directory
 from launcher.doctor import collect as collecting
 from launcher.doctor import network
 from launcher.doctor.collect import collect, folder
-from launcher.doctor.dns import resolve
 from launcher.doctor.facts import Facts, Request
+from launcher.doctor.network import resolve
 
 TABLE = '{"version": "1.0", "server_count": "1"}'
 
@@ -59,7 +59,7 @@ def test_facts_survive_their_way_through_json(places):
 
 
 def test_facts_of_another_version_are_understood():
-    """A later one tells more, an earlier one less."""
+    """A later one shows more, an earlier one less."""
     written = {"hostname": "h", "gravity": 9.81, "folders": [["cwd", {"path": "/x", "colour": "red"}]]}
     facts = decode(Facts, written)
     assert (facts.hostname, facts.folder("cwd").path, facts.user) == ("h", "/x", 0)
@@ -81,7 +81,7 @@ def test_a_directory_that_takes_no_file_is_not_writable(tmp_path):
 
 
 def test_a_port_is_tried_as_a_store_would_take_it():
-    """One that somebody listens on cannot be taken; one that is free can, and is free afterwards."""
+    """A port with a listener cannot be taken; a free one can, and is free afterwards."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         number = listener.getsockname()[1]
         assert network.try_port(number).trouble == "Address already in use"
@@ -114,7 +114,7 @@ def test_the_default_route_with_the_best_metric_counts(tmp_path):
 
 
 def test_names_are_asked_all_at_once_with_a_deadline():
-    """What has no answer by then is unknown; addresses are asked nobody."""
+    """A name without an answer by then is unknown; addresses are not looked up."""
     found = resolve(["10.1.2.3", "localhost", "no-such-host.invalid", "localhost"], 30.0)
     assert list(found) == ["10.1.2.3", "localhost", "no-such-host.invalid"]
     assert found["10.1.2.3"].addresses == ("10.1.2.3",)
@@ -125,14 +125,14 @@ def test_names_are_asked_all_at_once_with_a_deadline():
 
 STARVED = """
 import os, time
-from launcher.doctor import dns
+from launcher.doctor import network
 
 def slow(name):
     while time.thread_time() - begun_s < 0.02: pass
     return ("127.0.0.1",)
 
 begun_s = time.thread_time()
-dns._addresses = slow
+network._addresses = slow
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 begins, begun = os.pipe()
 busy = os.fork()
@@ -141,8 +141,8 @@ while busy == 0:
 os.read(begins, 1)
 os.nice(19)
 started_s = time.monotonic()
-told_s = dns.resolve(["h1"], 60.0)["h1"].seconds
-print(time.monotonic() - started_s, told_s)
+measured_s = network.resolve(["h1"], 60.0)["h1"].seconds
+print(time.monotonic() - started_s, measured_s)
 os.kill(busy, 9)
 """
 
@@ -151,8 +151,8 @@ os.kill(busy, 9)
 def test_a_name_server_is_not_blamed_for_a_busy_processor():
     """Of a second in which whoever asks hardly gets one, next to nothing was the name's."""
     done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=60, check=True)
-    took_s, told_s = map(float, done.stdout.split())
-    assert told_s < took_s / 2
+    took_s, measured_s = map(float, done.stdout.split())
+    assert measured_s < took_s / 2
 
 
 def test_two_processes_of_one_machine_have_one_identity():

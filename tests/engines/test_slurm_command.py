@@ -11,7 +11,7 @@ import pytest
 
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Device, Server, Supervision
-from launcher.doctor import dns
+from launcher.doctor import network
 from launcher.engines.slurm import (
     Allocation,
     Node,
@@ -120,7 +120,7 @@ def test_a_name_server_that_is_slow_is_waited_for_and_one_that_is_silent_is_told
         assert nodes_of(job, table) == tuple(node.name for node in nodes)
     assert len(asked) == len(set(asked)) == 80
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: ended.wait(20) and [])
-    monkeypatch.setattr(dns, "RESOLVE_S", 0.1)
+    monkeypatch.setattr(network, "RESOLVE_S", 0.1)
     with pytest.raises(RefusedLayoutError) as error:
         nodes_of(replace(job, nodes=nodes[:2]), table)
     ended.set()

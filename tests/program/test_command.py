@@ -11,7 +11,7 @@ from launcher.program.command import PythonCommand, parse_python
 
 @pytest.fixture
 def bin_dir(tmp_path):
-    """A directory of programs that nobody will start."""
+    """A directory of programs that are not started."""
     directory = tmp_path / "bin"
     directory.mkdir()
     for name in ("python", "python3", "python3.11", "ls", "pythonista"):

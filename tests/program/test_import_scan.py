@@ -137,7 +137,7 @@ def test_code_of_the_command_line(write):
 
 
 def test_python_path_is_searched(write, tmp_path):
-    """As Python does, unless it is told not to."""
+    """As Python does, unless an option forbids it."""
     cwd = write(train="import model", lib_in_model="import torch")
     assert look(cwd) == ()
     assert look(cwd, environment={"PYTHONPATH": "lib"}) == ("torch",)
@@ -145,7 +145,7 @@ def test_python_path_is_searched(write, tmp_path):
 
 
 def test_nothing_is_said_of_the_program(write):
-    """Python tells of its doubtful syntax itself, when it runs."""
+    """Python reports its doubtful syntax itself, when it runs."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert look(write(train="import torch\nif 1 is 1:\n    '\\d'")) == ("torch",)

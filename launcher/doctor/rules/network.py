@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from launcher.core.interfaces import Address, addresses_of
 from launcher.core.records import HOST_RANK
-from launcher.doctor.dns import is_loopback
 from launcher.doctor.facts import Facts, Interface
 from launcher.doctor.finding import Evidence, Finding, Rule, Severity, Topic, groups, minority
+from launcher.doctor.network import is_loopback
 
 # Values of these are beginnings of names; ^ excludes, = means the whole name.
 _PREFIXES = ("NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME")
