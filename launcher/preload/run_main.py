@@ -16,7 +16,7 @@ import sys
 from _frozen_importlib import BuiltinImporter
 from _frozen_importlib_external import MAGIC_NUMBER, SourceFileLoader, SourcelessFileLoader
 
-from . import failure, names
+from . import failure
 from .frames import of_program
 
 TYPE_CHECKING = False
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _PYC_HEADER_BYTES = 16
+_MAX_NAME_BYTES = 15
 
 
 class Program:
@@ -34,7 +35,7 @@ class Program:
         self.kind = kind
         self.target = target
         self.arguments = arguments
-        self.command_line = names.command_line(kind, target, arguments)
+        self.command_line = _command_line(kind, target, arguments)
         self.path = _absolute(target)  # of a script
         self.holds_main = kind == "script" and _importer(self.path) is not None  # a directory or zip with __main__.py
 
@@ -181,3 +182,45 @@ def _forget_file(program: Program) -> None:
     if program.is_file:
         for name in ("__file__", "__cached__"):
             sys.modules["__main__"].__dict__.pop(name, None)
+
+
+# --- what `ps` and `top` show of this process: the program's name and command line ---
+
+
+def _command_line(kind: str, target: str, arguments: list[str]) -> list[str]:
+    """Return the words that would start the program itself. Call while `sys.orig_argv` is as it was."""
+    words = sys.orig_argv
+    before = next((index for index, word in enumerate(words) if word.endswith("/preload/__main__.py")), 1)
+    options = {"script": [], "module": ["-m"], "code": ["-c"]}[kind]
+    return [*(words[:before] or [sys.executable]), *options, target, *arguments]
+
+
+def show_command_line(words: list[str]) -> None:
+    """Overwrite the memory that /proc shows as the command line, as far as it reaches."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5), which counts from 1 and pid
+        text = b"".join(os.fsencode(word) + b"\0" for word in words)[: end - start - 1]
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            memory.seek(start)
+            memory.write(text.ljust(end - start, b"\0"))
+    except (OSError, ValueError, IndexError):
+        pass  # no Linux, no /proc, or no leave
+
+
+def process_name() -> str:
+    """Return the short name of this process; empty without /proc."""
+    try:
+        with open("/proc/self/comm", "rb") as file:
+            return os.fsdecode(file.read().rstrip(b"\n"))
+    except OSError:
+        return ""
+
+
+def rename_process(new: str) -> None:
+    try:
+        with open("/proc/self/comm", "wb") as file:
+            file.write(os.fsencode(new)[:_MAX_NAME_BYTES])
+    except OSError:
+        pass

@@ -18,11 +18,11 @@ import os
 import sys
 import time
 
-from . import failure, names
+from . import failure
 from .fork_safety import why_unsafe
 from .frames import message
 from .protocol import Connection
-from .run_main import Program, prepare, renew_main
+from .run_main import Program, prepare, process_name, rename_process, renew_main, show_command_line
 from .start import note_imports
 
 TYPE_CHECKING = False
@@ -39,8 +39,8 @@ _MAX_THRESHOLD = 2**31 - 1  # objects: the garbage collector never starts
 def serve(descriptor: int, born_with: dict[str, Any]) -> Program:
     """Serve the agent to the end; return in forked ranks only, with the program that they are to run."""
     began = time.perf_counter()
-    former_name = names.name()
-    names.rename(_NAME)
+    former_name = process_name()
+    rename_process(_NAME)
     connection = Connection(failure.out_of_the_way(descriptor))
     # Not ignored, only kept waiting: ranks find both as a program expects them.
     _signal.pthread_sigmask(_signal.SIG_SETMASK, {_signal.SIGINT, _signal.SIGHUP})
@@ -184,8 +184,8 @@ def _settle(rank: _Rank, connection: Connection, agent_pid: int, shown: _Shown) 
         _draw_again()
         _refresh_notes()
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-        names.show(shown.argv)
-        names.rename(shown.name)
+        show_command_line(shown.argv)
+        rename_process(shown.name)
     except OSError as error:
         about = "" if error.filename is None else f"cannot use {os.fsdecode(error.filename)}: "
         _give_up(connection, request["key"], about + str(error.strerror))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from . import LOADED_BEFORE, failure, names
-from .run_main import Program, execute, prepare
+from . import LOADED_BEFORE, failure
+from .run_main import Program, execute, prepare, show_command_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def main(born_with: dict[str, Any]) -> None:
         note_imports()
         program = Program(kind, target, arguments)
         prepare(program, born_with)
-        names.show(program.command_line)
+        show_command_line(program.command_line)
         failure.install(os.path.abspath(device_dir))
     else:
         from . import serve  # needs more of the library than a program should find loaded
