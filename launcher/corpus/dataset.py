@@ -36,17 +36,27 @@ def find_splits(path: Path, direction: str) -> Splits:
         raise UsageError(f"{direction}: there is no such direction", hint=f"use one of {', '.join(DIRECTIONS)}")
     chosen: Direction = direction
     if path.is_file():
-        _refuse_other_direction(path, chosen)
+        # Swapped columns would train a model on the wrong task.
+        other = next(candidate for candidate in DIRECTIONS if candidate != chosen)
+        if path.name.startswith(f"wmt14.{other}."):
+            raise UsageError(
+                f"{path}: its name says {other}, but {chosen} was asked for",
+                hint=f"use {path.with_name(path.name.replace(other, chosen))}, or the direction {other}",
+            )
         return Splits(path, None, None)
     if not path.is_dir():
         raise UnreadableError(f"{path}: there is no such file or directory of sentence pairs", hint=MAKE_ONE)
     files = (path / pair_file_name(chosen, split) for split in SPLITS)
     train, valid, test = (file if file.is_file() else None for file in files)
     if train is None:
-        raise UnreadableError(
-            f"{path}: there is no {pair_file_name(chosen, 'train')} in this directory; it holds {_contents(path)}",
-            hint=MAKE_ONE,
-        )
+        try:
+            names = sorted(entry.name for entry in path.iterdir())
+        except OSError as error:
+            held = f"nothing that can be listed ({error.strerror})"
+        else:
+            held = (", ".join(names[:5]) or "nothing") + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        missing = pair_file_name(chosen, "train")
+        raise UnreadableError(f"{path}: there is no {missing} in this directory; it holds {held}", hint=MAKE_ONE)
     return Splits(train, valid, test)
 
 
@@ -83,26 +93,6 @@ def content_digest(paths: Iterable[Path]) -> str:
             raise UnreadableError(f"{path}: cannot be read: {error.strerror}") from error
         whole.update(digest.digest())
     return whole.hexdigest()
-
-
-def _refuse_other_direction(path: Path, direction: Direction) -> None:
-    """Refuse a file whose name says the other direction: swapped columns would train a model on the wrong task."""
-    other = next(candidate for candidate in DIRECTIONS if candidate != direction)
-    if path.name.startswith(f"wmt14.{other}."):
-        raise UsageError(
-            f"{path}: its name says {other}, but {direction} was asked for",
-            hint=f"use {path.with_name(path.name.replace(other, direction))}, or the direction {other}",
-        )
-
-
-def _contents(directory: Path, limit: int = 5) -> str:
-    """Name the first `limit` files of a directory, and count the rest."""
-    try:
-        names = sorted(entry.name for entry in directory.iterdir())
-    except OSError as error:
-        return f"nothing that can be listed ({error.strerror})"
-    shown = ", ".join(names[:limit]) or "nothing"
-    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
 
 
 def _pair(line: str, path: Path, number: int) -> tuple[str, str]:

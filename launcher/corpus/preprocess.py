@@ -63,7 +63,14 @@ def preprocess(
         UnreadableError: an input that cannot be read or an output that cannot be written.
         RefusedError: unequal numbers of lines, or no pair left.
     """
-    _refuse_mixture(fr, en)
+    if fr.exists() and en.exists() and fr.samefile(en):
+        raise UsageError(f"{fr}: the French and the English side are the same file")
+    if _is_sgm(fr) != _is_sgm(en):
+        sgm, plain = (fr, en) if _is_sgm(fr) else (en, fr)
+        raise UsageError(
+            f"{sgm} is .sgm, but {plain} is plain text: their sentences cannot be matched",
+            hint="give two .sgm files of one set, or two texts with the same number of lines",
+        )
     written = pair_files(output, split)
     if not force:
         refuse_overwriting(written)
@@ -185,17 +192,6 @@ def _text_lines(path: Path) -> Iterator[str]:
 
 def _is_sgm(path: Path) -> bool:
     return path.name.lower().removesuffix(".gz").endswith((".sgm", ".sgml"))
-
-
-def _refuse_mixture(fr: Path, en: Path) -> None:
-    if fr.exists() and en.exists() and fr.samefile(en):
-        raise UsageError(f"{fr}: the French and the English side are the same file")
-    if _is_sgm(fr) != _is_sgm(en):
-        sgm, plain = (fr, en) if _is_sgm(fr) else (en, fr)
-        raise UsageError(
-            f"{sgm} is .sgm, but {plain} is plain text: their sentences cannot be matched",
-            hint="give two .sgm files of one set, or two texts with the same number of lines",
-        )
 
 
 def _counts(dropped: Mapping[str, int]) -> str:

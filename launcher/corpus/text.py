@@ -29,7 +29,14 @@ def read_lines(path: Path) -> Generator[str, None, None]:
     """
     with _opened(path) as lines:
         for number, raw in enumerate(lines, start=1):
-            line = _decoded(raw, path, number)
+            try:
+                line = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                found = "UTF-16" if number == 1 and raw.startswith(UTF16_MARKS) else "ISO-8859-1"
+                raise UnreadableError(
+                    f"{path}:{number}: not UTF-8: byte 0x{raw[error.start]:02x} at position {error.start + 1} of the line",
+                    hint=f"if it is {found}: iconv -f {found} -t UTF-8 {path.name} > converted",
+                ) from error
             yield (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n").removesuffix("\r")
 
 
@@ -54,14 +61,3 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UnreadableError(f"{path}: cannot be read: {reason}") from error
-
-
-def _decoded(raw: bytes, path: Path, number: int) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        found = "UTF-16" if number == 1 and raw.startswith(UTF16_MARKS) else "ISO-8859-1"
-        raise UnreadableError(
-            f"{path}:{number}: not UTF-8: byte 0x{raw[error.start]:02x} at position {error.start + 1} of the line",
-            hint=f"if it is {found}: iconv -f {found} -t UTF-8 {path.name} > converted",
-        ) from error

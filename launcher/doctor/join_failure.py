@@ -103,7 +103,11 @@ def diagnose_output(lines: Sequence[str], ended: str) -> JoinFailure:
         if (number := next(numbers, None)) is not None:
             return JoinFailure(code, f"{why} ({_with_next(searched, number)})", hint)
     if lines:
-        return JoinFailure("did-not-come", f"no agent came; {ended}: {_first_complaint(lines)}", _BY_HAND)
+        # The first line that complains, since what an engine prints after it is advice; else the first with a content.
+        candidates = [number for number, line in enumerate(lines) if not _BOILERPLATE.match(line)]
+        complaints = (number for number in candidates if _COMPLAINT.search(lines[number]))
+        first = next(complaints, candidates[0] if candidates else len(lines) - 1)
+        return JoinFailure("did-not-come", f"no agent came; {ended}: {_with_next(lines, first)}", _BY_HAND)
     silent = "few open files, a full disk or little memory may end a program without output: "
     may_lack = f"{silent}`ssh {SERVER} 'ulimit -n; df /tmp'`"
     hint = may_lack if "ended with exit code" in ended else _BY_HAND
@@ -140,13 +144,6 @@ def connection_lost(why: str) -> JoinFailure:
     return JoinFailure(
         "no-answer", f"the agent came, and was lost: {why}", "the engine or the network ended it: `dmesg` there"
     )
-
-
-def _first_complaint(lines: Sequence[str]) -> str:
-    """Return the first line that complains, since what an engine prints after it is advice; else the first with a content."""
-    candidates = [number for number, line in enumerate(lines) if not _BOILERPLATE.match(line)]
-    complaints = (number for number in candidates if _COMPLAINT.search(lines[number]))
-    return _with_next(lines, next(complaints, candidates[0] if candidates else len(lines) - 1))
 
 
 def _with_next(lines: Sequence[str], number: int) -> str:

@@ -23,7 +23,14 @@ def why_unsafe() -> str | None:
     opened = _open_device()
     if opened:
         return f"opened {opened}"
-    return _initialised_accelerator()
+    for name in _ACCELERATORS:  # what a module says of itself, without asking the device
+        module = sys.modules.get(name)
+        try:
+            if module is not None and module.is_initialized():
+                return f"initialised {name}"
+        except Exception:
+            continue
+    return None
 
 
 def _threads() -> int:
@@ -75,16 +82,4 @@ def _open_device() -> str | None:
             continue
         if target.startswith(_DEVICES):
             return target
-    return None
-
-
-def _initialised_accelerator() -> str | None:
-    """Return what a module says of itself, without asking the device."""
-    for name in _ACCELERATORS:
-        module = sys.modules.get(name)
-        try:
-            if module is not None and module.is_initialized():
-                return f"initialised {name}"
-        except Exception:
-            continue
     return None

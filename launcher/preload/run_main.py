@@ -50,7 +50,14 @@ def prepare(program: Program, born_with: dict[str, Any]) -> None:
     first = {"script": program.target, "module": "-m", "code": "-c"}[program.kind]
     sys.argv[:] = [first, *program.arguments]
     renew_main(program, born_with)
-    _insert_path(program)
+    if program.holds_main:
+        sys.path.insert(0, program.path)
+    elif not getattr(sys.flags, "safe_path", sys.flags.isolated):
+        try:
+            beside = os.path.dirname(os.path.realpath(program.target)) if program.kind == "script" else ""
+            sys.path.insert(0, os.getcwd() if program.kind == "module" else beside)
+        except OSError:  # the working directory is gone
+            pass
 
 
 def renew_main(program: Program, born_with: dict[str, Any]) -> None:
@@ -110,17 +117,6 @@ def _fresh_main(program: Program, born_with: dict[str, Any]) -> ModuleType:
         main.__dict__.pop("__file__", None)
         main.__dict__.pop("__cached__", None)
     return main
-
-
-def _insert_path(program: Program) -> None:
-    if program.holds_main:
-        sys.path.insert(0, program.path)
-    elif not getattr(sys.flags, "safe_path", sys.flags.isolated):
-        try:
-            beside = os.path.dirname(os.path.realpath(program.target)) if program.kind == "script" else ""
-            sys.path.insert(0, os.getcwd() if program.kind == "module" else beside)
-        except OSError:  # the working directory is gone
-            pass
 
 
 def _run(program: Program, main: dict[str, Any]) -> None:

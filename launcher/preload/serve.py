@@ -176,7 +176,12 @@ def _settle(rank: _Rank, connection: Connection, agent_pid: int, shown: _Shown) 
         os.setsid()
         if request["cpus"] is not None:
             os.sched_setaffinity(0, request["cpus"])
-        _redirect(request["log"])
+        nowhere = os.open(os.devnull, os.O_RDONLY)
+        output = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
+            os.dup2(descriptor, standard)
+        os.close(nowhere)
+        os.close(output)
         for name in set(os.environ) - set(request["env"]):
             del os.environ[name]
         os.environ.update(request["env"])
@@ -209,15 +214,6 @@ def _wait_for_adoption(rank: _Rank, agent_pid: int) -> None:
     while os.getppid() == rank.middle_pid:  # its descriptors close a moment before its children get another parent
         time.sleep(_LOOK_AGAIN_S)
     _die_with(agent_pid)
-
-
-def _redirect(log: str) -> None:
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
-        os.dup2(descriptor, standard)
-    os.close(nowhere)
-    os.close(output)
 
 
 def _draw_again() -> None:

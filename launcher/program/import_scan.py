@@ -134,7 +134,9 @@ class _Source:
 
     def is_skipped(self, node: ast.AST) -> bool:
         """Return whether this is an `if` whose body does not run."""
-        return _is_for_type_checkers(node) or (not self._is_program and _is_for_the_program(node))
+        if isinstance(node, ast.If) and getattr(node.test, "attr", getattr(node.test, "id", "")) == "TYPE_CHECKING":
+            return True
+        return not self._is_program and _is_for_the_program(node)
 
     def walk(self) -> Iterator[ast.AST]:
         """Yield every node that may run, at whatever depth."""
@@ -291,11 +293,6 @@ def _is_passive(statement: ast.stmt) -> bool:
         case ast.AnnAssign(target=target, annotation=annotation, value=named):
             return _is_plain_name(target) and _calls_nothing(annotation) and _calls_nothing(named)
     return False
-
-
-def _is_for_type_checkers(node: ast.AST) -> bool:
-    """Return whether this is `if TYPE_CHECKING:`, whose body never runs."""
-    return isinstance(node, ast.If) and getattr(node.test, "attr", getattr(node.test, "id", "")) == "TYPE_CHECKING"
 
 
 def _is_for_the_program(node: ast.AST) -> bool:

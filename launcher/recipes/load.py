@@ -29,8 +29,18 @@ def load_transformer(config: str | None, settings: Sequence[str] = ()) -> Transf
         UnreadableError: the file is missing or unreadable.
         UsageError: broken TOML, an unknown setting, a value of the wrong type or out of bounds.
     """
-    from_file = [] if config is None else list(_file_assignments(find_config(config)))
-    return build(TransformerRecipe, [*from_file, *(_parse_setting(text) for text in settings)])
+    assignments = [] if config is None else list(_file_assignments(find_config(config)))
+    for text in settings:
+        name, separator, value = (part.strip() for part in text.partition("="))
+        if not separator or not name:
+            hint = "for instance --set train.learning_rate=0.001"
+            raise UsageError(f"--set {text}: this is not KEY=VALUE", hint=hint)
+        try:
+            parsed = tomllib.loads(f"value = {value}")["value"]
+        except ValueError:
+            parsed = value  # bare words are text, so that a shell needs no nested quotes
+        assignments.append(Assignment(name, parsed, where=f"--set {text}"))
+    return build(TransformerRecipe, assignments)
 
 
 def find_config(config: str) -> Path:
@@ -87,18 +97,3 @@ def _line_of(name: str, text: str) -> int:
         ):
             return number
     return 1
-
-
-def _parse_setting(text: str) -> Assignment:
-    name, separator, value = text.partition("=")
-    if not separator or not name.strip():
-        raise UsageError(f"--set {text}: this is not KEY=VALUE", hint="for instance --set train.learning_rate=0.001")
-    return Assignment(name.strip(), _toml_value(value.strip()), where=f"--set {text}")
-
-
-def _toml_value(text: str) -> Any:
-    """Return `text` as a TOML value; bare words are text, so that a shell needs no nested quotes."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except ValueError:
-        return text

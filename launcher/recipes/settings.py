@@ -77,7 +77,8 @@ def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
     values: dict[str, dict[str, Any]] = {}
     for assignment in assignments:
         if assignment.name not in known:
-            raise _unknown(assignment, known)
+            hint = did_you_mean(_meant(assignment.name, known)) or f"known settings: {', '.join(known)}"
+            raise UsageError(f"{assignment.where}: there is no setting {assignment.name}", hint=hint)
         section, _, name = assignment.name.partition(".")
         values.setdefault(section, {})[name] = _checked(assignment, known[assignment.name])
     sections = {
@@ -109,11 +110,6 @@ def _checked(assignment: Assignment, field: dataclasses.Field[Any]) -> Any:
             hint=f"{assignment.name} is {bounds.help}; the default is {_as_toml(field.default)}",
         )
     return value
-
-
-def _unknown(assignment: Assignment, known: Mapping[str, object]) -> UsageError:
-    hint = did_you_mean(_meant(assignment.name, known)) or f"known settings: {', '.join(known)}"
-    return UsageError(f"{assignment.where}: there is no setting {assignment.name}", hint=hint)
 
 
 def _meant(name: str, known: Mapping[str, object]) -> Sequence[str]:

@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         recipe = load_transformer(options.config, options.settings)
         place = this_place(micro_batches=recipe.train.micro_batches)
         check_layout(recipe, place.layout)
-        output = _output(options.output)
+        run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
+        output = options.output or (RunDir(Path(run_dir)).model if run_dir else None)
         with open_world(place, choose_device(place, recipe.train.device, os.environ)) as world:
             train(recipe, world, options.data, output)
     except TlaunchError as error:
@@ -51,12 +52,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, help="a directory that `tlaunch data` wrote, or one file of pairs")
     parser.add_argument("--output", type=Path, help="directory for the trained model (default: in the run directory)")
     return parser
-
-
-def _output(chosen: Path | None) -> Path | None:
-    """Return the directory for the model, or None if none was chosen."""
-    run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
-    return chosen or (RunDir(Path(run_dir)).model if run_dir else None)
 
 
 def leave(exit_code: int) -> NoReturn:

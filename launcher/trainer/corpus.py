@@ -38,11 +38,30 @@ def open_corpus(recipe: TransformerRecipe, world: World, data: Path | None) -> C
         UnreadableError: missing or malformed files.
         UsageError: too few pairs for one batch, or a vocabulary that no tokenizer fits.
     """
-    splits = find_splits(data or _sample(world), recipe.data.direction)
+    if data is None:  # the first rank of each server unpacks the sample while the others wait
+        if world.place.local_rank == 0:
+            cached_sample()
+        if world.place.world_size > 1:
+            wait_for_long(dist.barrier(async_op=True))
+    splits = find_splits(data or cached_sample(), recipe.data.direction)
     files = [path for path in (splits.train, splits.valid) if path is not None]
     world.check_equal(content_digest(files).encode(), f"the text of {splits.train.parent}")
-    train, valid = _with_validation(read_pairs(splits.train), splits)
-    _check_enough(train, splits, recipe.train.batch_size)
+    train = read_pairs(splits.train)
+    if splits.valid is not None:
+        valid = read_pairs(splits.valid)
+    else:
+        count = min(max(1, len(train) // HELD_OUT), HELD_OUT_AT_MOST)
+        train, valid = train[:-count], train[-count:]
+    if not train:
+        raise UsageError(
+            f"{splits.train}: the only pair is held out for validation, so none is left to train on",
+            hint="more pairs, or a validation file beside it (`tlaunch data preprocess --split valid`)",
+        )
+    if len(train) < recipe.train.batch_size:
+        raise UsageError(
+            f"{splits.train}: {len(train)} training pairs do not fill one batch of {recipe.train.batch_size}",
+            hint=f"--set train.batch_size={len(train)}, or more pairs",
+        )
     tokenizer, kept_at = _shared_tokenizer(recipe, world, splits, train)
     return Corpus(
         train=tokenize(train, tokenizer, recipe.data),
@@ -51,35 +70,6 @@ def open_corpus(recipe: TransformerRecipe, world: World, data: Path | None) -> C
         tokenizer=tokenizer,
         origin=f"{splits.train}, {len(train)} training and {len(valid)} validation pairs, tokenizer {kept_at}",
     )
-
-
-def _check_enough(train: Pairs, splits: Splits, batch_size: int) -> None:
-    if not train:
-        raise UsageError(
-            f"{splits.train}: the only pair is held out for validation, so none is left to train on",
-            hint="more pairs, or a validation file beside it (`tlaunch data preprocess --split valid`)",
-        )
-    if len(train) < batch_size:
-        raise UsageError(
-            f"{splits.train}: {len(train)} training pairs do not fill one batch of {batch_size}",
-            hint=f"--set train.batch_size={len(train)}, or more pairs",
-        )
-
-
-def _sample(world: World) -> Path:
-    """Return the packaged corpus: the first rank of each server unpacks it while the others wait."""
-    if world.place.local_rank == 0:
-        cached_sample()
-    if world.place.world_size > 1:
-        wait_for_long(dist.barrier(async_op=True))
-    return cached_sample()
-
-
-def _with_validation(train: Pairs, splits: Splits) -> tuple[Pairs, Pairs]:
-    if splits.valid is not None:
-        return train, read_pairs(splits.valid)
-    count = min(max(1, len(train) // HELD_OUT), HELD_OUT_AT_MOST)
-    return train[:-count], train[-count:]
 
 
 def _shared_tokenizer(

@@ -66,18 +66,15 @@ class EventFile:
         self._append({"wall_time": time_ns / 1e9, "step": step, "summary": summary})
 
     def _append(self, fields: Mapping[str, Any]) -> None:
-        record = _framed(self._messages.Event(**fields).SerializeToString())
+        message = self._messages.Event(**fields).SerializeToString()
+        length = struct.pack("<Q", len(message))
+        record = length + _check(length) + message + _check(message)
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             if os.write(descriptor, record) < len(record):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))  # the next write would say so
         finally:
             os.close(descriptor)
-
-
-def _framed(message: bytes) -> bytes:
-    length = struct.pack("<Q", len(message))
-    return length + _check(length) + message + _check(message)
 
 
 def _check(content: bytes) -> bytes:

@@ -37,7 +37,7 @@ from launcher.core.run_dir import RunDir
 from launcher.trainer.__main__ import leave
 from launcher.trainer.collectives import all_reduce
 from launcher.trainer.point_to_point import GROWTH, ITEM_BYTES, MIN_BYTES, PINGS, one_way, ping, settle, stream
-from launcher.trainer.world import Place, World, choose_device, open_world, this_place
+from launcher.trainer.world import World, choose_device, open_world, this_place
 
 SECONDS = 30.0
 MAX_SECONDS = 300.0  # ranks that only wait for the others give up after GROUP_TIMEOUT
@@ -89,7 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         _check(options.seconds)
-        place = _as_copies(this_place(micro_batches=1))
+        place = this_place(micro_batches=1)
+        place = replace(
+            place, layout=Layout(dp=place.world_size)
+        )  # whatever a training's would be: all are in one group
         path = _output(options.output)
         with open_world(place, choose_device(place, options.device, os.environ)) as world:
             measured = measure(world, options.seconds, options.largest)
@@ -167,11 +170,6 @@ def _output(chosen: Path | None) -> Path:
     if chosen is None and not run_dir:
         raise UsageError(f"{env.TLAUNCH_RUN_DIR} is not set", hint="--output says where the result goes")
     return chosen or RunDir(Path(run_dir or "")).links
-
-
-def _as_copies(place: Place) -> Place:
-    """Whatever the layout of a training would be, here all ranks are in one group."""
-    return replace(place, layout=Layout(dp=place.world_size))
 
 
 def _leaders(world: World) -> list[int]:

@@ -147,15 +147,11 @@ class _Keeper:
             reason = str((isinstance(error, OSError) and error.strerror) or error)
             if not self._has_failed and reason not in self._told:
                 self._told.add(reason)
-                _say(f"metrics will be missing from {self._path}: {reason}")
+                line = f"metrics will be missing from {self._path}: {reason}"
+                with suppress(Exception):  # this rank's log may be closed, or have an encoding without these letters
+                    encoding = sys.stdout.encoding
+                    print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
             self._has_failed = True
-
-
-def _say(line: str) -> None:
-    """Print a line to this rank's log, in letters that its encoding has. Never raises."""
-    with suppress(Exception):
-        encoding = sys.stdout.encoding
-        print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 def _keepers(environment: Mapping[str, str], attempt: int) -> list[_Keeper]:
@@ -216,9 +212,7 @@ def _attempt(environment: Mapping[str, str]) -> int:
 def memory_bytes(device: torch.device) -> int | None:
     """Return the most bytes that tensors have taken on an accelerator, or what this process holds on the CPU; None if unknown."""
     with suppress(Exception):  # after a failure accelerators may refuse to answer
-        return device_memory_bytes(device) if device.type != "cpu" else _resident_bytes()
+        if device.type != "cpu":
+            return device_memory_bytes(device)
+        return int(Path("/proc/self/statm").read_bytes().split()[1]) * PAGE_BYTES
     return None
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_bytes().split()[1]) * PAGE_BYTES

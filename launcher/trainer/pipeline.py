@@ -112,7 +112,9 @@ class Pipeline:
                 self._expect(coming, arriving)
             received = self._take(action, arriving)
             if action.kind == "forward":
-                output = self._compute(action.micro_batch, _as_leaf(received) if trains else received)
+                if trains and received is not None:
+                    received.requires_grad_()
+                output = self._compute(action.micro_batch, received)
                 if trains:
                     graphs[action.micro_batch] = (received, output)
                 if self._links.following is None:
@@ -179,7 +181,3 @@ class _Outbox:
         work, _tensor = self._leaving.popleft()
         with waiting:
             work.wait()
-
-
-def _as_leaf(received: Tensor | None) -> Tensor | None:
-    return None if received is None else received.requires_grad_()

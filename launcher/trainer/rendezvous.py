@@ -111,7 +111,10 @@ def _agree(mpi: Any, world: Any, environment: Mapping[str, str]) -> _Meeting:
     local.Free()
     names = world.gather(socket.gethostname())  # None but on rank 0
     chosen = environment.get(env.MASTER_ADDR)
-    address, port = world.bcast((chosen or _own_address(names), _free_port()) if names else None)
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        free_port = int(probe.getsockname()[1])
+    address, port = world.bcast((chosen or _own_address(names), free_port) if names else None)
     if not address:
         raise UsageError("rank 0 finds no address of its own that others could reach", hint=_HINT_ADDRESS)
     return _Meeting(address, environment.get(env.MASTER_PORT) or str(port), local_rank, local_size)
@@ -136,21 +139,10 @@ def _own_address(names: list[str]) -> str | None:
     if not others:
         return "127.0.0.1"
     for name in (*others, names[0]):
-        with suppress(OSError):
-            address = _address_towards(name)
+        # The address from which a packet would be sent there; none is.
+        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((name, 9))
+            address = str(probe.getsockname()[0])
             if not address.startswith("127."):
                 return address
     return None
-
-
-def _address_towards(name: str) -> str:
-    """From which address a packet to `name` would be sent. None is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((name, 9))
-        return str(probe.getsockname()[0])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

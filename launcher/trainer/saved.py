@@ -28,7 +28,7 @@ from launcher.recipes.transformer.config import TransformerRecipe
 from launcher.trainer.collectives import Group
 from launcher.trainer.heartbeat import getting_on
 from launcher.trainer.model import Transformer
-from launcher.trainer.plan import Placement, keep_stage, placements, replace_parameter
+from launcher.trainer.plan import keep_stage, placements, replace_parameter
 from launcher.trainer.session import Session, meta_model
 from launcher.trainer.tokenizer import Tokenizer
 
@@ -48,14 +48,21 @@ def gather(session: Session, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
             dist.send(own, dst=0)
         return None
     whole: dict[str, Tensor] = {}
+    sizes = session.recipe.model
     for stage in range(world.pp.size):
         for part in range(world.mp.size):
-            placed = _placements_of(session.recipe, stage, world.pp.size, part, world.mp.size)
+            # In the order in which that rank sends its tensors.
+            model = meta_model(session.recipe)
+            keep_stage(model, split_into_stages(sizes.encoder_layers, sizes.decoder_layers, world.pp.size)[stage])
+            placed = placements(model, Group(ranks=tuple(range(world.mp.size)), index=part))
             sender = rank_at(Coordinate(pp=stage, dp=0, mp=part), world.place.layout)
             flat = own if sender == 0 else own.new_empty(sum(place.shape.numel() for place in placed.values()))
             if sender != 0:
                 dist.recv(flat, src=sender)
-            _put(whole, placed, flat.cpu())
+            parts = flat.cpu().split([placement.shape.numel() for placement in placed.values()])
+            for (name, placement), values in zip(placed.items(), parts, strict=True):
+                full = whole.setdefault(name, torch.empty(placement.full_shape, dtype=flat.dtype))
+                placement.part_of(full).copy_(values.view(placement.shape))
             getting_on()
     return whole
 
@@ -113,25 +120,6 @@ def load_model(directory: str | Path) -> tuple[Transformer, TransformerRecipe, T
     model = meta_model(recipe)
     model.load_state_dict(load_file(directory / WEIGHTS), assign=True)
     return model.eval(), recipe, Tokenizer((directory / TOKENIZER).read_bytes())
-
-
-def _placements_of(
-    recipe: TransformerRecipe, stage: int, stage_count: int, part: int, part_count: int
-) -> dict[str, Placement]:
-    """Return the placements of the rank at (`stage`, `part`), in the order in which it sends its tensors."""
-    model = meta_model(recipe)
-    keep_stage(model, split_into_stages(recipe.model.encoder_layers, recipe.model.decoder_layers, stage_count)[stage])
-    return placements(model, Group(ranks=tuple(range(part_count)), index=part))
-
-
-def _put(whole: dict[str, Tensor], placed: dict[str, Placement], flat: Tensor) -> None:
-    """Lay one rank's parameters into the whole ones."""
-    offset = 0
-    for name, placement in placed.items():
-        size = placement.shape.numel()
-        full = whole.setdefault(name, torch.empty(placement.full_shape, dtype=flat.dtype))
-        placement.part_of(full).copy_(flat[offset : offset + size].view(placement.shape))
-        offset += size
 
 
 def single_device_model(recipe: TransformerRecipe, weights: dict[str, Tensor], device: torch.device) -> Transformer:

@@ -152,7 +152,8 @@ class World:
                 failure = UnreadableError(f"{error.filename}: {error.strerror}")
         if self.place.world_size > 1:
             payload = self._shared(payload)
-            failure = _told(self._shared(_tell(failure)))
+            fields = None if failure is None else [type(failure).__name__, failure.message, failure.hint]
+            failure = _failure_of(self._shared(json.dumps(fields).encode()))
         if failure is not None:
             raise failure
         return payload
@@ -200,7 +201,14 @@ def open_world(place: Place, device: torch.device) -> Iterator[World]:
         device_id=None if device.type == "cpu" else device,
     )
     groups = {axis: _open_group(place, axis) for axis in ("mp", "dp", "pp")}
-    links = _open_links(groups["pp"])
+    links, pp = Links(), groups["pp"]
+    if pp.size > 1:
+        links = Links(
+            previous=pp.ranks[pp.index - 1] if pp.index > 0 else None,
+            following=pp.ranks[pp.index + 1] if pp.index < pp.size - 1 else None,
+            forward_group=_new_process_group(pp.ranks),
+            backward_group=_new_process_group(pp.ranks),
+        )
     links.shake_hands(device)
     yield World(place, device, **groups, links=links)
     # Nobody closes connections that a slower rank still reads from, and rank 0 may still save the model.
@@ -222,27 +230,11 @@ def _new_process_group(ranks: tuple[int, ...]) -> dist.ProcessGroup:
     return group
 
 
-def _open_links(pp: Group) -> Links:
-    if pp.size == 1:
-        return Links()
-    return Links(
-        previous=pp.ranks[pp.index - 1] if pp.index > 0 else None,
-        following=pp.ranks[pp.index + 1] if pp.index < pp.size - 1 else None,
-        forward_group=_new_process_group(pp.ranks),
-        backward_group=_new_process_group(pp.ranks),
-    )
-
-
-def _tell(failure: TlaunchError | None) -> bytes:
-    if failure is None:
-        return b""
-    return json.dumps([type(failure).__name__, failure.message, failure.hint]).encode()
-
-
-def _told(told: bytes) -> TlaunchError | None:
-    if not told:
+def _failure_of(sent: bytes) -> TlaunchError | None:
+    fields = json.loads(sent)
+    if fields is None:
         return None
-    name, message, hint = json.loads(told)
+    name, message, hint = fields
     kinds = {kind.__name__: kind for kind in (UsageError, UnreadableError, RefusedLayoutError)}
     return kinds.get(name, TlaunchError)(message, hint=hint)
 

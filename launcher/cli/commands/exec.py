@@ -152,7 +152,11 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     rank = spec.ranks[engine.global_rank]
     warning = _doubt_of_place(engine, rank, used, server)
     if rank.global_rank == 0:
-        _check_port(port)
+        try:
+            check_port(port)
+        except UsageError as error:
+            hint = "--master-port N, the same for all ranks, names another one"
+            raise UsageError(error.message, hint=hint) from error
     environment, needed = overlaid(os.environ, rank.env), dict[str, str]()
     if engine.world_size != 1:
         # Whatever the table calls the servers, the engine may know them by names.
@@ -186,13 +190,6 @@ def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str
     host = read_host(names_of(used.servers[rank.server_index]), other_names=other_names)
     warning = check_server(rank, used, host, said, engine.local_world_size)
     return None if used.source is not None and is_sample(used.source) else warning
-
-
-def _check_port(port: int) -> None:
-    try:
-        check_port(port)
-    except UsageError as error:
-        raise UsageError(error.message, hint="--master-port N, the same for all ranks, names another one") from error
 
 
 def _say(prepared: Prepared, spec: RunSpec, more: Iterable[str]) -> None:

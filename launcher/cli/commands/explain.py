@@ -123,7 +123,11 @@ def _lines(explained: Explained) -> Iterator[str]:
     yield from _in_columns([("NAME", "VALUE", "ORIGIN"), *map(_row, explained.variables)])
     if explained.conflicts:
         yield ""
-        for danger in _dangers(explained.conflicts):
+        for conflict in explained.conflicts:  # variables that ranks would get from the shell, or do get
+            names = ", ".join(one.name for one in conflict.found)
+            danger = f"{conflict.family}? With what your shell says {conflict.danger} ({names})"
+            if conflict.found[0].fate is Fate.KEPT:
+                danger = f"warning: {names}: {conflict.danger}"
             yield from textwrap.wrap(printable(danger), MAX_PROSE_COLUMNS, subsequent_indent="  ")
 
 
@@ -142,16 +146,6 @@ def _row(variable: Variable) -> tuple[str, str, str]:
     if variable.instead_of is not None:
         origin += f", was {masked(variable.name, variable.instead_of)}"
     return variable.name, value, origin
-
-
-def _dangers(found: Sequence[Conflict]) -> Iterator[str]:
-    """Yield the danger of each family of variables that ranks would get from the shell, or do get."""
-    for conflict in found:
-        names = ", ".join(one.name for one in conflict.found)
-        if conflict.found[0].fate is Fate.KEPT:
-            yield f"warning: {names}: {conflict.danger}"
-        else:
-            yield f"{conflict.family}? With what your shell says {conflict.danger} ({names})"
 
 
 def _to_json(explained: Explained) -> dict[str, Any]:

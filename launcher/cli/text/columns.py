@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from launcher.logs.terminal import escaped, without_colours
@@ -172,7 +172,10 @@ def sparkline(values: Sequence[float | None], width: int, *, plain: bool = False
     >>> sparkline([1, 2, None, 4, 8], 10)
     '▁▂ ▄█'
     """
-    means = list(_means(values, min(width, len(values))))
+    columns = min(width, len(values))
+    parts = (values[index * len(values) // columns : (index + 1) * len(values) // columns] for index in range(columns))
+    finite = ([value for value in part if value is not None and math.isfinite(value)] for part in parts)
+    means = [math.fsum(value / len(part) for value in part) if part else None for part in finite]
     present = [mean for mean in means if mean is not None]
     if not present:
         return " " * len(means)
@@ -186,13 +189,6 @@ def sparkline(values: Sequence[float | None], width: int, *, plain: bool = False
         ]
         for mean in means
     )  # fmt: skip
-
-
-def _means(values: Sequence[float | None], columns: int) -> Iterator[float | None]:
-    for column in range(columns):
-        part = values[column * len(values) // columns : (column + 1) * len(values) // columns]
-        present = [value for value in part if value is not None and math.isfinite(value)]
-        yield math.fsum(value / len(present) for value in present) if present else None
 
 
 def has_blocks(encoding: str | None) -> bool:

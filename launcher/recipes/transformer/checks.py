@@ -28,23 +28,19 @@ def check_layout(recipe: TransformerRecipe, layout: Layout) -> None:
             hint=f"--mp {model.vocabulary_size} at most",
         )
     split_into_stages(model.encoder_layers, model.decoder_layers, layout.pp)
-    _check_batch(recipe.train.batch_size, layout)
-
-
-def _check_model_parallel(name: str, value: int, mp: int) -> None:
-    if value % mp:
-        fitting = ", ".join(str(ways) for ways in range(1, value + 1) if value % ways == 0)
-        raise RefusedLayoutError(f"{name} = {value} cannot be divided by mp = {mp}", hint=f"--mp can be {fitting}")
-
-
-def _check_batch(batch_size: int, layout: Layout) -> None:
-    parts = layout.dp * layout.micro_batches
+    batch_size, parts = recipe.train.batch_size, layout.dp * layout.micro_batches
     if batch_size % parts:
         raise RefusedLayoutError(
             f"train.batch_size = {batch_size} cannot be divided by "
             f"dp * micro batches = {layout.dp} * {layout.micro_batches} = {parts}",
             hint=f"--set train.batch_size={_multiples_near(batch_size, parts)}",
         )
+
+
+def _check_model_parallel(name: str, value: int, mp: int) -> None:
+    if value % mp:
+        fitting = ", ".join(str(ways) for ways in range(1, value + 1) if value % ways == 0)
+        raise RefusedLayoutError(f"{name} = {value} cannot be divided by mp = {mp}", hint=f"--mp can be {fitting}")
 
 
 def _multiples_near(value: int, factor: int) -> str:

@@ -16,13 +16,13 @@ from launcher.core.errors import TlaunchError
 from launcher.recipes.transformer.config import TransformerRecipe
 from launcher.trainer.baseline import unigram_perplexity
 from launcher.trainer.corpus import Corpus, open_corpus
-from launcher.trainer.data import GlobalBatch, global_batches
+from launcher.trainer.data import global_batches
 from launcher.trainer.greedy import translate
 from launcher.trainer.heartbeat import HeartbeatWriter
 from launcher.trainer.metrics import Metrics, perplexity_of
 from launcher.trainer.model import Transformer
 from launcher.trainer.saved import check_can_save, gather, save_model, single_device_model
-from launcher.trainer.session import Session, StepResult, learning_rate_at
+from launcher.trainer.session import Session, learning_rate_at
 from launcher.trainer.waiting import Stopwatch
 from launcher.trainer.world import World
 
@@ -104,32 +104,22 @@ def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int,
             batch.step, seconds, epoch=batch.epoch, tokens=result.tokens, loss=result.loss,
             learning_rate=learning_rate, is_last=batch.is_last,
         )  # fmt: skip
-        _check_finite(result, batch)
+        if not math.isfinite(result.gradient_norm):  # every rank knows the norm, so all of them stop together
+            raise TlaunchError(
+                f"epoch {batch.epoch} step {batch.step_of_epoch}: the norm of the gradient is {result.gradient_norm}",
+                hint="a smaller train.learning_rate, or more train.warmup_steps",
+            )
         heart.stepped(batch.step, seconds, busy_s, tokens=result.tokens, loss=result.loss, is_last=batch.is_last)
         speed = result.tokens / seconds
-        told = f"epoch: {batch.epoch} step: {batch.step_of_epoch}, loss is {result.loss:.4f}, {speed:.0f} tokens/s"
-        say_of_all(told, session.world)
+        line = f"epoch: {batch.epoch} step: {batch.step_of_epoch}, loss is {result.loss:.4f}, {speed:.0f} tokens/s"
+        say_of_all(line, session.world)
         last_step = batch.step
         if batch.is_last or (config.validate_every and batch.step % config.validate_every == 0):
-            validation_loss = _validate(session, corpus, bar)
+            validation_loss = session.validate(corpus.valid)
+            perplexity = f"{perplexity_of(validation_loss):.2f} (unigram model: {bar:.2f})"
+            say_of_all(f"validation loss is {validation_loss:.6f}, perplexity {perplexity}", session.world)
             metrics.validated(batch.step, validation_loss)
     return last_step, validation_loss
-
-
-def _check_finite(result: StepResult, batch: GlobalBatch) -> None:
-    """Every rank knows the norm, so all of them stop together."""
-    if not math.isfinite(result.gradient_norm):
-        raise TlaunchError(
-            f"epoch {batch.epoch} step {batch.step_of_epoch}: the norm of the gradient is {result.gradient_norm}",
-            hint="a smaller train.learning_rate, or more train.warmup_steps",
-        )
-
-
-def _validate(session: Session, corpus: Corpus, bar: float) -> float:
-    loss = session.validate(corpus.valid)
-    told = f"validation loss is {loss:.6f}, perplexity {perplexity_of(loss):.2f} (unigram model: {bar:.2f})"
-    say_of_all(told, session.world)
-    return loss
 
 
 def _show_translations(session: Session, corpus: Corpus, model: Transformer) -> None:

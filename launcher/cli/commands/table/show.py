@@ -206,14 +206,15 @@ def _to_json(placement: Placement, report: TableReport) -> dict[str, Any]:
         "servers": [
             {name: getattr(server, name) for name in ("server_id", "super_pod_id", "host_ip", "host_nic_ip")}
             | {"options": dict(server.options)}
-            | {"devices": [_device_to_json(device, placement) for device in server.devices]}
+            | {
+                "devices": [
+                    {name: getattr(one, name) for name in ("global_rank", "device_id", "device_ip", "super_device_id")}
+                    | {"options": dict(one.options)}
+                    | {"coordinates": placement.coordinates(one), "idle": placement.is_idle(one)}
+                    for one in server.devices
+                ]
+            }
             for server in placement.cluster.servers
         ],
         "groups": placement.groups or None,
     }
-
-
-def _device_to_json(device: Device, placement: Placement) -> dict[str, Any]:
-    known = {name: getattr(device, name) for name in ("global_rank", "device_id", "device_ip", "super_device_id")}
-    place = {"coordinates": placement.coordinates(device), "idle": placement.is_idle(device)}
-    return known | {"options": dict(device.options)} | place

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from launcher.core.records import Cluster, Device, Options, Server
+from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.model import DeviceRow, Fields, ServerRow, Table, integer_at, options_at, text_at
 from launcher.rank_table.positions import Pointer
 from launcher.rank_table.profile import Profile
@@ -104,7 +104,12 @@ def cluster(table: Table) -> Cluster:
     servers = []
     for row in table.servers:
         ranked = sorted(row.devices, key=lambda device: device.global_rank or 0)
-        devices = (Device(one.device_id or 0, one.global_rank or 0, options=_options(one.fields)) for one in ranked)
+        devices = []
+        for one in ranked:
+            numbers = [(key, str(one.fields[key])) for key in RANK_NUMBERS if key in one.fields]
+            layers = [(key, _canonical(one.fields[key])) for key in RANK_LAYERS if key in one.fields]
+            options = tuple(sorted(numbers + layers))
+            devices.append(Device(one.device_id or 0, one.global_rank or 0, options=options))
         servers.append(Server(row.server_id or "", tuple(devices)))
     return Cluster(tuple(servers), options=table.options)
 
@@ -131,12 +136,6 @@ def _lowest_level(rank: Fields) -> Fields:
 def _number(fields: Fields, key: str) -> int | None:
     number = integer_at(fields, key)
     return number if number is not None and abs(number) <= _MAX_NUMBER else None
-
-
-def _options(rank: Fields) -> Options:
-    numbers = [(key, str(rank[key])) for key in RANK_NUMBERS if key in rank]
-    layers = [(key, _canonical(rank[key])) for key in RANK_LAYERS if key in rank]
-    return tuple(sorted(numbers + layers))
 
 
 def levels(row: DeviceRow) -> Iterator[tuple[Pointer, Fields]]:

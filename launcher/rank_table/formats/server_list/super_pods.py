@@ -55,7 +55,14 @@ def super_device_missing(table: Table) -> Iterator[Finding]:
 @rule("RT347", "a super_device_id used twice in one super pod", formats=POD_TABLES, ascend_only=True)
 def super_device_repeated(table: Table) -> Iterator[Finding]:
     """A super_device_id distinguishes the devices of a super pod. Another super pod may use the same numbers again."""
-    for device, earlier in repeated(_placed_devices(table)):
+    placed: list[tuple[tuple[Pointer, int], DeviceRow]] = []  # devices whose number in a super pod is known
+    for server in table.servers if _pods(table) else ():
+        pod_of_server = table.pod_of_server.get(server.server_id or "")
+        for one in server.devices if pod_of_server is not None else ():
+            number = read_decimal(one.fields.get("super_device_id"))
+            if pod_of_server is not None and number is not None and number != NO_DEVICE:
+                placed.append(((pod_of_server.pointer, number), one))
+    for device, earlier in repeated(placed):
         pod = table.pod_of_server[table.servers[device.server].server_id or ""]
         number = read_decimal(device.fields["super_device_id"])
         message = f'super_device_id {number} is used twice in super pod "{(pod.super_pod_id or "")[:64]}"'
@@ -160,16 +167,6 @@ def pods_ignored(table: Table) -> Iterator[Finding]:
 
 def _pods(table: Table) -> tuple[PodRow, ...]:
     return table.pods if table.chip.reads_super_pods else ()
-
-
-def _placed_devices(table: Table) -> Iterator[tuple[tuple[Pointer, int], DeviceRow]]:
-    """Yield the devices whose number in a super pod is known: the super pod and the number, and the device."""
-    for server in table.servers if _pods(table) else ():
-        pod = table.pod_of_server.get(server.server_id or "")
-        for device in server.devices if pod is not None else ():
-            number = read_decimal(device.fields.get("super_device_id"))
-            if pod is not None and number is not None and number != NO_DEVICE:
-                yield (pod.pointer, number), device
 
 
 def _outside(table: Table) -> list[ServerRow]:
