@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.events import Judged
+from launcher.supervise.port import hold_port
 
 READY = "print('ready', flush=True)"
 WAIT = "while not os.path.exists('go'): time.sleep(0.02)"
@@ -74,8 +75,11 @@ def test_a_server_that_never_comes_is_named(servers):
 
 def test_a_first_server_that_never_comes_is_named(servers):
     """By who waits for it, at once and at the end."""
+    held = hold_port()  # else a program of another test may come to listen there meanwhile
+    servers.port = held.number
     second = servers.start(2, "--join-timeout", 5, command=servers.python(READY))
     assert servers.end(second) == [1]
+    held.close()
     assert servers.said(second).count(f"127.0.0.1 port {servers.port}: Connection refused") == 2
     whom = "the launcher on server 127.0.0.1"
     assert f"waiting for {whom} (127.0.0.1 port {servers.port}: Connection refused); at most 5 s" in servers.said(
