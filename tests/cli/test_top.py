@@ -74,14 +74,14 @@ def test_without_a_terminal_one_table_is_printed(launcher):
 
 
 def test_a_busy_rank_is_seen_to_be_busy(launcher, wait_until):
-    """A whole core, or what others leave of one, which may be nothing for a moment."""
+    """A whole core, or what others leave of one, which may be nothing for a moment, or not yet known."""
     process = launcher.start("run", "--", "sh", "-c", "echo ready; while :; do :; done")
     launcher.wait_ready(1)
 
     def percent():
-        share = launcher.call("top").stdout.splitlines()[2].split()[5]
-        assert share.endswith("%")
-        return int(share[:-1])
+        cells = launcher.call("top").stdout.splitlines()[2].split()
+        assert cells[1] == "running", cells
+        return int(cells[5].removesuffix("%").replace("-", "0"))
 
     wait_until(lambda: percent() > 5, "a busy rank")
     process.terminate()
