@@ -6,7 +6,6 @@ import signal
 import tempfile
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import hypothesis
 import psutil
@@ -151,12 +150,10 @@ def _opened_since(before):
 
 def _descriptors():
     """Number and target of whatever a test could have opened; libraries keep devices and event queues open (inotify has no brackets)."""
-    found = {link.name: _target(link) for link in Path("/proc/self/fd").glob("*")}
-    return {name: target for name, target in found.items() if not target.startswith(KEPT_DESCRIPTORS)}
-
-
-def _target(link):
-    try:
-        return str(link.readlink())
-    except OSError:  # the descriptor of the listing itself
-        return "/proc/"
+    found = {}
+    for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - several times for each test: no paths
+        with suppress(OSError):  # the descriptor of the listing itself
+            target = os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
+            if not target.startswith(KEPT_DESCRIPTORS):
+                found[number] = target
+    return found

@@ -26,7 +26,7 @@ from launcher.trainer.saved import gather
 from launcher.trainer.session import Session, learning_rate_at
 from launcher.trainer.world import open_world, this_place
 
-STEPS = 10
+STEPS = 5
 BATCH_SIZE = 32
 VOCABULARY_SIZE = 67  # no number of ranks divides it
 LONGEST = 12
@@ -41,7 +41,7 @@ SETTINGS = {
     "data.source_length": LONGEST,
     "data.target_length": LONGEST,
     "train.batch_size": BATCH_SIZE,
-    "train.warmup_steps": 5,
+    "train.warmup_steps": 2,
     "train.learning_rate": 5e-3,
     "train.weight_decay": 0.1,
     "train.clip_norm": 0.3,  # below every norm of the first steps, so that clipping acts

@@ -36,10 +36,10 @@ LAYOUTS = {
 }
 REFERENCE = "one process"
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4}  # relative, of losses
-# Every layout in float64, where rounding hides least; in float32 those whose axes have two ranks: more are the same code.
+# Every layout in float64, where rounding hides least; in float32 each axis, and all of them: more are the same code.
 TRAINED = {
-    "float64": LAYOUTS,
-    "float32": {name: layout for name, layout in LAYOUTS.items() if max(layout[:3]) <= 2},
+    "float64": list(LAYOUTS),
+    "float32": [REFERENCE, "dp2", "mp2", "pp2, 4 micro batches", "dp2 mp2 pp2, 4 micro batches"],
 }
 COMPARED = [(precision, name) for precision, layouts in TRAINED.items() for name in layouts if name != REFERENCE]
 
@@ -71,11 +71,11 @@ def read(directory, name):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("trained", "layout"), COMPARED, indirect=["trained"])
 def test_losses_equal_those_of_one_process(trained, layout):
-    """Ten steps and a validation give the same losses under every layout."""
+    """Five steps and a validation give the same losses under every layout."""
     directory, tolerance = trained
     ours, reference = read(directory, layout), read(directory, REFERENCE)
 
-    assert len(ours["losses"]) == 10
+    assert len(ours["losses"]) == 5
     assert ours["losses"] == pytest.approx(reference["losses"], rel=tolerance)
     # The norm's own rounding: it sums squares of what the losses' rounding has touched already.
     assert ours["gradient_norms"] == pytest.approx(reference["gradient_norms"], rel=100 * tolerance)
@@ -89,7 +89,7 @@ def test_one_process_learns(trained):
     """The trace that all others are held against is of a model that learns."""
     reference = read(trained[0], REFERENCE)
 
-    assert reference["losses"][-1] < reference["losses"][0] - 0.1
+    assert reference["losses"][-1] < reference["losses"][0] - 0.05
     assert max(reference["gradient_norms"]) > 0.3  # clipping acts
 
 
