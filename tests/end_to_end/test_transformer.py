@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+STEPS = 20
 MULTI30K = ROOT.parent / "shared" / "corpus" / "multi30k"
 STEP_LINE = re.compile(r"^epoch: (\d+) step: (\d+), loss is (\d+\.\d{4}), \d+ tokens/s$", re.MULTILINE)
 VALIDATION_LINE = re.compile(
@@ -33,21 +34,11 @@ def tlaunch(*arguments, environment):
 def _run(tmp_path_factory, environment):
     """The main job, cut short: eight ranks from the sample table at dp=2 mp=2 pp=2."""
     runs_dir = tmp_path_factory.mktemp("runs")
-    arguments = [
-        "run",
-        "--rank-table",
-        "rank_tables/rank_table_8pcs.json",
-        "--dp",
-        "2",
-        "--mp",
-        "2",
-        "--pp",
-        "2",
-        "--micro-batches",
-        "4",
-    ]
-    shorter = ["--set", "train.steps=40", "--set", "train.warmup_steps=40"]
-    done = tlaunch(*arguments, *shorter, "--runs-dir", runs_dir, environment=environment)
+    done = tlaunch(
+        "run", "--rank-table", "rank_tables/rank_table_8pcs.json", "--dp", 2, "--mp", 2, "--pp", 2,
+        "--micro-batches", 2, "--set", f"train.steps={STEPS}", "--set", f"train.warmup_steps={STEPS}",
+        "--runs-dir", runs_dir, environment=environment,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return runs_dir / "latest", done
 
@@ -71,7 +62,7 @@ def test_the_loss_falls_and_every_rank_tells_it(run):
     losses = [float(loss) for _, _, loss in lines[0]]
 
     assert [[loss for _, _, loss in found] for found in lines.values()] == [[loss for _, _, loss in lines[0]]] * 8
-    assert [int(step) for _, step, _ in lines[0]] == list(range(1, 41))
+    assert [int(step) for _, step, _ in lines[0]] == list(range(1, STEPS + 1))
     assert sum(losses[-5:]) / 5 < losses[0] - 1
     assert f"loss is {losses[-1]:.4f}" in done.stdout
 
@@ -85,10 +76,10 @@ def test_collapsed_logs_are_what_one_rank_prints(run, environment):
     steps = [line for line in shown if "epoch: " in line]
 
     assert done.returncode == 0, done.stderr
-    assert len(steps) == 40
+    assert len(steps) == STEPS
     assert all(line.startswith("[0-7] epoch: 1 step: ") for line in steps)
     assert len(shown) <= len(written[0]) + 2  # ranks of the two stages hold different numbers of parameters
-    assert len(shown) < sum(map(len, written)) / 5
+    assert len(shown) < sum(map(len, written)) / 4
 
 
 def test_rank_0_shows_translations(run):
@@ -130,14 +121,14 @@ def test_the_tutorial_starts_at_the_logarithm_of_its_vocabulary(tmp_path, enviro
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="the Multi30k text is not beside the repository (../shared/corpus)")
 def test_real_text_is_learnt_by_two_ranks(tmp_path, environment):
-    """On real captions, prepared by `tlaunch data preprocess`, perplexity falls well under the unigram model's."""
+    """On real captions, prepared by `tlaunch data preprocess`, perplexity falls under half of the unigram model's."""
     for split, name in (("train", "train"), ("valid", "val"), ("test", "test_2016_flickr")):
         done = tlaunch(
             "data", "preprocess", "--fr", MULTI30K / f"{name}.fr.gz", "--en", MULTI30K / f"{name}.en.gz",
             "--split", split, "--output", tmp_path / "text", environment=environment,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-    settings = ["model.vocabulary_size=4000", "train.steps=150", "train.warmup_steps=100", "train.translations=1"]
+    settings = ["model.vocabulary_size=4000", "train.steps=80", "train.warmup_steps=50", "train.translations=1"]
     done = tlaunch(
         "run", "--devices", 2, "--data", tmp_path / "text", "--runs-dir", tmp_path / "runs",
         *[part for setting in settings for part in ("--set", setting)], environment=environment,
@@ -147,10 +138,10 @@ def test_real_text_is_learnt_by_two_ranks(tmp_path, environment):
         (tmp_path / "runs" / "latest" / "device0" / "train.log").read_text()
     )
 
-    assert float(perplexity) < float(unigram) / 3
+    assert float(perplexity) < float(unigram) / 2
 
 
-@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize("attempt", range(2))
 def test_what_only_rank_0_finds_ends_all_ranks_alike(tmp_path, environment, attempt):
     """A vocabulary too small for the text is rank 0's discovery: whichever rank ends first says so, with exit code 2."""
     done = tlaunch(
