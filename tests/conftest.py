@@ -40,6 +40,10 @@ KEPT_DESCRIPTORS = ("/dev/", "anon_inode:[", "/proc/", "/memfd:")
 KEPT_TEMPORARY_FILES = ("torchinductor_", "pymp-")
 
 
+def pytest_collection_finish():
+    gc.freeze()  # thousands of collected tests and what they import stay: no collection need look at them again
+
+
 @pytest.fixture(autouse=True)
 def _no_process_left():
     before = _children()
