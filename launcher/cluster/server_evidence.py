@@ -12,6 +12,7 @@ from launcher.cluster.agent_connection import AgentConnection, Clock
 from launcher.control.events import Diagnosed, Pair
 from launcher.control.inquiry import cut_off
 from launcher.control.orders import Apart
+from launcher.core.codec import decode
 from launcher.core.events import Cause, Trouble
 from launcher.core.interfaces import names_of
 from launcher.core.records import Server
@@ -23,7 +24,6 @@ from launcher.supervise.diagnosis.servers import (
     Evidence,
     Loss,
     at_most_likely,
-    from_fields,
     has_own_fault,
     judged,
     merge_evidence,
@@ -63,7 +63,7 @@ class ServerEvidence:
     def take(self, server_index: int, evidence: Any, clock: Clock) -> bool:
         """Keep a server's report, and what is known of its clock; return whether it was evidence at all."""
         try:
-            reported = from_fields(evidence)
+            reported = decode(Evidence, evidence)
         except ValueError:
             return False
         # A server reports on its own ranks only.

@@ -44,16 +44,14 @@ def encode(value: Any) -> Any:
     return value
 
 
-def decode(kind: type[T], value: Any, stands_for: Mapping[Any, Any] | None = None) -> T:
+def decode(kind: type[T], value: Any) -> T:
     """Return the record of class `kind` that `encode` turned into `value`.
-
-    `stands_for` maps a class that fields declare to the class that is made instead.
 
     Raises:
         ValueError: `value` was made of something else, or a number in it is beyond 64 bits.
     """
     try:
-        return cast("T", _converter(cast("Any", kind), tuple((stands_for or {}).items()))(value))
+        return cast("T", _converter(cast("Any", kind))(value))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not a valid {kind.__name__}: {str(error)[:MAX_ERROR_CHARS]}") from error
 
@@ -110,27 +108,26 @@ def finite(value: Any) -> Any:
 
 
 @cache
-def _converter(declared: Any, stands_for: tuple[tuple[Any, Any], ...]) -> _Converter:
+def _converter(declared: Any) -> _Converter:
     """Return the function that makes a value of the type `declared` out of what JSON holds."""
-    declared = dict(stands_for).get(declared, declared)
     origin, arguments = typing.get_origin(declared), typing.get_args(declared)
     if origin in {typing.Union, UnionType}:
         (kind,) = (each for each in arguments if each is not _NOTHING)  # no field holds one of several records
-        convert_it = _converter(kind, stands_for)
+        convert_it = _converter(kind)
         return lambda value: None if value is None else convert_it(value)
     if origin is typing.Literal:
         return _checked(lambda value: value in arguments, declared)
     if origin is tuple:
-        return _tuple(arguments, stands_for)
+        return _tuple(arguments)
     if origin is not None:  # Mapping[str, X]
-        convert = _converter(arguments[1], stands_for)
+        convert = _converter(arguments[1])
         return lambda value: {str(name): convert(each) for name, each in value.items()}
     if declared in {Any, object}:
         return lambda value: value
-    return _record(declared, stands_for) if is_dataclass(declared) else _scalar(declared)
+    return _record(declared) if is_dataclass(declared) else _scalar(declared)
 
 
-def _record(kind: Any, stands_for: tuple[tuple[Any, Any], ...]) -> _Converter:
+def _record(kind: Any) -> _Converter:
     types = typing.get_type_hints(kind)
     wanted = [field for field in fields(kind) if field.init]
     needed = {field.name for field in wanted if field.default is MISSING and field.default_factory is MISSING}
@@ -140,7 +137,7 @@ def _record(kind: Any, stands_for: tuple[tuple[Any, Any], ...]) -> _Converter:
         if not isinstance(value, Mapping):
             raise TypeError(f"{reprlib.repr(value)} is not an object")
         if not converters:  # made late, for a record may hold others of its own class
-            converters.update({field.name: _converter(types[field.name], stands_for) for field in wanted})
+            converters.update({field.name: _converter(types[field.name]) for field in wanted})
         return kind(
             **{name: convert(value[name]) for name, convert in converters.items() if name in needed or name in value}
         )
@@ -159,8 +156,8 @@ def _scalar(declared: Any) -> _Converter:
     return lambda value: declared(_fitting(value, isinstance(value, str), declared))  # paths, members of enumerations
 
 
-def _tuple(kinds: tuple[Any, ...], stands_for: tuple[tuple[Any, Any], ...]) -> _Converter:
-    converters = [_converter(kind, stands_for) for kind in kinds if kind is not Ellipsis]
+def _tuple(kinds: tuple[Any, ...]) -> _Converter:
+    converters = [_converter(kind) for kind in kinds if kind is not Ellipsis]
     is_long = kinds[-1] is Ellipsis
 
     def convert(value: Any) -> tuple[Any, ...]:

@@ -28,7 +28,18 @@ FULL_BELOW_BYTES = 64 << 10  # a page or two may be left of a full disk
 DEVICE_FILES = Path("/dev")
 _DAVINCI = re.compile(r"davinci([0-9]{1,6})")  # Ascend; davinci_manager is no device
 _NVIDIA = re.compile(r"nvidia([0-9]{1,6})")  # nvidiactl and nvidia-uvm are no devices
+_OCTAL = re.compile(r"\\([0-7]{3})")  # spaces and the like in the table of mounts
 SPARE = 64  # for everything else that is open
+
+
+class Mount(NamedTuple):
+    """A mounted file system, or a part of one."""
+
+    device: str  # "major:minor"
+    root: str  # the part of the file system that is mounted
+    point: str  # the directory that shows it
+    kind: str  # "ext4", "cgroup2", ...
+    options: frozenset[str]  # of the file system
 
 
 class Stat(NamedTuple):
@@ -228,22 +239,32 @@ def is_full(directory: Path) -> bool:
     return no_inode or there.f_bavail * there.f_frsize < FULL_BELOW_BYTES
 
 
+def mounts(proc: Path = PROC) -> list[Mount]:
+    """Return what is mounted where, for this process; what covers another stands after it. Empty where it is unknown."""
+    try:
+        table = (proc / "self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in table:  # id, parent, device, part, point, options, ..., " - ", type, source, options of the file system
+        (_, _, device, root, point), (kind, *_, options) = (fields.split()[:5] for fields in line.split(" - ", 1))
+        point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), point)
+        found.append(Mount(device, root, point, kind, frozenset(options.split(","))))
+    return found
+
+
 def own_directory() -> Path | None:
     """Return the mounted directory of this process's version 2 group, or None if it has none that can be seen."""
     try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-        groups = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        groups = (PROC / "self/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return None
-    # Fields before " - ": id, parent, device, the mounted part of the file system, where it is mounted, ...
-    mounted = [before.split()[3:5] for before, _, after in (line.partition(" - ") for line in mounts)
-               if after.startswith("cgroup2 ")]  # fmt: skip
+    mounted = next((mount for mount in mounts() if mount.kind == "cgroup2"), None)
     own = next((line[3:] for line in groups if line.startswith("0::")), None)
-    if not mounted or own is None:
+    if mounted is None or own is None:
         return None
-    root, point = mounted[0]
-    inside = os.path.relpath(own, root)
-    return None if inside.startswith("..") else Path(point) / inside
+    inside = os.path.relpath(own, mounted.root)
+    return None if inside.startswith("..") else Path(mounted.point) / inside
 
 
 def davinci_ids(directory: Path = DEVICE_FILES) -> tuple[int, ...]:

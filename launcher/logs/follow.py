@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from launcher.core.proc import mounts
 from launcher.logs.lines import OVERWRITES, Begun, LineReader
 from launcher.logs.log_file import CHUNK_BYTES, GrowingLog, fair_shares
 
@@ -215,15 +216,8 @@ class _Inotify:
         except OSError:
             return False
         if device not in self._local:
-            self._local[device] = False
             wanted = f"{os.major(device)}:{os.minor(device)}"
-            with suppress(OSError):
-                for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-                    # Fields: id, parent, device, ..., " - ", type, ...
-                    before, _, after = line.partition(" - ")
-                    if before.split()[2] == wanted:
-                        self._local[device] = after.split()[0] in LOCAL
-                        break
+            self._local[device] = any(mount.device == wanted and mount.kind in LOCAL for mount in mounts())
         return self._local[device]
 
 

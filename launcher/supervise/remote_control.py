@@ -14,6 +14,7 @@ from dataclasses import replace
 from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES
 from launcher.control.orders import ForwardSignal
 from launcher.control.outcome import exit_code
+from launcher.core.codec import encode
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import Cause, Continued, Forwarded, Judged, Paused, Stopping
 from launcher.core.messages import (
@@ -34,7 +35,7 @@ from launcher.core.records import RankSpec, RunSpec
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.attempt_monitor import Stage
 from launcher.supervise.attempts import Attempts
-from launcher.supervise.diagnosis.servers import judged, merge_evidence, to_fields, with_remark
+from launcher.supervise.diagnosis.servers import judged, merge_evidence, with_remark
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.link import Link, LinkServices
 from launcher.supervise.soundings import ReachProbes, listening_ports
@@ -176,7 +177,7 @@ class RemoteControl:
         with suppress(OSError, AttributeError):  # no descriptor is left, or no epoll: others do not try this server
             self.soundings = ReachProbes()
         port = None if self.soundings is None else self.soundings.port
-        evidence = to_fields(self._attempts.monitor.evidence())
+        evidence = encode(self._attempts.monitor.evidence())
         self._link.send(EvidenceReport(self._attempts.number, evidence, port))
 
     def _end_soundings(self) -> None:

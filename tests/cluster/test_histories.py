@@ -22,10 +22,11 @@ from launcher.cluster.server_evidence import ServerEvidence
 from launcher.control import events, orders
 from launcher.control.controller import Phase, RunController
 from launcher.control.events import Setup
+from launcher.core.codec import encode
 from launcher.core.records import Device, Server
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import FailureRecord
-from launcher.supervise.diagnosis.servers import Evidence, to_fields
+from launcher.supervise.diagnosis.servers import Evidence
 from launcher.supervise.diagnosis.stack_parser import RankStack
 from launcher.supervise.event_log import EventLog
 
@@ -387,7 +388,7 @@ class _Coordinator:
         wrong_s = self._source.uniform(-error_s, error_s)
         offset_s = self._history.offsets[server]
         clock.take(self._now_ns() - int((error_s - offset_s - wrong_s) * 1e9), int(2 * error_s * 1e9), self._now_ns())
-        self._report(events.EvidenceReport(server, 40000, self._evidence.take(server, to_fields(evidence), clock)))
+        self._report(events.EvidenceReport(server, 40000, self._evidence.take(server, encode(evidence), clock)))
 
     def _on_closed(self, server: int, _) -> None:
         if server not in self._evidence.lost:

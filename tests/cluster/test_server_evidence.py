@@ -8,11 +8,12 @@ import pytest
 from launcher.cluster.agent_connection import Clock
 from launcher.cluster.server_evidence import ServerEvidence
 from launcher.control.orders import Apart
+from launcher.core.codec import encode
 from launcher.core.records import Device, Server
 from launcher.core.verdict import Confidence, Role
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import FailureRecord
-from launcher.supervise.diagnosis.servers import Evidence, to_fields
+from launcher.supervise.diagnosis.servers import Evidence
 from launcher.supervise.diagnosis.stack_parser import RankStack
 from launcher.supervise.event_log import EventLog
 
@@ -32,8 +33,8 @@ def raised(global_rank, at_ns=1, error=("ValueError", "no")):
 
 
 def test_a_server_speaks_of_its_own_ranks_only(evidence):
-    evidence.take(0, to_fields(Evidence((RankEvidence(0, None, None, None),))), Clock())
-    evidence.take(1, to_fields(Evidence((raised(0), raised(1)), hung=(0,))), Clock())
+    evidence.take(0, encode(Evidence((RankEvidence(0, None, None, None),))), Clock())
+    evidence.take(1, encode(Evidence((raised(0), raised(1)), hung=(0,))), Clock())
     assert evidence.awaited({0: None, 1: None}) == []
     found = evidence.diagnosed()
     verdict = found.verdict
@@ -45,7 +46,7 @@ def test_a_lost_server_is_not_awaited(evidence):
     assert evidence.awaited([0, 1]) == [0]
     evidence.take(0, "nonsense", Clock())
     assert evidence.awaited([0, 1]) == [0]
-    evidence.take(0, to_fields(Evidence((RankEvidence(0, None, None, None),))), Clock())
+    evidence.take(0, encode(Evidence((RankEvidence(0, None, None, None),))), Clock())
     assert evidence.diagnosed().verdict.server == "10.0.0.2"
 
 
@@ -61,19 +62,19 @@ def test_all_servers_that_are_lost_are_named(evidence):
 
 def test_a_loss_beside_a_certain_failure_is_told(evidence):
     evidence.lost[1] = "nothing was heard of it"
-    evidence.take(0, to_fields(Evidence((raised(0),))), Clock())
+    evidence.take(0, encode(Evidence((raised(0),))), Clock())
     verdict = evidence.diagnosed().verdict
     assert (verdict.culprit, verdict.confidence) == (0, Confidence.CERTAIN)
     assert verdict.reason.endswith("; server 10.0.0.2 with rank 1 was lost: nothing was heard of it")
 
 
 def test_nothing_is_certain_while_a_server_has_not_been_heard(evidence):
-    evidence.take(0, to_fields(Evidence((raised(0),))), Clock())
+    evidence.take(0, encode(Evidence((raised(0),))), Clock())
     verdict = evidence.diagnosed().verdict
     assert (verdict.culprit, verdict.confidence) == (0, Confidence.LIKELY)
     assert verdict.reason.endswith("; server 10.0.0.2 with rank 1 was not heard in time")
     assert verdict.failures[0].reason.endswith(" was not heard in time")  # as people are shown it
-    evidence.take(1, to_fields(Evidence((RankEvidence(1, None, None, None),))), Clock())
+    evidence.take(1, encode(Evidence((RankEvidence(1, None, None, None),))), Clock())
     verdict = evidence.diagnosed().verdict
     assert (verdict.culprit, verdict.confidence) == (0, Confidence.CERTAIN)
     assert "heard" not in verdict.reason
@@ -84,7 +85,7 @@ def test_a_loss_is_blamed_for_no_failure_that_only_an_unheard_server_puts_in_dou
     event_log = EventLog(tmp_path / "events.jsonl", 0)
     evidence = ServerEvidence((*SERVERS, Server("10.0.0.3", (Device(0, 2),))), event_log)
     evidence.lost[1] = "nothing was heard of it"
-    evidence.take(0, to_fields(Evidence((raised(0),))), Clock())
+    evidence.take(0, encode(Evidence((raised(0),))), Clock())
     verdict = evidence.diagnosed().verdict
     event_log.close(None)
     assert (verdict.culprit, verdict.server, verdict.confidence) == (0, None, Confidence.LIKELY)
@@ -113,7 +114,7 @@ def living(global_rank, stack):
 
 
 def told_by(*ranks, hung=()):
-    return to_fields(Evidence(ranks, hung))
+    return encode(Evidence(ranks, hung))
 
 
 def test_a_rank_that_is_only_busy_is_not_blamed_for_a_lost_server(two_each):

@@ -108,18 +108,6 @@ def test_a_refusal_shows_little_of_what_is_long_or_deep():
             assert len(str(caught.value)) < 300
 
 
-def test_another_class_may_stand_for_a_declared_one():
-    """Where only an interface is declared."""
-
-    @frozen
-    class Larger:
-        number: int
-        more: int = 7
-
-    made = decode(Outer, through_json(WHOLE), {Inner: Larger})
-    assert (made.inner, made.several, made.by_name) == (Larger(1), (Larger(2),), {"k": Larger(4)})
-
-
 def refuse(word):
     raise AssertionError(f"{word} is no JSON")
 

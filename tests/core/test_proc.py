@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.proc import SPARE, ProcessId, catches, every_process, identify, stat, usage_of
+from launcher.core.proc import SPARE, ProcessId, catches, every_process, identify, mounts, stat, usage_of
 
 # A leader that sleeps; its child, and an orphan in its session, hold 50 MB each and burn 0.2 s of CPU.
 TREE = """
@@ -156,3 +156,11 @@ def test_a_limit_is_raised_as_far_as_is_needed_and_allowed(files, expected):
 
 def test_what_is_already_as_high_as_allowed_stays():
     assert room_in_child(400, 400, 10_000) == (False, 400, 400)
+
+
+@pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="needs Linux's /proc")
+def test_mounts_are_those_of_the_system():
+    """Also names with spaces, which the table writes in octal."""
+    found = {mount.point: mount.kind for mount in mounts()}
+    assert found["/proc"] == "proc"
+    assert all(Path(point).exists() or "\\" not in point for point in found)

@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.frozen import frozen
-from launcher.core.proc import PROC, is_readable, stat
+from launcher.core.proc import PROC, is_readable, mounts, stat
 
 # An end may be noticed so much later than it was, on a busy machine, even by an agent that looks all the time.
 LATE_S = 1.0
@@ -247,14 +247,13 @@ def _perhaps(pid: int) -> bool:
 
 def _memory_mounts(proc: Path) -> tuple[_Mount, ...]:
     """Return where control groups that count memory are mounted, one of each version."""
-    mounts: dict[str, _Mount] = {}
-    for line in _lines(proc / "self/mountinfo"):
-        before, _, after = line.partition(" - ")
-        (root, point), (kind, *options) = before.split()[3:5], after.split()
-        version = "v2" if kind == "cgroup2" else "v1" if kind == "cgroup" and "memory" in options[-1].split(",") else ""
-        if version:
-            mounts.setdefault(version, _Mount(version, root, Path(point.replace("\\040", " "))))
-    return tuple(mounts[version] for version in sorted(mounts))
+    found: dict[str, _Mount] = {}
+    for mount in mounts(proc):
+        of_v1 = mount.kind == "cgroup" and "memory" in mount.options
+        if of_v1 or mount.kind == "cgroup2":
+            version = "v1" if of_v1 else "v2"
+            found.setdefault(version, _Mount(version, mount.root, Path(mount.point)))
+    return tuple(found[version] for version in sorted(found))
 
 
 def _counters(mount: _Mount, lines: list[str]) -> Iterator[Path]:

@@ -22,9 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from launcher.core.codec import decode, encode
 from launcher.core.events import Event, Trouble
 from launcher.core.frozen import frozen
 from launcher.core.verdict import Confidence, Verdict
@@ -61,16 +59,6 @@ def judged(evidence: Evidence, record: Callable[[Event], object]) -> Verdict:
     except Exception as error:  # noqa: BLE001 - see above
         record(Trouble(f"the failure cannot be judged: {error!r}"))
         return Verdict(None, Confidence.UNSURE, "the evidence cannot be read")
-
-
-def to_fields(evidence: Evidence) -> Any:
-    """Return the evidence as JSON has it."""
-    return encode(evidence)
-
-
-def from_fields(fields: Any) -> Evidence:
-    """Return the evidence that `to_fields` made fields of. Raises ValueError for any others."""
-    return decode(Evidence, fields)
 
 
 def merge_evidence(

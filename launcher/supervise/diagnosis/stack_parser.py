@@ -22,7 +22,7 @@ from itertools import islice, takewhile
 from typing import Any, Literal
 
 from launcher.core.frozen import frozen
-from launcher.core.proc import PROC
+from launcher.core.proc import mounts
 
 State = Literal["running", "stopped", "uninterruptible", "silent"]
 
@@ -30,7 +30,6 @@ MAX_SOURCE = 80  # characters shown of a source line
 _MAX_LINES = 10**9
 MAX_BYTES = 4 << 20  # of a source file
 MAX_LINKS = 40  # as in the kernel
-_OCTAL = re.compile(r"\\([0-7]{3})")  # spaces and the like in the table of mounts
 _LOCAL = frozenset({
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "bcachefs", "erofs", "squashfs", "iso9660", "udf", "vfat",
     "exfat", "ntfs3", "tmpfs", "ramfs", "rootfs", "overlay", "aufs",
@@ -230,7 +229,7 @@ class Sources:
 
     def _read(self, path: str, number: int) -> str | None:
         if self._mounts is None:
-            self._mounts = mounts()
+            self._mounts = {mount.point: mount.kind for mount in mounts()}
         if is_local(path, self._mounts):
             return _line(path, number)
         if self._network_s <= 0:
@@ -245,22 +244,8 @@ class Sources:
         return found[0] if found else None
 
 
-def mounts() -> dict[str, str]:
-    """Return the types of file systems by mount point; empty where they are unknown. Does not block."""
-    try:
-        table = (PROC / "self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
-        return {}
-    found = {}
-    for line in table.splitlines():  # what is mounted over another stands after it
-        before, _, after = line.partition(" - ")
-        point, kind = before.split()[4], after.split()[0]
-        found[_OCTAL.sub(lambda match: chr(int(match[1], 8)), point)] = kind
-    return found
-
-
 def is_local(path: str, known: dict[str, str]) -> bool:
-    """Return whether an absolute path leads to a file of this machine, by local directories only. `known`: see `mounts`."""
+    """Return whether an absolute path leads to a file of this machine, by local directories only. `known`: file systems' types by mount point."""
     pending, place, links = path.split("/")[::-1], "/", 0
     while pending:
         name = pending.pop()

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from launcher.core.codec import decode, encode
 from launcher.core.verdict import Confidence
 from launcher.logs.tracebacks import FoundTraceback
 from launcher.supervise.diagnosis.evidence import RankEvidence
@@ -12,10 +13,8 @@ from launcher.supervise.diagnosis.servers import (
     ENDED_S,
     Evidence,
     Loss,
-    from_fields,
     judged,
     merge_evidence,
-    to_fields,
     weigh,
 )
 from launcher.supervise.diagnosis.stack_parser import RankStack
@@ -67,14 +66,14 @@ def test_evidence_comes_back_from_json_as_it_was():
         ),
         (4,), 9,
     )  # fmt: skip
-    assert from_fields(json.loads(json.dumps(to_fields(evidence)))) == evidence
+    assert decode(Evidence, json.loads(json.dumps(encode(evidence)))) == evidence
 
 
 @pytest.mark.parametrize("fields", [None, [], {}, "x", {"ranks": None}, {"ranks": [1]}, {"ranks": [{}]}], ids=repr)
 def test_what_is_no_evidence_is_refused(fields):
     """As a ValueError."""
     with pytest.raises(ValueError, match="not a valid Evidence"):
-        from_fields(fields)
+        decode(Evidence, fields)
 
 
 def test_the_first_failure_over_servers_is_named_by_one_clock(event_log, tmp_path):

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,6 @@ from launcher.supervise.diagnosis.stack_parser import (
     Frame,
     Sources,
     is_local,
-    mounts,
     parse_faulthandler,
     parse_py_spy,
     understood,
@@ -282,14 +280,6 @@ def test_a_line_is_read_once(tmp_path):
     assert sources.line(str(program), 1) == "first()"
     program.write_text("second()\n")
     assert (sources.line(str(program), 1), Sources().line(str(program), 1)) == ("first()", "second()")
-
-
-@pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="needs Linux's /proc")
-def test_mounts_are_those_of_the_system():
-    """Also names with spaces, which the table writes in octal."""
-    found = mounts()
-    assert found["/proc"] == "proc"
-    assert all(Path(point).exists() or "\\" not in point for point in found)
 
 
 @pytest.mark.parametrize(
