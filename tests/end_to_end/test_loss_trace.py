@@ -1,4 +1,4 @@
-"""The bundled trainer on two hosts, four ranks on each, started in every way there is: the losses of one machine."""
+"""The bundled trainer on two hosts, two ranks on each, started in every way there is: the losses of one machine."""
 
 import json
 import os
@@ -20,7 +20,7 @@ SETTINGS = tuple(
     for setting in (f"train.steps={STEPS}", "model.dropout=0.0", "train.batch_size=32", "train.micro_batches=2")
     for word in ("--set", setting)
 )
-LAYOUT = ("--dp", "2", "--mp", "2", "--pp", "2", "--micro-batches", "2")
+LAYOUT = ("--mp", "2", "--pp", "2", "--micro-batches", "2")
 MPIRUNS = {
     "system": "/usr/bin/mpirun",
     "beside Python": str(Path(sys.executable).parent / "mpirun"),
@@ -80,11 +80,11 @@ def _cache(tmp_path_factory):
 
 @pytest.fixture(scope="module", name="expected")
 def _expected(tmp_path_factory, cache):
-    """What eight ranks on one machine lose."""
+    """What four ranks on one machine lose."""
     pytest.importorskip("torch")
     alone = Training(tmp_path_factory.mktemp("alone"), cache)
     try:
-        alone.start("--devices", 8)
+        alone.start("--devices", 4)
         found = alone.losses()
     finally:
         alone.close()
@@ -101,17 +101,17 @@ def _training(tmp_path, cache):
 
 @pytest.fixture(name="table")
 def _table(two_hosts, tmp_path):
-    """Eight devices: four on each host."""
+    """Four devices: two on each host."""
     servers = [
         {
             "server_id": address,
             "device": [
                 {
-                    "device_id": str(index),
+                    "device_id": f"{index}",
                     "device_ip": f"192.{server}.0.{index + 1}",
-                    "rank_id": str(4 * server + index),
+                    "rank_id": f"{2 * server + index}",
                 }
-                for index in range(4)
+                for index in range(2)
             ],
         }
         for server, address in enumerate(two_hosts.addresses())
