@@ -23,6 +23,11 @@ OURS = [2, 3]
 FOR_EVER_S = 1e6
 
 
+def write(path, data):
+    with path.open("ab") as file:
+        file.write(data)
+
+
 class Both:
     """An agent's side and a coordinator's, with a run directory each."""
 
@@ -45,10 +50,6 @@ class Both:
         """Another agent comes in the place of the one before."""
         self.mirror.close()
         self.mirror = FileUpload(self.there, OURS, self.link, follows_another=True)
-
-    def write(self, path, data):
-        with path.open("ab") as file:
-            file.write(data)
 
     def answer(self):
         """All that has come to the coordinator."""
@@ -102,13 +103,20 @@ def _both(tmp_path, wait_until, monkeypatch):
 
 
 def test_a_log_is_alike_on_both_sides_while_it_grows(both):
-    """Also what does not end with a line, and what is much longer than one piece."""
-    both.write(both.there.train_log(2), b"begun")
+    """Also what does not end with a line, and what is much longer than one piece.
+
+    Where nothing changes nothing is sent, and it is looked at a few times a second only.
+    """
+    write(both.there.train_log(2), b"begun")
     both.until_log_is(2, b"begun")
     data = b"begun" + os.urandom(3 * PIECE_BYTES)
-    both.write(both.there.train_log(2), data[5:])
+    write(both.there.train_log(2), data[5:])
     both.until_log_is(2, data)
     assert not both.here.train_log(3).exists()
+    heard, moments = len(both.heard), []
+    both.until(lambda: moments.append(both.mirror.timeout_s) or len(moments) > 50, "many looks")
+    assert len(both.heard) == heard
+    assert max(moments) > 0.1
 
 
 def test_little_is_under_way_at_once(both, wait_until):
@@ -116,7 +124,7 @@ def test_little_is_under_way_at_once(both, wait_until):
     ranks = range(2, 2 + 2 * WINDOW_BYTES // PIECE_BYTES)
     for rank in ranks:
         both.there.device(rank).mkdir(exist_ok=True)
-        both.write(both.there.train_log(rank), bytes(8 * WINDOW_BYTES))
+        write(both.there.train_log(rank), bytes(8 * WINDOW_BYTES))
     both.mirror = FileUpload(both.there, ranks, both.link)
     sent = []
 
@@ -132,19 +140,8 @@ def test_little_is_under_way_at_once(both, wait_until):
     assert len({(message.kind, message.global_rank) for message in sent}) == len(sent)
 
 
-def test_nothing_is_sent_where_nothing_changes(both):
-    """And it is looked at a few times a second only."""
-    for path in (both.there.train_log(2), both.there.env_log(2), both.there.heartbeat(2)):
-        both.write(path, b"words\n")
-    both.until(lambda: len(both.heard) == 3, "the words")
-    heard = len(both.heard)
-    moments = []
-    both.until(lambda: moments.append(both.mirror.timeout_s) or len(moments) > 50, "many looks")
-    assert len(both.heard) == heard
-    assert max(moments) > 0.1
-
-
-def test_files_that_are_rewritten_come_and_go(both):
+@pytest.mark.parametrize("follows", [False, True], ids=["", "before the next agent comes"])
+def test_files_that_are_rewritten_come_and_go(both, follows):
     """With the time at which they were written, by the coordinator's clock; env.log for its owner alone."""
     for path in (both.there.heartbeat(3), both.there.failure(3), both.there.env_log(3)):
         path.write_bytes(b"{}")
@@ -152,14 +149,19 @@ def test_files_that_are_rewritten_come_and_go(both):
     both.until(lambda: both.here.heartbeat(3).exists() and both.here.env_log(3).exists(), "beats")
     assert both.here.heartbeat(3).stat().st_mtime_ns == 10**18
     assert both.here.env_log(3).stat().st_mode & 0o777 == 0o600
+    both.until(lambda: both.here.failure(3).exists(), "the failure")
     both.there.failure(3).unlink()
+    if follows:
+        both.follow()
     both.until(lambda: not both.here.failure(3).exists(), "its end")
 
 
-def test_a_beat_has_the_coordinators_time(both):
-    """The server's clock is 7 ns ahead of ours."""
+def test_a_beat_has_a_time_of_the_coordinators_clock(both):
+    """The server's is 7 ns ahead. A time that no file can have is trouble and no end."""
     both.mirrored.take(SERVER, FileSnapshot("heartbeat", 2, "e30=", 1000), 7)
     assert both.here.heartbeat(2).stat().st_mtime_ns == 993
+    assert both.mirrored.take(SERVER, FileSnapshot("heartbeat", 2, "e30=", 1 << 100), 0).trouble
+    assert both.troubles
 
 
 @pytest.mark.parametrize(
@@ -169,40 +171,31 @@ def test_a_beat_has_the_coordinators_time(both):
 def test_a_log_that_was_changed_is_taken_up_there(both, change, follows, whole):
     """Nothing comes twice, nothing is left out, also if another agent follows; a shorter log is another file."""
     log = both.there.train_log(2)
-    both.write(log, b"former\n")
+    write(log, b"former\n")
     both.until_log_is(2, b"former\n")
     if change == "emptied":
         os.truncate(log, 0)
     elif change == "replaced":
         log.unlink()
-    both.write(log, b"new\n")
+    write(log, b"new\n")
     if follows:
         both.follow()
     both.until_log_is(2, whole)
 
 
-def test_what_is_gone_before_the_next_agent_comes_goes_there_too(both):
-    """A failure that an attempt before has noted is none of this one."""
-    both.there.failure(2).write_bytes(b"{}")
-    both.until(lambda: both.here.failure(2).exists(), "the failure")
-    both.there.failure(2).unlink()
-    both.follow()
-    both.until(lambda: not both.here.failure(2).exists(), "its end")
-
-
 @pytest.mark.parametrize("former", [b"former\n", b"f" * 3 * PIECE_BYTES])
 def test_a_server_that_lost_its_disk_goes_on_behind_what_is_kept(both, former):
     """However much its ranks write then, all of it comes; the former words are nowhere else, and stay."""
-    both.write(both.there.train_log(2), former)
-    both.write(both.there.metrics, b"1\n")
+    write(both.there.train_log(2), former)
+    write(both.there.metrics, b"1\n")
     both.until_log_is(2, former)
     both.until_log_is(2, b"1\n", both.here.metrics)
     both.there.train_log(2).unlink()
     both.there.metrics.unlink()
     both.follow()
     new = b"0123456789" * PIECE_BYTES
-    both.write(both.there.train_log(2), new)  # before the coordinator has answered how much it has
-    both.write(both.there.metrics, b"2\n")
+    write(both.there.train_log(2), new)  # before the coordinator has answered how much it has
+    write(both.there.metrics, b"2\n")
     both.until_log_is(2, former + new)
     both.until_log_is(2, b"1\n2\n", both.here.metrics)
 
@@ -216,38 +209,30 @@ def test_a_question_how_much_is_there_makes_no_file(both):
 
 def test_metrics_of_a_server_are_added_to_those_of_all(both):
     """Other servers' lines stay."""
-    both.write(both.here.metrics, b'{"step": 1}\n')
-    both.write(both.there.metrics, b'{"step": 2}\n')
-    whole = b'{"step": 1}\n{"step": 2}\n'
-    both.until_log_is(2, whole, both.here.metrics)
+    write(both.here.metrics, b'{"step": 1}\n')
+    write(both.there.metrics, b'{"step": 2}\n')
+    both.until_log_is(2, b'{"step": 1}\n{"step": 2}\n', both.here.metrics)
     os.truncate(both.there.metrics, 0)
-    both.write(both.there.metrics, b"{}\n")
-    whole += b"{}\n"
-    both.until_log_is(2, whole, both.here.metrics)
+    write(both.there.metrics, b"{}\n")
+    both.until_log_is(2, b'{"step": 1}\n{"step": 2}\n{}\n', both.here.metrics)
 
 
 # --- the coordinator trusts no agent ---
 
 
-@pytest.mark.parametrize("message", [
-    FileChunk("train.log", 0, 0, 1, "eA=="),
-    FileChunk("train.log", 4, 0, 1, "eA=="),
-    FileChunk("../../train.log", 2, 0, 1, "eA=="),
-    FileChunk("heartbeat", 2, 0, 1, "eA=="),
-    FileChunk("train.log", 2, 0, 1, "no base64"),
-    FileSnapshot("train.log", 2, None, 0),
-    FileSnapshot("run.json", 2, "eA==", 0),
-])  # fmt: skip
-def test_what_is_no_file_of_a_rank_of_that_server_is_not_written(both, message):
+def test_what_is_no_file_of_a_rank_of_that_server_is_not_written(both):
     """Another server's rank, a path, or a kind that is sent otherwise."""
-    assert both.mirrored.take(SERVER, message, 0) is None
+    for message in (
+        FileChunk("train.log", 0, 0, 1, "eA=="),
+        FileChunk("train.log", 4, 0, 1, "eA=="),
+        FileChunk("../../train.log", 2, 0, 1, "eA=="),
+        FileChunk("heartbeat", 2, 0, 1, "eA=="),
+        FileChunk("train.log", 2, 0, 1, "no base64"),
+        FileSnapshot("train.log", 2, None, 0),
+        FileSnapshot("run.json", 2, "eA==", 0),
+    ):
+        assert both.mirrored.take(SERVER, message, 0) is None
     assert [path for path in both.here.root.rglob("*") if path.is_file()] == []
-
-
-def test_a_time_that_no_file_can_have_is_trouble_and_no_end(both):
-    kept = both.mirrored.take(SERVER, FileSnapshot("heartbeat", 2, "e30=", 1 << 100), 0)
-    assert kept.trouble
-    assert both.troubles
 
 
 def test_a_link_in_place_of_a_log_is_not_followed(both, tmp_path):
@@ -272,8 +257,8 @@ def test_a_full_disk_there_is_reported_once_and_gets_all_of_it_later(both, monke
     device.rmdir()
     device.touch()
     for rank in OURS:
-        both.write(both.there.train_log(rank), b"words\n")
-        both.write(both.there.env_log(rank), b"A=1\n")
+        write(both.there.train_log(rank), b"words\n")
+        write(both.there.env_log(rank), b"A=1\n")
     both.until_log_is(3, b"words\n")
     both.until(lambda: both.troubles, "a complaint")
     device.unlink()
@@ -287,9 +272,10 @@ def test_a_full_disk_there_is_reported_once_and_gets_all_of_it_later(both, monke
 
 def test_in_the_end_all_that_is_left_is_sent(both):
     """More than may be under way, and more than is sent in one second while ranks run."""
-    data = {rank: os.urandom(10 * WINDOW_BYTES) for rank in OURS}
-    for rank, each in data.items():
-        both.write(both.there.train_log(rank), each)
+    data = {}
+    for rank in OURS:
+        data[rank] = os.urandom(5 * WINDOW_BYTES)
+        write(both.there.train_log(rank), data[rank])
     both.there.failure(3).write_bytes(b"{}")
     assert both.finish() is None
     assert {rank: both.here.train_log(rank).read_bytes() for rank in OURS} == data
@@ -298,7 +284,7 @@ def test_in_the_end_all_that_is_left_is_sent(both):
 
 def test_a_kill_does_not_wait_for_logs(both):
     """Whether it came here, or from the coordinator."""
-    both.write(both.there.train_log(3), b"words\n")
+    write(both.there.train_log(3), b"words\n")
     assert both.mirror.finish(lambda: True) is not None
     both.channel.send(ForwardSignal(signal.SIGQUIT))
     assert both.mirror.finish(lambda: False) is not None
@@ -307,7 +293,7 @@ def test_a_kill_does_not_wait_for_logs(both):
 @pytest.mark.parametrize("hindrance", ["no answer", "no room", "lost"])
 def test_what_cannot_be_sent_is_reported(both, monkeypatch, hindrance):
     """The files stay where they are; only an answer is waited for."""
-    both.write(both.there.train_log(3), b"words\n")
+    write(both.there.train_log(3), b"words\n")
     if hindrance == "no room":
         both.here.device(3).rmdir()
         left = both.finish()
