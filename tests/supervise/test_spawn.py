@@ -57,9 +57,7 @@ CORES = (100_000, 100_001, 100_007)
     ],
     ids=["missing program", "no program, nor run by a shell", "missing log directory", "missing cwd", "missing cores"],
 )
-def test_what_cannot_be_started_is_named_with_a_shell_s_code(
-    complaints, tmp_path, program, log, cwd, cpus, code, reason
-):
+def test_what_cannot_be_started_has_a_shell_s_code(complaints, tmp_path, *, program, log, cwd, cpus, code, reason):
     """Errors of calls that take no path name what they were about, too."""
     (tmp_path / "noise").write_bytes(b"\x00\x01\x02\x03")
     (tmp_path / "noise").chmod(0o755)
