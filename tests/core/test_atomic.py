@@ -21,7 +21,6 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
 
 
 def test_a_link_moves_to_its_new_target(tmp_path):
-    """`latest` always points somewhere."""
     point_link(tmp_path / "latest", "first")
     point_link(tmp_path / "latest", "second")
     assert (tmp_path / "latest").readlink().name == "second"

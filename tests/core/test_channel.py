@@ -30,7 +30,6 @@ def soon():
 
 
 def hear(channel, count):
-    """The next messages."""
     heard = []
     for message in channel.wait_for(soon()):
         heard.append(message)
@@ -135,6 +134,5 @@ def test_a_long_message_arrives(pair):
 
 
 def test_waiting_ends_in_time(pair):
-    """With nothing heard, at the deadline."""
     with pytest.raises(TimeoutError):
         next(pair[0].wait_for(time.monotonic() + 0.05))

@@ -54,7 +54,6 @@ def test_a_record_comes_back_as_it_was():
 
 
 def test_fields_of_other_versions_are_left_out_or_take_their_defaults():
-    """At any depth."""
     fields = through_json(WHOLE)
     del fields["flag"], fields["inner"]["share"]
     fields["later"] = fields["several"][0]["later"] = 1
@@ -73,7 +72,6 @@ def test_fields_of_other_versions_are_left_out_or_take_their_defaults():
     ids=repr,
 )  # fmt: skip
 def test_what_is_of_another_type_is_refused(changes):
-    """As a ValueError, whatever it is."""
     with pytest.raises(ValueError, match="not a valid Outer: "):
         decode(Outer, {**through_json(WHOLE), **changes})
 
@@ -101,8 +99,6 @@ def test_a_refusal_shows_little_of_what_is_long_or_deep():
 
 
 def test_another_class_may_stand_for_a_declared_one():
-    """Where only an interface is declared."""
-
     @frozen
     class Larger:
         number: int

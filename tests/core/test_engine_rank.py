@@ -64,7 +64,6 @@ def test_an_mpirun_inside_a_job_counts_and_not_the_job(mpirun, around):
 
 @pytest.mark.parametrize("outer", [OPEN_MPI_5, MPICH])
 def test_what_srun_itself_started_is_a_rank_of_srun(outer):
-    """Whatever was left in the shell that called srun."""
     left = {name: "0" if name.endswith("RANK") else value for name, value in outer.items()}
     found = read_engine_rank({**left, **SRUN}, PID)
     assert (found.global_rank, found.engine) == (3, "Slurm")
@@ -96,14 +95,12 @@ def test_engines_that_contradict_each_other_are_refused():
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(changes, message):
-    """The variable and its value stand in the message."""
     with pytest.raises(UsageError) as error:
         read_engine_rank({**MPICH, **changes}, PID)
     assert message in error.value.message
 
 
 def test_tasks_on_a_node_are_read_in_slurm_s_notation():
-    """Where it is understood."""
     for tasks, node, local in (("2(x2),1", "2", 1), ("3,1", "0", 3), ("x", "0", None), ("2", "5", None)):
         environment = {**SRUN, "SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": node}
         assert read_engine_rank(environment, PID).local_world_size == local

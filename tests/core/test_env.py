@@ -25,7 +25,6 @@ def test_values_whose_names_look_secret_are_masked(name):
 
 @pytest.mark.parametrize("name", OTHER_NAMES)
 def test_parts_of_words_say_nothing(name):
-    """A log that hides everything helps nobody."""
     assert not is_secret(name)
     assert masked(name, "512") == "512"
 
@@ -79,7 +78,6 @@ def test_a_secret_in_a_url_or_a_line_of_shell_is_masked(value, shown):
     ],
 )  # fmt: skip
 def test_other_values_are_shown(value):
-    """Colons alone make no secret."""
     assert masked("X", value) == value
 
 
@@ -95,6 +93,5 @@ def test_secrets_in_a_command_are_masked():
 
 
 def test_long_words_take_no_time():
-    """Neither blank lines nor many signs of equality."""
     words = tuple(part * 20_000 for part in ("a=", "\n", "a", "?", "&a=", "A", 'A="', " --a '", " --a", "--a=", "A=-"))
     assert masked_argv(words) == words

@@ -93,7 +93,6 @@ def test_what_a_later_version_added_is_skipped():
 
 
 def test_a_report_survives_its_file():
-    """Reading report.json gives the report that was written, also with fields of a later version."""
     exits = (RankExit(1, 10, -15, 5, 9), RankExit(0, None, 126, None, 7, "no process could be made"))
     attempts = (
         Attempt(0, 29500, 1, 10, Cause.FAILED, exits, VERDICT, killed=2),
@@ -110,7 +109,6 @@ def test_a_report_survives_its_file():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_number_that_json_does_not_have_is_null(value):
-    """No reader stumbles over it, and a reader of ours has a number again."""
     line = to_line(TimestampedEvent(1, 0, Slow(3, value, 0.5, 4)))
     assert json.loads(line, parse_constant=pytest.fail)["busy_s"] is None
     slow = from_line(line).event
@@ -143,7 +141,6 @@ def test_a_value_of_another_type_makes_no_event(event, field, value):
 
 
 def test_who_asked_for_the_end_is_told_with_the_server():
-    """Where a signal did, and one of several servers got it."""
     assert Stopping(Cause.FAILED, 1.0).asked_by is None
     assert Stopping(Cause.STOPPED, 1.0, 2).asked_by == "SIGINT"
     assert Stopping(Cause.STOPPED, 1.0, 63, server="h2").asked_by == "signal 63 at server h2"

@@ -121,7 +121,6 @@ def test_whatever_a_program_writes_is_understood_as_far_as_it_goes(file, text, e
 
 
 def test_a_reader_always_finds_a_beat(file, environment):
-    """Rewriting never shows an empty file, although steps get shorter and longer."""
     beat(environment, Beat(step=1))
 
     def write():

@@ -93,7 +93,6 @@ def test_each_library_is_told_the_whole_name_as_it_reads_it():
 
 
 def test_the_kernel_tells_what_getifaddrs_tells_in_its_order():
-    """Labels, and both families."""
     families = {socket.AF_INET, socket.AF_INET6}
     expected = {
         name: [entry.address.partition("%")[0] for entry in entries if entry.family in families]
@@ -121,7 +120,6 @@ def test_an_alias_is_an_address_of_its_interface():
 
 
 def test_traffic_is_counted_both_ways(tmp_path):
-    """As the system writes it, with names of any width."""
     written = tmp_path / "dev"
     written.write_text(
         "Inter-|   Receive                    |  Transmit\n"

@@ -33,7 +33,6 @@ ALL = (
 
 
 def test_every_message_is_tried_here():
-    """A new one has to be added to these tests."""
     assert {type(message) for message in ALL} == set(typing.get_args(m.Message))
 
 
@@ -46,7 +45,6 @@ def test_a_message_is_one_line_and_comes_back_as_it_was(message):
 
 
 def test_fields_that_another_version_added_are_left_out():
-    """And what it lacks takes its default."""
     assert from_line(b'["Refused", {"message": "m", "later": [1]}]') == Refused("m")
 
 
@@ -72,7 +70,6 @@ def test_what_is_no_message_is_refused_in_few_words(line):
 
 
 def test_only_who_knows_the_token_can_prove_it():
-    """For these two nonces, in this order."""
     right = ("secret", "a", "b")
     proof = proof_of(*right)
     assert is_proof(proof, *right)
@@ -82,7 +79,6 @@ def test_only_who_knows_the_token_can_prove_it():
 
 @pytest.mark.parametrize("odd", ["\ud800", "é", "", "\0"], ids=repr)
 def test_any_text_can_be_a_proof_a_nonce_or_a_token(odd):
-    """None that JSON can hold breaks the reader."""
     (text,) = json.loads(json.dumps([odd]))
     assert not is_proof(text, "secret", "a", "b")
     assert is_proof(proof_of("secret", text, "b"), "secret", text, "b")

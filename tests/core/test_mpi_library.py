@@ -73,7 +73,6 @@ def test_whether_a_library_goes_with_its_engine(known, pairs):
 
 
 def test_other_libraries_are_none_of_mpi():
-    """A name that only looks alike."""
     assert not any(map(library_called, ("libc.so.6", "libmpich.so.1", "libmpi", "xlibmpi.so.12", "libmpi.so.12x")))
 
 
@@ -114,8 +113,6 @@ def test_a_python_that_does_not_tell(tmp_path, says):
 
 
 def test_open_mpi_5_under_the_mpirun_of_4_is_kept_from_hanging():
-    """Whatever goes together by itself gets nothing."""
-
     def added(said, environment):
         return variables_for(library_that_says(said), by_open_mpi_4=is_of_open_mpi_4(environment))
 

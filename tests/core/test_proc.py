@@ -33,7 +33,6 @@ time.sleep(1000)
 
 
 def test_a_process_is_known_by_its_start_and_not_by_its_number():
-    """The same pid with another start, host or boot is another process."""
     me = identify(os.getpid())
     assert me.lives
     assert not ProcessId(me.pid, me.started + 1, me.host, me.boot).lives
@@ -54,7 +53,6 @@ def test_a_zombie_does_not_live():
 
 
 def test_a_name_may_hold_anything(wait_until):
-    """Blanks and parentheses in a process's name do not shift the fields behind it."""
     program = "open('/proc/self/comm','w').write('a) Z 1 (b'); print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         child.stdout.readline()
@@ -95,7 +93,6 @@ def test_children_and_orphans_of_a_session_count():
 
 
 def test_time_of_children_that_were_reaped_is_kept():
-    """So the sum never shrinks."""
     before = usage_of([os.getpid()])[os.getpid()].cpu_s
     burn = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
     subprocess.run([sys.executable, "-c", burn], check=True)
@@ -103,14 +100,12 @@ def test_time_of_children_that_were_reaped_is_kept():
 
 
 def test_those_that_have_gone_are_missing():
-    """A pid that nobody has, and one that has just ended."""
     done = subprocess.Popen(["true"])
     done.wait()
     assert usage_of([done.pid, 0]) == {}
 
 
 def test_hundreds_of_leaders_cost_one_scan():
-    """Not one for each: 100 leaders take hardly longer than one."""
     everyone = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
 
     def fastest(leaders):

@@ -13,7 +13,6 @@ def lines(path):
 
 
 def test_events_are_appended_one_a_line(tmp_path):
-    """What is recorded can be read again, in order."""
     event_log = EventLog(tmp_path / "events.jsonl", 0)
     events = [RankStarted(0, 1234), Trouble('with "quotes"\nand lines'), AgentEnded(Cause.FAILED, 7)]
     for event in events:
@@ -57,7 +56,6 @@ def test_a_launcher_that_does_not_read_is_waited_for_only_at_the_end(tmp_path):
 
 
 def test_a_launcher_that_has_gone_is_forgotten(tmp_path):
-    """EPIPE is no failure of supervision."""
     reader, writer = os.pipe()
     os.close(reader)
     event_log = EventLog(tmp_path / "events.jsonl", 0, writer)
@@ -69,7 +67,6 @@ def test_a_launcher_that_has_gone_is_forgotten(tmp_path):
 
 
 def test_closing_gives_up_on_a_launcher_that_goes_away(tmp_path):
-    """A backlog is dropped as soon as the death pipe ends."""
     reader, writer = os.pipe()
     death_reader, death_writer = os.pipe()
     event_log = EventLog(tmp_path / "events.jsonl", 0, writer)

@@ -201,14 +201,12 @@ def test_a_server_that_lost_its_disk_goes_on_behind_what_is_kept(both, former):
 
 
 def test_a_question_how_much_is_there_makes_no_file(both):
-    """Ranks that write nothing have no log."""
     both.follow()
     both.until(lambda: sum(isinstance(message, FileChunk) for message in both.heard) == 5, "questions")
     assert [path for path in both.here.root.rglob("*") if path.is_file()] == []
 
 
 def test_metrics_of_a_server_are_added_to_those_of_all(both):
-    """Other servers' lines stay."""
     write(both.here.metrics, b'{"step": 1}\n')
     write(both.there.metrics, b'{"step": 2}\n')
     both.until_log_is(2, b'{"step": 1}\n{"step": 2}\n', both.here.metrics)
@@ -236,7 +234,6 @@ def test_what_is_no_file_of_a_rank_of_that_server_is_not_written(both):
 
 
 def test_a_link_in_place_of_a_log_is_not_followed(both, tmp_path):
-    """It would lead out of the run directory."""
     (tmp_path / "else").touch()
     both.here.train_log(2).symlink_to(tmp_path / "else")
     assert both.mirrored.take(SERVER, FileChunk("train.log", 2, 0, 1, "eA=="), 0).trouble
@@ -244,7 +241,6 @@ def test_a_link_in_place_of_a_log_is_not_followed(both, tmp_path):
 
 
 def test_a_piece_from_elsewhere_is_asked_for_again(both):
-    """The answer says where to continue."""
     assert both.mirrored.take(SERVER, FileChunk("train.log", 2, 0, 2, "eHg="), 0) == ChunkAck("train.log", 2, 2)
     assert both.mirrored.take(SERVER, FileChunk("train.log", 2, 5, 7, "eHg="), 0) == ChunkAck("train.log", 2, 2)
     assert both.here.train_log(2).read_bytes() == b"xx"
@@ -283,7 +279,6 @@ def test_in_the_end_all_that_is_left_is_sent(both):
 
 
 def test_a_kill_does_not_wait_for_logs(both):
-    """Whether it came here, or from the coordinator."""
     write(both.there.train_log(3), b"words\n")
     assert both.mirror.finish(lambda: True) is not None
     both.channel.send(ForwardSignal(signal.SIGQUIT))

@@ -39,7 +39,6 @@ def start(tmp_path):
 
 @pytest.fixture
 def python(tmp_path):
-    """A Python program that does nothing."""
     (tmp_path / "train.py").write_text("")
     return parse_python([sys.executable, "train.py"], os.environ["PATH"], tmp_path)
 
@@ -144,13 +143,11 @@ def test_nonsense_from_the_process_is_lived_through(start, impostor, tmp_path, w
 
 
 def test_an_interpreter_that_cannot_be_started_is_told(start, tmp_path):
-    """With the reason of the system."""
     fork_server = start(PythonCommand(str(tmp_path / "gone"), (), "script", "train.py", ()))
     assert listen(fork_server) == [Unusable(f"cannot start {tmp_path}/gone: No such file or directory", died=True)]
 
 
 def test_the_command_through_the_bootstrap_keeps_every_word(tmp_path):
-    """Interpreter as typed, options before ours, the program's own words at the end."""
     command = PythonCommand("/usr/bin/python3", ("-u", "-W", "error"), "module", "pkg", ("-x", ""), "python3")
     argv = bootstrap_argv(command, tmp_path)
     assert argv[:4] == ("python3", "-u", "-W", "error")

@@ -32,7 +32,6 @@ def _pair():
 
 
 def take(link):
-    """What comes next."""
     while not (taken := link.take()) and link.lost is None:
         assert select.select([link], [], [], PATIENCE_S)[0]
     return taken
@@ -43,7 +42,6 @@ def hear(channel):
 
 
 def test_a_question_is_answered_and_everything_else_handed_on(pair):
-    """With the wall clock of this server."""
     link, other = pair()
     other.send(Ping(7))
     other.send(Begin(1, 2))
@@ -56,7 +54,6 @@ def test_a_question_is_answered_and_everything_else_handed_on(pair):
 
 
 def test_events_and_wishes_go_up(pair):
-    """One message each."""
     link, other = pair()
     link.tell("line\n")
     link.send(SignalWanted(2))
@@ -68,7 +65,6 @@ def test_events_and_wishes_go_up(pair):
 
 
 def test_a_coordinator_that_leaves_is_lost_after_its_last_message(pair):
-    """And nothing is sent or awaited any more."""
     link, other = pair()
     other.send(Finish(Cause.FAILED, 1))
     other.close()
@@ -94,7 +90,6 @@ def test_a_silent_coordinator_is_lost(pair):
 
 
 def test_a_suspended_machine_does_not_lose_the_coordinator(pair):
-    """A machine that was suspended does not take its own silence for the coordinator's."""
     link, _ = pair(0.5)
     assert link.take() == []
     time.sleep(0.6)
@@ -121,7 +116,6 @@ def test_last_messages_arrive_though_nothing_can_be_sent_any_more(pair):
 
 
 def test_a_message_that_has_come_is_due_at_once(pair):
-    """Though no selector would report it any more."""
     link, other = pair()
     other.send(Begin(0, 1))
     other.send(Begin(1, 2))

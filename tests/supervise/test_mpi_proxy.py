@@ -62,7 +62,6 @@ def _start(name):
 
 
 def hear(members, count):
-    """Return the next `count` things that happen."""
     told = []
     while len(told) < count:
         assert select.select([members], [], [], PATIENCE_S)[0], f"only {told}"
@@ -159,7 +158,6 @@ def test_a_member_may_come_before_its_agent(name, start, wait_until):
       b'{"rank": Infinity, "environment": {}}\n')),
 ])  # fmt: skip
 def test_what_makes_no_sense_is_refused(name, members, line, word):
-    """And its connection closed."""
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(name)
         stranger.sendall(line)
@@ -172,7 +170,6 @@ def test_what_makes_no_sense_is_refused(name, members, line, word):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_other_users_are_kept_out(name, members):
-    """By what the kernel says of them."""
     with socket.socket(socket.AF_UNIX) as stranger:
         os.seteuid(65534)
         try:
@@ -185,7 +182,6 @@ def test_other_users_are_kept_out(name, members):
 
 
 def test_a_member_without_an_agent(name):
-    """It says so in the end."""
     former = {number: signal.getsignal(number) for number in signal.valid_signals()}
     try:
         with pytest.raises(TlaunchError, match="no agent of this server listens"):

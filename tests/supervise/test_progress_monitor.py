@@ -160,7 +160,6 @@ def test_ranks_that_hang_together_are_told_together(ranks):
 
 
 def test_a_hang_is_reported_once_until_the_rank_makes_progress(ranks, wait_until):
-    """Then it may hang a second time."""
     watched = ranks(1)
     watched.start(0, "beat:1")
     wait_until(lambda: watched.progress_monitor.steps() == {0: 1}, "its only beat")
@@ -241,7 +240,6 @@ def test_steps_are_known_without_a_look_and_after_the_end(ranks):
 
 
 def test_reading_steps_hides_no_sign_of_life_from_the_next_look(ranks):
-    """`status` may ask between two looks."""
     watched = ranks(1)
     watched.start(0)
 
@@ -253,7 +251,6 @@ def test_reading_steps_hides_no_sign_of_life_from_the_next_look(ranks):
 
 
 def test_a_slow_rank_is_named(ranks):
-    """Also without a hang timeout."""
     watched = ranks(4, hang_timeout_s=None)
     for global_rank in range(4):
         watched.start(global_rank)
@@ -266,7 +263,6 @@ def test_a_slow_rank_is_named(ranks):
 
 
 def test_without_a_hang_timeout_looks_become_rare_until_someone_beats(ranks, monkeypatch):
-    """Most programs know nothing of heartbeats."""
     now = 1000.0
     monkeypatch.setattr("launcher.supervise.progress_monitor.time", SimpleNamespace(monotonic=lambda: now))
     watched = ranks(1, hang_timeout_s=None)

@@ -72,7 +72,6 @@ def test_the_line_between_attempts_is_a_line_of_its_own(begin, log, before, afte
 
 
 def test_the_first_attempt_has_no_line(begin, log):
-    """It needs none."""
     assert begin(0) == 0
     assert not log.exists()
 

@@ -50,7 +50,6 @@ def test_the_medians_of_the_five_steps_are_given():
 
 
 def test_a_step_that_is_told_twice_counts_once():
-    """A touched file says the same again."""
     slowness = Slowness(ALIKE)
     told = []
     for _ in range(3 * STEPS):
@@ -84,7 +83,6 @@ def test_ranks_are_held_against_those_that_do_the_same_work(layout, round_, name
 
 
 def test_a_rank_that_has_ended_is_no_measure():
-    """Its last time would stay what it was for ever."""
     slowness = Slowness(ALIKE)
     run(slowness, {0: 0.1, 1: 0.1, 2: 0.3, 3: 0.3})
     for global_rank in (0, 1, 5):

@@ -57,7 +57,6 @@ def test_without_a_descriptor_nothing_is_known(two):
 
 
 def test_a_server_that_does_not_answer_is_given_up_in_time(two):
-    """As when its queue of connections is full."""
     asking, _ = two
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
@@ -73,7 +72,6 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(two):
 
 
 def test_ports_on_which_processes_listen_are_found():
-    """Of both families, and of those processes only."""
     with socket.create_server(("127.0.0.1", 0)) as four, socket.socket() as no_listener:
         no_listener.bind(("127.0.0.1", 0))
         found = listening_ports([os.getpid(), 1 << 30])

@@ -26,7 +26,6 @@ def complaints():
 
 
 def run(argv, complaints, tmp_path, *, log=None, cwd=None, cpus=None):
-    """Exit code, complaint and log of one program."""
     log = log or tmp_path / "train.log"
     environment = {"PATH": os.environ["PATH"], "X": "1"}
     pid = spawn(Program(tuple(argv), environment, cwd or tmp_path, log, cpus), complaints)
@@ -80,7 +79,6 @@ def test_several_complaints_find_their_own_process(complaints, tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_a_process_dies_with_its_parent(tmp_path):
-    """SIGKILL of the process that spawned it ends a program at once."""
     reader, writer = os.pipe()
     middle = os.fork()
     if middle == 0:
@@ -149,7 +147,6 @@ def test_without_a_log_stdout_and_stderr_stay():
     ],
 )
 def test_why_a_program_did_not_start_is_told_where_people_look(tmp_path, content, mode, code, reason):
-    """On the stderr that this process had, not in the log."""
     program = tmp_path / "program"
     program.write_text(content)
     program.chmod(mode)
@@ -172,14 +169,12 @@ def test_signals_are_as_the_engine_left_them():
 
 
 def test_changes_are_laid_over_and_none_takes_away():
-    """New values win, None removes, the rest is inherited."""
     assert overlaid({"A": "1", "B": "2", "C": "3"}, {"B": "x", "C": None, "D": None}) == {"A": "1", "B": "x"}
 
 
 @settings(max_examples=40)
 @given(st.dictionaries(NAMES, VALUES))
 def test_one_line_per_variable_whatever_it_holds(environment):
-    """Any value stays on its line, and unescaping the line gives it back."""
     lines = render_environment(environment).split("\n")[:-1]
     assert [line.partition("=")[0] for line in lines] == sorted(environment)
     for line in lines:
@@ -190,6 +185,5 @@ def test_one_line_per_variable_whatever_it_holds(environment):
 
 
 def test_bytes_that_are_no_text_survive(tmp_path):
-    """A value that is not UTF-8 is written as the bytes it was."""
     write_environment(tmp_path / "env.log", {"RAW": b"\xff".decode("utf-8", "surrogateescape")})
     assert (tmp_path / "env.log").read_bytes() == b"RAW=\xff\n"

@@ -34,7 +34,6 @@ def test_a_record_is_read_as_it_was_written(path):
     ],
 )  # fmt: skip
 def test_rubbish_is_no_record(path, content):
-    """Whatever a failing program left, reading it raises nothing."""
     path.write_bytes(content)
     assert read_failure(path) is None
 

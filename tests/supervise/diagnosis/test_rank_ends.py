@@ -35,7 +35,6 @@ def sleepers():
 
 
 def end(pid):
-    """Kill and wait for the end, but leave the child to be reaped."""
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
@@ -53,7 +52,6 @@ def test_children_that_nobody_looked_at_come_in_the_order_in_which_they_ended(or
 
 
 def test_an_end_seen_early_keeps_its_place(order, sleepers):
-    """A child that had ended before it was asked for comes before one that ended after."""
     pids = sleepers(3)
     for pid in pids:
         order.watch(pid)
@@ -130,7 +128,6 @@ def memory_group():
 
 @pytest.fixture
 def watches():
-    """Makes watches, and closes them."""
     made = []
 
     def make(**options):
@@ -160,7 +157,6 @@ def tell(rank, order):
 
 
 def wait_for_end(rank):
-    """The end, but not the reaping."""
     return os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
 
 
@@ -299,7 +295,6 @@ def test_each_kill_is_told_once(system, watches):
 
 
 def test_a_system_that_tells_nothing_gets_no_answer(tmp_path, watches):
-    """Not even that it was not so."""
     watch = watches(proc=tmp_path, kernel_log=NOWHERE)
     watch.note(UNUSED[0])
     assert watch.killed(UNUSED[0]) is None

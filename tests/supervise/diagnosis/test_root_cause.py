@@ -55,7 +55,6 @@ def ended(rank, milliseconds, status, **fields):
 
 
 def unheard(rank):
-    """A rank of a server that was lost, or that has not testified in time."""
     return RankEvidence(rank, None, None, None, heard=False)
 
 

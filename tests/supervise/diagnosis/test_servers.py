@@ -72,7 +72,6 @@ def test_evidence_comes_back_from_json_as_it_was():
 
 @pytest.mark.parametrize("fields", [None, [], {}, "x", {"ranks": None}, {"ranks": [1]}, {"ranks": [{}]}], ids=repr)
 def test_what_is_no_evidence_is_refused(fields):
-    """As a ValueError."""
     with pytest.raises(ValueError, match="not a valid Evidence"):
         from_fields(fields)
 

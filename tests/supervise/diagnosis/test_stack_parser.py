@@ -110,7 +110,6 @@ def test_a_dump_cut_off_anywhere_never_tells_a_wrong_frame(text):
 
 
 def test_garbage_is_no_dump():
-    """Whatever a file holds, nothing is raised and nothing made up."""
     source = random.Random(7)
     for size in (0, 1, 100, 10_000):
         assert parse_faulthandler(source.randbytes(size)) is None
@@ -215,7 +214,6 @@ def test_the_source_line_of_a_call(tmp_path):
 
 @pytest.mark.parametrize("number", ["1e400", "-1", "1.5", "true", "1" + "0" * 400, '"7"', "null"])
 def test_a_line_that_cannot_be_is_unknown(number):
-    """Whatever is said to be a line's number."""
     said = f'[{{"os_thread_id": 7, "frames": [{{"filename": "a.py", "line": {number}, "name": "f"}}]}}]'
     assert parse_py_spy(said.encode(), 7).main == (Frame("a.py", None, "f"),)
     assert parse_faulthandler(frames(("a.py", "1" * 5000, "f"))) is None
@@ -243,7 +241,6 @@ def test_sources_are_read_once_and_others_left_out(tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="needs Linux's /proc")
 def test_mounts_are_those_of_the_system():
-    """Also names with spaces, which the table writes in octal."""
     found = mounts()
     assert found["/proc"] == "proc"
     assert all(Path(point).exists() or "\\" not in point for point in found)

@@ -109,7 +109,6 @@ def test_a_python_rank_says_where_it_is(ranks, what, function, source):
 
 
 def test_no_rank_is_disturbed(ranks):
-    """A rank goes on counting while it is asked again and again."""
     process = ranks.start("count")
     for _ in range(20):
         assert gather(ranks.targets, LONG_S)[0].state == "running"
@@ -121,7 +120,6 @@ def test_no_rank_is_disturbed(ranks):
 
 
 def test_a_program_without_the_handler_never_gets_the_signal(ranks):
-    """It would be ended by it; instead is told what it waits for."""
     process = ranks.add(["sleep", "1000"], 0)
     in_state(process, "S")
     stack = gather(ranks.targets, LONG_S)[0]
@@ -132,7 +130,6 @@ def test_a_program_without_the_handler_never_gets_the_signal(ranks):
 
 
 def test_a_shell_is_seen_through(ranks):
-    """What it waits for is named, with what that does."""
     process = ranks.add(["sh", "-c", "sh -c 'sleep 1000; exit 1'; exit 1"], 0, start_new_session=True)
     try:
         seen = "no Python stack, waiting in wait4 for sleep, which is waiting in "
@@ -163,7 +160,6 @@ def test_a_stopped_rank_is_said_to_be_stopped(ranks, suspend):
 
 
 def test_a_rank_stuck_in_the_kernel_is_told_when_the_time_is_over(ranks):
-    """And answers again once it has got out."""
     process = ranks.start("wait-in-kernel")
     try:
         wait_until(lambda: any(each.parent == process.pid for each in every_process()), "what it starts")
@@ -313,7 +309,6 @@ def test_many_ranks_answer(ranks):
 
 
 def become_rank(ranks, global_rank, writer):
-    """In a forked child; never returns."""
     import faulthandler
 
     try:
@@ -355,14 +350,12 @@ def test_py_spy_is_used_for_python_without_the_handler(ranks, py_spy, tmp_path):
 
 @pytest.mark.parametrize("script", ["exit 1", "echo no json", "exec sleep 1000"])
 def test_a_py_spy_that_fails_or_hangs_leaves_what_the_kernel_tells(ranks, py_spy, script):
-    """It is killed when the time is over; no process is left."""
     py_spy(script)
     ranks.start_python(0)
     assert gather(ranks.targets, SHORT_S)[0].doing.startswith("no Python stack, ")
 
 
 def test_more_ranks_than_py_spies_at_once_are_served_in_turn(ranks, py_spy):
-    """The limit is on how many run, not on how many may be asked."""
     py_spy("""sleep 0.02; printf '[{"frames": [{"name": "f", "filename": "/home/me/t.py", "line": 1}]}]'""")
     for global_rank in range(PY_SPIES_AT_ONCE + 1):
         ranks.start_python(global_rank)
@@ -376,7 +369,6 @@ LOADING = RankStack("running", "at data.py:88 in load: time.sleep(30)", "data.py
 
 
 def test_the_outlier_stands_first_and_the_sentence_says_it_last():
-    """Seven wait at one place in one step, one does something else."""
     groups = group({rank: LOADING if rank == 3 else WAITING for rank in range(8)}, dict.fromkeys(range(8), 12))
     assert groups == (
         StackGroup((3,), "at data.py:88 in load: time.sleep(30)", ("c",)),
@@ -386,7 +378,6 @@ def test_the_outlier_stands_first_and_the_sentence_says_it_last():
 
 
 def test_of_two_groups_of_one_size_the_one_that_waits_for_nobody_is_first():
-    """Whatever the order of their ranks is."""
     assert [each.global_ranks for each in group({0: WAITING, 1: LOADING}, {})] == [(1,), (0,)]
 
 
