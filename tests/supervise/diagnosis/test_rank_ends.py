@@ -20,16 +20,11 @@ def order():
 
 
 @pytest.fixture
-def sleepers():
-    """Starts children that wait to be killed, and returns their pids in fork order."""
-    pids = []
-
-    def start(count):
-        pids.extend(os.posix_spawnp("sleep", ["sleep", "1000"], os.environ) for _ in range(count))
-        return pids
-
-    yield start
-    for pid in pids:
+def pids():
+    """Those of five children that wait to be killed, in fork order."""
+    made = [os.posix_spawnp("sleep", ["sleep", "1000"], os.environ) for _ in range(5)]
+    yield made
+    for pid in made:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
@@ -39,44 +34,29 @@ def end(pid):
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-def test_children_that_nobody_looked_at_come_in_the_order_in_which_they_ended(order, sleepers):
-    """Neither fork order nor the order in which they are asked for decides; unwatched ones come last, unknown."""
-    pids = sleepers(5)
-    for pid in pids[1:]:
-        order.watch(pid)
-    ended = [pids[index] for index in (3, 0, 1, 4, 2)]
-    for pid in ended:
-        end(pid)
-    watched = [pid for pid in ended if pid != pids[0]]
-    assert order.sort(pids) == ([*watched, pids[0]], False)
+@pytest.mark.parametrize(
+    ("happens", "asked"),
+    [
+        # Neither fork order nor the order in which they are asked for decides; unwatched ones come last, unknown.
+        ("watch1 watch2 watch3 watch4 end3 end0 end1 end4 end2", [("01234", "31420", False)]),
+        # One that had ended before it was asked for comes before one that ended after.
+        ("watch0 watch1 watch2 end2 end1 end0", [("1", "1", True), ("02", "20", True)]),
+        # One that had ended before it was watched may have ended before all others: agents learn of ranks late.
+        ("watch0 end0 end1 watch1", [("01", "01", False)]),
+        ("watch1 end1 end0 watch0", [("01", "10", False)]),
+        ("end1 watch1 end0 watch0", [("01", "10", False)]),
+    ],
+)
+def test_children_come_in_the_order_in_which_they_ended(order, pids, happens, asked):
+    for each in happens.split():
+        (order.watch if each.startswith("watch") else end)(pids[int(each[-1])])
+    for given, ended, known in asked:
+        assert order.sort([pids[int(index)] for index in given]) == ([pids[int(index)] for index in ended], known)
 
 
-def test_an_end_seen_early_keeps_its_place(order, sleepers):
-    pids = sleepers(3)
-    for pid in pids:
-        order.watch(pid)
-    for pid in reversed(pids):
-        end(pid)
-    assert order.sort([pids[1]]) == ([pids[1]], True)
-    assert order.sort([pids[0], pids[2]]) == ([pids[2], pids[0]], True)
-
-
-@pytest.mark.parametrize(("ends", "late"), [((0,), (1,)), ((1,), (0,)), ((), (1, 0))], ids=["before", "after", "two"])
-def test_a_child_that_had_ended_before_it_was_watched_has_no_known_place(order, sleepers, ends, late):
-    """It may have ended before those that came first: the agent learns of a rank only after it was forked."""
-    pids = sleepers(2)
-    for index in ends:
-        order.watch(pids[index])
-        end(pids[index])
-    for index in late:
-        end(pids[index])
-        order.watch(pids[index])
-    assert order.sort(pids) == ([pids[index] for index in (*ends, *late)], False)
-
-
-def test_whoever_ends_after_a_late_one_was_watched_has_a_known_place(order, sleepers):
+def test_whoever_ends_after_a_late_one_was_watched_has_a_known_place(order, pids):
     """And it is told of once, before it is asked for too."""
-    late, other = sleepers(2)
+    late, other, *_ = pids
     order.watch(other)
     end(late)
     order.watch(late)
