@@ -77,27 +77,24 @@ class Play:
         """`rank 1`, `server 10.0.0.2`, `nobody`; and perhaps: likely, unsure, hung, step 5, as NAME, asks reach, names 0-1."""
         words = self.verdict
         assert words, "a history that is diagnosed has a verdict"
-        confidence = next((each for each in Confidence if each.value in words), Confidence.CERTAIN)
-        rank, server = re.match(r"rank (\d+)", words), re.match(r"server (\S+)", words)
-        step, signature = re.search(r"step (\d+)", words), re.search(r"as (?!k)(\S+)", words)
-        named = tuple((int(one), int(other)) for one, other in re.findall(r"names (\d+)-(\d+)", words))
-        failures = tuple(
-            Failure(number, Role.CAUSE, "failed", "as told", status=status)
-            for number, status in self.exits.items()
-            if status
-        )
+
+        def word(pattern, kind=str):
+            found = re.search(pattern, words)
+            return kind(found[1]) if found else None
+
+        ends = {rank: status for rank, status in self.exits.items() if status}
         verdict = Verdict(
-            int(rank[1]) if rank else None,
-            confidence,
+            word(r"^rank (\d+)", int),
+            next((each for each in Confidence if each.value in words), Confidence.CERTAIN),
             "as told",
-            failures,
-            server=server[1] if server else None,
-            signature=signature[1] if signature else None,
+            tuple(Failure(rank, Role.CAUSE, "failed", "as told", status=status) for rank, status in ends.items()),
+            server=word(r"^server (\S+)"),
+            signature=word(r"as (?!k)(\S+)"),
             apart=tuple(("one", "other") for _ in apart),
         )
+        named = tuple((int(one), int(other)) for one, other in re.findall(r"names (\d+)-(\d+)", words))
         cause = Cause.HUNG if "hung" in words else Cause.FAILED
-        asks = "asks reach" in words
-        return events.Diagnosed(verdict, cause, int(step[1]) if step else None, asks, named)
+        return events.Diagnosed(verdict, cause, word(r"step (\d+)", int), "asks reach" in words, named)
 
 
 def _setup(words):
@@ -105,17 +102,16 @@ def _setup(words):
         found = re.search(rf"\b{name} ([\d.]+)", words)
         return float(found[1]) if found else otherwise
 
-    count = int(number("servers", 1))
-    forwarded = tuple(_signal(name) for name in re.findall(r"forward (\w+)", words))
-    ends = re.search(r"killed at (\d+)", words)
+    count, killed_at_s = int(number("servers", 1)), number("killed at", None)
+    supervision = Supervision(
+        grace_s=15.0,
+        max_restarts=int(number("restarts", 0)),
+        forward_signals=tuple(_signal(name) for name in re.findall(r"forward (\w+)", words)),
+        killed_at_s=None if killed_at_s is None else WALL_S + killed_at_s,
+    )
     return Setup(
         server_ids=tuple(f"10.0.0.{index + 1}" for index in range(count)),
-        supervision=Supervision(
-            grace_s=15.0,
-            max_restarts=int(number("restarts", 0)),
-            forward_signals=forwarded,
-            killed_at_s=WALL_S + float(ends[1]) if ends else None,
-        ),
+        supervision=supervision,
         first_attempt=int(number("first", 0)),
         brings_all="by hand" not in words,
         engine_anew="engine anew" in words,
@@ -135,6 +131,7 @@ _ENGINES = {
     ),
     "gave up": events.EngineExited(gave_up=Verdict(None, Confidence.LIKELY, "mpirun gave the run up")),
 }
+_SIGNALS = "(INT|TERM|HUP|QUIT|TSTP|CONT|USR1|USR2)"
 _EVENTS = {
     r"ready (\d+)": lambda port: events.ServersReady(int(port)),
     r"cannot begin: (.*)": lambda why: events.CannotBegin(_ERRORS[why]),
@@ -152,10 +149,8 @@ _EVENTS = {
     r"over (\d+) unkillable": lambda server: events.AttemptEnded(int(server), left=True),
     r"lost (\d+)": lambda server: events.ServerLost(int(server), "gone"),
     r"gone (\d+)": lambda server: events.ServerGone(int(server)),
-    r"(INT|TERM|HUP|QUIT|TSTP|CONT|USR1|USR2)": lambda name: events.SignalReceived(_signal(name)),
-    r"(INT|TERM|HUP|QUIT|TSTP|CONT|USR1|USR2) at (\d+)": lambda name, server: events.SignalReceived(
-        _signal(name), int(server)
-    ),
+    _SIGNALS: lambda name: events.SignalReceived(_signal(name)),
+    _SIGNALS + r" at (\d+)": lambda name, server: events.SignalReceived(_signal(name), int(server)),
     r"launcher lost": lambda: events.EndWanted(Cause.HEAD_LOST),
     r"all left(?:; engine )?(.*)": lambda how: events.ServersLeft(_ENGINES[how]),
 }
@@ -169,12 +164,8 @@ def _event(text):
 
 
 def shown(order):
-    """Return an order as histories write it; what it records says what it is."""
+    """Return an order, or the event that it records, as histories write it."""
     return _SHOWN[type(order)](order)
-
-
-def _recorded(record):
-    return _RECORDED[type(record.event)](record.event)
 
 
 def _name(number):
@@ -198,7 +189,7 @@ def _stopping(event):
 
 
 _SHOWN = {
-    orders.Record: _recorded,
+    orders.Record: lambda order: shown(order.event),
     orders.BeginAttempt: lambda order: f"begin {order.number} at {order.master_port}",
     orders.CollectEvidence: lambda order: f"collect {' '.join(map(str, order.servers))}",
     orders.Diagnose: lambda order: "diagnose" + "".join(f" {one.pair[0]}|{one.pair[1]}" for one in order.apart),
@@ -209,8 +200,6 @@ _SHOWN = {
     orders.Finish: lambda order: f"finish {order.cause.value} {order.exit_code}",
     orders.GatherServers: lambda _: "gather",
     orders.Close: lambda _: "close",
-}
-_RECORDED = {
     Judged: _judged,
     Stopping: _stopping,
     NotRestarting: lambda event: f"no restart: {event.reason}",
@@ -250,23 +239,21 @@ def test_there_are_histories_enough():
     assert len(set(names)) == len(names)
 
 
+# Failures by signature and highest step. Decided: True, or False without a reason, or the signature in the refusal.
 @pytest.mark.parametrize(
     ("allowed", "failures", "decided"),
     [
-        pytest.param(2, [("a", 0), ("a", 1), ("b", 2)], [True, True, False], id="as many as allowed"),
-        pytest.param(9, [("a", None), ("a", None)], [True, "a"], id="the same failure without progress"),
-        pytest.param(9, [("a", 3), ("a", 4), ("a", 4)], [True, True, "a"], id="only the steps of earlier attempts"),
-        pytest.param(9, [("a", 9), ("b", 2), ("b", 3)], [True, True, "b"], id="steps compare with all attempts"),
-        pytest.param(9, [("a", None), ("a", 0), ("a", None)], [True, True, "a"], id="the first step is progress"),
-        pytest.param(
-            9, [("a", None), ("a", 1), ("b", None), ("a", None), ("b", None)], [True] * 5, id="another failure between"
-        ),
-        pytest.param(3, [(None, None)] * 3, [True] * 3, id="killed from outside: no signature"),
-        pytest.param(0, [("a", None)] * 2, [False] * 2, id="no restarts need no reason"),
+        (2, [("a", 0), ("a", 1), ("b", 2)], [True, True, False]),  # as many as allowed
+        (9, [("a", None), ("a", None)], [True, "a"]),  # the same failure without progress
+        (9, [("a", 3), ("a", 4), ("a", 4)], [True, True, "a"]),  # only the steps of earlier attempts
+        (9, [("a", 9), ("b", 2), ("b", 3)], [True, True, "b"]),  # steps compare with all attempts
+        (9, [("a", None), ("a", 0), ("a", None)], [True, True, "a"]),  # the first step is progress
+        (9, [("a", None), ("a", 1), ("b", None), ("a", None), ("b", None)], [True] * 5),  # another failure between
+        (3, [(None, None)] * 3, [True] * 3),  # killed from outside: no signature
+        (0, [("a", None)] * 2, [False] * 2),  # no restarts need no reason
     ],
 )
 def test_another_attempt_is_worth_it(allowed, failures, decided):
-    """Failures by signature and highest step: True, or False without a reason, or the signature that the refusal names."""
     restarts = Restarts(allowed)
     for (signature, step), expected in zip(failures, decided, strict=True):
         verdict = Verdict(0, Confidence.CERTAIN, "because", signature=signature)

@@ -8,40 +8,21 @@ import pytest
 from launcher.core.atomic import point_link, replacing, write_text
 
 
-def test_text_replaces_a_file_and_nothing_else_is_left(tmp_path):
-    """The file has the new text and the mode, the directory no second file."""
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    """It has the new text and the mode; of a failure half way neither half of the text nor the file beside it stays."""
     path = tmp_path / "run.json"
     path.write_text("old")
-
     write_text(path, "new é", mode=0o600)
-
+    with pytest.raises(RuntimeError), replacing(path) as aside:
+        raise RuntimeError(aside.write_text("half of the"))
     assert path.read_text(encoding="utf-8") == "new é"
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_failure_half_way_leaves_the_old_file(tmp_path):
-    """Neither half of the new text nor the file beside it stays."""
-    path = tmp_path / "run.json"
-    path.write_text("old")
-
-    def write_half():
-        with replacing(path) as aside:
-            aside.write_text("half of the")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        write_half()
-
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_a_link_moves_to_its_new_target(tmp_path):
-    """`latest` always points somewhere."""
     point_link(tmp_path / "latest", "first")
     point_link(tmp_path / "latest", "second")
-
     assert (tmp_path / "latest").readlink().name == "second"
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -59,7 +40,6 @@ def test_what_exists_stays_where_it_may_not_be_replaced(tmp_path, monkeypatch, h
     write_text(path, "first", mode=0o600, replace=False)
     with pytest.raises(FileExistsError):
         write_text(path, "second", replace=False)
-
     assert path.read_text() == "first"
     assert (path.stat().st_mode & 0o777, path.stat().st_nlink) == (0o600, 1)
     assert list(tmp_path.iterdir()) == [path]

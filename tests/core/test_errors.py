@@ -17,16 +17,13 @@ from launcher.core.errors import (
     [(TlaunchError, 1), (UsageError, 2), (UnreadableError, 2), (RefusedTableError, 3), (RefusedLayoutError, 3)],
 )
 def test_every_error_owns_its_exit_code(error, exit_code):
-    """The documented exit codes are those of the classes."""
     assert error("x").exit_code == exit_code
 
 
 def test_an_error_reads_as_message_then_hint():
-    """The hint stands on a line of its own."""
     assert str(UsageError("no such thing", hint="try another")) == "no such thing\nhint: try another"
 
 
 @pytest.mark.parametrize(("status", "code"), [(0, 0), (7, 7), (-9, 137), (-15, 143)])
 def test_a_signal_becomes_128_and_its_number(status, code):
-    """As a shell reports it."""
     assert exit_code_of(status) == code

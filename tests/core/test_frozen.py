@@ -2,8 +2,6 @@
 
 from dataclasses import asdict, dataclass, field, replace
 
-import pytest
-
 from launcher.core.frozen import frozen
 
 
@@ -17,24 +15,22 @@ def make(decorate):
     return Point
 
 
-@pytest.fixture
-def ours():
-    return make(frozen)
+OURS = make(frozen)
 
 
-def test_it_is_a_dataclass_like_the_library_s(ours):
+def test_it_is_a_dataclass_like_the_library_s():
     theirs = make(dataclass(frozen=True))
-    assert repr(ours(1)) == repr(theirs(1)).replace("make.<locals>.", "")
-    assert hash(ours(1)) == hash(theirs(1))
-    assert asdict(ours(1, note="n")) == asdict(theirs(1, note="n"))
-    assert replace(ours(1), x=2) == ours(2)
+    assert repr(OURS(1)) == repr(theirs(1)).replace("make.<locals>.", "")
+    assert hash(OURS(1)) == hash(theirs(1))
+    assert asdict(OURS(1, note="n")) == asdict(theirs(1, note="n"))
+    assert replace(OURS(1), x=2) == OURS(2)
 
 
-def test_equal_means_of_one_class_and_with_equal_fields(ours):
-    assert ours(1, note="a") == ours(1, note="b")
-    assert ours(1) != ours(2)
-    assert ours(1) != make(frozen)(1)
-    assert len({ours(1), ours(1), ours(2)}) == 2
+def test_equal_means_of_one_class_and_with_equal_fields():
+    assert OURS(1, note="a") == OURS(1, note="b")
+    assert OURS(1) != OURS(2)
+    assert OURS(1) != make(frozen)(1)
+    assert len({OURS(1), OURS(1), OURS(2)}) == 2
 
 
 def test_methods_of_the_class_s_own_stay():

@@ -2,7 +2,6 @@
 
 import math
 import os
-import subprocess
 import threading
 
 import pytest
@@ -38,7 +37,6 @@ def test_touching_keeps_the_beat_and_makes_the_first_file(file, environment):
     beat(environment, Beat(step=5))
     os.utime(file, ns=(0, 0))
     touch(environment)
-
     assert read_heartbeat(file).beat == Beat(step=5)
     assert read_heartbeat(file).time_ns > 0
 
@@ -99,15 +97,6 @@ def test_numbers_of_other_libraries_are_written_as_plain_ones(file, environment,
     assert read_heartbeat(file).beat == expected
 
 
-def test_a_shell_takes_part(file, environment):
-    """The example of the documentation."""
-    subprocess.run(
-        ["sh", "-c", 'echo \'{"step": 3}\' > "$TLAUNCH_HEARTBEAT_FILE"'], env={**os.environ, **environment}, check=True
-    )
-
-    assert read_heartbeat(file).beat == Beat(step=3)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -122,30 +111,24 @@ def test_a_shell_takes_part(file, environment):
         (b'{"step": 4, "loss": Infinity}', Beat(step=4, loss=math.inf)),
         (b'\n {\n"step": 4,\n"more": {}}\n', Beat(step=4)),
         (b'{"step": 4}\nrest of a longer one\xff"}', Beat(step=4)),
+        (b'{"step": 3}\n', Beat(step=3)),  # as a shell's echo, the example of the documentation
     ],
 )
 def test_whatever_a_program_writes_is_understood_as_far_as_it_goes(file, text, expected):
     """Rubbish is a sign of life too."""
     file.write_bytes(text)
-
     assert read_heartbeat(file).beat == expected
 
 
 def test_a_reader_always_finds_a_beat(file, environment):
-    """Rewriting never shows an empty file, although steps get shorter and longer."""
     beat(environment, Beat(step=1))
-    over = threading.Event()
 
     def write():
-        for step in range(3000):
+        for step in range(1000):
             beat(environment, Beat(step=10**9 if step % 2 else 1, busy_s=0.5))
-        over.set()
 
-    writer = threading.Thread(target=write)
+    writer, found = threading.Thread(target=write), set()
     writer.start()
-    found = set()
-    while not over.is_set():
+    while writer.is_alive():
         found.add(read_heartbeat(file).beat.step)
-    writer.join()
-
     assert found <= {1, 10**9}

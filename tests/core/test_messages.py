@@ -5,49 +5,9 @@ import typing
 
 import pytest
 
+from launcher.core import messages as m
 from launcher.core.events import Cause
-from launcher.core.messages import (
-    AllStacks,
-    AskStacks,
-    AttemptOver,
-    Begin,
-    Challenge,
-    ChunkAck,
-    Decision,
-    Done,
-    EventReport,
-    EvidenceRequest,
-    FileChunk,
-    FileSnapshot,
-    Finish,
-    ForwardSignal,
-    Freed,
-    GivingUp,
-    Hello,
-    Message,
-    Ping,
-    Pong,
-    ProbeAnswer,
-    ProbeQuestion,
-    ProbeRequest,
-    ProbeResult,
-    ProbeTarget,
-    Ready,
-    Refused,
-    SignalWanted,
-    Stacks,
-    Stop,
-    TakeStacks,
-    Waiting,
-    Welcome,
-    from_line,
-    is_proof,
-    proof_of,
-    to_line,
-)
-from launcher.core.messages import (
-    EvidenceReport as Known,  # pytest takes Test... for tests
-)
+from launcher.core.messages import Refused, from_line, is_proof, proof_of, to_line
 from launcher.core.verdict import Confidence, Failure, Role, StackGroup, Verdict
 
 VERDICT = Verdict(
@@ -55,21 +15,25 @@ VERDICT = Verdict(
     (StackGroup((0, 1), "running", ("a.py:2 in g",)),), server="h2", signature="s",
 )  # fmt: skip
 ALL = (
-    Challenge(1, "n"), Hello("p", "n", "0.1", "c0de", "3.11.2", "h1", ("10.0.0.1",), "h1", 3, {"layout": "dp=2"}),
-    Hello("p", "n", "0.1", "c0de", "3.11.2", "h1", ()), Welcome("p", 1, "run", 20.0, "job"), Refused("no", "hint", 3), Ready(7),
-    Ready(), Ready(1, False, {"train.py": "a"}), Waiting(("h1", "h2")), Waiting(("h1",), 300.0), Begin(2, 29500), EventReport('{"schema": 2}\n'), EvidenceRequest(1), Known(1, {"ranks": []}),
-    Known(1, {"ranks": []}, 40001), ProbeRequest(1, (ProbeTarget(2, ("10.0.0.2",), (40001, 29500)),), 2.0), ProbeResult(1, ((2, "no answer"),), (29500,)),
-    Decision(1, VERDICT, Cause.HUNG, restarts=True), AttemptOver(1, left=False, master_port=9),
-    Stop(Cause.STOPPED, 2, "h2"), ForwardSignal(20), SignalWanted(15), GivingUp("killed"), Ping(1 << 62), Pong(1, 2), Finish(Cause.FAILED, 3),
-    ProbeQuestion(1, {"topic": "facts"}), ProbeAnswer(1, {"cpus": 2}), Done((1, 2), 4), FileChunk("log", 3, 0, 5, "eA==", anew=True), FileSnapshot("heartbeat", 3, None, 7), ChunkAck("log", 3, 5, trouble=True),
-    AskStacks("p", "n", ((0, 3), (7, 7))), AskStacks("p", "n"), TakeStacks(1, ((0, 3),)), Stacks(1, {"ranks": []}),
-    Freed("p", "n"), AllStacks("p", ({"ranks": []},), {"h2": "lost"}),
+    m.Challenge(1, "n"), m.Hello("p", "n", "0.1", "c0de", "3.11.2", "h1", ("10.0.0.1",), "h1", 3, {"layout": "dp=2"}),
+    m.Hello("p", "n", "0.1", "c0de", "3.11.2", "h1", ()), m.Welcome("p", 1, "run", 20.0, "job"),
+    Refused("no", "hint", 3), m.Ready(7), m.Ready(), m.Ready(1, False, {"train.py": "a"}), m.Waiting(("h1", "h2")),
+    m.Waiting(("h1",), 300.0), m.Begin(2, 29500), m.EventReport('{"schema": 2}\n'), m.EvidenceRequest(1),
+    m.EvidenceReport(1, {"ranks": []}), m.EvidenceReport(1, {"ranks": []}, 40001),
+    m.ProbeRequest(1, (m.ProbeTarget(2, ("10.0.0.2",), (40001, 29500)),), 2.0),
+    m.ProbeResult(1, ((2, "no answer"),), (29500,)), m.Decision(1, VERDICT, Cause.HUNG, restarts=True),
+    m.AttemptOver(1, left=False, master_port=9), m.Stop(Cause.STOPPED, 2, "h2"), m.ForwardSignal(20),
+    m.SignalWanted(15), m.GivingUp("killed"), m.Ping(1 << 62), m.Pong(1, 2), m.Finish(Cause.FAILED, 3),
+    m.ProbeQuestion(1, {"topic": "facts"}), m.ProbeAnswer(1, {"cpus": 2}), m.Done((1, 2), 4),
+    m.FileChunk("log", 3, 0, 5, "eA==", anew=True), m.FileSnapshot("heartbeat", 3, None, 7),
+    m.ChunkAck("log", 3, 5, trouble=True), m.AskStacks("p", "n", ((0, 3), (7, 7))), m.AskStacks("p", "n"),
+    m.TakeStacks(1, ((0, 3),)), m.Stacks(1, {"ranks": []}), m.Freed("p", "n"),
+    m.AllStacks("p", ({"ranks": []},), {"h2": "lost"}),
 )  # fmt: skip
 
 
 def test_every_message_is_tried_here():
-    """A new one has to be added to these tests."""
-    assert {type(message) for message in ALL} == set(typing.get_args(Message))
+    assert {type(message) for message in ALL} == set(typing.get_args(m.Message))
 
 
 @pytest.mark.parametrize("message", ALL, ids=lambda message: type(message).__name__)
@@ -81,7 +45,6 @@ def test_a_message_is_one_line_and_comes_back_as_it_was(message):
 
 
 def test_fields_that_another_version_added_are_left_out():
-    """And what it lacks takes its default."""
     assert from_line(b'["Refused", {"message": "m", "later": [1]}]') == Refused("m")
 
 
@@ -107,21 +70,15 @@ def test_what_is_no_message_is_refused_in_few_words(line):
 
 
 def test_only_who_knows_the_token_can_prove_it():
-    """For these two nonces, in this order."""
-    proof = proof_of("secret", "a", "b")
-    assert is_proof(proof, "secret", "a", "b")
-    wrong = [
-        (proof, "other", "a", "b"),
-        (proof, "secret", "b", "a"),
-        (proof, "secret", "a", "c"),
-        ("", "secret", "a", "b"),
-    ]
-    assert not any(is_proof(*each) for each in wrong)
+    right = ("secret", "a", "b")
+    proof = proof_of(*right)
+    assert is_proof(proof, *right)
+    assert not is_proof("", *right)
+    assert not any(is_proof(proof, *each) for each in (("other", "a", "b"), ("secret", "b", "a"), ("secret", "a", "c")))
 
 
 @pytest.mark.parametrize("odd", ["\ud800", "é", "", "\0"], ids=repr)
 def test_any_text_can_be_a_proof_a_nonce_or_a_token(odd):
-    """None that JSON can hold breaks the reader."""
     (text,) = json.loads(json.dumps([odd]))
     assert not is_proof(text, "secret", "a", "b")
     assert is_proof(proof_of("secret", text, "b"), "secret", text, "b")

@@ -14,7 +14,6 @@ STEP = StepMetrics(10**18, 2, 7, 3.25, 1e-4, 5100.5, 0.04, 1 << 40, 1)
 
 @pytest.mark.parametrize("record", [STEP, Validation(5, 0, 7, 3.0, 20.0), Saved(6, 0, 7, "model")], ids=repr)
 def test_a_record_is_the_same_after_it_was_a_line(record):
-    """One line of plain JSON."""
     line = to_line(record)
     assert line.count(b"\n") == 1
     assert json.loads(line)["schema"] == 1
@@ -30,7 +29,6 @@ def test_what_json_does_not_have_is_null():
 
 
 def test_a_torn_line_is_ended_by_the_next(tmp_path):
-    """So that no record is lost by what a crash left of another."""
     file = tmp_path / "metrics.jsonl"
     append(file, STEP)
     file.write_bytes(file.read_bytes() + b'{"schema": 1, "ti')
@@ -55,7 +53,6 @@ def test_a_line_for_which_there_is_no_room_is_an_error(tmp_path):
 
 
 def test_a_directory_is_never_made(tmp_path):
-    """A run directory that somebody removed stays away."""
     with pytest.raises(FileNotFoundError):
         append(tmp_path / "run" / "metrics.jsonl", STEP)
     assert list(tmp_path.iterdir()) == []

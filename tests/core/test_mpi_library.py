@@ -32,96 +32,48 @@ BY_SRUN_PMI2 = {**BY_SRUN, "PMI_FD": "9", "PMI_RANK": "0", "PMI_SIZE": "2"}
 BY_NOBODY = {}
 
 
-@pytest.mark.parametrize(
-    ("said", "name"),
-    [
-        (OPEN_MPI_4, "Open MPI 4.1.4"),
-        (OPEN_MPI_5, "Open MPI 5.0.11"),
-        (MPICH, "MPICH 5.0.2"),
-        (INTEL, "Intel MPI 2021.18.1"),
-        (STRANGE, "CRAY MPICH version 8.1.27.26"),
-        ("", ""),
-    ],
-)
-def test_a_library_is_known_by_its_words(said, name):
-    """As people call it."""
-    assert library_that_says(said).name == name
-
-
-def test_of_the_files_that_are_loaded_the_library_itself_is_told():
-    """Not the one for another language."""
+def test_a_library_is_known_by_its_words():
+    """As people call it; of the files that are loaded, the one of another language is not the library itself."""
+    names = [library_that_says(said).name for said in (OPEN_MPI_4, OPEN_MPI_5, MPICH, INTEL, STRANGE, "")]
+    open_mpi = ["Open MPI 4.1.4", "Open MPI 5.0.11"]
+    assert names == [*open_mpi, "MPICH 5.0.2", "Intel MPI 2021.18.1", "CRAY MPICH version 8.1.27.26", ""]
     loaded = ["/usr/lib/libmpi_cxx.so.40", "/usr/lib/libmpi.so.40.30.4"]
     assert library_that_says(OPEN_MPI_4, loaded).path == "/usr/lib/libmpi.so.40.30.4"
 
 
-APART = [
-    (MPICH, BY_OPEN_MPI_4),
-    (INTEL, BY_OPEN_MPI_5),
-    (OPEN_MPI_4, BY_OPEN_MPI_5),
-    (OPEN_MPI_3, BY_OPEN_MPI_5),
-    (OPEN_MPI_4, BY_HYDRA),
-    (OPEN_MPI_5, BY_HYDRA),
-    (OPEN_MPI_5, BY_SRUN),
-    (OPEN_MPI_5, BY_SRUN_PMI2),
-    (MPICH, BY_SRUN_PMIX),
+INTEL_PMI2 = {**BY_SRUN_PMIX, "I_MPI_PMI_LIBRARY": "/usr/lib/libpmi2.so"}
+# Libraries that go with an engine, and those that are apart from it.
+PAIRS = [
+    (BY_OPEN_MPI_4, [OPEN_MPI_4, OPEN_MPI_5], [MPICH]),
+    (BY_OPEN_MPI_5, [OPEN_MPI_5, OPEN_MPI_OF_NO_NUMBER, MPICH_WITH_PMIX, STRANGE], [INTEL, OPEN_MPI_4, OPEN_MPI_3]),
+    (BY_HYDRA, [MPICH, INTEL], [OPEN_MPI_4, OPEN_MPI_5]),
+    ({**BY_HYDRA, **BY_OPEN_MPI_5}, [OPEN_MPI_5], []),
+    (BY_SRUN, [MPICH], [OPEN_MPI_5]),
+    (BY_SRUN_PMI2, [OPEN_MPI_4, MPICH], [OPEN_MPI_5]),
+    (BY_SRUN_PMIX, [OPEN_MPI_4, OPEN_MPI_5], [MPICH]),
+    (INTEL_PMI2, [INTEL], []),
+    (BY_NOBODY, [MPICH, OPEN_MPI_5], []),
 ]
-TOGETHER = [
-    (OPEN_MPI_4, BY_OPEN_MPI_4),
-    (OPEN_MPI_5, BY_OPEN_MPI_4),
-    (OPEN_MPI_5, BY_OPEN_MPI_5),
-    (OPEN_MPI_4, BY_SRUN_PMIX),
-    (OPEN_MPI_OF_NO_NUMBER, BY_OPEN_MPI_5),
-    (MPICH_WITH_PMIX, BY_OPEN_MPI_5),
-    (MPICH, BY_HYDRA),
-    (INTEL, BY_HYDRA),
-    (INTEL, {**BY_SRUN_PMIX, "I_MPI_PMI_LIBRARY": "/usr/lib/libpmi2.so"}),
-    (OPEN_MPI_5, BY_SRUN_PMIX),
-    (OPEN_MPI_4, BY_SRUN_PMI2),
-    (MPICH, BY_SRUN_PMI2),
-    (MPICH, BY_SRUN),
-    (STRANGE, BY_OPEN_MPI_5),
-    (OPEN_MPI_5, {**BY_HYDRA, **BY_OPEN_MPI_5}),
-    (MPICH, BY_NOBODY),
-    (OPEN_MPI_5, BY_NOBODY),
-]
+# Names of libraries without what they say: the number of the interface tells the family only.
+NAMES = [
+    (BY_OPEN_MPI_4, ["libmpi.so.40", "libmpi_mpifh.so.40"], []),
+    (BY_OPEN_MPI_5, ["libmpi_abi.so.0", "libmpi_gnu.so.12"],
+     ["libmpi.so.12", "libmpifort.so.12", "libmpicxx.so.12", "libmpich.so.12", "libmpichfort.so.12"]),
+    (BY_HYDRA, ["libmpi.so.12", "libmpifort.so.12", "libmpich.so.12"],
+     ["libmpi.so.40", "libmpi_mpifh.so.40", "libmpi_cxx.so.40", "libmpi_usempif08.so.40"]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "environment", "goes"), [(*pair, pair in TOGETHER) for pair in [*APART, *TOGETHER]])
-def test_whether_a_library_goes_with_its_engine(said, environment, goes):
-    """As was measured: apart it ends with 0 and the wrong numbers, or with an error, or never. The unknown is not refused."""
-    assert (why_apart(library_that_says(said), environment) is None) is goes
+@pytest.mark.parametrize(("known", "pairs"), [(library_that_says, PAIRS), (library_called, NAMES)])
+def test_whether_a_library_goes_with_its_engine(known, pairs):
+    """As was measured: apart it ends with 0 and wrong numbers, or with an error, or never. The unknown is not refused."""
+    for environment, together, apart in pairs:
+        assert [each for each in together if why_apart(known(each), environment)] == []
+        assert [each for each in apart if why_apart(known(each), environment) is None] == []
 
 
-@pytest.mark.parametrize(
-    ("soname", "environment", "goes"),
-    [
-        ("libmpi.so.40", BY_OPEN_MPI_4, True),
-        ("libmpi.so.40", BY_HYDRA, False),
-        ("libmpi.so.12", BY_HYDRA, True),
-        ("libmpi.so.12", BY_OPEN_MPI_5, False),
-        ("libmpi_abi.so.0", BY_OPEN_MPI_5, True),
-        ("libmpi_mpifh.so.40", BY_OPEN_MPI_4, True),
-        ("libmpi_mpifh.so.40", BY_HYDRA, False),
-        ("libmpi_cxx.so.40", BY_HYDRA, False),
-        ("libmpi_usempif08.so.40", BY_HYDRA, False),
-        ("libmpifort.so.12", BY_HYDRA, True),
-        ("libmpifort.so.12", BY_OPEN_MPI_5, False),
-        ("libmpicxx.so.12", BY_OPEN_MPI_5, False),
-        ("libmpich.so.12", BY_HYDRA, True),
-        ("libmpich.so.12", BY_OPEN_MPI_5, False),
-        ("libmpichfort.so.12", BY_OPEN_MPI_5, False),
-        ("libmpi_gnu.so.12", BY_OPEN_MPI_5, True),
-    ],
-)
-def test_a_compiled_program_names_the_family_only(soname, environment, goes):
-    """By the number of its interface."""
-    assert (why_apart(library_called(soname), environment) is None) is goes
-
-
-@pytest.mark.parametrize("soname", ["libc.so.6", "libmpich.so.1", "libmpi", "xlibmpi.so.12", "libmpi.so.12x"])
-def test_other_libraries_are_none_of_mpi(soname):
-    """A name that only looks alike."""
-    assert library_called(soname) is None
+def test_other_libraries_are_none_of_mpi():
+    assert not any(map(library_called, ("libc.so.6", "libmpich.so.1", "libmpi", "xlibmpi.so.12", "libmpi.so.12x")))
 
 
 def stub(directory, says):
@@ -136,15 +88,13 @@ def stub(directory, says):
 
 
 def test_python_is_asked_and_nothing_is_initialised(tmp_path):
-    """In the environment of a rank, whatever else it prints."""
+    """In the environment of a rank, whatever else it prints.
+
+    Modules of the directory are not taken for those of the library: `python -c` would, a script elsewhere would not.
+    """
     environment = stub(tmp_path, MPICH)
     (tmp_path / "packages" / "sitecustomize.py").write_text("print('hello')")
     assert library_of_python((sys.executable, "-u"), environment, tmp_path).name == "MPICH 5.0.2"
-
-
-def test_modules_of_the_directory_are_not_taken_for_those_of_the_library(tmp_path):
-    """`python -c` would; a script elsewhere would not."""
-    environment = stub(tmp_path, MPICH)
     (tmp_path / "json.py").write_text("raise SystemExit('not this one')")
     elsewhere = tmp_path / "scripts"
     elsewhere.mkdir()
@@ -162,19 +112,10 @@ def test_a_python_that_does_not_tell(tmp_path, says):
     assert library_of_python((str(Path("/nowhere/python")),), environment, tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    ("said", "environment", "expected"),
-    [
-        (OPEN_MPI_5, BY_OPEN_MPI_4, {"OMPI_MCA_coll": "^han"}),
-        (OPEN_MPI_4, BY_OPEN_MPI_4, {}),
-        (OPEN_MPI_5, BY_OPEN_MPI_5, {}),
-        (OPEN_MPI_5, BY_SRUN_PMIX, {}),
-        (OPEN_MPI_5, BY_NOBODY, {}),
-        (OPEN_MPI_OF_NO_NUMBER, BY_OPEN_MPI_4, {}),
-        (MPICH_WITH_PMIX, BY_OPEN_MPI_4, {}),
-    ],
-)
-def test_open_mpi_5_under_the_mpirun_of_4_is_kept_from_hanging(said, environment, expected):
-    """Whatever goes together by itself gets nothing."""
-    by_open_mpi_4 = is_of_open_mpi_4(environment)
-    assert variables_for(library_that_says(said), by_open_mpi_4=by_open_mpi_4) == expected
+def test_open_mpi_5_under_the_mpirun_of_4_is_kept_from_hanging():
+    def added(said, environment):
+        return variables_for(library_that_says(said), by_open_mpi_4=is_of_open_mpi_4(environment))
+
+    assert added(OPEN_MPI_5, BY_OPEN_MPI_4) == {"OMPI_MCA_coll": "^han"}
+    assert not any(added(said, BY_OPEN_MPI_4) for said in (OPEN_MPI_4, OPEN_MPI_OF_NO_NUMBER, MPICH_WITH_PMIX))
+    assert not any(added(OPEN_MPI_5, environment) for environment in (BY_OPEN_MPI_5, BY_SRUN_PMIX, BY_NOBODY))

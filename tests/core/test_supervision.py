@@ -16,5 +16,4 @@ def test_no_more_grace_than_is_left(killed_at_s, grace_s):
 
 @pytest.mark.parametrize(("kill_wait_s", "grace_s"), [(None, 15.0), (30.0, 15.0), (3.0, 2.0), (0.0, 0.0)])
 def test_a_batch_system_s_own_end(kill_wait_s, grace_s):
-    """It kills so long after its SIGTERM."""
     assert Supervision(grace_s=15.0, kill_wait_s=kill_wait_s).grace_on_request_s == grace_s

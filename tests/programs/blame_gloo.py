@@ -39,8 +39,6 @@ def misbehave(job):
         raise ValueError("no such word")
     if job == "returns":
         sys.exit(0)
-    if job == "exits":
-        os._exit(7)
 
 
 def rank_of(job, rank, port):

@@ -16,8 +16,12 @@ from launcher.core.heartbeat import Beat, beat, touch
 
 
 def spin():
+    """Compute, with pauses that leave the processor to others."""
     while True:
-        pass
+        until_s = time.process_time() + 0.015
+        while time.process_time() < until_s:
+            pass
+        time.sleep(0.03)
 
 
 def talk():

@@ -41,18 +41,6 @@ def hold_interpreter_lock():
     re.match("(a*)*b", "a" * 60)
 
 
-def threads():
-    for _ in range(20):
-        threading.Thread(target=sleep, daemon=True).start()
-    sleep()
-
-
-def many_threads():
-    for _ in range(120):
-        threading.Thread(target=sleep, daemon=True).start()
-    sleep()
-
-
 def deep():
     def descend(levels):
         return descend(levels - 1) if levels else sleep()
@@ -61,7 +49,7 @@ def deep():
 
 
 def deep_threads():
-    for _ in range(20):
+    for _ in range(10):
         threading.Thread(target=deep, daemon=True).start()
     sleep()
 

@@ -2,6 +2,7 @@
 
 import os
 import selectors
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -22,7 +23,9 @@ class End:
         return self.number
 
     def close(self):
-        os.close(self.number)
+        """May be called twice."""
+        if self.number >= 0:
+            os.close(self.number)
         self.number = -1
 
     def write(self):
@@ -38,17 +41,14 @@ def selector():
 @pytest.fixture
 def make():
     """Gives a function that makes an end; all are closed at the end."""
-    made = []
+    with ExitStack() as stack:
 
-    def make_end(at=None):
-        made.append(End(at))
-        return made[-1]
+        def make_end(at=None):
+            end = End(at)
+            stack.callback(os.close, end.writes)
+            return stack.enter_context(closing(end))
 
-    yield make_end
-    for end in made:
-        os.close(end.writes)
-        if end.number >= 0:
-            end.close()
+        yield make_end
 
 
 def heard(selector):
@@ -74,11 +74,9 @@ def test_what_is_not_wanted_any_more_is_not_heard(selector, make):
     listening = Listening(selector)
     end = make()
     end.write()
-    listening.choose({"end": (end, selectors.EVENT_READ, print)})
-    listening.choose({"end": (end, selectors.EVENT_READ, print)})
-    assert heard(selector) == [end]
-    listening.choose({"end": (end, selectors.EVENT_WRITE, print)})
-    assert heard(selector) == []
+    for event, expected in ((selectors.EVENT_READ, [end]), (selectors.EVENT_READ, [end]), (selectors.EVENT_WRITE, [])):
+        listening.choose({"end": (end, event, print)})
+        assert heard(selector) == expected
     listening.forget("end")
     listening.forget("end")
     assert not selector.get_map()

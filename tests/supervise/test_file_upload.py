@@ -1,10 +1,8 @@
 """What ranks write on one disk, and what of it is on the other, over a real connection."""
 
 import os
-import selectors
 import signal
 import socket
-import threading
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -16,26 +14,30 @@ from launcher.core.messages import ChunkAck, FileChunk, FileSnapshot, ForwardSig
 from launcher.core.run_dir import RunDir
 from launcher.supervise.file_upload import PIECE_BYTES, WINDOW_BYTES, FileUpload
 from launcher.supervise.link import Link
+from tests.conftest import wait_until
 
 SERVER = 1
 RANKS = [SimpleNamespace(global_rank=rank, server_index=rank // 2) for rank in range(4)]
 OURS = [2, 3]
-FOR_EVER_S = 1e6
+FINISH_S, FOR_EVER_S = "launcher.supervise.file_upload.FINISH_S", 1e6
+
+
+def write(path, data):
+    with path.open("ab") as file:
+        file.write(data)
 
 
 class Both:
     """An agent's side and a coordinator's, with a run directory each."""
 
-    def __init__(self, directory, wait_until):
-        self.wait_until = wait_until
+    def __init__(self, directory):
         self.there, self.here = (RunDir(directory / name) for name in ("there", "here"))
         for run_dir in (self.there, self.here):
             for rank in range(4):
                 run_dir.device(rank).mkdir(parents=True)
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.connection = socket.create_connection(listener.getsockname())
+            self.link = Link(Channel(socket.create_connection(listener.getsockname())), 60.0, shares_files=False)
             self.channel = Channel(listener.accept()[0])
-        self.link = Link(Channel(self.connection), 60.0, shares_files=False)
         self.mirror = FileUpload(self.there, OURS, self.link)
         self.troubles = []
         self.mirrored = FileReceiver(self.here, RANKS, self.troubles.append)
@@ -45,10 +47,6 @@ class Both:
         """Another agent comes in the place of the one before."""
         self.mirror.close()
         self.mirror = FileUpload(self.there, OURS, self.link, follows_another=True)
-
-    def write(self, path, data):
-        with path.open("ab") as file:
-            file.write(data)
 
     def answer(self):
         """All that has come to the coordinator."""
@@ -63,30 +61,15 @@ class Both:
             self.mirror.take(message)
 
     def until(self, condition, what):
-        self.wait_until(lambda: (self.step(), condition())[-1], what)
+        wait_until(lambda: (self.step(), condition())[-1], what)
 
     def until_log_is(self, rank, data, path=None):
         path = path or self.here.train_log(rank)
         self.until(lambda: path.exists() and path.read_bytes() == data, f"{path} with its text")
 
-    def finish(self, interrupted=lambda: False):
+    def finish(self):
         """As an agent does, with a coordinator that still answers."""
-        ended = threading.Event()
-
-        def answer():
-            with selectors.DefaultSelector() as selector:
-                selector.register(self.channel, selectors.EVENT_READ)
-                while not ended.is_set():
-                    if selector.select(0.01):
-                        self.answer()
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        try:
-            return self.mirror.finish(interrupted)
-        finally:
-            ended.set()
-            thread.join()
+        return self.mirror.finish(self.answer)
 
     def close(self):
         self.mirror.close()
@@ -95,28 +78,35 @@ class Both:
 
 
 @pytest.fixture(name="both")
-def _both(tmp_path, wait_until, monkeypatch):
-    monkeypatch.setattr("launcher.supervise.file_upload.FINISH_S", FOR_EVER_S)
-    with closing(Both(tmp_path, wait_until)) as both:
+def _both(tmp_path, monkeypatch):
+    monkeypatch.setattr(FINISH_S, FOR_EVER_S)
+    with closing(Both(tmp_path)) as both:
         yield both
 
 
 def test_a_log_is_alike_on_both_sides_while_it_grows(both):
-    """Also what does not end with a line, and what is much longer than one piece."""
-    both.write(both.there.train_log(2), b"begun")
+    """Also what does not end with a line, and what is much longer than one piece.
+
+    Where nothing changes nothing is sent, and it is looked at a few times a second only.
+    """
+    write(both.there.train_log(2), b"begun")
     both.until_log_is(2, b"begun")
     data = b"begun" + os.urandom(3 * PIECE_BYTES)
-    both.write(both.there.train_log(2), data[5:])
+    write(both.there.train_log(2), data[5:])
     both.until_log_is(2, data)
     assert not both.here.train_log(3).exists()
+    heard, moments = len(both.heard), []
+    both.until(lambda: moments.append(both.mirror.timeout_s) or len(moments) > 50, "many looks")
+    assert len(both.heard) == heard
+    assert max(moments) > 0.1
 
 
-def test_little_is_under_way_at_once(both, wait_until):
+def test_little_is_under_way_at_once(both):
     """So an answer or a verdict waits for a quarter of a MiB at most, however much ranks write."""
     ranks = range(2, 2 + 2 * WINDOW_BYTES // PIECE_BYTES)
     for rank in ranks:
         both.there.device(rank).mkdir(exist_ok=True)
-        both.write(both.there.train_log(rank), bytes(8 * WINDOW_BYTES))
+        write(both.there.train_log(rank), bytes(8 * WINDOW_BYTES))
     both.mirror = FileUpload(both.there, ranks, both.link)
     sent = []
 
@@ -132,19 +122,8 @@ def test_little_is_under_way_at_once(both, wait_until):
     assert len({(message.kind, message.global_rank) for message in sent}) == len(sent)
 
 
-def test_nothing_is_sent_where_nothing_changes(both):
-    """And it is looked at a few times a second only."""
-    for path in (both.there.train_log(2), both.there.env_log(2), both.there.heartbeat(2)):
-        both.write(path, b"words\n")
-    both.until(lambda: len(both.heard) == 3, "the words")
-    heard = len(both.heard)
-    moments = []
-    both.until(lambda: moments.append(both.mirror.timeout_s) or len(moments) > 50, "many looks")
-    assert len(both.heard) == heard
-    assert max(moments) > 0.1
-
-
-def test_files_that_are_rewritten_come_and_go(both):
+@pytest.mark.parametrize("follows", [False, True], ids=["", "before the next agent comes"])
+def test_files_that_are_rewritten_come_and_go(both, follows):
     """With the time at which they were written, by the coordinator's clock; env.log for its owner alone."""
     for path in (both.there.heartbeat(3), both.there.failure(3), both.there.env_log(3)):
         path.write_bytes(b"{}")
@@ -152,116 +131,93 @@ def test_files_that_are_rewritten_come_and_go(both):
     both.until(lambda: both.here.heartbeat(3).exists() and both.here.env_log(3).exists(), "beats")
     assert both.here.heartbeat(3).stat().st_mtime_ns == 10**18
     assert both.here.env_log(3).stat().st_mode & 0o777 == 0o600
+    both.until(lambda: both.here.failure(3).exists(), "the failure")
     both.there.failure(3).unlink()
+    if follows:
+        both.follow()
     both.until(lambda: not both.here.failure(3).exists(), "its end")
 
 
-def test_a_beat_has_the_coordinators_time(both):
-    """The server's clock is 7 ns ahead of ours."""
+def test_a_beat_has_a_time_of_the_coordinators_clock(both):
+    """The server's is 7 ns ahead. A time that no file can have is trouble and no end."""
     both.mirrored.take(SERVER, FileSnapshot("heartbeat", 2, "e30=", 1000), 7)
     assert both.here.heartbeat(2).stat().st_mtime_ns == 993
+    assert both.mirrored.take(SERVER, FileSnapshot("heartbeat", 2, "e30=", 1 << 100), 0).trouble
+    assert both.troubles
 
 
-@pytest.mark.parametrize(
-    ("change", "follows", "whole"),
-    [("emptied", False, b"new\n"), ("continued", True, b"former\nnew\n"), ("replaced", True, b"former\nnew\n")],
-)
-def test_a_log_that_was_changed_is_taken_up_there(both, change, follows, whole):
+@pytest.mark.parametrize(("follows", "whole"), [(False, b"new\n"), (True, b"former\nnew\n")])
+def test_a_log_that_was_changed_is_taken_up_there(both, follows, whole):
     """Nothing comes twice, nothing is left out, also if another agent follows; a shorter log is another file."""
     log = both.there.train_log(2)
-    both.write(log, b"former\n")
+    write(log, b"former\n")
     both.until_log_is(2, b"former\n")
-    if change == "emptied":
+    if not follows:
         os.truncate(log, 0)
-    elif change == "replaced":
-        log.unlink()
-    both.write(log, b"new\n")
+    write(log, b"new\n")
     if follows:
         both.follow()
     both.until_log_is(2, whole)
 
 
-def test_what_is_gone_before_the_next_agent_comes_goes_there_too(both):
-    """A failure that an attempt before has noted is none of this one."""
-    both.there.failure(2).write_bytes(b"{}")
-    both.until(lambda: both.here.failure(2).exists(), "the failure")
-    both.there.failure(2).unlink()
-    both.follow()
-    both.until(lambda: not both.here.failure(2).exists(), "its end")
-
-
 @pytest.mark.parametrize("former", [b"former\n", b"f" * 3 * PIECE_BYTES])
 def test_a_server_that_lost_its_disk_goes_on_behind_what_is_kept(both, former):
     """However much its ranks write then, all of it comes; the former words are nowhere else, and stay."""
-    both.write(both.there.train_log(2), former)
-    both.write(both.there.metrics, b"1\n")
+    write(both.there.train_log(2), former)
+    write(both.there.metrics, b"1\n")
     both.until_log_is(2, former)
     both.until_log_is(2, b"1\n", both.here.metrics)
     both.there.train_log(2).unlink()
     both.there.metrics.unlink()
     both.follow()
     new = b"0123456789" * PIECE_BYTES
-    both.write(both.there.train_log(2), new)  # before the coordinator has answered how much it has
-    both.write(both.there.metrics, b"2\n")
+    write(both.there.train_log(2), new)  # before the coordinator has answered how much it has
+    write(both.there.metrics, b"2\n")
     both.until_log_is(2, former + new)
     both.until_log_is(2, b"1\n2\n", both.here.metrics)
 
 
 def test_a_question_how_much_is_there_makes_no_file(both):
-    """Ranks that write nothing have no log."""
     both.follow()
     both.until(lambda: sum(isinstance(message, FileChunk) for message in both.heard) == 5, "questions")
     assert [path for path in both.here.root.rglob("*") if path.is_file()] == []
 
 
 def test_metrics_of_a_server_are_added_to_those_of_all(both):
-    """Other servers' lines stay."""
-    both.write(both.here.metrics, b'{"step": 1}\n')
-    both.write(both.there.metrics, b'{"step": 2}\n')
-    whole = b'{"step": 1}\n{"step": 2}\n'
-    both.until_log_is(2, whole, both.here.metrics)
+    write(both.here.metrics, b'{"step": 1}\n')
+    write(both.there.metrics, b'{"step": 2}\n')
+    both.until_log_is(2, b'{"step": 1}\n{"step": 2}\n', both.here.metrics)
     os.truncate(both.there.metrics, 0)
-    both.write(both.there.metrics, b"{}\n")
-    whole += b"{}\n"
-    both.until_log_is(2, whole, both.here.metrics)
+    write(both.there.metrics, b"{}\n")
+    both.until_log_is(2, b'{"step": 1}\n{"step": 2}\n{}\n', both.here.metrics)
 
 
 # --- the coordinator trusts no agent ---
 
 
-@pytest.mark.parametrize("message", [
-    FileChunk("train.log", 0, 0, 1, "eA=="),
-    FileChunk("train.log", 4, 0, 1, "eA=="),
-    FileChunk("../../train.log", 2, 0, 1, "eA=="),
-    FileChunk("heartbeat", 2, 0, 1, "eA=="),
-    FileChunk("train.log", 2, 0, 1, "no base64"),
-    FileSnapshot("train.log", 2, None, 0),
-    FileSnapshot("run.json", 2, "eA==", 0),
-])  # fmt: skip
-def test_what_is_no_file_of_a_rank_of_that_server_is_not_written(both, message):
-    """Another server's rank, a path, or a kind that is sent otherwise."""
-    assert both.mirrored.take(SERVER, message, 0) is None
+def test_what_is_no_file_of_a_rank_of_that_server_is_not_written(both, tmp_path):
+    """Another server's rank, a path, or a kind that is sent otherwise. A link that leads out is not followed.
+
+    A piece from elsewhere in the file is asked for again.
+    """
+    for message in (
+        FileChunk("train.log", 0, 0, 1, "eA=="),
+        FileChunk("train.log", 4, 0, 1, "eA=="),
+        FileChunk("../../train.log", 2, 0, 1, "eA=="),
+        FileChunk("heartbeat", 2, 0, 1, "eA=="),
+        FileChunk("train.log", 2, 0, 1, "no base64"),
+        FileSnapshot("train.log", 2, None, 0),
+        FileSnapshot("run.json", 2, "eA==", 0),
+    ):
+        assert both.mirrored.take(SERVER, message, 0) is None
     assert [path for path in both.here.root.rglob("*") if path.is_file()] == []
-
-
-def test_a_time_that_no_file_can_have_is_trouble_and_no_end(both):
-    kept = both.mirrored.take(SERVER, FileSnapshot("heartbeat", 2, "e30=", 1 << 100), 0)
-    assert kept.trouble
-    assert both.troubles
-
-
-def test_a_link_in_place_of_a_log_is_not_followed(both, tmp_path):
-    """It would lead out of the run directory."""
     (tmp_path / "else").touch()
-    both.here.train_log(2).symlink_to(tmp_path / "else")
-    assert both.mirrored.take(SERVER, FileChunk("train.log", 2, 0, 1, "eA=="), 0).trouble
+    both.here.train_log(3).symlink_to(tmp_path / "else")
+    assert both.mirrored.take(SERVER, FileChunk("train.log", 3, 0, 1, "eA=="), 0).trouble
     assert (tmp_path / "else").read_bytes() == b""
-
-
-def test_a_piece_from_elsewhere_is_asked_for_again(both):
-    """The answer says where to continue."""
-    assert both.mirrored.take(SERVER, FileChunk("train.log", 2, 0, 2, "eHg="), 0) == ChunkAck("train.log", 2, 2)
-    assert both.mirrored.take(SERVER, FileChunk("train.log", 2, 5, 7, "eHg="), 0) == ChunkAck("train.log", 2, 2)
+    for start in (0, 5):
+        chunk = FileChunk("train.log", 2, start, start + 2, "eHg=")
+        assert both.mirrored.take(SERVER, chunk, 0) == ChunkAck("train.log", 2, 2)
     assert both.here.train_log(2).read_bytes() == b"xx"
 
 
@@ -272,8 +228,8 @@ def test_a_full_disk_there_is_reported_once_and_gets_all_of_it_later(both, monke
     device.rmdir()
     device.touch()
     for rank in OURS:
-        both.write(both.there.train_log(rank), b"words\n")
-        both.write(both.there.env_log(rank), b"A=1\n")
+        write(both.there.train_log(rank), b"words\n")
+        write(both.there.env_log(rank), b"A=1\n")
     both.until_log_is(3, b"words\n")
     both.until(lambda: both.troubles, "a complaint")
     device.unlink()
@@ -285,11 +241,13 @@ def test_a_full_disk_there_is_reported_once_and_gets_all_of_it_later(both, monke
 # --- the end ---
 
 
-def test_in_the_end_all_that_is_left_is_sent(both):
+def test_in_the_end_all_that_is_left_is_sent(both, monkeypatch):
     """More than may be under way, and more than is sent in one second while ranks run."""
-    data = {rank: os.urandom(10 * WINDOW_BYTES) for rank in OURS}
-    for rank, each in data.items():
-        both.write(both.there.train_log(rank), each)
+    monkeypatch.setattr("launcher.supervise.file_upload.EVERY_S", 0.01)  # how soon the coordinator's turn comes here
+    data = {}
+    for rank in OURS:
+        data[rank] = os.urandom(5 * WINDOW_BYTES)
+        write(both.there.train_log(rank), data[rank])
     both.there.failure(3).write_bytes(b"{}")
     assert both.finish() is None
     assert {rank: both.here.train_log(rank).read_bytes() for rank in OURS} == data
@@ -297,8 +255,7 @@ def test_in_the_end_all_that_is_left_is_sent(both):
 
 
 def test_a_kill_does_not_wait_for_logs(both):
-    """Whether it came here, or from the coordinator."""
-    both.write(both.there.train_log(3), b"words\n")
+    write(both.there.train_log(3), b"words\n")
     assert both.mirror.finish(lambda: True) is not None
     both.channel.send(ForwardSignal(signal.SIGQUIT))
     assert both.mirror.finish(lambda: False) is not None
@@ -307,15 +264,12 @@ def test_a_kill_does_not_wait_for_logs(both):
 @pytest.mark.parametrize("hindrance", ["no answer", "no room", "lost"])
 def test_what_cannot_be_sent_is_reported(both, monkeypatch, hindrance):
     """The files stay where they are; only an answer is waited for."""
-    both.write(both.there.train_log(3), b"words\n")
+    write(both.there.train_log(3), b"words\n")
     if hindrance == "no room":
         both.here.device(3).rmdir()
         left = both.finish()
     else:
-        if hindrance == "lost":
-            both.channel.close()
-        else:
-            monkeypatch.setattr("launcher.supervise.file_upload.FINISH_S", 0.3)
+        both.channel.close() if hindrance == "lost" else monkeypatch.setattr(FINISH_S, 0.3)
         left = both.mirror.finish(lambda: False)
     assert left.startswith("6 bytes of rank 3 did not reach the launcher")
     assert str(both.there.root) in left

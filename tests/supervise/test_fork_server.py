@@ -4,7 +4,6 @@ import os
 import select
 import signal
 import sys
-import time
 
 import pytest
 
@@ -18,8 +17,7 @@ from launcher.supervise.fork_server import (
     Unusable,
     bootstrap_argv,
 )
-
-PATIENCE_S = 60
+from tests.conftest import wait_until
 
 
 @pytest.fixture
@@ -27,17 +25,9 @@ def start(tmp_path):
     """Start a fork server for a command; its process is ended and reaped whatever happens."""
     made = []
 
-    def started(command):
-        made.append(
-            ForkServer(
-                command,
-                (),
-                argv_shown=["python", "train.py"],
-                common_environment=dict(os.environ),
-                cwd=tmp_path,
-                log=tmp_path / "preload.log",
-            )
-        )
+    def started(command, argv_shown=("python", "train.py")):
+        shared = {"common_environment": dict(os.environ), "cwd": tmp_path, "log": tmp_path / "preload.log"}
+        made.append(ForkServer(command, (), argv_shown=argv_shown, **shared))
         return made[-1]
 
     yield started
@@ -49,7 +39,6 @@ def start(tmp_path):
 
 @pytest.fixture
 def python(tmp_path):
-    """A Python program that does nothing."""
     (tmp_path / "train.py").write_text("")
     return parse_python([sys.executable, "train.py"], os.environ["PATH"], tmp_path)
 
@@ -70,49 +59,38 @@ def impostor(tmp_path):
 
 def listen(fork_server, count=1):
     told = []
-    deadline = time.monotonic() + PATIENCE_S
-    while len(told) < count:
-        assert time.monotonic() < deadline, told
+
+    def heard():
         select.select([fork_server], [fork_server] if fork_server.wants_write else [], [], 1)
         fork_server.send()
-        told += fork_server.take()
+        told.extend(fork_server.take())
+        return len(told) >= count
+
+    wait_until(heard, "all that comes of the fork server")
     return told
 
 
-def requests(tmp_path, count):
+def requests(tmp_path, count, **more):
+    made = []
     for rank in range(count):
-        (tmp_path / f"device{rank}").mkdir(exist_ok=True)
-    return [
-        ForkRequest(rank, dict(os.environ), tmp_path / f"device{rank}" / "train.log", tmp_path / f"device{rank}")
-        for rank in range(count)
-    ]
+        device = tmp_path / f"device{rank}"
+        device.mkdir(exist_ok=True)
+        made.append(ForkRequest(rank, {**os.environ, **more}, device / "train.log", device))
+    return made
 
 
 def test_many_ranks_are_forked(start, python, suspend, tmp_path, reap):
     """More than a socket holds at once, each reported once."""
     fork_server = start(python)
     assert isinstance(listen(fork_server)[0], Ready)
-    asked = requests(tmp_path, 40)
-    large = {"LARGE": "x" * 60_000}
     suspend(fork_server.pid)  # else it might read all of it meanwhile
-    fork_server.fork(
-        [ForkRequest(each.global_rank, {**each.environment, **large}, each.log, each.device_dir) for each in asked]
-    )
+    fork_server.fork(requests(tmp_path, 15, LARGE="x" * 100_000))
     assert fork_server.wants_write
     os.kill(fork_server.pid, signal.SIGCONT)
-    told = listen(fork_server, 40)
-    assert sorted(each.global_rank for each in told) == list(range(40))
-    assert [reap(each.pid) for each in told] == [0] * 40
+    told = listen(fork_server, 15)
+    assert sorted(each.global_rank for each in told) == list(range(15))
+    assert [reap(each.pid) for each in told] == [0] * 15
     assert fork_server.waiting_for_s == 0
-
-
-def test_requests_may_come_before_it_is_ready(start, python, tmp_path, reap):
-    """They wait in the socket."""
-    fork_server = start(python)
-    fork_server.fork(requests(tmp_path, 1))
-    ready, forked = listen(fork_server, 2)
-    assert (type(ready), type(forked)) == (Ready, ForkResult)
-    assert reap(forked.pid) == 0
 
 
 def test_a_killed_process_is_told_with_what_it_owes(start, python, suspend, tmp_path):
@@ -142,6 +120,9 @@ def test_a_stopped_process_can_be_given_up(start, python, suspend, tmp_path):
     assert fork_server.give_up("again") == []
     ended = os.waitid(os.P_PID, fork_server.pid, os.WEXITED | os.WNOWAIT)
     assert ended.si_status == signal.SIGKILL
+    fork_server.close()
+    fork_server.close()
+    assert (fork_server.take(), fork_server.wants_write) == ([], False)
 
 
 @pytest.mark.parametrize(("words", "reason"), [
@@ -162,44 +143,25 @@ def test_nonsense_from_the_process_is_lived_through(start, impostor, tmp_path, w
 
 
 def test_an_interpreter_that_cannot_be_started_is_told(start, tmp_path):
-    """With the reason of the system."""
     fork_server = start(PythonCommand(str(tmp_path / "gone"), (), "script", "train.py", ()))
     assert listen(fork_server) == [Unusable(f"cannot start {tmp_path}/gone: No such file or directory", died=True)]
 
 
-def test_closing_twice_is_harmless(start, python):
-    """And nothing comes afterwards."""
-    fork_server = start(python)
-    fork_server.close()
-    fork_server.close()
-    assert fork_server.take() == []
-    assert not fork_server.wants_write
-
-
 def test_the_command_through_the_bootstrap_keeps_every_word(tmp_path):
-    """Interpreter as typed, options before ours, the program's own words at the end."""
     command = PythonCommand("/usr/bin/python3", ("-u", "-W", "error"), "module", "pkg", ("-x", ""), "python3")
     argv = bootstrap_argv(command, tmp_path)
     assert argv[:4] == ("python3", "-u", "-W", "error")
     assert argv[5:] == ("run", str(tmp_path), "module", "pkg", "-x", "")
 
 
-def test_ps_shows_the_command_however_long_it_is(start, tmp_path, reap):
-    """A rank's command line is the one that was typed."""
+def test_requests_may_come_before_it_is_ready(start, tmp_path, reap):
+    """They wait in the socket. A rank's command line is the one that was typed, however long it is."""
     words = [sys.executable, "train.py", *("word" * 20 for _ in range(50))]
     (tmp_path / "train.py").write_text("from pathlib import Path\nprint(Path('/proc/self/cmdline').read_bytes())")
-    fork_server = ForkServer(
-        parse_python(words, os.environ["PATH"], tmp_path),
-        (),
-        argv_shown=words,
-        common_environment=dict(os.environ),
-        cwd=tmp_path,
-        log=tmp_path / "preload.log",
-    )
+    fork_server = start(parse_python(words, os.environ["PATH"], tmp_path), argv_shown=words)
     fork_server.fork(requests(tmp_path, 1))
-    _, forked = listen(fork_server, 2)
+    ready, forked = listen(fork_server, 2)
+    assert (type(ready), type(forked)) == (Ready, ForkResult)
     assert reap(forked.pid) == 0
-    fork_server.close()
-    os.waitpid(fork_server.pid, 0)
     shown = (tmp_path / "device0" / "train.log").read_text()
     assert shown == f"{b''.join(os.fsencode(word) + bytes(1) for word in words)}\n"

@@ -27,38 +27,38 @@ PATIENCE_S = 60
 
 
 class Ranks:
-    """Starts ranks as an agent would, and looks after them."""
+    """Starts ranks as an agent would, and looks after them. `deeds`: of each rank; None: it is not started."""
 
-    def __init__(self, root, count, *, hang_timeout_s=TIMEOUT_S):
+    def __init__(self, root, *deeds, hang_timeout_s=TIMEOUT_S):
         self.run_dir = RunDir(root)
-        for global_rank in range(count):
+        self.monitor = ProgressMonitor(self.run_dir, range(len(deeds)), hang_timeout_s, Layout(dp=len(deeds)))
+        self.processes = []
+        for global_rank, each in enumerate(deeds):
             self.run_dir.device(global_rank).mkdir(exist_ok=True)
-        self.progress_monitor = ProgressMonitor(self.run_dir, range(count), hang_timeout_s, Layout(dp=count))
-        self.processes = {}
+            if each is not None:
+                self._start(global_rank, each.split())
 
-    def start(self, global_rank, *deeds):
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            TLAUNCH_HEARTBEAT_FILE: str(self.run_dir.heartbeat(global_rank)),
-        }
+    def _start(self, global_rank, deeds):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **self._heartbeat_file(global_rank)}
         with self.run_dir.train_log(global_rank).open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, PROGRAM, *deeds], stdout=log, env=environment, start_new_session=True
             )
-        self.processes[global_rank] = process
-        self.progress_monitor.started(global_rank, process.pid)
-        return process
+        self.processes.append(process)
+        self.monitor.started(global_rank, process.pid)
+
+    def _heartbeat_file(self, global_rank):
+        return {TLAUNCH_HEARTBEAT_FILE: str(self.run_dir.heartbeat(global_rank))}
 
     def beat(self, global_rank, **values):
-        beat({TLAUNCH_HEARTBEAT_FILE: str(self.run_dir.heartbeat(global_rank))}, Beat(**values))
+        beat(self._heartbeat_file(global_rank), Beat(**values))
 
     def first_hang(self):
         """Look whenever a look is due; return the first hang."""
         told, ends = [], time.monotonic() + PATIENCE_S
         while not told and time.monotonic() < ends:
-            time.sleep(self.progress_monitor.timeout_s)
-            told += self.progress_monitor.look(time.monotonic())
+            time.sleep(self.monitor.timeout_s)
+            told += self.monitor.look(time.monotonic())
         return told[0]
 
     def looks(self, count, before_each=lambda _look: None, every_s=TIMEOUT_S / LOOKS_PER_HANG_TIMEOUT):
@@ -66,11 +66,11 @@ class Ranks:
         told, now = [], time.monotonic()
         for look in range(1, count + 1):
             before_each(look)
-            told += self.progress_monitor.look(now + look * every_s)
+            told += self.monitor.look(now + look * every_s)
         return told
 
     def stop(self):
-        for process in self.processes.values():
+        for process in self.processes:
             for stray in psutil.Process(process.pid).children(recursive=True):
                 stray.kill()
             os.killpg(process.pid, signal.SIGKILL)  # with the orphans
@@ -81,25 +81,30 @@ class Ranks:
 def _ranks(tmp_path):
     with ExitStack() as stack:
 
-        def make(count, **options):
-            ranks = Ranks(tmp_path, count, **options)
+        def make(*deeds, **options):
+            ranks = Ranks(tmp_path, *deeds, **options)
             stack.callback(ranks.stop)
             return ranks
 
         yield make
 
 
-@pytest.mark.parametrize("deeds", [(), ("print",), ("beat:3",), ("touch",), ("beat:1", "beat:2")])
-def test_a_rank_that_only_sleeps_hangs(ranks, deeds):
-    """Whatever it did before: after the timeout that is reported, and not earlier."""
-    watched = ranks(1)
-    before = time.monotonic()
-    watched.start(0, *deeds)
-    hang = watched.first_hang()
+# The last two report a step, and are held to their beats: a rank in a collective may spin, and a thread may print.
+IDLE = ("", "print", "beat:3", "touch", "beat:1 beat:2", "beat:1 spin", "beat:1 talk")
 
-    assert isinstance(hang, Hung)
-    assert hang.global_ranks == (0,)
-    assert TIMEOUT_S <= hang.seconds <= time.monotonic() - before
+
+def test_ranks_that_make_no_progress_hang(ranks, wait_until):
+    """Whatever they did before: after the timeout that is reported, and not earlier."""
+    before, hangs = time.monotonic(), []
+    watched = ranks(*IDLE)
+
+    def all_hang():
+        hangs.append(watched.first_hang())
+        return sum(len(hang.global_ranks) for hang in hangs) >= len(IDLE)
+
+    wait_until(all_hang, "the hang of every rank")
+    assert all(isinstance(hang, Hung) and TIMEOUT_S <= hang.seconds <= time.monotonic() - before for hang in hangs)
+    assert sorted(rank for hang in hangs for rank in hang.global_ranks) == list(range(len(IDLE)))
 
 
 def test_ranks_that_make_progress_do_not_hang(ranks, wait_until):
@@ -107,198 +112,123 @@ def test_ranks_that_make_progress_do_not_hang(ranks, wait_until):
 
     The next look waits until each of the five has done something: on a busy machine that may take long.
     """
-    deeds = [("spin",), ("talk",), ("keep-beating",), ("tree",), ("strays",), ()]
-    watched = ranks(len(deeds))
-    pids = [watched.start(global_rank, *deed).pid for global_rank, deed in enumerate(deeds)]
+    watched = ranks("spin", "talk", "keep-beating", "tree", "strays", "")
+    beat_file, log = watched.run_dir.heartbeat(2), watched.run_dir.train_log(1)
 
     def signs():
-        usages = usage_of([pids[rank] for rank in (0, 3, 4)]).values()
-        beat_file, log = watched.run_dir.heartbeat(2), watched.run_dir.train_log(1)
-        return (
-            *(usage.ticks for usage in usages),
-            log.stat().st_size,
-            beat_file.exists() and beat_file.stat().st_mtime_ns,
-        )
+        usages = usage_of([watched.processes[rank].pid for rank in (0, 3, 4)]).values()
+        beaten = beat_file.exists() and beat_file.stat().st_mtime_ns
+        return (*(usage.ticks for usage in usages), log.stat().st_size, beaten)
 
     def all_changed(before):
         return all(now != then for now, then in zip(signs(), before, strict=True))
 
     wait_until(lambda: all(signs()), "all five at work")
     told, now, looks_after = [], time.monotonic(), 0
-    while looks_after < 2 * LOOKS_PER_HANG_TIMEOUT:
+    while looks_after < LOOKS_PER_HANG_TIMEOUT:
         before = signs()
         wait_until(lambda before=before: all_changed(before), "that all five make progress")
         now += TIMEOUT_S / LOOKS_PER_HANG_TIMEOUT
-        told += watched.progress_monitor.look(now)
+        told += watched.monitor.look(now)
         looks_after += bool(told)
-
     assert [hang.global_ranks for hang in told] == [(5,)]
-
-
-@pytest.mark.parametrize("deed", ["spin", "talk"])
-def test_a_rank_that_has_told_a_step_is_held_to_its_beats(ranks, deed):
-    """A rank in a collective may spin, and a thread may print: neither is a step."""
-    watched = ranks(1)
-    watched.start(0, "beat:1", deed)
-
-    assert watched.first_hang().global_ranks == (0,)
 
 
 def test_ranks_that_hang_together_are_told_together(ranks):
     """One stops, the others wait for it a moment later: it is not reported before their time is up too."""
-    watched = ranks(3)
-    for global_rank in range(3):
-        watched.start(global_rank)
-        watched.beat(global_rank, step=1)
+    watched = ranks("", "", "")
 
     def beat_twice(look):
-        if look == 2:
-            watched.beat(1, step=2)
-            watched.beat(2, step=2)
+        for global_rank in {1: (0, 1, 2), 2: (1, 2)}.get(look, ()):
+            watched.beat(global_rank, step=look)
 
-    told = watched.looks(20, beat_twice, TIMEOUT_S / 12)
-    assert [hang.global_ranks for hang in told] == [(0, 1, 2)]
+    assert [hang.global_ranks for hang in watched.looks(20, beat_twice, TIMEOUT_S / 12)] == [(0, 1, 2)]
 
 
 def test_a_hang_is_reported_once_until_the_rank_makes_progress(ranks, wait_until):
-    """Then it may hang a second time."""
-    watched = ranks(1)
-    watched.start(0, "beat:1")
-    wait_until(lambda: watched.progress_monitor.steps() == {0: 1}, "its only beat")
+    watched = ranks("beat:1")
+    wait_until(lambda: watched.monitor.steps() == {0: 1}, "its only beat")
     told = watched.looks(60, lambda look: watched.beat(0, step=2) if look == 30 else None)
-
     assert [hang.global_ranks for hang in told] == [(0,), (0,)]
 
 
 def test_a_rank_that_has_ended_cannot_hang(ranks):
     """Nor can one that has not started; then there is nothing to look at."""
-    watched = ranks(2)
-    watched.start(0)
+    watched = ranks("", None)
     assert watched.looks(5) == []
-    watched.progress_monitor.ended(0)
-    watched.progress_monitor.ended(1)
+    watched.monitor.ended(0)
+    watched.monitor.ended(1)
+    assert watched.monitor.timeout_s is None
+    assert watched.monitor.look(time.monotonic() + 100 * TIMEOUT_S) == []
 
-    assert watched.progress_monitor.timeout_s is None
-    assert watched.progress_monitor.look(time.monotonic() + 100 * TIMEOUT_S) == []
 
-
-def test_time_in_which_ranks_are_paused_does_not_count(ranks):
-    """They cannot make progress then, however often the agent looks."""
-    watched = ranks(1)
-    watched.start(0)
-    watched.progress_monitor.pause()
-
-    assert watched.progress_monitor.timeout_s is None
+def test_time_in_which_ranks_make_no_progress_for_our_sake_does_not_count(ranks):
+    """A late look makes no rank hang: the ranks had no time either. Nor does a pause, however often the agent looks."""
+    watched = ranks("")
+    assert watched.looks(1, every_s=100 * TIMEOUT_S) == []
+    watched.monitor.pause()
+    assert watched.monitor.timeout_s is None
     assert watched.looks(50) == []
-
     time.sleep(TIMEOUT_S / 2)
     before = time.monotonic()
-    watched.progress_monitor.resume()
-    assert watched.progress_monitor.timeout_s + (time.monotonic() - before) > TIMEOUT_S / LOOKS_PER_HANG_TIMEOUT / 2
+    watched.monitor.resume()
+    assert watched.monitor.timeout_s + (time.monotonic() - before) > TIMEOUT_S / LOOKS_PER_HANG_TIMEOUT / 2
     assert watched.first_hang().global_ranks == (0,)
-
-
-def test_a_look_that_comes_late_makes_no_rank_hang(ranks):
-    """The agent or the whole machine stood still, and the ranks had no time either."""
-    watched = ranks(1)
-    watched.start(0)
-
-    assert watched.looks(1, every_s=100 * TIMEOUT_S) == []
 
 
 def test_what_an_earlier_attempt_left_is_no_sign_of_life(ranks):
     """Nor is taking it away, and its step is none of this attempt."""
-    ranks(1).beat(0, step=41)
-    watched = ranks(1)
-    watched.start(0)
-    time.sleep(watched.progress_monitor.timeout_s)
-    assert watched.progress_monitor.look(time.monotonic()) == []
-    assert watched.progress_monitor.steps() == {0: None}
+    ranks(None).beat(0, step=41)
+    watched = ranks("")
+    time.sleep(watched.monitor.timeout_s)
+    assert watched.monitor.look(time.monotonic()) == []
+    assert watched.monitor.steps() == {0: None}
     watched.run_dir.heartbeat(0).unlink()
-
     assert watched.first_hang().seconds < 2 * TIMEOUT_S
-    assert watched.progress_monitor.steps() == {0: None}
+    assert watched.monitor.steps() == {0: None}
 
 
 def test_steps_are_known_without_a_look_and_after_the_end(ranks):
-    """When a rank has failed, the next look is not waited for."""
-    watched = ranks(2)
-    watched.start(0)
-    watched.beat(0, step=7)
-    watched.progress_monitor.ended(0)
+    """When a rank has failed, the next look is not waited for. The highest may be of any rank, and not its last.
 
-    assert watched.progress_monitor.steps() == {0: 7, 1: None}
-
-
-def test_the_highest_step_of_an_attempt_is_that_of_any_rank(ranks):
-    """Also one that is not the last: a program may go back."""
-    watched = ranks(2)
-    watched.start(0)
-    assert watched.progress_monitor.highest_step() is None
-    watched.beat(0, loss=1.0)
-    assert watched.progress_monitor.highest_step() is None
-    watched.beat(0, step=7)
-    watched.beat(1, step=3)
-    assert watched.progress_monitor.highest_step() == 7
-    watched.beat(0, step=5)
-    watched.beat(1, step=6)
-    assert watched.progress_monitor.highest_step() == 7
-
-
-def test_a_pipe_in_place_of_a_heartbeat_does_not_stop_the_looks(ranks):
-    """It would keep the agent, and with it every rank, from ending."""
-    watched = ranks(1)
-    watched.start(0)
-    os.mkfifo(watched.run_dir.heartbeat(0))
-    assert watched.progress_monitor.steps() == {0: None}
-
-
-def test_reading_steps_hides_no_sign_of_life_from_the_next_look(ranks):
-    """`status` may ask between two looks."""
-    watched = ranks(1)
-    watched.start(0)
-
-    def beat(look):
-        watched.beat(0, step=look)
-        watched.progress_monitor.steps()
-
-    assert watched.looks(20, beat) == []
+    A pipe in the place of a heartbeat does not keep the agent, and with it every rank, from ending.
+    """
+    watched = ranks("", None, None)
+    os.mkfifo(watched.run_dir.heartbeat(2))
+    for global_rank, values, steps, highest in (
+        (0, {"loss": 1.0}, {0: None, 1: None, 2: None}, None),
+        (0, {"step": 7}, {0: 7, 1: None, 2: None}, 7),
+        (1, {"step": 3}, {0: 7, 1: 3, 2: None}, 7),
+        (0, {"step": 5}, {0: 5, 1: 3, 2: None}, 7),
+    ):
+        watched.beat(global_rank, **values)
+        assert (watched.monitor.steps(), watched.monitor.highest_step()) == (steps, highest)
+    watched.monitor.ended(0)
+    assert (watched.monitor.steps(), watched.monitor.highest_step()) == ({0: 5, 1: 3, 2: None}, 7)
 
 
 def test_a_slow_rank_is_named(ranks):
-    """Also without a hang timeout."""
-    watched = ranks(4, hang_timeout_s=None)
-    for global_rank in range(4):
-        watched.start(global_rank)
+    """Also without a hang timeout; and reading steps hides no sign of life from the next look."""
+    for hang_timeout_s in (None, TIMEOUT_S):
+        watched = ranks("", "", "", "", hang_timeout_s=hang_timeout_s)
 
-    def beat(look):
-        for global_rank in range(4):
-            watched.beat(global_rank, step=look, busy_s=0.3 if global_rank == 2 else 0.1)
+        def beat(look, watched=watched):
+            for global_rank in range(4):
+                watched.beat(global_rank, step=look, busy_s=0.3 if global_rank == 2 else 0.1)
+            watched.monitor.steps()
 
-    assert watched.looks(7, beat) == [Slow(2, busy_s=0.3, median_s=0.1, steps=5)]
+        assert watched.looks(20, beat) == [Slow(2, busy_s=0.3, median_s=0.1, steps=5)]
 
 
 def test_without_a_hang_timeout_looks_become_rare_until_someone_beats(ranks, monkeypatch):
-    """Most programs know nothing of heartbeats."""
     now = 1000.0
     monkeypatch.setattr("launcher.supervise.progress_monitor.time", SimpleNamespace(monotonic=lambda: now))
-    watched = ranks(1, hang_timeout_s=None)
-    watched.start(0)
-    often = watched.progress_monitor.timeout_s
+    watched = ranks("", hang_timeout_s=None)
+    often = watched.monitor.timeout_s
     for _ in range(5):
-        assert watched.progress_monitor.look(now) == []
-    rarely = watched.progress_monitor.timeout_s
+        assert watched.monitor.look(now) == []
+    rarely = watched.monitor.timeout_s
     watched.beat(0, step=1)
-    watched.progress_monitor.look(now)
-
+    watched.monitor.look(now)
     assert rarely > 4 * often > 0
-    assert watched.progress_monitor.timeout_s == often
-
-
-def test_the_cpu_time_of_a_tree_holds_orphans_and_strays(ranks, wait_until):
-    """Processes that left the session have a parent, and those without a parent are still in the session."""
-    watched = ranks(3, hang_timeout_s=None)
-    pids = [watched.start(rank, deed).pid for rank, deed in enumerate(["tree", "strays", "sleep:100"])]
-    wait_until(lambda: min(usage.cpu_s for usage in usage_of(pids[:2]).values()) >= 1, "the CPU time of both")
-
-    assert usage_of(pids)[pids[2]].cpu_s < 1
+    assert watched.monitor.timeout_s == often

@@ -44,7 +44,7 @@ def _make(tmp_path):
 
 @pytest.fixture(name="begin")
 def _begin(make):
-    """Give a function that begins an attempt without a start, and returns where its part of train.log begins."""
+    """Gives a function that begins an attempt without a start, and returns where its part of train.log begins."""
     return lambda number: make(number)[0].log_offsets[0]
 
 
@@ -64,17 +64,13 @@ def _log(tmp_path):
     ],
 )
 def test_the_line_between_attempts_is_a_line_of_its_own(begin, log, before, after):
-    """A rank that was killed in the middle of a line has left its beginning."""
+    """A rank that was killed in the middle of a line has left its beginning. The first attempt has no line."""
+    assert begin(0) == 0
+    assert not log.exists()
     if before is not None:
         log.write_text(before)
     assert begin(1) == len(after)
     assert log.read_text() == after
-
-
-def test_the_first_attempt_has_no_line(begin, log):
-    """It needs none."""
-    assert begin(0) == 0
-    assert not log.exists()
 
 
 def test_an_attempt_begins_where_the_log_ends_though_no_line_can_be_written(begin, log):

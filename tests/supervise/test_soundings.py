@@ -3,14 +3,12 @@
 import os
 import resource
 import socket
-import time
 
 import pytest
 
 from launcher.core.messages import ProbeTarget
 from launcher.supervise.soundings import ReachProbes, listening_ports
-
-PATIENCE_S = 60.0
+from tests.conftest import PATIENCE_S, wait_until
 
 
 @pytest.fixture(name="two")
@@ -22,12 +20,7 @@ def _two():
 
 
 def answer_of(soundings, *others):
-    ends = time.monotonic() + PATIENCE_S
-    while (answer := soundings.step()) is None:
-        for other in others:
-            other.step()
-        assert time.monotonic() < ends
-    return answer
+    return wait_until(lambda: ([other.step() for other in others], soundings.step())[-1], "an answer")
 
 
 def test_servers_are_reached_by_any_address_and_port(two):
@@ -35,22 +28,15 @@ def test_servers_are_reached_by_any_address_and_port(two):
     asking, asked = two
     with socket.create_server(("127.0.0.1", 0)) as closed:
         refusing = closed.getsockname()[1]
+    here = ("127.0.0.1",)
     for number, targets, unreached in (
-        (7, [ProbeTarget(3, ("127.0.0.1",), (asked.port,))], ()),
+        (7, [(3, here, (asked.port,))], ()),
         (8, [], ()),
-        (
-            9,
-            [ProbeTarget(1, ("127.0.0.1",), (refusing,)), ProbeTarget(2, (), (asked.port,))],
-            ((1, "Connection refused"), (2, "no answer")),
-        ),
-        (10, [ProbeTarget(1, ("127.0.0.2", "127.0.0.1"), (refusing, asked.port))], ()),
-        (
-            11,
-            [ProbeTarget(3, ("127.0.0.1",), (1 << 40,)), ProbeTarget(4, ("a:b",), (1,))],
-            ((3, "no answer"), (4, "no answer")),
-        ),
+        (9, [(1, here, (refusing,)), (2, (), (asked.port,))], ((1, "Connection refused"), (2, "no answer"))),
+        (10, [(1, ("127.0.0.2", "127.0.0.1"), (refusing, asked.port))], ()),
+        (11, [(3, here, (1 << 40,)), (4, ("a:b",), (1,))], ((3, "no answer"), (4, "no answer"))),
     ):
-        asking.begin(number, targets, PATIENCE_S)
+        asking.begin(number, [ProbeTarget(*each) for each in targets], PATIENCE_S)
         answer = answer_of(asking, asked)
         assert (answer.number, answer.unreached) == (number, unreached)
         assert asking.timeout_s is None
@@ -71,7 +57,6 @@ def test_without_a_descriptor_nothing_is_known(two):
 
 
 def test_a_server_that_does_not_answer_is_given_up_in_time(two):
-    """As when its queue of connections is full."""
     asking, _ = two
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
@@ -87,7 +72,6 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(two):
 
 
 def test_ports_on_which_processes_listen_are_found():
-    """Of both families, and of those processes only."""
     with socket.create_server(("127.0.0.1", 0)) as four, socket.socket() as no_listener:
         no_listener.bind(("127.0.0.1", 0))
         found = listening_ports([os.getpid(), 1 << 30])

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.supervise.spawn import Complaints, Program, overlaid, render_environment, spawn, write_environment
@@ -26,7 +26,6 @@ def complaints():
 
 
 def run(argv, complaints, tmp_path, *, log=None, cwd=None, cpus=None):
-    """Exit code, complaint and log of one program."""
     log = log or tmp_path / "train.log"
     environment = {"PATH": os.environ["PATH"], "X": "1"}
     pid = spawn(Program(tuple(argv), environment, cwd or tmp_path, log, cpus), complaints)
@@ -34,55 +33,45 @@ def run(argv, complaints, tmp_path, *, log=None, cwd=None, cpus=None):
     return os.waitstatus_to_exitcode(status), complaints.reason_of(pid), log.read_text() if log.is_file() else None
 
 
-def test_output_and_errors_are_appended_to_the_log(complaints, tmp_path):
-    """Both streams go to one file, after what it held before."""
+def test_a_program_has_its_log_and_exactly_the_environment_that_was_given(complaints, tmp_path):
+    """Both streams are appended to what the file held before; nothing of this process's environment slips in."""
     (tmp_path / "train.log").write_text("before\n")
     assert run(["sh", "-c", "echo out; echo err >&2"], complaints, tmp_path) == (0, None, "before\nout\nerr\n")
-
-
-def test_environment_is_exactly_what_was_given(complaints, tmp_path):
-    """Nothing of this process's environment slips in."""
-    code, _, log = run(["env"], complaints, tmp_path)
+    code, _, log = run(["env"], complaints, tmp_path, log=tmp_path / "env")
     assert code == 0
     assert set(log.splitlines()) == {f"PATH={os.environ['PATH']}", "X=1"}
 
 
+CORES = (100_000, 100_001, 100_007)
+
+
 @pytest.mark.parametrize(
-    ("program", "log", "cwd", "expected"),
+    ("program", "log", "cwd", "cpus", "code", "reason"),
     [
-        ("no-such-program", "log", "", (127, "cannot start no-such-program: No such file or directory")),
-        ("{0}/noise", "log", "", (126, "cannot start {0}/noise: Exec format error")),
-        ("true", "gone/log", "", (126, "cannot use {0}/gone/log: No such file or directory")),
-        ("true", "log", "gone", (126, "cannot use {0}/gone: No such file or directory")),
+        ("no-such-program", "log", "", None, 127, "cannot start no-such-program: No such file or directory"),
+        ("{0}/noise", "log", "", None, 126, "cannot start {0}/noise: Exec format error"),
+        ("true", "gone/log", "", None, 126, "cannot use {0}/gone/log: No such file or directory"),
+        ("true", "log", "gone", None, 126, "cannot use {0}/gone: No such file or directory"),
+        ("true", "log", "", CORES, 126, "cannot use cores 100000-100001,100007: Invalid argument"),
     ],
-    ids=["missing program", "no program, nor run by a shell", "missing log directory", "missing working directory"],
+    ids=["missing program", "no program, nor run by a shell", "missing log directory", "missing cwd", "missing cores"],
 )
-def test_what_cannot_be_started_is_named_with_a_shell_s_code(complaints, tmp_path, *, program, log, cwd, expected):
+def test_what_cannot_be_started_has_a_shell_s_code(complaints, tmp_path, *, program, log, cwd, cpus, code, reason):
+    """Errors of calls that take no path name what they were about, too."""
     (tmp_path / "noise").write_bytes(b"\x00\x01\x02\x03")
     (tmp_path / "noise").chmod(0o755)
-    told = run([program.format(tmp_path)], complaints, tmp_path, log=tmp_path / log, cwd=tmp_path / cwd)
-    assert told[:2] == (expected[0], expected[1].format(tmp_path))
+    told = run([program.format(tmp_path)], complaints, tmp_path, log=tmp_path / log, cwd=tmp_path / cwd, cpus=cpus)
+    assert told[:2] == (code, reason.format(tmp_path))
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinity")
-def test_missing_cores_are_named_with_126(complaints, tmp_path):
-    """Errors of calls that take no path name what they were about, too."""
-    told = run(["true"], complaints, tmp_path, cpus=(100_000, 100_001, 100_007))
-    assert told[:2] == (126, "cannot use cores 100000-100001,100007: Invalid argument")
-
-
-def test_two_complaints_find_their_own_process(complaints, tmp_path):
-    """The shared pipe keeps the reasons of several failures apart."""
+def test_several_complaints_find_their_own_process(complaints, tmp_path):
+    """The shared pipe keeps the reasons of failures apart. A very long one is cut, and not lost."""
     programs = [Program((f"missing-{index}",), {}, tmp_path, tmp_path / "train.log") for index in range(3)]
     pids = [spawn(program, complaints) for program in programs]
     for pid in pids:
         os.waitpid(pid, 0)
     reasons = [complaints.reason_of(pid) for pid in reversed(pids)]
     assert reasons == [f"cannot start missing-{index}: No such file or directory" for index in (2, 1, 0)]
-
-
-def test_a_very_long_reason_is_cut_not_lost(complaints, tmp_path):
-    """However long a program's name is, the message arrives whole enough to be read."""
     code, reason, _ = run(["n" * 3000], complaints, tmp_path)
     assert code in {126, 127}
     assert reason.startswith("cannot start nnn")
@@ -90,7 +79,6 @@ def test_a_very_long_reason_is_cut_not_lost(complaints, tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_a_process_dies_with_its_parent(tmp_path):
-    """SIGKILL of the process that spawned it ends a program at once."""
     reader, writer = os.pipe()
     middle = os.fork()
     if middle == 0:
@@ -120,8 +108,9 @@ sys.exit(become(tuple(sys.argv[2:]), {**os.environ, "WORD": "a b$(c)"}, log))
 """
 
 
-def run_become(log, *argv, **options):
-    command = [sys.executable, "-c", BECOME, log, *map(str, argv)]
+def run_become(log, *argv, before=(), **options):
+    """What a process says that runs `argv` in its place; it is started by `before`."""
+    command = [*before, sys.executable, "-c", BECOME, log, *map(str, argv)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
 
 
@@ -129,20 +118,24 @@ def test_the_program_has_this_process_s_pid_and_the_log(tmp_path):
     """Nothing stays in between; words and variables arrive as they are."""
     log = tmp_path / "train.log"
     log.write_text("earlier\n")
-    process = subprocess.Popen(
-        [sys.executable, "-c", BECOME, log, "sh", "-c", 'echo $$ "$WORD" "$1"; echo error >&2', "-", "x  y\n"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    out, _ = process.communicate(timeout=60)
-    assert (out, process.returncode) == ("before\n", 0)
-    assert log.read_text() == f"earlier\n{process.pid} a b$(c) x  y\n\nerror\n"
+    shell = 'exec "$@" "$$"'  # its own pid is the last word
+    program = 'echo $(($$ - $2)) "$WORD" "$1"; echo error >&2'
+    done = run_become(log, "sh", "-c", program, "-", "x  y\n", before=("sh", "-c", shell, "-"))
+    assert (done.stdout, done.returncode) == ("before\n", 0)
+    assert log.read_text() == "earlier\n0 a b$(c) x  y\n\nerror\n"
 
 
 def test_without_a_log_stdout_and_stderr_stay():
-    """For an engine that gathers them."""
-    done = run_become("", "sh", "-c", "echo out; echo error >&2; exit 7")
-    assert (done.stdout, done.stderr, done.returncode) == ("before\nout\n", "error\n", 7)
+    """For an engine that gathers them; its descriptors stay open, too: PMI talks over one."""
+    reader, writer = os.pipe()
+    try:
+        program = f"echo out; echo error >&2; echo through >/dev/fd/{writer}; exit 7"
+        done = run_become("", "sh", "-c", program, pass_fds=(writer,))
+        assert (done.stdout, done.stderr, done.returncode) == ("before\nout\n", "error\n", 7)
+        assert os.read(reader, 100) == b"through\n"
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +147,6 @@ def test_without_a_log_stdout_and_stderr_stay():
     ],
 )
 def test_why_a_program_did_not_start_is_told_where_people_look(tmp_path, content, mode, code, reason):
-    """On the stderr that this process had, not in the log."""
     program = tmp_path / "program"
     program.write_text(content)
     program.chmod(mode)
@@ -164,40 +156,25 @@ def test_why_a_program_did_not_start_is_told_where_people_look(tmp_path, content
 
 def test_signals_are_as_the_engine_left_them():
     """Python's own changes are undone, and what was ignored before stays ignored."""
-    show = (
-        "import signal; print(*(signal.getsignal(getattr(signal, n)) == signal.SIG_IGN for n in ('SIGHUP', 'SIGUSR1')))"
-    )
-    shell = "trap '' HUP; exec \"$@\""
-    command = ["sh", "-c", shell, "-", sys.executable, "-c", BECOME, "", sys.executable, "-c", show]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "before\nTrue False\n"
-    masks = run_become("", "grep", "SigIgn", "/proc/self/status").stdout.split()
-    assert not int(masks[-1], 16) & 1 << (signal.SIGPIPE - 1)
-
-
-def test_descriptors_of_the_engine_stay_open():
-    """PMI talks over one."""
-    reader, writer = os.pipe()
-    try:
-        done = run_become("", "sh", "-c", f"echo through >/dev/fd/{writer}", pass_fds=(writer,))
-        assert done.returncode == 0
-        assert os.read(reader, 100) == b"through\n"
-    finally:
-        os.close(reader)
-        os.close(writer)
+    done = run_become("", "grep", "SigIgn", "/proc/self/status", before=("sh", "-c", "trap '' HUP; exec \"$@\"", "-"))
+    ignored = int(done.stdout.split()[-1], 16)
+    assert [bool(ignored >> (number - 1) & 1) for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGPIPE)] == [
+        1,
+        0,
+        0,
+    ]
 
 
 # --- the environment ---
 
 
 def test_changes_are_laid_over_and_none_takes_away():
-    """New values win, None removes, the rest is inherited."""
     assert overlaid({"A": "1", "B": "2", "C": "3"}, {"B": "x", "C": None, "D": None}) == {"A": "1", "B": "x"}
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(NAMES, VALUES))
 def test_one_line_per_variable_whatever_it_holds(environment):
-    """Any value stays on its line, and unescaping the line gives it back."""
     lines = render_environment(environment).split("\n")[:-1]
     assert [line.partition("=")[0] for line in lines] == sorted(environment)
     for line in lines:
@@ -208,6 +185,5 @@ def test_one_line_per_variable_whatever_it_holds(environment):
 
 
 def test_bytes_that_are_no_text_survive(tmp_path):
-    """A value that is not UTF-8 is written as the bytes it was."""
     write_environment(tmp_path / "env.log", {"RAW": b"\xff".decode("utf-8", "surrogateescape")})
     assert (tmp_path / "env.log").read_bytes() == b"RAW=\xff\n"

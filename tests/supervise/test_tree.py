@@ -53,7 +53,6 @@ def test_an_orphan_stays_below_the_test():
 
 @pytest.fixture(name="parent", scope="module")
 def _parent():
-    """Where groups are made."""
     parent = own_directory()
     if parent is None or not os.access(parent / "cgroup.procs", os.W_OK):
         pytest.skip("no control group of version 2 can be made here")
@@ -97,7 +96,6 @@ def test_all_that_a_member_starts_is_killed_at_once(parent, member, wait_until):
 
 
 def test_a_group_with_members_stays(parent, member):
-    """No process is left without the group that can end it."""
     group = RunGroup(member.pid)
     directory = parent / f"tlaunch-{member.pid}"
     group.take_in(member.pid)

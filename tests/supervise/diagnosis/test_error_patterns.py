@@ -16,7 +16,6 @@ JOBS = {
     "killed": {Kind.PEER_CLOSED},
     "raises": {Kind.PEER_CLOSED},
     "returns": {Kind.PEER_CLOSED},
-    "exits": {Kind.PEER_CLOSED},
     "sleeps": {Kind.TIMEOUT, Kind.PEER_CLOSED},  # closed: by the first one that would wait no longer
     "misses-barrier": {Kind.TIMEOUT, Kind.PEER_CLOSED},
     "stays-away": {Kind.RENDEZVOUS, Kind.STORE_LOST},
@@ -55,17 +54,12 @@ def test_ranks_that_lose_another_say_so_in_words_of_gloo_or_the_store(gloo_logs,
 
 
 @pytest.mark.distributed
-def test_the_barrier_that_is_watched_names_the_rank_that_missed_it(gloo_logs):
-    """Rank 0 says who did not come."""
-    assert symptom_of(gloo_logs / "misses-barrier.0").named == (1,)
-
-
-@pytest.mark.distributed
 def test_the_culprit_of_a_job_says_nothing_of_the_kind(gloo_logs):
-    """Its exception is its own; a timeout towards a server of its own is doubtful at most."""
+    """Its exception is its own; a timeout towards its own server is doubtful at most. A barrier names who missed it."""
     assert symptom_of(gloo_logs / "raises.1").kind is Kind.OWN_FAULT
     symptom = symptom_of(gloo_logs / "user-timeout.1")
     assert (symptom.kind, symptom.certain) == (Kind.TIMEOUT, False)
+    assert symptom_of(gloo_logs / "misses-barrier.0").named == (1,)
 
 
 USER_FRAMES = 'Traceback (most recent call last):\n  File "/a/train.py", line 3, in step\n    get()\n'
@@ -149,16 +143,12 @@ def test_logs_of_programs_that_abort_are_sorted_by_their_words(tail, kind, named
     assert (symptom.kind, symptom.named) == (kind, named)
 
 
-def test_long_logs_without_a_line_end_are_searched_in_no_time():
-    """No pattern looks at the same text again and again: a megabyte takes less than the test's patience."""
-    assert of_log("x" * (1 << 20) + "gloo/" * 3000).kind is Kind.OWN_FAULT
-    assert of_exception("A" * 50_000, "store->get(" * 5000).kind is Kind.OWN_FAULT
-
-
 def test_only_the_beginning_of_a_message_is_searched():
-    """A program may raise with a megabyte of text."""
+    """A program may raise with a megabyte of text; and no pattern looks at the same text again and again."""
     assert of_exception("RuntimeError", "x" * (1 << 20) + CUDA_FAULT).evidence.startswith("RuntimeError: xxx")
     assert of_exception("RuntimeError", NCCL_TIMEOUT + "x" * (1 << 20)).kind is Kind.TIMEOUT
+    assert of_log("x" * (1 << 20) + "gloo/" * 3000).kind is Kind.OWN_FAULT
+    assert of_exception("A" * 50_000, "store->get(" * 5000).kind is Kind.OWN_FAULT
 
 
 @pytest.mark.parametrize("reason", ["Connection timed out", "No route to host", "Network is unreachable"])

@@ -9,29 +9,20 @@ import pytest
 from launcher.supervise.diagnosis.failure_files import TAIL_BYTES, FailureRecord, last_traceback, log_tail, read_failure
 
 RECORD = FailureRecord(
-    time_ns=1_700_000_000_123_456_789,
-    pid=77,
-    kind="exception",
-    type="ValueError",
-    message="no such word",
-    where="train.py:88 in step",
-    traceback="Traceback ...",
-    status=1,
+    1_700_000_000_123_456_789, 77, "exception", "ValueError", "no such word", "train.py:88 in step", "Traceback ..."
 )
 
 
-def test_a_record_is_read_as_it_was_written(tmp_path):
-    """Keys that this version does not know do no harm."""
-    path = tmp_path / "failure.json"
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "failure.json"
+
+
+def test_a_record_is_read_as_it_was_written(path):
+    """Unknown keys do no harm. One of another process is none of this rank: a child, or an earlier attempt, left it."""
     path.write_text(json.dumps({"schema": 1, "later": [], **asdict(RECORD)}))
     assert read_failure(path) == RECORD
     assert read_failure(path, pid=77) == RECORD
-
-
-def test_a_record_of_another_process_is_none_of_this_rank(tmp_path):
-    """A child of the rank, or an earlier attempt, may have left it."""
-    path = tmp_path / "failure.json"
-    path.write_text(json.dumps(asdict(RECORD)))
     assert read_failure(path, pid=78) is None
 
 
@@ -42,26 +33,18 @@ def test_a_record_of_another_process_is_none_of_this_rank(tmp_path):
         b'{"time_ns": true, "pid": 2}', b"[" * 100_000, b'{"time_ns": 1, "pid": 2, "message": "\xff"}',
     ],
 )  # fmt: skip
-def test_rubbish_is_no_record(tmp_path, content):
-    """Whatever a failing program left, reading it raises nothing."""
-    path = tmp_path / "failure.json"
+def test_rubbish_is_no_record(path, content):
     path.write_bytes(content)
     assert read_failure(path) is None
 
 
-def test_fields_of_a_wrong_type_are_left_out(tmp_path):
-    """Time and pid are all that a record needs."""
-    path = tmp_path / "failure.json"
+def test_fields_of_a_wrong_type_are_left_out(path):
+    """Time and pid are all that a record needs; and without a time that can be, the rest is true all the same."""
     path.write_text('{"time_ns": 1, "pid": 2, "type": 3, "message": null, "status": "x", "traceback": {}}')
     assert read_failure(path) == FailureRecord(1, 2, "exception")
-
-
-@pytest.mark.parametrize("time_ns", ["1e400", "-1e400", "NaN", "1" + "0" * 400, "-1", "1e19", "9223372036854775808"])
-def test_a_time_that_cannot_be_is_left_out(tmp_path, time_ns):
-    """What was raised, and where, is true all the same."""
-    path = tmp_path / "failure.json"
-    path.write_text(json.dumps(asdict(RECORD)).replace(str(RECORD.time_ns), time_ns))
-    assert read_failure(path, pid=77) == replace(RECORD, time_ns=None)
+    for time_ns in ("1e400", "-1e400", "NaN", "1" + "0" * 400, "-1", "1e19", "9223372036854775808"):
+        path.write_text(json.dumps(asdict(RECORD)).replace(str(RECORD.time_ns), time_ns))
+        assert read_failure(path, pid=77) == replace(RECORD, time_ns=None)
 
 
 def test_nothing_but_a_file_is_read(tmp_path):

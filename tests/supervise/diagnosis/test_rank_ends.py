@@ -20,69 +20,43 @@ def order():
 
 
 @pytest.fixture
-def sleepers():
-    """Starts children that wait to be killed, and returns their pids in fork order."""
-    pids = []
-
-    def start(count):
-        pids.extend(os.posix_spawnp("sleep", ["sleep", "1000"], os.environ) for _ in range(count))
-        return pids
-
-    yield start
-    for pid in pids:
+def pids():
+    """Those of five children that wait to be killed, in fork order."""
+    made = [os.posix_spawnp("sleep", ["sleep", "1000"], os.environ) for _ in range(5)]
+    yield made
+    for pid in made:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
 
 def end(pid):
-    """Kill and wait for the end, but leave the child to be reaped."""
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-def test_children_that_nobody_looked_at_come_in_the_order_in_which_they_ended(order, sleepers):
-    """Neither fork order nor the order in which they are asked for decides; unwatched ones come last, unknown."""
-    pids = sleepers(5)
-    for pid in pids[1:]:
-        order.watch(pid)
-    ended = [pids[index] for index in (3, 0, 1, 4, 2)]
-    for pid in ended:
-        end(pid)
-    watched = [pid for pid in ended if pid != pids[0]]
-    assert order.sort(pids) == ([*watched, pids[0]], False)
-
-
-def test_an_end_seen_early_keeps_its_place(order, sleepers):
-    """A child that had ended before it was asked for comes before one that ended after."""
-    pids = sleepers(3)
-    for pid in pids:
-        order.watch(pid)
-    for pid in reversed(pids):
-        end(pid)
-    assert order.sort([pids[1]]) == ([pids[1]], True)
-    assert order.sort([pids[0], pids[2]]) == ([pids[2], pids[0]], True)
-
-
 @pytest.mark.parametrize(
-    ("ends", "late", "told"),
-    [((0,), (1,), [0, 1]), ((1,), (0,), [1, 0]), ((), (1, 0), [1, 0])],
-    ids=["before", "after", "two"],
+    ("happens", "asked"),
+    [
+        # Neither fork order nor the order in which they are asked for decides; unwatched ones come last, unknown.
+        ("watch1 watch2 watch3 watch4 end3 end0 end1 end4 end2", [("01234", "31420", False)]),
+        # One that had ended before it was asked for comes before one that ended after.
+        ("watch0 watch1 watch2 end2 end1 end0", [("1", "1", True), ("02", "20", True)]),
+        # One that had ended before it was watched may have ended before all others: agents learn of ranks late.
+        ("watch0 end0 end1 watch1", [("01", "01", False)]),
+        ("watch1 end1 end0 watch0", [("01", "10", False)]),
+        ("end1 watch1 end0 watch0", [("01", "10", False)]),
+    ],
 )
-def test_a_child_that_had_ended_before_it_was_watched_has_no_known_place(order, sleepers, ends, late, told):
-    """It may have ended before those that came first: the agent learns of a rank only after it was forked."""
-    pids = sleepers(2)
-    for index in ends:
-        order.watch(pids[index])
-        end(pids[index])
-    for index in late:
-        end(pids[index])
-        order.watch(pids[index])
-    assert order.sort(pids) == ([pids[index] for index in told], False)
+def test_children_come_in_the_order_in_which_they_ended(order, pids, happens, asked):
+    for each in happens.split():
+        (order.watch if each.startswith("watch") else end)(pids[int(each[-1])])
+    for given, ended, known in asked:
+        assert order.sort([pids[int(index)] for index in given]) == ([pids[int(index)] for index in ended], known)
 
 
-def test_whoever_ends_after_a_late_one_was_watched_has_a_known_place(order, sleepers):
+def test_whoever_ends_after_a_late_one_was_watched_has_a_known_place(order, pids):
     """And it is told of once, before it is asked for too."""
-    late, other = sleepers(2)
+    late, other, *_ = pids
     order.watch(other)
     end(late)
     order.watch(late)
@@ -134,7 +108,6 @@ def memory_group():
 
 @pytest.fixture
 def watches():
-    """Makes watches, and closes them."""
     made = []
 
     def make(**options):
@@ -164,41 +137,39 @@ def tell(rank, order):
 
 
 def wait_for_end(rank):
-    """The end, but not the reaping."""
     return os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
 
 
-@needs_kernel_log
-def test_a_rank_that_took_too_much_memory_was_killed_for_it(memory_group, watches):
-    """It is told before the rank is reaped and after it, and although the rank moved into the group after its start."""
-    watch = watches()
+BY_LOG = pytest.param(Path("/dev/kmsg"), marks=needs_kernel_log)
+
+
+@pytest.mark.parametrize("kernel_log", [BY_LOG, NOWHERE])
+def test_a_rank_that_took_too_much_memory_was_killed_for_it(memory_group, watches, kernel_log):
+    """It is told before the rank is reaped and after it, even once its group is removed.
+
+    By the kernel's log although the rank moved into the group after its start, else by the counter of its group.
+    """
+    watch = watches(kernel_log=kernel_log)
     with started() as rank:
-        watch.note(rank.pid)
+        if kernel_log != NOWHERE:
+            watch.note(rank.pid)
         assert tell(rank, f"join {memory_group}") == "done\n"
+        if kernel_log == NOWHERE:
+            watch.note(rank.pid)
         assert not tell(rank, "take 200")
         assert wait_for_end(rank).si_status == signal.SIGKILL
         before = watch.killed(rank.pid)
         rank.wait()
+        memory_group.rmdir()
         assert (before, watch.killed(rank.pid)) == (True, True)
 
 
-def test_without_the_kernels_log_the_counter_of_the_group_tells(memory_group, watches):
-    """A rank noted in its group is known to have been killed there, even once it is reaped and its group removed."""
-    watch = watches(kernel_log=NOWHERE)
-    with started() as rank:
-        tell(rank, f"join {memory_group}")
-        watch.note(rank.pid)
-        tell(rank, "take 200")
-        wait_for_end(rank)
-        assert watch.killed(rank.pid) is True
-        rank.wait()
-        memory_group.rmdir()
-        assert watch.killed(rank.pid) is True
-
-
-@pytest.mark.parametrize("kernel_log", [Path("/dev/kmsg"), NOWHERE])
+@pytest.mark.parametrize("kernel_log", [BY_LOG, NOWHERE])
 def test_a_kill_in_a_shared_group_is_ascribed_to_one_rank_only(memory_group, watches, kernel_log):
-    """Another rank of the same group that somebody else killed is not taken for a victim, nor one that exited."""
+    """Another rank of the same group that somebody else killed is not taken for a victim, nor one that exited.
+
+    By the kernel's log not even if it is asked for first: the group's counter alone would have it both ways.
+    """
     watch = watches(kernel_log=kernel_log)
     with started() as greedy, started() as modest, started() as content:
         for rank in (greedy, modest, content):
@@ -210,24 +181,11 @@ def test_a_kill_in_a_shared_group_is_ascribed_to_one_rank_only(memory_group, wat
         wait_for_end(content)
         modest.kill()
         wait_for_end(modest)
+        if kernel_log != NOWHERE:
+            assert watch.killed(modest.pid) is False
         assert watch.killed(content.pid) is False
         assert watch.killed(greedy.pid) is True
         assert not watch.killed(modest.pid)
-
-
-@needs_kernel_log
-def test_the_kernels_log_tells_victims_and_others_of_a_group_apart(memory_group, watches):
-    """Whoever is asked for first: the group's counter alone would have it both ways."""
-    watch = watches()
-    with started() as greedy, started() as modest:
-        for rank in (greedy, modest):
-            tell(rank, f"join {memory_group}")
-            watch.note(rank.pid)
-        tell(greedy, "take 200")
-        wait_for_end(greedy)
-        modest.kill()
-        wait_for_end(modest)
-        assert (watch.killed(modest.pid), watch.killed(greedy.pid)) == (False, True)
 
 
 def kills_so_far():
@@ -253,15 +211,15 @@ def test_a_kill_by_somebody_else_is_no_lack_of_memory(watches):
 
 
 class System:
-    """A /proc and a mounted hierarchy of version 2 that say what the test wants."""
+    """A /proc and a mounted hierarchy of version 2 that say what the test wants: a group named job counts two kills."""
 
     def __init__(self, root):
         self.proc, self.groups = root / "proc", root / "groups"
         (self.proc / "self").mkdir(parents=True)
-        self.groups.mkdir()
         mount = f"30 23 0:26 / {self.groups} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
         (self.proc / "self/mountinfo").write_text(f"22 28 0:21 / /sys rw - sysfs sysfs rw\n{mount}")
         self.total(5)
+        self.group("job", 2)
 
     def total(self, kills):
         (self.proc / "vmstat").write_text(f"nr_free_pages 12\noom_kill {kills}\n")
@@ -284,67 +242,39 @@ def system(tmp_path):
     return System(tmp_path)
 
 
-@pytest.fixture
-def watch(system, watches):
-    """A watch of a process in a group named job, which has counted two kills."""
-    system.group("job", 2)
-    system.process(UNUSED[0], "job")
-    made = watches(proc=system.proc, kernel_log=NOWHERE)
-    made.note(UNUSED[0])
-    return made
-
-
-def test_version_2_tells_of_a_rank_in_a_group_made_after_its_start(system, watch):
-    """Its former group did not count the kill, the group that the dead process still names did."""
-    system.group("step", 1)
-    system.process(UNUSED[0], "step")
-    system.total(6)
-    assert watch.killed(UNUSED[0]) is True
-
-
-def test_version_2_tells_of_a_group_that_is_gone_by_the_one_above(system, watches):
-    """Groups count for those above them."""
-    system.group("job", 2)
-    system.process(UNUSED[0], "job/rank0")
+@pytest.mark.parametrize(
+    ("noted_in", "later_in", "counts"),
+    [("job", "step", ("step", 1)), ("job/rank0", "job/rank0 (deleted)", ("job", 3))],
+    ids=["moved into another group", "its group is gone: the one above counts"],
+)
+def test_version_2_tells_by_the_group_that_a_dead_process_still_names(system, watches, noted_in, later_in, counts):
+    system.process(UNUSED[0], noted_in)
     watch = watches(proc=system.proc, kernel_log=NOWHERE)
     watch.note(UNUSED[0])
-    system.process(UNUSED[0], "job/rank0 (deleted)")
-    system.group("job", 3)
+    system.process(UNUSED[0], later_in)
+    system.group(*counts)
     system.total(6)
     assert watch.killed(UNUSED[0]) is True
-
-
-def test_kills_before_a_rank_started_and_kills_elsewhere_are_not_its_own(system, watch):
-    """Only what its own group has counted since says that it was killed for want of memory."""
-    assert watch.killed(UNUSED[0]) is False
-    system.total(6)
-    assert watch.killed(UNUSED[0]) is False
 
 
 def test_each_kill_is_told_once(system, watches):
-    """Three ranks of one group died, two kills were counted: the third was killed by somebody else."""
-    system.group("job", 0)
+    """Not kills before a rank started, nor those elsewhere; of three deaths and two kills the third was none."""
     watch = watches(proc=system.proc, kernel_log=NOWHERE)
     for pid in UNUSED[:3]:
         system.process(pid, "job")
         watch.note(pid)
-    system.group("job", 2)
-    system.total(7)
-    assert [watch.killed(pid) for pid in UNUSED[:3]] == [True, True, False]
-    assert [watch.killed(pid) for pid in UNUSED[:3]] == [True, True, False]
+    assert watch.killed(UNUSED[0]) is False
+    system.total(6)
+    assert watch.killed(UNUSED[0]) is False
+    system.group("job", 4)
+    system.total(8)
+    for _ in range(2):
+        assert [watch.killed(pid) for pid in UNUSED[:3]] == [True, True, False]
+    watch.note(UNUSED[0])  # the next process of that pid inherits nothing from a victim
+    assert watch.killed(UNUSED[0]) is False
 
 
 def test_a_system_that_tells_nothing_gets_no_answer(tmp_path, watches):
-    """Not even that it was not so."""
     watch = watches(proc=tmp_path, kernel_log=NOWHERE)
     watch.note(UNUSED[0])
     assert watch.killed(UNUSED[0]) is None
-
-
-def test_a_pid_that_is_used_again_starts_afresh(system, watch):
-    """The next process of that pid inherits nothing from a victim."""
-    system.group("job", 3)
-    system.total(6)
-    assert watch.killed(UNUSED[0]) is True
-    watch.note(UNUSED[0])
-    assert watch.killed(UNUSED[0]) is False

@@ -59,30 +59,33 @@ def stack_of(*triples, cwd=""):
     return understood(parse_faulthandler(frames(*triples)), Sources(), cwd)
 
 
-def test_the_oldest_thread_is_the_main_one():
-    """Whichever thread took the signal, faulthandler lists the main thread last."""
-    dump = parse_faulthandler(PLAIN.replace(b"Current t", b"T").replace(b"Thread", b"Current thread", 1))
-    assert dump.main[0] == Frame("/home/me/project/data.py", 88, "load")
-    assert [thread[0].function for thread in dump.others] == ["wait"]
+SINGLE = (
+    b'<Cannot show all threads while the GIL is disabled>\nStack (most recent call first):\n  File "a", line 1 in f\n'
+)
+ESCAPED = (
+    rb"Stack (most recent call first):" + b'\n  File "/home/caf\\xe9/\\u4e2d\\x1b.py", line 3 in \\xe4hm\n'
+    b"  File ???, line ??? in ???\n"
+)
 
 
-def test_names_of_threads_and_c_stacks_are_no_frames():
-    """Python 3.14 adds both."""
-    dump = parse_faulthandler(NAMED)
-    assert dump.main == (Frame("/home/me/train.py", 40, "step"),)
-    assert dump.others == ((Frame("/home/me/data.py", 12, "fetch"),),)
-
-
-def test_a_single_thread_without_number_is_the_main_thread():
-    """As written where all threads cannot be shown."""
-    text = b'<Cannot show all threads while the GIL is disabled>\nStack (most recent call first):\n  File "a", line 1 in f\n'
-    assert parse_faulthandler(text).main == (Frame("a", 1, "f"),)
-
-
-def test_of_two_dumps_the_last_one_counts():
-    """The end of somebody else's dump may stand before it."""
-    dump = parse_faulthandler(PLAIN[70:] + NAMED)
-    assert (dump.main[0].line, len(dump.others)) == (40, 1)
+@pytest.mark.parametrize(
+    ("text", "main", "others"),
+    [
+        (PLAIN.replace(b"Current t", b"T").replace(b"Thread", b"Current thread", 1),
+         [Frame("/home/me/project/data.py", 88, "load"), Frame("/home/me/project/train.py", 40, "<module>"),
+          Frame("/opt/launcher/preload/start.py", 9, "run")], ["wait"]),
+        (NAMED, [Frame("/home/me/train.py", 40, "step")], ["fetch"]),
+        (SINGLE, [Frame("a", 1, "f")], []),
+        (PLAIN[70:] + NAMED, [Frame("/home/me/train.py", 40, "step")], ["fetch"]),
+        (ESCAPED, [Frame("/home/café/中\\x1b.py", 3, "ähm"), Frame("???", None, "???")], []),
+    ],
+    ids=["the main thread is last", "names and C stacks", "no number", "the last of two dumps", "escapes, unknowns"],
+)  # fmt: skip
+def test_the_frames_of_a_dump(text, main, others):
+    """What a terminal should not get stays escaped. The end of somebody else's dump may stand before ours."""
+    dump = parse_faulthandler(text)
+    assert list(dump.main) == main
+    assert [thread[0].function for thread in dump.others] == others
 
 
 def test_a_main_thread_behind_100_others_is_not_guessed():
@@ -105,23 +108,12 @@ def test_a_dump_cut_off_anywhere_never_tells_a_wrong_frame(text):
 
 
 def test_garbage_is_no_dump():
-    """Whatever a file holds, nothing is raised and nothing made up."""
     source = random.Random(7)
     for size in (0, 1, 100, 10_000):
         assert parse_faulthandler(source.randbytes(size)) is None
         assert parse_py_spy(source.randbytes(size), 1) is None
     for text in (b"[]", b"{}", b"null", b'[{"frames": [{"line": 1}]}]', b"[" * 100_000, b"[1]"):
         assert parse_py_spy(text, 1) is None
-
-
-def test_names_that_faulthandler_escaped_are_readable_again():
-    """What a terminal should not get stays escaped; what is unknown is shown as such."""
-    dump = parse_faulthandler(
-        rb"Stack (most recent call first):" + b'\n  File "/home/caf\\xe9/\\u4e2d\\x1b.py", line 3 in \\xe4hm\n'
-        b"  File ???, line ??? in ???\n"
-    )
-    assert dump.main == (Frame("/home/café/中\\x1b.py", 3, "ähm"), Frame("???", None, "???"))
-    assert dump.main[1].shown(2) == "???:? in ???"
 
 
 def test_py_spy_names_the_main_thread_by_its_number():
@@ -136,67 +128,48 @@ def test_py_spy_names_the_main_thread_by_its_number():
     assert dump.others == ((Frame("/home/me/train.py", 40, "load"),),)
 
 
-def test_the_place_is_the_users_own_code():
-    """Neither the standard library, nor installed packages, nor what tlaunch put below is a user's place."""
-    stack = stack_of(
-        ("/usr/lib64/python3.11/threading.py", 327, "wait"),
-        (f"{LIBRARY}/site-packages/torch/utils/data/dataloader.py", 1, "__next__"),
-        ("/home/me/project/train.py", 40, "step"),
-        ("/home/me/project/train.py", 50, "<module>"),
-        ("<frozen runpy>", 88, "_run_code"),
-        ("/opt/launcher/preload/start.py", 9, "run"),
-    )
-    assert (stack.place, stack.in_collective) == ("train.py:40 in step", False)
-    assert stack.doing == "at train.py:40 in step, inside threading.py:327 in wait"
-    assert stack.frames[-1] == "project/train.py:50 in <module>"
-
-
-def test_the_bundled_trainer_is_the_users_program_wherever_it_is_installed():
-    """Somebody chose it, though it lies among the packages."""
-    trainer = f"{LIBRARY}/site-packages/launcher/trainer/session.py"
-    assert stack_of(("/usr/lib/python3.11/queue.py", 1, "get"), (trainer, 5, "run")).place == "session.py:5 in run"
+SITE = f"{LIBRARY}/site-packages"
+C10D, LOGGER = (f"{TORCH}/{name}.py" for name in ("distributed_c10d", "c10d_logger"))
+STEP = ("/home/me/train.py", 40, "step")
+AT_STEP = "at train.py:40 in step"
 
 
 @pytest.mark.parametrize(
-    ("library", "name"),
+    ("inner", "doing"),
     [
-        ([(f"{TORCH}/distributed_c10d.py", 3252, "all_reduce"), (f"{TORCH}/c10d_logger.py", 83, "wrapper")], "all_reduce"),
-        ([(f"{TORCH}/distributed_c10d.py", 9, "_store_barrier"), (f"{TORCH}/distributed_c10d.py", 8, "init_process_group")],
-         "init_process_group"),
-        ([(f"{TORCH}/rendezvous.py", 9, "_create_store"), (f"{TORCH}/c10d_logger.py", 83, "wrapper")], "_create_store"),
-        ([(f"{LIBRARY}/site-packages/deepspeed/comm/comm.py", 9, "all_gather")], "all_gather"),
-        ([(f"{LIBRARY}/site-packages/mindspore/communication/management.py", 9, "init")], "init"),
+        # Neither the standard library, nor installed packages, nor what tlaunch put below is a user's place.
+        ([("/usr/lib64/python3.11/threading.py", 327, "wait"), (f"{SITE}/torch/utils/data/loader.py", 1, "__next__")],
+         f"{AT_STEP}, inside threading.py:327 in wait"),
+        ([("/usr/lib/python3.11/queue.py", 1, "get"), (f"{SITE}/launcher/trainer/session.py", 5, "run")],
+         "at session.py:5 in run, inside queue.py:1 in get"),
+        # A collective is named as the user called it: not as a function deep inside of it, nor as a wrapper around it.
+        ([(C10D, 3252, "all_reduce"), (LOGGER, 83, "wrapper")], "in all_reduce"),
+        ([(C10D, 9, "_store_barrier"), (C10D, 8, "init_process_group")],
+         "in init_process_group"),
+        ([(f"{TORCH}/rendezvous.py", 9, "_create_store"), (LOGGER, 83, "wrapper")], "in _create_store"),
+        ([(f"{SITE}/deepspeed/comm/comm.py", 9, "all_gather")], "in all_gather"),
+        ([(f"{SITE}/mindspore/communication/management.py", 9, "init")], "in init"),
+        # Who waits for a thread, or imports torch, does not wait for other ranks.
+        ([("/usr/lib/python3.11/connection.py", 1, "recv")], f"{AT_STEP}, inside connection.py:1 in recv"),
+        ([("/usr/lib/python3.11/threading.py", 700, "barrier")], f"{AT_STEP}, inside threading.py:700 in barrier"),
+        ([("/usr/lib/python3.11/inspect.py", 1, "signature"), (f"{TORCH}/tensor.py", 2, "<module>")],
+         f"{AT_STEP}, inside inspect.py:1 in signature"),
+        ([], AT_STEP),
+        # A model that torch.distributed's wrapper calls computes: the wrapper further out does not wait.
+        ([("/home/me/model.py", 3, "forward"), (f"{TORCH}/fsdp/wrap.py", 9, "forward")], "at model.py:3 in forward"),
     ],
 )  # fmt: skip
-def test_a_collective_is_named_as_the_user_called_it(library, name):
-    """Not as some function deep inside of it, nor as a wrapper around it."""
-    stack = stack_of(*library, ("/home/me/train.py", 40, "step"))
-    assert stack.in_collective
-    assert stack.doing == f"in {name}, called at train.py:40 in step"
-    assert stack.place == "train.py:40 in step"
-
-
-@pytest.mark.parametrize(
-    "library",
-    [
-        [("/usr/lib/python3.11/threading.py", 327, "wait")],
-        [("/usr/lib/python3.11/multiprocessing/connection.py", 1, "recv")],
-        [("/usr/lib/python3.11/threading.py", 700, "barrier")],
-        [("/usr/lib/python3.11/inspect.py", 1, "signature"), (f"{TORCH}/tensor.py", 2, "<module>")],
-        [],
-    ],
-)
-def test_waiting_for_a_thread_or_importing_torch_is_no_collective(library):
-    """Who does this does not wait for other ranks."""
-    assert not stack_of(*library, ("/home/me/train.py", 40, "step")).in_collective
-
-
-def test_frames_of_a_user_inside_a_library_end_the_search():
-    """A model called by torch.distributed's wrapper computes: the wrapper further out does not wait."""
-    stack = stack_of(
-        ("/home/me/model.py", 3, "forward"), (f"{TORCH}/fsdp/wrap.py", 9, "forward"), ("/home/me/t.py", 1, "f")
-    )
-    assert (stack.doing, stack.in_collective) == ("at model.py:3 in forward", False)
+def test_the_place_is_the_users_own_code_or_the_collective_that_it_called(inner, doing):
+    below = [
+        ("/home/me/train.py", 50, "<module>"),
+        ("<frozen runpy>", 88, "_run_code"),
+        ("/opt/launcher/preload/start.py", 9, "run"),
+    ]
+    stack = stack_of(*inner, STEP, *below)
+    assert stack.in_collective == doing.startswith("in ")
+    assert stack.doing == (f"{doing}, called {AT_STEP}" if stack.in_collective else doing)
+    assert stack.place == (AT_STEP if stack.in_collective else doing.partition(",")[0]).removeprefix("at ")
+    assert stack.frames[-1] == "me/train.py:50 in <module>"
 
 
 @pytest.mark.parametrize(
@@ -227,30 +200,18 @@ def test_libraries_written_in_c_are_known_by_the_line_that_calls_them(tmp_path, 
     assert stack.doing == (f"in {name}, called at train.py:2 in step" if name else f"at train.py:2 in step: {source}")
 
 
-def test_a_line_above_other_frames_is_not_taken_for_a_call_into_c(tmp_path):
-    """`worker.wait()` whose Python frames are seen waits for what these frames say."""
+def test_the_source_line_of_a_call(tmp_path):
+    """It is one short line, found from the rank's working directory; above other frames it calls nothing in C."""
     program = tmp_path / "train.py"
-    program.write_text("worker.wait()\n")
+    program.write_text(f"worker.wait()\n{'x' * 200}\n    load(\tnext)\x1b[2J  \n")
     assert not stack_of(("/usr/lib/python3.11/subprocess.py", 1, "wait"), (program, 1, "<module>")).in_collective
-
-
-def test_the_source_line_is_found_from_the_ranks_working_directory(tmp_path):
-    """Programs may be known by a relative name."""
-    (tmp_path / "train.py").write_text("\n\n    load(\tnext)\x1b[2J  \n")
+    assert stack_of((program, 2, "f")).doing == f"at train.py:2 in f: {'x' * 77}..."
     assert stack_of(("train.py", 3, "f"), cwd=str(tmp_path)).doing == "at train.py:3 in f: load(next)[2J"
     assert stack_of(("train.py", 3, "f")).doing == "at train.py:3 in f"
 
 
-def test_a_long_source_line_is_cut(tmp_path):
-    """A phrase is shown on one line."""
-    program = tmp_path / "train.py"
-    program.write_text(f"{'x' * 200}\n")
-    assert stack_of((program, 1, "f")).doing == f"at train.py:1 in f: {'x' * 77}..."
-
-
 @pytest.mark.parametrize("number", ["1e400", "-1", "1.5", "true", "1" + "0" * 400, '"7"', "null"])
 def test_a_line_that_cannot_be_is_unknown(number):
-    """Whatever is said to be a line's number."""
     said = f'[{{"os_thread_id": 7, "frames": [{{"filename": "a.py", "line": {number}, "name": "f"}}]}}]'
     assert parse_py_spy(said.encode(), 7).main == (Frame("a.py", None, "f"),)
     assert parse_faulthandler(frames(("a.py", "1" * 5000, "f"))) is None
@@ -262,7 +223,7 @@ def test_a_line_that_cannot_be_is_unknown(number):
 PATIENCE_S = 60
 
 
-def test_what_is_no_readable_source_is_left_out(tmp_path):
+def test_sources_are_read_once_and_others_left_out(tmp_path):
     """Missing files, directories, pipes, relative names, lines beyond the end, files that are no sources, odd names."""
     (tmp_path / "short.py").write_text("x\n")
     (tmp_path / "large.py").write_bytes(b"x\n" * (MAX_BYTES // 2 + 1))
@@ -270,38 +231,19 @@ def test_what_is_no_readable_source_is_left_out(tmp_path):
     for name, line in (("gone.py", 1), (".", 1), ("short.py", 9), ("large.py", 1), ("pipe", 1), ("nul\0", 1)):
         assert Sources().line(f"{tmp_path}/{name}", line) is None
     assert Sources().line("<string>", 1) is None
-    assert Sources().line(f"{tmp_path}/short.py", 1) == "x"
+    sources, short = Sources(), f"{tmp_path}/short.py"
+    assert sources.line(short, 1) == "x"
+    (tmp_path / "short.py").write_text("y\n")
+    assert (sources.line(short, 1), Sources().line(short, 1)) == ("x", "y")
 
 
-def test_a_line_is_read_once(tmp_path):
-    """Hundreds of ranks are at the same one; who asks later sees what the file holds then."""
-    program, sources = tmp_path / "train.py", Sources()
-    program.write_text("first()\n")
-    assert sources.line(str(program), 1) == "first()"
-    program.write_text("second()\n")
-    assert (sources.line(str(program), 1), Sources().line(str(program), 1)) == ("first()", "second()")
-
-
-@pytest.mark.parametrize(
-    ("path", "local"),
-    [
-        ("/home/me/train.py", True),
-        ("/data/train.py", False),
-        ("/data", False),
-        ("/database/train.py", True),
-        ("/data/disk/train.py", False),
-        ("/home/../data/train.py", False),
-        ("/disk/train.py", True),
-        ("/fuse/train.py", False),
-        ("/unheard/train.py", False),
-        ("/proc/1/environ", False),
-    ],
-)
-def test_only_disks_and_memory_are_local(path, local):
+def test_only_disks_and_memory_are_local():
     """Neither networks nor kinds of file systems that nobody has heard of, nor what is mounted below them."""
     known = {"/": "nfs4", "/data": "nfs4", "/data/disk": "ext4", "/disk": "xfs", "/fuse": "fuse.sshfs",
              "/unheard": "newfs", "/proc": "proc"}  # fmt: skip
-    assert is_local(path, known) is local
+    assert all(is_local(path, known) for path in ("/home/me/train.py", "/database/train.py", "/disk/train.py"))
+    networks = ("/data/train.py", "/data", "/data/disk/train.py", "/home/../data/train.py", "/fuse/train.py")
+    assert not any(is_local(path, known) for path in (*networks, "/unheard/train.py", "/proc/1/environ"))
 
 
 def test_links_are_followed_before_anything_is_touched(tmp_path):
@@ -334,16 +276,14 @@ def _network(tmp_path):
     return make
 
 
-def test_a_network_is_asked_only_by_who_allows_the_time(tmp_path, network):
-    """An agent does not: all its ranks would wait with it."""
-    assert network(0.0).line(f"{tmp_path}/train.py", 1) is None
-    assert network(PATIENCE_S).line(f"{tmp_path}/train.py", 1) == "x"
-
-
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETLEASE"), reason="needs Linux's leases")
 def test_a_network_that_does_not_answer_is_left_alone(tmp_path, network):
-    """A file that cannot be opened before somebody lets go of it: its lines are given up, and all others at once."""
+    """A file that cannot be opened before somebody lets go of it: its lines are given up, and all others at once.
+
+    Nor is one asked by an agent, which allows no time: all its ranks would wait with it.
+    """
     path = tmp_path / "train.py"
+    assert network(0.0).line(str(path), 1) is None
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)
     holder = os.open(path, os.O_RDWR)
     threads = set(threading.enumerate())

@@ -14,21 +14,14 @@ import pytest
 
 from launcher.core.proc import catches, every_process, stat
 from launcher.core.verdict import StackGroup
+from launcher.supervise.diagnosis.py_spy import PY_SPIES_AT_ONCE
 from launcher.supervise.diagnosis.stacks import Gathering, RankStack, Target, gather, group, sentence
+from tests.conftest import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 PROGRAM = Path(__file__).resolve().parents[2] / "programs" / "stacks_rank.py"
-PATIENCE_S = 60  # for what must happen; never how long it may take
 LONG_S = 60.0
 SHORT_S = 0.3  # a limit that is meant to pass
-
-
-def wait_until(condition, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"never seen: {what}"
-        time.sleep(0.005)
-    return value
 
 
 class Ranks:
@@ -51,6 +44,13 @@ class Ranks:
         process = subprocess.Popen(argv, **options)
         self.processes[global_rank] = process
         self.targets[global_rank] = Target(process.pid, self._directory / f"{global_rank}.log")
+        return process
+
+    def start_python(self, global_rank):
+        """A Python program without the handler."""
+        program = "import time; print(flush=True); time.sleep(1000)"
+        process = self.add([sys.executable, "-c", program], global_rank, stdout=subprocess.PIPE)
+        process.stdout.readline()
         return process
 
     def close(self):
@@ -109,7 +109,6 @@ def test_a_python_rank_says_where_it_is(ranks, what, function, source):
 
 
 def test_no_rank_is_disturbed(ranks):
-    """A rank goes on counting while it is asked again and again."""
     process = ranks.start("count")
     for _ in range(20):
         assert gather(ranks.targets, LONG_S)[0].state == "running"
@@ -121,7 +120,6 @@ def test_no_rank_is_disturbed(ranks):
 
 
 def test_a_program_without_the_handler_never_gets_the_signal(ranks):
-    """It would be ended by it; instead is told what it waits for."""
     process = ranks.add(["sleep", "1000"], 0)
     in_state(process, "S")
     stack = gather(ranks.targets, LONG_S)[0]
@@ -132,7 +130,6 @@ def test_a_program_without_the_handler_never_gets_the_signal(ranks):
 
 
 def test_a_shell_is_seen_through(ranks):
-    """What it waits for is named, with what that does."""
     process = ranks.add(["sh", "-c", "sh -c 'sleep 1000; exit 1'; exit 1"], 0, start_new_session=True)
     try:
         seen = "no Python stack, waiting in wait4 for sleep, which is waiting in "
@@ -141,13 +138,14 @@ def test_a_shell_is_seen_through(ranks):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_program_that_reused_the_descriptor_keeps_its_file(ranks):
-    """A dump would be written into whatever has the number now: such a rank is not asked."""
-    process = ranks.start("close-descriptors")
+def test_a_rank_whose_log_is_another_file_is_not_asked(ranks):
+    """A dump would be written into whatever has the descriptor now; or, where the log is gone, to where nobody reads."""
+    reused, gone = ranks.start("close-descriptors"), ranks.start("sleep")
     precious = Path(f"{ranks.targets[0].stacks_log}.precious")
     wait_until(precious.exists, "the other file")
-    assert catches(process.pid, signal.SIGRTMAX - 3)
-    assert gather(ranks.targets, LONG_S)[0].doing.startswith("no Python stack, ")
+    ranks.targets[1].stacks_log.unlink()
+    assert all(catches(process.pid, signal.SIGRTMAX - 3) for process in (reused, gone))
+    assert all(stack.doing.startswith("no Python stack, ") for stack in gather(ranks.targets, LONG_S).values())
     assert precious.read_bytes() == b""
 
 
@@ -162,7 +160,6 @@ def test_a_stopped_rank_is_said_to_be_stopped(ranks, suspend):
 
 
 def test_a_rank_stuck_in_the_kernel_is_told_when_the_time_is_over(ranks):
-    """And answers again once it has got out."""
     process = ranks.start("wait-in-kernel")
     try:
         wait_until(lambda: any(each.parent == process.pid for each in every_process()), "what it starts")
@@ -173,19 +170,6 @@ def test_a_rank_stuck_in_the_kernel_is_told_when_the_time_is_over(ranks):
     finally:
         os.close(os.open(f"{ranks.targets[0].stacks_log}.fifo", os.O_WRONLY))
     assert settled(ranks, "sleep").state == "running"
-
-
-def test_a_rank_that_blocks_the_signal_is_silent(ranks):
-    """The others' answers are there all the same."""
-    blocking = ranks.start("block-signal")
-    ranks.start("sleep")
-    in_state(blocking, "S")
-    gathering = Gathering(ranks.targets, LONG_S)
-    wait_until(lambda: (gathering.step(), 1 in gathering.stacks())[-1], "the other's answer")
-    gathering.close()
-    stacks = gathering.stacks()
-    assert stacks[0] == RankStack("silent", "silent: it blocks the signal that asks")
-    assert stacks[1].state == "running"
 
 
 def test_a_rank_that_has_ended_has_no_stack(ranks, suspend):
@@ -200,36 +184,34 @@ def test_a_rank_that_has_ended_has_no_stack(ranks, suspend):
     gathering = Gathering(ranks.targets, LONG_S)
     dying.kill()
     os.waitid(os.P_PID, dying.pid, os.WEXITED | os.WNOWAIT)
-    finish(gathering)
+    wait_until(lambda: (gathering.step(), gathering.done)[-1], "the end")
     assert set(gathering.stacks()) == {0}
 
 
 # --- how they are asked ---
 
 
-def finish(gathering):
-    deadline = time.monotonic() + PATIENCE_S
-    while not gathering.done:
-        assert time.monotonic() < deadline
-        gathering.step()
-        time.sleep(gathering.timeout_s)
-
-
-def test_a_gathering_never_waits_and_says_when_to_come_again(ranks):
-    """Steps are short, the first is due at once, and nothing is due when all is done."""
-    ranks.start("block-signal")
-    in_state(ranks.processes[0], "S")
+def test_a_gathering_never_waits_and_may_be_closed_at_any_time(ranks):
+    """The first step is due at once, nothing when all is done. Closed, it has answers so far, and nothing stays locked."""
+    in_state(ranks.start("block-signal"), "S")
+    ranks.start("sleep")
     gathering = Gathering(ranks.targets, LONG_S)
     assert gathering.timeout_s == 0
     gathering.step()
     assert not gathering.done
     assert 0 <= gathering.timeout_s <= 0.01
+    wait_until(lambda: (gathering.step(), 1 in gathering.stacks())[-1], "the other's answer")
     gathering.close()
-    gathering = Gathering(ranks.targets, SHORT_S)
-    finish(gathering)
-    assert gathering.stacks()[0].state == "silent"
+    gathering.close()
+    assert gathering.done
     assert gathering.timeout_s == 0
-    gathering.close()
+    stacks = gathering.stacks()
+    assert stacks[0] == RankStack("silent", "silent: it blocks the signal that asks")
+    assert stacks[1].state == "running"
+    with ranks.targets[0].stacks_log.open() as log:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert gather(ranks.targets, SHORT_S)[0] == stacks[0]
+    assert gather({}, LONG_S) == {}
 
 
 @pytest.mark.parametrize("looks_before", [0, 1])
@@ -254,65 +236,36 @@ def test_who_was_held_up_takes_nobody_for_silent(ranks, monkeypatch, looks_befor
     assert gathering.done
 
 
-def test_a_gathering_may_be_closed_at_any_time(ranks):
-    """Answers that came stay; what is not answered is said as far as known; nothing stays locked."""
-    ranks.start("block-signal")
-    in_state(ranks.processes[0], "S")
-    gathering = Gathering(ranks.targets, LONG_S)
-    gathering.step()
-    gathering.close()
-    gathering.close()
-    assert gathering.done
-    assert gathering.stacks()[0].state == "silent"
-    with ranks.targets[0].stacks_log.open() as log:
-        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def test_a_dump_that_makes_pauses_is_waited_for(ranks):
+    """No part of it is taken for the whole, and askers at the same time take turns: each gets a whole one.
 
+    The rank has little of its processor, and writes for some tenths of a second on its 1,000 frames.
+    """
+    process, one = ranks.start("deep-threads"), {min(os.sched_getaffinity(0))}
 
-def test_nobody_to_ask_is_done_at_once():
-    """An empty answer, without a look at the clock."""
-    assert gather({}, LONG_S) == {}
+    def last_words():
+        return [thread[0].split()[-1] for thread in gather(ranks.targets, LONG_S)[0].others]
 
-
-@pytest.fixture
-def slow_rank(ranks):
-    """It gets little of its processor, and writes about a second on its 2,000 frames."""
-    process = ranks.start("deep-threads")
-    others = ("sleep",) * 20
-    wait_until(
-        lambda: tuple(thread[0].split()[-1] for thread in gather(ranks.targets, LONG_S)[0].others) == others, "all"
-    )
-    hog = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    one = {min(os.sched_getaffinity(0))}
+    wait_until(lambda: last_words() == ["sleep"] * 10, "all threads")
+    ranks.processes["hog"] = hog = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     for pid in (process.pid, hog.pid):
         os.sched_setaffinity(pid, one)
     os.setpriority(os.PRIO_PROCESS, process.pid, 19)
-    yield process
-    hog.kill()
-    hog.wait()
-
-
-def test_a_dump_that_makes_pauses_is_waited_for(ranks, slow_rank):
-    """No part of it is taken for the whole, and askers at the same time take turns: each gets a whole one."""
     log = ranks.targets[0].stacks_log
     size = log.stat().st_size
     first, second = (Gathering(ranks.targets, LONG_S) for _ in range(2))
     first.step()
     wait_until(lambda: log.stat().st_size > size, "the beginning of an answer")
-    deadline = time.monotonic() + PATIENCE_S
-    while not (first.done and second.done):
-        assert time.monotonic() < deadline
-        for gathering in (first, second):
-            gathering.step()
-        time.sleep(0.001)
+    wait_until(lambda: (first.step(), second.step(), first.done and second.done)[-1], "both answers")
     for gathering in (first, second):
         stack = gathering.stacks()[0]
         assert stack.frames[-1].endswith(" in <module>")
-        assert [len(thread) for thread in stack.others] == [100] * 20
+        assert [len(thread) for thread in stack.others] == [100] * 10
 
 
 def test_an_asker_that_never_lets_go_does_not_keep_others_from_asking(ranks, monkeypatch):
     """It may have been stopped: its lock is waited for, but not for the whole time."""
-    monkeypatch.setattr("launcher.supervise.diagnosis.stacks.LOCK_SHARE", 2 / LONG_S)
+    monkeypatch.setattr("launcher.supervise.diagnosis.stacks.LOCK_SHARE", 0.2 / LONG_S)
     ranks.start("sleep")
     settled(ranks, "sleep")
     with ranks.targets[0].stacks_log.open() as log:
@@ -330,42 +283,32 @@ def test_no_file_of_a_rank_is_touched_but_its_log(ranks, monkeypatch):
     assert [str(Path(path).readlink()) for path in touched] == [str(ranks.targets[0].stacks_log.resolve())]
 
 
-def test_a_log_that_is_gone_is_no_reason_to_send_anything(ranks):
-    """The rank writes to a file that nobody could read."""
-    ranks.start("sleep")
-    ranks.targets[0].stacks_log.unlink()
-    assert gather(ranks.targets, LONG_S)[0].doing.startswith("no Python stack, ")
-
-
-def test_a_hundred_ranks_answer(ranks):
+def test_many_ranks_answer(ranks):
     """Forked from one process, as a preloaded run's are; each with the stack of its own."""
     reader, writer = os.pipe()
     pids = []
-    for global_rank in range(100):
+    for global_rank in range(30):
         pid = os.fork()
         if pid == 0:
             become_rank(ranks, global_rank, writer)
         pids.append(pid)
         ranks.targets[global_rank] = Target(pid, ranks._directory / f"{global_rank}.log")
     try:
-        wait_until(lambda: all(target.stacks_log.exists() for target in ranks.targets.values()), "every log")
         for _ in pids:
             os.read(reader, 1)
         stacks = gather(ranks.targets, LONG_S)
-        assert list(stacks) == list(range(100))
+        assert list(stacks) == list(range(30))
         assert {stack.state for stack in stacks.values()} == {"running"}
         assert {frame for stack in stacks.values() for frame in stack.frames if "become_rank" in frame}
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        for pid in pids:
             os.waitpid(pid, 0)
         os.close(reader)
         os.close(writer)
 
 
 def become_rank(ranks, global_rank, writer):
-    """In a forked child; never returns."""
     import faulthandler
 
     try:
@@ -400,28 +343,22 @@ def test_py_spy_is_used_for_python_without_the_handler(ranks, py_spy, tmp_path):
     frame = {"name": "load", "filename": "/home/me/data.py", "line": 88}
     answer = json.dumps([{"os_thread_id": 1, "frames": [frame]}])
     py_spy(f"echo \"$@\" > {tmp_path}/asked; sleep 0.05; printf '%s' '{answer}'")
-    process = ranks.add([sys.executable, "-c", "import time; print(flush=True); time.sleep(1000)"], 0, stdout=-1)
-    process.stdout.readline()
+    process = ranks.start_python(0)
     assert gather(ranks.targets, LONG_S)[0].doing == "at data.py:88 in load"
     assert (tmp_path / "asked").read_text().split() == ["dump", "--json", "--nonblocking", "--pid", str(process.pid)]
 
 
 @pytest.mark.parametrize("script", ["exit 1", "echo no json", "exec sleep 1000"])
 def test_a_py_spy_that_fails_or_hangs_leaves_what_the_kernel_tells(ranks, py_spy, script):
-    """It is killed when the time is over; no process is left."""
     py_spy(script)
-    process = ranks.add([sys.executable, "-c", "import time; print(flush=True); time.sleep(1000)"], 0, stdout=-1)
-    process.stdout.readline()
+    ranks.start_python(0)
     assert gather(ranks.targets, SHORT_S)[0].doing.startswith("no Python stack, ")
 
 
 def test_more_ranks_than_py_spies_at_once_are_served_in_turn(ranks, py_spy):
-    """The limit is on how many run, not on how many may be asked."""
     py_spy("""sleep 0.02; printf '[{"frames": [{"name": "f", "filename": "/home/me/t.py", "line": 1}]}]'""")
-    for global_rank in range(10):
-        ranks.add([sys.executable, "-c", "import time; print(flush=True); time.sleep(1000)"], global_rank, stdout=-1)
-    for process in ranks.processes.values():
-        process.stdout.readline()
+    for global_rank in range(PY_SPIES_AT_ONCE + 1):
+        ranks.start_python(global_rank)
     assert {stack.doing for stack in gather(ranks.targets, LONG_S).values()} == {"at t.py:1 in f"}
 
 
@@ -432,7 +369,6 @@ LOADING = RankStack("running", "at data.py:88 in load: time.sleep(30)", "data.py
 
 
 def test_the_outlier_stands_first_and_the_sentence_says_it_last():
-    """Seven wait at one place in one step, one does something else."""
     groups = group({rank: LOADING if rank == 3 else WAITING for rank in range(8)}, dict.fromkeys(range(8), 12))
     assert groups == (
         StackGroup((3,), "at data.py:88 in load: time.sleep(30)", ("c",)),
@@ -442,7 +378,6 @@ def test_the_outlier_stands_first_and_the_sentence_says_it_last():
 
 
 def test_of_two_groups_of_one_size_the_one_that_waits_for_nobody_is_first():
-    """Whatever the order of their ranks is."""
     assert [each.global_ranks for each in group({0: WAITING, 1: LOADING}, {})] == [(1,), (0,)]
 
 
