@@ -394,6 +394,7 @@ def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, play, columns, end
     key, code = end
     terminal.press(key)
     assert terminal.ended() == code
+    assert not [line for line in terminal.lines() if "Traceback" in line]
     assert launcher.call("stop", "--kill").returncode == 0  # a stopped rank would take its whole grace
 
 
