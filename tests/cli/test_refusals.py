@@ -61,9 +61,7 @@ def test_layouts_that_do_not_fit_end_with_3(launcher, sample_tables, snapshot):
 
 def test_program_is_looked_for_where_the_ranks_will_look(launcher):
     """A PATH given by --env decides whether COMMAND is found."""
-    tools = launcher.directory / "tools"
-    tools.mkdir()
-    (tools / "mine").write_text("#!/bin/sh\necho found\n")
+    tools = launcher.write("tools/mine", "#!/bin/sh\necho found\n").parent
     (tools / "mine").chmod(0o755)
     assert launcher.call("run", "--", "mine").returncode == 2
     assert launcher.run("run", "--env", f"PATH={tools}", "--", "mine").stdout == "found\n"
@@ -82,12 +80,11 @@ def test_table_that_hccl_could_not_use_is_refused(launcher, sample_tables, snaps
 
 
 @pytest.mark.parametrize("servers", [{"h1": [0, 1]}, {"h1": [0], "h2": [1]}], ids=["one", "two"])
-@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry run"])
-def test_a_server_that_is_said_is_one_of_the_table(launcher, table_of, servers, more):
-    table = table_of(servers)
-    done = launcher.call("run", "--rank-table", table, "--server", "no\x1b[2J", *more, "--", "true")
-    assert (done.returncode, done.stdout, launcher.runs.exists()) == (2, "", False)
-    assert (r"--server no\x1b[2J: " in done.stderr, "h1" in done.stderr) == (True, True)
+def test_a_server_that_is_said_is_one_of_the_table(launcher, table_of, servers):
+    words = ["run", "--rank-table", table_of(servers), "--server", "no\x1b[2J"]
+    for more in ((), ("--dry-run",)):
+        told = launcher.refused(2, [*words, *more, "--", "true"])
+        assert (r"--server no\x1b[2J: " in told, "h1" in told) == (True, True)
 
 
 def test_a_shell_may_say_which_server_it_is_on(launcher):
@@ -102,18 +99,18 @@ def test_taken_master_port_is_refused(launcher):
         assert f"port {port} " in launcher.refused(2, f"run --master-port {port} -- true")
 
 
-def test_a_missing_torch_is_one_message_not_a_traceback_per_rank(launcher):
+def test_a_missing_torch_is_one_message_not_a_traceback_per_rank(launcher, monkeypatch):
     """Where only the launcher is installed, the bundled trainer is refused before any rank."""
-    without_torch = "import sys; sys.modules['torch'] = None; from launcher.cli.main import main; main()"
-    done = launcher.python(without_torch, "run", "--devices", 2)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 2)
-    assert "tlaunch[train]" in done.stderr
+    monkeypatch.setitem(sys.modules, "torch", None)
+    told = launcher.refused(2, "run --devices 2")
+    assert ("tlaunch[train]" in told, told.count("\n! ")) == (True, 2)
 
 
 def test_a_removed_working_directory_is_named(launcher):
     """Ranks would start in a directory that is not there any more."""
-    (launcher.directory / "gone").mkdir()
-    script = f"cd gone && rmdir ../gone && exec {sys.executable} -m launcher run --runs-dir ../runs -- true"
+    script = (
+        f"mkdir gone && cd gone && rmdir ../gone && exec {sys.executable} -m launcher run --runs-dir ../runs -- true"
+    )
     done = launcher.shell(script)
     assert (done.returncode, done.stdout, done.stderr.count("error: ")) == (2, "", 1)
     assert not launcher.runs.exists()
@@ -130,78 +127,63 @@ def test_a_stderr_that_takes_nothing_does_not_change_the_exit_code(launcher, arg
 def test_a_table_cannot_add_lines_to_a_dry_run(launcher, sample_tables):
     """A line break in a server's name stays inside the comment that shows it."""
     text = (sample_tables / "rank_table_2pcs.json").read_text().replace("10.0.40.11", r"x\ntouch pwned")
-    (launcher.directory / "t.json").write_text(text)
+    launcher.write("t.json", text)
     done = launcher.call("run", "--rank-table", "t.json", "--dry-run", "--", "true")
     assert done.returncode == 0
     assert all(line.startswith(("#", "cd ")) for line in done.stdout.splitlines())
 
 
-@pytest.fixture
-def placeholder_table(launcher, sample_tables):
-    """A table with an address that only HCCL would mind."""
-    path = launcher.directory / "table.json"
+@pytest.mark.skipif(any(Path("/dev").glob("davinci[0-9]*")), reason="this machine has Ascend devices")
+def test_rules_of_hccl_are_warnings_without_ascend_devices(launcher, sample_tables):
+    """Where no process will use HCCL, a wrong device_ip is told and the ranks start; --chip makes it an error again."""
     table = json.loads((sample_tables / "rank_table_2pcs.json").read_text())
     table["server_list"][0]["device"][0]["device_ip"] = "192.1.*.6"
-    path.write_text(json.dumps(table, indent=1))
-    return path
-
-
-@pytest.mark.skipif(any(Path("/dev").glob("davinci[0-9]*")), reason="this machine has Ascend devices")
-def test_rules_of_hccl_are_warnings_without_ascend_devices(launcher, placeholder_table):
-    """Where no process will use HCCL, a wrong device_ip is told and the ranks start; --chip makes it an error again."""
-    done = launcher.run("run", "--rank-table", placeholder_table, "--", "true")
+    path = launcher.write("table.json", table)
+    done = launcher.run("run", "--rank-table", path, "--", "true")
     assert done.returncode == 0
-    assert f"{placeholder_table}:10:19: warning[RT331]: " in done.stderr
-    refused = launcher.refused(3, ["run", "--chip", "a2", "--rank-table", placeholder_table, "--", "touch", "started"])
+    assert f"{path}:10:19: warning[RT331]: " in done.stderr
+    refused = launcher.refused(3, ["run", "--chip", "a2", "--rank-table", path, "--", "touch", "started"])
     assert "error[RT331]" in refused
 
 
-TABLES = {
-    "v1.1": {
+# Another format, a table of it, the devices of the first ranks, and the format of a table of these alone.
+TABLES = [
+    ("v1.1", {
         "version": "1.1", "status": "completed", "collective_id": "c",
         "node_list": [{"node_addr": "10.0.0.1", "ranks": [
             {"rank_id": "0", "device_id": "3"}, {"rank_id": "1", "device_id": "5"}, {"rank_id": "2", "device_id": "6"}]}],
-    },
-    "legacy-cloud": {
+    }, [3, 5], "v1.1"),
+    ("legacy-cloud", {
         "status": "completed", "group_count": "1",
         "group_list": [{"group_name": "", "instance_count": "1", "device_count": "3", "instance_list": [
             {"pod_name": "a", "server_id": "10.0.0.1", "devices": [
-                {"device_id": "6", "device_ip": ""}, {"device_id": "5", "device_ip": ""}, {"device_id": "3", "device_ip": ""}]}]}],
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_every_format_starts_ranks_on_its_devices(launcher, name):
-    """A table of another format gives each rank its device; with idle devices the ranks read a table of the same format."""
-    (launcher.directory / "table.json").write_text(json.dumps(TABLES[name]))
-    say = ["sh", "-c", 'echo "$RANK_ID $DEVICE_ID"; cat "$RANK_TABLE_FILE" > "$TLAUNCH_RUN_DIR/read-by-$RANK_ID"']
-    options = ["--rank-table", "table.json", "--dp", 2, "--allow-idle-devices"]
-    done = launcher.run("run", *options, "--", *say)
-    assert done.returncode == 0, done.stderr
-    run_dir = launcher.runs / "latest"
-    logs = [(run_dir / f"device{rank}" / "train.log").read_text() for rank in range(2)]
-    assert logs == ["0 3\n", "1 5\n"]
-    checked = launcher.call("validate", "--chip", "none", "--json", run_dir / "rank_table.json")
-    (report,) = json.loads(checked.stdout)
-    assert (report["format"], report["devices"], report["valid"]) == (name, 2, True)
-    assert (run_dir / "read-by-1").read_text() == (run_dir / "rank_table.json").read_text()
-
-
-def test_a_part_of_a_lab_table_reaches_the_ranks_in_another_format(launcher):
-    """Legacy tables are for 1, 2, 4, 8 devices of a server; with three in use the ranks read a v1.0 table of them."""
-    values = {
+                {"device_id": number, "device_ip": ""} for number in ("6", "5", "3")]}]}],
+    }, [3, 5], "legacy-cloud"),
+    # Tables of a lab are for 1, 2, 4, 8 devices of a server.
+    ("legacy-lab", {
         "status": "completed", "deploy_mode": "lab", "chip_info": "910", "board_id": "0x0000", "group_count": "1",
         "para_plane_nic_location": "device", "para_plane_nic_num": "1", "para_plane_nic_name": ["eth0"],
         "group_list": [{"group_name": "", "device_num": "4", "server_num": "1", "instance_count": "4", "instance_list": [
             {"rank_id": str(rank), "server_id": "10.0.0.1", "devices": [
                 {"device_id": str(rank), "device_ip": f"192.{rank + 1}.0.1"}]} for rank in range(4)]}],
-    }  # fmt: skip
-    (launcher.directory / "table.json").write_text(json.dumps(values))
-    done = launcher.run("run", "--rank-table", "table.json", "--dp", 3, "--allow-idle-devices", "--", "true")
+    }, [0, 1, 2], "v1.0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "devices", "reduced"), [row[1:] for row in TABLES], ids=[row[0] for row in TABLES])
+def test_every_format_starts_ranks_on_its_devices(launcher, table, devices, reduced):
+    """A table of another format gives each rank its device; with idle devices the ranks read a table of them alone."""
+    launcher.write("table.json", table)
+    say = ["sh", "-c", 'echo "$RANK_ID $DEVICE_ID"; cat "$RANK_TABLE_FILE" > "$TLAUNCH_RUN_DIR/read-by-$RANK_ID"']
+    options = ["--rank-table", "table.json", "--dp", len(devices), "--allow-idle-devices"]
+    done = launcher.run("run", *options, "--", *say)
     assert done.returncode == 0, done.stderr
-    table = json.loads((launcher.runs / "latest" / "rank_table.json").read_text())
-    assert (table["version"], len(table["server_list"][0]["device"])) == ("1.0", 3)
+    logs = [(launcher.latest / f"device{rank}" / "train.log").read_text() for rank in range(len(devices))]
+    assert logs == [f"{rank} {device}\n" for rank, device in enumerate(devices)]
+    written = launcher.latest / "rank_table.json"
+    (report,) = json.loads(launcher.call("validate", "--chip", "none", "--json", written).stdout)
+    assert (report["format"], report["devices"], report["valid"]) == (reduced, len(devices), True)
+    assert (launcher.latest / "read-by-1").read_text() == written.read_text()
 
 
 @pytest.mark.parametrize(

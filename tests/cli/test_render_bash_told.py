@@ -1,23 +1,182 @@
-"""What other commands tell of the runs of a run.sh."""
+"""How ranks of a run.sh end, and what other commands tell of its runs."""
 
+import fcntl
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import termios
+import time
 
 import pytest
 
+from launcher.core.events import AgentEnded, Cause
 from launcher.core.run_dir import RunDir
 from launcher.runs.progress import State
 from launcher.runs.status import look, runs_going_on
+from tests.programs import acted_run
 
 WAITS = 'echo ready; trap "" HUP; while :; do sleep 0.1; done'
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
 def state_of(launcher):
     return look(RunDir(launcher.latest.resolve()))
+
+
+def end(process, number):
+    """Send a signal to a script and wait for its end; its exit code."""
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    return process.returncode
+
+
+# --- ends ---
+
+
+@pytest.mark.parametrize(
+    ("deed", "code", "environment"),
+    [
+        ("exit 7", 7, {}),
+        ("kill -KILL $$", 137, {}),
+        ("kill -TERM $$", 143, {}),
+        ("exec /nowhere", 127, {}),
+        ("exit 7", 7, {"SHELLOPTS": "errexit"}),
+    ],
+)
+def test_the_first_that_fails_ends_the_others(launcher, script, deed, code, environment):
+    """Its exit code is the script's, and its log is shown; ranks that ended only because of it are not reported."""
+    program = f"echo here is $RANK; if [ $RANK = 2 ]; then {deed}; fi; sleep 1000; exit 9"
+    script.render("--devices", 4, "--", "sh", "-c", program)
+    done = script.run(env=environment)
+    assert done.returncode == code
+    assert re.search(rf"rank 2 .*\b{code}\b", done.stderr)
+    assert ("here is 2" in done.stderr, "here is 1" in done.stderr, launcher.processes()) == (True, False, [])
+    state = state_of(launcher)
+    assert (state.state, state.exit_code) == (State.FAILED, code)
+    status = 128 - code if "kill" in deed else code
+    assert [rank.status for rank in state.ranks] == [-signal.SIGTERM] * 2 + [status, -signal.SIGTERM]
+    why = launcher.call("why").stdout
+    assert ("device2/train.log" in why, "| here is 2" in why) == (True, True)
+    report = json.loads(launcher.call("report", "--json").stdout)["runs"][0]
+    assert (report["state"], report["exit_code"], report["ranks"]) == ("failed", code, 4)
+
+
+def test_a_good_end_is_told(launcher, script):
+    script.render("--devices", 2, "--", "sh", "-c", "echo words of $RANK")
+    assert script.run().returncode == 0
+    state = state_of(launcher)
+    assert (state.state, state.exit_code, [rank.status for rank in state.ranks]) == (State.FINISHED, 0, [0, 0])
+    why = launcher.call("why")
+    assert (why.returncode, "words of" in why.stdout) == (0, False)
+    report = json.loads(launcher.call("report", "--json").stdout)["runs"][0]
+    assert (report["state"], report["exit_code"], report["ranks"]) == ("finished", 0, 2)
+    assert launcher.call("status").stdout.count("ended") >= 2
+
+
+@pytest.mark.parametrize(
+    ("number", "program"), [(signal.SIGINT, "env"), (signal.SIGTERM, "mkdir"), (signal.SIGHUP, "env")]
+)
+def test_a_signal_before_ranks_start(launcher, script, number, program):
+    """It reaches all of the terminal's foreground; neither is a program blamed nor a run left that goes on."""
+    acted_run.make(launcher.runs / "before", [AgentEnded(Cause.FINISHED, 0)])
+    script.render("--devices", 2, "--", "sleep", 1000)
+    stub = launcher.write(f"stubs/{program}", f"#!/bin/sh\nkill -s {number.name[3:]} 0; exec sleep 1000\n")
+    stub.chmod(0o755)
+    done = script.run(env={"PATH": f"{stub.parent}{os.pathsep}{launcher.environment({})['PATH']}"})
+    assert (done.returncode, "error" in done.stderr) == (CODES[number], False)
+    assert not list(launcher.runs.glob("*/*/train.log"))
+    assert runs_going_on(launcher.runs) == ()
+    assert "before" in launcher.call("status").stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize(("number", "known"), [(signal.SIGINT, 0), (signal.SIGTERM, 2), (signal.SIGHUP, 2)])
+def test_a_signal_between_the_start_of_a_rank_and_its_entry(launcher, script, number, known):
+    """The moment is one of bash's own debugger: before a command that notes the rank."""
+    script.render("--devices", 4, "--", "sleep", 1000)
+    signalled = f'[[ $BASH_COMMAND == _groups+=* && ${{#_groups[@]}} == {known} ]] && kill -s {number.name[3:]} "$$"'
+    done = script.run(env=debugged(launcher, signalled))
+    assert done.returncode == CODES[number]
+    assert f"ending {known + 1} ranks" in done.stderr
+    assert launcher.processes() == []
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.04, 0.16])
+def test_ctrl_c_while_ranks_start(launcher, script, wait_until, delay_s):
+    script.render("--devices", 8, "--", "sleep", 1000)
+    head, terminal = os.openpty()
+    control = lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # noqa: E731
+    process = script.start(stdin=terminal, stdout=terminal, stderr=terminal, preexec_fn=control)
+    os.close(terminal)
+    try:
+        wait_until(launcher.runs.exists, "the run's directory")
+        time.sleep(delay_s)
+        os.write(head, b"\x03")
+        assert process.wait(timeout=60) == 130
+    finally:
+        process.kill()
+        process.wait()
+        os.close(head)
+    assert launcher.processes() == []
+
+
+def debugged(launcher, command):
+    """An environment in which the script's shell runs a command before each of its own."""
+    return {"BASH_ENV": str(launcher.write("hook.sh", f"set -T\ntrap '{command}' DEBUG\n"))}
+
+
+def test_a_signal_ends_all(launcher, script):
+    """Ranks, and their children, before the script itself is gone."""
+    script.render("--devices", 3, "--", "sh", "-c", "sleep 1000 & echo ready; sleep 1000")
+    process = script.start()
+    launcher.wait_ready(3)
+    assert end(process, signal.SIGHUP) == 129
+    assert launcher.processes() == []
+
+
+def test_who_does_not_go_is_killed_after_the_grace(launcher, script, programs, wait_until):
+    script.render("--devices", 2, "--grace", 1, "--", sys.executable, programs / "stubborn.py", "ignore")
+    process = script.start()
+    launcher.wait_ready(2)
+    assert end(process, signal.SIGINT) == 130
+    wait_until(lambda: not launcher.processes(), "the end of who was killed")
+    assert [rank.status for rank in state_of(launcher).ranks] == [-signal.SIGKILL] * 2
+
+
+def test_a_second_interrupt_kills_at_once(launcher, script, programs):
+    script.render("--devices", 2, "--grace", 3600, "--", sys.executable, programs / "stubborn.py", "ignore")
+    process = script.start()
+    launcher.wait_ready(2)
+    process.send_signal(signal.SIGINT)
+    assert "ending 2 ranks" in process.stderr.readline()
+    assert end(process, signal.SIGINT) == 130
+    assert launcher.processes() == []
+
+
+def test_a_rank_whose_whole_group_is_killed(launcher, script, wait_until):
+    """Nobody is left to tell of it, and it is noticed all the same."""
+    script.render("--devices", 2, "--", "sh", "-c", 'echo "$RANK $$"; echo ready; sleep 1000')
+    process = script.start()
+    run = launcher.wait_ready(2)
+    pid = int((run / "device1" / "train.log").read_text().split()[1])
+    os.killpg(os.getpgid(pid), signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode == 137
+    assert launcher.processes() == []
+
+
+def test_ranks_go_on_when_nobody_reads_what_the_script_says(launcher, script):
+    script.render("--devices", 2, "--", "sh", "-c", "sleep 0.5; echo done")
+    process = script.start()
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 0
+    assert (launcher.latest / "device1" / "train.log").read_text() == "done\n"
+
+
+# --- other commands ---
 
 
 def test_a_run_that_goes_on_is_one_of_tlaunch(launcher, script):
@@ -30,7 +189,7 @@ def test_a_run_that_goes_on_is_one_of_tlaunch(launcher, script):
     assert (state.state, [rank.state.value for rank in state.ranks]) == (State.RUNNING, ["running"] * 2)
     logs = [(run_dir / f"device{rank}" / "train.log").read_text() for rank in range(2)]
     assert [f"pid {rank.process.pid}" for rank in state.ranks] == [log.splitlines()[0] for log in logs]
-    assert "rank" in launcher.run("stacks").stdout
+    assert "rank" in launcher.call("stacks").stdout
     assert launcher.call("logs", "--rank", "1").stdout == logs[1]
 
 
@@ -43,7 +202,7 @@ def test_a_run_is_ended_by_stop(launcher, script, programs, words, number):
     script.render("--devices", 2, "--grace", 3600, "--", *deed)
     process = script.start()
     launcher.wait_ready(2)
-    done = launcher.run("stop", *words)
+    done = launcher.call("stop", *words)
     assert (done.returncode, launcher.processes()) == (0, []), done.stderr
     assert "stopped after" in done.stderr
     assert number.name in done.stderr
@@ -54,89 +213,17 @@ def test_a_run_is_ended_by_stop(launcher, script, programs, words, number):
     assert all(rank.status is not None for rank in state.ranks)
 
 
-@pytest.mark.parametrize(
-    ("deed", "code", "status"),
-    [("true", 0, 0), ("exit 7", 7, 7), ("kill -KILL $$", 137, -9)],
-    ids=["well", "failed", "killed"],
-)
-def test_how_a_run_ended_is_told(launcher, script, deed, code, status):
-    script.render("--devices", 2, "--", "sh", "-c", f"echo words of $RANK; if [ $RANK = 1 ]; then {deed}; fi")
-    assert script.run().returncode == code
-    state = state_of(launcher)
-    assert (state.state, state.exit_code) == (State.FAILED if code else State.FINISHED, code)
-    ends = {rank.global_rank: rank.status for rank in state.ranks}
-    assert ends[1] == status
-    assert ends[0] in {0, -signal.SIGTERM}
-    why = launcher.call("why")
-    assert why.returncode == 0
-    assert ("device1/train.log" in why.stdout, "| words of 1" in why.stdout) == (bool(code), bool(code))
-    report = json.loads(launcher.call("report", "--json").stdout)["runs"][0]
-    assert (report["state"], report["exit_code"], report["ranks"]) == (state.state.value, code, 2)
-    assert launcher.call("status").stdout.count("ended") >= 2
-
-
-def test_ranks_that_had_to_be_killed_are_told_too(launcher, script, programs):
-    script.render("--devices", 2, "--grace", 0, "--", sys.executable, programs / "stubborn.py", "ignore")
-    process = script.start()
-    launcher.wait_ready(2)
-    process.terminate()
-    process.communicate(timeout=60)
-    assert [rank.status for rank in state_of(launcher).ranks] == [-signal.SIGKILL] * 2
-
-
-def test_a_script_that_was_killed_is_lost_and_its_ranks_can_be_ended(launcher, script, wait_until):
-    """They run on, and are known by their processes."""
-    script.render("--devices", 2, "--grace", 1, "--", "sh", "-c", WAITS)
-    process = script.start(stdout=subprocess.DEVNULL)  # else what it leaves would hold the pipe
-    launcher.wait_ready(2)
-    process.kill()
-    process.communicate(timeout=60)
-    state = state_of(launcher)
-    assert (state.state, state.lives) == (State.LOST, True)
-    done = launcher.run("stop")
-    assert done.returncode == 0
-    assert "ranks 0-1" in done.stderr
-    wait_until(lambda: not launcher.processes(), "that what they had just started has ended, too")
-
-
-def test_what_ranks_of_a_killed_script_have_started_is_ended_with_them(launcher, script):
-    """A worker would keep its device, and would be found by nobody."""
+def test_ranks_of_a_killed_script_can_be_ended_with_what_they_have_started(launcher, script):
+    """They run on, and are known by their processes; a worker would keep its device."""
     script.render("--devices", 2, "--grace", 60, "--", "sh", "-c", 'sleep 1000 & trap "exit 0" TERM; echo ready; wait')
     process = script.start(stdout=subprocess.DEVNULL)  # else what it leaves would hold the pipe
     launcher.wait_ready(2)
-    process.kill()
-    process.communicate(timeout=60)
-    assert launcher.run("stop").returncode == 0
-    assert launcher.processes() == []
+    end(process, signal.SIGKILL)
+    state = state_of(launcher)
+    assert (state.state, state.lives) == (State.LOST, True)
+    done = launcher.call("stop")
+    assert (done.returncode, "ranks 0-1" in done.stderr, launcher.processes()) == (0, True, [])
     assert [rank.status for rank in state_of(launcher).ranks] == [0, 0]
-
-
-def test_the_record_holds_no_secret_and_says_who_is_where(launcher, script, sample_tables):
-    table = sample_tables / "rank_table_4pcs.json"
-    arguments = ["--rank-table", table, "--mp", 2, "--grace", 7, "--name", "a"]
-    arguments += ["--env", "API_TOKEN=s3cr3t", "--env", "A=b"]
-    command = ["sh", "-c", "true", "--password=s3cr3t", "\"'$(x) \\ %s\n"]
-    script.render(*arguments, "--", *command)
-    former = os.umask(0o022)
-    try:
-        assert script.run().returncode == 0
-    finally:
-        os.umask(former)
-    run_json = launcher.latest / "run.json"
-    by_script = json.loads(run_json.read_text())
-    assert run_json.stat().st_mode & 0o777 == 0o644
-    assert "s3cr3t" not in run_json.read_text()
-    assert launcher.run("run", *arguments, "--", *command).returncode == 0
-    by_run = json.loads((launcher.latest / "run.json").read_text())
-    alike = ("schema", "cwd", "master_addr", "layout")
-    assert [by_script[name] for name in alike] == [by_run[name] for name in alike]
-    assert by_script["supervision"]["grace_s"] == by_run["supervision"]["grace_s"]
-    assert by_script["cluster"]["source"] == by_run["cluster"]["source"]
-    places = ("global_rank", "local_rank", "server_id", "server_index", "device_id", "argv")
-    assert [[rank[name] for name in places] for rank in by_script["ranks"]] == [
-        [rank[name] for name in places] for rank in by_run["ranks"]
-    ]
-    assert (by_script["ranks"][0]["env"]["A"], by_script["ranks"][0]["env"]["API_TOKEN"]) == ("b", "********")
 
 
 def test_each_server_tells_of_its_own_part(launcher, script, table_of, snapshot):
@@ -153,31 +240,13 @@ def test_each_server_tells_of_its_own_part(launcher, script, table_of, snapshot)
     status = launcher.call("status", "both")
     assert [line for line in status.stdout.splitlines() if "part" in line] == snapshot
     assert launcher.call("logs", "both").returncode == 0
-
-
-def test_the_part_of_this_machine_is_shown(launcher, script, table_of):
-    script.render("--rank-table", table_of({"h1": [0], "h2": [1]}), "--name", "both", "--", "true")
-    assert [script.run(str(index)).returncode for index in range(2)] == [0, 0]
-    first = launcher.latest.resolve() / "server0" / "events.jsonl"
+    first = run_dir / "server0" / "events.jsonl"
     first.write_text(re.sub(r'"host": "[^"]*"', '"host": "another"', first.read_text()))
-    assert "part, rank 1" in launcher.call("status").stdout
-
-
-def test_a_signal_before_ranks_start_leaves_no_run_that_goes_on(launcher, script):
-    launcher.run("run", "--name", "before", "--", "true")
-    script.render("--devices", 2, "--", "sleep", 1000)
-    stub = launcher.directory / "stubs" / "mkdir"
-    stub.parent.mkdir()
-    stub.write_text("#!/bin/sh\nkill -s TERM 0; exec sleep 1000\n")
-    stub.chmod(0o755)
-    assert script.run(env={"PATH": f"{stub.parent}{os.pathsep}{launcher.environment({})['PATH']}"}).returncode == 143
-    assert runs_going_on(launcher.runs) == ()
-    assert "before" in launcher.call("status").stdout.splitlines()[0]
+    assert "part, ranks 2-3" in launcher.call("status").stdout
 
 
 def test_a_disk_that_takes_nothing_of_it_stops_no_rank(launcher, script):
     script.render("--devices", 2, "--", "sh", "-c", "echo done")
-    hook = launcher.directory / "hook.sh"
-    hook.write_text("set -T\ntrap '[[ $BASH_COMMAND == _identify* ]] && _events=/nowhere/events' DEBUG\n")
-    assert script.run(env={"BASH_ENV": str(hook)}).returncode == 0
+    moved = debugged(launcher, "[[ $BASH_COMMAND == _identify* ]] && _events=/nowhere/events")
+    assert script.run(env=moved).returncode == 0
     assert (launcher.latest / "device1" / "train.log").read_text() == "done\n"

@@ -15,9 +15,11 @@ VIRTUAL_HOSTS = Path(__file__).resolve().parents[3] / "shared" / "virtual_hosts"
 PATIENCE_S = 60
 EXEC, RUN = ("slurm", "--flavor", "exec"), ("slurm", "--flavor", "run")
 TRIES = """
-import os, sys, time
+import os, subprocess, sys, time
 time.sleep(0.3)
-print(os.environ["SLURMD_NODENAME"], os.environ["RANK"], os.environ["DEVICE_ID"], sys.argv[1:], flush=True)
+seen = subprocess.getoutput("cat /proc/[0-9]*/cmdline 2> /dev/null | grep -ac 'hid[d]en'")
+where = [os.environ[name] for name in ("SLURMD_NODENAME", "RANK", "DEVICE_ID")]
+print(*where, os.environ.get("MY_TOKEN"), seen, sys.argv[1:], flush=True)
 sys.exit(0 if os.environ.get("SLURM_ARRAY_TASK_ID") != "0" else 9)
 """
 SAVES = """
@@ -30,16 +32,6 @@ print("ready", os.environ["TLAUNCH_RUN_ID"], flush=True)
 if os.path.exists("saved0") and os.path.exists("saved1"):
     sys.exit(0)
 time.sleep(600)
-"""
-SHOW_SECRET = """
-import os
-from pathlib import Path
-def cmdline(process):
-    try:
-        return process.read_bytes()
-    except OSError:
-        return b""
-print(os.environ["MY_TOKEN"], [1 for process in Path("/proc").glob("[0-9]*/cmdline") if b"hid" b"den" in cmdline(process)])
 """
 
 
@@ -95,14 +87,12 @@ def test_a_name_leaves_room_for_the_jobs_own(launcher):
     assert "! hint: " in launcher.refused(2, ["render", *RUN, "--name", "x" * 161, "--", "true"])
 
 
+@pytest.mark.skipif(not shutil.which("sbatch"), reason="there is no sbatch here")
 def test_nobody_takes_the_script(launcher):
-    if not shutil.which("sbatch"):
-        pytest.skip("there is no sbatch here")
     nowhere = {"SLURM_CONF": str(launcher.directory / "slurm.conf"), "SLURM_CONF_SERVER": ""}
-    (launcher.directory / "slurm.conf").write_text(
-        "ClusterName=c\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=1\nAuthType=auth/none\nMessageTimeout=2\n"
-        "NodeName=localhost\nPartitionName=p Nodes=ALL Default=YES\n"
-    )
+    conf = ["ClusterName=c", "SlurmctldHost=localhost(127.0.0.1)", "SlurmctldPort=1", "AuthType=auth/none"]
+    conf += ["MessageTimeout=2", "NodeName=localhost", "PartitionName=p Nodes=ALL Default=YES", ""]
+    launcher.write("slurm.conf", "\n".join(conf))
     done = launcher.call("render", *RUN, "--submit", "--", "true", env=nowhere)
     assert done.returncode != 0
     assert "hint: is slurmctld up" in done.stderr, done.stderr
@@ -122,178 +112,152 @@ def _slurm(tmp_path_factory):
     subprocess.run([down, root], capture_output=True, timeout=PATIENCE_S, check=True)
 
 
-def by_task(run):
-    """The number of a run's job, and then of its task or of its place in the queue."""
-    return [int(number) for number in re.findall(r"\d+", run.name.rpartition("t-")[2])]
+class Cluster:
+    """The jobs of one test."""
 
+    def __init__(self, launcher, environment, wait_until):
+        self._launcher, self._wait_until = launcher, wait_until
+        self._environment = {**os.environ, **environment, "TLAUNCH_RUN_ID": "of the shell"}
+        # Nodes are all one machine, so each says which one it is.
+        self._script = 'TLAUNCH_SERVER=$SLURMD_NODENAME exec {} -m launcher "$@"'
 
-def ask(slurm, *words, cwd):
-    return subprocess.run(
-        words, cwd=cwd, env={**os.environ, **slurm}, capture_output=True, text=True, timeout=PATIENCE_S, check=True
-    ).stdout
+    def ask(self, *words):
+        return subprocess.run(
+            words, cwd=self._launcher.directory, env=self._environment, capture_output=True, text=True,
+            timeout=PATIENCE_S, check=True,
+        ).stdout  # fmt: skip
 
-
-@pytest.fixture(name="submit")
-def _submit(launcher, slurm, wait_until):
-    """Render, submit, wait for the end; the job's id. Nodes are all one machine, so each says which one it is."""
-    tlaunch = launcher.directory / "tlaunch"
-    tlaunch.write_text(
-        f'#!/bin/sh\nTLAUNCH_SERVER=$SLURMD_NODENAME exec {sys.executable} -m launcher "$@"\n', encoding="utf-8"
-    )
-    tlaunch.chmod(0o755)
-
-    def submit(*arguments, wait=True, kind=EXEC, options=()):
-        done = launcher.call("render", *kind, *arguments)
+    def submit(self, *arguments, kind=EXEC, options=(), wait=True, tlaunch=None):
+        """Render, submit, wait for the end; the job's id."""
+        command = self._launcher.write("tlaunch", f"#!/bin/sh\n{(tlaunch or self._script).format(sys.executable)}\n")
+        command.chmod(0o755)
+        done = self._launcher.call("render", *kind, *arguments)
         assert done.returncode == 0, done.stderr
-        beside = Path(sys.executable).parent / "tlaunch"
-        (launcher.directory / "job.sh").write_text(done.stdout.replace(f"{beside} ", f"{tlaunch} "))
-        outer = {**slurm, "TLAUNCH_RUN_ID": "of the shell"}
-        ask(outer, "sbatch", "--test-only", *options, "job.sh", cwd=launcher.directory)
-        job = ask(outer, "sbatch", "--parsable", *options, "job.sh", cwd=launcher.directory).strip()
+        self._launcher.write(
+            "job.sh", done.stdout.replace(f"{Path(sys.executable).parent / 'tlaunch'} ", f"{command} ")
+        )
+        self.ask("sbatch", "--test-only", *options, "job.sh")
+        job = self.ask("sbatch", "--parsable", *options, "job.sh").strip()
         if wait:
-            all_over()
+            self.wait()
         return job
 
-    def all_over():
-        wait_until(lambda: not ask(slurm, "squeue", "-h", cwd=launcher.directory), "the end of the job")
+    def wait(self, *job):
+        self._wait_until(lambda: not self.ask("squeue", "-h", *job), "the end of the job")
 
-    def wait_for(job):
-        wait_until(lambda: not ask(slurm, "squeue", "-h", "-j", job, cwd=launcher.directory), "the end of the job")
+    def said(self, job):
+        return (self._launcher.directory / f"slurm-{job}.out").read_text()
 
-    submit.all_over, submit.wait_for = all_over, wait_for
-    submit.ask = lambda *words: ask(slurm, *words, cwd=launcher.directory)
+    def runs(self):
+        """By the number of a run's job, and then of its task or of its place in the queue."""
+        found = [path for path in self._launcher.runs.glob("*t-*") if not path.is_symlink()]
+        return sorted(found, key=lambda run: [int(each) for each in re.findall(r"\d+", run.name.rpartition("t-")[2])])
 
-    return submit
+    def logs(self):
+        return [log.read_text() for run in self.runs() for log in sorted(run.glob("device?/train.log"))]
 
 
-@pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)
+@pytest.fixture(name="cluster")
+def _cluster(launcher, slurm, wait_until):
+    return Cluster(launcher, slurm, wait_until)
+
+
 @pytest.mark.parametrize(
-    "options",
-    [("--nodes", 2), ("--nodes", 2, "--cpus-per-device", 3, "--resource", "gpu"), ("--rank-table", "table.json")],
-    ids=["whole nodes", "shared nodes", "table of names"],
+    ("kind", "options"),
+    [
+        (RUN, ("--nodes", 2)),
+        (EXEC, ("--nodes", 2, "--cpus-per-device", 3, "--resource", "gpu")),
+        (EXEC, ("--rank-table", "table.json")),
+        (RUN, ("--rank-table", "table.json")),
+    ],
+    ids=["whole nodes", "shared nodes", "table of names", "table of names, by run"],
 )
-def test_a_job_on_any_nodes_ends_well(launcher, submit, kind, options):
+def test_a_job_on_any_nodes_ends_well(launcher, cluster, kind, options):
     """It has a CPU for each rank, waits for no node by name, and takes whichever are free: not those of the table."""
     launcher.call("table", "generate", "--servers", "n1,n9", "--devices", 2, "-o", "table.json")
     devices = () if "--rank-table" in options else ("--devices", 2)
-    busy = submit.ask("sbatch", "--parsable", "--nodelist=n1", "--exclusive", "--wrap", "sleep 600").strip()
+    busy = cluster.ask("sbatch", "--parsable", "--nodelist=n1", "--exclusive", "--wrap", "sleep 600").strip()
     try:
-        job = submit(*options, *devices, "--name", "t", "--", sys.executable, "-c", TRIES, kind=kind, wait=False)
-        submit.wait_for(job)
+        job = cluster.submit(
+            *options, *devices, "--name", "t", "--", sys.executable, "-c", TRIES, kind=kind, wait=False
+        )
+        cluster.wait("-j", job)
     finally:
-        submit.ask("scancel", busy)
-    shown = submit.ask("scontrol", "show", "job", job)
-    said = (launcher.directory / f"slurm-{job}.out").read_text()
-    assert "JobState=COMPLETED" in shown, said
+        cluster.ask("scancel", busy)
+    shown = cluster.ask("scontrol", "show", "job", job)
+    assert "JobState=COMPLETED" in shown, cluster.said(job)
     assert "ExitCode=0:0" in shown
     assert "ReqNodeList=(null)" in shown
     [cpus] = re.findall(r"NumCPUs=(\d+)", shown)
     assert int(cpus) == (12 if "--cpus-per-device" in options else 16)
-    logs = sorted(path for path in launcher.runs.glob("*t-*/device?/train.log") if "latest" not in path.parts)
-    assert [log.read_text().split()[:3] for log in logs] == [
-        [f"n{rank // 2 + 2}", str(rank), str(rank % 2)] for rank in range(4)
-    ], said
+    places = [f"n{rank // 2 + 2} {rank} {rank % 2}" for rank in range(4)]
+    assert [" ".join(log.split()[:3]) for log in cluster.logs()] == places, cluster.said(job)
     assert not list(launcher.runs.glob(".slurm*"))
 
 
-@pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)
-def test_more_nodes_than_the_script_was_made_for_are_no_failure(launcher, submit, kind):
+@pytest.mark.parametrize(("kind", "nodes", "ranks"), [(EXEC, 2, 4), (RUN, 1, 6)], ids=["exec", "run"])
+def test_more_nodes_than_the_script_was_made_for_are_no_failure(cluster, kind, nodes, ranks):
     """Agents make use of them, and tasks leave them alone."""
-    wishes = ["--nodes", 1, "--devices", 2] if kind == RUN else ["--nodes", 2, "--devices", 2]
-    submit(*wishes, "--name", "t", "--", sys.executable, "-c", TRIES, kind=kind, options=["--nodes=3"])
-    logs = sorted(path for path in launcher.runs.glob("*t-*/device?/train.log") if "latest" not in path.parts)
-    assert len(logs) == (6 if kind == RUN else 4)
-    assert all(log.read_text() for log in logs)
+    program = [sys.executable, "-c", TRIES]
+    cluster.submit("--nodes", nodes, "--devices", 2, "--name", "t", "--", *program, kind=kind, options=["--nodes=3"])
+    assert (len(cluster.logs()), all(cluster.logs())) == (ranks, True)
 
 
 @pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)
-@pytest.mark.parametrize("name", ["plain", 'it\'s "x"', "a #b \\ $(touch bad) `touch bad` %j é"])
-def test_slurm_takes_the_script(launcher, slurm, table_of, name, kind):
-    wishes = ["--time-limit", "1-12:00", "--restarts", 2, "--sbatch=--gres=gpu:2", "--name", name]
-    launcher.call(
-        "render", *kind, "--rank-table", table_of({"n2": [0, 1], "n4": [2]}), *wishes, "-o", "job.sh", "--", "true"
-    )
-    ask(slurm, "sbatch", "--test-only", "job.sh", cwd=launcher.directory)
-    job = ask(slurm, "sbatch", "--parsable", "--hold", "job.sh", cwd=launcher.directory).strip()
-    shown = ask(slurm, "scontrol", "show", "job", job, cwd=launcher.directory)
-    ask(slurm, "scancel", job, cwd=launcher.directory)
+def test_slurm_takes_the_script(launcher, cluster, table_of, kind):
+    name = 'it\'s "x" a #b \\ $(touch bad) `touch bad` %j é'
+    wishes = ["--time-limit", "1-12:00", "--restarts", 2, "--sbatch=--gres=gpu:2", "--name", name, "-o", "job.sh"]
+    launcher.call("render", *kind, "--rank-table", table_of({"n2": [0, 1], "n4": [2]}), *wishes, "--", "true")
+    cluster.ask("sbatch", "--test-only", "job.sh")
+    job = cluster.ask("sbatch", "--parsable", "--hold", "job.sh").strip()
+    shown = cluster.ask("scontrol", "show", "job", job)
+    cluster.ask("scancel", job)
     assert f"JobName={name}\n" in shown
     assert "NodeList=n[2,4]" in shown
     assert not (launcher.directory / "bad").exists()
 
 
 @pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)
-def test_ranks_are_on_the_servers_of_the_table(launcher, submit, table_of, kind):
-    """Whatever Slurm's own order is; and an array goes on after a failure, until one job ends well."""
+def test_ranks_are_on_the_servers_of_the_table(launcher, cluster, table_of, kind):
+    """Whatever Slurm's own order is; an array goes on until one job ends well; secrets are in no command line."""
     odd = ["a  b", "$(touch bad)", "`touch bad`", "new\nline", "'\""]
-    table = table_of({"n3": [0, 2, 3], "n1": [1]})
-    job = submit(
-        "--rank-table", table, "--name", "t", "--restarts", 2, "--", sys.executable, "-c", TRIES, *odd, kind=kind
-    )
-    runs = sorted((path for path in launcher.runs.glob("*t-*") if not path.is_symlink()), key=by_task)
-    assert len(runs) == 2, (launcher.directory / f"slurm-{job}_0.out").read_text()
-    places = [("n3", 0), ("n1", 0), ("n3", 1), ("n3", 2)]
-    assert [(runs[-1] / f"device{rank}" / "train.log").read_text() for rank in range(4)] == [
-        f"{node} {rank} {device} {odd}\n" for rank, (node, device) in enumerate(places)
-    ]
+    wishes = ["--rank-table", table_of({"n3": [0, 2, 3], "n1": [1]}), "--name", "t", "--restarts", 2]
+    wishes += ["--env", "MY_TOKEN=hidden a b"]
+    job = cluster.submit(*wishes, "--", sys.executable, "-c", TRIES, *odd, kind=kind)
+    assert len(cluster.runs()) == 2, cluster.said(f"{job}_0")
+    places = ["n3 0 0", "n1 1 0", "n3 2 1", "n3 3 2"]
+    assert cluster.logs()[-4:] == [f"{place} hidden a b 0 {odd}\n" for place in places]
     assert not (launcher.directory / "bad").exists()
 
 
-def test_a_server_that_is_not_among_the_nodes(launcher, submit, table_of):
-    job = submit("--rank-table", table_of({"10.9.8.7": [0]}), "--", "true")
-    said = (launcher.directory / f"slurm-{job}.out").read_text()
-    assert "server 10.9.8.7 " in said
+def test_a_server_that_is_not_among_the_nodes(launcher, cluster, table_of):
+    job = cluster.submit("--rank-table", table_of({"10.9.8.7": [0]}), "--", "true")
+    assert "server 10.9.8.7 " in cluster.said(job)
     assert not launcher.runs.exists()
 
 
-@pytest.mark.parametrize(
-    "kind", [(*flavor, "--restarts", count) for flavor in (EXEC, RUN) for count in "01"], ids=" ".join
-)
-def test_ranks_that_save_when_warned_go_on_in_another_job(launcher, submit, wait_until, table_of, kind):
+@pytest.mark.parametrize(("kind", "restarts"), [(EXEC, 0), (RUN, 0), (EXEC, 1)], ids=["exec", "run", "array"])
+def test_ranks_that_save_when_warned_go_on_in_another_job(launcher, cluster, wait_until, table_of, kind, restarts):  # noqa: PLR0917
     """Queued again, or the next of an array, though they have ended well: until they end without a warning."""
-    restarts = int(kind[-1])
-    wishes = ["--rank-table", table_of({"n1": [0], "n2": [1]}), "--name", "t"]
-    job = submit(*wishes, "--", sys.executable, "-c", SAVES, wait=False, kind=kind)
-
-    def runs():
-        return [
-            run
-            for run in sorted(launcher.runs.glob("*t-*"), key=by_task)
-            if len(list(run.glob("device?/train.log"))) == 2
-        ]
-
-    def ready():
-        return runs() and all("ready" in log.read_text() for log in runs()[0].glob("device?/train.log"))
-
-    wait_until(ready, "both ranks")
-    submit.ask("scancel", "--signal=USR1", "--batch", f"{job}_0" if restarts else job)
+    wishes = ["--rank-table", table_of({"n1": [0], "n2": [1]}), "--name", "t", "--restarts", restarts]
+    job = cluster.submit(*wishes, "--", sys.executable, "-c", SAVES, wait=False, kind=kind)
+    wait_until(lambda: [log[:5] for log in cluster.logs()] == ["ready"] * 2, "both ranks")
+    cluster.ask("scancel", "--signal=USR1", "--batch", f"{job}_0" if restarts else job)
     if not restarts:
-        wait_until(lambda: "PENDING" in submit.ask("squeue", "-h", "-o", "%T"), "the queue")
+        wait_until(lambda: "PENDING" in cluster.ask("squeue", "-h", "-o", "%T"), "the queue")
         # Slurm waits for minutes, as nodes take no credential of the second in which they revoked the first.
-        submit.ask("scontrol", "update", f"JobId={job}", "StartTime=now+2")
-    submit.all_over()
-    told = [(run / f"device{rank}" / "train.log").read_text() for run in runs() for rank in range(2)]
-    assert sorted(told) == sorted(f"ready {run.name}\n" for run in runs() for _ in range(2))
-    assert len(runs()) == 2
+        cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now+2")
+    cluster.wait()
+    assert len(cluster.runs()) == 2
+    assert cluster.logs() == [f"ready {run.name}\n" for run in cluster.runs() for _ in range(2)]
     assert len(list(launcher.runs.glob(".slurm-*-ended-well"))) == restarts
 
 
-def test_a_server_by_its_address(launcher, submit, table_of):
+def test_a_server_by_its_address(cluster, table_of):
     addresses = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False).stdout.split()
     if not addresses:
         pytest.skip("this machine has no address but loopback")
-    (launcher.directory / "tlaunch").write_text(
-        f'#!/bin/sh\nexec {sys.executable} -m launcher "$@"\n', encoding="utf-8"
-    )
-    job = submit("--rank-table", table_of({addresses[0]: [0, 1]}), "--name", "t", "--", "sh", "-c", "echo $RANK")
-    said = (launcher.directory / f"slurm-{job}.out").read_text()
-    assert len(list(launcher.runs.glob("t-*/device?/train.log"))) == 2, said
-
-
-@pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)
-def test_secrets_are_not_in_command_lines(launcher, submit, table_of, kind):
-    wishes = ["--rank-table", table_of({"n2": [0]}), "--name", "t", "--env", "MY_TOKEN=hidden a b"]
-    job = submit(*wishes, "--", sys.executable, "-c", SHOW_SECRET, kind=kind)
-    said = (launcher.directory / f"slurm-{job}.out").read_text()
-    [log] = launcher.runs.glob("*t-*/device0/train.log")
-    assert log.read_text() == "hidden a b []\n", said
+    table = table_of({addresses[0]: [0, 1]})
+    command = ["--", "sh", "-c", "echo $RANK"]
+    job = cluster.submit("--rank-table", table, "--name", "t", *command, tlaunch='exec {} -m launcher "$@"')
+    assert len(cluster.logs()) == 2, cluster.said(job)

@@ -5,10 +5,9 @@ import math
 import os
 import re
 import shutil
+import sys
 import time
-from dataclasses import replace
 from html.parser import HTMLParser
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -21,26 +20,12 @@ from launcher.cli.commands.report.page import rows_of, to_html
 from launcher.cli.commands.report.text import to_lines
 from launcher.cli.text.columns import columns_of
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.core.events import (
-    AgentEnded,
-    AgentStarted,
-    AttemptStarted,
-    Cause,
-    Judged,
-    NotRestarting,
-    RankEnded,
-    RankStarted,
-    Stopping,
-)
-from launcher.core.proc import ProcessId, identify
-from launcher.core.verdict import Confidence, Failure, Role, Verdict
+from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, Judged, RankEnded, RankStarted
+from tests.programs import acted_run
 
-SPEC = spec_from_file_location("acted_run", Path(__file__).parents[1] / "programs" / "acted_run.py")
-acted_run = module_from_spec(SPEC)
-SPEC.loader.exec_module(acted_run)
+from .failed_run import AGENT, failed_twice, verdict
 
 pytestmark = pytest.mark.usefixtures("report_fonts")
-AGENT = ProcessId(1, 1, "another", "boot")
 HOSTILE = "<script>alert('x')</script>\x1b[2J&\"<img src=http://example.com/x>"
 NO_METRICS = "no metrics: the program wrote no metrics.jsonl into its run directory"
 
@@ -48,23 +33,6 @@ WELL = [
     AgentStarted(AGENT, None, 2), AttemptStarted(0, 1), RankStarted(0, 50), RankStarted(1, 51),
     RankEnded(0, 50, 0), RankEnded(1, 51, 0), AgentEnded(Cause.FINISHED, 0),
 ]  # fmt: skip
-
-
-def verdict(what, traceback=None):
-    cause = Failure(1, Role.CAUSE, what, "it was first by 3 ms", 1, "a.py:3 in f", 1, traceback)
-    other = Failure(0, Role.CONSEQUENCE, "ConnectionError: lost", "it lost its peer", 2, status=1)
-    return Verdict(1, Confidence.LIKELY, "r", (cause, other))
-
-
-def failed_twice(first, second, log_offset=0):
-    """Two attempts of two ranks, of which rank 1 is to blame."""
-    return [
-        AgentStarted(AGENT, None, 2), AttemptStarted(0, 1), RankStarted(0, 50), RankStarted(1, 51),
-        RankEnded(1, 51, 1), Judged(first), Stopping(Cause.FAILED, 1, restarts=True), RankEnded(0, 50, 1),
-        AttemptStarted(1, 2), RankStarted(0, 60), RankStarted(1, 61, 0, log_offset), RankEnded(1, 61, 1), Judged(second),
-        NotRestarting("it failed in the same way"), Stopping(Cause.FAILED, 1), RankEnded(0, 60, 1),
-        AgentEnded(Cause.FAILED, 1),
-    ]  # fmt: skip
 
 
 class Runs:
@@ -148,7 +116,7 @@ def test_json_has_the_figures_as_numbers(launcher):
     runs.make("a", losses=[4.0, 1.5, 2.0])
     runs.make("b", failed_twice(verdict("ValueError: one"), verdict("KeyError: two")))
     runs.append("b", '{"step": 3, "loss": 1}\n')
-    found = json.loads(launcher.run("report", "b", "a", "--json").stdout)["runs"]
+    found = json.loads(launcher.call("report", "b", "a", "--json").stdout)["runs"]
     names = ("name", "state", "attempts", "steps", "final_loss", "culprit", "strange_lines", "first_strange_line")
     assert [found[0][name] for name in names] == ["b", "failed", 2, None, None, 1, 1, "line 1 has no schema"]
     names = ("steps", "final_loss", "best_loss", "best_loss_step", "validation_loss", "perplexity", "peak_memory_bytes")
@@ -187,9 +155,8 @@ def test_losses_that_are_not_finite_are_told(runs):
 def test_a_last_line_without_a_loss_hides_none(runs):
     """The last one that was told counts, and where; a line with both losses is a step and a validation."""
     runs.make(losses=[3.0, 2.0])
-    runs.append(
-        "a", {"step": 8, "tokens_per_s": 5.0}, {"step": 9, "loss": None, "tokens_per_s": 5.0, "validation_loss": 3.5}
-    )
+    last = {"step": 9, "loss": None, "tokens_per_s": 5.0, "validation_loss": 3.5}
+    runs.append("a", {"step": 8, "tokens_per_s": 5.0}, last)
     [facts] = runs.facts("a")
     assert (facts.totals.steps, facts.totals.validation_loss, len(facts.metrics.steps)) == (9, 3.5, 4)
 
@@ -202,33 +169,28 @@ def test_what_is_wrong_with_metrics_is_told(runs):
     runs.append("no-steps", {"step": 1, "validation_loss": 2})
     runs.make("none").metrics.unlink()
     strange = "metrics.jsonl: 5 lines not understood; the first: line 4 has no schema"
-    no_steps = "no steps in metrics.jsonl, only 1 validation"
+    no_steps, how = "no steps in metrics.jsonl, only 1 validation", "append one JSON object a line"
     for shown in ("\n".join(runs.lines("strange")), runs.page("strange"), runs.picture("strange")):
-        assert strange in shown
-        assert "append one JSON object a line" not in shown
+        assert (strange in shown, how in shown) == (True, False)
     names = ("strange", "no-steps", "none")
     for shown in ("\n".join(runs.lines(*names, width=999)), runs.page(*names), runs.picture(*names)):
-        for text in (
-            f"strange: {strange}",
-            f"no-steps: {no_steps}",
-            f"none: {NO_METRICS}",
-            "append one JSON object a line",
-        ):
+        for text in (f"strange: {strange}", f"no-steps: {no_steps}", f"none: {NO_METRICS}", how):
             assert text in shown
 
 
-@pytest.mark.parametrize("why", ["Is a directory", "it is no regular file", "Too many levels of symbolic links"])
-def test_metrics_that_cannot_be_read_are_told_from_none(runs, why):
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (Path.mkdir, "Is a directory"),
+        (os.mkfifo, "it is no regular file"),
+        (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),
+    ],
+)
+def test_metrics_that_cannot_be_read_are_told_from_none(runs, make, why):
     """With the reason, and without a word of how to write them."""
     path = runs.make().metrics
     path.unlink()
-    match why:
-        case "Is a directory":
-            path.mkdir()
-        case "it is no regular file":
-            os.mkfifo(path)
-        case _:
-            path.symlink_to(path.name)
+    make(path)
     assert runs.lines("a")[-1] == f"no metrics: metrics.jsonl cannot be read: {why}"
     assert "append one JSON object a line" not in runs.page("a")
 
@@ -248,10 +210,9 @@ def test_a_run_that_goes_on_is_reported_up_to_now(launcher):
 
 def test_a_lost_run_lasted_until_its_last_sign_of_life(runs):
     """Not only until its last event: in figures, and where an attempt is told."""
-    gone = replace(identify(os.getpid()), started=identify(os.getpid()).started - 1)
     begun_ns = time.time_ns() - 60 * 10**9
     run_dir = runs.make(events=())
-    events = [AgentStarted(gone, None, 1), AttemptStarted(0, 1), RankStarted(0, 50)]
+    events = [AgentStarted(acted_run.someone_gone(), None, 1), AttemptStarted(0, 1), RankStarted(0, 50)]
     acted_run.append(run_dir, *events, AttemptStarted(1, 1), RankStarted(0, 60), first_ns=begun_ns)
     last_ns = begun_ns + 40 * 10**9
     record = {"time_ns": last_ns, "attempt": 1, "step": 1, "loss": 3.0}
@@ -280,13 +241,9 @@ def test_attempts_are_told_with_their_verdicts_and_last_lines(runs):
     assert "<code>tlaunch why a</code>" in page
     assert page.index("<h2>Attempts</h2>") < page.index("<h2>Training</h2>")
     for shown in (page, picture):
-        for text in (
-            "likely: it was first by 3 ms",
-            "Only followed: rank 0: ConnectionError: lost",
-            "Traceback: of two",
-        ):
+        why = ("likely: it was first by 3 ms", "Only followed: rank 0: ConnectionError: lost", "Traceback: of two")
+        for text in (*why, "Not restarted again: it failed in the same way"):
             assert text in shown
-        assert "Not restarted again: it failed in the same way" in shown
 
 
 def failed_attempts(log_offsets):
@@ -371,16 +328,17 @@ def test_runs_are_compared_with_what_differs(runs):
 # --- the page ---
 
 
-@pytest.mark.parametrize("name", ["<script>a", "b&amp;\x1b[2J\"'"])
-def test_nothing_of_others_acts_in_the_page(runs, name):
+def test_nothing_of_others_acts_in_the_page(runs):
     """Neither a run's name, nor verdicts, tracebacks, log lines, commands, nor what a program counts as saved."""
-    run_dir = runs.make(name, failed_twice(verdict(f"ValueError: {HOSTILE}"), verdict(HOSTILE, HOSTILE)), [3.0, 2.0])
-    run_dir.train_log(1).write_text(HOSTILE)
-    hostile = {"cwd": HOSTILE, "layout": {HOSTILE: HOSTILE}, "versions": {HOSTILE: HOSTILE}}
-    runs.record(name, ranks={"argv": [HOSTILE, "\ud800"]}, supervision={"grace_s": 10**400}, **hostile)
-    runs.append(name, {"time_ns": 5, "step": 2, "saved": HOSTILE})
-    for names in ((name,), (name, name)):
-        page = to_html(runs.facts(*names), to_svg)
+    names = ("<script>a", "b&amp;\x1b[2J\"'")
+    for name in names:
+        events = failed_twice(verdict(f"ValueError: {HOSTILE}"), verdict(HOSTILE, HOSTILE))
+        runs.make(name, events, [3.0, 2.0]).train_log(1).write_text(HOSTILE)
+        hostile = {"cwd": HOSTILE, "layout": {HOSTILE: HOSTILE}, "versions": {HOSTILE: HOSTILE}}
+        runs.record(name, ranks={"argv": [HOSTILE, "\ud800"]}, supervision={"grace_s": 10**400}, **hostile)
+        runs.append(name, {"time_ns": 5, "step": 2, "saved": HOSTILE})
+    for shown in (names[:1], names):
+        page = to_html(runs.facts(*shown), to_svg)
         elements = set()
         parser = HTMLParser()
         parser.handle_starttag = lambda tag, attributes, elements=elements: elements.add(tag)
@@ -401,17 +359,10 @@ def test_the_page_needs_no_network_and_no_script(runs):
     page = to_html(runs.facts("a"), to_svg)
     assert page.count("<svg") == 5
     assert not re.search(r"<(script|link|img|iframe|object|embed|image)\b|@import|\bsrc\s*=|\bon\w+=", page)
-    assert all(
-        target.startswith("#")
-        for target in re.findall(r"href=\"([^\"]*)|url\(([^)]*)", page)
-        for target in target
-        if target
-    )
     assert "http" not in re.sub(r' xmlns(:\w+)?="[^"]+"', "", page).replace("http-equiv", "")
     assert "default-src 'none'" in page
-    names = re.findall(r' id="([^"]+)"', page)
-    targets = {name for pair in re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', page) for name in pair if name}
-    assert targets <= set(names)
+    targets = {name for pair in re.findall(r'href="([^"]*)"|url\(([^)]*)\)', page) for name in pair if name}
+    assert targets <= {f"#{name}" for name in re.findall(r' id="([^"]+)"', page)}
 
 
 @pytest.mark.parametrize("steps", [1, 20_000])
@@ -429,8 +380,7 @@ def test_page_and_picture_are_written_whole_or_not_at_all(launcher):
     Runs(launcher.runs).make(losses=[3.0])
     (launcher.directory / "link").symlink_to("page.html")
     with Path("/dev/full").open("w") as full:
-        options = ("report", "a", "--html", "link", "--png", "a.png")
-        assert launcher.start(*options, stderr=full).wait(60) == 0
+        assert launcher.call("report", "a", "--html", "link", "--png", "a.png", stderr=full).returncode == 0
     assert (launcher.directory / "link").is_symlink()
     assert (launcher.directory / "page.html").read_text().endswith("</html>\n")
     with Image.open(launcher.directory / "a.png") as picture:
@@ -443,37 +393,19 @@ def test_page_and_picture_are_written_whole_or_not_at_all(launcher):
     assert {path.name for path in launcher.directory.iterdir()} == {"runs", "page.html", "link", "a.png", "pipe"}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--html", ""],
-        ["--png", "-"],
-        ["--html", "x/"],
-        ["--html", "x", "--png", "./x"],
-        ["--html", "-", "--json"],
-        ["nowhere"],
-    ],
-)
-def test_what_cannot_be_is_refused(launcher, options):
+def test_what_cannot_be_is_refused(launcher):
     """Before anything is written."""
     Runs(launcher.runs).make(losses=[3.0])
-    assert launcher.run("report", "a", *options).returncode == 2
-    assert {path.name for path in launcher.directory.iterdir()} == {"runs"}
+    options = ("--html ''", "--png -", "--html x/", "--html x --png ./x", "--html - --json", "nowhere")
+    launcher.refused(2, *(f"report a {words}" for words in options))
 
 
-def test_only_pages_need_matplotlib(launcher):
+def test_only_pages_need_matplotlib(launcher, monkeypatch):
     """Without it text and JSON are the same, and --html and --png say what to install."""
     Runs(launcher.runs).make(losses=[3.0])
-    hidden = launcher.directory / "hidden"
-    hidden.mkdir()
-    hook = "import sys; sys.modules['matplotlib'] = None"
-    (hidden / "sitecustomize.py").write_text(hook)
-    env = {"PYTHONPATH": str(hidden)}
-    for options in ([], ["--json"]):
-        without = launcher.run("report", "a", *options, env=env)
-        assert (without.returncode, without.stdout) == (0, launcher.run("report", "a", *options).stdout)
-    for option in ("--html", "--png"):
-        done = launcher.run("report", "a", option, "x", env=env)
-        assert done.returncode == 2
-        assert "pip install matplotlib" in done.stderr
-    assert not (launcher.directory / "x").exists()
+    with_it = launcher.scene("report a", "report a --json", code=0)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "launcher.cli.commands.report.drawing")
+    assert launcher.scene("report a", "report a --json", code=0) == with_it
+    refused = launcher.refused(2, "report a --html x", "report a --png x")
+    assert refused.count("pip install matplotlib") == 2

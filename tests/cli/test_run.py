@@ -18,7 +18,7 @@ def environment_of(run_dir, rank):
 
 
 def test_ranks_get_their_place_and_their_own_directory(launcher, sample_tables):
-    """Every rank of a table finds its device, rank and size, and writes to its own log."""
+    """Every rank of a table finds its device, rank and size, and writes to its own log; events are in order."""
     table = sample_tables / "rank_table_4pcs.json"
     done = launcher.run("run", "--rank-table", table, "--mp", 2, "--", "sh", "-c", "echo $RANK_ID of $RANK_SIZE")
     assert done.returncode == 0, done.stderr
@@ -29,6 +29,11 @@ def test_ranks_get_their_place_and_their_own_directory(launcher, sample_tables):
         assert environment["RANK_TABLE_FILE"] == str(table)
         assert (environment["TLAUNCH_DP"], environment["TLAUNCH_MP"]) == ("2", "2")
         assert (launcher.latest / f"device{rank}" / "train.log").read_text() == f"{rank} of 4\n"
+    events = [from_line(line) for line in (launcher.latest / "events.jsonl").read_text().splitlines()]
+    first, second, *names, last = [type(stamped.event).__name__ for stamped in events]
+    assert (first, second, last) == ("AgentStarted", "AttemptStarted", "AgentEnded")
+    assert sorted(names) == ["RankEnded"] * 4 + ["RankStarted"] * 4
+    assert [stamped.time_ns for stamped in events] == sorted(stamped.time_ns for stamped in events)
 
 
 ALONE = "imports mpi4py: every rank is alone in its MPI_COMM_WORLD; --engine mpi "
@@ -36,8 +41,8 @@ ALONE = "imports mpi4py: every rank is alone in its MPI_COMM_WORLD; --engine mpi
 
 def test_ranks_that_mpi_does_not_know_as_one_job_are_told_of(launcher, sample_tables):
     """Each would do the whole work, and the run would end with 0."""
-    (launcher.directory / "alone.py").write_text("if False:\n    from mpi4py import MPI\n")
-    (launcher.directory / "other.py").write_text("print('mpi4py')\n")
+    launcher.write("alone.py", "if False:\n    from mpi4py import MPI\n")
+    launcher.write("other.py", "print('mpi4py')\n")
     told = {
         ("--devices", 2, "--", "python", "alone.py"): f"alone.py {ALONE}with a --rank-table makes them one job\n",
         ("--rank-table", sample_tables / "rank_table_2pcs.json", "--", "python", "-m", "alone"): f"alone {ALONE}makes",
@@ -80,13 +85,6 @@ def test_what_others_may_read_of_a_run_holds_no_secret(launcher):
     assert (environment["HF_TOKEN"], environment["TWO"]) == ("********", "first\\nsecond\\\\")
 
 
-@pytest.mark.parametrize(("options", "threads"), [([], "7"), (["--env", "OMP_NUM_THREADS=9"], "9")])
-def test_a_persons_thread_count_stands(launcher, options, threads):
-    """OMP_NUM_THREADS is a share of the cores, unless the user chose one."""
-    launcher.run("run", "--devices", 2, *options, "--", "true", env={"OMP_NUM_THREADS": "7"})
-    assert environment_of(launcher.latest, 1)["OMP_NUM_THREADS"] == threads
-
-
 @pytest.mark.parametrize(
     ("devices", "cpus", "job", "told"), [(2, 1, "12", 1), (2, 2, "12", 0), (1, 1, "12", 0), (2, 1, "", 0)]
 )
@@ -99,8 +97,8 @@ def test_a_job_of_slurm_with_fewer_cpus_than_ranks_is_told(launcher, devices, cp
 
 def test_options_after_the_command_are_the_commands(launcher):
     """Nothing after COMMAND is read by tlaunch, with or without `--`."""
-    done = launcher.run("run", "echo", "--devices", "3", "--dry-run")
-    assert done.stdout == "--devices 3 --dry-run\n"
+    done = launcher.call("run", "--dry-run", "--json", "echo", "--devices", "3", "--dry-run")
+    assert [rank["argv"] for rank in json.loads(done.stdout)["ranks"]] == [["echo", "--devices", "3", "--dry-run"]]
 
 
 @pytest.mark.parametrize(
@@ -138,9 +136,8 @@ def test_the_others_are_ended_when_one_fails(launcher, programs):
 
 def test_leftovers_of_a_good_run_are_ended(launcher, programs):
     """A daemon that a rank leaves behind does not outlive the run, and the run still ends with 0."""
-    done = launcher.run(
-        "run", "--grace", 0.3, "--", sys.executable, programs / "stubborn.py", "double-fork", "ignore", "child-only"
-    )
+    stubborn = [sys.executable, programs / "stubborn.py", "double-fork", "ignore", "child-only"]
+    done = launcher.run("run", "--grace", 0.3, "--", *stubborn)
     assert done.returncode == 0, done.stderr
     assert launcher.processes() == []
     assert "left running" in done.stderr
@@ -148,9 +145,7 @@ def test_leftovers_of_a_good_run_are_ended(launcher, programs):
 
 def test_stopped_ranks_can_be_ended_gracefully(launcher, programs, wait_until):
     """A rank that was stopped (SIGSTOP) is continued to act on SIGTERM, long before the grace period is over."""
-    process = launcher.start(
-        "run", "--grace", 1000, "--", sys.executable, programs / "stubborn.py", "stopped", stderr=subprocess.PIPE
-    )
+    process = launcher.start("run", "--grace", 1000, "--", sys.executable, programs / "stubborn.py", "stopped")
     launcher.wait_ready(1)
     # What forked the rank may not have ended yet.
     (rank,) = wait_until(lambda: len(found := launcher.processes()) == 1 and found, "the rank alone")
@@ -190,12 +185,11 @@ def test_a_rank_starts_with_default_signals(launcher):
 
 def test_the_console_shows_the_whole_log_of_rank_0(launcher, programs):
     """Much output, broken UTF-8, control sequences and a last line without end all reach the console, made harmless."""
-    done = launcher.run("run", "--devices", 2, "--", sys.executable, programs / "noisy.py", 20000)
+    done = launcher.run("run", "--devices", 2, "--", sys.executable, programs / "noisy.py", 5000)
     lines = done.stdout.splitlines()
-    assert lines[:20000] == [
-        f"line {number} of rank output, long enough to fill more than one block in the end" for number in range(20000)
-    ]
-    assert lines[20000:] == ["broken \ufffd\ufffd utf-8", "\x1b[31mred\x1b[0m", "no newline at the end"]
+    text = "of rank output, long enough to fill more than one block in the end"
+    assert lines[:5000] == [f"line {number} {text}" for number in range(5000)]
+    assert lines[5000:] == ["broken \ufffd\ufffd utf-8", "\x1b[31mred\x1b[0m", "no newline at the end"]
     raw = (launcher.latest / "device0" / "train.log").read_bytes()
     assert b"\xff\xfe" in raw
     assert b"\x1b[2J" in raw
@@ -203,7 +197,7 @@ def test_the_console_shows_the_whole_log_of_rank_0(launcher, programs):
 
 def test_a_reader_that_leaves_does_not_disturb_the_run(launcher, programs):
     """`tlaunch run | head -1` runs to its end, silently."""
-    noisy = ["run", "--", sys.executable, programs / "noisy.py", 20000]
+    noisy = ["run", "--", sys.executable, programs / "noisy.py", 5000]
     done = launcher.shell('{ "$@"; echo $? >code; } | head -1', *noisy)
     assert (launcher.directory / "code").read_text() == "0\n"
     assert "Traceback" not in done.stderr
@@ -217,12 +211,12 @@ def test_closed_standard_descriptors_are_no_trouble(launcher):
     assert (launcher.latest / "device0" / "train.log").read_text() in {"fine\n", ""}
 
 
-def test_sixty_four_ranks(launcher):
-    """64 ranks start with a limit of 32 descriptors, all end, and every one has its report entry and log."""
-    done = launcher.shell('ulimit -n 32; "$@"', "run", "--devices", "64", "--", "sh", "-c", "echo $RANK")
+def test_more_ranks_than_descriptors(launcher):
+    """48 ranks start with a limit of 32 descriptors, all end, and every one has its report entry and log."""
+    done = launcher.shell('ulimit -n 32; "$@"', "run", "--devices", "48", "--", "sh", "-c", "echo $RANK")
     assert done.returncode == 0, done.stderr
-    assert {ended.global_rank for ended in launcher.report.exits} == set(range(64))
-    assert (launcher.latest / "device63" / "train.log").read_text() == "63\n"
+    assert {ended.global_rank for ended in launcher.report.exits} == set(range(48))
+    assert (launcher.latest / "device47" / "train.log").read_text() == "47\n"
 
 
 def test_too_few_processes_allowed(launcher):
@@ -242,31 +236,9 @@ def test_too_few_processes_allowed(launcher):
     assert launcher.processes() == []
 
 
-def test_events_tell_the_story_in_order(launcher):
-    """events.jsonl holds start and end of every rank between the agent's first and last word."""
-    launcher.run("run", "--devices", 3, "--", "true")
-    events = [from_line(line) for line in (launcher.latest / "events.jsonl").read_text().splitlines()]
-    names = [type(stamped.event).__name__ for stamped in events]
-    assert names[0] == "AgentStarted"
-    assert names[-1] == "AgentEnded"
-    assert names[1] == "AttemptStarted"
-    assert sorted(names[2:-1]) == ["RankEnded"] * 3 + ["RankStarted"] * 3
-    assert [stamped.time_ns for stamped in events] == sorted(stamped.time_ns for stamped in events)
-
-
-def test_an_old_run_is_never_overwritten(launcher):
-    """Runs of the same name in the same second get -2, -3; `latest` is the last."""
-    for _ in range(3):
-        assert launcher.run("run", "--name", "same", "--", "true").returncode == 0
-    runs = [path for path in launcher.runs.iterdir() if not path.is_symlink()]
-    assert len(runs) == 3
-    assert len({path.name for path in runs}) == 3
-    assert launcher.latest.resolve() in {path.resolve() for path in runs}
-
-
 def test_disk_full_before_the_start_leaves_nothing(launcher):
     """Where run.json cannot be written, nothing starts and nothing is left, the runs directory included."""
-    done = with_file_limit(0, launcher, "--", "touch", "started")
+    done = launcher.shell('ulimit -f 0; "$@"', "run", "--", "touch", "started")
     assert done.returncode == 2
     assert "File too large" in done.stderr
     assert list(launcher.directory.iterdir()) == []
@@ -274,15 +246,10 @@ def test_disk_full_before_the_start_leaves_nothing(launcher):
 
 def test_disk_full_while_running_does_not_change_the_end(launcher):
     """A rank whose log cannot grow, and ignores that, still ends the run with its own code."""
-    done = with_file_limit(8, launcher, "--", "sh", "-c", "trap '' XFSZ; seq 20000; exit 4")
+    done = launcher.shell('ulimit -f 8; "$@"', "run", "--", "sh", "-c", "trap '' XFSZ; seq 20000; exit 4")
     assert done.returncode == 4, done.stderr
     assert (launcher.latest / "device0" / "train.log").stat().st_size == 8 * 1024
     assert launcher.report.exit_code == 4
-
-
-def with_file_limit(kibibytes, launcher, *arguments):
-    """`tlaunch run` where no file can grow beyond a limit: an honest stand-in for a full disk."""
-    return launcher.shell(f'ulimit -f {kibibytes}; "$@"', "run", *arguments)
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,17 @@
 """`tlaunch stacks` on the record of a run whose ranks are real processes."""
 
 import json
-import os
 import subprocess
 import sys
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launcher.core.events import AgentStarted, RankEnded, RankStarted, TimestampedEvent, to_line
+from launcher.core.events import AgentStarted, RankEnded, RankStarted
 from launcher.core.heartbeat import Beat, beat
-from launcher.core.proc import ProcessId, identify, stat
-from launcher.core.run_dir import RunDir
+from launcher.core.proc import stat
+from tests.programs import acted_run
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 
@@ -20,29 +19,32 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 class Run:
     """A run's directory as an agent fills it; this process stands for the agent."""
 
-    def __init__(self, root, programs):
-        self.dir = RunDir(root)
+    def __init__(self, directory, programs):
+        self.dir = acted_run.make(directory, ranks=4)
         self._program = programs / "stacks_rank.py"
         self.processes = {}
-        root.mkdir(parents=True)
-        self.dir.run_json.write_text("{}")
 
     def begin(self, rank_count, agent=None):
-        self.record(AgentStarted(agent or identify(os.getpid()), None, rank_count))
+        self.record(AgentStarted(agent or acted_run.me(), None, rank_count))
 
     def record(self, event):
-        with self.dir.events.open("a") as events:
-            events.write(to_line(TimestampedEvent(time.time_ns(), 0, event)))
+        acted_run.append(self.dir, event)
 
     def start(self, global_rank, what, *, started=None):
         """A rank that does `what`, or is another program where that is a list; `started`: what the event claims."""
-        self.dir.device(global_rank).mkdir(exist_ok=True)
         own = [sys.executable, self._program, self.dir.stacks_log(global_rank), what]
         process = subprocess.Popen(what if isinstance(what, list) else own, stdout=subprocess.PIPE)
         assert isinstance(what, list) or process.stdout.readline() == b"ready\n"
         self.processes[global_rank] = process
         self.record(RankStarted(global_rank, process.pid, started or stat(process.pid).started))
         return process
+
+    def kill(self, global_rank):
+        """End a rank, as the agent tells it."""
+        process = self.processes[global_rank]
+        process.kill()
+        process.wait()
+        self.record(RankEnded(global_rank, process.pid, -9))
 
     def close(self):
         for process in self.processes.values():
@@ -57,6 +59,16 @@ def run(launcher, programs):
     (launcher.runs / "latest").symlink_to("first")
     yield made
     made.close()
+
+
+@pytest.fixture
+def told(launcher):
+    """Gives a function: what `tlaunch stacks --json` tells."""
+    return lambda *options: json.loads(launcher.call("stacks", "--json", *options).stdout)
+
+
+def ranks_in(told):
+    return [rank["global_rank"] for rank in told["ranks"]]
 
 
 def test_ranks_at_one_place_are_shown_together_and_the_outlier_first(launcher, run, wait_until):
@@ -78,25 +90,23 @@ def test_ranks_at_one_place_are_shown_together_and_the_outlier_first(launcher, r
     assert all(process.poll() is None for process in run.processes.values())
 
 
-def test_json_tells_everything_of_every_rank(launcher, run, wait_until):
+def test_json_tells_everything_of_every_rank(run, told, wait_until):
     run.begin(2)
     for global_rank in range(2):
         run.start(global_rank, "hold-interpreter-lock")
     beat({"TLAUNCH_HEARTBEAT_FILE": str(run.dir.heartbeat(1))}, Beat(step=12))
 
     def answered():
-        done = launcher.call("stacks", "--json", "first")
-        assert done.returncode == 0, done.stderr
-        return all(rank["state"] != "silent" for rank in json.loads(done.stdout)["ranks"]) and json.loads(done.stdout)
+        found = told("first")
+        return all(rank["state"] != "silent" for rank in found["ranks"]) and found
 
-    told = wait_until(answered, "an answer of each, in time")
-    assert (told["name"], told["directory"]) == ("first", str(run.dir.root))
-    assert [rank["global_rank"] for rank in told["ranks"]] == [0, 1]
-    assert [rank["pid"] for rank in told["ranks"]] == [run.processes[0].pid, run.processes[1].pid]
-    assert [rank["step"] for rank in told["ranks"]] == [None, 12]
-    assert {rank["state"] for rank in told["ranks"]} == {"running"}
-    assert sorted(rank for group in told["groups"] for rank in group["global_ranks"]) == [0, 1]
-    assert told["sentence"]
+    found = wait_until(answered, "an answer of each, in time")
+    assert (found["name"], found["directory"], ranks_in(found)) == ("first", str(run.dir.root), [0, 1])
+    assert [rank["pid"] for rank in found["ranks"]] == [run.processes[0].pid, run.processes[1].pid]
+    assert [rank["step"] for rank in found["ranks"]] == [None, 12]
+    assert {rank["state"] for rank in found["ranks"]} == {"running"}
+    assert sorted(rank for group in found["groups"] for rank in group["global_ranks"]) == [0, 1]
+    assert found["sentence"]
 
 
 def test_full_shows_every_frame_and_the_other_threads(launcher, run, wait_until):
@@ -116,12 +126,11 @@ def test_full_shows_every_frame_and_the_other_threads(launcher, run, wait_until)
     assert full.count("another thread of rank 1:") in {0, 20}  # it may share a place with rank 0
 
 
-def test_only_the_ranks_that_were_asked_for_are_asked(launcher, run):
+def test_only_the_ranks_that_were_asked_for_are_asked(run, told):
     run.begin(4)
     for global_rank in range(4):
         run.start(global_rank, "sleep")
-    told = json.loads(launcher.call("stacks", "--json", "--rank", "0, 2-99999999999").stdout)
-    assert [rank["global_rank"] for rank in told["ranks"]] == [0, 2, 3]
+    assert ranks_in(told("--rank", "0, 2-99999999999")) == [0, 2, 3]
     assert run.dir.stacks_log(1).read_bytes() == b""
 
 
@@ -132,15 +141,14 @@ def test_wrong_usage(launcher, run, snapshot):
     assert launcher.refused(2, *(f"stacks --rank={text}" for text in ranks), "stacks second") == snapshot
 
 
-def test_a_process_that_has_a_dead_ranks_number_is_never_asked(launcher, run):
+def test_a_process_that_has_a_dead_ranks_number_is_never_asked(run, told):
     """It started at another time than the event says."""
     run.begin(2)
     run.start(0, "sleep")
-    stranger = run.start(1, "sleep", started=1)
-    done = launcher.call("stacks", "--json")
-    assert [rank["global_rank"] for rank in json.loads(done.stdout)["ranks"]] == [0]
+    another = run.start(1, "sleep", started=1)
+    assert ranks_in(told()) == [0]
     assert run.dir.stacks_log(1).read_bytes() == b""
-    assert stranger.poll() is None
+    assert another.poll() is None
 
 
 def test_a_rank_that_is_no_python_lives_on(launcher, run):
@@ -151,38 +159,23 @@ def test_a_rank_that_is_no_python_lives_on(launcher, run):
     assert process.poll() is None
 
 
-def test_ranks_that_have_ended_are_left_out(launcher, run):
+def test_ranks_that_have_ended_are_left_out(launcher, run, told, snapshot):
+    """And how the run is, where none is left."""
     run.begin(2)
-    first = run.start(0, "sleep")
-    first.kill()
-    first.wait()
-    run.record(RankEnded(0, first.pid, -9))
-    run.start(1, "sleep")
-    done = launcher.call("stacks", "--json")
-    assert [rank["global_rank"] for rank in json.loads(done.stdout)["ranks"]] == [1]
-    nobody = launcher.call("stacks", "--rank", 0)
-    assert (nobody.returncode, nobody.stdout) == (1, "")
-    assert "rank 1 of first" in nobody.stderr
-
-
-def test_a_run_without_a_living_rank_says_how_it_is(launcher, run, snapshot):
-    run.begin(1)
-    process = run.start(0, "sleep")
-    process.kill()
-    process.wait()
-    run.record(RankEnded(0, process.pid, -9))
-    done = launcher.call("stacks")
-    assert launcher.transcript(done) == snapshot
+    for global_rank in range(2):
+        run.start(global_rank, "sleep")
+    run.kill(0)
+    assert ranks_in(told()) == [1]
+    assert launcher.scene("stacks --rank 0", code=1) == snapshot(name="one")
+    run.kill(1)
+    assert launcher.scene("stacks", code=1) == snapshot(name="none")
 
 
 def test_ranks_of_another_machine_are_not_asked_here(launcher, run):
     """A process with the same number and start may live here too."""
-    here = identify(os.getpid())
-    run.begin(1, ProcessId(here.pid, here.started, "elsewhere", here.boot))
+    run.begin(1, replace(acted_run.me(), host="elsewhere"))
     run.start(0, "sleep")
-    done = launcher.call("stacks")
-    assert done.returncode == 1
-    assert "on elsewhere" in done.stderr
+    assert "on elsewhere" in launcher.scene("stacks", code=1)
     assert run.dir.stacks_log(0).read_bytes() == b""
 
 
@@ -199,7 +192,7 @@ def test_where_the_coordinator_cannot_be_asked_this_server_s_ranks_are_shown(lau
 
     done = wait_until(shown, "the rank at its place")
     told = json.loads(done.stdout)
-    assert [rank["global_rank"] for rank in told["ranks"]] == [0]
+    assert ranks_in(told) == [0]
     assert "127.0.0.1 port 1: Connection refused" in told["not_shown"]["other servers"]
     assert done.stderr.startswith("other servers: ")
 
@@ -208,5 +201,4 @@ def test_where_nobody_can_be_asked_at_all_the_reason_is_told(launcher, run, snap
     """As on a machine without ranks, from which the coordinator cannot be reached."""
     run.begin(2)
     run.dir.endpoint.write_text('{"addresses": [["127.0.0.1", 1]], "key": "k"}')
-    done = launcher.call("stacks")
-    assert launcher.transcript(done) == snapshot
+    assert launcher.scene("stacks", code=1) == snapshot

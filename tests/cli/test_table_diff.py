@@ -20,10 +20,27 @@ def _files(launcher, sample_tables):
     return write
 
 
+def device_of(table, server, device):
+    return table["server_list"][server]["device"][device]
+
+
 def change_addresses(table):
     for server in table["server_list"]:
         for device in server["device"]:
             device["device_ip"] = f"2{device['device_ip'][1:]}" if device["device_id"] != "0" else "222.1.1.1"
+
+
+CHANGES = {
+    "a changed address": lambda table: device_of(table, 1, 1).update(device_ip="192.2.40.99"),
+    "two changed addresses": lambda table: [
+        device_of(table, 1, one).update(device_ip=f"{device_of(table, 1, one)['device_ip']}9") for one in range(2)
+    ],
+    # host_nic_ip means nothing to HCCL, but is part of the checksum.
+    "values HCCL ignores": lambda table: table["server_list"][0].update(host_nic_ip="10.0.0.9", remark=1),
+    "another order": lambda table: table["server_list"].reverse(),
+    "a table with errors": lambda table: device_of(table, 1, 0).update(rank_id="0"),
+    "control characters": lambda table: table.update({"\x1b[2J\n": "\x07\nx"}),
+}
 
 
 def test_the_same_content_matches(launcher, files, snapshot):
@@ -34,30 +51,10 @@ def test_the_same_content_matches(launcher, files, snapshot):
     assert launcher.call("table", "diff", "a.json", "-", input=text).returncode == 0
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(
-            lambda table: table["server_list"][1]["device"][1].update(device_ip="192.2.40.99"), id="a changed address"
-        ),
-        pytest.param(
-            lambda table: [
-                one.update(device_ip=one["device_ip"] + "9") for one in table["server_list"][1]["device"][:2]
-            ],
-            id="two changed addresses",
-        ),
-        # host_nic_ip means nothing to HCCL, but is part of the checksum.
-        pytest.param(
-            lambda table: table["server_list"][0].update(host_nic_ip="10.0.0.9", remark=1), id="values HCCL ignores"
-        ),
-        pytest.param(lambda table: table["server_list"].reverse(), id="another order"),
-        pytest.param(lambda table: table["server_list"][1]["device"][0].update(rank_id="0"), id="a table with errors"),
-        pytest.param(lambda table: table.update({"\x1b[2J\n": "\x07\nx"}), id="control characters"),
-    ],
-)
-def test_differences(launcher, files, change, snapshot):
+@pytest.mark.parametrize("name", CHANGES)
+def test_differences(launcher, files, name, snapshot):
     """Each with both lines, and what it means for the ranks, where that is known; one line whatever it holds."""
-    files(change)
+    files(CHANGES[name])
     assert launcher.scene("table diff a.json b.json", code=1) == snapshot
 
 
@@ -83,28 +80,17 @@ def test_unreadable_files_end_with_2(launcher, files, snapshot):
     assert launcher.refused(2, "table diff a.json missing.json", "table diff - -", input="{}") == snapshot
 
 
-def test_deep_nesting_has_a_message(launcher, files):
+def test_deep_nesting_has_a_message(launcher):
     """Documents that no parser likes end with a message."""
-    launcher.write("b.json", '{"a": ' + "[" * 900 + "]" * 900 + "}")
-    done = launcher.call("table", "diff", "b.json", "-", input='{"a": ' + "[" * 900 + "1" + "]" * 900 + "}")
+    launcher.write("b.json", f'{{"a": {"[" * 900}{"]" * 900}}}')
+    done = launcher.call("table", "diff", "b.json", "-", input=f'{{"a": {"[" * 900}1{"]" * 900}}}')
     assert done.returncode in {1, 2}
     assert "Traceback" not in done.stderr
 
 
-def test_json_has_everything(launcher, files):
+def test_json_has_everything(launcher, files, snapshot):
     """Verdict, checksums, differences and changes for programs."""
-    files(lambda table: table["server_list"][0]["device"][0].update(device_ip="192.1.40.99"))
-    done = launcher.call("table", "diff", "a.json", "b.json", "--json")
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["would_match"], len(set(told["checksums"]))) == (1, False, 2)
-    [difference] = told["differences"]
-    assert difference == {
-        "kind": "changed",
-        "pointer": "/server_list/0/device/0/device_ip",
-        "before": "192.1.40.10",
-        "after": "192.1.40.99",
-        "before_line": 8,
-        "after_line": difference["after_line"],
-    }
-    [change] = told["rank_changes"]
-    assert change == {"global_rank": 0, "name": "device_ip", "before": "192.1.40.10", "after": "192.1.40.99"}
+    files(CHANGES["a changed address"])
+    told = json.loads(launcher.scene("table diff a.json b.json --json", code=1).partition("\n")[2].rpartition("\n")[0])
+    assert len(set(told.pop("checksums"))) == 2
+    assert told == snapshot

@@ -56,8 +56,5 @@ def test_the_doctor_tells_it_as_a_risk(launcher, table_of):
     (finding,) = [one for one in told["findings"] if one["code"] == "server-unknown"]
     assert (done.returncode, told["sound"], finding["severity"], finding["topic"]) == (0, True, "risky", "table")
     assert f"server {NOWHERE} " in finding["message"]
-
-
-def test_the_doctor_doubts_no_table_of_this_machine(launcher, table_of):
     done = launcher.run("doctor", "--no-links", "--rank-table", table_of({"127.0.0.1": [0]}))
     assert (done.returncode, WARNED in done.stdout + done.stderr) == (0, False)

@@ -64,15 +64,10 @@ def test_what_is_refused(launcher, tables, bare, snapshot):
     tables(1)
     launcher.write("copy.json", (launcher.directory / "host1.json").read_text())
     launcher.write("local.json", render_table(Cluster((Server("127.0.1.1", (Device(0, 0, "192.9.9.9"),)),))))
-    assert launcher.refused(
-        3,
-        "table merge host1.json copy.json",
-        "table merge a.json b.json",
-        "table merge host1.json local.json",
-    ) == snapshot(name="3")
-    assert launcher.refused(
-        2, "table merge --chip abacus a.json b.json", "table merge host1.json none.json", "table merge"
-    ) == snapshot(name="2")
+    whole = ("table merge host1.json copy.json", "table merge a.json b.json", "table merge host1.json local.json")
+    assert launcher.refused(3, *whole) == snapshot(name="3")
+    wrong = ("table merge --chip abacus a.json b.json", "table merge host1.json none.json", "table merge")
+    assert launcher.refused(2, *wrong) == snapshot(name="2")
 
 
 def test_tables_for_gpus_are_marked_and_valid_for_everybody(launcher, bare, snapshot):

@@ -8,65 +8,48 @@ import pytest
 from launcher.cli.commands.table.show import Placement, _as_text
 from launcher.core.records import Cluster, Device, Server
 
+from .transcript import typed_lines
+
 BOXES = ("├", "│", "└", "─")
 
 
-@pytest.fixture(name="shown")
-def _shown(launcher, sample_tables):
-    """Show a sample table."""
-
-    def show(name, *arguments, **options):
-        return launcher.call("table", "show", sample_tables / f"rank_table_{name}.json", *arguments, **options)
-
-    return show
+SHOWN = """
+2pcs.json; 8pcs.json --mp 2 --pp 2; 16pcs.json --pp 2 --dp 8; 16pcs.json --dp 16; 4pcs.json --dp 3 --allow-idle-devices
+4pcs.json --mp 3 --allow-idle-devices --json; 2pcs.json --json
+"""
+UNFIT = "8pcs.json --dp 3; 8pcs.json --mp 16; 8pcs.json --pp 0; 4pcs.json --dp 3"
 
 
-def super_pod_table(servers=2):
-    """A v1.2 table with one super pod per server."""
-    return {
-        "version": "1.2",
-        "server_count": str(servers),
-        "server_list": [
-            {
-                "server_id": f"10.0.0.{server + 1}",
-                "device": [
-                    {
-                        "device_id": str(device),
-                        "super_device_id": str(device),
-                        "device_ip": f"192.{device + 1}.0.{server + 1}",
-                        "rank_id": str(server * 2 + device),
-                    }
-                    for device in range(2)
-                ],
-            }
-            for server in range(servers)
-        ],
-        "super_pod_list": [
-            {"super_pod_id": f"pod{server}", "server_list": [{"server_id": f"10.0.0.{server + 1}"}]}
-            for server in range(servers)
-        ],
-        "status": "completed",
-    }
+def samples(typed):
+    return [f"table show rank_tables/rank_table_{each}" for each in typed_lines(typed)]
+
+
+def super_pod_table():
+    """A v1.2 table of two servers, each in a super pod of its own."""
+    servers = []
+    for server in (1, 2):
+        devices = [
+            {"device_id": f"{device}", "super_device_id": f"{device}", "device_ip": f"192.{device + 1}.0.{server}"}
+            for device in range(2)
+        ]
+        for device, entry in enumerate(devices):
+            entry["rank_id"] = str((server - 1) * 2 + device)
+        servers.append({"server_id": f"10.0.0.{server}", "device": devices})
+    pods = [
+        {"super_pod_id": f"pod{number}", "server_list": [{"server_id": server["server_id"]}]}
+        for number, server in enumerate(servers)
+    ]
+    table = {"version": "1.2", "server_count": "2", "status": "completed"}
+    return {**table, "server_list": servers, "super_pod_list": pods}
 
 
 def test_tree(launcher, snapshot):
-    """Servers and devices; with a layout each rank's place and the ranks that it talks to, and groups that cross servers."""
-    assert (
-        launcher.scene(
-            "table show rank_tables/rank_table_2pcs.json",
-            "table show rank_tables/rank_table_8pcs.json --mp 2 --pp 2",
-            "table show rank_tables/rank_table_16pcs.json --pp 2 --dp 8",
-            "table show rank_tables/rank_table_16pcs.json --dp 16",
-            "table show rank_tables/rank_table_4pcs.json --dp 3 --allow-idle-devices",
-            code=0,
-        )
-        == snapshot
-    )
+    """Servers and devices; with a layout places, peers and groups that cross servers; for programs everything."""
+    assert launcher.scene(*samples(SHOWN), code=0) == snapshot
 
 
 def test_a_layout_that_does_not_fit_is_refused(launcher, snapshot):
-    layouts = ("8pcs.json --dp 3", "8pcs.json --mp 16", "8pcs.json --pp 0", "4pcs.json --dp 3")
-    assert launcher.refused(3, *(f"table show rank_tables/rank_table_{words}" for words in layouts)) == snapshot
+    assert launcher.refused(3, *samples(UNFIT)) == snapshot
 
 
 def test_super_pods_hold_their_servers(launcher, snapshot):
@@ -77,9 +60,9 @@ def test_super_pods_hold_their_servers(launcher, snapshot):
 
 
 @pytest.mark.parametrize(("encoding", "boxes"), [("utf-8", True), ("ascii", False), ("latin-1", False)])
-def test_tree_is_drawn_in_what_the_stream_can_show(shown, encoding, boxes):
+def test_tree_is_drawn_in_what_the_stream_can_show(launcher, encoding, boxes):
     """Where the encoding has no box characters the tree is ASCII, with the same words."""
-    done = shown("2pcs", env={"PYTHONIOENCODING": encoding})
+    done = launcher.call(*samples("2pcs.json")[0].split(), env={"PYTHONIOENCODING": encoding})
     assert done.returncode == 0
     assert any(box in done.stdout for box in BOXES) is boxes
     assert done.stdout.isascii() is not boxes
@@ -98,11 +81,10 @@ def test_lines_are_whole_and_plain_in_a_pipe(launcher):
 
 def test_what_else_a_table_says_stands_at_the_end():
     """Short options are shown as written, long ones by their size, and a rank without a device as a host."""
+    second = Device(3, 1, options=(("level_list", "x" * 5000), ("local_id", "3")))
     servers = (
         Server("a", (Device(-1, 0, "10.0.0.1", options=(("port", "0"),)),), host_ip="10.0.0.1"),
-        Server(
-            "b", (Device(3, 1, options=(("level_list", "x" * 5000), ("local_id", "3"))),), options=(("pod_ip", "p"),)
-        ),
+        Server("b", (second,), options=(("pod_ip", "p"),)),
     )
     drawn = _as_text(Placement(Cluster(servers), None), "t")
     assert [line[4:] for line in drawn.splitlines()[1:]] == [
@@ -128,27 +110,13 @@ def test_problems_go_to_stderr(launcher, sample_tables):
     assert (done.returncode, "warning[RT333]" in done.stderr) == (0, True)
 
 
-def test_json_has_everything(shown):
-    """Servers, devices, coordinates and groups for programs."""
-    told = json.loads(shown("8pcs", "--dp", 3, "--mp", 2, "--allow-idle-devices", "--json").stdout)
-    assert (told["layout"], told["device_count"]) == ({"dp": 3, "mp": 2, "pp": 1}, 8)
-    assert told["groups"]["mp"] == [[0, 1], [2, 3], [4, 5]]
-    [server] = told["servers"]
-    assert server["server_id"] == "10.0.40.11"
-    assert server["devices"][3]["coordinates"] == {"pp": 0, "dp": 1, "mp": 1}
-    assert server["devices"][3]["device_ip"] == "192.4.40.10"
-    assert [device["idle"] for device in server["devices"]] == [False] * 6 + [True] * 2
-    assert server["devices"][7]["coordinates"] is None
-    plain = json.loads(shown("8pcs", "--json").stdout)
-    assert (plain["layout"], plain["groups"]) == (None, None)
-
-
-@pytest.mark.parametrize("command", [["show"], ["diff", "-"], ["convert", "--to", "hostfile"], ["merge"], ["fix"]])
 @pytest.mark.parametrize("broken", [True, False])
-def test_a_file_name_cannot_move_the_cursor(launcher, sample_tables, command, broken):
+def test_a_file_name_cannot_move_the_cursor(launcher, sample_tables, broken):
     """Whatever a file is called, no control character of its name reaches the terminal."""
     name, other = "esc\x1b[31m.json", '"remark": "x", "status"'
     text = (sample_tables / "rank_table_2pcs.json").read_text().replace('"status"', other)
     launcher.write(name, text[: len(text) // 2] if broken else text)
-    done = launcher.call("table", *command, name, input=text)
-    assert ("\\u001b" in done.stdout + done.stderr, "\x1b" in done.stdout + done.stderr) == (True, False)
+    for command in ("show", "diff -", "convert --to hostfile", "merge", "fix"):
+        done = launcher.call("table", *command.split(), name, input=text)
+        said = done.stdout + done.stderr
+        assert ("\\u001b" in said, "\x1b" in said) == (True, False), command

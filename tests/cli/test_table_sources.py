@@ -69,32 +69,27 @@ def test_confs_that_cannot_be_read(tmp_path, monkeypatch):
         assert "/etc/hccn.conf" in caught.value.hint or str(discover.HCCN_CONF) in caught.value.hint
 
 
-def test_gpus_are_seen_by_their_uuids(machine):
-    """CUDA_VISIBLE_DEVICES may hold UUIDs: the table has the numbers, in the same order."""
-    machine(nvidia_smi=TWO_GPUS)
-    assert ids(gather(wanted(nvidia_smi=True), {"CUDA_VISIBLE_DEVICES": "GPU-2,GPU-1"})) == [[1, 0]]
-
-
 def test_gpus_of_this_machine(machine):
-    """nvidia-smi's GPUs, narrowed by CUDA_VISIBLE_DEVICES, are of hardware_type gpu."""
+    """nvidia-smi's GPUs, narrowed by CUDA_VISIBLE_DEVICES, which may hold UUIDs, are of hardware_type gpu."""
     machine(nvidia_smi=TWO_GPUS)
     gathered = gather(wanted(nvidia_smi=True), {"ASCEND_VISIBLE_DEVICES": "7"})
     assert (ids(gathered), gathered.hardware) == ([[0, 1]], "gpu")
-    assert ids(gather(wanted(nvidia_smi=True), {"CUDA_VISIBLE_DEVICES": "1"})) == [[1]]
+    for visible, seen in (("1", [1]), ("GPU-2,GPU-1", [1, 0])):
+        assert ids(gather(wanted(nvidia_smi=True), {"CUDA_VISIBLE_DEVICES": visible})) == [seen]
     with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES names device 2"):
         gather(wanted(nvidia_smi=True), {"CUDA_VISIBLE_DEVICES": "1,2"})
-
-
-def test_servers_like_this_one(machine):
-    """With --servers each server has the GPUs that nvidia-smi lists here, which is said."""
-    machine(nvidia_smi=TWO_GPUS)
+    # With --servers each server has the GPUs that nvidia-smi lists here, which is said.
     gathered = gather(wanted(nvidia_smi=True, servers="a,b"), {})
     assert ids(gathered) == [[0, 1], [0, 1]]
-    assert (len(gathered.notes), gathered.notes[0].is_warning) == (1, False)
+    assert [note.is_warning for note in gathered.notes] == [False]
 
 
 def test_hccn_tool_is_asked_for_visible_devices_only(machine):
-    """Devices come from /dev, narrowed by the variable or, before it, by --device-ids."""
+    """Devices come from /dev, narrowed by the variable or, before it, by --device-ids, which stand alone without it."""
+    machine(hccn_tool='echo "ipaddr:10.0.0.$2"')
+    assert ids(gather(wanted(hccn_tool=True, device_ids="0-1"), {})) == [[0, 1]]
+    with pytest.raises(UsageError, match="device"):
+        gather(wanted(hccn_tool=True), {})
     machine(davinci=8, hccn_tool='echo "ipaddr:10.0.0.$2"')
     gathered = gather(wanted(hccn_tool=True), {"ASCEND_VISIBLE_DEVICES": "6-7"})
     assert gathered.machines[0].devices == (FoundDevice(6, "10.0.0.6"), FoundDevice(7, "10.0.0.7"))
@@ -102,14 +97,6 @@ def test_hccn_tool_is_asked_for_visible_devices_only(machine):
     assert ids(gather(wanted(hccn_tool=True, device_ids="1"), {"ASCEND_VISIBLE_DEVICES": "6-7"})) == [[1]]
     with pytest.raises(UsageError, match="--device-ids names device 8"):
         gather(wanted(hccn_tool=True, device_ids="7-8"), {})
-
-
-def test_devices_that_cannot_be_seen_are_named_by_hand(machine):
-    """Where /dev shows none, --device-ids says which there are, and without it there is nothing to ask for."""
-    machine(hccn_tool='echo "ipaddr:10.0.0.$2"')
-    assert ids(gather(wanted(hccn_tool=True, device_ids="0-1"), {})) == [[0, 1]]
-    with pytest.raises(UsageError, match="device"):
-        gather(wanted(hccn_tool=True), {})
 
 
 def test_addresses_that_are_not_set_are_left_out(machine):
@@ -127,31 +114,27 @@ def test_addresses_that_are_not_set_are_left_out(machine):
 def test_first_source_that_there_is(machine):
     """Without a source, nvidia-smi gives way to hccn.conf, and that to hccn_tool; which one was used is said."""
     machine(nvidia_smi=TWO_GPUS)
-    gathered = gather(wanted(server_id="a"), {})
-    assert (gathered.hardware, gathered.notes) == ("gpu", (("devices from nvidia-smi", False),))
-    machine(conf="address_5=10.0.0.5\n")
-    gathered = gather(wanted(server_id="a"), {})
-    assert (ids(gathered), gathered.notes) == ([[5]], ((f"devices from {discover.HCCN_CONF}", False),))
-    machine(davinci=1, hccn_tool="echo ipaddr:10.0.0.1")
-    gathered = gather(wanted(server_id="a"), {})
-    assert (ids(gathered), gathered.notes) == ([[0]], (("devices from hccn_tool", False),))
+    assert gather(wanted(server_id="a"), {}).hardware == "gpu"
+    for source, expected, furniture in (
+        ("nvidia-smi", [0, 1], {}),
+        (discover.HCCN_CONF, [5], {"conf": "address_5=10.0.0.5\n"}),
+        ("hccn_tool", [0], {"davinci": 1, "hccn_tool": "echo ipaddr:10.0.0.1"}),
+    ):
+        machine(**furniture)
+        gathered = gather(wanted(server_id="a"), {})
+        assert (ids(gathered), gathered.notes) == ([expected], ((f"devices from {source}", False),))
 
 
 def test_failing_tool_gives_way_to_the_file(machine):
-    """A tool that fails is named, and the file used; without a file its error is the answer."""
+    """A tool that fails is named, and the file used; without a file its error is the answer, or what was looked for."""
+    machine()
+    with pytest.raises(UsageError, match="nvidia-smi") as caught:
+        gather(wanted(), {})
+    assert "--devices N" in caught.value.hint
     machine(davinci=1, hccn_tool="echo busy; exit 1")
     with pytest.raises(TlaunchError, match="busy"):
         gather(wanted(), {})
     machine(conf="address_0=10.0.0.5\n")
     gathered = gather(wanted(server_id="a"), {})
     assert gathered.machines[0].devices == (FoundDevice(0, "10.0.0.5"),)
-    assert "busy" in gathered.notes[0].text
-    assert gathered.notes[0].is_warning
-
-
-def test_machine_without_any_source(machine):
-    """There is nothing to ask: the error says what was looked for, and what to give instead."""
-    machine()
-    with pytest.raises(UsageError, match="nvidia-smi") as caught:
-        gather(wanted(), {})
-    assert "--devices N" in caught.value.hint
+    assert ("busy" in gathered.notes[0].text, gathered.notes[0].is_warning) == (True, True)

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import termios
@@ -55,6 +54,7 @@ MOST = [
     *["\u6f22\u5b57 \U0001f600 wide" * 12, "never ended"],
 ]
 GARBAGE = re.compile(r"\^@\^A.*\^\?\ufffd+")
+WAIT = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
 GOES_ON = 'import time\nfor n in range(10**9):\n    print("line", n, flush=True)\n    time.sleep(0.02)'
 
 
@@ -66,16 +66,14 @@ def in_turn(name, *values):
 class Screen:
     """A shell in a terminal emulator of its own."""
 
-    def __init__(self, launcher, columns, rows=24):
+    def __init__(self, launcher, columns):
         self._launcher = launcher
-        command = launcher.directory / "tlaunch"
-        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m launcher "$@"\n')
-        command.chmod(0o755)
+        launcher.write("tlaunch", f'#!/bin/sh\nexec "{sys.executable}" -m launcher "$@"\n').chmod(0o755)
         self._environment = launcher.environment(
             {"LC_ALL": "C.UTF-8", "PS1": "> ", "TMUX": "", "SHELL": "/bin/sh", "ENV": ""}
         )
         self._environment["PATH"] = f"{launcher.directory}{os.pathsep}{self._environment['PATH']}"
-        size = ["-x", str(columns), "-y", str(rows)]
+        size = ["-x", str(columns), "-y", "24"]
         limit = ["set-option", "-g", "history-limit", str(HISTORY_LINES)]
         self._tmux("-f", os.devnull, "start-server", ";", *limit, ";", "new-session", "-d", *size, "sh")
         self.wait_for(">")
@@ -100,6 +98,11 @@ class Screen:
 
     def resize(self, columns, rows):
         self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
+
+    def touch(self, *names):
+        """Make files for which the program waits."""
+        for name in names:
+            self._launcher.write(name)
 
     def rows(self):
         """Of the screen."""
@@ -143,27 +146,19 @@ class Screen:
 
 
 @pytest.fixture
-def screen(launcher):
-    """Gives a function that opens a terminal so wide."""
+def play(launcher):
+    """Gives a function that opens a terminal so wide, and types a command there, for which it writes program.py."""
     opened = []
 
-    def open_screen(columns, rows=24):
-        opened.append(Screen(launcher, columns, rows))
+    def start(program, columns, command):
+        launcher.write("program.py", f"{TOGETHER}{program}")
+        opened.append(Screen(launcher, columns))
+        opened[-1].type(command)
         return opened[-1]
 
-    yield open_screen
+    yield start
     for each in opened:
         each.close()
-
-
-@pytest.fixture
-def program(launcher):
-    """Gives a function that writes program.py."""
-
-    def write(text):
-        (launcher.directory / "program.py").write_text(f"{TOGETHER}{text}")
-
-    return write
 
 
 def loss_of(line, step):
@@ -184,50 +179,29 @@ def check_long_lines(lines):
 # --- whatever logs hold ---
 
 
-@in_turn("command", "run --console all", "logs -f")
-def test_every_line_of_every_rank_is_whole(launcher, screen, program, columns, command):
-    """With its prefix, each once and in order; nothing that a log holds acts on the terminal."""
-    program(HOSTILE)
-    terminal = screen(columns)
-    terminal.type(commands(command))
+@in_turn(
+    "command",
+    *("run --console all", "logs -f", "run --console collapse", "logs -f --collapse", "run --console status", "run"),
+)
+def test_every_line_of_every_rank_is_whole(launcher, play, columns, command):
+    """With its prefix, each once and in order, also where one rank says it alone; no log acts on the terminal."""
+    terminal = play(HOSTILE, columns, commands(command))
     assert terminal.ended() == 0
     lines = terminal.lines()
-    check_long_lines(lines)
-    for rank in range(4):
-        steps = [f"step {step} loss {9 - step + rank / 100:.3f}" for step in range(4)]
-        assert launcher.said_by(rank, lines) == [*steps, *(["retrying"] if rank == 3 else []), *MOST, "end"]
-    check_rest(lines, command, 4 * (4 + len(MOST) + 1) + 1)
-
-
-@in_turn("command", "run --console collapse", "logs -f --collapse")
-def test_what_a_rank_says_alone_is_seen(launcher, screen, program, columns, command):
-    program(HOSTILE)
-    terminal = screen(columns)
-    terminal.type(commands(command))
-    assert terminal.ended() == 0
-    lines = terminal.lines()
-    check_long_lines(lines)
-    assert any(re.match(r"\[\d+[-,]", line) for line in lines)
-    for rank in range(4):
-        said = launcher.said_by(rank, lines)
-        assert [loss_of(line, step) for step, line in enumerate(said[:4])] == [9 - step for step in range(4)]
-        assert said[4:] == [*(["retrying"] if rank == 3 else []), *MOST, "end"]
-    assert "[3] retrying" in lines
-    check_rest(lines, command, 4 * (4 + len(MOST) + 1))  # some ranks may say it later than they are waited for
-
-
-@in_turn("command", "run --console status", "run")
-def test_one_rank_or_none_is_shown_as_it_is(launcher, screen, program, columns, command):
-    program(HOSTILE)
-    terminal = screen(columns)
-    terminal.type(commands(command))
-    assert terminal.ended() == 0
-    lines = terminal.lines()
-    if command == "run":
+    is_collapsed, ranks = "collapse" in command, {"run": [0], "run --console status": []}.get(command, range(4))
+    if ranks:
         check_long_lines(lines)
-        shown = [f"step {step} loss {9 - step:.3f}" for step in range(4)] + [*MOST, "end"]
-        assert [line for line in lines if line in shown] == shown
-    check_rest(lines, command, 4 + len(MOST) + 1 if command == "run" else 0)
+    for rank in ranks:
+        steps = [f"step {step} loss {9 - step + rank / 100:.3f}" for step in range(4)]
+        last = [*(["retrying"] if rank == 3 else []), *MOST, "end"]
+        said = [line for line in lines if line in steps + last] if command == "run" else launcher.said_by(rank, lines)
+        if is_collapsed:
+            assert [loss_of(line, step) for step, line in enumerate(said[:4])] == [9 - step for step in range(4)]
+        assert said[4 if is_collapsed else 0 :] == (last if is_collapsed else steps + last)
+    assert not is_collapsed or any(re.match(r"\[\d+[-,]", line) for line in lines)
+    assert not is_collapsed or "[3] retrying" in lines
+    # Some ranks may say it later than they are waited for.
+    check_rest(lines, command, len(ranks) * (4 + len(MOST) + 1) + (len(ranks) == 4))
 
 
 def commands(command):
@@ -257,34 +231,27 @@ for step in range(10**9):
 """
 
 
-@pytest.mark.parametrize("columns", WIDTHS)
-def test_a_status_is_redrawn_in_its_place(launcher, screen, program, wait_until, columns):
-    program(BEATS)
-    terminal = screen(columns)
-    terminal.type("tlaunch run --console status --devices 4 -- python program.py")
+def test_a_status_is_redrawn_in_its_place(play, wait_until):
+    terminal = play(BEATS, 80, "tlaunch run --console status --devices 4 -- python program.py")
     first = terminal.wait_for("4 ranks: step ")
     assert re.fullmatch(r"4 ranks: step \d+, loss 2\.5000, 12,345 tokens/s", first)
     wait_until(lambda: terminal.wait_for("4 ranks: step ") != first, "another status")
     assert len([line for line in terminal.lines() if "4 ranks" in line]) == 1
-    (launcher.directory / "go").touch()
+    terminal.touch("go")
     assert terminal.ended() == 0
     assert [line[:18] for line in terminal.lines() if "4 ranks" in line] == ["4 ranks ended well"]
 
 
-def test_a_status_is_as_wide_as_the_terminal_that_it_is_on(launcher, screen, program):
-    program(f"import time\nprint('on', flush=True)\n{WAIT}")
-    terminal = screen(30)
+def test_a_status_is_as_wide_as_the_terminal_that_it_is_on(launcher, play):
     wide = "\u6f22" * 12
-    terminal.type(f"tlaunch run --runs-dir {wide} --devices 4 -- python program.py > out")
+    run = f"tlaunch run --runs-dir {wide} --devices 4 -- python program.py > out"
+    terminal = play(f"import time\nprint('on', flush=True)\n{WAIT}", 30, run)
     terminal.wait_for("4 ranks started")
     assert [row for row in terminal.rows() if wide[:3] in row and "tlaunch" not in row and "4 ranks" not in row] == []
-    (launcher.directory / "go").touch()
+    terminal.touch("go")
     assert terminal.ended() == 0
     assert not [line for line in terminal.lines() if "started" in line]
     assert (launcher.directory / "out").read_text() == "on\n"
-
-
-WAIT = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
 
 
 # --- unfinished lines ---
@@ -303,31 +270,25 @@ while not os.path.exists("go"): time.sleep(0.01)
 """
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        (80, "run"),
-        (200, "run --console all"),
-        (80, "run --console collapse"),
-        (80, "logs -f"),
-        (200, "logs -f --merge"),
-    ],
+@in_turn(
+    "command",
+    *("run", "run --console all", "run --console collapse", "logs -f --merge", "logs -f", "logs -f --collapse"),
 )
-def test_a_progress_bar_is_seen_while_it_grows(launcher, screen, program, wait_until, how):
-    """In one row at the foot, of which nothing is left in the end; a prompt likewise."""
-    columns, command = how
-    program(BAR)
-    terminal = screen(columns)
-    terminal.type(commands(command))
+def test_a_progress_bar_is_seen_while_it_grows(launcher, play, wait_until, columns, command):
+    """In one row at the foot, which does not blink; nothing of it is left in the end; a prompt likewise."""
+    terminal = play(BAR, columns, commands(command))
     who = "" if command == "run" else r"\[0-3\]"
     bar = rf"{who} +\d+(\.\.\d+)?%.*/100 \[00:01"
     first = terminal.wait_for(bar)
     wait_until(lambda: terminal.wait_for(bar) != first, "another state")
     assert len([line for line in terminal.lines() if "%" in line]) == 1
     assert not [line for line in terminal.lines() if "started" in line]
-    (launcher.directory / "finish").touch()
+    if command.startswith("logs"):
+        wait_until(lambda: all(launcher.said_by(n, terminal.lines())[:1] == ["first"] for n in range(4)), "all lines")
+        assert [any("%" in row for row in terminal.rows()) for _ in range(20)].count(False) <= 1
+    terminal.touch("finish")
     terminal.wait_for(rf"{who} ?more\?")
-    (launcher.directory / "go").touch()
+    terminal.touch("go")
     assert terminal.ended() == 0
     lines = terminal.lines()
     for rank in range(4):
@@ -337,100 +298,65 @@ def test_a_progress_bar_is_seen_while_it_grows(launcher, screen, program, wait_u
 
 
 @pytest.mark.parametrize("command", ["run", "logs -f"])
-def test_ctrl_c_leaves_no_half_row(launcher, screen, program, command):
-    program(BAR.replace("rank %d", "rank %d" + "x" * 80))
-    terminal = screen(80)
-    terminal.type(commands(command))
+def test_ctrl_c_leaves_no_half_row(launcher, play, command):
+    terminal = play(BAR.replace("rank %d", "rank %d" + "x" * 80), 80, commands(command))
     terminal.wait_for(r".*\d+%.*x")
     terminal.press("C-c")
     assert terminal.ended() == 130
     assert not [line for line in terminal.lines() if "xxx" in line and not line.endswith("x" * 80 + "]")]
     if command != "run":
         assert not [row for row in terminal.rows() if "%" in row]
-        assert launcher.run("stop").returncode == 0
+        assert launcher.call("stop").returncode == 0
 
 
-@pytest.mark.parametrize("options", ["", "--merge", "--collapse"])
-def test_a_bar_does_not_blink(launcher, screen, program, wait_until, options):
-    program(BAR)
-    terminal = screen(80)
-    terminal.type(commands(f"logs -f {options}"))
-    terminal.wait_for(r"\[0-3\].*\d+%.*rank ")
-    wait_until(lambda: all(launcher.said_by(rank, terminal.lines())[:1] == ["first"] for rank in range(4)), "all lines")
-    seen = [any("%" in row for row in terminal.rows()) for _ in range(30)]
-    assert seen.count(False) <= 1
-    for name in ("finish", "go"):
-        (launcher.directory / name).touch()
-    assert terminal.ended() == 0
-
-
-def test_a_terminal_that_is_held_does_not_hold_the_run(launcher, screen, program, wait_until):
-    """Ctrl-S while a bar is drawn: how the run ended is told all the same."""
-    program(f"{BAR}\nraise SystemExit(3)")
-    terminal = screen(80)
-    terminal.type("tlaunch run --devices 2 -- python program.py 2> said")
+def test_a_terminal_that_is_held_does_not_hold_the_run(launcher, play, wait_until):
+    """Ctrl-S while a bar is drawn: no line stands beside it after Ctrl-Q; how the run ended is told all the same."""
+    terminal = play(f"{BAR}\nraise SystemExit(3)", 80, "tlaunch run --devices 2 -- python program.py 2> said")
     terminal.wait_for(r" +\d+%")
     terminal.press("C-s")
-    for name in ("finish", "go"):
-        (launcher.directory / name).touch()
-    wait_until(lambda: "exit code 3" in (launcher.directory / "said").read_text(), "its last words")
-    terminal.press("C-q")
-    terminal.wait_for(".*code=3")  # behind the bar, which nobody was left to take away
-
-
-def test_a_bar_is_taken_away_when_the_terminal_goes_on(launcher, screen, program, wait_until):
-    """Ctrl-S, lines, Ctrl-Q: none of them stands beside the bar."""
-    program(BAR)
-    terminal = screen(80)
-    terminal.type("tlaunch run --devices 2 -- python program.py 2> said")
-    terminal.wait_for(r" +\d+%")
-    terminal.press("C-s")
-    (launcher.directory / "finish").touch()
+    terminal.touch("finish")
     log = launcher.latest / "device0" / "train.log"
     wait_until(lambda: b"more?" in log.read_bytes(), "the line after the bar")
     time.sleep(0.5)  # it would be shown by now
     terminal.press("C-q")
     terminal.wait_for("100%\\| 100/100$")
     assert [line for line in terminal.lines() if "%" in line] == ["100%| 100/100"]
-    (launcher.directory / "go").touch()
-    assert terminal.ended() == 0
+    terminal.press("C-s")
+    terminal.touch("go")
+    wait_until(lambda: "exit code 3" in (launcher.directory / "said").read_text(), "its last words")
+    terminal.press("C-q")
+    terminal.wait_for(".*code=3")  # behind the prompt, which no process was left to take away
 
 
-def test_the_unfinished_line_of_a_rank_that_ended_hides_nothing(launcher, screen, program):
-    program(f"import os, time\nos.write(1, b'loading')\nif os.environ['RANK'] == '1':\n    {WAIT.splitlines()[1]}")
-    terminal = screen(80)
-    terminal.type("tlaunch run --devices 2 -- python program.py")
+def test_the_unfinished_line_of_a_rank_that_ended_hides_nothing(play):
+    program = f"import os, time\nos.write(1, b'loading')\nif os.environ['RANK'] == '1':\n    {WAIT.splitlines()[1]}"
+    terminal = play(program, 80, "tlaunch run --devices 2 -- python program.py")
     terminal.wait_for("1 of 2 ranks running")
     assert "loading" not in terminal.rows()
-    (launcher.directory / "go").touch()
+    terminal.touch("go")
     assert terminal.ended() == 0
     assert "loading" in terminal.lines()
 
 
-def test_a_bar_is_on_stdout_alone(launcher, screen, program, wait_until):
+def test_a_bar_is_on_stdout_alone(launcher, play, wait_until):
     """While what is said on stderr goes elsewhere; and not where stdout goes elsewhere."""
-    program(BAR)
-    terminal = screen(80)
-    terminal.type("tlaunch run --devices 4 -- python program.py 2> said")
+    terminal = play(BAR, 80, "tlaunch run --devices 4 -- python program.py 2> said")
     terminal.wait_for(r" +\d+%\|")
     said = launcher.directory / "said"
     wait_until(lambda: "4 ranks started" in said.read_text(), "4 ranks")
-    (launcher.directory / "finish").touch()
-    (launcher.directory / "go").touch()
+    terminal.touch("finish", "go")
     assert terminal.ended() == 0
     assert "%" not in said.read_text()
-    assert launcher.run("logs", "-f", "--rank", 0).stdout == "first\n100%| 100/100\nmore? \n"
+    assert launcher.call("logs", "-f", "--rank", 0).stdout == "first\n100%| 100/100\nmore? \n"
 
 
 # --- Ctrl-C ---
 
 
-@in_turn("console", "rank0", "all", "status", "collapse")
-def test_ctrl_c_ends_a_run(launcher, screen, program, columns, console):
+@in_turn("console", "all", "status", "collapse")
+def test_ctrl_c_ends_a_run(launcher, play, columns, console):
     """Its ranks with it; it says so, in whole lines."""
-    program(GOES_ON)
-    terminal = screen(columns)
-    terminal.type(f"tlaunch run --console {console} --devices 4 -- python program.py")
+    terminal = play(GOES_ON, columns, f"tlaunch run --console {console} --devices 4 -- python program.py")
     terminal.wait_for("4 ranks started" if console == "status" else r"(\[0\b.*\] )?line 9")
     launcher.wait_ready(4, "line 0")
     terminal.press("C-c")
@@ -442,29 +368,21 @@ def test_ctrl_c_ends_a_run(launcher, screen, program, columns, console):
     assert told[2:] == ["code=130", ">"]
 
 
-@in_turn("options", "--merge", "", "--collapse")
-def test_ctrl_c_ends_a_follower(launcher, screen, program, columns, options):
-    program(GOES_ON)
-    run = launcher.start("run", "--devices", 4, "--", "python", "program.py")
-    launcher.wait_ready(4, "line 0")
-    terminal = screen(columns)
-    terminal.type(f"tlaunch logs -f {options}")
+@in_turn("options", "--merge", "--collapse")
+def test_ctrl_c_ends_a_follower(launcher, play, columns, options):
+    terminal = play(GOES_ON, columns, commands(f"logs -f {options}"))
     terminal.wait_for(r"\[0\b.*\] line 9")
     terminal.press("C-c")
     assert terminal.ended() == 130
     assert [line for line in terminal.lines() if line and "line" not in line][-2:] == ["code=130", ">"]
-    assert run.poll() is None
-    run.terminate()
-    assert run.wait(PATIENCE_S) == 143
+    assert len(launcher.processes()) == 4
+    assert launcher.call("stop").returncode == 0
 
 
 @in_turn("end", ("C-c", 130), ("q", 0))
-def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, screen, program, columns, end):
-    program(f"import os, signal\nif os.environ['RANK'] == '3': os.kill(os.getpid(), signal.SIGSTOP)\n{GOES_ON}")
-    run = launcher.start("run", "--devices", 4, "--", "python", "program.py")
-    terminal = screen(columns)
-    launcher.wait_ready(1, "line 0")
-    terminal.type("tlaunch top --interval 0.1")
+def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, play, columns, end):
+    program = f"import os, signal\nif os.environ['RANK'] == '3': os.kill(os.getpid(), signal.SIGSTOP)\n{GOES_ON}"
+    terminal = play(program, columns, commands("top --interval 0.1"))
     states = [[str(rank), "stopped" if rank == 3 else "running"] for rank in range(4)]
 
     def table():
@@ -476,23 +394,21 @@ def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, screen, program, c
     key, code = end
     terminal.press(key)
     assert terminal.ended() == code
-    run.send_signal(signal.SIGQUIT)  # a stopped rank would take its whole grace
-    assert run.wait(PATIENCE_S) == 128 + signal.SIGQUIT
+    assert not [line for line in terminal.lines() if "Traceback" in line]
+    assert launcher.call("stop", "--kill").returncode == 0  # a stopped rank would take its whole grace
 
 
 # --- another size ---
 
 
-@in_turn("command", "run --console all", "run --console collapse", "logs -f --merge")
-def test_a_window_may_change_its_size(launcher, screen, program, columns, command):
+@in_turn("command", "run --console collapse", "logs -f --merge")
+def test_a_window_may_change_its_size(launcher, play, columns, command):
     """No line is lost or written twice, and the screen is sane."""
-    program(COUNTS)
-    terminal = screen(columns)
-    terminal.type(commands(command))
+    terminal = play(COUNTS, columns, commands(command))
     terminal.wait_for(r"\[0\b.*\] line 5")
     for size in ((30, 10), (columns, 24), (columns + 20, 40)):
         terminal.resize(*size)
-    (launcher.directory / "go").touch()
+    terminal.touch("go")
     assert terminal.ended() == 0
     for rank in range(4):
         assert launcher.said_by(rank, terminal.lines()) == [f"line {number}" for number in range(int(LAST))]
