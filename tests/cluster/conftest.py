@@ -15,9 +15,17 @@ from launcher.core.channel import Channel
 from launcher.core.messages import Challenge, to_line
 from launcher.core.records import Device, Server
 from launcher.engines.command import EngineCommand
+from launcher.supervise.event_log import EventLog
 
 PATIENCE_S = 60
 SERVERS = (Server("10.0.0.1", (Device(0, 0),)), Server("h2", (Device(0, 1),)))
+
+
+@pytest.fixture
+def event_log(tmp_path):
+    event_log = EventLog(tmp_path / "events.jsonl", 0)
+    yield event_log
+    event_log.close(None)
 
 
 class House:
