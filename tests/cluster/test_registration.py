@@ -106,18 +106,10 @@ def test_another_token_is_no_way_in_and_no_concern_of_the_run(house, knocks, tok
     assert "with another token" in future.exception().message
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"\x16\x03\x01\n",
-        b'["Done", {}]\n',
-        b'["EventReport", {"line": ""}]\n',
-        b"x" * (3 << 20),
-        b"",
-    ],
-    ids=lambda words: repr(words[:20]),
-)
+@pytest.mark.parametrize("words", [
+    b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\n", b'["Done", {}]\n', b'["EventReport", {"line": ""}]\n',
+    b"x" * (3 << 20), b"",
+], ids=lambda words: repr(words[:20]))  # fmt: skip
 def test_who_talks_nonsense_is_let_go(house, knocks, words):
     """Be it a browser, a scanner, a flood, or somebody who leaves at once."""
     opened = house()
