@@ -4,6 +4,7 @@ import select
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -15,9 +16,17 @@ from launcher.core.channel import Channel
 from launcher.core.messages import Challenge, to_line
 from launcher.core.records import Device, Server
 from launcher.engines.command import EngineCommand
+from launcher.supervise.event_log import EventLog
 
 PATIENCE_S = 60
 SERVERS = (Server("10.0.0.1", (Device(0, 0),)), Server("h2", (Device(0, 1),)))
+
+
+@pytest.fixture
+def event_log(tmp_path):
+    event_log = EventLog(tmp_path / "events.jsonl", 0)
+    yield event_log
+    event_log.close(None)
 
 
 class House:
@@ -112,6 +121,15 @@ class Knocks:
     def wait(self, membership, master_port=None, tell=lambda _waiting: None, program=None):
         """A future of the start."""
         return self._pool.submit(membership.wait_for_start, master_port, tell, program)
+
+    def push(self, connection, words):
+        """A future that is done when these words are sent, or the other end has had enough; without any it leaves."""
+
+        def send():
+            with suppress(OSError):
+                connection.sendall(words) if words else connection.shutdown(socket.SHUT_WR)
+
+        return self._pool.submit(send)
 
     def connect(self, house):
         self._connections.append(socket.create_connection(("127.0.0.1", house.port)))

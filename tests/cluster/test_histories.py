@@ -3,17 +3,16 @@
 Histories are drawn by lot: what truly happened, and what the coordinator hears of it. The truth is a list of causes
 with their true times. From it follow the failures of other ranks, what each agent notices of all that (late where it
 was held up, not at all once it is lost), what it testifies and when, by a clock of its own, and what comes to the
-coordinator. `hold` plays that through the real controller and evidence, as a coordinator does. Not drawn is what one server cannot
-tell either: a cause among what follows from a rank that is missed, and one right after a doubtful one beside it.
+coordinator. That is played through the real controller and evidence, as a coordinator does. Not drawn is what one
+server cannot tell either: a cause among what follows from a rank that is missed, and one right after a doubtful one
+beside it.
 """
-
-from __future__ import annotations
 
 import heapq
 import itertools
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
@@ -28,7 +27,6 @@ from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import FailureRecord
 from launcher.supervise.diagnosis.servers import Evidence
 from launcher.supervise.diagnosis.stack_parser import RankStack
-from launcher.supervise.event_log import EventLog
 
 COUNT = 1000
 START_S = 1_700_000_000.0
@@ -51,7 +49,7 @@ MISSED = ("stop", "sleep", "partition")
 
 @dataclass(frozen=True)
 class Cause:
-    """Something that nobody else caused, and that is enough for the attempt to fail."""
+    """Something that nothing else caused, and that is enough for the attempt to fail."""
 
     kind: str
     time_s: float
@@ -75,243 +73,210 @@ class Rank:
     absent: tuple[float, RankStack] | None = None  # since when, doing what
     busy: bool = False  # with its own work all the time, which is no fault
 
+    def fail(self, at_s, ends_s, status=1, failure=None, tail="", *, open_mpi=False):
+        self.fails_s, self.ends_s, self.status = at_s, ends_s, status
+        self.failure, self.tail, self.open_mpi = failure, tail, open_mpi
 
-@dataclass
+
 class History:
-    seed: int
-    servers: tuple[Server, ...]
-    ranks: list[Rank]
-    causes: list[Cause] = field(default_factory=list)
-    lost: dict[int, tuple[float, str]] = field(default_factory=dict)
-    frozen: dict[int, tuple[float, float]] = field(default_factory=dict)  # agents, from when to when
-    away: tuple[float, float] = (NEVER, NEVER)  # the coordinator itself
-    hang_timeout_s: float | None = None
-    offsets: list[float] = field(default_factory=list)
-    errors: list[float] = field(default_factory=list)
-    told: dict[int, set[int]] = field(default_factory=dict)  # by server: ranks whose failure the coordinator heard of
-    decided_s: float = NEVER
+    """Causes and their consequences, in the order of their times, and when agents and the coordinator were held up."""
+
+    def __init__(self, seed, kinds=KINDS, counts=COUNTS):
+        self.seed, self._kinds = seed, kinds
+        self._source = source = random.Random(seed)
+        count, size = source.randint(2, 4), source.randint(1, 3)
+        self.servers = tuple(
+            Server(f"10.0.0.{index + 1}", tuple(Device(local, index * size + local) for local in range(size)))
+            for index in range(count)
+        )
+        self.ranks = [Rank(number, number // size) for number in range(count * size)]
+        self.causes = []
+        self.lost = {}  # by server: when, and how
+        self.hang_timeout_s = source.choice([None, 3.0])
+        self.offsets = [source.uniform(-60, 60) for _ in self.servers]
+        self.errors = [source.choice([0.0002, 0.002, 0.02, 0.2]) for _ in self.servers]
+        self.frozen = {}  # agents, from when to when
+        for _ in range(source.choice([0, 0, 1])):
+            begin = 10 + source.uniform(-3, 3)
+            self.frozen[source.randrange(count)] = (begin, begin + source.uniform(0.3, SILENCE_S - 1.5))
+        self.away = (NEVER, NEVER)  # the coordinator itself
+        if source.random() < 0.1:
+            begin = 10 + source.uniform(-2, 2)
+            self.away = (begin, begin + source.uniform(0.3, 4))
+        if source.random() < 0.4:
+            source.choice(self.ranks).busy = True
+        self._act(source.choice(counts))
 
     @property
-    def first(self) -> Cause:
-        """That the attempt failed of."""
-        return min(self.causes, key=lambda cause: min(cause.effect_s, NEVER))
+    def first(self):
+        """The cause of which the attempt failed."""
+        return min(self.causes, key=lambda cause: cause.effect_s)
 
+    @property
+    def stalled_s(self):
+        return min((cause.time_s for cause in self.causes if cause.kind not in OWN_KINDS), default=NEVER)
 
-def draw(seed: int, kinds: tuple[str, ...] = KINDS, counts: tuple[int, ...] = COUNTS) -> History:
-    source = random.Random(seed)
-    count, size = source.randint(2, 4), source.randint(1, 3)
-    numbers = itertools.count()
-    servers = tuple(
-        Server(f"10.0.0.{index + 1}", tuple(Device(local, next(numbers)) for local in range(size)))
-        for index in range(count)
-    )
-    ranks = [Rank(device.global_rank, index) for index, server in enumerate(servers) for device in server.devices]
-    history = History(seed, servers, ranks)
-    history.hang_timeout_s = source.choice([None, 3.0])
-    history.offsets = [source.uniform(-60, 60) for _ in servers]
-    history.errors = [source.choice([0.0002, 0.002, 0.02, 0.2]) for _ in servers]
-    for _ in range(source.choice([0, 0, 1])):
-        begin = 10 + source.uniform(-3, 3)
-        history.frozen[source.randrange(count)] = (begin, begin + source.uniform(0.3, SILENCE_S - 1.5))
-    if source.random() < 0.1:
-        begin = 10 + source.uniform(-2, 2)
-        history.away = (begin, begin + source.uniform(0.3, 4))
-    if source.random() < 0.4:
-        source.choice(ranks).busy = True
-    _Plot(history, source, kinds).act(source.choice(counts))
-    return history
+    def gone_s(self, server):
+        return self.lost.get(server, (NEVER, ""))[0]
 
-
-class _Plot:
-    """Causes and their consequences, in the order of their times."""
-
-    def __init__(self, history: History, source: random.Random, kinds: tuple[str, ...]) -> None:
-        self._history, self._source, self._kinds = history, source, kinds
-
-    def act(self, count: int) -> None:
+    def _act(self, count):
         source, at_s = self._source, 10.0
         for number in range(count):
             if number:
                 at_s += source.choice([0.0005, 0.01, 0.1, 0.5, 1.5, 4]) * source.uniform(0.5, 1.5)
-            # What follows from a rank that is missed is nobody's fault: no other cause may hide among it.
-            if any(cause.effect_s <= at_s and cause.kind in MISSED for cause in self._history.causes):
+            # What follows from a rank that is missed is no rank's fault: no other cause may hide among it.
+            if any(cause.effect_s <= at_s and cause.kind in MISSED for cause in self.causes):
                 return
             kind = source.choice(self._kinds)
-            if kind in MISSED and any(cause.kind in MISSED for cause in self._history.causes):
-                continue  # of two that are missed neither is more to blame
-            self._cause(kind, at_s)
+            # Of two that are missed neither is more to blame.
+            if kind not in MISSED or all(cause.kind not in MISSED for cause in self.causes):
+                self._cause(kind, at_s)
 
-    def _cause(self, kind: str, at_s: float) -> None:
-        history, source = self._history, self._source
-        if kind == "partition":
-            self._missed(at_s, None, kind, None)
-        elif kind in LOSSES:
-            server = source.randrange(len(history.servers))
-            if server not in history.lost:
-                self._lose(server, kind, at_s)
-        elif living := [rank for rank in history.ranks if rank.fails_s > at_s and rank.absent is None]:
-            rank = source.choice(living)
-            if kind in OWN_KINDS and any(
-                cause.kind == "http" and cause.server == rank.server and at_s - cause.time_s < LATE_S
-                for cause in history.causes
-            ):
-                return  # of one server, such an end is taken for what led to the lost connection: see root_cause.py
-            if kind in OWN_KINDS:
-                self._fail(rank, kind, at_s)
-                self._close([rank], at_s, rank.server)
-            else:
-                self._missed(at_s, rank, kind, rank.server)
-
-    def _fail(self, rank: Rank, kind: str, at_s: float) -> None:
+    def _cause(self, kind, at_s):
         source = self._source
-        rank.fails_s, rank.status = at_s, 1
-        rank.failure, rank.tail, rank.open_mpi = None, "", False
-        rank.ends_s = at_s + source.choice([0.02, 0.2, 2.5]) * source.uniform(0.5, 1.5)
+        if kind == "partition":
+            self._miss(at_s, None, kind, None)
+        elif kind in LOSSES:
+            server = source.randrange(len(self.servers))
+            if server not in self.lost:
+                self._lose(server, kind, at_s)
+        elif living := [rank for rank in self.ranks if rank.fails_s > at_s and rank.absent is None]:
+            rank = source.choice(living)
+            if kind not in OWN_KINDS:
+                self._miss(at_s, rank, kind, rank.server)
+            # Of one server, an end after it is taken for what led to the lost connection: see root_cause.py.
+            elif not any(
+                cause.kind == "http" and cause.server == rank.server and at_s - cause.time_s < LATE_S
+                for cause in self.causes
+            ):
+                self._fail(rank, kind, at_s)
+                self._close([rank], at_s)
+
+    def _fail(self, rank, kind, at_s):
+        source = self._source
+        ends_s = at_s + source.choice([0.02, 0.2, 2.5]) * source.uniform(0.5, 1.5)
         if kind == "http":
-            rank.failure = ("ConnectionResetError", "[Errno 104] Connection reset by peer")
-        elif kind == "alike" or source.random() < 0.6:
-            rank.failure = ("ValueError", "alike") if kind == "alike" else (f"Error{rank.number}", "of its own")
+            rank.fail(at_s, ends_s, 1, ("ConnectionResetError", "[Errno 104] Connection reset by peer"))
+        elif kind == "alike":
+            rank.fail(at_s, ends_s, 1, ("ValueError", "alike"))
+        elif source.random() < 0.6:
+            rank.fail(at_s, ends_s, 1, (f"Error{rank.number}", "of its own"))
         else:
-            rank.ends_s, rank.status = at_s, source.choice([-11, -9, -6, 3 + rank.number])
-        self._history.causes.append(Cause(kind, at_s, rank.number, rank.server, at_s))
+            rank.fail(at_s, at_s, source.choice([-11, -9, -6, 3 + rank.number]))
+        self.causes.append(Cause(kind, at_s, rank.number, rank.server, at_s))
 
-    def _close(self, dead: list[Rank], at_s: float, server: int) -> None:
+    def _close(self, dead, at_s):
         """Others lose their connections to ranks that end: most fail of it, in one way or another."""
-        gone = {rank.number for rank in dead}
-        for rank in self._history.ranks:
-            if rank.number in gone or rank.absent or rank.busy or self._source.random() < 0.3:
+        source = self._source
+        for rank in self.ranks:
+            if rank in dead or rank.absent or rank.busy or source.random() < 0.3:
                 continue
-            self._follow(rank, at_s + self._source.uniform(0.0003, 0.03), self._source.random())
+            fails_s, how = at_s + source.uniform(0.0003, 0.03), source.random()
+            if fails_s >= min(rank.fails_s, self.gone_s(rank.server)):
+                continue
+            ends_s = fails_s + source.uniform(0.005, 0.3)
+            if how < 0.6:
+                rank.fail(fails_s, ends_s, 1, ("RuntimeError", CLOSED))
+            elif how < 0.75:
+                rank.fail(fails_s, fails_s, 14, open_mpi=True)
+            elif how < 0.9:
+                rank.fail(fails_s, fails_s, -6, tail=CLOSED)
+            else:
+                rank.fail(fails_s, ends_s, 1, ("ProtocolError", STRANGE))
 
-    def _follow(self, rank: Rank, at_s: float, how: float) -> None:
-        cut_off = self._history.lost.get(rank.server, (NEVER, ""))[0]
-        if rank.fails_s <= at_s or cut_off <= at_s:
-            return
-        rank.fails_s, rank.ends_s, rank.status = at_s, at_s + self._source.uniform(0.005, 0.3), 1
-        rank.failure, rank.tail, rank.open_mpi = None, "", False
-        if how < 0.6:
-            rank.failure = ("RuntimeError", CLOSED)
-        elif how < 0.75:
-            rank.ends_s, rank.status, rank.open_mpi = at_s, 14, True
-        elif how < 0.9:
-            rank.ends_s, rank.status, rank.tail = at_s, -6, CLOSED
-        else:
-            rank.failure = ("ProtocolError", STRANGE)
-
-    def _missed(self, at_s: float, rank: Rank | None, kind: str, server: int | None) -> None:
-        """Others wait for it until they, or who watches over them, lose patience."""
-        history, source = self._history, self._source
+    def _miss(self, at_s, rank, kind, server):
+        """Others wait for it until they, or the agents that watch over them, lose patience."""
+        source = self._source
         if rank is not None:
             rank.absent = (at_s, STOPPED if kind == "stop" else SLEEPING)
-        effect_s = NEVER if history.hang_timeout_s is None else at_s + history.hang_timeout_s
-        waits = [one for one in history.ranks if one is not rank and not one.busy and one.fails_s == NEVER]
-        if waits and (history.hang_timeout_s is None or source.random() < 0.5):
+        effect_s = NEVER if self.hang_timeout_s is None else at_s + self.hang_timeout_s
+        waits = [one for one in self.ranks if one is not rank and not one.busy and one.fails_s == NEVER]
+        if waits and (self.hang_timeout_s is None or source.random() < 0.5):
             for one in source.sample(waits, source.randint(1, len(waits))):
                 timed_out_s = at_s + 2 + source.uniform(0, 0.3)
-                if one.fails_s > timed_out_s and history.lost.get(one.server, (NEVER, ""))[0] > timed_out_s:
-                    one.fails_s, one.ends_s, one.status = timed_out_s, timed_out_s + source.uniform(0.005, 0.3), 1
-                    one.failure = ("RuntimeError", TIMED_OUT)
+                if timed_out_s < min(one.fails_s, self.gone_s(one.server)):
+                    one.fail(timed_out_s, timed_out_s + source.uniform(0.005, 0.3), 1, ("RuntimeError", TIMED_OUT))
                     effect_s = min(effect_s, timed_out_s)
-        history.causes.append(Cause(kind, at_s, None if rank is None else rank.number, server, effect_s))
+        self.causes.append(Cause(kind, at_s, None if rank is None else rank.number, server, effect_s))
 
-    def _lose(self, server: int, kind: str, at_s: float) -> None:
-        history = self._history
-        history.lost[server] = (at_s, kind)
-        history.causes.append(Cause(kind, at_s, None, server, at_s))
-        dead = [rank for rank in history.ranks if rank.server == server]
+    def _lose(self, server, kind, at_s):
+        self.lost[server] = (at_s, kind)
+        self.causes.append(Cause(kind, at_s, None, server, at_s))
         if kind == "closed":
-            self._close(dead, at_s + self._source.uniform(0.0, 0.05), server)
-
-
-@dataclass(frozen=True)
-class _Testimony:
-    sent_s: float
-    evidence: Evidence
+            dead = [rank for rank in self.ranks if rank.server == server]
+            self._close(dead, at_s + self._source.uniform(0.0, 0.05))
 
 
 class _Agent:
-    """What the agent of one server notices, and tells when it is asked or has noticed a failure itself."""
+    """What the agent of one server notices, and testifies when it is asked or has noticed a failure itself."""
 
-    def __init__(self, history: History, server: int, source: random.Random) -> None:
+    def __init__(self, history, server, source):
         self._history, self._server, self._source = history, server, source
         self._ranks = [rank for rank in history.ranks if rank.server == server]
-        self._slow_s = source.choice([0.0, 0.0, 0.0, 0.8])  # a busy machine
-        self.gone_s = history.lost.get(server, (NEVER, ""))[0]
-        self._noticed = {rank.number: self.wakes(rank.ends_s) + source.uniform(0.0005, 0.005) + source.random() * self._slow_s
-                         for rank in self._ranks}  # fmt: skip
+        slow_s = source.choice([0.0, 0.0, 0.0, 0.8])  # a busy machine
+        self.gone_s = history.gone_s(server)
+        self.noticed = {
+            rank.number: self.wakes(rank.ends_s) + source.uniform(0.0005, 0.005) + source.random() * slow_s
+            for rank in self._ranks
+        }
         self._takes_s = source.choice([0.1, 0.15, 0.4, 1.5])
 
-    def wakes(self, at_s: float) -> float:
+    def wakes(self, at_s):
         begin, end = self._history.frozen.get(self._server, (NEVER, NEVER))
         return end if begin <= at_s < end else at_s
 
-    @property
-    def notes_s(self) -> float:
-        """When it notices by itself that something is wrong."""
+    def notes_s(self):
+        """Return when it notices by itself that something is wrong."""
         hangs_s = NEVER
-        if self._history.hang_timeout_s is not None:
-            stalled = [cause.time_s for cause in self._history.causes if cause.kind not in OWN_KINDS]
-            hangs_s = self.wakes(
-                min(stalled, default=NEVER) + self._history.hang_timeout_s + self._source.uniform(0, 1)
-            )
-        return min([hangs_s, *self._noticed.values()])
+        if (timeout_s := self._history.hang_timeout_s) is not None:
+            hangs_s = self.wakes(self._history.stalled_s + timeout_s + self._source.uniform(0, 1))
+        return min([hangs_s, *self.noticed.values()])
 
-    def ends_told(self) -> list[tuple[float, int]]:
-        return [
-            (self._noticed[rank.number], rank.number)
-            for rank in self._ranks
-            if self._noticed[rank.number] < self.gone_s
-        ]
-
-    def testify(self, asked_s: float) -> _Testimony | None:
+    def testify(self, asked_s):
+        """Return when it sends its testimony, and that; None if it is lost before."""
         sent_s = self.wakes(self.wakes(asked_s) + self._takes_s)
         if sent_s >= self.gone_s:
             return None
-        for rank in self._ranks:  # whoever asks living ranks where they are finds out who has ended
+        for rank in self._ranks:  # an agent that asks living ranks where they are finds out which have ended
             looked_s = max(self.wakes(rank.ends_s), self.wakes(asked_s)) + 0.005
-            self._noticed[rank.number] = min(self._noticed[rank.number], looked_s)
-        ended = sorted(
-            (rank for rank in self._ranks if self._noticed[rank.number] < sent_s),
-            key=lambda rank: (self._noticed[rank.number], rank.ends_s),
-        )
-        known = self._source.random() < 0.8
-        evidence = [self._of_ended(rank, place, known=known or len(ended) == 1) for place, rank in enumerate(ended)]
+            self.noticed[rank.number] = min(self.noticed[rank.number], looked_s)
+        ended = [rank for rank in self._ranks if self.noticed[rank.number] < sent_s]
+        ended.sort(key=lambda rank: (self.noticed[rank.number], rank.ends_s))
+        known = self._source.random() < 0.8 or len(ended) == 1
+        evidence = [self._of_ended(rank, place, known) for place, rank in enumerate(ended)]
         evidence += [self._of_living(rank, sent_s) for rank in self._ranks if rank not in ended]
-        hangs = self._history.hang_timeout_s is not None and all(rank.ends_s > sent_s for rank in self._ranks)
-        stalled = [cause.time_s for cause in self._history.causes if cause.kind not in OWN_KINDS]
-        hung = hangs and min(stalled, default=NEVER) + self._history.hang_timeout_s < sent_s
-        return _Testimony(sent_s, Evidence(tuple(evidence), tuple(rank.number for rank in self._ranks) if hung else ()))
+        hangs_s = self._history.stalled_s + (self._history.hang_timeout_s or NEVER)
+        hung = hangs_s < sent_s and all(rank.ends_s > sent_s for rank in self._ranks)
+        return sent_s, Evidence(tuple(evidence), tuple(rank.number for rank in self._ranks) if hung else ())
 
-    def _local_ns(self, true_s: float) -> int:
+    def _local_ns(self, true_s):
         return int((START_S + true_s + self._history.offsets[self._server]) * 1e9)
 
-    def _record(self, rank: Rank) -> FailureRecord | None:
+    def _record(self, rank):
         if rank.failure is None:
             return None
-        name, message = rank.failure
-        return FailureRecord(self._local_ns(rank.fails_s), 1, "exception", name, message, "a.py:1 in f", "")
+        return FailureRecord(self._local_ns(rank.fails_s), 1, "exception", *rank.failure, "a.py:1 in f", "")
 
-    def _of_ended(self, rank: Rank, place: int, *, known: bool) -> RankEvidence:
-        noticed_s = self._noticed[rank.number]
+    def _of_ended(self, rank, place, known):
         frozen_s, thawed_s = self._history.frozen.get(self._server, (0.0, 0.0))
         late_s = max(LATE_S, thawed_s - frozen_s + 0.5) if frozen_s <= rank.ends_s < thawed_s else LATE_S
         return RankEvidence(
-            rank.number, rank.status, self._local_ns(noticed_s), place, order_known=known, late_s=late_s,
+            rank.number, rank.status, self._local_ns(self.noticed[rank.number]), place, order_known=known, late_s=late_s,
             failure=self._record(rank), log_tail=rank.tail, open_mpi=rank.open_mpi,
         )  # fmt: skip
 
-    def _of_living(self, rank: Rank, now_s: float) -> RankEvidence:
-        failure = self._record(rank) if rank.fails_s < now_s else None
+    def _of_living(self, rank, now_s):
         stack = BUSY if rank.busy else WAITING
         if rank.absent is not None and rank.absent[0] < now_s:
             stack = rank.absent[1]
+        failure = self._record(rank) if rank.fails_s < now_s else None
         return RankEvidence(rank.number, None, None, None, failure=failure, stack=stack)
 
 
 class _Coordinator:
-    """Drives the controller through a history: what comes when, whom it asks, whom it loses, when it decides."""
+    """Drives the controller through a history: what comes when, which server it asks or loses, when it decides."""
 
-    def __init__(self, history: History, event_log) -> None:
+    def __init__(self, history, event_log):
         self._source = random.Random(history.seed + 1)
         self._history = history
         self._agents = [_Agent(history, index, self._source) for index in range(len(history.servers))]
@@ -320,68 +285,59 @@ class _Coordinator:
         ids = tuple(server.server_id for server in history.servers)
         self._controller = RunController(Setup(ids, evidence_limit_s=INQUEST_S, look_again_s=BEAT_S))
         self._verdict = None
-        self._queue: list = []
+        self._queue = []
         self._places = itertools.count()
-        self._asked: list[list[float]] = [[] for _ in history.servers]
-        self._failed: list[int] = []
+        self._asked = [[] for _ in history.servers]  # when each question was asked, and when the answer to it comes
+        self._answers = [0 for _ in history.servers]  # that have come
+        self._failed = []
 
-    def _now_ns(self) -> int:
+    def _now_ns(self):
         return int((START_S + self._now_s) * 1e9)
 
-    def _post(self, at_s: float, kind: str, server: int, what=None) -> None:
-        if at_s < NEVER:
-            heapq.heappush(self._queue, (self._here(at_s), next(self._places), kind, server, what))
-
-    def _here(self, at_s: float) -> float:
+    def _post(self, at_s, act, *arguments):
         begin, end = self._history.away
-        return end if begin <= at_s < end else at_s
+        heapq.heappush(self._queue, (end if begin <= at_s < end else at_s, next(self._places), act, arguments))
 
-    def _way_s(self) -> float:
+    def _way_s(self):
         return self._source.uniform(0.0001, 0.003)
 
     def run(self):
+        """Return the verdict; None where nothing of the history calls for one."""
         self._report(events.ServersReady(4000))
         for index, agent in enumerate(self._agents):
             self._ask(index, 4.5 - self._source.random())
-            for at_s, rank in agent.ends_told():
-                self._post(at_s + self._way_s(), "ended", index, rank)
-            if (testimony := agent.testify(agent.notes_s)) is not None and agent.notes_s < NEVER:
-                self._post(testimony.sent_s + self._way_s(), "testimony", index, testimony.evidence)
-            if agent.gone_s < NEVER and self._history.lost[index][1] == "closed":
-                self._post(agent.gone_s + self._way_s(), "closed", index)
+            for rank, at_s in agent.noticed.copy().items():
+                if at_s < agent.gone_s:
+                    self._post(at_s + self._way_s(), self._failed.append, rank)
+            if (testimony := agent.testify(agent.notes_s())) is not None and agent.notes_s() < NEVER:
+                self._post(testimony[0] + self._way_s(), self._take, index, testimony[1])
+            if self._history.lost.get(index, (NEVER, ""))[1] == "closed":
+                self._post(agent.gone_s + self._way_s(), self._lose, index, "the connection was closed")
         for tick in range(300):
-            self._post(5.0 + tick * 0.1, "tick", -1)
-        while self._queue:
-            self._now_s, _, kind, server, what = heapq.heappop(self._queue)
-            getattr(self, f"_on_{kind}")(server, what)
+            self._post(5.0 + tick * 0.1, self._tick)
+        while self._queue and self._verdict is None:
+            self._now_s, _, act, arguments = heapq.heappop(self._queue)
+            act(*arguments)
             silent = [
                 index for index in range(len(self._agents)) if self._now_s - self._answered(index)[0] > 2 * BEAT_S
             ]
             self._report(events.Tick(silent))
-            if self._verdict is not None:
-                self._history.decided_s = self._now_s
-                return self._verdict
-        return None
+        return self._verdict
 
-    def _ask(self, server: int, at_s: float) -> None:
-        self._asked[server].append(at_s)
-
-    def _answered(self, server: int) -> tuple[float, float | None]:
-        """When the last question was asked that has been answered by now, and the first after that."""
+    def _ask(self, server, at_s):
         agent = self._agents[server]
-        done = [
-            at_s
-            for at_s in self._asked[server]
-            if agent.wakes(at_s + 0.001) < agent.gone_s and agent.wakes(at_s + 0.001) + 0.002 <= self._now_s
-        ]
-        rest = [at_s for at_s in self._asked[server] if at_s not in done]
-        return max(done), min(rest, default=None)
+        answered_s = agent.wakes(at_s + 0.001)
+        self._asked[server].append((at_s, answered_s + 0.002 if answered_s < agent.gone_s else NEVER))
 
-    def _on_ended(self, server: int, rank: int) -> None:
-        self._failed.append(rank)
-        self._history.told.setdefault(server, set()).add(rank)
+    def _answered(self, server):
+        """Return when the last question was asked that has been answered by now, and the first after that."""
+        asked, count = self._asked[server], self._answers[server]
+        while count < len(asked) and asked[count][1] <= self._now_s:
+            count += 1
+        self._answers[server] = count
+        return asked[count - 1][0], asked[count][0] if count < len(asked) else None
 
-    def _on_testimony(self, server: int, evidence: Evidence) -> None:
+    def _take(self, server, evidence):
         if server in self._evidence.lost:
             return
         clock, error_s = Clock(), self._history.errors[server]
@@ -390,29 +346,18 @@ class _Coordinator:
         clock.take(self._now_ns() - int((error_s - offset_s - wrong_s) * 1e9), int(2 * error_s * 1e9), self._now_ns())
         self._report(events.EvidenceReport(server, 40000, self._evidence.take(server, encode(evidence), clock)))
 
-    def _on_closed(self, server: int, _) -> None:
-        if server not in self._evidence.lost:
-            self._lose(server, "the connection was closed", silent=False)
-
-    def _on_tick(self, _server: int, _what) -> None:
+    def _tick(self):
+        back_s = self._history.away[1]
         for index, asked in enumerate(self._asked):
-            if self._now_s - asked[-1] >= BEAT_S:
+            if self._now_s - asked[-1][0] >= BEAT_S:
                 self._ask(index, self._now_s)
-            answered_s, _ = self._answered(index)
-            heard_s = min(
-                self._now_s, max(answered_s, self._history.away[1] if self._now_s >= self._history.away[1] else 0.0)
-            )
-            if index not in self._evidence.lost and self._now_s - heard_s > SILENCE_S:
+            heard_s = min(self._now_s, max(self._answered(index)[0], back_s if self._now_s >= back_s else 0.0))
+            if self._now_s - heard_s > SILENCE_S:
                 self._lose(index, "nothing was heard of it for 5 s", silent=True)
 
-    def _on_reach(self, server: int, order: orders.ProbeReach) -> None:
-        """Where the history parts the first two servers, neither reaches the other."""
-        parted = any(cause.kind == "partition" for cause in self._history.causes)
-        missed = [to for to, _ in order.targets if parted and {server, to} == {0, 1}]
-        unreached = tuple((to, "no answer") for to in missed)
-        self._report(events.ProbeResult(server, order.number, unreached))
-
-    def _lose(self, server: int, why: str, *, silent: bool) -> None:
+    def _lose(self, server, why, *, silent=False):
+        if server in self._evidence.lost:
+            return
         since_s, unanswered_s = self._answered(server)
         probably_s = unanswered_s if silent and unanswered_s is not None else self._now_s
         self._evidence.lose(
@@ -422,34 +367,34 @@ class _Coordinator:
         self._report(events.ServerGone(server))
         self._report(events.ServerLost(server, why))
 
-    def _report(self, event: events.Event) -> None:
+    def _probe_reach(self, order):
+        """Where the history parts the first two servers, neither reaches the other."""
+        parted = any(cause.kind == "partition" for cause in self._history.causes)
+        unreached = [(to, "no answer") for to, _ in order.targets if parted and {order.server, to} == {0, 1}]
+        self._report(events.ProbeResult(order.server, order.number, tuple(unreached)))
+
+    def _report(self, event):
         for order in self._controller.take(event, self._now_s, START_S + self._now_s):
             match order:
                 case orders.CollectEvidence(servers=servers):
                     for server in servers:
                         self._request(server)
-                case orders.ProbeReach(server=server):
-                    self._post(self._now_s + 2 * self._way_s(), "reach", server, order)
+                case orders.ProbeReach():
+                    self._post(self._now_s + 2 * self._way_s(), self._probe_reach, order)
                 case orders.Diagnose(apart=apart):
                     self._report(self._evidence.diagnosed(apart))
                 case orders.EndRanks(verdict=verdict):
                     self._verdict = verdict
                     assert self._controller.phase is Phase.ENDING
 
-    def _request(self, server: int) -> None:
+    def _request(self, server):
         self._ask(server, self._now_s)
-        agent = self._agents[server]
-        at_s = self._now_s + self._way_s()
-        if agent.notes_s > at_s and at_s < agent.gone_s and (testimony := agent.testify(at_s)) is not None:
-            self._post(testimony.sent_s + self._way_s(), "testimony", server, testimony.evidence)
+        agent, at_s = self._agents[server], self._now_s + self._way_s()
+        if agent.notes_s() > at_s and at_s < agent.gone_s and (testimony := agent.testify(at_s)) is not None:
+            self._post(testimony[0] + self._way_s(), self._take, server, testimony[1])
 
 
-def hold(history: History, event_log):
-    """The verdict; None where nothing of the history calls for one."""
-    return _Coordinator(history, event_log).run()
-
-
-def is_right(history: History, verdict) -> bool:
+def is_right(history, verdict):
     """Whether whom it names is to blame. Of the ranks of a lost server nobody can know more than that it was lost."""
     first = history.first
     if verdict.culprit is not None:
@@ -459,13 +404,6 @@ def is_right(history: History, verdict) -> bool:
         server = next(index for index, one in enumerate(history.servers) if one.server_id == verdict.server)
         return first.server == server
     return verdict.confidence.value != "certain"
-
-
-@pytest.fixture(name="event_log")
-def _event_log(tmp_path):
-    event_log = EventLog(tmp_path / "events.jsonl", 0)
-    yield event_log
-    event_log.close(None)
 
 
 SERIES = [
@@ -483,8 +421,8 @@ def test_no_verdict_on_a_drawn_history_is_certain_and_wrong(event_log, count, dr
     """Of all causes, most likely verdicts are right, too, although causes lie a moment apart in many histories."""
     counted, wrong = Counter(), []
     for seed in range(count):
-        history = draw(seed, **drawn)
-        if (verdict := hold(history, event_log)) is None:
+        history = History(seed, **drawn)
+        if (verdict := _Coordinator(history, event_log).run()) is None:
             continue
         right = is_right(history, verdict)
         counted[verdict.confidence.value, right] += 1

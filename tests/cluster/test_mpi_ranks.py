@@ -25,14 +25,10 @@ def engine_rank(global_rank, world_size=None):
     return EngineRank("Open MPI", global_rank, world_size, None, None, "job")
 
 
-@pytest.mark.parametrize(
-    ("servers", "text"),
-    [
-        ([server("a", 0, 1), server("b", 2, 3, 4)], "0x2,1x3"),
-        ([server("a", 2, 3), server("b", 0, 1)], "1x2,0x2"),
-        ([server("a", 0, 2), server("b", 1, 3)], "0x1,1x1,0x1,1x1"),
-    ],
-)
+@pytest.mark.parametrize(("servers", "text"), [
+    ([server("a", 0, 1), server("b", 2, 3, 4)], "0x2,1x3"), ([server("a", 2, 3), server("b", 0, 1)], "1x2,0x2"),
+    ([server("a", 0, 2), server("b", 1, 3)], "0x1,1x1,0x1,1x1"),
+])  # fmt: skip
 def test_processes_are_wanted_in_the_order_of_global_ranks(servers, text):
     """So that MPI's rank is the table's."""
     assert members_text(stretches_of(servers)) == text
@@ -51,15 +47,11 @@ def test_without_the_variable_there_is_one_agent_for_each_server():
     assert place_of({}, engine_rank(0)) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "rank", "message"),
-    [
-        ("two", engine_rank(0), "is 'two'"),
-        ("0x2", None, "neither mpirun nor srun"),
-        ("0x2", engine_rank(0, 3), "started 3 processes"),
-        ("0x2", engine_rank(2), "started a process 2, and 2 from 0 on are wanted"),
-    ],
-)
+@pytest.mark.parametrize(("text", "rank", "message"), [
+    ("two", engine_rank(0), "is 'two'"), ("0x2", None, "neither mpirun nor srun"),
+    ("0x2", engine_rank(0, 3), "started 3 processes"),
+    ("0x2", engine_rank(2), "started a process 2, and 2 from 0 on are wanted"),
+])  # fmt: skip
 def test_what_an_engine_makes_of_it_is_checked(text, rank, message):
     with pytest.raises(UsageError, match=message):
         place_of({TLAUNCH_MEMBERS: text}, rank)

@@ -124,18 +124,10 @@ def test_of_many_servers_few_pairs_are_tried():
     assert len(pairs_of(range(ALL_PAIRS), 0, [])) == ALL_PAIRS * (ALL_PAIRS - 1) // 2
 
 
-@pytest.mark.parametrize(
-    ("pairs", "count", "alone"),
-    [
-        ([(0, 1)], 2, None),
-        ([(0, 1)], 3, None),
-        ([(0, 1), (1, 2)], 3, 1),
-        ([(0, 1), (1, 2)], 4, None),
-        ([(0, 2), (0, 3), (1, 2), (1, 3)], 4, None),
-        ([(16, 17), (17, 18), (17, 0)], 40, 17),
-        ([], 3, None),
-    ],
-)
+@pytest.mark.parametrize(("pairs", "count", "alone"), [
+    ([(0, 1)], 2, None), ([(0, 1)], 3, None), ([(0, 1), (1, 2)], 3, 1), ([(0, 1), (1, 2)], 4, None),
+    ([(0, 2), (0, 3), (1, 2), (1, 3)], 4, None), ([(16, 17), (17, 18), (17, 0)], 40, 17), ([], 3, None),
+])  # fmt: skip
 def test_one_server_is_cut_off_where_it_reaches_no_other(pairs, count, alone):
     """Of two that are apart, or of two halves, none is more to blame."""
     assert cut_off(pairs, count) == alone

@@ -1,6 +1,7 @@
-"""What servers tell of an attempt that failed."""
+"""What servers testify of an attempt that failed."""
 
 import time
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -10,227 +11,205 @@ from launcher.cluster.server_evidence import ServerEvidence
 from launcher.control.orders import Apart
 from launcher.core.codec import encode
 from launcher.core.records import Device, Server
-from launcher.core.verdict import Confidence, Role
+from launcher.core.verdict import Role
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import FailureRecord
 from launcher.supervise.diagnosis.servers import Evidence
 from launcher.supervise.diagnosis.stack_parser import RankStack
-from launcher.supervise.event_log import EventLog
 
-SERVERS = (Server("10.0.0.1", (Device(0, 0),)), Server("10.0.0.2", (Device(0, 1),)))
-
-
-@pytest.fixture(name="evidence")
-def _evidence(tmp_path):
-    event_log = EventLog(tmp_path / "events.jsonl", 0)
-    yield ServerEvidence(SERVERS, event_log)
-    event_log.close(None)
+NOW_NS = time.time_ns()
 
 
-def raised(global_rank, at_ns=1, error=("ValueError", "no")):
+def servers(*counts):
+    """Return servers 10.0.0.1, 10.0.0.2, ... with so many ranks each."""
+    numbers = count()
+    return tuple(
+        Server(f"10.0.0.{index + 1}", tuple(Device(local, next(numbers)) for local in range(ranks)))
+        for index, ranks in enumerate(counts)
+    )
+
+
+@pytest.fixture
+def make_evidence(event_log):
+    return lambda *counts: ServerEvidence(servers(*counts), event_log, 10.0, lambda: NOW_NS)
+
+
+def raised(global_rank, ago_s=0.0, error=("ValueError", "no")):
+    at_ns = NOW_NS - int(ago_s * 10**9)
     failure = FailureRecord(at_ns, 7, "exception", *error, "a.py:1 in f")
     return RankEvidence(global_rank, 1, at_ns, 0, failure=failure)
 
 
-def test_a_server_speaks_of_its_own_ranks_only(evidence):
-    evidence.take(0, encode(Evidence((RankEvidence(0, None, None, None),))), Clock())
-    evidence.take(1, encode(Evidence((raised(0), raised(1)), hung=(0,))), Clock())
-    assert evidence.awaited({0: None, 1: None}) == []
-    found = evidence.diagnosed()
-    verdict = found.verdict
-    assert (verdict.culprit, verdict.confidence, found.cause) == (1, Confidence.CERTAIN, "failed")
-
-
-def test_a_lost_server_is_not_awaited(evidence):
-    evidence.lost[1] = "nothing was heard of it"
-    assert evidence.awaited([0, 1]) == [0]
-    evidence.take(0, "nonsense", Clock())
-    assert evidence.awaited([0, 1]) == [0]
-    evidence.take(0, encode(Evidence((RankEvidence(0, None, None, None),))), Clock())
-    assert evidence.diagnosed().verdict.server == "10.0.0.2"
-
-
-def test_all_servers_that_are_lost_are_named(evidence):
-    """Only one could be the first, and who that was cannot be told."""
-    evidence.lost[1] = "the connection was closed"
-    evidence.lost[0] = "nothing was heard of it"
-    assert evidence.diagnosed().verdict.reason == (
-        "server 10.0.0.2 with rank 1 was lost: the connection was closed; "
-        "server 10.0.0.1 with rank 0 was lost: nothing was heard of it"
-    )
-
-
-def test_a_loss_beside_a_certain_failure_is_told(evidence):
-    evidence.lost[1] = "nothing was heard of it"
-    evidence.take(0, encode(Evidence((raised(0),))), Clock())
-    verdict = evidence.diagnosed().verdict
-    assert (verdict.culprit, verdict.confidence) == (0, Confidence.CERTAIN)
-    assert verdict.reason.endswith("; server 10.0.0.2 with rank 1 was lost: nothing was heard of it")
-
-
-def test_nothing_is_certain_while_a_server_has_not_been_heard(evidence):
-    evidence.take(0, encode(Evidence((raised(0),))), Clock())
-    verdict = evidence.diagnosed().verdict
-    assert (verdict.culprit, verdict.confidence) == (0, Confidence.LIKELY)
-    assert verdict.reason.endswith("; server 10.0.0.2 with rank 1 was not heard in time")
-    assert verdict.failures[0].reason.endswith(" was not heard in time")  # as people are shown it
-    evidence.take(1, encode(Evidence((RankEvidence(1, None, None, None),))), Clock())
-    verdict = evidence.diagnosed().verdict
-    assert (verdict.culprit, verdict.confidence) == (0, Confidence.CERTAIN)
-    assert "heard" not in verdict.reason
-
-
-def test_a_loss_is_blamed_for_no_failure_that_only_an_unheard_server_puts_in_doubt(tmp_path):
-    """That may have been before it; the loss was not, as far as all know that were heard."""
-    event_log = EventLog(tmp_path / "events.jsonl", 0)
-    evidence = ServerEvidence((*SERVERS, Server("10.0.0.3", (Device(0, 2),))), event_log)
-    evidence.lost[1] = "nothing was heard of it"
-    evidence.take(0, encode(Evidence((raised(0),))), Clock())
-    verdict = evidence.diagnosed().verdict
-    event_log.close(None)
-    assert (verdict.culprit, verdict.server, verdict.confidence) == (0, None, Confidence.LIKELY)
-    assert verdict.reason.endswith(
-        "; server 10.0.0.2 with rank 1 was lost: nothing was heard of it; server 10.0.0.3 with rank 2 was not heard in time"
-    )
-
-
-TWO_EACH = (Server("10.0.0.1", (Device(0, 0), Device(1, 1))), Server("10.0.0.2", (Device(0, 2), Device(1, 3))))
-WAITING = RankStack("running", "in recv, called at a.py:4 in f", "a.py:4 in f", in_collective=True)
-CLOSED = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:34185"
-SLEEPING = RankStack("running", "at a.py:5 in f: time.sleep(60)", "a.py:5 in f")
-STOPPED = RankStack("stopped", "stopped (SIGSTOP)")
-APART = [Apart((0, 1), (40001, 40002), "no answer")]
-
-
-@pytest.fixture(name="two_each")
-def _two_each(tmp_path):
-    event_log = EventLog(tmp_path / "events.jsonl", 0)
-    yield ServerEvidence(TWO_EACH, event_log, hang_timeout_s=10.0)
-    event_log.close(None)
-
-
-def living(global_rank, stack):
+def living(global_rank, stack=None):
     return RankEvidence(global_rank, None, None, None, stack=stack)
 
 
-def told_by(*ranks, hung=()):
-    return encode(Evidence(ranks, hung))
+def report(server, *ranks, hung=()):
+    return lambda evidence: evidence.take(server, encode(Evidence(ranks, hung)), Clock())
 
 
-def test_a_rank_that_is_only_busy_is_not_blamed_for_a_lost_server(two_each):
-    """What the lost ones did is not known: of those that were heard, one waits and the other does not."""
-    now_ns = time.time_ns()
-    two_each.lose(1, "the connection was closed", since_ns=now_ns - 10**9, probably_ns=now_ns)
-    two_each.take(0, told_by(raised(0, now_ns + 10**7, ("RuntimeError", CLOSED)), living(1, SLEEPING)), Clock())
-    found = two_each.diagnosed()
-    verdict = found.verdict
-    assert (verdict.culprit, verdict.server, verdict.confidence, found.cause) == (
-        None, "10.0.0.2", Confidence.CERTAIN, "failed",
-    )  # fmt: skip
-    assert verdict.reason == "server 10.0.0.2 with ranks 2-3 was lost: the connection was closed"
-    assert [one.global_rank for one in verdict.failures] == [0]
+def is_lost(server, why, since_s=1.0):
+    since_ns = NOW_NS - int(since_s * 10**9)
+    return lambda evidence: evidence.lose(server, why, since_ns=since_ns, probably_ns=NOW_NS)
 
 
-def test_a_rank_that_failed_before_a_loss_is_blamed_and_the_loss_is_with_remark_it(two_each):
-    """As people are shown it; what the lost server's ranks did before, nobody can know."""
-    two_each.lose(1, "nothing was heard of it", since_ns=time.time_ns() - 10**9, probably_ns=time.time_ns())
-    two_each.take(0, told_by(raised(0, time.time_ns() - 2 * 10**9), living(1, WAITING)), Clock())
-    verdict = two_each.diagnosed().verdict
-    assert (verdict.culprit, verdict.server, verdict.confidence) == (0, None, Confidence.LIKELY)
-    told = "server 10.0.0.2 with ranks 2-3 was lost: nothing was heard of it; what its ranks did is not known"
-    assert verdict.failures[0].reason.endswith(told)
+def blamed(evidence, apart=()):
+    """Return the rank and the server that are blamed, how confidently, and the cause."""
+    found = evidence.diagnosed(apart)
+    return found.verdict.culprit, found.verdict.server, found.verdict.confidence.value, found.cause.value
 
 
-def test_a_server_that_was_lost_after_it_had_testified_leaves_a_verdict_as_it_is(two_each):
-    two_each.take(0, told_by(living(0, WAITING), living(1, WAITING)), Clock())
-    two_each.take(1, told_by(raised(2, time.time_ns()), living(3, WAITING)), Clock())
-    two_each.lose(1, "the connection was closed", since_ns=0, probably_ns=time.time_ns())
-    verdict = two_each.diagnosed().verdict
-    assert (verdict.culprit, verdict.confidence) == (2, Confidence.CERTAIN)
-    assert "was lost: the connection was closed" in verdict.failures[0].reason
+CLOSED, SILENT = "the connection was closed", "nothing was heard of it"
+WAITING = RankStack("running", "in recv, called at a.py:4 in f", "a.py:4 in f", in_collective=True)
+SLEEPING = RankStack("running", "at a.py:5 in f: time.sleep(60)", "a.py:5 in f")
+STOPPED = RankStack("stopped", "stopped (SIGSTOP)")
+PEER_CLOSED = ("RuntimeError", "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:34185")
+APART = Apart((0, 1), (40001, 40002), "no answer")
+BOTH_WAIT = report(0, living(0, WAITING), living(1, WAITING), hung=(0, 1))
+# Ranks on each server; what happens; the rank and the server that are blamed, how surely, for what; the reason's end.
+VERDICTS = {
+    "a server speaks of its own ranks only": (
+        (1, 1), [report(0, living(0)), report(1, raised(0), raised(1), hung=(0,))], (1, None, "certain", "failed"),
+        "",
+    ),
+    "the first of two losses": (
+        (1, 1), [is_lost(1, CLOSED), is_lost(0, SILENT)], (None, "10.0.0.2", "likely", "failed"),
+        f"server 10.0.0.2 with rank 1 was lost: {CLOSED}; server 10.0.0.1 with rank 0 was lost: {SILENT}",
+    ),
+    "a failure long before a loss": (
+        (1, 1), [is_lost(1, SILENT), report(0, raised(0, 1e9))], (0, None, "certain", "failed"),
+        f"; server 10.0.0.2 with rank 1 was lost: {SILENT}",
+    ),
+    # The unheard one may have failed before; the loss was not before, as far as all know that were heard.
+    "a server that is lost, one that is not heard": (
+        (1, 1, 1), [is_lost(1, SILENT), report(0, raised(0, 1e9))], (0, None, "likely", "failed"),
+        f"; server 10.0.0.2 with rank 1 was lost: {SILENT}; server 10.0.0.3 with rank 2 was not heard in time",
+    ),
+    # What the lost ones did is not known: of those that were heard, one waits and the other does not.
+    "a rank that is only busy": (
+        (2, 2), [is_lost(1, CLOSED), report(0, raised(0, -0.01, PEER_CLOSED), living(1, SLEEPING))],
+        (None, "10.0.0.2", "certain", "failed"), f"server 10.0.0.2 with ranks 2-3 was lost: {CLOSED}",
+    ),
+    "a failure before a loss": (
+        (2, 2), [is_lost(1, SILENT), report(0, raised(0, 2.0), living(1, WAITING))], (0, None, "likely", "failed"),
+        f"server 10.0.0.2 with ranks 2-3 was lost: {SILENT}; what its ranks did is not known",
+    ),
+    "a server that is lost after it has testified": (
+        (2, 2), [BOTH_WAIT, report(1, raised(2), living(3, WAITING)), is_lost(1, CLOSED, 1e9)],
+        (2, None, "certain", "hung"), f"was lost: {CLOSED}",
+    ),
+    "a hang that began before a loss": (
+        (2, 2), [is_lost(1, SILENT, 0.0), report(0, living(0, WAITING), living(1, STOPPED), hung=(0, 1))],
+        (1, None, "likely", "hung"), "",
+    ),
+}  # fmt: skip
 
 
-def test_a_hang_that_began_before_a_loss_keeps_its_stopped_rank(two_each):
-    two_each.lose(1, "nothing was heard of it", since_ns=time.time_ns(), probably_ns=time.time_ns())
-    two_each.take(0, told_by(living(0, WAITING), living(1, STOPPED), hung=(0, 1)), Clock())
-    found = two_each.diagnosed()
-    verdict = found.verdict
-    assert (verdict.culprit, verdict.confidence, found.cause) == (1, Confidence.LIKELY, "hung")
+@pytest.mark.parametrize("name", VERDICTS)
+def test_the_verdict_on_what_servers_testify_and_on_those_that_are_lost(make_evidence, name):
+    counts, happens, expected, reason = VERDICTS[name]
+    evidence = make_evidence(*counts)
+    for step in happens:
+        step(evidence)
+    assert blamed(evidence) == expected
+    verdict = evidence.diagnosed().verdict
+    assert verdict.reason.endswith(reason)
+    # People are shown the reason beside the failure.
+    assert all(one.reason.endswith(reason) for one in verdict.failures if one.global_rank == verdict.culprit)
+
+
+def test_a_lost_server_is_not_awaited(make_evidence):
+    evidence = make_evidence(1, 1)
+    is_lost(1, SILENT)(evidence)
+    assert not evidence.take(0, "nonsense", Clock())
+    assert evidence.awaited([0, 1]) == [0]
+    report(0, living(0))(evidence)
+    assert evidence.awaited([0, 1]) == []
+    assert blamed(evidence)[1] == "10.0.0.2"
+
+
+def test_nothing_is_certain_while_a_server_has_not_been_heard(make_evidence):
+    evidence = make_evidence(1, 1)
+    report(0, raised(0))(evidence)
+    assert blamed(evidence)[2] == "likely"
+    assert evidence.diagnosed().verdict.reason.endswith("; server 10.0.0.2 with rank 1 was not heard in time")
+    report(1, living(1))(evidence)
+    assert blamed(evidence)[2] == "certain"
+    assert "heard" not in evidence.diagnosed().verdict.reason
 
 
 @pytest.mark.parametrize(
-    ("ranks", "asks"),
-    [
-        ([living(2, WAITING)], True),
-        ([living(2, SLEEPING)], True),
-        ([raised(2)], False),
-    ],
+    ("rank", "asks"), [(living(2, WAITING), True), (living(2, SLEEPING), True), (raised(2), False)]
 )
-def test_servers_are_asked_whether_they_reach_each_other_where_no_rank_failed_by_itself(two_each, ranks, asks):
+def test_servers_are_asked_whether_they_reach_each_other_where_no_rank_failed_by_itself(make_evidence, rank, asks):
     """A network that parts them would look the same; and only where several can answer."""
-    two_each.take(0, told_by(living(0, WAITING), living(1, WAITING), hung=(0, 1)), Clock())
-    assert not two_each.diagnosed().asks_reach
-    two_each.take(1, told_by(*ranks, living(3, WAITING)), Clock())
-    assert two_each.diagnosed().asks_reach is asks
-    two_each.lose(1, "nothing was heard of it", since_ns=0, probably_ns=0)
-    assert not two_each.diagnosed().asks_reach
+    evidence = make_evidence(2, 2)
+    BOTH_WAIT(evidence)
+    assert not evidence.diagnosed().asks_reach
+    report(1, rank, living(3, WAITING))(evidence)
+    assert evidence.diagnosed().asks_reach is asks
+    is_lost(1, SILENT)(evidence)
+    assert not evidence.diagnosed().asks_reach
 
 
-def test_where_servers_do_not_reach_each_other_no_rank_is_blamed(two_each):
-    """What ranks failed of is told as what followed; a rank that is busy is not missed."""
-    two_each.take(0, told_by(raised(0, 5, ("RuntimeError", CLOSED)), living(1, SLEEPING), hung=(1,)), Clock())
-    two_each.take(1, told_by(living(2, WAITING), living(3, WAITING), hung=(2, 3)), Clock())
-    found = two_each.diagnosed(APART)
-    verdict = found.verdict
-    assert (verdict.culprit, verdict.server, verdict.confidence, found.cause) == (None, None, Confidence.LIKELY, "hung")
-    assert verdict.apart == (("10.0.0.1", "10.0.0.2"),)
-    assert [(one.global_rank, one.role) for one in verdict.failures] == [(0, Role.CONSEQUENCE)]
-    assert "between 10.0.0.1 (port 40001) and 10.0.0.2 (port 40002): no answer" in verdict.reason
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        # What ranks failed of is given as what followed; a rank that is busy is not missed.
+        (
+            report(0, raised(0, 5.0, PEER_CLOSED), living(1, SLEEPING), hung=(1,)),
+            report(1, living(2, WAITING), living(3, WAITING), hung=(2, 3)),
+            (None, None, "likely", "hung"),
+        ),
+        # No network stops a rank, and a firewall may keep servers apart that ranks reach by a network of their own.
+        (BOTH_WAIT, report(1, living(2, STOPPED), living(3, WAITING), hung=(2, 3)), (2, None, "likely", "hung")),
+        (BOTH_WAIT, report(1, raised(2), living(3, WAITING)), (2, None, "certain", "hung")),
+    ],
+    ids=["no fault", "stopped", "own fault"],
+)
+def test_where_servers_do_not_reach_each_other_only_a_rank_s_own_fault_is_blamed(
+    make_evidence, first, second, expected
+):
+    evidence = make_evidence(2, 2)
+    first(evidence)
+    second(evidence)
+    assert blamed(evidence, [APART]) == expected
+    verdict = evidence.diagnosed([APART]).verdict
+    assert verdict.apart == ((("10.0.0.1", "10.0.0.2"),) if verdict.culprit is None else ())
+    apart = "no connection can be made either way between 10.0.0.1 (port 40001) and 10.0.0.2 (port 40002): no answer"
+    assert (apart in verdict.reason) == (expected[2] == "likely")
+    assert [(one.global_rank, one.role) for one in verdict.failures] == (
+        [(0, Role.CONSEQUENCE)] if verdict.culprit is None else [(2, Role.CAUSE)]
+    )
 
 
-def test_a_stopped_rank_is_blamed_though_servers_do_not_reach_each_other(two_each):
-    """No network stops a rank, and a firewall may keep servers apart that ranks reach by a network of their own."""
-    two_each.take(0, told_by(living(0, WAITING), living(1, WAITING), hung=(0, 1)), Clock())
-    two_each.take(1, told_by(living(2, STOPPED), living(3, WAITING), hung=(2, 3)), Clock())
-    verdict = two_each.diagnosed(APART).verdict
-    assert (verdict.culprit, verdict.confidence, verdict.apart) == (2, Confidence.LIKELY, ())
-    assert "no connection can be made either way between 10.0.0.1 (port 40001)" in verdict.reason
-
-
-def test_a_rank_s_own_fault_is_blamed_though_servers_do_not_reach_each_other(two_each):
-    two_each.take(0, told_by(living(0, WAITING), living(1, WAITING)), Clock())
-    two_each.take(1, told_by(raised(2), living(3, WAITING)), Clock())
-    assert two_each.diagnosed(APART).verdict.culprit == 2
+def lose_agent(evidence, silent_s, *, alone=False):
+    """Lose the agent of the second server, which answered 19 s ago last and has owed an answer for 16 s."""
+    now_ns = time.monotonic_ns()
+    pings = SimpleNamespace(answered_ns=now_ns - 19 * 10**9, unanswered_ns=now_ns - 16 * 10**9)
+    evidence.lose_agent(1, "why", SimpleNamespace(pings=pings, silent_s=silent_s), 15.0, failed=(), alone=alone)
 
 
 @pytest.mark.parametrize("silent_s", [0.0, 20.0], ids=["closed", "silent"])
-def test_when_a_server_was_lost_is_kept_by_the_wall_clock(evidence, silent_s):
+def test_when_a_server_was_lost_is_kept_by_the_wall_clock(event_log, silent_s):
     """It was there when it was asked what it has answered; where it fell silent, that was about when it owed an answer."""
-    now_s = time.monotonic()
-    peer = SimpleNamespace(
-        pings=SimpleNamespace(answered_ns=int((now_s - 19) * 1e9), unanswered_ns=int((now_s - 16) * 1e9)),
-        silent_s=silent_s,
-    )
-    evidence.lose_agent(1, "why", peer, 15.0, failed=(), alone=False)
-    evidence.take(0, told_by(raised(0, int((time.time() - 17.5) * 1e9))), Clock())
-    verdict = evidence.diagnosed().verdict
-    assert (verdict.culprit, verdict.confidence) == (0, Confidence.LIKELY)
-    evidence.take(0, told_by(raised(0, int((time.time() - 8) * 1e9))), Clock())
-    assert evidence.diagnosed().verdict.server == ("10.0.0.2" if silent_s else None)
+    evidence = ServerEvidence(servers(1, 1), event_log)
+    ago_s = (time.time_ns() - NOW_NS) / 1e9
+    lose_agent(evidence, silent_s)
+    report(0, raised(0, 17.5 - ago_s))(evidence)
+    assert blamed(evidence)[:3] == (0, None, "likely")
+    report(0, raised(0, 8.0 - ago_s))(evidence)
+    assert blamed(evidence)[1] == ("10.0.0.2" if silent_s else None)
 
 
 @pytest.mark.parametrize(
     ("silent_s", "alone", "expected"),
-    [(20.0, False, Confidence.CERTAIN), (20.0, True, Confidence.LIKELY), (0.0, True, Confidence.CERTAIN)],
-    ids=["others are heard", "nobody else is heard", "its agent was killed"],
+    [(20.0, False, "certain"), (20.0, True, "likely"), (0.0, True, "certain")],
+    ids=["others are heard", "no other is heard", "its agent was killed"],
 )
-def test_silence_is_no_certain_loss_where_no_other_machine_is_heard(evidence, silent_s, alone, expected):
-    """The network of the machine that coordinates may have failed; who closes a connection was there to do so."""
-    now_ns = time.monotonic_ns()
-    peer = SimpleNamespace(
-        pings=SimpleNamespace(answered_ns=now_ns - 19 * 10**9, unanswered_ns=now_ns - 16 * 10**9), silent_s=silent_s
-    )
-    evidence.lose_agent(1, "why", peer, 15.0, failed=(), alone=alone)
-    evidence.take(0, told_by(living(0, WAITING)), Clock())
-    verdict = evidence.diagnosed().verdict
-    assert (verdict.server, verdict.confidence) == ("10.0.0.2", expected)
+def test_silence_is_no_certain_loss_where_no_other_machine_is_heard(make_evidence, silent_s, alone, expected):
+    """The network of the machine that coordinates may have failed; an agent that closes a connection was there to do so."""
+    evidence = make_evidence(1, 1)
+    lose_agent(evidence, silent_s, alone=alone)
+    report(0, living(0))(evidence)
+    assert blamed(evidence)[1:3] == ("10.0.0.2", expected)

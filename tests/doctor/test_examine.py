@@ -57,14 +57,9 @@ def make_transport():
 @pytest.fixture
 def examined(tmp_path):
     """Give a function that examines the servers of a transport, of which each has an address of this machine."""
-    (tmp_path / "table.json").write_text("{}")
-    wish = Wish(
-        cwd=tmp_path,
-        runs_dir=tmp_path / "runs",
-        table=tmp_path / "table.json",
-        ports=(29611,),
-        reach_timeout_s=PATIENCE_S,
-    )
+    table = tmp_path / "table.json"
+    table.write_text("{}")
+    wish = Wish(cwd=tmp_path, runs_dir=tmp_path / "runs", table=table, ports=(29611,), reach_timeout_s=PATIENCE_S)
 
     def examined(transport):
         names = [f"127.0.0.{index + 1}" for index in range(len(transport.handlers))]
@@ -93,21 +88,15 @@ def test_servers_of_one_machine_reach_each_other_and_are_found_out(examined, mak
 
 
 def test_a_server_that_does_not_answer_is_found_and_the_others_are_examined(examined, make_transport):
-    """No other server tries to reach it."""
-    transport = make_transport(3)
-    transport.gone.add(1)
-    examination = examined(transport)
-    assert sorted(examination.facts) == sorted(examination.reach) == [0, 2]
-    assert ("no-answer", (1,)) in found(examination)
-
-
-def test_a_server_that_ends_after_its_facts_is_found_too(examined, make_transport):
-    """Its facts are kept."""
+    """No other server tries to reach it; where it ends after its facts, those are kept."""
     transport = make_transport(3)
     transport.gone_after["collect"] = {1}
     examination = examined(transport)
     assert (sorted(examination.facts), sorted(examination.reach)) == ([0, 1, 2], [0, 2])
     assert examination.troubles == {1: "it answered at first, and then no more"}
+    assert ("no-answer", (1,)) in found(examination)
+    examination = examined(transport)
+    assert sorted(examination.facts) == sorted(examination.reach) == [0, 2]
     assert ("no-answer", (1,)) in found(examination)
 
 

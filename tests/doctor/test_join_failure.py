@@ -77,13 +77,9 @@ def test_lines_are_read_with_what_follows_and_with_the_exit_code(lines, ended, c
     assert (found.code, found.why.partition("(")[2].removesuffix(")") or found.why) == (code, why)
 
 
-@pytest.mark.parametrize(
-    ("line", "ended"),
-    [
-        ("srun: error: n2: task 1: Exited with exit code 127", "it ended"),
-        ("", "Slurm 22.05.8 ended with exit code 127"),
-    ],
-)
+@pytest.mark.parametrize(("line", "ended"), [
+    ("srun: error: n2: task 1: Exited with exit code 127", "it ended"), ("", "Slurm 22.05.8 ended with exit code 127"),
+])  # fmt: skip
 def test_srun_is_not_advised_to_have_an_mpirun(line, ended):
     """It starts Python itself."""
     found = diagnose_output([line], ended)

@@ -1,9 +1,11 @@
 """Which servers are reached, over real sockets, and that nothing else is taken for one."""
 
 import os
+import select
 import socket
 import threading
-from contextlib import closing, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 
@@ -21,39 +23,33 @@ HERE = ("127.0.0.1",)
 @contextmanager
 def listening(server, secret=SECRET):
     """A listener that is served by a thread, as another process would."""
-    listener, ended = Listener(server, secret), threading.Event()
+    ended = threading.Event()
+    with closing(Listener(server, secret)) as listener, ThreadPoolExecutor() as pool:
 
-    def serve():
-        with reach.selectors.DefaultSelector() as selector:
-            selector.register(listener, reach.selectors.EVENT_READ)
+        def serve():
             while not ended.is_set():
-                if selector.select(0.01):
+                if select.select([listener], [], [], 0.01)[0]:
                     listener.serve()
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield listener
-    finally:
-        ended.set()
-        thread.join()
-        listener.close()
+        served = pool.submit(serve)
+        try:
+            yield listener
+        finally:
+            ended.set()
+            served.result()
 
 
 @contextmanager
 def answering(answer):
     """The port of another program, which answers one call with that function."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
 
         def serve():
-            connection, _ = server.accept()
-            with connection, suppress(OSError):  # the caller leaves when it has heard enough
+            with server.accept()[0] as connection, suppress(OSError):  # the caller leaves when it has heard enough
                 answer(connection)
 
-        thread = threading.Thread(target=serve)
-        thread.start()
+        pool.submit(serve)
         yield server.getsockname()[1]
-        thread.join()
 
 
 @contextmanager
@@ -126,39 +122,15 @@ def test_a_way_that_loses_large_packets_is_told_from_the_way_back(hurry_from, th
 
 def test_servers_that_try_each_other_at_once_answer_meanwhile():
     """Neither has a thread: each serves its listener while it tries."""
-    found = {}
-    with closing(Listener(0, SECRET)) as first, closing(Listener(1, SECRET)) as second:
-        listeners = {0: first, 1: second}
-        met = threading.Barrier(2)
-
-        def go(own):
-            target = Target(1 - own, "other", listeners[1 - own].port, HERE)
-            found[own] = try_reach([target], SECRET, PATIENCE_S, listeners[own])
-            met.wait()  # the last one still needs the other's listener
-
-        threads = [threading.Thread(target=go, args=(own,)) for own in listeners]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            for own in tuple(found):  # who has ended its own tries
-                listeners[own].serve()
-            threads[0].join(0.001)
-    assert [attempt.outcome for own in (0, 1) for attempt in found[own]] == [Outcome.REACHED] * 2
-
-
-@pytest.mark.parametrize(
-    ("other", "expected"),
-    [
-        (lambda: listening(2), Outcome.WRONG_ANSWER),  # a forwarded port, or an address that two servers have
-        (lambda: listening(1, secret="another"), Outcome.WRONG_ANSWER),  # of another examination
-        (refusing, Outcome.REFUSED),
-    ],
-    ids=["server", "examination", "none"],
-)
-def test_what_is_not_the_listener_of_that_server(other, expected):
-    """It is known at once, not after the timeout."""
-    with other() as found:
-        assert tried(getattr(found, "port", found)).outcome is expected
+    with closing(Listener(0, SECRET)) as first, closing(Listener(1, SECRET)) as second, ThreadPoolExecutor() as pool:
+        ends = ((first, Target(1, "other", second.port, HERE)), (second, Target(0, "other", first.port, HERE)))
+        tries = [pool.submit(try_reach, [target], SECRET, PATIENCE_S, listener) for listener, target in ends]
+        while not all(each.done() for each in tries):
+            for each, (listener, _) in zip(tries, ends, strict=True):
+                if each.done():  # the other still needs its listener
+                    listener.serve()
+            wait(tries, 0.001)
+    assert [attempt.outcome for each in tries for attempt in each.result()] == [Outcome.REACHED] * 2
 
 
 @pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"x" * (ANSWER_BYTES * 4)])
@@ -166,6 +138,15 @@ def test_another_program_is_a_wrong_answer(says):
     """Whatever it says, and where it only hangs up."""
     with answering(lambda connection: (connection.recv(CALL_BYTES), connection.sendall(says))) as port:
         assert tried(port).outcome is Outcome.WRONG_ANSWER
+
+
+def test_what_is_not_the_listener_of_that_server():
+    """It is known at once, not after the timeout: a forwarded port, an address of two servers, another examination."""
+    for of_another in (listening(2), listening(1, secret="another")):
+        with of_another as found:
+            assert tried(found.port).outcome is Outcome.WRONG_ANSWER
+    with refusing() as port:
+        assert tried(port).outcome is Outcome.REFUSED
 
 
 def test_a_program_that_says_nothing_is_a_wrong_answer():
@@ -182,13 +163,12 @@ def test_what_never_answers_times_out():
         server.bind(("127.0.0.1", 0))
         server.listen(0)
         port = server.getsockname()[1]
-        fillers = [socket.socket() for _ in range(4)]
-        for filler in fillers:
-            filler.setblocking(False)
-            filler.connect_ex(("127.0.0.1", port))
-        found = tried(port, SHORT_S)
-        for filler in fillers:
-            filler.close()
+        with ExitStack() as fillers:
+            for _ in range(4):
+                filler = fillers.enter_context(socket.socket())
+                filler.setblocking(False)
+                filler.connect_ex(("127.0.0.1", port))
+            found = tried(port, SHORT_S)
     assert found.outcome is Outcome.TIMED_OUT
 
 
@@ -230,21 +210,6 @@ def test_an_answer_that_was_overheard_is_worth_nothing():
     assert len(answers) == 8
 
 
-def test_a_listener_drops_who_does_not_greet_it_or_sends_without_end():
-    """A scanner of ports must not end it; a slow caller is answered."""
-    with listening(1) as other:
-        with socket.create_connection(("127.0.0.1", other.port), PATIENCE_S) as scanner:
-            scanner.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            assert scanner.recv(1) == b""
-        with socket.create_connection(("127.0.0.1", other.port), PATIENCE_S) as slow:
-            challenge = os.urandom(24)
-            for piece in (GREETING[:3], GREETING[3:] + challenge[:5], challenge[5:]):
-                slow.sendall(piece)
-            assert slow.recv(ANSWER_BYTES, socket.MSG_WAITALL) == answer_to(challenge, 1, SECRET)
-            with pytest.raises(OSError, match=r"reset|Broken pipe"):
-                slow.sendall(LARGE * 1000)
-
-
 @pytest.fixture
 def limits(monkeypatch):
     """Give a function that sets how many callers a listener keeps, and when one is silent."""
@@ -256,35 +221,49 @@ def limits(monkeypatch):
     return limit
 
 
+def call(listener):
+    return socket.create_connection(("127.0.0.1", listener.port), PATIENCE_S)
+
+
+def test_a_listener_drops_a_caller_that_does_not_greet_it_or_sends_without_end():
+    """A scanner of ports must not end it; a slow caller is answered."""
+    with listening(1) as other:
+        with call(other) as scanner:
+            scanner.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert scanner.recv(1) == b""
+        with call(other) as slow:
+            challenge = os.urandom(24)
+            for piece in (GREETING[:3], GREETING[3:] + challenge[:5], challenge[5:]):
+                slow.sendall(piece)
+            assert slow.recv(ANSWER_BYTES, socket.MSG_WAITALL) == answer_to(challenge, 1, SECRET)
+            with pytest.raises(OSError, match=r"reset|Broken pipe"):
+                slow.sendall(LARGE * 1000)
+
+
 def test_callers_that_stay_silent_give_way(limits):
     """They hold a descriptor each."""
     limits(2, 0.05)
-    with listening(1) as other:
-        silent = [socket.create_connection(("127.0.0.1", other.port), PATIENCE_S) for _ in range(5)]
+    with listening(1) as other, ExitStack() as silent:
+        callers = [silent.enter_context(call(other)) for _ in range(5)]
         assert tried(other.port).reached
-        assert silent[0].recv(1) == b""
-        for one in silent:
-            one.close()
+        assert callers[0].recv(1) == b""
 
 
 def test_a_caller_that_has_sent_something_is_heard_before_one_is_dropped(limits):
     """However long ago the listener was served."""
     limits(1, PATIENCE_S)
-    with closing(Listener(1, SECRET)) as listener:
-        address = ("127.0.0.1", listener.port)
-        with socket.create_connection(address, PATIENCE_S) as caller:
+    with closing(Listener(1, SECRET)) as listener, call(listener) as caller:
+        listener.serve()
+        limits(1, 0.0)
+        with call(listener):
+            caller.sendall(GREETING + bytes(24))
             listener.serve()
-            limits(1, 0.0)
-            with socket.create_connection(address, PATIENCE_S):
-                caller.sendall(GREETING + bytes(24))
-                listener.serve()
-            assert caller.recv(ANSWER_BYTES, socket.MSG_WAITALL) == answer_to(bytes(24), 1, SECRET)
+        assert caller.recv(ANSWER_BYTES, socket.MSG_WAITALL) == answer_to(bytes(24), 1, SECRET)
 
 
 def test_many_servers_that_call_at_once_are_all_answered(limits):
     """More than a listener keeps at a time: no caller that sends something is dropped."""
     limits(3, PATIENCE_S)  # a caller that is held up here is not silent
     with listening(1) as other:
-        targets = [Target(1, str(number), other.port, HERE) for number in range(100)]
-        found = try_reach(targets, SECRET, PATIENCE_S)
+        found = try_reach([Target(1, str(number), other.port, HERE) for number in range(100)], SECRET, PATIENCE_S)
     assert all(attempt.reached for attempt in found)

@@ -30,16 +30,12 @@ def build(source, *options):
     subprocess.run(command, input=source, text=True, check=True, timeout=60)
 
 
-@pytest.mark.parametrize(
-    ("needed", "name"),
-    [
-        (("libmpi_mpifh.so.40",), "libmpi_mpifh.so.40"),
-        (("libm.so.6", "libmpi_strange.so.3", "libmpi.so.40"), "libmpi.so.40"),
-        (("libmpi_strange.so.3",), "libmpi_strange.so.3"),
-        (("libmpich.so.12",), "libmpich.so.12"),
-        (("libstrange.so.40",), None),
-    ],
-)
+@pytest.mark.parametrize(("needed", "name"), [
+    (("libmpi_mpifh.so.40",), "libmpi_mpifh.so.40"),
+    (("libm.so.6", "libmpi_strange.so.3", "libmpi.so.40"), "libmpi.so.40"),
+    (("libmpi_strange.so.3",), "libmpi_strange.so.3"), (("libmpich.so.12",), "libmpich.so.12"),
+    (("libstrange.so.40",), None),
+])  # fmt: skip
 def test_of_the_names_in_a_program_one_that_tells_the_family_is_taken(tmp_path, needed, name):
     assert getattr(compiled_for(compiled(tmp_path, *needed), None, tmp_path), "path", None) == name
 
@@ -85,14 +81,10 @@ def test_a_library_that_would_hang_between_servers_needs_a_variable(in_a_step, t
     assert check_library(program, started, tmp_path, by_names=by_names) == expected
 
 
-@pytest.mark.parametrize(
-    ("dialect", "program", "expected"),
-    [
-        (Dialect.OPEN_MPI_4, "from mpi4py import MPI", {"OMPI_MCA_coll": "^han"}),
-        (Dialect.OPEN_MPI_4, "pass", {}),
-        (Dialect.OPEN_MPI_5, "from mpi4py import MPI", {}),
-    ],
-)
+@pytest.mark.parametrize(("dialect", "program", "expected"), [
+    (Dialect.OPEN_MPI_4, "from mpi4py import MPI", {"OMPI_MCA_coll": "^han"}), (Dialect.OPEN_MPI_4, "pass", {}),
+    (Dialect.OPEN_MPI_5, "from mpi4py import MPI", {}),
+])  # fmt: skip
 def test_before_anything_is_started_it_is_told_by_the_mpirun_that_would(
     in_a_step, tmp_path, dialect, program, expected
 ):

@@ -11,22 +11,14 @@ from pathlib import Path
 import pytest
 
 from launcher.program.command import parse_python
-from launcher.supervise.fork_server import (
-    ForkFailed,
-    ForkRequest,
-    ForkResult,
-    ForkServer,
-    Ready,
-    Unusable,
-    bootstrap_argv,
-)
+from launcher.supervise.fork_server import ForkRequest, ForkResult, ForkServer, Ready, bootstrap_argv
 
-PATIENCE_S = 120
+PATIENCE_S = 240  # torch may be imported meanwhile
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a rank ended, what it wrote, and where it told its failure."""
+    """How a rank ended, what it wrote, and where it noted its failure."""
 
     status: int
     log: str
@@ -38,6 +30,7 @@ class Ways:
 
     def __init__(self, cwd, outputs, reap):
         self.cwd = cwd
+        self.preload_log = outputs / "preload.log"
         self._outputs = outputs
         self._reap = reap
 
@@ -53,45 +46,40 @@ class Ways:
         [ended] = self.forked(argv, [env], modules)
         return ended
 
-    def forked(self, argv, envs, modules=()):
-        """One rank for every environment, in their order."""
-        device_dirs = [self._fresh("forked") for _ in envs]
+    def fork_server(self, argv, env=None, modules=()):
         command = parse_python(argv, os.environ["PATH"], self.cwd)
-        common = environment(next(iter(envs)))
-        fork_server = ForkServer(
-            command,
-            tuple(modules),
-            argv_shown=argv,
-            common_environment=common,
-            cwd=self.cwd,
-            log=self._outputs / "preload.log",
-        )
-        requests = [
-            ForkRequest(rank, environment(env), device_dir / "train.log", device_dir)
-            for rank, (env, device_dir) in enumerate(zip(envs, device_dirs, strict=True))
-        ]
+        return ForkServer(
+            command, tuple(modules), argv_shown=argv, common_environment=environment(env), cwd=self.cwd, log=self.preload_log
+        )  # fmt: skip
+
+    def request(self, rank=0, env=None, **fields):
+        device_dir = self._fresh("forked")
+        return ForkRequest(rank, environment(env), fields.pop("log", device_dir / "train.log"), device_dir, **fields)
+
+    def forked(self, argv, envs, modules=()):
+        """Return how one rank for every environment ended, in their order."""
+        fork_server = self.fork_server(argv, envs[0], modules)
         try:
-            pids = forked_pids(fork_server, requests)
-            statuses = {rank: self._reap(pid) for rank, pid in pids.items()}
+            [ready] = listen(fork_server)
+            assert isinstance(ready, Ready), ready
+            return self.fork(fork_server, [self.request(rank, env) for rank, env in enumerate(envs)])
         finally:
             fork_server.close()
             os.waitpid(fork_server.pid, 0)
-        return [Ended(statuses[rank], _text(path / "train.log"), path) for rank, path in enumerate(device_dirs)]
+
+    def fork(self, fork_server, requests):
+        fork_server.fork(requests)
+        forked = listen(fork_server, len(requests))
+        assert all(isinstance(one, ForkResult) for one in forked), forked
+        statuses = {one.global_rank: self._reap(one.pid) for one in forked}
+        return [Ended(statuses[one.global_rank], _text(one.log), one.device_dir) for one in requests]
 
     def _start(self, argv, env, device_dir, executable):
         with (device_dir / "train.log").open("ab") as log:
             done = subprocess.run(
-                argv,
-                executable=executable,
-                cwd=self.cwd,
-                env=environment(env),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                check=False,
-                timeout=PATIENCE_S,
-            )
+                argv, executable=executable, cwd=self.cwd, env=environment(env), stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, start_new_session=True, check=False, timeout=PATIENCE_S,
+            )  # fmt: skip
         return Ended(done.returncode, _text(device_dir / "train.log"), device_dir)
 
     def _fresh(self, name):
@@ -101,26 +89,21 @@ class Ways:
 
 
 def environment(changes):
-    """No hash is drawn by lot, and buffers are as usual: outputs can be compared."""
+    """Return an environment in which outputs can be compared: hashes are not random, and buffers are as usual."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return {**kept, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", **(changes or {})}
 
 
-def forked_pids(fork_server, requests):
-    """The pid of each rank; fails where one cannot be forked."""
-    pids = {}
+def listen(fork_server, count=1):
+    """Return the next messages, at least `count`."""
+    heard = []
     deadline = time.monotonic() + PATIENCE_S
-    while len(pids) < len(requests):
-        assert time.monotonic() < deadline, "the preload process says nothing"
+    while len(heard) < count:
+        assert time.monotonic() < deadline, heard
         select.select([fork_server], [fork_server] if fork_server.wants_write else [], [], 1)
         fork_server.send()
-        for told in fork_server.take():
-            assert not isinstance(told, Unusable | ForkFailed), told
-            if isinstance(told, Ready):
-                fork_server.fork(requests)
-            elif isinstance(told, ForkResult):
-                pids[told.global_rank] = told.pid
-    return pids
+        heard += fork_server.take()
+    return heard
 
 
 def _text(log):
@@ -141,13 +124,14 @@ def way(request, ways):
 
 
 @pytest.fixture
-def same(ways, way):
-    """Run a command plainly and our way; assert that neither status nor output differs, and give them."""
+def same(ways):
+    """Run a command plainly and in our two ways; assert that neither status nor output differs, and give them."""
 
-    def compare(*arguments, env=None, python=sys.executable, **changes):
+    def compare(*arguments, env=None, python=sys.executable):
         expected = ways.plain([python, *arguments], env)
-        found = way([python, *arguments], env, **changes)
-        assert (found.status, found.log) == (expected.status, expected.log)
-        return found
+        for way in (ways.run, ways.preload):
+            found = way([python, *arguments], env)
+            assert (found.status, found.log) == (expected.status, expected.log), way
+        return expected
 
     return compare

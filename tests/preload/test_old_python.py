@@ -2,7 +2,6 @@
 
 import ast
 import os
-import select
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from launcher import preload
-from launcher.program.command import parse_python
-from launcher.supervise.fork_server import ForkServer, Unusable
+from launcher.supervise.fork_server import Unusable
 
-PATIENCE_S = 120
+from .conftest import PATIENCE_S, listen
+
 MAIN = Path(preload.__file__).with_name("__main__.py")
 SOURCE = "import sys\nprint(sys.version_info[:2], sys.argv, sys.path[0], sys.flags.optimize, __name__)\nsys.exit(5)\n"
 
@@ -42,16 +41,11 @@ def test_it_runs_the_program(ways, python, arguments):
     assert found.status != 0
 
 
-def test_it_preloads_nothing(ways, python, tmp_path):
-    """And says why."""
-    argv = [python, "train.py"]
-    command = parse_python(argv, os.environ["PATH"], ways.cwd)
-    log = tmp_path / "preload.log"
-    fork_server = ForkServer(command, (), argv_shown=argv, common_environment=os.environ, cwd=ways.cwd, log=log)
-    assert select.select([fork_server], [], [], 60)[0]
-    assert fork_server.take() == [Unusable("Python 3.8 is older than 3.10")]
+def test_it_preloads_nothing(ways, python):
+    fork_server = ways.fork_server([python, "train.py"])
+    assert listen(fork_server) == [Unusable("Python 3.8 is older than 3.10")]
     os.waitpid(fork_server.pid, 0)
-    assert log.read_text() == ""
+    assert ways.preload_log.read_text() == ""
 
 
 def test_its_ranks_run_with_a_note(ways, python):

@@ -28,14 +28,9 @@ def place(tmp_path):
 
 
 PROGRAM = {
-    "train.py": "import torch, util\nfrom package import part\n",
-    "util.py": "import json\n",
-    "package/__init__.py": "",
-    "package/part.py": "from . import other\n",
-    "package/other.py": "",
-    "unused.py": "",
-    "data.csv": "1,2",
-}
+    "train.py": "import torch, util\nfrom package import part\n", "util.py": "import json\n", "package/__init__.py": "",
+    "package/part.py": "from . import other\n", "package/other.py": "", "unused.py": "", "data.csv": "1,2",
+}  # fmt: skip
 
 
 def digests(argv, cwd, **environment):
@@ -79,15 +74,8 @@ def test_a_program_that_cannot_be_parsed_is_its_own_file(place):
 
 def test_a_module_that_cannot_be_parsed_hides_no_other(place):
     """It may be of another Python, and imported in vain on purpose: what is imported after it counts all the same."""
-    cwd = place(
-        "here",
-        {
-            "train.py": "try:\n    import old\nexcept SyntaxError:\n    pass\nimport util\n",
-            "old.py": "print 1",
-            "util.py": "import deeper",
-            "deeper.py": "",
-        },
-    )
+    source = "try:\n    import old\nexcept SyntaxError:\n    pass\nimport util\n"
+    cwd = place("here", {"train.py": source, "old.py": "print 1", "util.py": "import deeper", "deeper.py": ""})
     assert set(digests((sys.executable, "train.py"), cwd)) == {"train.py", "old.py", "util.py", "deeper.py"}
 
 

@@ -23,12 +23,12 @@ def write(tmp_path):
     return write_all
 
 
-def script(target="train.py"):
-    return PythonCommand("/bin/python", (), "script", target, ())
+def command(kind="script", target="train.py", options=(), arguments=()):
+    return PythonCommand("/bin/python", options, kind, target, arguments)
 
 
-def look(cwd, kind="script", target="train.py", *, options=(), environment=None):
-    return modules_to_preload(PythonCommand("/bin/python", options, kind, target, ()), cwd, environment or {})
+def look(cwd, *program, **environment):
+    return modules_to_preload(command(*program), cwd, environment)
 
 
 @pytest.mark.parametrize(("source", "expected"), [
@@ -76,13 +76,6 @@ def test_torch_s_compiler_is_preloaded_where_it_will_be_imported(write, source, 
     assert ("torch._dynamo" in look(write(train=source))) is has_it
 
 
-def test_the_environment_is_the_program_s_before_its_imports(write):
-    """What is imported after a change may look at it, wherever the change is."""
-    source = "import settings\nimport torch"
-    assert look(write(train=source, settings="import os, json\nos.environ['A'] = '1'")) == ("json",)
-    assert look(write(train=source, settings="def main():\n    os.environ['A'] = '1'")) == ("torch",)
-
-
 def test_modules_of_the_program_are_read_where_they_are_imported(write):
     """Beside the script, in packages, by relative imports, in circles; their part for `__main__` does not run."""
     cwd = write(
@@ -97,12 +90,6 @@ def test_modules_of_the_program_are_read_where_they_are_imported(write):
     assert look(cwd) == ("torch", "torch.utils.data", "json", "numpy", "random")
 
 
-def test_the_program_imported_by_its_module_runs_once_more(write):
-    """Then its changes come before what that module imports next."""
-    cwd = write(train="import model\nos.environ['A'] = '1'\nimport numpy", model="import json, train, torch")
-    assert look(cwd) == ("json",)
-
-
 @pytest.mark.parametrize("source", [
     "class A:\n    ...", "@f\ndef g(): ...", "def __getattr__(name): ...", "__path__ = []", "f()", "x = f()", "x[0] = 1",
     "x.y = 1", "x += 1", "del x", "assert x", "with x: ...", "for x in y: ...", "while x: ...", "x = [f for f in y]",
@@ -115,33 +102,44 @@ def test_whatever_else_a_module_does_ends_that(write, source):
         assert look(write(train=f"import torch\n{text}\nimport numpy", other=source)) == ("torch",)
 
 
-def test_a_module_of_the_program_hides_one_of_the_library(write):
-    """It is never imported ahead, nor is anything after it: that may find the wrong one, too."""
-    assert look(write(train="import json, random", random="import numpy")) == ("json",)
-    assert look(write(train="import torch, numpy", torch="import json")) == ("json", "numpy")
+PACKAGE = {"package_in_INIT": "import numpy", "package_in_MAIN": "import torch", "package_in_run": "x = 1"}
+SETTINGS = "import settings\nimport torch"
+ON_PATH = {"train": "import model", "lib_in_model": "import torch"}
 
 
-def test_modules_and_directories(write):
-    """`-m package` and a directory begin at `__main__`; `-m package.module` runs the package first."""
-    cwd = write(package_in_INIT="import numpy", package_in_MAIN="import torch", package_in_run="x = 1")
-    assert look(cwd, "module", "package") == ("numpy", "torch")
-    assert look(cwd, "script", "package") == ("torch",)
-    assert look(cwd, "module", "package.run") == ("numpy",)
-
-
-def test_code_of_the_command_line(write):
-    """Its modules are in the working directory."""
-    cwd = write(model="import torch")
-    assert look(cwd, "code", "import model") == ("torch",)
-    assert look(cwd, "code", "import model", options=("-I",)) == ()
-
-
-def test_python_path_is_searched(write, tmp_path):
-    """As Python does, unless an option forbids it."""
-    cwd = write(train="import model", lib_in_model="import torch")
-    assert look(cwd) == ()
-    assert look(cwd, environment={"PYTHONPATH": "lib"}) == ("torch",)
-    assert look(cwd, environment={"PYTHONPATH": "lib"}, options=("-E",)) == ()
+@pytest.mark.parametrize(("files", "program", "environment", "expected"), [
+    # What is imported after a change of the environment may look at it, wherever the change is.
+    ({"train": SETTINGS, "settings": "import os, json\nos.environ['A'] = '1'"}, (), {}, ("json",)),
+    ({"train": SETTINGS, "settings": "def main():\n    os.environ['A'] = '1'"}, (), {}, ("torch",)),
+    # The program that its module imports runs once more: its changes come before what that module imports next.
+    ({"train": "import model\nos.environ['A'] = '1'\nimport numpy", "model": "import json, train, torch"}, (), {}, ("json",)),
+    # A module of the program hides one of the library, and what is imported after it may find the wrong one, too.
+    ({"train": "import json, random", "random": "import numpy"}, (), {}, ("json",)),
+    ({"train": "import torch, numpy", "torch": "import json"}, (), {}, ("json", "numpy")),
+    # `-m package` and a directory begin at `__main__`; `-m package.module` runs the package first.
+    (PACKAGE, ("module", "package"), {}, ("numpy", "torch")),
+    (PACKAGE, ("script", "package"), {}, ("torch",)),
+    (PACKAGE, ("module", "package.run"), {}, ("numpy",)),
+    # Modules of the command line's code are in the working directory.
+    ({"model": "import torch"}, ("code", "import model"), {}, ("torch",)),
+    ({"model": "import torch"}, ("code", "import model", ("-I",)), {}, ()),
+    # PYTHONPATH is searched unless an option forbids it.
+    (ON_PATH, (), {}, ()),
+    (ON_PATH, (), {"PYTHONPATH": "lib"}, ("torch",)),
+    (ON_PATH, ("script", "train.py", ("-E",)), {"PYTHONPATH": "lib"}, ()),
+    # Imports that shall be seen are done by ranks, each of which shows its own.
+    ({"train": "import torch"}, (), {"PYTHONPROFILEIMPORTTIME": "1"}, ()),
+    ({"train": "import torch"}, (), {"PYTHONVERBOSE": "1"}, ()),
+    # A program that is missing needs nothing; the bundled trainer has its own list.
+    ({}, (), {}, ()),
+    ({}, ("module", "missing"), {}, ()),
+    ({}, ("module", "a.b.c"), {}, ()),
+    ({}, ("module", "launcher.trainer"), {}, TRAINER_MODULES),
+])  # fmt: skip
+def test_what_is_imported_follows_from_the_files_the_command_and_the_environment(
+    write, files, program, environment, expected
+):
+    assert look(write(**files), *program, **environment) == expected
 
 
 def test_nothing_is_said_of_the_program(write):
@@ -151,22 +149,11 @@ def test_nothing_is_said_of_the_program(write):
         assert look(write(train="import torch\nif 1 is 1:\n    '\\d'")) == ("torch",)
 
 
-@pytest.mark.parametrize("name", ["PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE"])
-def test_imports_that_shall_be_seen_are_done_by_ranks(write, name):
-    """Each shows its own."""
-    assert look(write(train="import torch"), environment={name: "1"}) == ()
-
-
-def test_missing_programs_need_nothing(tmp_path):
-    """Scripts and modules alike."""
-    assert look(tmp_path) == look(tmp_path, "module", "missing") == look(tmp_path, "module", "a.b.c") == ()
-
-
 def test_reading_is_bounded(write):
     """However many modules a project has, and however deep they lie."""
     chain = {f"m{index}": f"import torch, m{index + 1}, numpy" for index in range(MAX_FILES + 50)}
     assert look(write(train="import m0", **chain)) == ("torch",)
-    assert len(own_files(script(), write(), {})) == MAX_FILES
+    assert len(own_files(command(), write(), {})) == MAX_FILES
 
 
 @pytest.mark.parametrize("addition", [
@@ -180,84 +167,55 @@ def test_the_program_s_files_are_found_where_it_says(write, addition):
     """In directories that it adds to the search path, however it spells them, and by modules imported before."""
     source = f"import inside\nfrom pathlib import Path\n{addition}\n"
     cwd = write(program_in_train=source, lib_in_inside="import deeper", lib_in_deeper="from mpi4py import MPI")
-    names = {path.name for path in own_files(script("program/train.py"), cwd, {})}
+    names = {path.name for path in own_files(command(target="program/train.py"), cwd, {})}
     assert names == {"train.py", "inside.py", "deeper.py"}
-    assert uses_mpi(script("program/train.py"), cwd, {})
+    assert uses_mpi(command(target="program/train.py"), cwd, {})
 
 
-def test_the_bundled_trainer_has_its_own_list(tmp_path):
-    """Known, not looked for."""
-    assert look(tmp_path, "module", "launcher.trainer") == TRAINER_MODULES
+MPI_PACKAGE = {"package_in_INIT": "", "package_in_MAIN": "from mpi4py import MPI"}
+MPI_MODULE = {"lib_in_mpi4py_in_INIT": "", "lib_in_mpi4py_in_MPI": ""}
 
 
-@pytest.mark.parametrize(("sources", "expected"), [
-    ({"train": "from mpi4py import MPI"}, True),
-    ({"train": "import mpi4py.MPI as MPI"}, True),
-    ({"train": "def main():\n    from mpi4py import MPI"}, True),
-    ({"train": "import numpy\nif use_mpi:\n    import mpi4py"}, True),
-    ({"train": "from parts import talk", "parts_in_INIT": "", "parts_in_talk": "from mpi4py import MPI"}, True),
-    ({"train": "import broken\nimport mpi4py", "broken": "def"}, True),
-    ({"train": "import torch, socket"}, False),
-    ({"train": "x = 'import mpi4py'"}, False),
-    ({"train": "from . import mpi4py\nimport mpi4py", "mpi4py": "x = 1"}, False),
-    ({"train": "def"}, None),
+@pytest.mark.parametrize(("sources", "program", "expected"), [
+    ({"train": "from mpi4py import MPI"}, (), True),
+    ({"train": "import mpi4py.MPI as MPI"}, (), True),
+    ({"train": "def main():\n    from mpi4py import MPI"}, (), True),
+    ({"train": "import numpy\nif use_mpi:\n    import mpi4py"}, (), True),
+    ({"train": "from parts import talk", "parts_in_INIT": "", "parts_in_talk": "from mpi4py import MPI"}, (), True),
+    ({"train": "import broken\nimport mpi4py", "broken": "def"}, (), True),
+    ({"train": "import torch, socket"}, (), False),
+    ({"train": "x = 'import mpi4py'"}, (), False),
+    ({"train": "from . import mpi4py\nimport mpi4py", "mpi4py": "x = 1"}, (), False),
+    ({"train": "def"}, (), None),
+    # On the path that the environment gives, as a cluster's modules do it: no module of the program's own for that.
+    ({"train": "from mpi4py import MPI", **MPI_MODULE}, (), True),
+    (MPI_PACKAGE, ("module", "package"), True),
+    ({}, ("code", "import mpi4py"), True),
+    ({}, ("module", "mpi4py", (), ("train.py",)), True),
+    # An installed package is where only Python would find it; the standard library uses none.
+    ({"other": "x = 1"}, ("script", "none.py"), None),
+    ({"other": "x = 1"}, ("module", "installed.train"), None),
+    ({"other": "x = 1"}, ("module", "http.server"), False),
+    ({"other": "x = 1"}, ("module", "launcher.trainer"), False),
 ])  # fmt: skip
-def test_programs_that_use_mpi(write, sources, expected):
+def test_programs_that_use_mpi(write, sources, program, expected):
     """By mpi4py, wherever the program or a module of its own imports it; not what only has its name."""
-    assert uses_mpi(script(), write(**sources), {}) is expected
+    assert uses_mpi(command(*program), write(**sources), {"PYTHONPATH": "lib"}) is expected
 
 
-def test_mpi4py_may_be_on_the_path_that_the_environment_gives(write):
-    """As a cluster's modules do it; it is no module of the program's own for that."""
-    cwd = write(train="from mpi4py import MPI", lib_in_mpi4py_in_INIT="", lib_in_mpi4py_in_MPI="")
-    assert uses_mpi(script(), cwd, {"PYTHONPATH": "lib"})
-
-
-def test_mpi_of_a_module_and_of_code(write):
-    """As for preloading."""
-    cwd = write(package_in_INIT="", package_in_MAIN="from mpi4py import MPI")
-    assert uses_mpi(PythonCommand("/bin/python", (), "module", "package", ()), cwd, {})
-    assert uses_mpi(PythonCommand("/bin/python", (), "code", "import mpi4py", ()), cwd, {})
-    assert uses_mpi(PythonCommand("/bin/python", (), "module", "mpi4py", ("train.py",)), cwd, {})
-
-
-@pytest.mark.parametrize(
-    ("kind", "target", "expected"),
-    [
-        ("script", "none.py", None),
-        ("module", "installed.train", None),
-        ("module", "http.server", False),
-        ("module", "launcher.trainer", False),
-    ],
-)
-def test_a_program_that_cannot_be_read_may_use_mpi(write, kind, target, expected):
-    """An installed package is where only Python would find it; the standard library uses none."""
-    cwd = write(other="x = 1")
-    assert uses_mpi(PythonCommand("/bin/python", (), kind, target, ()), cwd, {}) is expected
-
-
-@pytest.mark.parametrize(
-    ("kind", "target", "expected"),
-    [
-        ("script", "train.py", True),
-        ("script", "parts/other.py", False),
-        ("script", "none.py", False),
-        ("module", "train", True),
-        ("module", "parts", False),
-        ("module", "mpi4py.run", True),
-        ("code", "import mpi4py", True),
-        ("code", "pass", False),
-    ],
-)
+@pytest.mark.parametrize(("kind", "target", "expected"), [
+    ("script", "train.py", True), ("script", "parts/other.py", False), ("script", "none.py", False),
+    ("module", "train", True), ("module", "parts", False), ("module", "mpi4py.run", True),
+    ("code", "import mpi4py", True), ("code", "pass", False),
+])  # fmt: skip
 def test_programs_whose_own_file_speaks_of_mpi(write, kind, target, expected):
     """Modules that it imports are not looked into: every rank asks, not one for all."""
     cwd = write(
         train="from mpi4py import MPI", parts_in_MAIN="import train", parts_in_INIT="", parts_in_other="import train"
     )
-    assert mentions_mpi(PythonCommand("/bin/python", (), kind, target, ()), cwd, {}) is expected
+    assert mentions_mpi(command(kind, target), cwd, {}) is expected
 
 
 def test_the_bundled_trainer_is_no_program_of_mpi():
     """It meets by MPI only where an engine has started it; even read from its own sources."""
-    root = Path(__file__).parents[2]
-    assert not uses_mpi(PythonCommand("/bin/python", (), "module", "launcher.trainer", ()), root, {})
+    assert not uses_mpi(command("module", "launcher.trainer"), Path(__file__).parents[2], {})
