@@ -24,12 +24,6 @@ from launcher.runs.progress import Progress
 ROOMY = SimpleNamespace(f_bavail=10**6, f_frsize=4096, f_files=10**6, f_favail=10**5)
 
 
-def failed():
-    return told(
-        1, RankStarted(0, 7), RankEnded(0, 7, 1), Judged(Verdict(None, Confidence.UNSURE, "r")), AgentEnded(Cause.FAILED, 1),
-    )  # fmt: skip
-
-
 def told(rank_count, *events):
     progress = Progress(rank_count)
     for number, event in enumerate(events):
@@ -45,7 +39,9 @@ def told(rank_count, *events):
 def test_a_full_file_system_is_named(tmp_path, monkeypatch, found, full):
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**{**vars(ROOMY), **found}))
     spec = SimpleNamespace(run_dir=tmp_path, ranks=Cluster.local(1).servers)
-    lines = list(summary.render(failed(), spec, tmp_path))
+    judged = Judged(Verdict(None, Confidence.UNSURE, "r"))
+    failed = told(1, RankStarted(0, 7), RankEnded(0, 7, 1), judged, AgentEnded(Cause.FAILED, 1))
+    lines = list(summary.render(failed, spec, tmp_path))
     assert (f"the file system of {tmp_path} is full" in lines) == full
 
 

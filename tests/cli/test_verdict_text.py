@@ -3,8 +3,6 @@
 import json
 from dataclasses import asdict
 
-import pytest
-
 from launcher.cli.text.verdict_text import describe_status, headline, rank_list, render
 from launcher.core.codec import decode
 from launcher.core.verdict import Confidence, Failure, Role, StackGroup, Verdict
@@ -26,12 +24,20 @@ VERDICT = Verdict(
     (StackGroup((3,), "at data.py:8 in load", ("data.py:8 in load", "train.py:5 in main")), StackGroup((0, 1, 2), "in all_reduce", ("hidden",))),
 )  # fmt: skip
 
+# Servers that do not reach each other stand in the headline.
+APART = [
+    ("two", None, (("h1", "h2"),)),
+    ("pairs", None, (("h1", "h3"), ("h1", "h4"), ("h2", "h3"))),
+    ("one from all", "h1", (("h1", "h2"), ("h1", "h3"))),
+]
+
 
 def test_verdicts(snapshot):
     """The culprit comes first; those that followed alike share a line; numbers in messages make no difference."""
     other = Failure(1, Role.CAUSE, "ValueError: no such word", "4 ms later", 2, "train.py:88 in step", 1)
     alone = Verdict(None, Confidence.UNSURE, "nobody stands out", (followed(0, 1),))
     many = tuple(Failure(rank, Role.CONSEQUENCE, "x" * (rank + 1), "r") for rank in range(12))
+    pairs = {name: Verdict(None, Confidence.LIKELY, "why", server=server, apart=apart) for name, server, apart in APART}
     assert {
         "everything": list(render(VERDICT, lambda rank: f"server a, device {rank}")),
         "without traceback": list(render(VERDICT, traceback=False)),
@@ -39,17 +45,19 @@ def test_verdicts(snapshot):
         "no culprit": list(render(alone)),
         "nothing known of the culprit": list(render(Verdict(4, Confidence.UNSURE, "it never came"))),
         "many ways": list(render(Verdict(None, Confidence.UNSURE, "r", many)))[-1],
+        **{name: list(render(verdict)) for name, verdict in pairs.items()},
     } == snapshot
+    for verdict in pairs.values():
+        assert decode(Verdict, json.loads(json.dumps(asdict(verdict)))) == verdict
 
 
 def test_who_misses_the_rank_table_is_told_how_to_get_one():
     """Once for all ranks that raise it, under the last of them; another key is the program's own matter."""
 
     def lines(key):
-        raised = [
-            Failure(rank, Role.CAUSE, f"KeyError: '{key}'", "alike", 1, "ms.py:2 in <module>", 1) for rank in (0, 1)
-        ]
-        return list(render(Verdict(1, Confidence.CERTAIN, "", (*raised, followed(2, 99)))))
+        raised = ("KeyError: " + repr(key), "alike", 1, "ms.py:2 in <module>", 1)
+        failures = (*(Failure(rank, Role.CAUSE, *raised) for rank in (0, 1)), followed(2, 99))
+        return list(render(Verdict(1, Confidence.CERTAIN, "", failures)))
 
     told = lines("RANK_TABLE_FILE")
     (hint,) = [line for line in told if line.startswith("hint: ")]
@@ -58,42 +66,32 @@ def test_who_misses_the_rank_table_is_told_how_to_get_one():
     assert not any(line.startswith("hint: ") for line in lines("OTHER"))
 
 
-def test_nothing_acts_on_the_terminal():
+def lines_full_of(text, *others):
+    """The headline and all lines of a verdict in which every text is this one."""
+    failure = Failure(0, Role.CAUSE, text, text, 1, text, 1, text)
+    groups = (StackGroup((0,), text, (text,)), StackGroup((1, 2), text))
+    verdict = Verdict(0, Confidence.CERTAIN, text, (failure, *others), groups)
+    return headline(verdict), *render(verdict), *render(verdict, lambda _: text[:20])
+
+
+def test_no_line_acts_on_the_terminal_or_is_without_a_limit():
     evil = "a\x1b]0;title\x07\x1b[2Jb\nc\x9b1m"
-    failure = Failure(0, Role.CAUSE, evil, evil, 1, evil, 1, evil)
-    follower = Failure(1, Role.CONSEQUENCE, evil, evil)
-    groups = (StackGroup((0,), evil, (evil,)), StackGroup((1, 2), evil))
-    verdict = Verdict(0, Confidence.CERTAIN, evil, (failure, follower), groups)
-    for line in (headline(verdict), *render(verdict, lambda _: evil)):
+    for line in lines_full_of(evil, Failure(1, Role.CONSEQUENCE, evil, evil)):
         assert not any(ord(char) < 32 or 127 <= ord(char) < 160 for char in line), repr(line)
+    assert max(map(len, lines_full_of("x" * 5000))) < 1020
 
 
-@pytest.mark.parametrize(
-    ("status", "words"), [(0, "exit code 0"), (7, "exit code 7"), (-9, "SIGKILL (signal 9)"), (-77, "signal 77")]
-)
-def test_how_a_process_ended(status, words):
-    assert describe_status(status) == words
-
-
-def test_ranks_are_listed_in_order():
-    assert (rank_list([3]), rank_list([2, 7, 0, 1])) == ("rank 3", "ranks 0-2,7")
-
-
-def test_the_codes_of_shells_are_explained():
-    shown = {status: describe_status(status) for status in (128, 129, 137, 192, 193, 255)}
-    assert [shown[137], shown[129]] == ["exit code 137 (128 + SIGKILL)", "exit code 129 (128 + SIGHUP)"]
-    assert shown[192].startswith("exit code 192 (128 + SIGRTMAX")
-    assert [shown[128], shown[193], shown[255]] == ["exit code 128", "exit code 193", "exit code 255"]
+def test_how_a_process_ended():
+    """The codes of shells are explained; ranks are listed in order."""
+    words = {0: "exit code 0", 7: "exit code 7", -9: "SIGKILL (signal 9)", -77: "signal 77"}
+    words |= {137: "exit code 137 (128 + SIGKILL)", 129: "exit code 129 (128 + SIGHUP)"}
+    words |= {status: f"exit code {status}" for status in (128, 193, 255)}
+    assert {status: describe_status(status) for status in words} == words
+    assert describe_status(192).startswith("exit code 192 (128 + SIGRTMAX")
     failure = Failure(0, Role.CAUSE, "exit code 137", "it was first", 1, status=137)
     lines = list(render(Verdict(0, Confidence.LIKELY, "r", (failure,))))
     assert lines == ["rank 0: exit code 137 (128 + SIGKILL)", "  likely: it was first"]
-
-
-def test_no_line_is_without_a_limit():
-    failure = Failure(0, Role.CAUSE, "x" * 5000, "y" * 5000, 1, "z" * 5000, 1, "t" * 5000)
-    verdict = Verdict(0, Confidence.CERTAIN, "r", (failure,), (StackGroup((0,), "s" * 5000, ("f" * 5000,)),))
-    for line in (headline(verdict), *render(verdict)):
-        assert len(line) < 1020, line
+    assert (rank_list([3]), rank_list([2, 7, 0, 1])) == ("rank 3", "ranks 0-2,7")
 
 
 def test_ranks_that_failed_at_different_places_stand_apart():
@@ -106,18 +104,3 @@ def test_ranks_that_failed_at_different_places_stand_apart():
     followed = (timed_out(0, 7), timed_out(1, 9), timed_out(2, 7))
     lines = list(render(Verdict(3, Confidence.CERTAIN, "why", (CAUSE, *followed))))
     assert [line.split(":")[0].strip() for line in lines[lines.index("consequences:") + 1 :]] == ["ranks 0,2", "rank 1"]
-
-
-@pytest.mark.parametrize(
-    ("server", "apart"),
-    [
-        (None, [("h1", "h2")]),
-        (None, [("h1", "h3"), ("h1", "h4"), ("h2", "h3")]),
-        ("h1", [("h1", "h2"), ("h1", "h3")]),
-    ],
-    ids=["two", "pairs", "one from all"],
-)
-def test_servers_that_do_not_reach_each_other_stand_in_the_headline(server, apart, snapshot):
-    verdict = Verdict(None, Confidence.LIKELY, "why", server=server, apart=tuple(apart))
-    assert list(render(verdict)) == snapshot
-    assert decode(Verdict, json.loads(json.dumps(asdict(verdict)))) == verdict
