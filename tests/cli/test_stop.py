@@ -1,13 +1,16 @@
 """`tlaunch stop`."""
 
-import os
 import signal
 import subprocess
 from dataclasses import replace
 
-from launcher.core.events import AgentStarted, RankStarted
+import pytest
+
+from launcher.core.events import AgentEnded, AgentStarted, Cause, RankStarted
 from launcher.core.proc import identify
 from tests.programs import acted_run
+
+OVER = [AgentEnded(Cause.FINISHED, 0)]
 
 
 def start(launcher, *command, grace=30):
@@ -54,16 +57,14 @@ def test_patience_can_be_limited(launcher, programs, wait_until):
 
 
 def test_a_run_that_is_over_needs_no_end(launcher):
-    launcher.run("run", "--", "true")
-    done = launcher.call("stop")
-    assert done.returncode == 0
-    assert "is not running: finished after" in done.stderr
+    acted_run.make(launcher.runs / "a", OVER)
+    done = launcher.call("stop", "a")
+    assert (done.returncode, "is not running: finished after" in done.stderr) == (0, True)
 
 
 def test_runs_of_another_machine_or_version_cannot_be_ended(launcher):
     """Whether they run is not known here: that is no success."""
-    agent = replace(identify(os.getpid()), host="node-7")
-    acted_run.make(launcher.runs / "a", [AgentStarted(agent, None, 2)])
+    acted_run.make(launcher.runs / "a", [AgentStarted(replace(acted_run.me(), host="node-7"), None, 2)])
     acted_run.make(launcher.runs / "b").report.write_text('{"schema": 1}')
     for name, why in (("a", "on node-7"), ("b", "another version")):
         done = launcher.call("stop", name)
@@ -76,20 +77,29 @@ def test_a_paused_run_can_be_ended(launcher, suspend):
         assert launcher.call("stop", "a").returncode == 0
 
 
-def test_ranks_that_nobody_watches_any_more_are_ended(launcher):
+@pytest.fixture
+def orphan(launcher):
+    """A rank whose agent is gone, of the run `a`."""
     rank = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    known = identify(rank.pid)
-    gone = replace(known, started=known.started - 1)
-    acted_run.make(launcher.runs / "a", [AgentStarted(gone, None, 1), RankStarted(0, known.pid, known.started)])
+    started = RankStarted(0, rank.pid, identify(rank.pid).started)
+    acted_run.make(launcher.runs / "a", [AgentStarted(acted_run.someone_gone(), None, 1), started])
+    return rank
+
+
+@pytest.mark.parametrize("words", [("stop", "a"), ("stop",)], ids=" ".join)
+def test_ranks_that_outlived_all_others_are_ended(launcher, orphan, words):
+    """Named or meant, though another run is the latest."""
     assert "`tlaunch stop a` ends them" in launcher.call("why", "a").stdout
-    done = launcher.call("stop", "a")
-    assert (rank.wait(60), done.returncode) == (-signal.SIGTERM, 0)
-    assert "rank 0" in done.stderr
+    acted_run.make(launcher.runs / "b", OVER)
+    launcher.latest.symlink_to("b")
+    done = launcher.call(*words)
+    assert (orphan.wait(60), done.returncode, "rank 0" in done.stderr) == (-signal.SIGTERM, 0, True)
 
 
 def test_one_of_several_runs_has_to_be_named(launcher):
     """Nothing is ended by chance; once one is left, it is meant, though it is not the latest."""
-    launcher.run("run", "--", "true")
+    acted_run.make(launcher.runs / "over", OVER)
+    launcher.latest.symlink_to("over")
     with acted_run.playing(launcher.runs / "a"), acted_run.playing(launcher.runs / "b"):
         done = launcher.call("stop")
         assert (done.returncode, "2 runs are active: b, a" in done.stderr) == (2, True)
@@ -100,9 +110,7 @@ def test_one_of_several_runs_has_to_be_named(launcher):
 
 def test_of_runs_of_one_name_the_one_that_goes_on_is_ended(launcher):
     """Where several do, none is ended by chance; an end without any is as ever."""
-    known = identify(os.getpid())
-    gone = replace(known, started=known.started - 1)
-    acted_run.make(launcher.runs / "20260103-000000-mine", [AgentStarted(gone, None, 1)])
+    acted_run.make(launcher.runs / "20260103-000000-mine", [AgentStarted(acted_run.someone_gone(), None, 1)])
     with (
         acted_run.playing(launcher.runs / "20260101-000000-mine"),
         acted_run.playing(launcher.runs / "20260102-000000-mine"),
@@ -112,16 +120,6 @@ def test_of_runs_of_one_name_the_one_that_goes_on_is_ended(launcher):
         assert launcher.call("stop", "20260102").returncode == 0
         done = launcher.call("stop", "mine")
         assert (done.returncode, done.stderr.startswith("20260101-000000-mine: stopped")) == (0, True), done.stderr
-
-
-def test_ranks_that_outlived_all_others_are_meant(launcher):
-    rank = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    known = identify(rank.pid)
-    gone = replace(known, started=known.started - 1)
-    acted_run.make(launcher.runs / "a", [AgentStarted(gone, None, 1), RankStarted(0, known.pid, known.started)])
-    launcher.run("run", "--", "true")
-    assert "rank 0" in launcher.call("stop").stderr
-    assert rank.wait(60) == -signal.SIGTERM
 
 
 def test_killing_is_told_as_killing(launcher, programs):

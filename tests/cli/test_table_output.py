@@ -1,22 +1,25 @@
-"""How `generate`, `merge` and `convert` hand their results over: one way for all three."""
+"""`tlaunch table`: its commands by name, and how three of them hand their results over."""
 
+import importlib
 import os
 
 import pytest
 
+from launcher.cli.commands.table import COMMANDS
+
 TABLE = "rank_table_2pcs.json"
-COMMANDS = {
+WRITERS = {
     "generate": "table generate --devices 2 --server-id 10.0.0.1",
     "merge": f"table merge {TABLE}",
     "convert": f"table convert {TABLE} --to v1.0",
 }
 
 
-@pytest.fixture(params=COMMANDS)
+@pytest.fixture(params=WRITERS)
 def command(request, launcher, sample_tables):
     """One of the three, in a directory with a table."""
     launcher.write(TABLE, (sample_tables / TABLE).read_text())
-    return COMMANDS[request.param]
+    return WRITERS[request.param]
 
 
 def assert_refused(launcher, command, *words):
@@ -79,3 +82,20 @@ def test_reader_that_has_gone_is_no_failure(launcher, command):
     with os.fdopen(writer, "wb") as stdout:
         done = launcher.call(*command.split(), stdout=stdout)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help(launcher, name):
+    """The one-line help in the lookup table is the command's own; its help ends with examples and exit codes."""
+    target, short_help = COMMANDS[name]
+    module, _, attribute = target.partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    assert command.get_short_help_str(200) == short_help
+    assert f"tlaunch table {name} " in command.epilog
+    told = " ".join(launcher.call("table", name, "--help", env={"COLUMNS": "200"}).stdout.split())
+    assert told.index("Exit codes: 0") > told.index("Examples:")
+    assert "2 wrong usage, or a " in told
+
+
+def test_an_unknown_command_is_a_usage_error(launcher, snapshot):
+    assert launcher.refused(2, "table shwo") == snapshot

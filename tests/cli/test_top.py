@@ -1,4 +1,4 @@
-"""`tlaunch top`."""
+"""`tlaunch top`, and what a run measured in its last minutes."""
 
 import fcntl
 import json
@@ -15,10 +15,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from launcher.cli.commands.top import HEADER, Sampler, to_screen
+from launcher.cli.commands.top import HEADER, MAX_STEPS, RecentMetrics, Sampler, to_lines, to_screen
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import AgentStarted, RankStarted, Slow
 from launcher.core.heartbeat import Beat, beat
+from launcher.core.metrics import StepMetrics, to_line
 from launcher.core.proc import Usage, identify
 from launcher.runs.record import note_process
 from tests.programs import acted_run
@@ -187,20 +188,6 @@ def test_what_the_run_measures_stands_above_the_table(launcher):
     assert ascii_only.splitlines()[1].split()[1:4] == ["8.0000", "#-", "._"]
 
 
-def test_only_the_last_minutes_are_shown_however_long_the_file_is(launcher):
-    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(identify(1), None, 1)])
-    measure(run_dir, [100.0] * 20_000, age_s=1000.0)
-    with (run_dir.root / "metrics.jsonl").open("a") as file:
-        file.write('rubbish\n{"schema": 9}\n[]\n')
-    measure(run_dir, [float(step) for step in range(1000, 0, -1)])
-    with (run_dir.root / "metrics.jsonl").open("a") as file:
-        file.write('{"schema": 1, "time_ns": 9')
-    lines = launcher.call("top", "--once", "a").stdout.splitlines()
-    assert lines[1].split()[:2] == ["loss", "1,000.0000" if "," in lines[1] else "1000.0000"]
-    assert lines[1].endswith("over 1 min 39 s")
-    assert max(map(len, lines)) <= 120
-
-
 @pytest.mark.parametrize("columns", [80, 200])
 def test_a_screen_of_any_width_is_filled_and_not_exceeded(launcher, terminal, columns):
     """One line each, beside the table that is redrawn."""
@@ -241,3 +228,74 @@ def test_ranks_of_an_engine_are_watched_until_they_are_gone(launcher, terminal):
         rank.wait()
         read_until(leader, b"a: ended: Open MPI")
         assert top.wait(PATIENCE_S) == 0
+
+
+SECOND_NS = 10**9
+
+
+def write(path, ages_s, mode="ab"):
+    """A step for each age, with its number as its loss."""
+    now_ns = time.time_ns()
+    with path.open(mode) as file:
+        for number, age_s in enumerate(ages_s):
+            record = StepMetrics(
+                now_ns - round(age_s * SECOND_NS), 0, number, float(number), 1e-4, 5100.5, 0.02, 10**9, 1
+            )
+            file.write(to_line(record))
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
+def test_five_minutes_of_the_fastest_training_are_seen(path):
+    write(path, (age / 50 for age in range(16_000, 0, -1)))
+    steps = RecentMetrics(path).look()
+    assert len(steps) == pytest.approx(15_000, abs=1)
+    assert steps[-1].step == 15_999
+
+
+def test_what_comes_is_added_and_what_is_old_goes(path):
+    """Never more than so many steps, however fast they come."""
+    write(path, [400.0, 200.0])
+    recent = RecentMetrics(path)
+    assert [step.step for step in recent.look()] == [0, 1]
+    write(path, [100.0, 1.0])
+    assert [step.step for step in recent.look()] == [1, 0, 1]
+    write(path, [0.5] * (MAX_STEPS + 10))
+    assert len(recent.look()) == MAX_STEPS
+
+
+def test_a_loss_that_is_not_finite_is_shown_as_it_is_now(path):
+    with path.open("ab") as file:
+        for number in range(60):
+            file.write(to_line(StepMetrics(time.time_ns(), 0, number, 5.0 - number / 10 if number < 20 else None)))
+    [loss] = to_lines(RecentMetrics(path).look(), 80, plain=False)
+    assert loss.split()[1] == "5.0000"
+    assert re.search(r"▁ {20,}nan +over", loss)
+
+
+def test_of_a_file_that_is_gone_nothing_is_left(path):
+    recent = RecentMetrics(path)
+    assert recent.look() == []
+    write(path, [3.0, 2.0, 1.0])
+    assert len(recent.look()) == 3
+    write(path, [5.0], "wb")
+    assert len(recent.look()) == 1
+    path.unlink()
+    assert recent.look() == []
+    write(path, [3.0, 2.0])
+    assert len(recent.look()) == 2
+
+
+def test_times_that_cannot_be_hide_nothing(path):
+    """Neither one that is to come, nor a clock that was set back: no course took less than no time."""
+    write(path, [3.0, -(10.0**9), 2.0, 1.0])
+    assert [step.step for step in RecentMetrics(path).look()] == [0, 2, 3]
+    write(path, [-(10.0**9)])
+    assert [step.step for step in RecentMetrics(path).look()] == [0, 2, 3]
+    write(path, [3.0, 2.0, 63.0, 62.0], "wb")
+    steps = RecentMetrics(path).look()
+    assert [step.step for step in steps] == [2, 3]
+    assert [line.split()[-2:] for line in to_lines(steps[::-1], 80, plain=False)] == [["1.0", "s"]] * 2

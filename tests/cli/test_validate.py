@@ -1,9 +1,12 @@
-"""`tlaunch validate`: what it says about each file, where it says it, and its exit code."""
+"""`tlaunch validate`: what it says about each file, where it says it, and its exit code; as the documentation shows it."""
 
 import json
 import os
 import pty
+import re
+import shutil
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -202,3 +205,22 @@ def test_lists_of_hosts_are_named_and_can_be_converted(launcher, kind, text):
     command = problem["hint"].replace("--devices N", "--devices 2").split()
     made = launcher.call(*command[1:])
     assert launcher.call("validate", "-", input=made.stdout).returncode == 0
+
+
+HERE = Path(__file__).resolve().parent
+PAGE = (HERE.parents[1] / "docs" / "rank-tables.md").read_text(encoding="utf-8")
+SCREENS = dict(re.findall(r"^\$ tlaunch validate (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+TABLES = sorted(path.name for path in (HERE / "readme_tables").iterdir())
+
+
+def test_every_screen_has_its_table():
+    """No screen of `tlaunch validate` stands in the page without the file that gives it."""
+    assert sorted(SCREENS) == TABLES
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_validate_prints_the_screen(name, launcher):
+    shutil.copy(HERE / "readme_tables" / name, launcher.directory)
+    done = launcher.call("validate", name)
+    assert done.returncode == 1
+    assert done.stdout == SCREENS[name]

@@ -1,13 +1,29 @@
-"""A verdict in words."""
+"""A verdict, and the closing words of a run."""
 
 import json
+import os
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
+from launcher.cli.text import summary
 from launcher.cli.text.verdict_text import describe_status, headline, rank_list, render
 from launcher.core.codec import decode
+from launcher.core.events import (
+    AgentEnded,
+    AttemptStarted,
+    Cause,
+    Judged,
+    NotBegun,
+    NotRestarting,
+    RankEnded,
+    RankStarted,
+    TimestampedEvent,
+)
+from launcher.core.records import Cluster
 from launcher.core.verdict import Confidence, Failure, Role, StackGroup, Verdict
+from launcher.runs.progress import Progress
 
 CAUSE = Failure(
     3, Role.CAUSE, "ValueError: no such word", "0.2 s before any other", 1, "train.py:88 in step", 1,
@@ -26,12 +42,20 @@ VERDICT = Verdict(
     (StackGroup((3,), "at data.py:8 in load", ("data.py:8 in load", "train.py:5 in main")), StackGroup((0, 1, 2), "in all_reduce", ("hidden",))),
 )  # fmt: skip
 
+# Servers that do not reach each other stand in the headline.
+APART = [
+    ("two", None, (("h1", "h2"),)),
+    ("pairs", None, (("h1", "h3"), ("h1", "h4"), ("h2", "h3"))),
+    ("one from all", "h1", (("h1", "h2"), ("h1", "h3"))),
+]
+
 
 def test_verdicts(snapshot):
     """The culprit comes first; those that followed alike share a line; numbers in messages make no difference."""
     other = Failure(1, Role.CAUSE, "ValueError: no such word", "4 ms later", 2, "train.py:88 in step", 1)
     alone = Verdict(None, Confidence.UNSURE, "nobody stands out", (followed(0, 1),))
     many = tuple(Failure(rank, Role.CONSEQUENCE, "x" * (rank + 1), "r") for rank in range(12))
+    pairs = {name: Verdict(None, Confidence.LIKELY, "why", server=server, apart=apart) for name, server, apart in APART}
     assert {
         "everything": list(render(VERDICT, lambda rank: f"server a, device {rank}")),
         "without traceback": list(render(VERDICT, traceback=False)),
@@ -39,17 +63,19 @@ def test_verdicts(snapshot):
         "no culprit": list(render(alone)),
         "nothing known of the culprit": list(render(Verdict(4, Confidence.UNSURE, "it never came"))),
         "many ways": list(render(Verdict(None, Confidence.UNSURE, "r", many)))[-1],
+        **{name: list(render(verdict)) for name, verdict in pairs.items()},
     } == snapshot
+    for verdict in pairs.values():
+        assert decode(Verdict, json.loads(json.dumps(asdict(verdict)))) == verdict
 
 
 def test_who_misses_the_rank_table_is_told_how_to_get_one():
     """Once for all ranks that raise it, under the last of them; another key is the program's own matter."""
 
     def lines(key):
-        raised = [
-            Failure(rank, Role.CAUSE, f"KeyError: '{key}'", "alike", 1, "ms.py:2 in <module>", 1) for rank in (0, 1)
-        ]
-        return list(render(Verdict(1, Confidence.CERTAIN, "", (*raised, followed(2, 99)))))
+        raised = ("KeyError: " + repr(key), "alike", 1, "ms.py:2 in <module>", 1)
+        failures = (*(Failure(rank, Role.CAUSE, *raised) for rank in (0, 1)), followed(2, 99))
+        return list(render(Verdict(1, Confidence.CERTAIN, "", failures)))
 
     told = lines("RANK_TABLE_FILE")
     (hint,) = [line for line in told if line.startswith("hint: ")]
@@ -58,42 +84,32 @@ def test_who_misses_the_rank_table_is_told_how_to_get_one():
     assert not any(line.startswith("hint: ") for line in lines("OTHER"))
 
 
-def test_nothing_acts_on_the_terminal():
+def lines_full_of(text, *others):
+    """The headline and all lines of a verdict in which every text is this one."""
+    failure = Failure(0, Role.CAUSE, text, text, 1, text, 1, text)
+    groups = (StackGroup((0,), text, (text,)), StackGroup((1, 2), text))
+    verdict = Verdict(0, Confidence.CERTAIN, text, (failure, *others), groups)
+    return headline(verdict), *render(verdict), *render(verdict, lambda _: text[:20])
+
+
+def test_no_line_acts_on_the_terminal_or_is_without_a_limit():
     evil = "a\x1b]0;title\x07\x1b[2Jb\nc\x9b1m"
-    failure = Failure(0, Role.CAUSE, evil, evil, 1, evil, 1, evil)
-    follower = Failure(1, Role.CONSEQUENCE, evil, evil)
-    groups = (StackGroup((0,), evil, (evil,)), StackGroup((1, 2), evil))
-    verdict = Verdict(0, Confidence.CERTAIN, evil, (failure, follower), groups)
-    for line in (headline(verdict), *render(verdict, lambda _: evil)):
+    for line in lines_full_of(evil, Failure(1, Role.CONSEQUENCE, evil, evil)):
         assert not any(ord(char) < 32 or 127 <= ord(char) < 160 for char in line), repr(line)
+    assert max(map(len, lines_full_of("x" * 5000))) < 1020
 
 
-@pytest.mark.parametrize(
-    ("status", "words"), [(0, "exit code 0"), (7, "exit code 7"), (-9, "SIGKILL (signal 9)"), (-77, "signal 77")]
-)
-def test_how_a_process_ended(status, words):
-    assert describe_status(status) == words
-
-
-def test_ranks_are_listed_in_order():
-    assert (rank_list([3]), rank_list([2, 7, 0, 1])) == ("rank 3", "ranks 0-2,7")
-
-
-def test_the_codes_of_shells_are_explained():
-    shown = {status: describe_status(status) for status in (128, 129, 137, 192, 193, 255)}
-    assert [shown[137], shown[129]] == ["exit code 137 (128 + SIGKILL)", "exit code 129 (128 + SIGHUP)"]
-    assert shown[192].startswith("exit code 192 (128 + SIGRTMAX")
-    assert [shown[128], shown[193], shown[255]] == ["exit code 128", "exit code 193", "exit code 255"]
+def test_how_a_process_ended():
+    """The codes of shells are explained; ranks are listed in order."""
+    words = {0: "exit code 0", 7: "exit code 7", -9: "SIGKILL (signal 9)", -77: "signal 77"}
+    words |= {137: "exit code 137 (128 + SIGKILL)", 129: "exit code 129 (128 + SIGHUP)"}
+    words |= {status: f"exit code {status}" for status in (128, 193, 255)}
+    assert {status: describe_status(status) for status in words} == words
+    assert describe_status(192).startswith("exit code 192 (128 + SIGRTMAX")
     failure = Failure(0, Role.CAUSE, "exit code 137", "it was first", 1, status=137)
     lines = list(render(Verdict(0, Confidence.LIKELY, "r", (failure,))))
     assert lines == ["rank 0: exit code 137 (128 + SIGKILL)", "  likely: it was first"]
-
-
-def test_no_line_is_without_a_limit():
-    failure = Failure(0, Role.CAUSE, "x" * 5000, "y" * 5000, 1, "z" * 5000, 1, "t" * 5000)
-    verdict = Verdict(0, Confidence.CERTAIN, "r", (failure,), (StackGroup((0,), "s" * 5000, ("f" * 5000,)),))
-    for line in (headline(verdict), *render(verdict)):
-        assert len(line) < 1020, line
+    assert (rank_list([3]), rank_list([2, 7, 0, 1])) == ("rank 3", "ranks 0-2,7")
 
 
 def test_ranks_that_failed_at_different_places_stand_apart():
@@ -108,16 +124,66 @@ def test_ranks_that_failed_at_different_places_stand_apart():
     assert [line.split(":")[0].strip() for line in lines[lines.index("consequences:") + 1 :]] == ["ranks 0,2", "rank 1"]
 
 
+ROOMY = SimpleNamespace(f_bavail=10**6, f_frsize=4096, f_files=10**6, f_favail=10**5)
+
+
+def told(rank_count, *events):
+    progress = Progress(rank_count)
+    for number, event in enumerate(events):
+        progress.take(TimestampedEvent(number, 0, event))
+    return progress
+
+
 @pytest.mark.parametrize(
-    ("server", "apart"),
-    [
-        (None, [("h1", "h2")]),
-        (None, [("h1", "h3"), ("h1", "h4"), ("h2", "h3")]),
-        ("h1", [("h1", "h2"), ("h1", "h3")]),
-    ],
-    ids=["two", "pairs", "one from all"],
+    ("found", "full"),
+    [({}, False), ({"f_bavail": 15}, True), ({"f_favail": 0}, True), ({"f_files": 0, "f_favail": 0}, False)],
+    ids=["roomy", "no bytes", "no files", "files are not counted"],
 )
-def test_servers_that_do_not_reach_each_other_stand_in_the_headline(server, apart, snapshot):
-    verdict = Verdict(None, Confidence.LIKELY, "why", server=server, apart=tuple(apart))
-    assert list(render(verdict)) == snapshot
-    assert decode(Verdict, json.loads(json.dumps(asdict(verdict)))) == verdict
+def test_a_full_file_system_is_named(tmp_path, monkeypatch, found, full):
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**{**vars(ROOMY), **found}))
+    spec = SimpleNamespace(run_dir=tmp_path, ranks=Cluster.local(1).servers)
+    judged = Judged(Verdict(None, Confidence.UNSURE, "r"))
+    failed = told(1, RankStarted(0, 7), RankEnded(0, 7, 1), judged, AgentEnded(Cause.FAILED, 1))
+    lines = list(summary.render(failed, spec, tmp_path))
+    assert (f"the file system of {tmp_path} is full" in lines) == full
+
+
+def closing_words(progress, tmp_path, ranks=(), *server):
+    spec = SimpleNamespace(run_dir=tmp_path, ranks=ranks)
+    return [line.replace(str(tmp_path), "<dir>") for line in summary.render(progress, spec, tmp_path, *server)]
+
+
+def test_closing_words(tmp_path, snapshot):
+    """A restart in vain after what it was for; who was lost is not called unborn; why nothing was started again."""
+    failed = AgentEnded(Cause.FAILED, 1)
+    lost = Judged(Verdict(None, Confidence.CERTAIN, "server h2 is gone", server="h2"))
+    in_vain = told(
+        1, RankStarted(0, 7), lost, RankEnded(0, 7, -15), NotBegun("server h2 did not come", "is it there?"), failed
+    )
+    lost_server = told(
+        4, RankStarted(0, 7), RankStarted(1, 8), RankStarted(2, 9), lost, RankEnded(0, 7, -15), RankEnded(1, 8, -15), failed
+    )  # fmt: skip
+    coordinator = told(2, RankStarted(2, 7), RankEnded(2, 7, -15), AgentEnded(Cause.COORDINATOR_LOST, 1))
+    again = [NotRestarting("it fails at once"), Judged(Verdict(None, Confidence.UNSURE, "r")), failed]
+    restarts = {
+        f"{count} restarts": told(1, *(AttemptStarted(number, 1) for number in range(1, count + 1)), *again)
+        for count in (0, 2)
+    }
+    assert {
+        "restart in vain": closing_words(in_vain, tmp_path),
+        "a server lost": closing_words(lost_server, tmp_path),
+        "the coordinator lost": closing_words(coordinator, tmp_path, (SimpleNamespace(server_id="h1"),)),
+        **{name: closing_words(progress, tmp_path) for name, progress in restarts.items()},
+    } == snapshot
+
+
+@pytest.mark.parametrize("culprit", [0, 2], ids=["elsewhere", "here"])
+def test_one_server_of_several_speaks_for_its_own_ranks(tmp_path, culprit, snapshot):
+    """Ranks 2 and 3 are here: of the others there is neither a process nor a log."""
+    verdict = Verdict(culprit, Confidence.CERTAIN, "r", (Failure(culprit, Role.CAUSE, "x", "y", status=1),))
+    ended = (RankEnded(2, 7, 1), RankEnded(3, 8, -15), AgentEnded(Cause.FAILED, 1))
+    progress = told(2, RankStarted(2, 7), RankStarted(3, 8), Judged(verdict), *ended)
+    ranks = [
+        SimpleNamespace(server_id=f"h{rank // 2}", server_index=rank // 2, device_id=rank % 2) for rank in range(4)
+    ]
+    assert closing_words(progress, tmp_path, ranks, 1) == snapshot
