@@ -32,11 +32,15 @@ HOSTFILE = Path("/runs/x/hosts")
 
 
 def servers(*names):
-    return [Server(name, (Device(0, index),)) for index, name in enumerate(names)]
+    return [Server(name, (Device(0, names.index(name)),)) for name in names]
+
+
+def command(*names, job=JOB, agent=("agent",), **more):
+    return slurm_command(job, servers(*names), agent, directory=Path("/runs/x"), **more)
 
 
 def slurm_here(directory, **programs):
-    """Programs of Slurm that say what they are told to."""
+    """Programs of Slurm that run these scripts, and the environment of a job."""
     for name, text in programs.items():
         path = directory / name
         path.write_text(f"#!/bin/sh\n{text}\n")
@@ -51,7 +55,7 @@ echo "NodeName=n2 Arch=x86_64 Gres=gpu:8 NodeAddr=n2-ib NodeHostName=n2 Version=
 
 def test_tasks_stand_in_a_file_in_the_order_of_the_table():
     """A list would be sorted; what sbatch was told about tasks is taken away, for an agent is none of them."""
-    made = slurm_command(JOB, servers("n3", "n1"), ("agent", "a b"), counts=[1, 2], directory=Path("/runs/x"))
+    made = command("n3", "n1", agent=("agent", "a b"), counts=[1, 2])
     assert made.files == {HOSTFILE: "n3\nn1\nn1\n"}
     assert made.argv[:4] == ("srun", "--nodes=2", "--ntasks=3", "--distribution=arbitrary")
     assert made.argv[-2:] == ("agent", "a b")
@@ -59,12 +63,13 @@ def test_tasks_stand_in_a_file_in_the_order_of_the_table():
     assert made.env["SLURM_NTASKS_PER_NODE"] is None
     assert not any(word.startswith("--gres") for word in made.argv)
     assert made.engine == "Slurm 22.05.8"
+    # Ranks may be dealt out to nodes in turn.
+    assert command("n2", "10.0.0.1", "n2", "10.0.0.1", counts=[1] * 4).files == {HOSTFILE: "n2\nn1\nn2\nn1\n"}
 
 
 def test_a_user_s_options_come_last():
     """Of two, srun takes the later."""
-    job = replace(JOB, gpus_per_node=8)
-    made = slurm_command(job, servers("n1"), ("agent",), options=("--gres=npu:8",), directory=Path("/runs/x"))
+    made = command("n1", job=replace(JOB, gpus_per_node=8), options=("--gres=npu:8",))
     assert made.argv.index("--gres=gpu:8") < made.argv.index("--gres=npu:8") == len(made.argv) - 2
 
 
@@ -83,19 +88,12 @@ def test_a_server_with_more_ranks_than_cpus_is_told():
     assert cpus_notes(JOB, table) == ()
 
 
-def test_ranks_may_be_dealt_out_to_nodes_in_turn():
-    made = slurm_command(JOB, servers("n2", "10.0.0.1") * 2, ("agent",), counts=[1] * 4, directory=Path("/runs/x"))
-    assert made.files == {HOSTFILE: "n2\nn1\nn2\nn1\n"}
-
-
 def test_servers_that_are_no_nodes_are_all_named():
     with pytest.raises(RefusedLayoutError) as error:
         nodes_of(JOB, servers("n1", "10.0.0.9", "n11"))
     assert error.value.message == "10.0.0.9, n11 of the rank table are no nodes of job 12, which has n1, n2, n3"
     assert "--nodelist=n1,10.0.0.9,n11" in error.value.hint
-
-
-def test_a_name_of_two_nodes_is_none():
+    # A name of two nodes is no node's.
     job = replace(JOB, nodes=(Node("a", "localhost", "127.0.0.1"), Node("b", "localhost", "127.0.0.1")))
     with pytest.raises(RefusedLayoutError):
         nodes_of(job, servers("localhost"))
@@ -134,8 +132,7 @@ def test_outside_of_a_job_it_is_told_how_to_get_one():
     """By salloc, sbatch or a rendered script."""
     with pytest.raises(UsageError) as error:
         read_allocation({})
-    assert "salloc" in error.value.hint
-    assert "tlaunch render slurm" in error.value.hint
+    assert all(way in error.value.hint for way in ("salloc", "tlaunch render slurm"))
 
 
 def test_an_allocation_is_read_from_the_environment_and_the_controller(tmp_path):
@@ -175,20 +172,16 @@ def test_a_job_makes_a_rank_table():
         cluster_of(JOB, 0)
 
 
-@pytest.mark.parametrize(
-    ("said", "left_s"),
-    [("9:48", 588.0), ("1:00:00", 3600.0), ("1-02:03:04", 93784.0), ("0:00", 0.0), ("UNLIMITED", None)],
-)
-def test_the_time_that_is_left_is_that_of_this_job_alone(tmp_path, said, left_s):
-    environment = slurm_here(tmp_path, squeue=f"echo '13 5:00'; echo '12 {said}'")
-    assert time_left_s(JOB, environment) == left_s
+def test_the_time_that_is_left_is_that_of_this_job_alone(tmp_path):
+    assert time_left_s(JOB, slurm_here(tmp_path, squeue="echo '13 5:00'; echo '12 1-02:03:04'")) == 93784.0
+    assert time_left_s(JOB, slurm_here(tmp_path, squeue="echo '13 5:00'; echo '12 UNLIMITED'")) is None
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("90", 5400), ("2:30", 150), ("36:00:00", 129600), ("1-12", 129600), ("1-12:30", 131400), ("0", 0),
-        ("1-02:03:04", 93784), ("UNLIMITED", None), ("infinite", None),
+        ("90", 5400), ("2:30", 150), ("36:00:00", 129600), ("1-12", 129600), ("1-12:30", 131400), ("0", 0), ("0:00", 0),
+        ("9:48", 588), ("1-02:03:04", 93784), ("UNLIMITED", None), ("infinite", None),
     ],
 )  # fmt: skip
 def test_times_are_read_as_sbatch_reads_them(text, seconds):
@@ -196,8 +189,7 @@ def test_times_are_read_as_sbatch_reads_them(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "soon", "INVALID", "1:2:3:4", "-5", "1-", "٣"])
-def test_what_is_no_time_is_none(text):
-    """What squeue says of it is an error then, unless the end was told before."""
+def test_what_is_no_time_is_an_error(text):
     with pytest.raises(ValueError, match="no time of Slurm's"):
         seconds_of(text)
 
@@ -224,9 +216,8 @@ def test_a_run_knows_when_slurm_will_kill_what_is_left(tmp_path):
 
 def test_processes_for_all_ranks_are_those_of_an_mpi():
     """Which one, the cluster or the user says; agents alone are processes of none."""
-    asked = servers("n1", "n2")
-    assert "--mpi=none" in slurm_command(JOB, asked, ("agent",), directory=Path("/runs/x")).argv
-    made = slurm_command(JOB, asked, ("agent",), counts=[2, 2], options=("--mpi=pmix",), directory=Path("/runs/x"))
+    assert "--mpi=none" in command("n1", "n2").argv
+    made = command("n1", "n2", counts=[2, 2], options=("--mpi=pmix",))
     assert [word for word in made.argv if word.startswith("--mpi")] == ["--mpi=pmix"]
 
 
