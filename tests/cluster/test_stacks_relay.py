@@ -66,7 +66,6 @@ def attend(house, future):
 
 
 def test_what_all_servers_find_is_told_together(running, ask):
-    """Once each has answered; each is told which ranks are wanted."""
     house, channels = running
     future = ask(house, ranks=((0, 1),))
     house.attend(lambda: house.registration.stacks_relay._open)
@@ -95,7 +94,6 @@ def test_a_server_without_an_answer_is_named(running, ask, monkeypatch, why):
 
 
 def test_before_ranks_are_started_no_server_is_asked(running, ask):
-    """There is an answer nevertheless, with no rank."""
     house, _ = running
     house.joining = True
     assert attend(house, ask(house)).result() == ((), {})
@@ -123,7 +121,6 @@ def test_the_run_s_token_is_no_key_and_the_key_no_token(running, knocks):
 
 
 def test_words_that_belong_to_no_question_are_not_kept(running):
-    """Of a server that answers too late, or what nobody has asked."""
     house, _ = running
     house.registration.stacks_relay.take(0, Stacks(7, one_rank(0)))
     assert not house.registration.stacks_relay._open

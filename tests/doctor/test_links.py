@@ -75,7 +75,6 @@ def test_connections_that_stand_out_are_found(snapshot, name):
 
 
 def test_what_is_usual_survives_one_bad_server():
-    """And a pair that is better than all others changes nothing."""
     rates = dict.fromkeys(combinations(range(5), 2), 1.0)
     assert usual({**rates, (0, 1): 9.0}) == 1.0
     assert usual({(0, 1): 1.0, (0, 2): 0.01, (1, 2): 0.01}) == 1.0

@@ -146,7 +146,6 @@ def test_an_interface_that_the_user_has_chosen_is_left_alone(name, how):
 
 
 def test_what_the_ranks_mpi_needs_is_in_every_rank_unless_the_user_has_set_it():
-    """In the environment or by --env."""
     for changes, value in (
         ({}, "^han"),
         ({"inherited_env": {"OMPI_MCA_coll": "tuned"}}, None),

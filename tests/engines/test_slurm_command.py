@@ -129,7 +129,6 @@ def test_a_name_server_that_is_slow_is_waited_for_and_one_that_is_silent_is_told
 
 
 def test_outside_of_a_job_it_is_told_how_to_get_one():
-    """By salloc, sbatch or a rendered script."""
     with pytest.raises(UsageError) as error:
         read_allocation({})
     assert all(way in error.value.hint for way in ("salloc", "tlaunch render slurm"))
