@@ -12,18 +12,8 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Device, Server, Supervision
 from launcher.doctor import network
-from launcher.engines.slurm import (
-    Allocation,
-    Node,
-    cluster_of,
-    cpus_notes,
-    cpus_per_node,
-    nodes_of,
-    read_allocation,
-    short_here,
-    short_of_cpus,
-    slurm_command,
-)
+from launcher.engines import slurm
+from launcher.engines.slurm import Allocation, Node, cpus_notes, nodes_of, read_allocation, short_here
 from launcher.engines.slurm_time import seconds_of, time_left_s, within_job
 
 NODES = (Node("n1", "n1", "10.0.0.1"), Node("n2", "host2", "10.0.0.2"), Node("n3", "n3", "10.0.0.3"))
@@ -36,7 +26,7 @@ def servers(*names):
 
 
 def command(*names, job=JOB, agent=("agent",), **more):
-    return slurm_command(job, servers(*names), agent, directory=Path("/runs/x"), **more)
+    return slurm.slurm_command(job, servers(*names), agent, directory=Path("/runs/x"), **more)
 
 
 def slurm_here(directory, **programs):
@@ -160,15 +150,15 @@ def test_gpus_are_counted_however_they_were_asked_for(tmp_path, told, count):
 
 def test_a_job_makes_a_rank_table():
     """Of as many devices as GPUs, or as asked for; else somebody has to say."""
-    made = cluster_of(replace(JOB, gpus_per_node=2))
+    made = slurm.cluster_of(replace(JOB, gpus_per_node=2))
     assert [(one.server_id, [device.global_rank for device in one.devices]) for one in made.servers] == [
         ("n1", [0, 1]), ("n2", [2, 3]), ("n3", [4, 5]),
     ]  # fmt: skip
-    assert cluster_of(JOB, 4).device_count == 12
+    assert slurm.cluster_of(JOB, 4).device_count == 12
     with pytest.raises(UsageError, match="does not say how many devices"):
-        cluster_of(JOB)
+        slurm.cluster_of(JOB)
     with pytest.raises(UsageError, match="--devices 0"):
-        cluster_of(JOB, 0)
+        slurm.cluster_of(JOB, 0)
 
 
 def test_the_time_that_is_left_is_that_of_this_job_alone(tmp_path):
@@ -227,24 +217,19 @@ def test_processes_for_all_ranks_are_those_of_an_mpi():
     ],
 )  # fmt: skip
 def test_the_cpus_of_each_node_are_read_as_slurm_writes_them(told, cpus):
-    assert cpus_per_node({} if told is None else {"SLURM_JOB_CPUS_PER_NODE": told}) == cpus
+    assert slurm.cpus_per_node({} if told is None else {"SLURM_JOB_CPUS_PER_NODE": told}) == cpus
 
 
-ON_N1 = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": "1"}
-
-
-@pytest.mark.parametrize("missing", [*((name,) for name in ON_N1), tuple(ON_N1)], ids=str)
-def test_who_is_on_no_node_of_a_job_is_not_told_of_its_cpus(missing):
-    """A shell of salloc on another machine knows the job, and has that machine's CPUs."""
-    assert short_here({name: value for name, value in ON_N1.items() if name not in missing}, 8) == ()
-
-
-def test_ranks_that_share_a_cpu_are_told_with_numbers_and_remedy():
+def test_ranks_that_share_a_cpu_are_reported_with_numbers_and_remedy():
     """Of several nodes the worst is named, and others are counted. A CPU for each rank is enough."""
-    [said] = short_here(ON_N1, 8)
+    on_n1 = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": "1"}
+    [said] = short_here(on_n1, 8)
     assert all(part in said for part in ("1 CPU on n1 for 8 ranks", "--exclusive", "--cpus-per-task=8"))
-    [said] = short_of_cpus([("n1", 2, 4), ("n2", 8, 8), ("n3", 1, 4)])
+    [said] = slurm.short_of_cpus([("n1", 2, 4), ("n2", 8, 8), ("n3", 1, 4)])
     assert "1 CPU on n3 for 4 ranks, and too few on 1 more" in said
     for cpus in (2, 3):
-        assert short_here({**ON_N1, "SLURM_CPUS_ON_NODE": str(cpus)}, 2) == ()
-        assert short_of_cpus([("n1", cpus, 2), ("n2", cpus, 1)]) == ()
+        assert short_here({**on_n1, "SLURM_CPUS_ON_NODE": str(cpus)}, 2) == ()
+        assert slurm.short_of_cpus([("n1", cpus, 2), ("n2", cpus, 1)]) == ()
+    # A shell of salloc on another machine, on no node of the job, knows the job, and has that machine's CPUs.
+    for missing in ({}, *({name} for name in on_n1)):
+        assert short_here({name: value for name, value in on_n1.items() if missing and name not in missing}, 8) == ()
