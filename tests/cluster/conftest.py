@@ -1,6 +1,8 @@
 """A registration at a real endpoint, and those who knock there."""
 
+import os
 import select
+import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,12 +11,13 @@ from contextlib import suppress
 import pytest
 
 from launcher.cluster.agent_connection import listen
+from launcher.cluster.engine_process import EngineProcess
 from launcher.cluster.job import Plan
 from launcher.cluster.join import AgentInfo, Endpoint, join
 from launcher.cluster.registration import Registration, take_first_words
 from launcher.core.channel import Channel
 from launcher.core.messages import Challenge, to_line
-from launcher.core.records import Device, Server
+from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server
 from launcher.engines.command import EngineCommand
 from launcher.supervise.event_log import EventLog
 
@@ -27,6 +30,42 @@ def event_log(tmp_path):
     event_log = EventLog(tmp_path / "events.jsonl", 0)
     yield event_log
     event_log.close(None)
+
+
+@pytest.fixture
+def connected():
+    """Both ends of a connection: the coordinator's socket and the agent's."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        with theirs, server.accept()[0] as ours:
+            yield ours, theirs
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """Of a rank on each of two servers."""
+    servers = (Server("10.0.0.1", (Device(0, 0),)), Server("10.0.0.2", (Device(0, 1),)))
+    ranks = tuple(RankSpec(rank, 0, server.server_id, rank, 0, ("true",), {}) for rank, server in enumerate(servers))
+    return RunSpec("a-run", tmp_path, Cluster(servers), Layout(dp=2), ranks, tmp_path, "10.0.0.1", 0)
+
+
+@pytest.fixture
+def start_engine(tmp_path, wait_until):
+    """Gives a function that starts a shell's script as an engine, and waits until it has ended or has made a file."""
+    started = []
+
+    def start(script, *, env=None, files=None, ask=(), name="sh 1.0", environment=None, until=None, waits=True):
+        command = EngineCommand(name, ("sh", "-c", script), env or {}, files or {}, ask)
+        engine = EngineProcess(command, environment or dict(os.environ), tmp_path, tmp_path / "engine.log")
+        started.append(engine)
+        if waits:
+            wait_until(lambda: (tmp_path / until).exists() if until else engine.ended, "its end")
+        return engine
+
+    yield start
+    for engine in started:
+        engine.signal(signal.SIGKILL)
+        wait_until(lambda engine=engine: engine.ended, "its end")
 
 
 class House:
@@ -117,6 +156,12 @@ class Knocks:
         endpoint = Endpoint(tuple(("127.0.0.1", port) for port in ports or [house.port]), token)
         self._members.append(self._pool.submit(join, endpoint, who, time.monotonic() + patience_s, lambda _why: None))
         return self._members[-1]
+
+    def join_both(self, house):
+        """The memberships of both servers of a house, once they have come."""
+        joined = [self.join(house), self.join(house, host="h2", addresses=("10.0.0.2",))]
+        house.attend(lambda: all(future.done() for future in joined))
+        return [future.result() for future in joined]
 
     def wait(self, membership, master_port=None, tell=lambda _waiting: None, program=None):
         """A future of the start."""

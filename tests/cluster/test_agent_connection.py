@@ -1,5 +1,6 @@
-"""Clocks of other servers, and which server somebody is."""
+"""Clocks of other servers, and which server an agent is on."""
 
+import re
 import select
 import socket
 import time
@@ -11,7 +12,7 @@ import pytest
 from launcher.cluster import agent_connection
 from launcher.cluster.agent_connection import AgentConnection, Clock, differences, listen, server_of
 from launcher.core.channel import Channel
-from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.interfaces import addresses_of
 from launcher.core.messages import Hello, Ping, Pong
 from launcher.core.records import Device, Server
@@ -49,111 +50,97 @@ def test_the_quickest_of_the_last_answers_says_how_far_a_clock_is_ahead(answers,
     assert (clock.ahead_ns, clock.error_ns, clock.known) == (ahead_ns, error_ns, error_ns > 0)
 
 
-def test_a_coordinator_that_is_held_up_does_not_take_a_clock_for_another(monkeypatch):
-    """After whatever it has just read: the clock is as far ahead as it is, give or take the error that is told."""
+def questions(agent):
+    return (each for each in agent.wait_for(time.monotonic() + PATIENCE_S) if isinstance(each, Ping))
+
+
+def test_a_coordinator_that_is_held_up_does_not_take_a_clock_for_another(monkeypatch, connected):
+    """After whatever it has just read: the clock is as far ahead as it is, give or take the error that is given."""
     clock = SimpleNamespace(now_ns=0, held_up_ns=0)
 
     def read():
         clock.now_ns += clock.held_up_ns
         return clock.now_ns - clock.held_up_ns
 
-    monkeypatch.setattr(
-        agent_connection, "time", SimpleNamespace(monotonic=lambda: 0.0, monotonic_ns=read, time_ns=read)
-    )
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as theirs:
-        peer, agent = AgentConnection(server.accept()[0]), Channel(theirs)
-        peer.ask()
-        ping = next(message for message in agent.wait_for(time.monotonic() + PATIENCE_S) if isinstance(message, Ping))
-        agent.send(Pong(ping.sent_ns, clock.now_ns))  # by a clock that is alike
-        clock.now_ns, clock.held_up_ns = 1000, 10**9
-        select.select([peer], [], [], PATIENCE_S)
-        peer.take()
-        peer.close()
+    clocks = SimpleNamespace(monotonic=lambda: 0.0, monotonic_ns=read, time_ns=read)
+    monkeypatch.setattr(agent_connection, "time", clocks)
+    peer, agent = AgentConnection(connected[0]), Channel(connected[1])
+    peer.ask()
+    agent.send(Pong(next(questions(agent)).sent_ns, clock.now_ns))  # by a clock that is alike
+    clock.now_ns, clock.held_up_ns = 1000, 10**9
+    select.select([peer], [], [], PATIENCE_S)
+    peer.take()
     assert peer.pings.clock.known
     assert abs(peer.pings.clock.ahead_ns) <= peer.pings.clock.error_ns
 
 
-def test_when_a_server_was_there_is_known_by_what_it_has_answered():
+def test_when_a_server_was_there_is_known_by_what_it_has_answered(connected):
     """By the time of the question, however late the answer was read; and since when it owes one."""
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as theirs:
-        peer, agent = AgentConnection(server.accept()[0]), Channel(theirs)
-        assert (peer.pings.answered_ns, peer.pings.unanswered_ns) == (None, None)
-        peer.ask()
-        peer.ask()
-        words = agent.wait_for(time.monotonic() + PATIENCE_S)
-        asked = list(islice((each for each in words if isinstance(each, Ping)), 2))
-        agent.send(Pong(asked[0].sent_ns, 1))
-        select.select([peer], [], [], PATIENCE_S)
-        peer.take()
-        assert (peer.pings.answered_ns, peer.pings.unanswered_ns) == (asked[0].sent_ns, asked[1].sent_ns)
-        peer.close()
+    peer, agent = AgentConnection(connected[0]), Channel(connected[1])
+    assert (peer.pings.answered_ns, peer.pings.unanswered_ns) == (None, None)
+    peer.ask()
+    peer.ask()
+    asked = list(islice(questions(agent), 2))
+    agent.send(Pong(asked[0].sent_ns, 1))
+    select.select([peer], [], [], PATIENCE_S)
+    peer.take()
+    assert (peer.pings.answered_ns, peer.pings.unanswered_ns) == (asked[0].sent_ns, asked[1].sent_ns)
+
+
+@pytest.mark.parametrize(("who", "index"), [
+    (hello(addresses=("127.0.0.1", "10.0.0.3")), 2), (hello("h2", ("10.9.9.9",)), 1), (hello("h2.example.org"), 1),
+    (hello("h2", ("10.0.0.1",), said="10.0.0.3"), 2), (hello("h2", ("10.0.0.1",), said="h2", index=0), 1),
+    (hello(index=2), 2), (hello("h2", index=0), 1), (hello(addresses=("10.5.5.5",)), 1),
+], ids=repr)  # fmt: skip
+def test_a_server_is_known(who, index):
+    """By its own word, else by addresses and name, or what that means here, else by its place among the engine's processes."""
+    assert server_of(who, ServerIndex(SERVERS, [("h2", addresses_of({"10.5.5.5"}))])) == index
 
 
 @pytest.mark.parametrize(
-    ("who", "index"),
+    ("who", "message", "hint"),
     [
-        (hello(addresses=("127.0.0.1", "10.0.0.3")), 2),
-        (hello("h2", ("10.9.9.9",)), 1),
-        (hello("h2.example.org"), 1),
-        (hello("h2", ("10.0.0.1",), said="10.0.0.3"), 2),
-        (hello("h2", ("10.0.0.1",), said="h2", index=0), 1),
-        (hello(index=2), 2),
-        (hello("h2", index=0), 1),
+        *((hello(index=index), "somewhere is not one of the table's servers 10.0.0.1, h2, 10.0.0.3", "")
+          for index in (None, 3, -1)),
+        # Whatever its place among the engine's processes; the hint says how to tell.
+        (hello("h2", ("127.0.0.1", "10.0.0.1"), index=0), "h2 (10.0.0.1) could be any of", "TLAUNCH_SERVER"),
+        (hello(said="h9"), "--server h9: the rank table has no such server", "10.0.0.1, h2, 10.0.0.3"),
     ],
-    ids=repr,
+    ids=["none", "too high", "negative", "several", "said"],
 )  # fmt: skip
-def test_a_server_is_known(who, index):
-    """By its own word, else by addresses and name, else by its place among the engine's processes."""
-    assert server_of(who, ServerIndex(SERVERS)) == index
+def test_a_machine_that_is_not_one_server_of_the_table_is_refused(who, message, hint):
+    with pytest.raises(TlaunchError, match=re.escape(message)) as caught:
+        server_of(who, ServerIndex(SERVERS))
+    assert hint in caught.value.hint
+    assert isinstance(caught.value, UsageError if who.said else RefusedLayoutError)
 
 
-def test_a_name_is_known_by_what_it_means_here():
-    assert server_of(hello(addresses=("10.5.5.5",)), ServerIndex(SERVERS, [("h2", addresses_of({"10.5.5.5"}))])) == 1
+@pytest.mark.parametrize(
+    ("theirs", "differs"),
+    [
+        (None, None),
+        ({}, None),
+        ({"layout": None}, "another layout: nothing there, dp=2 on the first server"),
+        ({"layout": "dp=4"}, "another layout: dp=4 there, dp=2 on the first server"),
+        # Digests are never shown; nor is a comparison by them alone taken for one of words.
+        ({"rank table": "4 devices on 2 servers (3f)"}, "another rank table: 4 devices on 2 servers, of other values"),
+        ({"set of --env variables": "A (4f)"}, "another set of --env variables: A there, none on the first server"),
+    ],
+)
+def test_what_differs_is_named_with_both_sides(theirs, differs):
+    """The first that differs, also because one side does not know it; an agent that an engine has brought agrees."""
+    ours = {"rank table": "4 devices on 2 servers (1f)", "layout": "dp=2", "set of --env variables": "none (2f)"}
+    known = None if theirs is None else {name: value for name, value in {**ours, **theirs}.items() if value}
+    error = differences(hello(agreement=known), ours, "h2")
+    if differs is None:
+        assert error is None
+    else:
+        assert error.message.startswith(f"server h2 was started with {differs}")
+        assert error.exit_code == 3
+        assert ("`tlaunch table diff`" if "table" in differs else "same options") in error.hint
 
 
-@pytest.mark.parametrize("index", [None, 3, -1], ids=str)
-def test_a_machine_that_the_table_does_not_have_is_refused(index):
-    with pytest.raises(RefusedLayoutError, match=r"somewhere is not one of the table's servers 10.0.0.1, h2, 10.0.0.3"):
-        server_of(hello(index=index), ServerIndex(SERVERS))
-
-
-def test_a_machine_that_could_be_several_servers_is_refused():
-    """Whatever its place among the engine's processes; the hint says how to tell."""
-    with pytest.raises(RefusedLayoutError, match=r"h2 \(10.0.0.1\) could be any of .* 10.0.0.1, h2\n") as caught:
-        server_of(hello("h2", ("127.0.0.1", "10.0.0.1"), index=0), ServerIndex(SERVERS))
-    assert "TLAUNCH_SERVER" in caught.value.hint
-
-
-def test_a_server_that_the_table_does_not_have_cannot_be_said():
-    with pytest.raises(UsageError, match="--server h9: the rank table has no such server") as caught:
-        server_of(hello(said="h9"), ServerIndex(SERVERS))
-    assert "10.0.0.1, h2, 10.0.0.3" in caught.value.hint
-
-
-def test_what_differs_is_named_with_both_sides():
-    """The first that differs, also because one side does not know it. Whom an engine has brought is told what to do."""
-    ours = {"rank table": "a", "layout": "dp=2"}
-    assert differences(hello(agreement=ours), ours, "h2") is None
-    assert differences(hello(), ours, "h2") is None
-    error = differences(hello(agreement={"rank table": "a"}), ours, "h2")
-    assert error.message == "server h2 was started with another layout: nothing there, dp=2 on the first server"
-    error = differences(hello(agreement={"rank table": "a", "layout": "dp=4"}), ours, "h2")
-    assert error.message == "server h2 was started with another layout: dp=4 there, dp=2 on the first server"
-    assert error.exit_code == 3
-    assert "same options" in error.hint
-
-
-def test_digests_of_what_differs_are_never_shown():
-    """Nor is a comparison by them alone taken for one of words."""
-    ours = {"rank table": "4 devices on 2 servers (1f)", "set of --env variables": "none (2f)"}
-    error = differences(hello(agreement={**ours, "rank table": "4 devices on 2 servers (3f)"}), ours, "h2")
-    assert error.message.endswith("another rank table: 4 devices on 2 servers, of other values or words")
-    assert "`tlaunch table diff`" in error.hint
-    error = differences(hello(agreement={**ours, "set of --env variables": "A (4f)"}), ours, "h2")
-    assert error.message.endswith("another set of --env variables: A there, none on the first server")
-
-
-def test_a_endpoint_is_open_to_both_families():
+def test_an_endpoint_is_open_to_both_families():
     """And no second run can listen at the same port."""
     with listen() as listener:
         port = listener.getsockname()[1]

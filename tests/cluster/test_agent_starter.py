@@ -1,41 +1,29 @@
 """What the end of an engine says of the run whose agents it has started: real processes that say what engines say."""
 
-import os
 import shlex
 from types import SimpleNamespace
 
 import pytest
 
 from launcher.cluster.agent_starter import AgentStarter
-from launcher.cluster.engine_process import EngineProcess
 from launcher.cluster.registration import Registration
-from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server
-from launcher.engines.command import EngineCommand
 
-SERVERS = (Server("10.0.0.1", (Device(0, 0),)), Server("10.0.0.2", (Device(0, 1),)))
-RANKS = tuple(RankSpec(rank, 0, server.server_id, rank, 0, ("true",), {}) for rank, server in enumerate(SERVERS))
 GAVE_UP = "HNP daemon   : [prterun@0,0] on node 10.0.0.1\nRemote daemon: [prterun@0,1] on node 10.0.0.2"
 
 
-@pytest.fixture(name="ended")
-def _ended(tmp_path, wait_until, house):
+@pytest.fixture
+def ended(start_engine, house, spec):
     """Gives a function: the starter of a run whose engine has said something and ended."""
-    opened = house(brings_all=True)
-    spec = RunSpec(
-        name="run", run_dir=tmp_path, cluster=Cluster(SERVERS), layout=Layout(dp=2), ranks=RANKS, cwd=tmp_path,
-        master_addr="10.0.0.1", master_port=0,
-    )  # fmt: skip
+    opened, servers = house(brings_all=True), spec.cluster.servers
 
     def ended(said, end="exit 1", *, forgotten=False):
-        registration = Registration(opened.plan, SERVERS, "run")
+        registration = Registration(opened.plan, servers, "run")
         registration.peers.update(
-            {index: SimpleNamespace(hello=SimpleNamespace(host=f"h{index + 1}")) for index in range(len(SERVERS))}
+            {index: SimpleNamespace(hello=SimpleNamespace(host=f"h{index + 1}")) for index in (0, 1)}
         )
-        starter = AgentStarter(spec, opened.plan, SERVERS, 0, registration)
+        starter = AgentStarter(spec, opened.plan, servers, 0, registration)
         starter.note_begin()
-        command = EngineCommand("sh 1.0", ("sh", "-c", f"printf '%s\n' {shlex.quote(said)}; {end}"), {}, {})
-        starter.engine = EngineProcess(command, dict(os.environ), tmp_path, tmp_path / "engine.log")
-        wait_until(lambda: starter.engine.ended, "its end")
+        starter.engine = start_engine(f"printf '%s\n' {shlex.quote(said)}; {end}")
         if forgotten:
             starter.engine.forget_words()
         return starter

@@ -2,32 +2,22 @@
 
 import os
 import shlex
-import signal
 
 import pytest
 
 from launcher.cluster.engine_output import not_come, turned_back
-from launcher.cluster.engine_process import EngineProcess
-from launcher.engines.command import EngineCommand, temporary_directory
+from launcher.engines.command import temporary_directory
 
 
-@pytest.fixture(name="ended")
-def _ended(tmp_path, wait_until):
-    """Gives a function that lets a shell's script be an engine until it ends, or has made a file. Its shell reaches nobody."""
-    engines = []
+@pytest.fixture
+def ended(start_engine):
+    """Gives a function that starts an engine; its shell reaches no server, or all but those whose names end so."""
 
-    def ended(script, files=None, *, answer="$0 refuses", until=None, only="", name="sh 1.0"):
+    def ended(script, files=None, *, answer="$0 refuses", only="", **options):
         refuses = ("sh", "-c", f'case "$0" in *{only}) echo {answer} >&2; exit 1;; esac')
-        command = EngineCommand(name, ("sh", "-c", script), {}, files or {}, refuses)
-        engine = EngineProcess(command, dict(os.environ), tmp_path, tmp_path / "engine.log")
-        engines.append(engine)
-        wait_until(lambda: (tmp_path / until).exists() if until else engine.ended, "its end")
-        return engine
+        return start_engine(script, files=files, ask=refuses, **options)
 
-    yield ended
-    for engine in engines:
-        engine.signal(signal.SIGKILL)
-        wait_until(lambda engine=engine: engine.ended, "its end")
+    return ended
 
 
 SSH_REFUSED = "ssh: connect to host 127.0.0.2 port 22: Connection refused"

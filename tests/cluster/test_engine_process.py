@@ -14,31 +14,13 @@ from launcher.core.errors import UnreadableError
 from launcher.engines.command import EngineCommand
 
 
-@pytest.fixture(name="start")
-def _start(tmp_path, wait_until):
-    """Gives a function that starts a shell's script as an engine."""
-    started = []
-
-    def start(script, *, env=None, files=None, log="engine.log", waits=True):
-        command = EngineCommand("sh 1.0", ("sh", "-c", script), env or {}, files or {})
-        engine = EngineProcess(command, {"PATH": os.environ["PATH"], "OLD": "x", "KEPT": "y"}, tmp_path, tmp_path / log)
-        started.append(engine)
-        if waits:
-            wait_until(lambda: engine.ended, "its end")
-        return engine
-
-    yield start
-    for engine in started:
-        engine.signal(signal.SIGKILL)
-        wait_until(lambda engine=engine: engine.ended, "its end")
-
-
-def test_an_engine_finds_what_its_command_names(start, tmp_path):
+def test_an_engine_finds_what_its_command_names(start_engine, tmp_path):
     """Files, the directory, its environment over the launcher's, nothing to read, a session of its own."""
     file = tmp_path / "hosts"
-    engine = start(
+    engine = start_engine(
         'cat hosts; echo "$OLD-$NEW-$KEPT"; cat; ps -o sid= -p $$; echo $$ >&2',
         env={"OLD": None, "NEW": "z"}, files={file: "h1\n"},
+        environment={"PATH": os.environ["PATH"], "OLD": "x", "KEPT": "y"},
     )  # fmt: skip
     words = (tmp_path / "engine.log").read_text().split()
     assert words == ["h1", "-z-y", str(engine.pid), str(engine.pid)]
@@ -46,22 +28,22 @@ def test_an_engine_finds_what_its_command_names(start, tmp_path):
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137)])
-def test_its_end_is_told_as_a_shell_does(start, script, code):
-    assert start(script).exit_code == code
+def test_its_end_is_told_as_a_shell_does(start_engine, script, code):
+    assert start_engine(script).exit_code == code
 
 
-def test_an_engine_that_goes_on_has_no_exit_code(start, wait_until):
-    engine = start("sleep 1000 & sleep 1000", waits=False)
+def test_an_engine_that_goes_on_has_no_exit_code(start_engine, wait_until):
+    engine = start_engine("sleep 1000 & sleep 1000", waits=False)
     assert (engine.ended, engine.exit_code) == (False, None)
     engine.signal(signal.SIGTERM)
     wait_until(lambda: engine.ended, "its end")
     assert engine.exit_code == 143
 
 
-def test_its_last_lines_are_those_of_this_start(start):
+def test_its_last_lines_are_those_of_this_start(start_engine):
     """Rules and empty lines left out; never all of a flood."""
-    start("echo former")
-    engine = start("echo; echo -----; seq 100000; printf ===; echo; printf 'no newline \\377'")
+    start_engine("echo former")
+    engine = start_engine("echo; echo -----; seq 100000; printf ===; echo; printf 'no newline \\377'")
     assert engine.last_lines() == [*map(str, range(100001 - LAST_LINES + 1, 100001)), "no newline �"]
 
 

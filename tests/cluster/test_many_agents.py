@@ -127,7 +127,6 @@ class AfterAllOthers(JoinBarrier):
 
 
 def test_one_that_never_gets_ready_is_named_and_nothing_begins(coordinate, monkeypatch):
-    """The others are told that it is over; that one too."""
     monkeypatch.setattr(agent_starter, "JoinBarrier", AfterAllOthers)
     code, events, notes = coordinate("--never-ready", "3", join_timeout_s=3.0)
     assert code == EXIT_FAILURE

@@ -30,7 +30,6 @@ def engine_rank(global_rank, world_size=None):
     ([server("a", 0, 2), server("b", 1, 3)], "0x1,1x1,0x1,1x1"),
 ])  # fmt: skip
 def test_processes_are_wanted_in_the_order_of_global_ranks(servers, text):
-    """So that MPI's rank is the table's."""
     assert members_text(stretches_of(servers)) == text
     for index, one in enumerate(servers):
         ranks = frozenset(device.global_rank for device in one.devices)

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import socket
 import threading
 import time
 
@@ -17,12 +16,10 @@ from launcher.core.messages import Finish, ProbeAnswer, ProbeQuestion, Welcome
 PATIENCE_S = 20
 
 
-@pytest.fixture(name="examined")
-def _examined():
+@pytest.fixture
+def examined(connected):
     """Gives the coordinator's end of the connection to a server that asks `also` first."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        theirs = Channel(socket.create_connection(listener.getsockname()))
-        ours = Channel(listener.accept()[0])
+    ours, theirs = map(Channel, connected)
     threads = []
 
     def start(also):
@@ -37,7 +34,6 @@ def _examined():
     for thread in threads:
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
-    ours.close()
 
 
 def answer_to(channel, ask):

@@ -21,64 +21,47 @@ def test_the_same_files_with_the_same_content_are_no_finding():
     assert odd_programs({}, SERVERS) is None
 
 
+MANY = [{f"m{number}.py": digest for number in range(9)} for digest in "ab"]
+
+
 @pytest.mark.parametrize(
-    ("programs", "servers", "told"),
+    ("programs", "odd", "differ"),
     [
+        ((SAME, {**SAME, "train.py": "x"}), (1,), "server h2 as on server h1: train.py differs"),
+        (({**SAME, "util.py": "x"}, SAME, SAME), (0,), "server h1 as on server h2: util.py differs"),
         (
-            {0: SAME, 1: {**SAME, "train.py": "x"}}, (1,),
-            "the program is not the same on server h2 as on server h1: train.py differs",
+            (SAME, {**SAME, "new.py": "c"}, {}, SAME), (1, 2),
+            "servers h2, h3 as on server h1: new.py, train.py, util.py differ",
         ),
-        (
-            {0: {**SAME, "util.py": "x"}, 1: SAME, 2: SAME}, (0,),
-            "the program is not the same on server h1 as on server h2: util.py differs",
-        ),
-        (
-            {0: SAME, 1: {**SAME, "new.py": "c"}, 2: {}, 3: SAME}, (1, 2),
-            "the program is not the same on servers h2, h3 as on server h1: new.py, train.py, util.py differ",
-        ),
-        (
-            {0: {f"m{n}.py": "a" for n in range(9)}, 1: {f"m{n}.py": "b" for n in range(9)}}, (1,),
-            "the program is not the same on server h2 as on server h1: m0.py, m1.py, m2.py and 6 more files differ",
-        ),
-        (
-            {0: {"b.py": "1"}, 1: {"b.py": "2", "a.py": "1"}}, (1,),
-            "the program is not the same on server h2 as on server h1: b.py, a.py differ",
-        ),
+        (MANY, (1,), "server h2 as on server h1: m0.py, m1.py, m2.py and 6 more files differ"),
+        # What all have comes first.
+        (({"b.py": "1"}, {"b.py": "2", "a.py": "1"}), (1,), "server h2 as on server h1: b.py, a.py differ"),
     ],
-    ids=["one file", "most count", "several servers", "many files", "what all have comes first"],
+    ids=["one file", "most count", "several servers", "many files", "common first"],
 )  # fmt: skip
-def test_servers_that_differ_from_most_are_named_with_the_first_files(programs, servers, told):
-    odd = odd_programs(programs, SERVERS)
-    assert (odd.servers, odd.message) == (servers, told)
-    error = refusal(programs, SERVERS)
-    assert (error.exit_code, error.message) == (3, told)
+def test_servers_that_differ_from_most_are_named_with_the_first_files(programs, odd, differ):
+    programs = dict(enumerate(programs))
+    found, error = odd_programs(programs, SERVERS), refusal(programs, SERVERS)
+    assert (found.servers, found.message) == (odd, f"the program is not the same on {differ}")
+    assert (error.exit_code, error.message) == (3, found.message)
     assert "--allow-different-program" in error.hint
 
 
-def test_agents_that_are_ready_with_different_programs_are_not_begun_with(house, knocks):
+@pytest.mark.parametrize("same_program", [True, False])
+def test_agents_that_are_ready_with_different_programs_are_not_begun_with_unless_allowed(house, knocks, same_program):
     """What each has said with its first words is compared once all have come."""
-    opened = house(brings_all=True)
-    first, second = knocks.join(opened), knocks.join(opened, host="h2", addresses=("10.0.0.2",))
-    opened.attend(lambda: first.done() and second.done())
-    gathering = JoinBarrier(opened.plan, opened.registration, 0)
-    starts = [knocks.wait(first.result(), program=SAME)]
+    opened = house(brings_all=True, same_program=same_program)
+    first, second = knocks.join_both(opened)
+    barrier = JoinBarrier(opened.plan, opened.registration, 0)
+    starts = [knocks.wait(first, program=SAME)]
     opened.attend(lambda: opened.registration.peers[0].ready)
-    assert gathering.in_vain(None) is None
-    starts.append(knocks.wait(second.result(), program={**SAME, "util.py": "x"}))
+    assert barrier.in_vain(None) is None
+    starts.append(knocks.wait(second, program={**SAME, "util.py": "x"}))
     opened.attend(lambda: opened.registration.complete)
-    assert "util.py differs" in gathering.in_vain(None).message
-    for peer in opened.registration.peers.values():
-        peer.send(Begin(0, 4711))
-    assert all(start.result(60) for start in starts)
-
-
-def test_servers_may_have_different_programs_where_somebody_says_so(house, knocks):
-    opened = house(same_program=False)
-    first, second = knocks.join(opened), knocks.join(opened, host="h2", addresses=("10.0.0.2",))
-    opened.attend(lambda: first.done() and second.done())
-    starts = [knocks.wait(first.result(), program=SAME), knocks.wait(second.result(), program={})]
-    opened.attend(lambda: opened.registration.complete)
-    assert opened.registration.unlike() is None
+    if same_program:
+        assert "util.py differs" in barrier.in_vain(None).message
+    else:
+        assert opened.registration.unlike() is None
     for peer in opened.registration.peers.values():
         peer.send(Begin(0, 4711))
     assert all(start.result(60) for start in starts)

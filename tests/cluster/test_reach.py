@@ -31,11 +31,9 @@ class Agent:
             self.soundings.begin(order.number, targets, order.timeout_s)
 
 
-@pytest.fixture(name="check")
-def _check(monkeypatch):
-    """Gives a function: what is found among servers with these addresses."""
-    monkeypatch.setattr(inquiry, "TRY_S", 0.2)
-    monkeypatch.setattr(inquiry, "ANSWER_S", 0.5)
+@pytest.fixture
+def check():
+    """Gives a function: what is found among servers with these addresses. Time passes once all have answered that will."""
     agents = {}
 
     def check(*server_ids, ports=None, deaf=(), master_port=1, refuses=False):
@@ -46,15 +44,18 @@ def _check(monkeypatch):
         )
         endpoints = {index: 1 if refuses else agent.soundings.port for index, agent in agents.items()}
         begun = ReachCheck(endpoints, first_server=0, master_port=master_port)
-        orders = begun.begin(time.monotonic())
-        ends = time.monotonic() + PATIENCE_S
+        now_s, awaited, ends = 0.0, set(), time.monotonic() + PATIENCE_S
+        orders = begun.begin(now_s)
         while not begun.over:
             for order in orders:
                 agents[order.server].probe(order, server_ids)
+                awaited.add(order.server)
             for index, agent in agents.items():
                 if (answer := agent.soundings.step()) is not None:
                     begun.take(ProbeResult(index, answer.number, answer.unreached, agent.ports))
-            orders = begun.step(agents, time.monotonic())
+                    awaited.remove(index)
+            now_s += 0.0 if awaited - set(deaf) else inquiry.TRY_S + inquiry.ANSWER_S
+            orders = begun.step(agents, now_s)
             assert time.monotonic() < ends
         return begun.apart, agents
 
@@ -66,18 +67,22 @@ def _check(monkeypatch):
 def test_servers_that_reach_each_other_are_asked_once(check):
     apart, agents = check(HERE, HERE, HERE)
     assert apart == ()
-    assert [[to for order in agent.asked for to, _ in order.targets] for agent in agents.values()] == [
-        [1, 2], [2], [],
-    ]  # fmt: skip
+    asked = [[to for order in agent.asked for to, _ in order.targets] for agent in agents.values()]
+    assert asked == [[1, 2], [2], []]
 
 
 def test_servers_of_which_neither_reaches_the_other_are_apart(check):
-    """With the ports that were tried, and what came of it."""
-    apart, agents = check(NOWHERE, NOWHERE)
-    endpoints = tuple(agent.soundings.port for agent in agents.values())
+    """With the ports that were tried, and what came of it; a server that does not answer says nothing of others."""
+    apart, agents = check(NOWHERE, NOWHERE, HERE, deaf={2})
     [found] = apart
-    assert (found.pair, found.ports) == ((0, 1), endpoints)
+    assert (found.pair, found.ports) == ((0, 1), (agents[0].soundings.port, agents[1].soundings.port))
     assert found.why
+
+
+@pytest.mark.parametrize("deaf", [0, 1])
+def test_a_server_that_does_not_answer_is_not_apart(check, deaf):
+    """Nothing is known then, and it is not waited for any longer."""
+    assert check(NOWHERE, NOWHERE, deaf={deaf})[0] == ()
 
 
 def test_one_way_or_a_port_on_which_ranks_listen_is_enough(check):
@@ -97,14 +102,7 @@ def test_a_server_whose_name_means_nothing_is_tried_where_it_comes_from():
     assert addresses_to_try(Server("h2", (Device(0, 1),)), peer, {"h2": ("127.0.1.1",)})[0] == "10.0.0.2"
 
 
-def test_who_does_not_answer_parts_nobody(check):
-    """Nothing is known then, and it is not waited for any longer."""
-    assert check(NOWHERE, NOWHERE, deaf={0})[0] == ()
-    assert check(NOWHERE, NOWHERE, deaf={1})[0] == ()
-    assert [one.pair for one in check(NOWHERE, NOWHERE, HERE, deaf={2})[0]] == [(0, 1)]
-
-
-def test_what_is_told_of_servers_that_were_not_to_be_tried_parts_nobody():
+def test_what_is_reported_of_servers_that_were_not_to_be_tried_parts_none():
     begun = ReachCheck({0: 1, 1: 1}, first_server=0, master_port=1)
     begun.begin(0.0)
     begun.take(ProbeResult(0, 1, ((0, "no answer"), (7, "no answer"), (-1, "no answer"))))

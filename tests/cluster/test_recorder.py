@@ -3,44 +3,21 @@
 import pytest
 
 from launcher.cluster.recorder import passed_on
-from launcher.core.events import (
-    AgentEnded,
-    AgentStarted,
-    AttemptStarted,
-    Cause,
-    Continued,
-    Forwarded,
-    Hung,
-    Judged,
-    Killing,
-    Leftovers,
-    NotRestarting,
-    Paused,
-    Preloaded,
-    Preloading,
-    RankEnded,
-    RankStarted,
-    Slow,
-    Stopping,
-    TimestampedEvent,
-    Trouble,
-    Unkillable,
-    to_line,
-)
+from launcher.core import events
+from launcher.core.events import Cause, Hung, Leftovers, RankEnded, RankStarted, TimestampedEvent, Trouble, to_line
 from launcher.core.proc import ProcessId
 from launcher.core.records import Device, Server
 from launcher.core.verdict import Confidence, Verdict
 
 PASSED_ON = (
-    AgentStarted(ProcessId(1, 2, "h", "b"), None, 4), Preloading(1, ("m",)), Preloaded(0.5), RankStarted(3, 9),
-    RankEnded(3, 9, -15), Slow(1, 2.0, 1.0, 5), Hung((1, 2), 30.0), Leftovers(2), Killing(1), Unkillable((5,)),
+    events.AgentStarted(ProcessId(1, 2, "h", "b"), None, 4), events.Preloading(1, ("m",)), events.Preloaded(0.5),
+    RankStarted(3, 9), RankEnded(3, 9, -15), events.Slow(1, 2.0, 1.0, 5), Hung((1, 2), 30.0), Leftovers(2),
+    events.Killing(1), events.Unkillable((5,)),
 )  # fmt: skip
 OWN = (
-    AttemptStarted(0, 1), Judged(Verdict(None, Confidence.UNSURE, "x")), Stopping(Cause.FAILED, 1.0), NotRestarting("x"),
-    Paused(), Continued(), Forwarded(10), AgentEnded(Cause.FAILED, 1),
+    events.AttemptStarted(0, 1), events.Judged(Verdict(None, Confidence.UNSURE, "x")), events.Stopping(Cause.FAILED, 1.0),
+    events.NotRestarting("x"), events.Paused(), events.Continued(), events.Forwarded(10), events.AgentEnded(Cause.FAILED, 1),
 )  # fmt: skip
-
-
 H2 = Server("h2", tuple(Device(number, number + 1) for number in range(3)))  # ranks 1 to 3
 
 

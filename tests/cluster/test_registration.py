@@ -111,7 +111,6 @@ def test_another_token_is_no_way_in_and_no_concern_of_the_run(house, knocks, tok
     b"x" * (3 << 20), b"",
 ], ids=lambda words: repr(words[:20]))  # fmt: skip
 def test_who_talks_nonsense_is_let_go(house, knocks, words):
-    """Be it a browser, a scanner, a flood, or a program that leaves at once."""
     opened = house()
     connection = knocks.connect(opened)
     opened.attend(lambda: opened.registration.unauthenticated)
@@ -238,7 +237,6 @@ def test_a_coordinator_that_goes_or_is_silent_is_lost(house, knocks, silence_s, 
 
 
 def test_the_first_address_that_answers_is_taken(house, knocks):
-    """Others may lead nowhere, or to somebody who is no coordinator."""
     opened, stranger = house(), house(token="another run's")
     with listen() as silent:
         dead = silent.getsockname()[1]

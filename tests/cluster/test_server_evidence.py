@@ -68,40 +68,32 @@ APART = Apart((0, 1), (40001, 40002), "no answer")
 BOTH_WAIT = report(0, living(0, WAITING), living(1, WAITING), hung=(0, 1))
 # Ranks on each server; what happens; the rank and the server that are blamed, how surely, for what; the reason's end.
 VERDICTS = {
-    "a server speaks of its own ranks only": (
-        (1, 1), [report(0, living(0)), report(1, raised(0), raised(1), hung=(0,))], (1, None, "certain", "failed"),
-        "",
-    ),
-    "the first of two losses": (
-        (1, 1), [is_lost(1, CLOSED), is_lost(0, SILENT)], (None, "10.0.0.2", "likely", "failed"),
-        f"server 10.0.0.2 with rank 1 was lost: {CLOSED}; server 10.0.0.1 with rank 0 was lost: {SILENT}",
-    ),
-    "a failure long before a loss": (
-        (1, 1), [is_lost(1, SILENT), report(0, raised(0, 1e9))], (0, None, "certain", "failed"),
-        f"; server 10.0.0.2 with rank 1 was lost: {SILENT}",
-    ),
+    "a server speaks of its own ranks only":
+        ((1, 1), [report(0, living(0)), report(1, raised(0), raised(1), hung=(0,))], (1, None, "certain", "failed"),
+         ""),
+    "the first of two losses":
+        ((1, 1), [is_lost(1, CLOSED), is_lost(0, SILENT)], (None, "10.0.0.2", "likely", "failed"),
+         f"server 10.0.0.2 with rank 1 was lost: {CLOSED}; server 10.0.0.1 with rank 0 was lost: {SILENT}"),
+    "a failure long before a loss":
+        ((1, 1), [is_lost(1, SILENT), report(0, raised(0, 1e9))], (0, None, "certain", "failed"),
+         f"; server 10.0.0.2 with rank 1 was lost: {SILENT}"),
     # The unheard one may have failed before; the loss was not before, as far as all know that were heard.
-    "a server that is lost, one that is not heard": (
-        (1, 1, 1), [is_lost(1, SILENT), report(0, raised(0, 1e9))], (0, None, "likely", "failed"),
-        f"; server 10.0.0.2 with rank 1 was lost: {SILENT}; server 10.0.0.3 with rank 2 was not heard in time",
-    ),
+    "a server that is lost, one that is not heard":
+        ((1, 1, 1), [is_lost(1, SILENT), report(0, raised(0, 1e9))], (0, None, "likely", "failed"),
+         f"; server 10.0.0.2 with rank 1 was lost: {SILENT}; server 10.0.0.3 with rank 2 was not heard in time"),
     # What the lost ones did is not known: of those that were heard, one waits and the other does not.
-    "a rank that is only busy": (
-        (2, 2), [is_lost(1, CLOSED), report(0, raised(0, -0.01, PEER_CLOSED), living(1, SLEEPING))],
-        (None, "10.0.0.2", "certain", "failed"), f"server 10.0.0.2 with ranks 2-3 was lost: {CLOSED}",
-    ),
-    "a failure before a loss": (
-        (2, 2), [is_lost(1, SILENT), report(0, raised(0, 2.0), living(1, WAITING))], (0, None, "likely", "failed"),
-        f"server 10.0.0.2 with ranks 2-3 was lost: {SILENT}; what its ranks did is not known",
-    ),
-    "a server that is lost after it has testified": (
-        (2, 2), [BOTH_WAIT, report(1, raised(2), living(3, WAITING)), is_lost(1, CLOSED, 1e9)],
-        (2, None, "certain", "hung"), f"was lost: {CLOSED}",
-    ),
-    "a hang that began before a loss": (
-        (2, 2), [is_lost(1, SILENT, 0.0), report(0, living(0, WAITING), living(1, STOPPED), hung=(0, 1))],
-        (1, None, "likely", "hung"), "",
-    ),
+    "a rank that is only busy":
+        ((2, 2), [is_lost(1, CLOSED), report(0, raised(0, -0.01, PEER_CLOSED), living(1, SLEEPING))],
+         (None, "10.0.0.2", "certain", "failed"), f"server 10.0.0.2 with ranks 2-3 was lost: {CLOSED}"),
+    "a failure before a loss":
+        ((2, 2), [is_lost(1, SILENT), report(0, raised(0, 2.0), living(1, WAITING))], (0, None, "likely", "failed"),
+         f"server 10.0.0.2 with ranks 2-3 was lost: {SILENT}; what its ranks did is not known"),
+    "a server that is lost after it has testified":
+        ((2, 2), [BOTH_WAIT, report(1, raised(2), living(3, WAITING)), is_lost(1, CLOSED, 1e9)],
+         (2, None, "certain", "hung"), f"was lost: {CLOSED}"),
+    "a hang that began before a loss":
+        ((2, 2), [is_lost(1, SILENT, 0.0), report(0, living(0, WAITING), living(1, STOPPED), hung=(0, 1))],
+         (1, None, "likely", "hung"), ""),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Who asks a coordinator where ranks are: real connections, agents that answer or do not."""
+"""Questions to a coordinator where ranks are: real connections, agents that answer or do not."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ def _patient(monkeypatch):
 
 @pytest.fixture
 def ask():
-    """A future of what somebody with a key is told."""
+    """A future of what an asker with a key hears."""
     with ThreadPoolExecutor() as pool:
         yield lambda house, key=KEY, ranks=None: pool.submit(
             ask_stacks, AskerEndpoint((("127.0.0.1", house.port),), key), ranks
@@ -34,10 +34,9 @@ def ask():
 def running(house, knocks):
     """A house whose two servers have come, and the agents' ends of their connections."""
     opened = house(key=KEY)
-    first, second = knocks.join(opened), knocks.join(opened, host="h2", addresses=("10.0.0.2",))
-    opened.attend(lambda: first.done() and second.done())
+    channels = [membership.channel() for membership in knocks.join_both(opened)]
     opened.joining = False
-    return opened, [membership.result().channel() for membership in (first, second)]
+    return opened, channels
 
 
 def asked(channel):
@@ -67,7 +66,6 @@ def attend(house, future):
 
 
 def test_what_all_servers_find_is_told_together(running, ask):
-    """Once each has answered; each is told which ranks are wanted."""
     house, channels = running
     future = ask(house, ranks=((0, 1),))
     house.attend(lambda: house.registration.stacks_relay._open)
@@ -80,47 +78,35 @@ def test_what_all_servers_find_is_told_together(running, ask):
     assert silent == {}
 
 
-def test_a_server_that_gives_no_answer_in_time_is_named(running, ask, monkeypatch):
-    monkeypatch.setattr(stacks, "ANSWER_LIMIT_S", 0.5)
+@pytest.mark.parametrize("why", ["it gave no answer within 0.5 s", "it is lost, or has ended"])
+def test_a_server_without_an_answer_is_named(running, ask, monkeypatch, why):
     house, channels = running
+    if "lost" in why:
+        house.registration.peers.pop(1).close()
+    else:
+        monkeypatch.setattr(stacks, "ANSWER_LIMIT_S", 0.5)
     future = ask(house)
     house.attend(lambda: house.registration.stacks_relay._open)
     channels[0].send(Stacks(asked(channels[0]).number, one_rank(0)))
     parts, silent = attend(house, future).result()
     assert [rank.global_rank for part in parts for rank in part.ranks] == [0]
-    assert silent == {"h2": "it gave no answer within 0.5 s"}
+    assert silent == {"h2": why}
 
 
-def test_a_server_that_is_lost_is_named(running, ask):
-    house, channels = running
-    house.registration.peers.pop(1).close()
-    future = ask(house)
-    house.attend(lambda: house.registration.stacks_relay._open)
-    channels[0].send(Stacks(asked(channels[0]).number, one_rank(0)))
-    assert attend(house, future).result()[1] == {"h2": "it is lost, or has ended"}
-
-
-def test_before_ranks_are_started_nobody_is_asked(running, ask):
-    """There is an answer nevertheless, with no rank."""
+def test_before_ranks_are_started_no_server_is_asked(running, ask):
     house, _ = running
     house.joining = True
     assert attend(house, ask(house)).result() == ((), {})
 
 
-@pytest.mark.parametrize("key", ["another key", ""], ids=["another", "none"])
-def test_whoever_does_not_know_the_key_is_told_nothing(running, ask, key):
-    house, _ = running
-    future = attend(house, ask(house, key=key))
+@pytest.mark.parametrize(("own", "key"), [(KEY, "another key"), (KEY, ""), ("", "")])
+def test_an_asker_that_does_not_know_the_key_hears_nothing(house, ask, own, key):
+    """Where there is none, as while servers are only examined, an empty one proves nothing."""
+    opened = house(key=own, joining=False)
+    future = ask(opened, key=key)
+    opened.attend(future.done)
     with pytest.raises(CoordinatorUnreachableError, match="the connection was closed"):
         future.result()
-
-
-def test_where_there_is_no_key_nobody_may_ask(house, ask):
-    """As while servers are only examined: an empty one proves nothing."""
-    opened = house()
-    future = ask(opened, key="")
-    opened.attend(future.done)
-    assert isinstance(future.exception(), CoordinatorUnreachableError)
 
 
 def test_the_run_s_token_is_no_key_and_the_key_no_token(running, knocks):
@@ -135,7 +121,6 @@ def test_the_run_s_token_is_no_key_and_the_key_no_token(running, knocks):
 
 
 def test_words_that_belong_to_no_question_are_not_kept(running):
-    """Of a server that answers too late, or what nobody has asked."""
     house, _ = running
     house.registration.stacks_relay.take(0, Stacks(7, one_rank(0)))
     assert not house.registration.stacks_relay._open

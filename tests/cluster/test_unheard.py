@@ -1,4 +1,4 @@
-"""How long a restart waits for a server that nobody hears: until its agent says that its ranks have ended, or for sure."""
+"""How long a restart waits for a server that is not heard: until its agent says that its ranks have ended, or for sure."""
 
 import socket
 import subprocess
@@ -68,7 +68,7 @@ def test_an_agent_may_say_so_before_its_loss_is_noticed():
 
 
 @pytest.mark.parametrize(("agent", "token"), [("a", "another token"), ("of another attempt", "token")])
-def test_nobody_else_ends_it(house, knocks, agent, token):
+def test_no_other_agent_ends_it(house, knocks, agent, token):
     """Neither who does not know the run, nor an agent that was lost before."""
     opened = house()
     opened.registration.unheard.note("a", 1000.0)
@@ -89,7 +89,7 @@ def test_it_knocks_until_it_is_let_in(house, knock):
     assert told.result() is True
 
 
-def test_where_nobody_coordinates_any_more_it_goes_at_once():
+def test_without_a_coordinator_it_goes_at_once():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     assert tell_freed(("127.0.0.1", port), "token", "a", 1000.0) is False

@@ -81,7 +81,6 @@ def test_a_directory_that_takes_no_file_is_not_writable(tmp_path):
 
 
 def test_a_port_is_tried_as_a_store_would_take_it():
-    """A port with a listener cannot be taken; a free one can, and is free afterwards."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         number = listener.getsockname()[1]
         assert network.try_port(number).trouble == "Address already in use"
@@ -99,7 +98,6 @@ def test_a_port_is_tried_as_a_store_would_take_it():
 
 
 def test_the_default_route_with_the_best_metric_counts(tmp_path):
-    """As the kernel chooses."""
     header = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
     routes = [
         "wlan0\t00000000\t0102A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0",

@@ -111,7 +111,6 @@ def test_a_server_that_does_not_answer_is_found_and_the_others_are_examined(exam
     ],
 )
 def test_an_answer_that_cannot_be_read_is_the_trouble_of_its_server(examined, make_transport, kind, answer, trouble):
-    """The others are examined as ever."""
     transport = make_transport(2)
     transport.answers[kind] = {1: answer}
     examination = examined(transport)
@@ -120,13 +119,11 @@ def test_an_answer_that_cannot_be_read_is_the_trouble_of_its_server(examined, ma
 
 
 def test_one_server_alone_is_asked_for_its_facts_only(examined, make_transport):
-    """There is no other to reach."""
     examination = examined(make_transport(1))
     assert (list(examination.facts), dict(examination.reach)) == ([0], {})
 
 
 def test_a_message_of_another_version_is_answered_by_what_is_wrong():
-    """No server dies of it."""
     handler = ProbeHandler()
     assert "unknown message 'dance'" in handler.answer({"do": "dance"})["trouble"]
     assert "KeyError" in handler.answer({"do": "collect"})["trouble"]

@@ -136,71 +136,55 @@ CASES = {
     "none reaches it": (4, lambda c: c.cut((0, 2), (1, 2), (3, 2)), "unreachable breaks 2"),
     "none reaches it, and it none": (4, lambda c: c.cut(*both([(0, 2), (1, 2), (3, 2)])), *["unreachable breaks 2"] * 2),
     "wrong listener": (3, lambda c: c.cut((0, 1), outcome=Outcome.WRONG_ANSWER), "wrong-answer breaks 0 1"),
-    "two halves": (
-        12, lambda c: c.cut(*both(HALVES)),
-        *summed_up("unreachable breaks"),
-    ),
+    "two halves":
+        (12, lambda c: c.cut(*both(HALVES)), *summed_up("unreachable breaks")),
     "large packets from 0 to 1": (2, lambda c: c.lose_large((0, 1)), "large-packets-lost breaks 0 1"),
     "large packets from 2 to 0": (3, lambda c: c.lose_large((2, 0)), "large-packets-lost breaks 0 2"),
     "large packets both ways": (2, lambda c: c.lose_large((0, 1), (1, 0)), "large-packets-lost breaks 0 1"),
     "large packets from one": (3, lambda c: c.lose_large((0, 1), (0, 2)), "large-packets-lost breaks 0"),
     "large packets to one": (4, lambda c: c.lose_large((0, 2), (1, 2), (3, 2)), "large-packets-lost breaks 2"),
     "large packets of some pairs are not known": (4, try_some_with_large_packets, "large-packets-lost breaks 0"),
-    "large packets between halves": (
-        12, lambda c: c.lose_large(*both(HALVES)),
-        *summed_up("large-packets-lost breaks"),
-    ),
+    "large packets between halves":
+        (12, lambda c: c.lose_large(*both(HALVES)), *summed_up("large-packets-lost breaks")),
     "does not reach itself": (2, lambda c: c.cut((1, 1)), "not-itself breaks 1"),
     "first server of one rank does not reach itself": ((2, 1), lambda c: c.cut((0, 0)), "not-itself breaks 0"),
     "other server of one rank does not reach itself": ((2, 1), lambda c: c.cut((1, 1)), "not-itself risky 1"),
     "loopback is down": (2, loopback_down, "not-itself breaks 1"),
-    "its address is elsewhere": (
-        2, lambda c: (c.cut((1, 1)), c.change(1, interfaces=(Interface("eth0", ("172.17.0.2",), 1500),))),
-        "address-not-own risky 1",
-    ),
+    "its address is elsewhere":
+        (2, lambda c: (c.cut((1, 1)), c.change(1, interfaces=(Interface("eth0", ("172.17.0.2",), 1500),))),
+         "address-not-own risky 1"),
     # --- names ---
-    "unknown on one server": (
-        3, lambda c: (c.resolve(0, "h3"), c.cut((0, 2), outcome=Outcome.UNKNOWN_NAME)), "unknown-name breaks 0 2",
-    ),
-    "unknown only when it was needed": (
-        3, lambda c: c.cut((0, 2), outcome=Outcome.UNKNOWN_NAME), "unreachable breaks 0 2",
-    ),
+    "unknown on one server":
+        (3, lambda c: (c.resolve(0, "h3"), c.cut((0, 2), outcome=Outcome.UNKNOWN_NAME)), "unknown-name breaks 0 2"),
+    "unknown only when it was needed":
+        (3, lambda c: c.cut((0, 2), outcome=Outcome.UNKNOWN_NAME), "unreachable breaks 0 2"),
     "no names on 2 servers": (2, without_names(knows_own=False), "unknown-name breaks 0 1", "own-name-unknown risky 0 1"),
-    "no names on 6 servers": (
-        6, without_names(knows_own=False), "unknown-name breaks 0 1 2 3 4 5", "own-name-unknown risky 0 1 2 3 4 5",
-    ),
-    "only own names on 6 servers": (
-        6, without_names(knows_own=True), "unknown-name breaks 0 1 2 3 4 5", "own-name-unknown risky 0 1 2 3 4 5",
-    ),
-    "several names unknown on one server": (
-        4, lambda c: [c.resolve(3, name) for name in ("h1", "h2", "h3")], "unknown-name breaks 0 1 2 3",
-    ),
-    "no answer of the name server": (
-        3, lambda c: (c.resolve(0, "h3", seconds=15.0, answered=False), c.cut((0, 2), outcome=Outcome.UNKNOWN_NAME)),
-        "unknown-name breaks 0 2",
-    ),
-    "unknown, or no answer": (
-        3, lambda c: (c.resolve(0, "h3"), c.resolve(2, "h3"), c.resolve(1, "h3", seconds=15.0, answered=False)),
-        "unknown-name breaks 0 2", "unknown-name breaks 1 2",
-    ),
-    "no answer on two servers": (
-        3, lambda c: [c.resolve(server, "h2", seconds=15.0, answered=False) for server in (0, 2)],
-        "unknown-name breaks 0 1 2",
-    ),
+    "no names on 6 servers":
+        (6, without_names(knows_own=False), "unknown-name breaks 0 1 2 3 4 5", "own-name-unknown risky 0 1 2 3 4 5"),
+    "only own names on 6 servers":
+        (6, without_names(knows_own=True), "unknown-name breaks 0 1 2 3 4 5", "own-name-unknown risky 0 1 2 3 4 5"),
+    "several names unknown on one server":
+        (4, lambda c: [c.resolve(3, name) for name in ("h1", "h2", "h3")], "unknown-name breaks 0 1 2 3"),
+    "no answer of the name server":
+        (3, lambda c: (c.resolve(0, "h3", seconds=15.0, answered=False), c.cut((0, 2), outcome=Outcome.UNKNOWN_NAME)),
+         "unknown-name breaks 0 2"),
+    "unknown, or no answer":
+        (3, lambda c: (c.resolve(0, "h3"), c.resolve(2, "h3"), c.resolve(1, "h3", seconds=15.0, answered=False)),
+         "unknown-name breaks 0 2", "unknown-name breaks 1 2"),
+    "no answer on two servers":
+        (3, lambda c: [c.resolve(server, "h2", seconds=15.0, answered=False) for server in (0, 2)],
+         "unknown-name breaks 0 1 2"),
     "own name is loopback": (2, lambda c: c.resolve(1, "h2", "127.0.1.1"), "own-name-is-loopback risky 1"),
     "another server's name is loopback": (3, lambda c: c.resolve(0, "h2", "127.0.0.1"), "name-is-loopback breaks 0 1"),
     "hostname is loopback": (2, lambda c: c.call_itself(0, "n", "127.0.1.1"), "own-name-is-loopback risky 0"),
-    "hostname is loopback, interface by the user": (
-        2, lambda c: c.call_itself(0, "n", "127.0.1.1", interface_variables=(("GLOO_SOCKET_IFNAME", "eth0"),)),
-    ),
-    "hostname is loopback, interface by tlaunch": (
-        2, lambda c: c.call_itself(0, "n", "127.0.1.1", ranks_interface="eth0"),
-    ),
+    "hostname is loopback, interface by the user":
+        (2, lambda c: c.call_itself(0, "n", "127.0.1.1", interface_variables=(("GLOO_SOCKET_IFNAME", "eth0"),))),
+    "hostname is loopback, interface by tlaunch":
+        (2, lambda c: c.call_itself(0, "n", "127.0.1.1", ranks_interface="eth0")),
     "hostname is unknown": (2, lambda c: c.call_itself(0, "3f2a"), "own-name-unknown risky 0"),
-    "the same words on several servers": (
-        6, all_alike_but_one,
-        "own-name-is-loopback risky 0 1 2 3 4 5", "few-open-files risky 0 1 2 3 4", "few-open-files risky 5",
-    ),
+    "the same words on several servers":
+        (6, all_alike_but_one,
+         "own-name-is-loopback risky 0 1 2 3 4 5", "few-open-files risky 0 1 2 3 4", "few-open-files risky 5"),
     "one address in common": (3, lambda c: c.resolve(1, "h1", "10.0.0.1", "192.168.0.1")),
     "no address in common": (3, lambda c: c.resolve(2, "h1", "192.168.0.7"), "name-differs risky 0 2"),
     "slow name server": (2, lambda c: c.resolve(1, "h1", "10.0.0.1", seconds=5.01), "slow-name risky 1"),
@@ -210,40 +194,32 @@ CASES = {
         2, lambda c: c.add_interface(0, Interface("ib0", (), 2044, up=False), interface_variables=(("NCCL_SOCKET_IFNAME", "ib0"),)),
         "no-such-interface breaks 0",
     ),
-    "no such interface": (
-        2, lambda c: c.change(0, interface_variables=(("GLOO_SOCKET_IFNAME", "ib7"),)), "no-such-interface breaks 0",
-    ),
-    "no such address": (
-        2, lambda c: c.change(0, interface_variables=(("HCCL_IF_IP", "10.0.0.9"),)), "no-such-interface breaks 0",
-    ),
-    "loopback interface": (
-        2, lambda c: c.change(0, interface_variables=(("TP_SOCKET_IFNAME", "lo"),)), "loopback-interface breaks 0",
-    ),
-    "another interface than the table's": (
-        2, lambda c: c.add_interface(0, DOCKER, interface_variables=(("NCCL_SOCKET_IFNAME", "^eth"),)),
-        "other-interface risky 0",
-    ),
+    "no such interface":
+        (2, lambda c: c.change(0, interface_variables=(("GLOO_SOCKET_IFNAME", "ib7"),)), "no-such-interface breaks 0"),
+    "no such address":
+        (2, lambda c: c.change(0, interface_variables=(("HCCL_IF_IP", "10.0.0.9"),)), "no-such-interface breaks 0"),
+    "loopback interface":
+        (2, lambda c: c.change(0, interface_variables=(("TP_SOCKET_IFNAME", "lo"),)), "loopback-interface breaks 0"),
+    "another interface than the table's":
+        (2, lambda c: c.add_interface(0, DOCKER, interface_variables=(("NCCL_SOCKET_IFNAME", "^eth"),)),
+         "other-interface risky 0"),
     "MTU of an unused interface": (3, lambda c: c.add_interface(1, replace(DOCKER, mtu=9000))),
-    "MTU of the interface of the address": (
-        3, lambda c: c.change(1, interfaces=(Interface("eth1", ("10.0.0.2",), 9000),)), "mtu-differs risky 1",
-    ),
-    "port in use": (
-        2, lambda c: c.change(0, ports=(Port(29500, "Address already in use"),)), "port-taken breaks 0",
-    ),
+    "MTU of the interface of the address":
+        (3, lambda c: c.change(1, interfaces=(Interface("eth1", ("10.0.0.2",), 9000),)), "mtu-differs risky 1"),
+    "port in use":
+        (2, lambda c: c.change(0, ports=(Port(29500, "Address already in use"),)), "port-taken breaks 0"),
     "ephemeral port": (2, lambda c: c.change(0, ports=(Port(40000),)), "port-may-be-taken note 0"),
     "one machine": (3, lambda c: c.change(2, machine="boot 0"), "one-machine risky 0 2"),
-    "one machine with devices": (
-        3, lambda c: (c.change(2, machine="boot 0"), c.change_all(ascend_devices=(0, 1))), "one-machine breaks 0 2",
-    ),
+    "one machine with devices":
+        (3, lambda c: (c.change(2, machine="boot 0"), c.change_all(ascend_devices=(0, 1))), "one-machine breaks 0 2"),
     "machines without an identity": (2, lambda c: c.change_all(machine="")),
     # --- what should be the same ---
     "clocks of 3 servers": (3, lambda c: c.offsets_s.update({2: 90.0}), "clock-skew risky 2"),
     "clocks almost alike": (3, lambda c: c.offsets_s.update({2: 0.9})),
     "clocks of 2 servers": (2, lambda c: c.offsets_s.update({0: 0.0, 1: -7.25}), "clock-skew risky 0 1"),
     "another MPI": (3, lambda c: c.change(0, 2, mpi_trouble="mpi4py loads MPICH"), "other-mpi risky 0 2"),
-    "MPI hangs by name": (
-        3, lambda c: c.change(0, 2, mpi_variables=(("OMPI_MCA_coll", "^han"),)), "mpi-by-name note 0 2",
-    ),
+    "MPI hangs by name":
+        (3, lambda c: c.change(0, 2, mpi_variables=(("OMPI_MCA_coll", "^han"),)), "mpi-by-name note 0 2"),
     "MPI by name, addresses in the table": (2, mpi_by_address),
     "MPI by name, one server": (1, lambda c: c.change(0, mpi_variables=(("OMPI_MCA_coll", "^han"),))),
     "another user and interpreter": (
@@ -254,16 +230,14 @@ CASES = {
         "table-differs breaks 3", "table-missing note 1",
     ),
     # --- files, limits, devices ---
-    "not writable for many reasons": (
-        4, unwritable_for_many_reasons, "not-writable breaks 0 1", "not-writable breaks 2", "not-writable breaks 3",
-    ),
+    "not writable for many reasons":
+        (4, unwritable_for_many_reasons, "not-writable breaks 0 1", "not-writable breaks 2", "not-writable breaks 3"),
     "64 open files": (2, lambda c: c.change(0, limits=(Limit("nofile", 64, 64),)), "few-open-files breaks 0"),
     "200 open files": (2, lambda c: c.change(0, limits=(Limit("nofile", 200, 200),)), "few-open-files risky 0"),
     "enough open files": (2, lambda c: c.change(0, limits=(Limit("nofile", None, None),))),
-    "2,048 ranks": (
-        (2, 1024), lambda c: c.change_all(memory_available_bytes=1 << 50, usable_cpus=1024, folders=()),
-        "few-open-files breaks 0 1",
-    ),
+    "2,048 ranks":
+        ((2, 1024), lambda c: c.change_all(memory_available_bytes=1 << 50, usable_cpus=1024, folders=()),
+         "few-open-files breaks 0 1"),
     "2,048 ranks with accelerators": (
         (2, 1024),
         lambda c: c.change_all(
@@ -272,13 +246,11 @@ CASES = {
         "few-open-files risky 0 1",
     ),
     "threads of root": (3, lambda c: c.change(0, limits=(Limit("nproc", 100, 100),))),
-    "threads of a user": (
-        3, lambda c: c.change_all(user=1000, limits=(Limit("nproc", 100, 100),)), "few-processes risky 0 1 2",
-    ),
+    "threads of a user":
+        (3, lambda c: c.change_all(user=1000, limits=(Limit("nproc", 100, 100),)), "few-processes risky 0 1 2"),
     "locked memory with RDMA": (2, lambda c: c.change(0, rdma_devices=("mlx5_0",)), "locked-memory risky 0"),
-    "enough locked memory": (
-        2, lambda c: c.change(0, rdma_devices=("mlx5_0",), limits=(Limit("memlock", 1 << 40, 1 << 40),)),
-    ),
+    "enough locked memory":
+        (2, lambda c: c.change(0, rdma_devices=("mlx5_0",), limits=(Limit("memlock", 1 << 40, 1 << 40),))),
     "size of files": (2, lambda c: c.change(1, limits=(Limit("fsize", 200 << 10, None),)), "small-files risky 1"),
     "little memory": (2, lambda c: c.change(0, memory_limit_bytes=256 * MIB), "little-memory risky 0"),
     "few processors": (2, lambda c: c.change(1, cpu_limit=1.5), "few-cpus note 1"),

@@ -44,7 +44,6 @@ MPI_5 = [
     ],
 )  # fmt: skip
 def test_the_cause_is_known_whatever_stands_around_it(code, line):
-    """The line itself is told, too."""
     found = diagnose_output([*MPI_5, line, *MPI_5], "Open MPI 5 ended with exit code 255")
     assert found.code == code
     assert line.strip() in found.why
@@ -81,7 +80,6 @@ def test_lines_are_read_with_what_follows_and_with_the_exit_code(lines, ended, c
     ("srun: error: n2: task 1: Exited with exit code 127", "it ended"), ("", "Slurm 22.05.8 ended with exit code 127"),
 ])  # fmt: skip
 def test_srun_is_not_advised_to_have_an_mpirun(line, ended):
-    """It starts Python itself."""
     found = diagnose_output([line], ended)
     assert found.code == "program-missing"
     assert "mpirun" not in found.hint

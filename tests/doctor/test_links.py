@@ -58,9 +58,8 @@ CASES = {
         for bad in (0, 2)
     },
     "one slow pair of four servers": (links(4, slow=[(1, 3), (3, 1)]), ["slow-link risky 1 3"]),
-    "two halves": (
-        links(6, slow=[(one, other) for one in range(3) for other in range(3, 6)]), ["slow-link risky 0 1 2 3 4 5"],
-    ),
+    "two halves":
+        (links(6, slow=[(one, other) for one in range(3) for other in range(3, 6)]), ["slow-link risky 0 1 2 3 4 5"]),
     "late answers": (links(3, late=[(0, 2), (1, 2)]), ["late-link risky 2"]),
 }  # fmt: skip
 
@@ -76,7 +75,6 @@ def test_connections_that_stand_out_are_found(snapshot, name):
 
 
 def test_what_is_usual_survives_one_bad_server():
-    """And a pair that is better than all others changes nothing."""
     rates = dict.fromkeys(combinations(range(5), 2), 1.0)
     assert usual({**rates, (0, 1): 9.0}) == 1.0
     assert usual({(0, 1): 1.0, (0, 2): 0.01, (1, 2): 0.01}) == 1.0

@@ -135,7 +135,6 @@ def test_servers_that_try_each_other_at_once_answer_meanwhile():
 
 @pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"x" * (ANSWER_BYTES * 4)])
 def test_another_program_is_a_wrong_answer(says):
-    """Whatever it says, and where it only hangs up."""
     with answering(lambda connection: (connection.recv(CALL_BYTES), connection.sendall(says))) as port:
         assert tried(port).outcome is Outcome.WRONG_ANSWER
 
@@ -195,7 +194,6 @@ def test_a_server_that_is_held_up_listens_to_the_answer_nevertheless(monkeypatch
 
 
 def test_more_targets_than_are_tried_at_once_are_all_tried(monkeypatch):
-    """In their order, whichever ends first."""
     monkeypatch.setattr(reach, "MAX_AT_ONCE", 3)
     with listening(0) as other, refusing() as dead:
         targets = [Target(0, str(number), dead if number % 3 else other.port, HERE) for number in range(20)]
@@ -205,7 +203,6 @@ def test_more_targets_than_are_tried_at_once_are_all_tried(monkeypatch):
 
 
 def test_an_answer_that_was_overheard_is_worth_nothing():
-    """It is an answer to one challenge, of one server, in one examination."""
     answers = {answer_to(word, server, secret) for word in (b"a", b"b") for server in (1, 2) for secret in ("x", "y")}
     assert len(answers) == 8
 

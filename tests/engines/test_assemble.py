@@ -19,16 +19,10 @@ TWO_SERVERS = Cluster(
 
 def request(cluster, layout, **changes):
     wanted = {
-        "argv": ("python", "train.py"),
-        "cwd": Path("/home/me"),
-        "runs_dir": Path("/runs"),
-        "supervision": Supervision(),
-        "user_env": {},
-        "inherited_env": {},
-        "machine": Machine.uniform(8),
-        **changes,
-    }
-    return Request(cluster=cluster, layout=layout, **wanted)
+        "argv": ("python", "train.py"), "cwd": Path("/home/me"), "runs_dir": Path("/runs"), "supervision": Supervision(),
+        "user_env": {}, "inherited_env": {}, "machine": Machine.uniform(8),
+    }  # fmt: skip
+    return Request(cluster=cluster, layout=layout, **{**wanted, **changes})
 
 
 def spec_of(cluster, layout, **changes):
@@ -68,38 +62,26 @@ def test_a_persons_choices_stand():
 
 
 def test_layout_and_run_reach_the_ranks():
-    """Sizes of all axes, micro batches, the run's directory and name are in every rank's environment."""
-    layout = Layout(dp=1, mp=2, pp=2, micro_batches=4)
-    spec = spec_of(Cluster.local(4), layout)
+    """Sizes of all axes, micro batches, the run's directory and name, how often it restarts, and each rank's own file."""
+    spec = spec_of(Cluster.local(4), Layout(dp=1, mp=2, pp=2, micro_batches=4), supervision=Supervision(max_restarts=3))
     wanted = {
         "TLAUNCH_DP": "1", "TLAUNCH_MP": "2", "TLAUNCH_PP": "2", "TLAUNCH_MICRO_BATCHES": "4",
         "TLAUNCH_RUN_DIR": "/runs/n", "TLAUNCH_RUN_ID": "n", "RANK_TABLE_FILE": None, "WORLD_SIZE": "4",
+        "TORCHELASTIC_MAX_RESTARTS": "3", "TLAUNCH_MAX_RESTARTS": "3", "TORCHELASTIC_RESTART_COUNT": "0", "TLAUNCH_ATTEMPT": "0",
     }  # fmt: skip
     for rank in spec.ranks:
         assert wanted.items() <= rank.env.items()
         assert rank.env["RANK"] == rank.env["RANK_ID"] == str(rank.global_rank)
-
-
-def test_restarts_and_signs_of_life_reach_the_ranks():
-    """How many restarts there are, that this is the first attempt, and each rank's own file."""
-    spec = spec_of(Cluster.local(2), Layout(dp=2), supervision=Supervision(max_restarts=3))
-    for rank in spec.ranks:
-        assert rank.env["TORCHELASTIC_MAX_RESTARTS"] == rank.env["TLAUNCH_MAX_RESTARTS"] == "3"
-        assert rank.env["TORCHELASTIC_RESTART_COUNT"] == rank.env["TLAUNCH_ATTEMPT"] == "0"
         assert rank.env["TLAUNCH_HEARTBEAT_FILE"] == f"/runs/n/device{rank.global_rank}/heartbeat"
     assert spec.supervision.max_restarts == 3
 
 
 def test_binding_is_part_of_the_spec():
-    """The cores of each rank, and its threads, follow from the machine."""
+    """The cores of each rank, and its threads, follow from the machine; ranks of several servers are not bound."""
     spec = spec_of(Cluster.local(2), Layout(dp=2), bind="core")
     assert [rank.cpus for rank in spec.ranks] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert {rank.env["OMP_NUM_THREADS"] for rank in spec.ranks} == {"4"}
-
-
-def test_ranks_of_several_servers_are_not_bound():
-    spec = spec_of(TWO_SERVERS, Layout(dp=4), bind="core")
-    assert {rank.cpus for rank in spec.ranks} == {None}
+    assert {rank.cpus for rank in spec_of(TWO_SERVERS, Layout(dp=4), bind="core").ranks} == {None}
 
 
 def test_what_other_launchers_left_is_taken_away():
@@ -164,7 +146,6 @@ def test_an_interface_that_the_user_has_chosen_is_left_alone(name, how):
 
 
 def test_what_the_ranks_mpi_needs_is_in_every_rank_unless_the_user_has_set_it():
-    """In the environment or by --env."""
     for changes, value in (
         ({}, "^han"),
         ({"inherited_env": {"OMPI_MCA_coll": "tuned"}}, None),

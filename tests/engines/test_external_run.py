@@ -18,7 +18,6 @@ def test_as_many_ranks_as_the_layout_has_are_right(size):
 
 
 def test_another_number_of_ranks_is_refused():
-    """With both numbers and where the second one comes from."""
     with pytest.raises(RefusedLayoutError) as error:
         check_size(rank(size=1), Layout(dp=2, mp=2, pp=2))
     assert error.value.message == "Open MPI started 1 rank, but dp * mp * pp = 2 * 2 * 2 = 8"
@@ -44,7 +43,6 @@ def test_a_run_id_of_the_environment_is_the_whole_name():
 
 
 def test_a_job_without_a_name_needs_one():
-    """MPICH has none."""
     with pytest.raises(UsageError, match="gives its job no name") as error:
         run_name(rank(job=""), "train", None, {})
     assert "TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S)" in error.value.hint

@@ -1,6 +1,7 @@
 """Whether a rank is on the server on which its table has it."""
 
 import os
+import re
 import socket
 import threading
 from ipaddress import ip_address
@@ -32,30 +33,40 @@ TWO = Cluster((server("10.77.0.1"), server("10.77.0.2", first=2)))
 
 
 def rank_of(cluster, global_rank):
-    for index, each in enumerate(cluster.servers):
-        for device in each.devices:
-            if device.global_rank == global_rank:
-                return RankSpec(global_rank, 0, each.server_id, index, device.device_id, ("true",), {})
-    raise AssertionError(global_rank)
+    [(index, each, device)] = [
+        (index, each, device)
+        for index, each in enumerate(cluster.servers)
+        for device in each.devices
+        if device.global_rank == global_rank
+    ]
+    return RankSpec(global_rank, 0, each.server_id, index, device.device_id, ("true",), {})
+
+
+def check(cluster, global_rank, here, said=None):
+    """Return what is said of a rank that is one of two that the engine has started here."""
+    return check_server(rank_of(cluster, global_rank), cluster, here, said, 2)
 
 
 @pytest.mark.parametrize(
     "here",
     [
         server("10.77.0.1"), server("h1"), server("H1.example.org"), server("localhost"), server("127.0.0.1"),
-        server("::1"), server("fe80::1%eth0"), server("node-a", host_ip="10.77.0.1"),
+        server("::1"), server("fe80::1%eth0"), server("node-a", host_ip="10.77.0.1"), server("ib0-of-h1"),
         server("node-a", host_nic_ip="10.77.0.1"), server("node-a", options=(("container_ip", "10.77.0.1"),)),
     ],
     ids=lambda each: each.server_id,
 )  # fmt: skip
 def test_a_server_is_known_by_addresses_and_names(here):
-    """Of any interface, in short or full, and by whatever else the table calls it."""
-    assert is_here(here, host())
+    """Of any interface, in short or full, and by whatever else the table calls it, or by what that resolves to."""
+    assert is_here(here, host(**{"ib0-of-h1": ["10.77.0.1"]}))
 
 
-@pytest.mark.parametrize("name", ["10.77.0.2", "h2", "h11", "reserve", "0"])
+@pytest.mark.parametrize("name", ["10.77.0.2", "h2", "h11", "reserve", "0", "h9", "h1.b.org"])
 def test_another_server_is_not_here(name):
-    assert not is_here(server(name), host())
+    """Nor by a loopback address, which Debian gives to the host's own name; two full names are the same only if equal."""
+    machine = host("h1.a.org", h9=["127.0.1.1"], h2=["10.77.0.2"])
+    assert not is_here(server(name), machine)
+    assert is_here(server("h1.A.org"), machine)
 
 
 @pytest.mark.parametrize("name", ["container_ip", "host_ip"])
@@ -82,7 +93,7 @@ def test_a_short_name_that_two_servers_have_proves_nothing():
     told_apart = server("h1.b.org", 2, host_ip="10.77.0.1")
     assert servers_here((one, told_apart), host("h1")) == (told_apart,)
     with pytest.raises(RefusedLayoutError, match=r"could be any of servers h1\.a\.org, h1\.b\.org, and"):
-        check_server(rank_of(Cluster((one, other)), 0), Cluster((one, other)), host("h1"), None, 2)
+        check(Cluster((one, other)), 0, host("h1"))
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "::1"])
@@ -91,38 +102,23 @@ def test_one_of_several_servers_cannot_be_known_by_loopback(name):
     assert is_here(server(name), host())
 
 
-def test_two_full_names_are_the_same_only_if_equal():
-    assert not is_here(server("h1.b.org"), host("h1.a.org"))
-    assert is_here(server("h1.A.org"), host("h1.a.org"))
-
-
-def test_a_name_counts_by_what_it_resolves_to():
-    """But not to a loopback address, which Debian gives to the host's own name."""
-    assert is_here(server("ib0-of-h1"), host(**{"ib0-of-h1": ["10.77.0.1"]}))
-    assert not is_here(server("h9"), host(h9=["127.0.1.1"]))
-    assert not is_here(server("h2"), host(h2=["10.77.0.2"]))
-
-
 def test_what_others_call_a_machine_counts_as_its_own_name_does():
-    """Slurm's name of a node; it is told beside the machine's own, if it differs."""
-    node = Host("h1", frozenset(), (), ("n7",))
+    """Slurm's name of a node; it is given beside the machine's own, if it differs."""
+    node, stranger = Host("h1", frozenset(), (), ("n7",)), Host("h1", frozenset(), (), ("n9",))
     table = Cluster((server("n7"), server("n8.example.org", 2)))
     assert servers_here(table.servers, node) == (table.servers[0],)
     assert servers_here((server("h1"), server("h2", 2)), node) == (server("h1"),)
-    assert check_server(rank_of(table, 0), table, node, None, 2) is None
+    assert check(table, 0, node) is None
     with pytest.raises(RefusedLayoutError, match=r"rank 2 is on server n7 \(h1\), and the rank table has ranks 2-3 on"):
-        check_server(rank_of(table, 2), table, node, None, 2)
+        check(table, 2, node)
     with pytest.raises(RefusedLayoutError, match=r"rank 0 is on n9 \(h1\), which is not one of the table's servers"):
-        check_server(rank_of(table, 0), table, Host("h1", frozenset(), (), ("n9",)), None, 2)
-    assert "n9 (h1)" in check_server(
-        rank_of(table, 0), Cluster(table.servers[:1]), Host("h1", frozenset(), (), ("n9",)), None, 2
-    )
+        check(table, 0, stranger)
+    assert "n9 (h1)" in check(Cluster(table.servers[:1]), 0, stranger)
 
 
 def test_a_name_of_its_own_is_not_looked_up():
-    assert read_host(["n7", "no-such-host.invalid"], other_names=("n7",)).resolved == (
-        ("no-such-host.invalid", frozenset()),
-    )
+    found = read_host(["n7", "no-such-host.invalid"], other_names=("n7",))
+    assert found.resolved == (("no-such-host.invalid", frozenset()),)
 
 
 def test_this_machine_is_what_its_interfaces_say():
@@ -142,9 +138,8 @@ def test_names_are_resolved_all_at_once(monkeypatch):
         return [(0, 0, 0, "", (f"10.77.0.{name[1:]}", 0))]
 
     monkeypatch.setattr(socket, "getaddrinfo", answer)
-    names = [f"n{number}" for number in range(1, 9)]
-    found = read_host(names)
-    assert dict(found.resolved) == {name: frozenset({ip_address(f"10.77.0.{name[1:]}")}) for name in names}
+    meant = {f"n{number}": frozenset({ip_address(f"10.77.0.{number}")}) for number in range(1, 9)}
+    assert dict(read_host(list(meant)).resolved) == meant
 
 
 def test_a_name_server_that_is_silent_has_an_end(monkeypatch):
@@ -159,42 +154,36 @@ def test_a_name_server_that_is_silent_has_an_end(monkeypatch):
 
 @pytest.mark.parametrize("global_rank", range(4))
 def test_ranks_on_their_servers_pass_without_a_word(global_rank):
-    address = "10.77.0.1" if global_rank < 2 else "10.77.0.2"
-    assert check_server(rank_of(TWO, global_rank), TWO, host("h", [address]), None, 2) is None
+    assert check(TWO, global_rank, host("h", ["10.77.0.1" if global_rank < 2 else "10.77.0.2"])) is None
 
 
-def test_a_rank_on_another_server_of_the_table_is_refused():
-    """With the host, the rank, the server that the table wants, and the order to write."""
-    with pytest.raises(RefusedLayoutError) as error:
-        check_server(rank_of(TWO, 3), TWO, host(), None, 2)
-    assert (
-        error.value.message
-        == "rank 3 is on server 10.77.0.1 (h1), and the rank table has ranks 2-3 on server 10.77.0.2"
-    )
-    assert "10.77.0.1 slots=2, 10.77.0.2 slots=2" in error.value.hint
+STRANGER = host("h9", ["10.9.9.9"])
 
 
-def test_a_machine_that_the_table_does_not_know_is_refused():
-    """With its name, and the option that says which server it is."""
-    with pytest.raises(RefusedLayoutError, match="rank 0 is on h9, which is not one of the table's servers") as error:
-        check_server(rank_of(TWO, 0), TWO, host("h9", ["10.9.9.9"]), None, 2)
-    assert "--server or TLAUNCH_SERVER" in error.value.hint
-
-
-def test_what_a_person_says_counts():
-    stranger = host("h9", ["10.9.9.9"])
-    assert check_server(rank_of(TWO, 3), TWO, stranger, "10.77.0.2", None) is None
-    with pytest.raises(RefusedLayoutError, match=r"rank 3 is on server 10.77.0.1 \(--server\), and the rank table has"):
-        check_server(rank_of(TWO, 3), TWO, stranger, "10.77.0.1", None)
-    with pytest.raises(UsageError, match="--server h2: the rank table has no such server") as error:
-        check_server(rank_of(TWO, 3), TWO, stranger, "h2", None)
-    assert error.value.hint == "its servers are 10.77.0.1, 10.77.0.2"
+@pytest.mark.parametrize(
+    ("global_rank", "here", "said", "error", "hint"),
+    [
+        (
+            3, host(), None, "rank 3 is on server 10.77.0.1 (h1), and the rank table has ranks 2-3 on server 10.77.0.2",
+            "10.77.0.1 slots=2, 10.77.0.2 slots=2",
+        ),
+        (0, STRANGER, None, "rank 0 is on h9, which is not one of the table's servers", "--server or TLAUNCH_SERVER"),
+        (3, STRANGER, "10.77.0.1", "rank 3 is on server 10.77.0.1 (--server), and the rank table has", ""),
+        (3, STRANGER, "h2", "--server h2: the rank table has no such server", "its servers are 10.77.0.1, 10.77.0.2"),
+    ],
+    ids=["another", "unknown", "said another", "said none"],
+)  # fmt: skip
+def test_a_rank_that_is_not_on_its_server_is_refused(global_rank, here, said, error, hint):
+    """With the host, the rank, the server that the table wants, and what to write; what a person says counts."""
+    with pytest.raises(UsageError if said == "h2" else RefusedLayoutError, match=re.escape(error)) as refused:
+        check(TWO, global_rank, here, said)
+    assert hint in refused.value.hint
+    assert check(TWO, 3, STRANGER, "10.77.0.2") is None
 
 
 def test_a_table_of_one_unknown_server_is_worth_a_warning():
     one = Cluster((server("10.0.40.11"),))
-    warning = check_server(rank_of(one, 0), one, host(), None, 2)
-    assert warning == (
+    assert check(one, 0, host()) == (
         "server 10.0.40.11 of the rank table is not known to be this machine, h1 (--server 10.0.40.11 says that it is)"
     )
     assert check_server(rank_of(one, 0), one, host("a", ["10.0.40.11"]), None, 1) is None
@@ -222,17 +211,16 @@ def test_a_server_that_this_machine_is_not_known_to_be_is_doubted(name, doubted)
 def test_ranks_of_one_server_that_were_spread_are_refused(name):
     """Where no address tells servers apart, the engine's count does."""
     one = Cluster((server(name, count=4),))
-    with pytest.raises(
-        RefusedLayoutError, match="all 4 ranks belong on one server, and the engine has started 2 on this"
-    ):
-        check_server(rank_of(one, 0), one, host(), None, 2)
-    assert check_server(rank_of(one, 0), one, host(), name, 2) is None
+    spread = "all 4 ranks belong on one server, and the engine has started 2 on this"
+    with pytest.raises(RefusedLayoutError, match=spread):
+        check(one, 0, host())
+    assert check(one, 0, host(), name) is None
 
 
 def test_many_servers_are_not_all_listed():
     many = Cluster(tuple(server(f"10.0.0.{index}", first=2 * index) for index in range(1, 10)))
     with pytest.raises(RefusedLayoutError) as error:
-        check_server(rank_of(many, 2), many, host(), None, 2)
+        check(many, 2, host())
     assert "10.0.0.4 slots=2 and 5 more" in error.value.hint
 
 

@@ -38,7 +38,6 @@ def test_a_broken_agent_leaves_its_traceback_in_the_run_directory(tmp_path):
 
 
 def test_a_sound_agent_leaves_no_agent_log(tmp_path):
-    """The file is there only when it has something to say."""
     spec = one_rank(tmp_path)
     assert run_to_end(spec) == 0
     assert not (spec.run_dir / "agent.log").exists()

@@ -17,14 +17,12 @@ HOSTFILE = Path("/runs/x/hosts")
 
 
 def servers(*names):
-    return [Server(name, (Device(0, index),)) for index, name in enumerate(names)]
+    return [Server(name, (Device(0, names.index(name)),)) for name in names]
 
 
-def command(dialect, *names, path="/opt/mpi/bin/mpirun", agent=("agent",), environment=None, as_root=False, **more):
-    return mpi_command(
-        Mpirun(path, dialect, dialect.value), servers(*(names or ("n1", "n2"))), agent, host=HERE,
-        environment=environment or {}, as_root=as_root, directory=Path("/runs/x"), **more,
-    )  # fmt: skip
+def command(dialect, *names, path="/opt/mpi/bin/mpirun", agent=("agent",), **more):
+    more = {"host": HERE, "environment": {}, "as_root": False, "directory": Path("/runs/x"), **more}
+    return mpi_command(Mpirun(path, dialect, dialect.value), servers(*(names or ("n1", "n2"))), agent, **more)
 
 
 def program(directory, says, code="exit 0"):
@@ -81,15 +79,6 @@ def test_as_many_as_counted_are_started_on_each_server_in_their_order(dialect, t
         command(dialect, "n1", counts=[1, 1])
 
 
-def test_ranks_may_be_dealt_out_to_servers_in_turn():
-    """Open MPI 4 knows its own machine by its name only, however often that comes."""
-    made = mpi_command(
-        Mpirun("/opt/mpi/bin/mpirun", Dialect.OPEN_MPI_4, "Open MPI 4"), servers("10.0.0.1", "n9") * 2, ("agent",),
-        host=HERE, environment={}, as_root=False, counts=[1, 1, 1, 1], directory=Path("/runs/x"),
-    )  # fmt: skip
-    assert made.files == {HOSTFILE: "head\nn9\nhead\nn9\n"}
-
-
 @pytest.mark.parametrize("name", ["-x", "a b", "n1:2", "fe80::1", "#n", "a,b", "", "n\n2"])
 @pytest.mark.parametrize("dialect", ALL)
 def test_a_server_that_no_hostfile_can_name_is_refused(dialect, name):
@@ -99,8 +88,9 @@ def test_a_server_that_no_hostfile_can_name_is_refused(dialect, name):
 
 
 def test_this_machine_has_its_own_name_for_open_mpi_4():
-    """Which would reach for an address of its own by ssh, and others call it as the table does."""
-    assert command(Dialect.OPEN_MPI_4, "10.0.0.1", "n2").files[HOSTFILE] == "head\nn2\n"
+    """Which would reach for an address of its own by ssh, and others call it as the table does, however often it comes."""
+    in_turn = {"counts": [1, 1, 1, 1]}
+    assert command(Dialect.OPEN_MPI_4, *("10.0.0.1", "n2") * 2, **in_turn).files[HOSTFILE] == "head\nn2\nhead\nn2\n"
     assert command(Dialect.OPEN_MPI_5, "10.0.0.1", "n2").files[HOSTFILE] == "10.0.0.1\nn2\n"
 
 
@@ -111,31 +101,19 @@ def test_ssh_fails_rather_than_asks(dialect):
     assert not any("BatchMode" in word for word in command(dialect).argv)
 
 
-@pytest.mark.parametrize(
-    ("dialect", "environment", "options"),
-    [
-        (Dialect.OPEN_MPI_4, {"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh"}, ()),
-        (Dialect.OPEN_MPI_4, {"OMPI_MCA_plm_rsh_args": "-p 2222"}, ()),
-        (Dialect.OPEN_MPI_4, {}, ("--mca", "plm_rsh_agent", "/w/tlssh")),
-        (Dialect.OPEN_MPI_4, {}, ("-mca", "plm_rsh_args", "-p 2222")),
-        (Dialect.OPEN_MPI_5, {"PRTE_MCA_plm_ssh_agent": "/w/tlssh"}, ()),
-        (Dialect.OPEN_MPI_5, {}, ("--prtemca", "plm_ssh_args", "-p 2222")),
-        (Dialect.HYDRA, {"HYDRA_LAUNCHER_EXEC": "/w/tlssh"}, ()),
-        (Dialect.HYDRA, {"I_MPI_HYDRA_BOOTSTRAP": "rsh"}, ()),
-        (Dialect.HYDRA, {}, ("-launcher-exec", "/w/tlssh")),
-    ],
-)
-def test_who_reaches_servers_in_another_way_is_left_alone(dialect, environment, options):
-    """Options of ssh mean nothing to other programs."""
-    assert SSH_OPTIONS not in command(dialect, environment=environment, options=options).env.values()
-
-
-@pytest.mark.parametrize(
-    ("dialect", "options"),
-    [(Dialect.OPEN_MPI_4, ("--mca", "plm_rsh_agent", "/usr/bin/ssh")), (Dialect.HYDRA, ("-launcher", "ssh"))],
-)
-def test_another_path_of_ssh_is_still_ssh(dialect, options):
-    assert SSH_OPTIONS in command(dialect, options=options).env.values()
+@pytest.mark.parametrize(("dialect", "environment", "options"), [
+    (Dialect.OPEN_MPI_4, {"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh"}, ""),
+    (Dialect.OPEN_MPI_4, {"OMPI_MCA_plm_rsh_args": "-p 2222"}, ""),
+    (Dialect.OPEN_MPI_4, {}, "--mca plm_rsh_agent /w/tl"), (Dialect.OPEN_MPI_4, {}, "-mca plm_rsh_args -p"),
+    (Dialect.OPEN_MPI_5, {"PRTE_MCA_plm_ssh_agent": "/w/tlssh"}, ""), (Dialect.OPEN_MPI_5, {}, "--prtemca plm_ssh_args -p"),
+    (Dialect.HYDRA, {"HYDRA_LAUNCHER_EXEC": "/w/tlssh"}, ""), (Dialect.HYDRA, {"I_MPI_HYDRA_BOOTSTRAP": "rsh"}, ""),
+    (Dialect.HYDRA, {}, "-launcher-exec /w/tl"), (Dialect.HYDRA, {}, "-launcher ssh"),
+    (Dialect.OPEN_MPI_4, {}, "--mca plm_rsh_agent /usr/bin/ssh"),
+])  # fmt: skip
+def test_a_user_that_reaches_servers_in_another_way_is_left_alone(dialect, environment, options):
+    """Options of ssh mean nothing to other programs; another path of ssh is still ssh."""
+    made = command(dialect, environment=environment, options=tuple(options.split()))
+    assert (SSH_OPTIONS in made.env.values()) == options.endswith("ssh")
 
 
 @pytest.mark.parametrize(
@@ -179,13 +157,11 @@ def test_root_is_confirmed_where_the_user_has_no_say_in_it(as_root, environment,
 
 def test_no_hostfile_has_a_comma_in_its_path(monkeypatch):
     """Open MPI 5 would read two."""
-    mpirun = Mpirun("/opt/mpirun", Dialect.OPEN_MPI_5, "Open MPI 5")
-    words = {"host": HERE, "environment": {}, "as_root": False, "directory": Path("/runs/a,b")}
-    (path,) = mpi_command(mpirun, servers("n1"), ("agent",), **words).files
+    (path,) = command(Dialect.OPEN_MPI_5, directory=Path("/runs/a,b")).files
     assert "," not in str(path)
     monkeypatch.setattr("tempfile.tempdir", "/tmp/x,y")
     with pytest.raises(UsageError, match="at a comma"):
-        mpi_command(mpirun, servers("n1"), ("agent",), **words)
+        command(Dialect.OPEN_MPI_5, directory=Path("/runs/a,b"))
 
 
 def test_a_word_that_would_start_another_program_is_refused():

@@ -53,7 +53,6 @@ def _in_a_step(tmp_path):
 
 @pytest.mark.parametrize("mentioned", [False, True])
 def test_the_mpi4py_beside_a_program_that_does_not_use_it_is_no_reason_to_refuse(in_a_step, tmp_path, mentioned):
-    """Nobody knows which MPI it uses, if any."""
     check_library([sys.executable, "-c", "pass"], in_a_step, tmp_path, mentioned=mentioned)
 
 

@@ -28,39 +28,28 @@ def asked(of, *, pinned=False, chosen_by_hand=False, used=None):
 
 
 def test_a_table_of_names_and_counts_leaves_nodes_to_slurm():
-    """And says so: the names that it gives are not asked for."""
+    """And says so: names that it gives are asked for where the user wants them, as Slurm calls them, without a word."""
     nodes = asked(PLAIN)
     assert (nodes.names, nodes.devices_per_node) == ((), 2)
     assert "any 2 nodes" in nodes.note
     assert "--pin-nodes asks for h2,h1" in nodes.note
-
-
-@pytest.mark.parametrize("chosen_by_hand", [False, True])
-def test_names_are_asked_for_where_the_user_wants_them(chosen_by_hand):
-    """As Slurm calls them, and without a word."""
-    nodes = asked(PLAIN, pinned=True, chosen_by_hand=chosen_by_hand)
-    assert (nodes.names, nodes.devices_per_node, nodes.note) == (("h2", "h1"), None, "")
+    for chosen_by_hand in (False, True):
+        nodes = asked(PLAIN, pinned=True, chosen_by_hand=chosen_by_hand)
+        assert (nodes.names, nodes.devices_per_node, nodes.note) == (("h2", "h1"), None, "")
 
 
 def with_device(**more):
-    return Device(**{"device_id": 0, "global_rank": 0, **more})
+    return Server("h1", (Device(**{"device_id": 0, "global_rank": 0, **more}),))
 
 
 @pytest.mark.parametrize(
     "first",
     [
-        Server("h1", (with_device(device_ip="192.168.0.1"),)),
-        Server("h1", (with_device(super_device_id="7"),)),
-        Server("h1", (with_device(options=(("port", "1"),)),)),
-        Server("h1", (with_device(device_id=4),)),
-        server("h1", 0, 1, host_ip="10.0.0.1"),
-        server("h1", 0, 1, host_nic_ip="10.0.0.1"),
-        server("h1", 0, 1, super_pod_id="0"),
-        server("h1", 0, 1, options=(("container_ip", "10.0.0.1"),)),
+        with_device(device_ip="192.168.0.1"), with_device(super_device_id="7"), with_device(options=(("port", "1"),)),
+        with_device(device_id=4), server("h1", 0, 1, host_ip="10.0.0.1"), server("h1", 0, 1, host_nic_ip="10.0.0.1"),
+        server("h1", 0, 1, super_pod_id="0"), server("h1", 0, 1, options=(("container_ip", "10.0.0.1"),)),
     ],
-    ids=[
-        "device_ip", "super_device_id", "port", "device id", "host_ip", "host_nic_ip", "super_pod_id", "container_ip",
-    ],
+    ids=["device_ip", "super_device_id", "port", "device_id", "host_ip", "host_nic_ip", "super_pod_id", "container_ip"],
 )  # fmt: skip
 def test_what_holds_on_the_table_s_own_servers_alone_keeps_the_job_there(first):
     """HCCL talks to these addresses, and a job on other nodes would be refused when it starts."""

@@ -12,18 +12,8 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Device, Server, Supervision
 from launcher.doctor import network
-from launcher.engines.slurm import (
-    Allocation,
-    Node,
-    cluster_of,
-    cpus_notes,
-    cpus_per_node,
-    nodes_of,
-    read_allocation,
-    short_here,
-    short_of_cpus,
-    slurm_command,
-)
+from launcher.engines import slurm
+from launcher.engines.slurm import Allocation, Node, cpus_notes, nodes_of, read_allocation, short_here
 from launcher.engines.slurm_time import seconds_of, time_left_s, within_job
 
 NODES = (Node("n1", "n1", "10.0.0.1"), Node("n2", "host2", "10.0.0.2"), Node("n3", "n3", "10.0.0.3"))
@@ -32,11 +22,15 @@ HOSTFILE = Path("/runs/x/hosts")
 
 
 def servers(*names):
-    return [Server(name, (Device(0, index),)) for index, name in enumerate(names)]
+    return [Server(name, (Device(0, names.index(name)),)) for name in names]
+
+
+def command(*names, job=JOB, agent=("agent",), **more):
+    return slurm.slurm_command(job, servers(*names), agent, directory=Path("/runs/x"), **more)
 
 
 def slurm_here(directory, **programs):
-    """Programs of Slurm that say what they are told to."""
+    """Programs of Slurm that run these scripts, and the environment of a job."""
     for name, text in programs.items():
         path = directory / name
         path.write_text(f"#!/bin/sh\n{text}\n")
@@ -51,7 +45,7 @@ echo "NodeName=n2 Arch=x86_64 Gres=gpu:8 NodeAddr=n2-ib NodeHostName=n2 Version=
 
 def test_tasks_stand_in_a_file_in_the_order_of_the_table():
     """A list would be sorted; what sbatch was told about tasks is taken away, for an agent is none of them."""
-    made = slurm_command(JOB, servers("n3", "n1"), ("agent", "a b"), counts=[1, 2], directory=Path("/runs/x"))
+    made = command("n3", "n1", agent=("agent", "a b"), counts=[1, 2])
     assert made.files == {HOSTFILE: "n3\nn1\nn1\n"}
     assert made.argv[:4] == ("srun", "--nodes=2", "--ntasks=3", "--distribution=arbitrary")
     assert made.argv[-2:] == ("agent", "a b")
@@ -59,12 +53,13 @@ def test_tasks_stand_in_a_file_in_the_order_of_the_table():
     assert made.env["SLURM_NTASKS_PER_NODE"] is None
     assert not any(word.startswith("--gres") for word in made.argv)
     assert made.engine == "Slurm 22.05.8"
+    # Ranks may be dealt out to nodes in turn.
+    assert command("n2", "10.0.0.1", "n2", "10.0.0.1", counts=[1] * 4).files == {HOSTFILE: "n2\nn1\nn2\nn1\n"}
 
 
 def test_a_user_s_options_come_last():
     """Of two, srun takes the later."""
-    job = replace(JOB, gpus_per_node=8)
-    made = slurm_command(job, servers("n1"), ("agent",), options=("--gres=npu:8",), directory=Path("/runs/x"))
+    made = command("n1", job=replace(JOB, gpus_per_node=8), options=("--gres=npu:8",))
     assert made.argv.index("--gres=gpu:8") < made.argv.index("--gres=npu:8") == len(made.argv) - 2
 
 
@@ -83,19 +78,12 @@ def test_a_server_with_more_ranks_than_cpus_is_told():
     assert cpus_notes(JOB, table) == ()
 
 
-def test_ranks_may_be_dealt_out_to_nodes_in_turn():
-    made = slurm_command(JOB, servers("n2", "10.0.0.1") * 2, ("agent",), counts=[1] * 4, directory=Path("/runs/x"))
-    assert made.files == {HOSTFILE: "n2\nn1\nn2\nn1\n"}
-
-
 def test_servers_that_are_no_nodes_are_all_named():
     with pytest.raises(RefusedLayoutError) as error:
         nodes_of(JOB, servers("n1", "10.0.0.9", "n11"))
     assert error.value.message == "10.0.0.9, n11 of the rank table are no nodes of job 12, which has n1, n2, n3"
     assert "--nodelist=n1,10.0.0.9,n11" in error.value.hint
-
-
-def test_a_name_of_two_nodes_is_none():
+    # A name of two nodes is no node's.
     job = replace(JOB, nodes=(Node("a", "localhost", "127.0.0.1"), Node("b", "localhost", "127.0.0.1")))
     with pytest.raises(RefusedLayoutError):
         nodes_of(job, servers("localhost"))
@@ -131,11 +119,9 @@ def test_a_name_server_that_is_slow_is_waited_for_and_one_that_is_silent_is_told
 
 
 def test_outside_of_a_job_it_is_told_how_to_get_one():
-    """By salloc, sbatch or a rendered script."""
     with pytest.raises(UsageError) as error:
         read_allocation({})
-    assert "salloc" in error.value.hint
-    assert "tlaunch render slurm" in error.value.hint
+    assert all(way in error.value.hint for way in ("salloc", "tlaunch render slurm"))
 
 
 def test_an_allocation_is_read_from_the_environment_and_the_controller(tmp_path):
@@ -164,31 +150,27 @@ def test_gpus_are_counted_however_they_were_asked_for(tmp_path, told, count):
 
 def test_a_job_makes_a_rank_table():
     """Of as many devices as GPUs, or as asked for; else somebody has to say."""
-    made = cluster_of(replace(JOB, gpus_per_node=2))
+    made = slurm.cluster_of(replace(JOB, gpus_per_node=2))
     assert [(one.server_id, [device.global_rank for device in one.devices]) for one in made.servers] == [
         ("n1", [0, 1]), ("n2", [2, 3]), ("n3", [4, 5]),
     ]  # fmt: skip
-    assert cluster_of(JOB, 4).device_count == 12
+    assert slurm.cluster_of(JOB, 4).device_count == 12
     with pytest.raises(UsageError, match="does not say how many devices"):
-        cluster_of(JOB)
+        slurm.cluster_of(JOB)
     with pytest.raises(UsageError, match="--devices 0"):
-        cluster_of(JOB, 0)
+        slurm.cluster_of(JOB, 0)
 
 
-@pytest.mark.parametrize(
-    ("said", "left_s"),
-    [("9:48", 588.0), ("1:00:00", 3600.0), ("1-02:03:04", 93784.0), ("0:00", 0.0), ("UNLIMITED", None)],
-)
-def test_the_time_that_is_left_is_that_of_this_job_alone(tmp_path, said, left_s):
-    environment = slurm_here(tmp_path, squeue=f"echo '13 5:00'; echo '12 {said}'")
-    assert time_left_s(JOB, environment) == left_s
+def test_the_time_that_is_left_is_that_of_this_job_alone(tmp_path):
+    assert time_left_s(JOB, slurm_here(tmp_path, squeue="echo '13 5:00'; echo '12 1-02:03:04'")) == 93784.0
+    assert time_left_s(JOB, slurm_here(tmp_path, squeue="echo '13 5:00'; echo '12 UNLIMITED'")) is None
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("90", 5400), ("2:30", 150), ("36:00:00", 129600), ("1-12", 129600), ("1-12:30", 131400), ("0", 0),
-        ("1-02:03:04", 93784), ("UNLIMITED", None), ("infinite", None),
+        ("90", 5400), ("2:30", 150), ("36:00:00", 129600), ("1-12", 129600), ("1-12:30", 131400), ("0", 0), ("0:00", 0),
+        ("9:48", 588), ("1-02:03:04", 93784), ("UNLIMITED", None), ("infinite", None),
     ],
 )  # fmt: skip
 def test_times_are_read_as_sbatch_reads_them(text, seconds):
@@ -196,8 +178,7 @@ def test_times_are_read_as_sbatch_reads_them(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "soon", "INVALID", "1:2:3:4", "-5", "1-", "٣"])
-def test_what_is_no_time_is_none(text):
-    """What squeue says of it is an error then, unless the end was told before."""
+def test_what_is_no_time_is_an_error(text):
     with pytest.raises(ValueError, match="no time of Slurm's"):
         seconds_of(text)
 
@@ -224,9 +205,8 @@ def test_a_run_knows_when_slurm_will_kill_what_is_left(tmp_path):
 
 def test_processes_for_all_ranks_are_those_of_an_mpi():
     """Which one, the cluster or the user says; agents alone are processes of none."""
-    asked = servers("n1", "n2")
-    assert "--mpi=none" in slurm_command(JOB, asked, ("agent",), directory=Path("/runs/x")).argv
-    made = slurm_command(JOB, asked, ("agent",), counts=[2, 2], options=("--mpi=pmix",), directory=Path("/runs/x"))
+    assert "--mpi=none" in command("n1", "n2").argv
+    made = command("n1", "n2", counts=[2, 2], options=("--mpi=pmix",))
     assert [word for word in made.argv if word.startswith("--mpi")] == ["--mpi=pmix"]
 
 
@@ -237,24 +217,19 @@ def test_processes_for_all_ranks_are_those_of_an_mpi():
     ],
 )  # fmt: skip
 def test_the_cpus_of_each_node_are_read_as_slurm_writes_them(told, cpus):
-    assert cpus_per_node({} if told is None else {"SLURM_JOB_CPUS_PER_NODE": told}) == cpus
+    assert slurm.cpus_per_node({} if told is None else {"SLURM_JOB_CPUS_PER_NODE": told}) == cpus
 
 
-ON_N1 = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": "1"}
-
-
-@pytest.mark.parametrize("missing", [*((name,) for name in ON_N1), tuple(ON_N1)], ids=str)
-def test_who_is_on_no_node_of_a_job_is_not_told_of_its_cpus(missing):
-    """A shell of salloc on another machine knows the job, and has that machine's CPUs."""
-    assert short_here({name: value for name, value in ON_N1.items() if name not in missing}, 8) == ()
-
-
-def test_ranks_that_share_a_cpu_are_told_with_numbers_and_remedy():
+def test_ranks_that_share_a_cpu_are_reported_with_numbers_and_remedy():
     """Of several nodes the worst is named, and others are counted. A CPU for each rank is enough."""
-    [said] = short_here(ON_N1, 8)
+    on_n1 = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": "1"}
+    [said] = short_here(on_n1, 8)
     assert all(part in said for part in ("1 CPU on n1 for 8 ranks", "--exclusive", "--cpus-per-task=8"))
-    [said] = short_of_cpus([("n1", 2, 4), ("n2", 8, 8), ("n3", 1, 4)])
+    [said] = slurm.short_of_cpus([("n1", 2, 4), ("n2", 8, 8), ("n3", 1, 4)])
     assert "1 CPU on n3 for 4 ranks, and too few on 1 more" in said
     for cpus in (2, 3):
-        assert short_here({**ON_N1, "SLURM_CPUS_ON_NODE": str(cpus)}, 2) == ()
-        assert short_of_cpus([("n1", cpus, 2), ("n2", cpus, 1)]) == ()
+        assert short_here({**on_n1, "SLURM_CPUS_ON_NODE": str(cpus)}, 2) == ()
+        assert slurm.short_of_cpus([("n1", cpus, 2), ("n2", cpus, 1)]) == ()
+    # A shell of salloc on another machine, on no node of the job, knows the job, and has that machine's CPUs.
+    for missing in ({}, *({name} for name in on_n1)):
+        assert short_here({name: value for name, value in on_n1.items() if missing and name not in missing}, 8) == ()

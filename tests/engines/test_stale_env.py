@@ -26,7 +26,6 @@ def fates(environment, decided=None):
     ],
 )
 def test_who_another_launcher_took_a_process_for_is_taken_away(names):
-    """All of it belongs to one family, and none of it reaches a rank."""
     environment = dict.fromkeys(names.split(), "1")
     assert fates(environment) == dict.fromkeys(environment, Fate.REMOVED)
     assert len(conflicts(environment, DECIDED)) == 1

@@ -59,7 +59,6 @@ def told(ended):
 
 @pytest.mark.parametrize(("source", "expected"), SOURCES.values(), ids=SOURCES)
 def test_failures_are_told(train, source, expected):
-    """By kind, with type, message and the program's own place."""
     before_ns = time.time_ns()
     ended = train(source)
     found = told(ended)
@@ -95,7 +94,6 @@ def test_an_exception_that_cannot_be_shown_is_told(train, loaded, failing):
 
 
 def test_a_long_traceback_keeps_its_end(train):
-    """The last 8000 characters tell most."""
     traceback = told(train("import traceback\nraise ValueError('x' * 20000 + 'end')"))["traceback"]
     assert len(traceback) == 8000
     assert traceback.endswith("end\n")
@@ -130,7 +128,6 @@ def test_a_failure_that_cannot_be_noted_changes_nothing(ways, source):
 
 
 def test_os_exit_looks_like_itself(train):
-    """Signature, name, errors."""
     ended = train(
         "import functools, inspect, os, pickle\n"
         "print = functools.partial(print, flush=True)\n"
@@ -169,7 +166,6 @@ def test_a_rank_that_has_let_go_of_its_handler_survives_the_question(train):
 
 
 def test_a_crash_leaves_the_stack_in_the_log(train):
-    """Of a signal that Python cannot catch."""
     ended = train("import os, signal\ndef crash():\n    os.kill(os.getpid(), signal.SIGSEGV)\ncrash()")
     assert ended.status == -signal.SIGSEGV
     assert "Fatal Python error: Segmentation fault" in ended.log
@@ -177,5 +173,4 @@ def test_a_crash_leaves_the_stack_in_the_log(train):
 
 
 def test_the_number_is_the_one_everybody_knows():
-    """A constant of the project."""
     assert signal.SIGRTMAX - 3 == hook.STACKS_SIGNAL

@@ -33,7 +33,6 @@ def python(tmp_path):
     ["-W", "ignore", "-Om", "train"], ["missing.py"],
 ])  # fmt: skip
 def test_it_runs_the_program(ways, python, arguments):
-    """With its options and arguments, output and status."""
     for name in ("train.py", "-t.py"):
         (ways.cwd / name).write_text(SOURCE)
     expected, found = (run([python, *arguments]) for run in (ways.plain, ways.run))
@@ -49,7 +48,6 @@ def test_it_preloads_nothing(ways, python):
 
 
 def test_its_ranks_run_with_a_note(ways, python):
-    """By the command: the note says why they start one by one."""
     (ways.cwd / "train.py").write_text("import json, sys\nprint(sys.version_info[:2])\n")
     argv = [sys.executable, "-m", "launcher", "run", "--devices", "2", "--", python, "train.py"]
     done = subprocess.run(argv, cwd=ways.cwd, capture_output=True, text=True, check=False, timeout=PATIENCE_S)

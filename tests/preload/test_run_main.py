@@ -139,7 +139,6 @@ def test_a_program_ends_as_it_would(ways, same, source):
 
 @pytest.mark.parametrize("source", ["1 / 0", "import sys; sys.exit(3)", "raise KeyboardInterrupt", "if", "print('é')"])
 def test_code_and_modules_end_as_they_would(ways, same, source):
-    """The same for `-c` and `-m`."""
     (ways.cwd / "module.py").write_text(source)
     for arguments in (("-c", source), ("-m", "module")):
         assert "launcher/preload" not in same(*arguments).log
@@ -147,13 +146,11 @@ def test_code_and_modules_end_as_they_would(ways, same, source):
 
 @pytest.mark.parametrize("arguments", [["missing.py"], ["-m", "missing"], ["empty"], ["-m", "empty"], ["."]])
 def test_what_is_not_there_is_told_as_python_tells_it(ways, same, arguments):
-    """Message and status."""
     (ways.cwd / "empty").mkdir()
     assert same(*arguments).status != 0
 
 
 def test_compiled_files(ways, same):
-    """A .pyc is a program too."""
     import py_compile
 
     (ways.cwd / "train.py").write_text("import sys\nprint(__file__, __loader__.__class__, sys.argv)\n1 / 0")
@@ -170,7 +167,6 @@ def test_multiprocessing(ways, same, method):
 
 
 def test_coverage(ways, same):
-    """A tool that runs a program itself can be run."""
     pytest.importorskip("coverage")
     (ways.cwd / "train.py").write_text("print(__name__, __file__)\n")
     assert same("-m", "coverage", "run", "train.py").status == 0

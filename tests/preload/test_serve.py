@@ -93,7 +93,6 @@ def test_it_forks_again(ways, fork_server):
     ("raise SystemExit(3)", "importing heavy: SystemExit: 3"),
 ])  # fmt: skip
 def test_what_cannot_be_forked_is_refused(ways, fork_server, source, reason):
-    """The module and the reason are named, and the process ends."""
     (ways.cwd / "heavy.py").write_text(source)
     [unusable] = listen(fork_server("", "json", "heavy"))
     assert unusable == Unusable(reason)
@@ -218,7 +217,6 @@ def test_a_log_that_cannot_be_written_is_reported(ways, fork_server, tmp_path, r
 
 
 def test_ranks_live_on_when_the_preload_process_ends(ways, fork_server, tmp_path, reap):
-    """It is no parent of theirs."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     started = fork_server(f"print(open({str(fifo)!r}).read())")
@@ -253,7 +251,6 @@ def test_it_ends_silently(ways, fork_server, how):
 
 
 def test_it_dies_with_the_agent(ways, reap, wait_until):
-    """A preload process and a rank whose agent is killed are killed."""
     (ways.cwd / "train.py").write_text("import time; print('up', flush=True); time.sleep(600)")
     request = ways.request()
     reader, writer = os.pipe()

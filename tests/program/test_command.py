@@ -48,7 +48,6 @@ ACCEPTED = [
 
 @pytest.mark.parametrize(("words", "expected"), ACCEPTED, ids=[" ".join(words) for words, _ in ACCEPTED])
 def test_a_program_is_taken_apart(parse, bin_dir, words, expected):
-    """Options with their values, the kind of program, what belongs to the program itself."""
     assert parse("python", *words) == PythonCommand(f"{bin_dir}/python", *expected, name="python")
 
 
@@ -70,7 +69,6 @@ def test_other_programs_are_none_of_ours(parse, words):
 
 
 def test_env_is_looked_through(parse, bin_dir):
-    """`env python3 t.py` is `python3 t.py`."""
     expected = PythonCommand(f"{bin_dir}/python3", (), "script", "t.py", (), "python3")
     assert parse("env", "python3", "t.py") == parse("/usr/bin/env", "python3", "t.py") == expected
 
@@ -122,12 +120,10 @@ def test_other_first_lines_are_none_of_ours(parse, bin_dir, tmp_path, line):
 
 
 def test_a_script_that_may_not_be_read_is_none_of_ours(parse, tmp_path):
-    """Nor one that is not executable."""
     (tmp_path / "train.py").write_text("#!/usr/bin/env python3\n")
     assert parse("./train.py") is None
 
 
 def test_it_agrees_with_this_python():
-    """The Python that runs this is found, with its own name."""
     found = parse_python([sys.executable, "-c", "pass"], os.environ["PATH"], Path.cwd())
     assert found == PythonCommand(sys.executable, (), "code", "pass", (), sys.executable)

@@ -59,7 +59,6 @@ def test_where_the_program_lies_makes_no_difference(place):
 
 
 def test_modules_on_pythonpath_count_and_code_has_only_those(place):
-    """They are the program's own."""
     cwd, library = place("cwd", {"train.py": "import tools"}), place("cwd/library", {"tools.py": ""})
     assert set(digests((sys.executable, "train.py"), cwd, PYTHONPATH=str(library))) == {"train.py", "tools.py"}
     assert set(digests((sys.executable, "-c", "import tools"), cwd, PYTHONPATH=str(library))) == {"tools.py"}
@@ -80,13 +79,11 @@ def test_a_module_that_cannot_be_parsed_hides_no_other(place):
 
 
 def test_a_file_that_cannot_be_read_is_told_as_such(place):
-    """A directory in the place of a module, say; a program that is not there has a name, too."""
     cwd = place("here", {"train.py": "import util"})
     assert digests((sys.executable, "gone.py"), cwd) == {"gone.py": UNREADABLE}
 
 
 def test_what_mpi4py_runs_is_the_program(place):
-    """Not mpi4py."""
     cwd = place("here", PROGRAM)
     assert "util.py" in digests((sys.executable, "-m", "mpi4py", "train.py", "x"), cwd)
 
@@ -117,7 +114,6 @@ def test_the_bundled_trainer_and_what_pip_installed_are_no_files_of_the_program(
 
 
 def test_words_that_say_which_program_it_is_have_no_arguments(place):
-    """Those may be secret."""
     cwd = place("here", PROGRAM)
     environment = {"PATH": os.defpath}
     python = (sys.executable, "-u", "train.py", "--token", "abc")

@@ -30,13 +30,11 @@ def _program(tmp_path):
 
 
 def test_a_program_names_its_libraries(program):
-    """In its order, as it was linked."""
     assert needed_libraries(program)[0] == "libmpi.so.12"
     assert any(name.startswith("libc.") for name in needed_libraries(program))
 
 
 def test_a_damaged_file_raises_nothing(program, tmp_path):
-    """Whatever is cut off or changed."""
     whole, damaged = program.read_bytes(), tmp_path / "damaged"
     for seed in range(100):
         chance = random.Random(seed)
@@ -50,14 +48,12 @@ def test_a_damaged_file_raises_nothing(program, tmp_path):
 
 @pytest.mark.parametrize("text", ["", "#!/bin/sh\nexit 0\n", "\x7fELF"])
 def test_what_is_no_program_needs_nothing(tmp_path, text):
-    """A script, for one."""
     path = tmp_path / "script"
     path.write_text(text)
     assert needed_libraries(path) == needed_libraries(tmp_path) == needed_libraries(tmp_path / "none") == ()
 
 
 def test_the_file_of_a_command(tmp_path):
-    """As exec finds it, behind `env` too."""
     directory, name = Path(sys.executable).parent, Path(sys.executable).name
     assert program_file([name, "-c", "pass"], str(directory), tmp_path) == directory / name
     assert program_file(["env", name], str(directory), tmp_path) == directory / name

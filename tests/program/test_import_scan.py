@@ -150,7 +150,6 @@ def test_nothing_is_said_of_the_program(write):
 
 
 def test_reading_is_bounded(write):
-    """However many modules a project has, and however deep they lie."""
     chain = {f"m{index}": f"import torch, m{index + 1}, numpy" for index in range(MAX_FILES + 50)}
     assert look(write(train="import m0", **chain)) == ("torch",)
     assert len(own_files(command(), write(), {})) == MAX_FILES

@@ -120,7 +120,6 @@ def shown(tmp_path):
 
 @pytest.mark.parametrize("source", CHANGES.values(), ids=CHANGES)
 def test_nothing_is_preloaded_below_a_change(tmp_path, source):
-    """Whoever makes it, and however it is hidden."""
     write_program(tmp_path, source)
     command = PythonCommand(sys.executable, (), "script", "train.py", ())
     assert "numpy" not in modules_to_preload(command, tmp_path, {})
