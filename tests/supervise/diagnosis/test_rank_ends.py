@@ -188,25 +188,6 @@ def test_a_kill_in_a_shared_group_is_ascribed_to_one_rank_only(memory_group, wat
         assert not watch.killed(modest.pid)
 
 
-def kills_so_far():
-    """Of the whole machine, which others use too; None where it does not tell."""
-    vmstat = Path("/proc/vmstat")
-    lines = vmstat.read_text().splitlines() if vmstat.exists() else []
-    return next((line for line in lines if "oom_kill" in line), None)
-
-
-def test_a_kill_by_somebody_else_is_no_lack_of_memory(watches):
-    """As long as the kernel has killed nothing for want of memory, that is certain."""
-    before = kills_so_far()
-    watch = watches()
-    with started() as rank:
-        watch.note(rank.pid)
-        rank.kill()
-        wait_for_end(rank)
-        killed = watch.killed(rank.pid)
-        assert killed is False or (killed is None and (before is None or kills_so_far() != before))
-
-
 # --- version 2, and systems that tell less: the kernel's files as they are there, written by the test ---
 
 
