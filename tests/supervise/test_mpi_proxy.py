@@ -222,9 +222,6 @@ def _under_engine(tmp_path):
     return run
 
 
-WORLD = [f"{global_rank} {COUNT} 1 {COUNT}\n" for global_rank in range(COUNT)]
-
-
 @pytest.mark.distributed
 @pytest.mark.parametrize("how", ["finalize", "leave", "without"])
 def test_ranks_of_the_agent_are_the_engine_s_world(under_engine, how):

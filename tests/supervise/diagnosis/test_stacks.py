@@ -32,9 +32,9 @@ class Ranks:
         self.processes = {}
         self.targets = {}
 
-    def start(self, what, global_rank=None):
+    def start(self, what):
         """A Python program that does `what`; returns as soon as it is about to."""
-        global_rank = len(self.processes) if global_rank is None else global_rank
+        global_rank = len(self.processes)
         log = self._directory / f"{global_rank}.log"
         process = self.add([sys.executable, PROGRAM, log, what], global_rank, stdout=subprocess.PIPE)
         assert process.stdout.readline() == b"ready\n"
@@ -44,13 +44,6 @@ class Ranks:
         process = subprocess.Popen(argv, **options)
         self.processes[global_rank] = process
         self.targets[global_rank] = Target(process.pid, self._directory / f"{global_rank}.log")
-        return process
-
-    def start_python(self, global_rank):
-        """A Python program without the handler."""
-        program = "import time; print(flush=True); time.sleep(1000)"
-        process = self.add([sys.executable, "-c", program], global_rank, stdout=subprocess.PIPE)
-        process.stdout.readline()
         return process
 
     def close(self):
@@ -171,12 +164,11 @@ def test_a_rank_stuck_in_the_kernel_is_told_when_the_time_is_over(ranks):
 
 def test_a_rank_that_has_ended_has_no_stack(ranks, suspend):
     """Neither as a zombie, nor once it is reaped, nor when it dies before it answers."""
-    ranks.start("sleep")
-    for global_rank in (1, 2):
-        ranks.start("sleep", global_rank).kill()
-    os.waitid(os.P_PID, ranks.processes[1].pid, os.WEXITED | os.WNOWAIT)
-    ranks.processes[2].wait()
-    dying = ranks.start("sleep", 3)
+    _, zombie, reaped, dying = (ranks.start("sleep") for _ in range(4))
+    zombie.kill()
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    reaped.kill()
+    reaped.wait()
     suspend(dying.pid)
     gathering = Gathering(ranks.targets, LONG_S)
     dying.kill()
@@ -339,8 +331,8 @@ def test_py_spy_is_used_for_python_without_the_handler(ranks, py_spy, tmp_path):
     """It is asked not to pause the process. The limit is on how many run, not on how many may be asked."""
     answer = json.dumps([{"os_thread_id": 1, "frames": [{"name": "load", "filename": "/home/me/data.py", "line": 88}]}])
     py_spy(f"echo \"$@\" >> {tmp_path}/asked; sleep 0.02; printf '%s' '{answer}'")
-    for global_rank in range(PY_SPIES_AT_ONCE + 1):
-        ranks.start_python(global_rank)
+    for _ in range(PY_SPIES_AT_ONCE + 1):
+        ranks.start("without-handler")
     assert {stack.doing for stack in gather(ranks.targets, LONG_S).values()} == {"at data.py:88 in load"}
     asked = {f"dump --json --nonblocking --pid {process.pid}" for process in ranks.processes.values()}
     assert set((tmp_path / "asked").read_text().splitlines()) == asked
@@ -349,7 +341,7 @@ def test_py_spy_is_used_for_python_without_the_handler(ranks, py_spy, tmp_path):
 @pytest.mark.parametrize("script", ["exit 1", "echo no json", "exec sleep 1000"])
 def test_a_py_spy_that_fails_or_hangs_leaves_what_the_kernel_tells(ranks, py_spy, script):
     py_spy(script)
-    ranks.start_python(0)
+    ranks.start("without-handler")
     assert gather(ranks.targets, SHORT_S)[0].doing.startswith("no Python stack, ")
 
 
