@@ -1,7 +1,9 @@
 """Asking real processes what they do, without ending or delaying any."""
 
+import faulthandler
 import fcntl
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -272,41 +274,34 @@ def test_no_file_of_a_rank_is_touched_but_its_log(ranks, monkeypatch):
     assert [str(Path(path).readlink()) for path in touched] == [str(ranks.targets[0].stacks_log.resolve())]
 
 
-def test_many_ranks_answer(ranks):
+def become_rank(log, writer):
+    faulthandler.register(signal.SIGRTMAX - 3, file=log.open("ab"), all_threads=True, chain=False)
+    os.write(writer, b".")
+    time.sleep(PATIENCE_S)
+
+
+def test_many_ranks_answer(tmp_path):
     """Forked from one process, as a preloaded run's are; each with the stack of its own."""
     reader, writer = os.pipe()
-    pids = []
-    for global_rank in range(30):
-        pid = os.fork()
-        if pid == 0:
-            become_rank(ranks, global_rank, writer)
-        pids.append(pid)
-        ranks.targets[global_rank] = Target(pid, ranks._directory / f"{global_rank}.log")
+    logs = {global_rank: tmp_path / f"{global_rank}.log" for global_rank in range(30)}
+    forks = [
+        multiprocessing.get_context("fork").Process(target=become_rank, args=(log, writer)) for log in logs.values()
+    ]
     try:
-        for _ in pids:
+        for fork in forks:
+            fork.start()
             os.read(reader, 1)
-        stacks = gather(ranks.targets, LONG_S)
-        assert list(stacks) == list(range(30))
+        stacks = gather({rank: Target(forks[rank].pid, log) for rank, log in logs.items()}, LONG_S)
+        assert list(stacks) == list(logs)
         assert {stack.state for stack in stacks.values()} == {"running"}
         assert {frame for stack in stacks.values() for frame in stack.frames if "become_rank" in frame}
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        for fork in forks:
+            fork.kill()
+            fork.join()
+            fork.close()
         os.close(reader)
         os.close(writer)
-
-
-def become_rank(ranks, global_rank, writer):
-    import faulthandler
-
-    try:
-        log = os.open(ranks._directory / f"{global_rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        faulthandler.register(signal.SIGRTMAX - 3, file=log, all_threads=True, chain=False)
-        os.write(writer, b".")
-        time.sleep(PATIENCE_S)
-    finally:
-        os._exit(1)
 
 
 # --- py-spy ---
