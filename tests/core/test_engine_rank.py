@@ -58,8 +58,9 @@ def test_no_engine_started_what_only_looks_like_a_rank(environment):
 @pytest.mark.parametrize("around", [BATCH, DAEMON, {**DAEMON, "PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.7.2"}])
 def test_an_mpirun_inside_a_job_counts_and_not_the_job(mpirun, around):
     """Its daemons are tasks of Slurm, whose ranks are not those of MPI."""
-    assert read_engine_rank({**around, **mpirun}, PID).global_rank == 3
-    assert read_engine_rank({**around, **mpirun}, PID).engine != "Slurm"
+    found = read_engine_rank({**around, **mpirun}, PID)
+    assert found.global_rank == 3
+    assert found.engine != "Slurm"
 
 
 @pytest.mark.parametrize("outer", [OPEN_MPI_5, MPICH])
@@ -69,13 +70,10 @@ def test_what_srun_itself_started_is_a_rank_of_srun(outer):
     assert (found.global_rank, found.engine) == (3, "Slurm")
 
 
-@pytest.mark.parametrize(
-    ("around", "node"), [(SRUN, "n2"), (BATCH, None), (OPEN_MPI_5, None), ({**BATCH, **MPICH}, None)]
-)
-def test_only_srun_s_own_ranks_are_told_the_name_of_their_node(around, node):
+def test_only_srun_s_own_ranks_are_told_the_name_of_their_node():
     """Others inherit that of the shell which called mpirun, on whatever node they are."""
-    told = read_engine_rank({**around, "SLURMD_NODENAME": "n2"}, PID)
-    assert (told.node if told else None) == node
+    for around, node in ((SRUN, "n2"), (OPEN_MPI_5, None), ({**BATCH, **MPICH}, None)):
+        assert read_engine_rank({**around, "SLURMD_NODENAME": "n2"}, PID).node == node
 
 
 def test_engines_that_contradict_each_other_are_refused():
@@ -119,8 +117,7 @@ def test_a_job_s_name_becomes_part_of_a_file_s():
     assert len(token("j" * 300)) < 50
 
 
-@pytest.mark.parametrize(("environment", "pid", "rank"), [(SRUN, PID, 3), (SRUN, PID + 1, None), (BATCH, PID, None)])
-def test_a_task_is_the_process_that_srun_started(environment, pid, rank):
+def test_a_task_is_the_process_that_srun_started():
     """What it starts is none, nor is the shell of a batch job."""
-    task = read_task(environment, pid)
-    assert (task and task.global_rank) == rank
+    assert read_task(SRUN, PID).global_rank == 3
+    assert (read_task(SRUN, PID + 1), read_task(BATCH, PID)) == (None, None)

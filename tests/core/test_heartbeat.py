@@ -3,6 +3,7 @@
 import math
 import os
 import threading
+from fractions import Fraction
 
 import pytest
 
@@ -60,19 +61,11 @@ def test_a_pipe_in_its_place_keeps_nobody_waiting(file, environment):
     assert read_heartbeat(file.parent) is None
 
 
-class Tensor:
-    """As libraries of numbers have them: one element, and more behaviour than Python's numbers."""
+class Whole(Fraction):
+    """As libraries of numbers have them, with more behaviour than Python's whole numbers."""
 
-    def __init__(self, value):
-        self.value = value
-
-    def __float__(self):
-        return float(self.value)
-
-
-class Whole(Tensor):
     def __index__(self):
-        return self.value
+        return int(self)
 
 
 class Broken:
@@ -86,7 +79,7 @@ class Broken:
     ("values", "expected"),
     [
         (Beat(step=Whole(3), loss=Whole(2)), Beat(step=3, loss=2.0)),
-        (Beat(step=4, loss=Tensor(2.5)), Beat(step=4, loss=2.5)),
+        (Beat(step=4, loss=Fraction(5, 2)), Beat(step=4, loss=2.5)),
         (Beat(step=5, loss=Broken(), busy_s="soon", tokens_per_s=[1], device_memory_bytes={1}), Beat(step=5)),
         (Beat(step=10**5000, busy_s=10**400, device_memory_bytes=1 << 63), Beat()),
     ],

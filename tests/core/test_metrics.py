@@ -29,6 +29,10 @@ def test_what_json_does_not_have_is_null():
 
 
 def test_a_torn_line_is_ended_by_the_next(tmp_path):
+    """A directory that somebody removed stays away."""
+    with pytest.raises(FileNotFoundError):
+        append(tmp_path / "run" / "metrics.jsonl", STEP)
+    assert list(tmp_path.iterdir()) == []
     file = tmp_path / "metrics.jsonl"
     append(file, STEP)
     file.write_bytes(file.read_bytes() + b'{"schema": 1, "ti')
@@ -50,9 +54,3 @@ def test_a_line_for_which_there_is_no_room_is_an_error(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     append(file, STEP)
     assert file.read_bytes()[10_000_000:].splitlines() == [to_line(STEP)[:20], to_line(STEP)[:-1]]
-
-
-def test_a_directory_is_never_made(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        append(tmp_path / "run" / "metrics.jsonl", STEP)
-    assert list(tmp_path.iterdir()) == []

@@ -17,20 +17,15 @@ from launcher.supervise.mpi_proxy import Left, MpiProxies, hand_over, meeting_na
 
 
 def act_as_agent(members, directory, program):
-    left = set()
     while members.missing:
         select.select([members], [], [])
         members.step()
     ranks = [start(members, global_rank, directory, program) for global_rank in range(count)]
-    first = wait_for_failure_or_all(ranks)
-    if first is not None:
-        for rank in ranks:
-            rank.terminate()
-    ends = dict(enumerate(rank.wait() for rank in ranks))
-    left |= {told.global_rank for told in members.step() if isinstance(told, Left)}
-    (directory / "ends.json").write_text(json.dumps({"ends": list(ends.values()), "left": sorted(left)}))
-    for global_rank, status in ends.items():
-        members.tell_end(global_rank, 0 if first is None else status)
+    ends = [rank.wait() for rank in ranks]
+    left = sorted({told.global_rank for told in members.step() if isinstance(told, Left)})
+    (directory / "ends.json").write_text(json.dumps({"ends": ends, "left": left}))
+    for global_rank, status in enumerate(ends):
+        members.tell_end(global_rank, status)
     members.close()
 
 
@@ -40,20 +35,6 @@ def start(members, global_rank, directory, program):
             program, env=members.environment_of(global_rank), pass_fds=members.descriptors_of(global_rank),
             stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip
-
-
-def wait_for_failure_or_all(ranks):
-    waited = list(ranks)
-    while waited:
-        pidfds = {os.pidfd_open(rank.pid): rank for rank in waited}
-        ready, _, _ = select.select(list(pidfds), [], [])
-        for number in pidfds:
-            os.close(number)
-        for rank in (pidfds[number] for number in ready):
-            if rank.wait() != 0:
-                return rank
-            waited.remove(rank)
-    return None
 
 
 directory, count, program = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]

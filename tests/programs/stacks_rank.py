@@ -21,6 +21,9 @@ def sleep():
     time.sleep(1000)
 
 
+without_handler = sleep
+
+
 def lock():
     held = threading.Lock()
     held.acquire()
@@ -88,8 +91,9 @@ def wait_in_kernel():
 
 
 def main():
-    descriptor = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    faulthandler.register(STACKS_SIGNAL, file=descriptor, all_threads=True, chain=False)
+    if sys.argv[2] != "without-handler":
+        descriptor = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        faulthandler.register(STACKS_SIGNAL, file=descriptor, all_threads=True, chain=False)
     print("ready", flush=True)
     globals()[sys.argv[2].replace("-", "_")]()
 

@@ -91,6 +91,9 @@ def test_many_ranks_are_forked(start, python, suspend, tmp_path, reap):
     assert sorted(each.global_rank for each in told) == list(range(15))
     assert [reap(each.pid) for each in told] == [0] * 15
     assert fork_server.waiting_for_s == 0
+    fork_server.close()
+    fork_server.close()
+    assert (fork_server.take(), fork_server.wants_write) == ([], False)
 
 
 def test_a_killed_process_is_told_with_what_it_owes(start, python, suspend, tmp_path):
@@ -120,9 +123,6 @@ def test_a_stopped_process_can_be_given_up(start, python, suspend, tmp_path):
     assert fork_server.give_up("again") == []
     ended = os.waitid(os.P_PID, fork_server.pid, os.WEXITED | os.WNOWAIT)
     assert ended.si_status == signal.SIGKILL
-    fork_server.close()
-    fork_server.close()
-    assert (fork_server.take(), fork_server.wants_write) == ([], False)
 
 
 @pytest.mark.parametrize(("words", "reason"), [

@@ -53,21 +53,16 @@ def test_the_medians_of_five_different_steps_are_given():
 @pytest.mark.parametrize(
     ("layout", "round_", "named"),
     [
-        # the limit itself is not beyond the limit
-        (ALIKE, usual(r2=0.13), []),
-        # of steps of a few milliseconds the system's scheduler decides which is slow
-        (ALIKE, {rank: busy_s / 40 for rank, busy_s in usual(r2=0.19).items()}, []),
-        # of two, either may be the normal one
-        (Layout(dp=2), {0: 0.1, 1: 0.14}, []),
+        (ALIKE, usual(r2=0.13), []),  # the limit itself is not beyond the limit
+        (ALIKE, {rank: busy_s / 40 for rank, busy_s in usual(r2=0.19).items()}, []),  # the system's scheduler decides
+        (Layout(dp=2), {0: 0.1, 1: 0.14}, []),  # of two, either may be the normal one
         (Layout(dp=2), {0: 0.1, 1: 0.16}, [(1, 0.16, 0.1)]),
         (Layout(), {0: 100.0}, []),
-        # the last stage has more to do; the slow rank of the first one is still faster than it
+        # The last stage has more to do; the slow rank of the first one is still faster than it.
         (Layout(dp=3, pp=2), {0: 0.1, 1: 0.2, 2: 0.1, 3: 0.5, 4: 0.5, 5: 0.5}, [(1, 0.2, 0.1)]),
-        # twice the work of another stage is the layout's doing, several times is not
-        (Layout(pp=4), {0: 0.1, 1: 0.1, 2: 0.1, 3: 0.25}, []),
+        (Layout(pp=4), {0: 0.1, 1: 0.1, 2: 0.1, 3: 0.25}, []),  # twice the work of another stage is the layout's doing
         (Layout(pp=4), {0: 0.1, 1: 0.1, 2: 0.1, 3: 0.4}, [(3, 0.4, 0.1)]),
-        # nothing is known of ranks but their times
-        (None, usual(r0=0.2), [(0, 0.2, 0.1)]),
+        (None, usual(r0=0.2), [(0, 0.2, 0.1)]),  # nothing is known of ranks but their times
     ],
 )
 def test_ranks_are_held_against_those_that_do_the_same_work(layout, round_, named):

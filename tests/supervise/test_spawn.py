@@ -158,11 +158,8 @@ def test_signals_are_as_the_engine_left_them():
     """Python's own changes are undone, and what was ignored before stays ignored."""
     done = run_become("", "grep", "SigIgn", "/proc/self/status", before=("sh", "-c", "trap '' HUP; exec \"$@\"", "-"))
     ignored = int(done.stdout.split()[-1], 16)
-    assert [bool(ignored >> (number - 1) & 1) for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGPIPE)] == [
-        1,
-        0,
-        0,
-    ]
+    numbers = (signal.SIGHUP, signal.SIGUSR1, signal.SIGPIPE)
+    assert [ignored >> (number - 1) & 1 for number in numbers] == [1, 0, 0]
 
 
 # --- the environment ---

@@ -73,7 +73,7 @@ def members(directory):
 
 
 def test_all_that_a_member_starts_is_killed_at_once(parent, member, wait_until):
-    """But for what was let out."""
+    """But for what was let out. A group with members stays: no process is left without the group that can end it."""
     group = RunGroup(member.pid)
     directory = parent / f"tlaunch-{member.pid}"
     other = subprocess.Popen(["sleep", "1000"])
@@ -83,6 +83,8 @@ def test_all_that_a_member_starts_is_killed_at_once(parent, member, wait_until):
         member.stdin.write(b"go\n")
         member.stdin.flush()
         wait_until(lambda: len(members(directory)) == 3, "the member's child")
+        group.remove()
+        assert len(members(directory)) == 3
         assert group.let_out(other.pid)
         group.kill()
         assert member.wait(30) == -signal.SIGKILL
@@ -92,17 +94,6 @@ def test_all_that_a_member_starts_is_killed_at_once(parent, member, wait_until):
         other.kill()
         other.wait()
         group.remove()
-    assert not directory.exists()
-
-
-def test_a_group_with_members_stays(parent, member):
-    group = RunGroup(member.pid)
-    directory = parent / f"tlaunch-{member.pid}"
-    group.take_in(member.pid)
-    group.remove()
-    assert members(directory) == [member.pid]
-    assert group.let_out(member.pid)
-    group.remove()
     assert not directory.exists()
 
 

@@ -60,7 +60,8 @@ def test_evidence_comes_back_from_json_as_it_was():
     stack = RankStack("running", "at a.py:1", "a.py:1 in f", in_collective=True, frames=("a", "b"), others=(("c",), ()))
     evidence = Evidence(
         (
-            raised(3, 5.5, order_known=False, log_tail="x\n\udcff", oom=True, open_mpi=True, disk_full=True, step=7, exit_reason="no"),
+            raised(3, 5.5, order_known=False, log_tail="x\n\udcff", oom=True, disk_full=True, step=7, exit_reason="no"),
+            raised(6, 5.5, open_mpi=True),
             living(4, stack=stack),
             ended(5, 1, logged=FoundTraceback("ValueError", "no", None, "text", lines_after=3)),
         ),

@@ -18,6 +18,7 @@ from launcher.supervise.diagnosis.stack_parser import (
     parse_py_spy,
     understood,
 )
+from tests.conftest import PATIENCE_S
 
 LIBRARY = "/opt/env/lib/python3.11"
 TORCH = f"{LIBRARY}/site-packages/torch/distributed"
@@ -90,9 +91,7 @@ def test_the_frames_of_a_dump(text, main, others):
 
 def test_a_main_thread_behind_100_others_is_not_guessed():
     """Then the dump does not show it, and no other thread is taken for it."""
-    dump = parse_faulthandler(PLAIN + b"\n...\n")
-    assert (dump.main, len(dump.others)) == ((), 2)
-    stack = understood(dump, Sources())
+    stack = understood(parse_faulthandler(PLAIN + b"\n...\n"), Sources())
     assert (stack.state, stack.doing) == ("running", "running; its main thread is hidden behind 100 others")
     assert (stack.place, stack.frames, len(stack.others)) == ("", (), 2)
 
@@ -172,25 +171,19 @@ def test_the_place_is_the_users_own_code_or_the_collective_that_it_called(inner,
     assert stack.frames[-1] == "me/train.py:50 in <module>"
 
 
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [
-        ("work.wait()", "wait"),
-        ("comm.Allreduce(sendbuf, recvbuf)", "Allreduce"),
-        ("MPI.COMM_WORLD.Barrier()", "Barrier"),
-        ("data = comm.recv(source=0)", "recv"),
-        ("dist.gather(x)", "gather"),
-        ("data = connection.recv(4096)", None),
-        ("time.sleep(30)", None),
-        ("if dist.get_rank() == 1: time.sleep(1000)", None),
-        ("if failed(): time.sleep(1000) or dist.barrier()", None),
-        ("loss = step(dist.get_world_size())", None),
-        ("dist.broadcast(x, src=dist.get_rank())", "broadcast"),
-        ("total = compute(comm.Get_rank(), comm.rank())", None),
-        ("await_nothing()", None),
-        ("loss.backward()", None),
-    ],
-)
+CALLS = {
+    "work.wait()": "wait", "comm.Allreduce(sendbuf, recvbuf)": "Allreduce", "MPI.COMM_WORLD.Barrier()": "Barrier",
+    "data = comm.recv(source=0)": "recv", "dist.gather(x)": "gather",
+    "dist.broadcast(x, src=dist.get_rank())": "broadcast",
+}  # fmt: skip
+OTHER_LINES = (
+    "data = connection.recv(4096)", "time.sleep(30)", "if dist.get_rank() == 1: time.sleep(1000)", "await_nothing()",
+    "if failed(): time.sleep(1000) or dist.barrier()", "loss = step(dist.get_world_size())", "loss.backward()",
+    "total = compute(comm.Get_rank(), comm.rank())",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "name"), [*CALLS.items(), *((line, None) for line in OTHER_LINES)])
 def test_libraries_written_in_c_are_known_by_the_line_that_calls_them(tmp_path, source, name):
     """They have no Python frames: only the innermost line of the user's code tells."""
     program = tmp_path / "train.py"
@@ -218,9 +211,6 @@ def test_a_line_that_cannot_be_is_unknown(number):
 
 
 # --- lines of source files, from file systems that answer and from those that do not ---
-
-
-PATIENCE_S = 60
 
 
 def test_sources_are_read_once_and_others_left_out(tmp_path):
@@ -263,37 +253,31 @@ def test_links_are_followed_before_anything_is_touched(tmp_path):
     assert not is_local(f"{tmp_path}/first/../local/train.py", known)
 
 
-@pytest.fixture(name="network")
-def _network(tmp_path):
-    """Makes sources that take the temporary directory for a network's: none is mounted here."""
-
-    def make(network_s):
-        sources = Sources(network_s)
-        sources._mounts = {"/": "ext4", str(tmp_path): "nfs4"}
-        return sources
-
-    (tmp_path / "train.py").write_text("x\ny\n")
-    return make
-
-
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETLEASE"), reason="needs Linux's leases")
-def test_a_network_that_does_not_answer_is_left_alone(tmp_path, network):
+def test_a_network_that_does_not_answer_is_left_alone(tmp_path):
     """A file that cannot be opened before somebody lets go of it: its lines are given up, and all others at once.
 
     Nor is one asked by an agent, which allows no time: all its ranks would wait with it.
     """
+
+    def line(network_s, *numbers):
+        """As if the temporary directory were a network's: none is mounted here."""
+        sources = Sources(network_s)
+        sources._mounts = {"/": "ext4", str(tmp_path): "nfs4"}
+        return [sources.line(str(path), number) for number in numbers]
+
     path = tmp_path / "train.py"
-    assert network(0.0).line(str(path), 1) is None
+    path.write_text("x\ny\n")
+    assert line(0.0, 1) == [None]
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)
     holder = os.open(path, os.O_RDWR)
     threads = set(threading.enumerate())
     try:
         fcntl.fcntl(holder, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        sources = network(0.1)
-        assert [sources.line(str(path), number) for number in (1, 2)] == [None, None]
+        assert line(0.1, 1, 2) == [None, None]
         [left] = set(threading.enumerate()) - threads
     finally:
         os.close(holder)
         signal.signal(signal.SIGIO, before)
     left.join(PATIENCE_S)
-    assert network(PATIENCE_S).line(str(path), 1) == "x"
+    assert line(PATIENCE_S, 1) == ["x"]

@@ -1,7 +1,9 @@
 """Asking real processes what they do, without ending or delaying any."""
 
+import faulthandler
 import fcntl
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -32,9 +34,9 @@ class Ranks:
         self.processes = {}
         self.targets = {}
 
-    def start(self, what, global_rank=None):
+    def start(self, what):
         """A Python program that does `what`; returns as soon as it is about to."""
-        global_rank = len(self.processes) if global_rank is None else global_rank
+        global_rank = len(self.processes)
         log = self._directory / f"{global_rank}.log"
         process = self.add([sys.executable, PROGRAM, log, what], global_rank, stdout=subprocess.PIPE)
         assert process.stdout.readline() == b"ready\n"
@@ -44,13 +46,6 @@ class Ranks:
         process = subprocess.Popen(argv, **options)
         self.processes[global_rank] = process
         self.targets[global_rank] = Target(process.pid, self._directory / f"{global_rank}.log")
-        return process
-
-    def start_python(self, global_rank):
-        """A Python program without the handler."""
-        program = "import time; print(flush=True); time.sleep(1000)"
-        process = self.add([sys.executable, "-c", program], global_rank, stdout=subprocess.PIPE)
-        process.stdout.readline()
         return process
 
     def close(self):
@@ -83,29 +78,28 @@ def in_state(process, letters):
 
 # --- what ranks answer ---
 
+# Asleep, in a lock, computing, or in a call into C that lets no other Python code run.
+PLACES = {
+    "sleep": "sleep: time.sleep(1000)",
+    "lock": "lock: held.acquire()",
+    "wait-for-queue": "wait_for_queue: queue.Queue().get()",
+    "busy": 'busy: hashlib.sha256(b"x").digest()',
+    "hold-interpreter-lock": 'hold_interpreter_lock: re.match("(a*)*b", "a" * 60)',
+}
 
-@pytest.mark.parametrize(
-    ("what", "function", "source"),
-    [
-        ("sleep", "sleep", "time.sleep(1000)"),
-        ("lock", "lock", "held.acquire()"),
-        ("wait-for-queue", "wait_for_queue", "queue.Queue().get()"),
-        ("busy", "busy", 'hashlib.sha256(b"x").digest()'),
-        ("hold-interpreter-lock", "hold_interpreter_lock", 're.match("(a*)*b", "a" * 60)'),
-    ],
-)
-def test_a_python_rank_says_where_it_is(ranks, what, function, source):
-    """Asleep, in a lock, computing, or in a call into C that lets no other Python code run."""
-    ranks.start(what)
+
+def test_python_ranks_say_where_they_are(ranks):
+    for what in PLACES:
+        ranks.start(what)
 
     def there():
-        stack = gather(ranks.targets, LONG_S)[0]
-        return stack if stack.doing.endswith(f" in {function}: {source}") else None
+        stacks = gather(ranks.targets, LONG_S).values()
+        return stacks if all(map(str.endswith, (stack.doing for stack in stacks), PLACES.values())) else None
 
-    stack = wait_until(there, source)
-    assert (stack.state, stack.in_collective, len(stack.others)) == ("running", False, 0)
-    assert stack.place.startswith("stacks_rank.py:")
-    assert stack.frames[-1].startswith("programs/stacks_rank.py:")
+    for stack in wait_until(there, "all in their places"):
+        assert (stack.state, stack.in_collective, len(stack.others)) == ("running", False, 0)
+        assert stack.place.startswith("stacks_rank.py:")
+        assert stack.frames[-1].startswith("programs/stacks_rank.py:")
 
 
 def test_no_rank_is_disturbed(ranks):
@@ -120,26 +114,24 @@ def test_no_rank_is_disturbed(ranks):
 
 
 def test_a_program_without_the_handler_never_gets_the_signal(ranks):
+    """It would be ended by it; instead is told what it waits for. A shell is seen through."""
     process = ranks.add(["sleep", "1000"], 0)
-    in_state(process, "S")
-    stack = gather(ranks.targets, LONG_S)[0]
-    assert stack.state == "silent"
-    assert stack.doing.startswith("no Python stack, ")
-    assert "nanosleep" in stack.doing
-    assert process.poll() is None
-
-
-def test_a_shell_is_seen_through(ranks):
-    process = ranks.add(["sh", "-c", "sh -c 'sleep 1000; exit 1'; exit 1"], 0, start_new_session=True)
+    shell = ranks.add(["sh", "-c", "sh -c 'sleep 1000; exit 1'; exit 1"], 1, start_new_session=True)
     try:
+        in_state(process, "S")
         seen = "no Python stack, waiting in wait4 for sleep, which is waiting in "
-        wait_until(lambda: gather(ranks.targets, SHORT_S)[0].doing.startswith(seen), seen)
+        wait_until(lambda: gather(ranks.targets, SHORT_S)[1].doing.startswith(seen), seen)
+        stack = gather(ranks.targets, LONG_S)[0]
+        assert stack.state == "silent"
+        assert stack.doing.startswith("no Python stack, ")
+        assert "nanosleep" in stack.doing
+        assert process.poll() is None
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(shell.pid, signal.SIGKILL)
 
 
 def test_a_rank_whose_log_is_another_file_is_not_asked(ranks):
-    """A dump would be written into whatever has the descriptor now; or, where the log is gone, to where nobody reads."""
+    """A dump would be written to whatever has the descriptor now; or, where the log is gone, to where nobody reads."""
     reused, gone = ranks.start("close-descriptors"), ranks.start("sleep")
     precious = Path(f"{ranks.targets[0].stacks_log}.precious")
     wait_until(precious.exists, "the other file")
@@ -174,12 +166,11 @@ def test_a_rank_stuck_in_the_kernel_is_told_when_the_time_is_over(ranks):
 
 def test_a_rank_that_has_ended_has_no_stack(ranks, suspend):
     """Neither as a zombie, nor once it is reaped, nor when it dies before it answers."""
-    ranks.start("sleep")
-    for global_rank in (1, 2):
-        ranks.start("sleep", global_rank).kill()
-    os.waitid(os.P_PID, ranks.processes[1].pid, os.WEXITED | os.WNOWAIT)
-    ranks.processes[2].wait()
-    dying = ranks.start("sleep", 3)
+    _, zombie, reaped, dying = (ranks.start("sleep") for _ in range(4))
+    zombie.kill()
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    reaped.kill()
+    reaped.wait()
     suspend(dying.pid)
     gathering = Gathering(ranks.targets, LONG_S)
     dying.kill()
@@ -192,7 +183,7 @@ def test_a_rank_that_has_ended_has_no_stack(ranks, suspend):
 
 
 def test_a_gathering_never_waits_and_may_be_closed_at_any_time(ranks):
-    """The first step is due at once, nothing when all is done. Closed, it has answers so far, and nothing stays locked."""
+    """The first step is due at once, and nothing when all is done. Closed, it keeps its answers, and locks nothing."""
     in_state(ranks.start("block-signal"), "S")
     ranks.start("sleep")
     gathering = Gathering(ranks.targets, LONG_S)
@@ -283,41 +274,34 @@ def test_no_file_of_a_rank_is_touched_but_its_log(ranks, monkeypatch):
     assert [str(Path(path).readlink()) for path in touched] == [str(ranks.targets[0].stacks_log.resolve())]
 
 
-def test_many_ranks_answer(ranks):
+def become_rank(log, writer):
+    faulthandler.register(signal.SIGRTMAX - 3, file=log.open("ab"), all_threads=True, chain=False)
+    os.write(writer, b".")
+    time.sleep(PATIENCE_S)
+
+
+def test_many_ranks_answer(tmp_path):
     """Forked from one process, as a preloaded run's are; each with the stack of its own."""
     reader, writer = os.pipe()
-    pids = []
-    for global_rank in range(30):
-        pid = os.fork()
-        if pid == 0:
-            become_rank(ranks, global_rank, writer)
-        pids.append(pid)
-        ranks.targets[global_rank] = Target(pid, ranks._directory / f"{global_rank}.log")
+    logs = {global_rank: tmp_path / f"{global_rank}.log" for global_rank in range(30)}
+    forks = [
+        multiprocessing.get_context("fork").Process(target=become_rank, args=(log, writer)) for log in logs.values()
+    ]
     try:
-        for _ in pids:
+        for fork in forks:
+            fork.start()
             os.read(reader, 1)
-        stacks = gather(ranks.targets, LONG_S)
-        assert list(stacks) == list(range(30))
+        stacks = gather({rank: Target(forks[rank].pid, log) for rank, log in logs.items()}, LONG_S)
+        assert list(stacks) == list(logs)
         assert {stack.state for stack in stacks.values()} == {"running"}
         assert {frame for stack in stacks.values() for frame in stack.frames if "become_rank" in frame}
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        for fork in forks:
+            fork.kill()
+            fork.join()
+            fork.close()
         os.close(reader)
         os.close(writer)
-
-
-def become_rank(ranks, global_rank, writer):
-    import faulthandler
-
-    try:
-        log = os.open(ranks._directory / f"{global_rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        faulthandler.register(signal.SIGRTMAX - 3, file=log, all_threads=True, chain=False)
-        os.write(writer, b".")
-        time.sleep(PATIENCE_S)
-    finally:
-        os._exit(1)
 
 
 # --- py-spy ---
@@ -339,27 +323,21 @@ def py_spy(tmp_path, monkeypatch):
 
 
 def test_py_spy_is_used_for_python_without_the_handler(ranks, py_spy, tmp_path):
-    """It is asked for that process, and not to pause it; what it says is understood as other dumps are."""
-    frame = {"name": "load", "filename": "/home/me/data.py", "line": 88}
-    answer = json.dumps([{"os_thread_id": 1, "frames": [frame]}])
-    py_spy(f"echo \"$@\" > {tmp_path}/asked; sleep 0.05; printf '%s' '{answer}'")
-    process = ranks.start_python(0)
-    assert gather(ranks.targets, LONG_S)[0].doing == "at data.py:88 in load"
-    assert (tmp_path / "asked").read_text().split() == ["dump", "--json", "--nonblocking", "--pid", str(process.pid)]
+    """It is asked not to pause the process. The limit is on how many run, not on how many may be asked."""
+    answer = json.dumps([{"os_thread_id": 1, "frames": [{"name": "load", "filename": "/home/me/data.py", "line": 88}]}])
+    py_spy(f"echo \"$@\" >> {tmp_path}/asked; sleep 0.02; printf '%s' '{answer}'")
+    for _ in range(PY_SPIES_AT_ONCE + 1):
+        ranks.start("without-handler")
+    assert {stack.doing for stack in gather(ranks.targets, LONG_S).values()} == {"at data.py:88 in load"}
+    asked = {f"dump --json --nonblocking --pid {process.pid}" for process in ranks.processes.values()}
+    assert set((tmp_path / "asked").read_text().splitlines()) == asked
 
 
 @pytest.mark.parametrize("script", ["exit 1", "echo no json", "exec sleep 1000"])
 def test_a_py_spy_that_fails_or_hangs_leaves_what_the_kernel_tells(ranks, py_spy, script):
     py_spy(script)
-    ranks.start_python(0)
+    ranks.start("without-handler")
     assert gather(ranks.targets, SHORT_S)[0].doing.startswith("no Python stack, ")
-
-
-def test_more_ranks_than_py_spies_at_once_are_served_in_turn(ranks, py_spy):
-    py_spy("""sleep 0.02; printf '[{"frames": [{"name": "f", "filename": "/home/me/t.py", "line": 1}]}]'""")
-    for global_rank in range(PY_SPIES_AT_ONCE + 1):
-        ranks.start_python(global_rank)
-    assert {stack.doing for stack in gather(ranks.targets, LONG_S).values()} == {"at t.py:1 in f"}
 
 
 # --- groups ---
@@ -369,15 +347,13 @@ LOADING = RankStack("running", "at data.py:88 in load: time.sleep(30)", "data.py
 
 
 def test_the_outlier_stands_first_and_the_sentence_says_it_last():
+    """Of two groups of one size the one that waits for nobody is first, whatever the order of their ranks is."""
     groups = group({rank: LOADING if rank == 3 else WAITING for rank in range(8)}, dict.fromkeys(range(8), 12))
     assert groups == (
         StackGroup((3,), "at data.py:88 in load: time.sleep(30)", ("c",)),
         StackGroup((0, 1, 2, 4, 5, 6, 7), "in all_reduce at step 12, called at train.py:40 in step", ("a", "b")),
     )
     assert sentence(groups) == "7 ranks wait in all_reduce at step 12; rank 3 is at data.py:88 in load: time.sleep(30)"
-
-
-def test_of_two_groups_of_one_size_the_one_that_waits_for_nobody_is_first():
     assert [each.global_ranks for each in group({0: WAITING, 1: LOADING}, {})] == [(1,), (0,)]
 
 
