@@ -22,8 +22,10 @@ from .parallel import (  # noqa: F401 - hooks
 
 SETTLE_S = 30  # an agent that was left alone ends its ranks and writes its report first
 PATIENCE_S = 60  # how long to wait for what must happen; never how long it may take
-# The machine may be busy: how long an example takes, or the making of one, proves nothing.
-hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+# The machine may be busy: how long an example takes, or the making of one, proves nothing. Examples are others in each
+# run, so few of them find in a week of runs what many would find in one.
+BUSY = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("busy", max_examples=40, **BUSY)
 hypothesis.settings.load_profile("busy")
 keep_descriptors_private()  # as agents do: whoever runs the tests may have left some open for every child
 become_subreaper()  # else what a killed launcher orphans would go to init, unseen

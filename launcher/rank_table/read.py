@@ -36,6 +36,7 @@ MAX_TABLE_BYTES = 40 << 20
 _PIECE_BYTES = 1 << 20
 _MAX_NAMED = 10  # unread keys in one note
 _MAX_NAME_LENGTH = 40  # characters of such a key
+_MANY_OBJECTS = 50_000  # whose search for garbage takes longer than some milliseconds
 
 
 @frozen
@@ -161,7 +162,7 @@ def _another_kind(data: bytes, path: Path) -> Problem | None:
 def _without_garbage_collection() -> Iterator[None]:
     """Collect no garbage: among hundreds of thousands of new objects, all in use, looking for cycles only costs time.
 
-    Nor are they searched at the end, as they would be at once: they join the oldest generation, which seldom is.
+    Nor are they searched at the end, as so many would be at once: they join the oldest generation, which seldom is.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -169,7 +170,7 @@ def _without_garbage_collection() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            if not gc.get_freeze_count():
+            if gc.get_count()[0] > _MANY_OBJECTS and not gc.get_freeze_count():
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

@@ -145,7 +145,7 @@ TEXTS = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(TEXTS)
 def test_no_line_is_lost_and_none_overtakes_one_of_its_rank(texts):
     """However little the ranks have in common."""

@@ -12,7 +12,7 @@ import pytest
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table import read_rank_table, render_table
 
-SMALL, LARGE = 256, 2048  # servers of eight devices: 2,048 and 16,384 devices
+SMALL, LARGE = 128, 1024  # servers of eight devices: 1,024 and 8,192 devices
 GROWTH = LARGE / SMALL
 
 
@@ -39,9 +39,9 @@ VARIANTS = {
     "valid": lambda text: text,
     "a warning at the end": lambda text: last_replaced(text, '"rank_id": "', '"rank_id": "0'),
     "repeated rank at the end": lambda text: (
-        last_replaced(text, '"rank_id": "16383"', '"rank_id": "0"')
-        if "16383" in text
-        else last_replaced(text, '"rank_id": "2047"', '"rank_id": "0"')
+        last_replaced(text, '"rank_id": "8191"', '"rank_id": "0"')
+        if "8191" in text
+        else last_replaced(text, '"rank_id": "1023"', '"rank_id": "0"')
     ),
     "cut off": lambda text: text[:-40],
     "every comma trailing": lambda text: text.replace('"}\n', '"},\n'),
@@ -63,7 +63,7 @@ def seconds_to_read(path):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_work_grows_with_the_file_and_not_with_its_square(variant, tmp_path):
-    """A table of 16,384 devices costs about eight times one of 2,048, not sixty-four times, valid or broken."""
+    """A table of 8,192 devices costs about eight times one of 1,024, not sixty-four times, valid or broken."""
     times = {}
     for size in (SMALL, LARGE):
         path = tmp_path / f"{size}.json"
