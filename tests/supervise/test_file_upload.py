@@ -44,12 +44,10 @@ class Both:
         self.heard = []
 
     def follow(self):
-        """Another agent comes in the place of the one before."""
         self.mirror.close()
         self.mirror = FileUpload(self.there, OURS, self.link, follows_another=True)
 
     def answer(self):
-        """All that has come to the coordinator."""
         for message in self.channel.receive():
             self.heard.append(message)
             self.channel.send(self.mirrored.take(SERVER, message, 0))

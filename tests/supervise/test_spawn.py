@@ -138,20 +138,12 @@ def test_without_a_log_stdout_and_stderr_stay():
         os.close(writer)
 
 
-@pytest.mark.parametrize(
-    ("content", "mode", "code", "reason"),
-    [
-        ("#!/no/such/interpreter\n", 0o755, 127, "No such file or directory"),
-        ("junk", 0o755, 126, "Exec format error"),
-        ("#!/bin/sh\n", 0o644, 126, "Permission denied"),
-    ],
-)
-def test_why_a_program_did_not_start_is_told_where_people_look(tmp_path, content, mode, code, reason):
+def test_why_a_program_did_not_start_is_told_where_people_look(tmp_path):
+    """On the stderr that this process had, not in the log. end_to_end/test_exec.py has programs of other kinds."""
     program = tmp_path / "program"
-    program.write_text(content)
-    program.chmod(mode)
+    program.write_text("#!/bin/sh\n")
     done = run_become(tmp_path / "log", program)
-    assert (done.returncode, done.stderr) == (code, f"error: cannot start {program}: {reason}\n")
+    assert (done.returncode, done.stderr) == (126, f"error: cannot start {program}: Permission denied\n")
 
 
 def test_signals_are_as_the_engine_left_them():

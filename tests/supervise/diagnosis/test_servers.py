@@ -57,7 +57,6 @@ def event_log(tmp_path):
 
 
 def test_evidence_comes_back_from_json_as_it_was():
-    """Stacks, failures and logs of ranks too."""
     stack = RankStack("running", "at a.py:1", "a.py:1 in f", in_collective=True, frames=("a", "b"), others=(("c",), ()))
     evidence = Evidence(
         (

@@ -100,7 +100,6 @@ def test_a_main_thread_behind_100_others_is_not_guessed():
 
 @pytest.mark.parametrize("text", [PLAIN, NAMED])
 def test_a_dump_cut_off_anywhere_never_tells_a_wrong_frame(text):
-    """Frames of a part are among those of the whole, and a line that is cut off is none."""
     whole = parse_faulthandler(text)
     known = {frame for thread in (whole.main, *whole.others) for frame in thread}
     for length in range(len(text)):
@@ -118,8 +117,6 @@ def test_garbage_is_no_dump():
 
 
 def test_py_spy_names_the_main_thread_by_its_number():
-    """The thread whose number is the process's is the main one, wherever it stands."""
-
     def thread(number, name):
         found = {"name": name, "filename": "/home/me/train.py", "line": 40, "short_filename": "train.py"}
         return {"pid": 7, "os_thread_id": number, "thread_name": None, "frames": [found]}

@@ -142,7 +142,6 @@ def test_a_rank_whose_log_is_another_file_is_not_asked(ranks):
 
 
 def test_a_stopped_rank_is_said_to_be_stopped(ranks, suspend):
-    """It could not answer, and finds no signal when it goes on."""
     process = ranks.start("sleep")
     suspend(process.pid)
     assert gather(ranks.targets, LONG_S) == {0: RankStack("stopped", "stopped (SIGSTOP)")}
@@ -165,7 +164,6 @@ def test_a_rank_stuck_in_the_kernel_is_told_when_the_time_is_over(ranks):
 
 
 def test_a_rank_that_has_ended_has_no_stack(ranks, suspend):
-    """Neither as a zombie, nor once it is reaped, nor when it dies before it answers."""
     _, zombie, reaped, dying = (ranks.start("sleep") for _ in range(4))
     zombie.kill()
     os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
