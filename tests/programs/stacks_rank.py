@@ -44,6 +44,12 @@ def hold_interpreter_lock():
     re.match("(a*)*b", "a" * 60)
 
 
+def threads():
+    for _ in range(20):
+        threading.Thread(target=sleep, daemon=True).start()
+    sleep()
+
+
 def deep():
     def descend(levels):
         return descend(levels - 1) if levels else sleep()

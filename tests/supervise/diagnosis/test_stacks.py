@@ -94,7 +94,8 @@ def test_python_ranks_say_where_they_are(ranks):
 
     def there():
         stacks = gather(ranks.targets, LONG_S).values()
-        return stacks if all(map(str.endswith, (stack.doing for stack in stacks), PLACES.values())) else None
+        pairs = zip(stacks, PLACES.values(), strict=True)
+        return stacks if all(stack.doing.endswith(f" in {place}") for stack, place in pairs) else None
 
     for stack in wait_until(there, "all in their places"):
         assert (stack.state, stack.in_collective, len(stack.others)) == ("running", False, 0)
