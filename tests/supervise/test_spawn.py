@@ -43,6 +43,8 @@ def test_a_program_has_its_log_and_exactly_the_environment_that_was_given(compla
 
 
 CORES = (100_000, 100_001, 100_007)
+HAS_AFFINITY = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinity")
+MISSING_CORES = ("true", "log", "", CORES, 126, "cannot use cores 100000-100001,100007: Invalid argument")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ CORES = (100_000, 100_001, 100_007)
         ("{0}/noise", "log", "", None, 126, "cannot start {0}/noise: Exec format error"),
         ("true", "gone/log", "", None, 126, "cannot use {0}/gone/log: No such file or directory"),
         ("true", "log", "gone", None, 126, "cannot use {0}/gone: No such file or directory"),
-        ("true", "log", "", CORES, 126, "cannot use cores 100000-100001,100007: Invalid argument"),
+        pytest.param(*MISSING_CORES, marks=HAS_AFFINITY),
     ],
     ids=["missing program", "no program, nor run by a shell", "missing log directory", "missing cwd", "missing cores"],
 )
