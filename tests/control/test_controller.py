@@ -61,9 +61,10 @@ class Play:
         elif text.startswith("quiet"):
             self.quiet = tuple(map(int, text.split()[1:]))
         else:
-            if match := re.fullmatch(r"rank (\d+) ends (-?\d+)", text):
-                self.exits[int(match[1])] = int(match[2])
-            self._take(_event(text))
+            event = _event(text)
+            if isinstance(event, events.RankEnded):
+                self.exits[event.global_rank] = event.status
+            self._take(event)
 
     def _take(self, event):
         for order in self.controller.take(event, self.now_s, WALL_S + self.now_s):
@@ -133,24 +134,24 @@ _ENGINES = {
 }
 _SIGNALS = "(INT|TERM|HUP|QUIT|TSTP|CONT|USR1|USR2)"
 _EVENTS = {
-    r"ready (\d+)": lambda port: events.ServersReady(int(port)),
+    r"ready (\d+)": events.ServersReady,
     r"cannot begin: (.*)": lambda why: events.CannotBegin(_ERRORS[why]),
-    r"rank (\d+) ends (-?\d+)": lambda rank, status: events.RankEnded(int(rank), int(status)),
-    r"failure at (\d+)": lambda server: events.RankFailed(int(server)),
-    r"evidence (\d+)": lambda server: events.EvidenceReport(int(server), 40000 + int(server)),
-    r"nonsense (\d+)": lambda server: events.EvidenceReport(int(server), understood=False),
-    r"probe (\d+) of (\d+) reaches all": lambda number, server: events.ProbeResult(int(server), int(number), ()),
+    r"rank (\d+) ends (-?\d+)": events.RankEnded,
+    r"failure at (\d+)": events.RankFailed,
+    r"evidence (\d+)": lambda server: events.EvidenceReport(server, 40000 + server),
+    r"nonsense (\d+)": lambda server: events.EvidenceReport(server, understood=False),
+    r"probe (\d+) of (\d+) reaches all": lambda number, server: events.ProbeResult(server, number, ()),
     r"probe (\d+) of (\d+) misses (\d+)": lambda number, server, other: events.ProbeResult(
-        int(server), int(number), ((int(other), "no answer"),)
+        server, number, ((other, "no answer"),)
     ),
-    r"leftovers at (\d+)": lambda server: events.EndingLeftovers(int(server)),
-    r"over (\d+)": lambda server: events.AttemptEnded(int(server)),
-    r"over (\d+) port (\d+)": lambda server, port: events.AttemptEnded(int(server), master_port=int(port)),
-    r"over (\d+) unkillable": lambda server: events.AttemptEnded(int(server), left=True),
-    r"lost (\d+)": lambda server: events.ServerLost(int(server), "gone"),
-    r"gone (\d+)": lambda server: events.ServerGone(int(server)),
+    r"leftovers at (\d+)": events.EndingLeftovers,
+    r"over (\d+)": events.AttemptEnded,
+    r"over (\d+) port (\d+)": lambda server, port: events.AttemptEnded(server, master_port=port),
+    r"over (\d+) unkillable": lambda server: events.AttemptEnded(server, left=True),
+    r"lost (\d+)": lambda server: events.ServerLost(server, "gone"),
+    r"gone (\d+)": events.ServerGone,
     _SIGNALS: lambda name: events.SignalReceived(_signal(name)),
-    _SIGNALS + r" at (\d+)": lambda name, server: events.SignalReceived(_signal(name), int(server)),
+    _SIGNALS + r" at (\d+)": lambda name, server: events.SignalReceived(_signal(name), server),
     r"launcher lost": lambda: events.EndWanted(Cause.HEAD_LOST),
     r"all left(?:; engine )?(.*)": lambda how: events.ServersLeft(_ENGINES[how]),
 }
@@ -159,7 +160,7 @@ _EVENTS = {
 def _event(text):
     for pattern, make in _EVENTS.items():
         if match := re.fullmatch(pattern, text):
-            return make(*match.groups())
+            return make(*(int(word) if re.fullmatch(r"-?\d+", word) else word for word in match.groups()))
     raise AssertionError(f"no such event: {text}")
 
 

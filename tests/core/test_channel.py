@@ -120,7 +120,6 @@ def test_a_line_without_an_end_costs_little(pair):
 
 
 def test_a_long_message_arrives(pair):
-    """Sent as the other side takes it; neither of them waits."""
     channel, other = pair
     message = EventReport("x" * (8 << 20))
     sender = Channel(other)

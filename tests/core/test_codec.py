@@ -49,7 +49,6 @@ def through_json(value):
 
 
 def test_a_record_comes_back_as_it_was():
-    """Records in tuples and mappings, paths, members and text that no file could hold."""
     assert decode(Outer, through_json(WHOLE)) == WHOLE
 
 
@@ -86,7 +85,6 @@ def test_what_is_no_object_is_no_record(value):
 
 
 def test_a_refusal_shows_little_of_what_is_long_or_deep():
-    """What a stranger sends does not fill the reader's log."""
     deep = value = []
     for _ in range(5000):
         value.append([])
@@ -108,7 +106,6 @@ def test_numbers_that_json_has_not_become_null(odd):
 
 
 def test_white_space_and_the_order_of_keys_change_no_meaning():
-    """A value does, and what is no JSON is compared by its bytes."""
     objects = (b'{"v": "1", "n": "2"}', b'{"n":"2",\n"v":"1"}\n', b'{"v": "2", "n": "2"}')
     digests = [digest_of_meaning(text) for text in (*objects, b"no json", b"no  json", b"\xff")]
     assert digests[0] == digests[1]

@@ -44,7 +44,6 @@ PMIX_OF_SRUN = {"PMIX_RANK": "3", "PMIX_NAMESPACE": "slurm.pmix.7.2"}
     ids=["Open MPI 4", "Open MPI 5", "MPICH", "Intel", "srun", "srun pmix", "srun pmi2", "PMIx alone"],
 )
 def test_each_engine_is_understood(environment, expected):
-    """Rank, size, places on the server, and what names the job."""
     assert read_engine_rank(environment, PID) == expected
 
 

@@ -25,32 +25,16 @@ VERDICT = Verdict(
 EVENTS = [
     events.AgentStarted(ProcessId(7, 100, "host", "boot"), None, 8),
     events.AgentStarted(ProcessId(7, 100, "host", "boot"), ProcessId(6, 90, "host", "boot"), 8),
-    events.Awaiting(("h1", "h2"), 30.5),
-    events.Awaiting(("h1",), 30.5, 300.0),
-    events.NotBegun("server h2 did not come", "is it there?"),
-    events.NotBegun("refused"),
-    events.Preloading(8, ("torch", "numpy")),
-    events.Preloaded(2.5),
-    events.AttemptStarted(1, 29500),
-    events.RankStarted(3, 99, 12345, 678),
-    events.RankEnded(3, 99, -9),
-    events.RankEnded(3, None, 126, "no process could be made"),
-    Slow(3, 0.9, 0.5, 5),
-    events.Hung((1, 2), 30.0),
-    events.Judged(VERDICT),
-    Stopping(Cause.STOPPED, 1.5, 15),
-    Stopping(Cause.STOPPED, 1.5, 15, server="h2"),
-    Stopping(Cause.FAILED, 1.5, restarts=True),
-    events.Leftovers(2),
-    events.Killing(3),
-    events.Unkillable((4, 5)),
-    events.NotRestarting("the same failure came back"),
-    events.Paused(),
-    events.Continued(),
-    events.Forwarded(10),
-    events.Trouble("disk"),
-    events.AgentEnded(Cause.HEAD_LOST, 1),
-]
+    events.Awaiting(("h1", "h2"), 30.5), events.Awaiting(("h1",), 30.5, 300.0),
+    events.NotBegun("server h2 did not come", "is it there?"), events.NotBegun("refused"),
+    events.Preloading(8, ("torch", "numpy")), events.Preloaded(2.5), events.AttemptStarted(1, 29500),
+    events.RankStarted(3, 99, 12345, 678), events.RankEnded(3, 99, -9),
+    events.RankEnded(3, None, 126, "no process could be made"), Slow(3, 0.9, 0.5, 5), events.Hung((1, 2), 30.0),
+    events.Judged(VERDICT), Stopping(Cause.STOPPED, 1.5, 15), Stopping(Cause.STOPPED, 1.5, 15, server="h2"),
+    Stopping(Cause.FAILED, 1.5, restarts=True), events.Leftovers(2), events.Killing(3), events.Unkillable((4, 5)),
+    events.NotRestarting("the same failure came back"), events.Paused(), events.Continued(), events.Forwarded(10),
+    events.Trouble("disk"), events.AgentEnded(Cause.HEAD_LOST, 1),
+]  # fmt: skip
 
 
 HEAD = '{"schema": 2, "time_ns": 1, "server_index": 0, "event": '
@@ -65,7 +49,6 @@ def later(value):
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
 def test_every_event_survives_its_line(event):
-    """On exactly one line; also where a later version added fields, to a verdict or a process's identity too."""
     stamped = TimestampedEvent(123456789, 1, event)
     line = to_line(stamped)
     assert line.count("\n") == 1
@@ -87,7 +70,6 @@ def test_anything_else_is_refused(read, text):
 
 
 def test_what_a_later_version_added_is_skipped():
-    """A reader passes over an event it does not know, and over an unknown field of one that it does know."""
     assert from_line(HEAD + '"Unheard", "cause": "unheard"}') is None
     assert from_line(HEAD + '"Killing", "count": 2, "pids": 3}') == TimestampedEvent(1, 0, events.Killing(2))
 

@@ -44,7 +44,6 @@ def test_touching_keeps_the_beat_and_makes_the_first_file(file, environment):
 
 @pytest.mark.parametrize("name", [None, "", "gone/heartbeat", ".", "x" * 300, "nul\0", "lone\ud800"])
 def test_a_file_that_cannot_be_written_costs_the_beat_only(tmp_path, monkeypatch, name):
-    """Nothing is raised where there is no file or no directory, or where no file can have such a name."""
     monkeypatch.chdir(tmp_path)
     environment = {} if name is None else {TLAUNCH_HEARTBEAT_FILE: name}
     beat(environment, Beat(step=1))
@@ -108,7 +107,6 @@ def test_numbers_of_other_libraries_are_written_as_plain_ones(file, environment,
     ],
 )
 def test_whatever_a_program_writes_is_understood_as_far_as_it_goes(file, text, expected):
-    """Rubbish is a sign of life too."""
     file.write_bytes(text)
     assert read_heartbeat(file).beat == expected
 

@@ -104,7 +104,6 @@ def test_the_kernel_tells_what_getifaddrs_tells_in_its_order():
 
 
 def test_an_alias_is_an_address_of_its_interface():
-    """In a network namespace of its own, where there may be any interface."""
     if os.geteuid() or shutil.which("unshare") is None or shutil.which("ip") is None:
         pytest.skip("making interfaces needs root, unshare and ip")
     setup = 'ip addr add 10.9.0.1/24 dev lo && ip addr add 10.9.1.1/16 dev lo label lo:1 && exec "$@"'

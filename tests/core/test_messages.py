@@ -38,7 +38,6 @@ def test_every_message_is_tried_here():
 
 @pytest.mark.parametrize("message", ALL, ids=lambda message: type(message).__name__)
 def test_a_message_is_one_line_and_comes_back_as_it_was(message):
-    """Even with line ends inside its text."""
     line = to_line(message)
     assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
     assert from_line(line) == message
@@ -63,7 +62,6 @@ def test_fields_that_another_version_added_are_left_out():
     ids=lambda line: repr(line[:40]),
 )  # fmt: skip
 def test_what_is_no_message_is_refused_in_few_words(line):
-    """Whoever sent it: a scanner of ports, another version, or worse."""
     with pytest.raises(ValueError, match=r"^not a valid ") as caught:
         from_line(line)
     assert len(str(caught.value)) < 500

@@ -77,7 +77,6 @@ def test_other_libraries_are_none_of_mpi():
 
 
 def stub(directory, says):
-    """A package that is called mpi4py and has its few words."""
     package = directory / "packages" / "mpi4py"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("class rc:\n    initialize = True\n")

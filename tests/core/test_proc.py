@@ -41,7 +41,6 @@ def test_a_process_is_known_by_its_start_and_not_by_its_number():
 
 
 def test_a_zombie_does_not_live():
-    """It has ended, and only waits to be reaped; afterwards nothing is known of it."""
     child = os.posix_spawnp("sleep", ["sleep", "1000"], os.environ)
     identity = identify(child)
     assert identity.lives

@@ -43,7 +43,6 @@ def test_the_best_comes_first_and_only_so_many():
     [("", "", 0), ("run", "", 3), ("run", "runn", 1), ("rnu", "run", 1), ("kitten", "sitting", 3), ("ab", "ba", 1)],
 )
 def test_slips_are_counted(one, other, count):
-    """A character too much, missing, wrong, or exchanged with its neighbour."""
     assert slips(one, other) == slips(other, one) == count
 
 

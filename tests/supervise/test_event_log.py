@@ -24,7 +24,6 @@ def test_events_are_appended_one_a_line(tmp_path):
 
 @pytest.mark.parametrize("path", ["/dev/full", "gone/events.jsonl"])
 def test_a_file_that_cannot_be_written_costs_events_only(tmp_path, path):
-    """On a full device or in a missing directory events are lost and counted; the launcher still hears of them."""
     reader, writer = os.pipe()
     event_log = EventLog(tmp_path / path, 0, writer)
     event_log.record(RankStarted(0, 1))
@@ -36,7 +35,6 @@ def test_a_file_that_cannot_be_written_costs_events_only(tmp_path, path):
 
 
 def test_a_launcher_that_does_not_read_is_waited_for_only_at_the_end(tmp_path):
-    """More than a pipe holds is kept back without blocking, and delivered whole once the launcher reads."""
     reader, writer = os.pipe()
     event_log = EventLog(tmp_path / "events.jsonl", 0, writer)
     for rank in range(1500):

@@ -44,12 +44,10 @@ class Both:
         self.heard = []
 
     def follow(self):
-        """Another agent comes in the place of the one before."""
         self.mirror.close()
         self.mirror = FileUpload(self.there, OURS, self.link, follows_another=True)
 
     def answer(self):
-        """All that has come to the coordinator."""
         for message in self.channel.receive():
             self.heard.append(message)
             self.channel.send(self.mirrored.take(SERVER, message, 0))
@@ -254,23 +252,21 @@ def test_in_the_end_all_that_is_left_is_sent(both, monkeypatch):
     assert both.here.failure(3).read_bytes() == b"{}"
 
 
-def test_a_kill_does_not_wait_for_logs(both):
-    write(both.there.train_log(3), b"words\n")
-    assert both.mirror.finish(lambda: True) is not None
-    both.channel.send(ForwardSignal(signal.SIGQUIT))
-    assert both.mirror.finish(lambda: False) is not None
-
-
-@pytest.mark.parametrize("hindrance", ["no answer", "no room", "lost"])
+@pytest.mark.parametrize("hindrance", ["no answer", "no room", "lost", "killed here", "killed there"])
 def test_what_cannot_be_sent_is_reported(both, monkeypatch, hindrance):
-    """The files stay where they are; only an answer is waited for."""
+    """The files stay where they are. Only an answer is waited for; a kill waits for none."""
     write(both.there.train_log(3), b"words\n")
     if hindrance == "no room":
         both.here.device(3).rmdir()
         left = both.finish()
     else:
-        both.channel.close() if hindrance == "lost" else monkeypatch.setattr(FINISH_S, 0.3)
-        left = both.mirror.finish(lambda: False)
+        if hindrance == "no answer":
+            monkeypatch.setattr(FINISH_S, 0.3)
+        elif hindrance == "lost":
+            both.channel.close()
+        elif hindrance == "killed there":
+            both.channel.send(ForwardSignal(signal.SIGQUIT))
+        left = both.mirror.finish(lambda: hindrance == "killed here")
     assert left.startswith("6 bytes of rank 3 did not reach the launcher")
     assert str(both.there.root) in left
     assert both.there.train_log(3).read_bytes() == b"words\n"

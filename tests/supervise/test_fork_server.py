@@ -80,7 +80,6 @@ def requests(tmp_path, count, **more):
 
 
 def test_many_ranks_are_forked(start, python, suspend, tmp_path, reap):
-    """More than a socket holds at once, each reported once."""
     fork_server = start(python)
     assert isinstance(listen(fork_server)[0], Ready)
     suspend(fork_server.pid)  # else it might read all of it meanwhile
@@ -97,7 +96,6 @@ def test_many_ranks_are_forked(start, python, suspend, tmp_path, reap):
 
 
 def test_a_killed_process_is_told_with_what_it_owes(start, python, suspend, tmp_path):
-    """First that it is lost, then every rank that it did not fork; later requests fail at once."""
     fork_server = start(python)
     listen(fork_server)
     suspend(fork_server.pid)

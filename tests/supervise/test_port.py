@@ -34,7 +34,6 @@ def test_a_store_that_reuses_addresses_can_listen(held, family, address):
 
 
 def test_the_kernel_never_gives_a_held_port(held):
-    """Thousands of sockets on any free port, reusing addresses or not, never get it; nor does another run."""
     others = []
     for index in range(3000):
         other = socket.socket()
@@ -50,7 +49,6 @@ def test_the_kernel_never_gives_a_held_port(held):
 
 
 def test_a_chosen_port_must_be_free(held):
-    """A port that something listens on is refused; one with only old connections on it is not."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]
         with pytest.raises(UsageError, match=f"port {number} cannot be used: Address already in use"):

@@ -54,7 +54,6 @@ class Ranks:
         beat(self._heartbeat_file(global_rank), Beat(**values))
 
     def first_hang(self):
-        """Look whenever a look is due; return the first hang."""
         told, ends = [], time.monotonic() + PATIENCE_S
         while not told and time.monotonic() < ends:
             time.sleep(self.monitor.timeout_s)

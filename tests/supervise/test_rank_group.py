@@ -6,7 +6,6 @@ import signal
 import sys
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -42,17 +41,6 @@ def _make(tmp_path):
         yield make
 
 
-@pytest.fixture(name="begin")
-def _begin(make):
-    """Gives a function that begins an attempt without a start, and returns where its part of train.log begins."""
-    return lambda number: make(number)[0].log_offsets[0]
-
-
-@pytest.fixture(name="log")
-def _log(tmp_path):
-    return RunDir(tmp_path).train_log(0)
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -63,29 +51,31 @@ def _log(tmp_path):
         ("\n", "\n--- attempt 1 ---\n"),
     ],
 )
-def test_the_line_between_attempts_is_a_line_of_its_own(begin, log, before, after):
+def test_the_line_between_attempts_is_a_line_of_its_own(make, tmp_path, before, after):
     """A rank that was killed in the middle of a line has left its beginning. The first attempt has no line."""
-    assert begin(0) == 0
+    log = RunDir(tmp_path).train_log(0)
+    assert make(0)[0].log_offsets == {0: 0}
     assert not log.exists()
     if before is not None:
         log.write_text(before)
-    assert begin(1) == len(after)
+    assert make(1)[0].log_offsets == {0: len(after)}
     assert log.read_text() == after
 
 
-def test_an_attempt_begins_where_the_log_ends_though_no_line_can_be_written(begin, log):
+def test_an_attempt_begins_where_the_log_ends_though_no_line_can_be_written(make, tmp_path):
     """Else the last attempt's traceback would be taken for this one's."""
+    log = RunDir(tmp_path).train_log(0)
     log.write_text("ValueError: of the last attempt\n")
     size = log.stat().st_size
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
-        assert begin(1) == size
+        assert make(1)[0].log_offsets == {0: size}
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
-    assert Path(log).stat().st_size == size
+    assert log.stat().st_size == size
 
 
 def test_a_rank_that_ends_before_its_pid_is_reported_is_in_no_known_order(make, tmp_path, wait_until):

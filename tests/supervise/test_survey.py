@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -16,40 +17,30 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "stacks_rank.py"
 
 
 @pytest.fixture
-def run_dir(tmp_path):
-    return RunDir(tmp_path)
-
-
-@pytest.fixture
 def sent():
     return []
 
 
 @pytest.fixture
-def survey(run_dir, sent):
-    made = Survey(run_dir, sent.append)
-    yield made
-    made.close()
+def survey(tmp_path, sent):
+    with closing(Survey(RunDir(tmp_path), sent.append)) as made:
+        yield made
 
 
 @pytest.fixture
-def start(run_dir):
-    """Gives a function that starts a rank which does something."""
-    started = []
+def start(tmp_path):
+    """Gives a function that starts a rank which waits for a lock."""
+    with ExitStack() as stack:
 
-    def start_rank(global_rank, what):
-        run_dir.device(global_rank).mkdir()
-        argv = [sys.executable, PROGRAM, run_dir.stacks_log(global_rank), what]
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE)
-        assert process.stdout.readline() == b"ready\n"
-        started.append(process)
-        return process
+        def start_rank(global_rank):
+            RunDir(tmp_path).device(global_rank).mkdir()
+            argv = [sys.executable, PROGRAM, RunDir(tmp_path).stacks_log(global_rank), "lock"]
+            process = stack.enter_context(subprocess.Popen(argv, stdout=subprocess.PIPE))
+            stack.callback(process.kill)
+            assert process.stdout.readline() == b"ready\n"
+            return process
 
-    yield start_rank
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        yield start_rank
 
 
 def answers(survey, sent, count):
@@ -57,13 +48,13 @@ def answers(survey, sent, count):
     return {told.number: part_from(told.content) for told in sent}
 
 
-def test_two_questions_at_once_are_both_answered(run_dir, start, survey, sent):
+def test_two_questions_at_once_are_both_answered(tmp_path, start, survey, sent):
     """With process, step and place of every rank that each is about; then nothing is due any more.
 
     A rank that ended meanwhile is named without a place.
     """
-    running = {global_rank: start(global_rank, "lock").pid for global_rank in (0, 3)}
-    beat({"TLAUNCH_HEARTBEAT_FILE": str(run_dir.heartbeat(3))}, Beat(step=12))
+    running = {global_rank: start(global_rank).pid for global_rank in (0, 3)}
+    beat({"TLAUNCH_HEARTBEAT_FILE": str(RunDir(tmp_path).heartbeat(3))}, Beat(step=12))
     assert survey.timeout_s is None
     survey.begin(TakeStacks(1), running)
     survey.begin(TakeStacks(2, ((1, 3),)), running)
@@ -74,7 +65,7 @@ def test_two_questions_at_once_are_both_answered(run_dir, start, survey, sent):
     assert [rank.global_rank for rank in told[2].ranks] == [3]
     assert all(rank.stack is not None for rank in told[1].ranks)
     assert survey.timeout_s is None
-    process = start(1, "lock")
+    process = start(1)
     process.kill()
     process.wait()
     survey.begin(TakeStacks(5), {1: process.pid})

@@ -21,7 +21,6 @@ def _no_bystanders():
 
 
 def test_descendants_are_found_by_the_kernels_own_account():
-    """Children and grandchildren of any session and with any name are found, zombies are not."""
     before = set(descendants())
     program = (
         "import os,time; open('/proc/self/comm','w').write('a) R 1 ('); print(os.getpid(),flush=True); time.sleep(1000)"
@@ -40,7 +39,6 @@ def test_descendants_are_found_by_the_kernels_own_account():
 
 
 def test_an_orphan_stays_below_the_test():
-    """An orphan of a command comes to the tests' own process, where the check for processes left behind sees it."""
     orphan = int(subprocess.check_output(["sh", "-c", "sleep 1000 >&- & echo $!"]))
     found = descendants()
     os.kill(orphan, 9)

@@ -48,7 +48,6 @@ def test_fields_of_a_wrong_type_are_left_out(path):
 
 
 def test_nothing_but_a_file_is_read(tmp_path):
-    """Neither a missing file, a directory nor a pipe that nobody writes to keeps the reader waiting."""
     os.mkfifo(tmp_path / "pipe")
     assert [read_failure(tmp_path / name) for name in ("missing", "", "pipe")] == [None, None, None]
     assert last_traceback(tmp_path / "pipe", 0) is None
@@ -67,7 +66,6 @@ def test_only_what_was_written_after_the_offset_counts(tmp_path):
 
 
 def test_only_the_end_of_a_long_log_is_read(tmp_path):
-    """A traceback far from the end is not looked for, one at the end is found whatever comes before."""
     log = tmp_path / "train.log"
     noise = b"\xff\x00 step 1 loss 2.3\n" * (TAIL_BYTES // 16)
     log.write_bytes(SIMPLE.encode() + noise)

@@ -71,7 +71,6 @@ def traceback(what, place='File "/a/train.py", line 88, in step'):
 
 
 def shown(verdict):
-    """A verdict in full, a line per failure."""
     lines = [f"{verdict.culprit} {verdict.confidence.value}, signature {verdict.signature}: {verdict.reason}"]
     for each in verdict.failures:
         place = f"{each.what} at {each.where}" if each.where else each.what

@@ -98,12 +98,27 @@ def test_a_main_thread_behind_100_others_is_not_guessed():
 
 @pytest.mark.parametrize("text", [PLAIN, NAMED])
 def test_a_dump_cut_off_anywhere_never_tells_a_wrong_frame(text):
-    """Frames of a part are among those of the whole, and a line that is cut off is none."""
     whole = parse_faulthandler(text)
     known = {frame for thread in (whole.main, *whole.others) for frame in thread}
     for length in range(len(text)):
         part = parse_faulthandler(text[:length])
         assert part is None or {frame for thread in (part.main, *part.others) for frame in thread} <= known
+
+
+def test_py_spy_names_the_main_thread_by_its_number():
+    """Wherever it stands. A line that cannot be is unknown."""
+
+    def thread(number, name):
+        found = {"name": name, "filename": "/home/me/train.py", "line": 40, "short_filename": "train.py"}
+        return {"pid": 7, "os_thread_id": number, "thread_name": None, "frames": [found]}
+
+    said = json.dumps([thread(7, "step"), thread(8, "load")])
+    dump = parse_py_spy(said.encode(), 7)
+    assert dump.main == (Frame("/home/me/train.py", 40, "step"),)
+    assert dump.others == ((Frame("/home/me/train.py", 40, "load"),),)
+    for number in ("1e400", "-1", "1.5", "true", "1" + "0" * 400, '"7"', "null"):
+        odd = said.replace("40", number).encode()
+        assert parse_py_spy(odd, 7).main == (Frame("/home/me/train.py", None, "step"),)
 
 
 def test_garbage_is_no_dump():
@@ -113,18 +128,7 @@ def test_garbage_is_no_dump():
         assert parse_py_spy(source.randbytes(size), 1) is None
     for text in (b"[]", b"{}", b"null", b'[{"frames": [{"line": 1}]}]', b"[" * 100_000, b"[1]"):
         assert parse_py_spy(text, 1) is None
-
-
-def test_py_spy_names_the_main_thread_by_its_number():
-    """The thread whose number is the process's is the main one, wherever it stands."""
-
-    def thread(number, name):
-        found = {"name": name, "filename": "/home/me/train.py", "line": 40, "short_filename": "train.py"}
-        return {"pid": 7, "os_thread_id": number, "thread_name": None, "frames": [found]}
-
-    dump = parse_py_spy(json.dumps([thread(7, "step"), thread(8, "load")]).encode(), 7)
-    assert dump.main == (Frame("/home/me/train.py", 40, "step"),)
-    assert dump.others == ((Frame("/home/me/train.py", 40, "load"),),)
+    assert parse_faulthandler(frames(("a.py", "1" * 5000, "f"))) is None
 
 
 SITE = f"{LIBRARY}/site-packages"
@@ -201,13 +205,6 @@ def test_the_source_line_of_a_call(tmp_path):
     assert stack_of((program, 2, "f")).doing == f"at train.py:2 in f: {'x' * 77}..."
     assert stack_of(("train.py", 3, "f"), cwd=str(tmp_path)).doing == "at train.py:3 in f: load(next)[2J"
     assert stack_of(("train.py", 3, "f")).doing == "at train.py:3 in f"
-
-
-@pytest.mark.parametrize("number", ["1e400", "-1", "1.5", "true", "1" + "0" * 400, '"7"', "null"])
-def test_a_line_that_cannot_be_is_unknown(number):
-    said = f'[{{"os_thread_id": 7, "frames": [{{"filename": "a.py", "line": {number}, "name": "f"}}]}}]'
-    assert parse_py_spy(said.encode(), 7).main == (Frame("a.py", None, "f"),)
-    assert parse_faulthandler(frames(("a.py", "1" * 5000, "f"))) is None
 
 
 # --- lines of source files, from file systems that answer and from those that do not ---

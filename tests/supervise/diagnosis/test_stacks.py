@@ -62,16 +62,6 @@ def ranks(tmp_path):
     made.close()
 
 
-def settled(ranks, function, global_rank=0):
-    """The stack of a rank once it is inside `function`."""
-
-    def inside():
-        found = gather(ranks.targets, LONG_S).get(global_rank)
-        return found if found and any(frame.endswith(f" in {function}") for frame in found.frames) else None
-
-    return wait_until(inside, function)
-
-
 def in_state(process, letters):
     wait_until(lambda: stat(process.pid).state in letters, f"state {letters}")
 
@@ -94,7 +84,8 @@ def test_python_ranks_say_where_they_are(ranks):
 
     def there():
         stacks = gather(ranks.targets, LONG_S).values()
-        return stacks if all(map(str.endswith, (stack.doing for stack in stacks), PLACES.values())) else None
+        pairs = zip(stacks, PLACES.values(), strict=True)
+        return stacks if all(stack.doing.endswith(f" in {place}") for stack, place in pairs) else None
 
     for stack in wait_until(there, "all in their places"):
         assert (stack.state, stack.in_collective, len(stack.others)) == ("running", False, 0)
@@ -142,7 +133,6 @@ def test_a_rank_whose_log_is_another_file_is_not_asked(ranks):
 
 
 def test_a_stopped_rank_is_said_to_be_stopped(ranks, suspend):
-    """It could not answer, and finds no signal when it goes on."""
     process = ranks.start("sleep")
     suspend(process.pid)
     assert gather(ranks.targets, LONG_S) == {0: RankStack("stopped", "stopped (SIGSTOP)")}
@@ -161,11 +151,10 @@ def test_a_rank_stuck_in_the_kernel_is_told_when_the_time_is_over(ranks):
         assert stack.doing.startswith("stuck inside the kernel")
     finally:
         os.close(os.open(f"{ranks.targets[0].stacks_log}.fifo", os.O_WRONLY))
-    assert settled(ranks, "sleep").state == "running"
+    wait_until(lambda: gather(ranks.targets, LONG_S)[0].state == "running", "an answer again")
 
 
 def test_a_rank_that_has_ended_has_no_stack(ranks, suspend):
-    """Neither as a zombie, nor once it is reaped, nor when it dies before it answers."""
     _, zombie, reaped, dying = (ranks.start("sleep") for _ in range(4))
     zombie.kill()
     os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
@@ -257,8 +246,7 @@ def test_a_dump_that_makes_pauses_is_waited_for(ranks):
 def test_an_asker_that_never_lets_go_does_not_keep_others_from_asking(ranks, monkeypatch):
     """It may have been stopped: its lock is waited for, but not for the whole time."""
     monkeypatch.setattr("launcher.supervise.diagnosis.stacks.LOCK_SHARE", 0.2 / LONG_S)
-    ranks.start("sleep")
-    settled(ranks, "sleep")
+    in_state(ranks.start("sleep"), "S")
     with ranks.targets[0].stacks_log.open() as log:
         fcntl.flock(log, fcntl.LOCK_EX)
         assert gather(ranks.targets, LONG_S)[0].state == "running"
