@@ -82,7 +82,6 @@ class Runs:
         return to_html(self.facts(*names), lambda chart: "")
 
     def picture(self, *names):
-        """The texts of the picture."""
         blocks = [block for row in rows_of(self.facts(*names)) for block in row]
         return "\n".join(each.text for block in blocks if isinstance(block, list) for each in block)
 
@@ -140,7 +139,6 @@ def test_every_summary_fits_its_width(runs, width, names):
 
 
 def test_losses_that_are_not_finite_are_told(runs):
-    """With the last that was, of training and of validation."""
     runs.make(losses=[4.0, 3.5, None, None])
     runs.append("a", {"step": 9, "validation_loss": None, "perplexity": None})
     text = "\n".join(runs.lines("a"))
@@ -187,7 +185,6 @@ def test_what_is_wrong_with_metrics_is_told(runs):
     ],
 )
 def test_metrics_that_cannot_be_read_are_told_from_none(runs, make, why):
-    """With the reason, and without a word of how to write them."""
     path = runs.make().metrics
     path.unlink()
     make(path)
@@ -196,7 +193,6 @@ def test_metrics_that_cannot_be_read_are_told_from_none(runs, make, why):
 
 
 def test_a_run_that_goes_on_is_reported_up_to_now(launcher):
-    """Its loss is not final, neither alone nor beside others."""
     runs = Runs(launcher.runs)
     runs.make("b", losses=[3.0, 2.0])
     with acted_run.playing(launcher.runs / "a"):
@@ -290,7 +286,6 @@ def test_a_log_that_was_emptied_gives_no_attempt_the_lines_of_another(runs, atte
 
 
 def test_where_no_mark_could_be_written_no_attempt_has_the_lines_of_another(runs):
-    """On a full disk."""
     text = "of 0, until the disk was full\n"
     events = [AgentStarted(AGENT, None, 2), *failed_attempts([0, len(text)]), AgentEnded(Cause.FAILED, 1)]
     run_dir = runs.make(events=events, losses=[3.0])
@@ -367,7 +362,6 @@ def test_the_page_needs_no_network_and_no_script(runs):
 
 @pytest.mark.parametrize("steps", [1, 20_000])
 def test_any_number_of_steps_makes_a_page(runs, steps):
-    """One that opens at once."""
     runs.make(losses=[2 + 5 * math.exp(-step / steps) for step in range(steps)])
     assert len(to_html(runs.facts("a"), to_svg)) < 1_000_000
 
@@ -394,14 +388,12 @@ def test_page_and_picture_are_written_whole_or_not_at_all(launcher):
 
 
 def test_what_cannot_be_is_refused(launcher):
-    """Before anything is written."""
     Runs(launcher.runs).make(losses=[3.0])
     options = ("--html ''", "--png -", "--html x/", "--html x --png ./x", "--html - --json", "nowhere")
     launcher.refused(2, *(f"report a {words}" for words in options))
 
 
 def test_only_pages_need_matplotlib(launcher, monkeypatch):
-    """Without it text and JSON are the same, and --html and --png say what to install."""
     Runs(launcher.runs).make(losses=[3.0])
     with_it = launcher.scene("report a", "report a --json", code=0)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -130,7 +130,6 @@ def test_an_unknown_order_of_failures_is_told(launcher, wait_until, suspend):
 
 
 def test_an_orphaned_agent_keeps_no_reader_waiting(launcher, programs, wait_until):
-    """After `kill -9` of the launcher, whoever reads its output sees the end while the agent still has its grace."""
     process = start_stubborn(launcher, programs, "ignore", grace=1000, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     agent = agent_pid(launcher)
     process.kill()
@@ -156,7 +155,6 @@ def test_ignored_children_are_waited_for(launcher):
 
 
 def test_a_stopped_agent_is_ended(launcher, programs, suspend):
-    """A signal to the launcher ends the run even while its agent is suspended."""
     process = start_stubborn(launcher, programs)
     agent = agent_pid(launcher)
     suspend(agent)
@@ -186,7 +184,6 @@ def test_second_interrupt_kills_at_once(launcher, programs):
 
 
 def test_interrupted_before_the_first_rank(launcher, wait_until):
-    """Two interrupts while the run directory has only just been made end the run with 130 and leave no process."""
     process = launcher.start("run", "--devices", 4, "--grace", 5, "--", "sleep", 1000)
     wait_until(launcher.runs.exists, "the runs directory")
     process.send_signal(signal.SIGINT)
@@ -197,7 +194,6 @@ def test_interrupted_before_the_first_rank(launcher, wait_until):
 
 
 def test_interrupted_at_any_early_time(launcher):
-    """Interrupts while Python is still starting leave neither a process nor half a run directory."""
     for _ in range(3):
         process = launcher.start("run", "--devices", 4, "--grace", 5, "--", "sleep", 1000)
         process.send_signal(signal.SIGINT)
@@ -208,7 +204,6 @@ def test_interrupted_at_any_early_time(launcher):
 
 
 def test_stop_while_ranks_are_being_started(launcher, wait_until):
-    """SIGTERM between the first and the last of many ranks starts no more of them and leaves none."""
     process = launcher.start("run", "--devices", 100, "--grace", 5, "--", "sleep", 1000)
     wait_until((launcher.latest / "device0" / "train.log").exists, "the first rank")
     process.terminate()
@@ -233,7 +228,6 @@ def test_stop_while_a_failure_is_being_handled(launcher, programs, wait_until):
 
 
 def test_hung_up_under_nohup_goes_on(launcher, programs):
-    """A launcher started with SIGHUP ignored (nohup) keeps ignoring it."""
     ignored = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
     process = launcher.start("run", "--", "sh", "-c", UNTIL_GO, preexec_fn=ignored)
     run_dir = launcher.wait_ready(1)
@@ -243,7 +237,6 @@ def test_hung_up_under_nohup_goes_on(launcher, programs):
 
 
 def test_a_stopped_head_does_not_stop_supervision(launcher, wait_until, suspend):
-    """While the launcher is suspended (Ctrl-Z), a failure still ends all ranks and the report is written."""
     script = ["sh", "-c", f"{UNTIL_GO} exit $RANK"]
     process = launcher.start("run", "--devices", 2, "--grace", 1, "--", *script)
     run_dir = launcher.wait_ready(2)

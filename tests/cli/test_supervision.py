@@ -82,7 +82,6 @@ def test_a_rank_that_makes_no_progress_hangs(launcher):
 
 
 def test_forwarded_signals_reach_every_rank(launcher):
-    """SIGUSR1 to the launcher is SIGUSR1 to each rank's process; the run goes on."""
     handler = "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(print('heard', flush=True)))"
     process = launcher.start("run", "--devices", 2, "--", *python(handler, *WAITS))
     launcher.wait_ready(2)
@@ -217,7 +216,6 @@ def test_a_module_that_starts_threads_is_not_preloaded(launcher, preloading):
 
 
 def test_a_preload_process_that_is_killed_is_done_without(launcher, preloading, wait_until):
-    """Ranks that wait for it start one by one instead."""
     source = "import time; open('importing', 'w').close(); time.sleep(1000)"
     process = preloading(launcher.start, source, "print('ready')")
     (event,) = wait_until(lambda: launcher.events(Preloading), "the preload process")
@@ -242,7 +240,6 @@ def test_imports_that_hang_are_done_without(launcher, preloading, source, troubl
 
 
 def test_runs_that_start_at_once_get_ports_of_their_own(launcher, wait_until):
-    """Started in the same second on one machine, no two runs meet on a port."""
     waits = ["sh", "-c", "until [ -e go ]; do sleep 0.05; done"]
     processes = [launcher.start("run", "--name", f"n{number}", "--", *waits) for number in range(8)]
 

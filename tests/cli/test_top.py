@@ -66,7 +66,6 @@ def test_without_a_terminal_one_table_is_printed(launcher):
 
 
 def test_a_busy_rank_is_seen_to_be_busy(launcher, wait_until):
-    """A whole core, or what others leave of one, which may be nothing for a moment, or not yet known."""
     process = launcher.start("run", "--", "sh", "-c", "echo ready; while :; do :; done")
     launcher.wait_ready(1)
 
@@ -92,7 +91,6 @@ def test_a_terminal_is_redrawn_until_the_run_ends(launcher, terminal):
 
 
 def test_q_ends_it_and_the_run_goes_on(launcher, terminal):
-    """What stays on the screen is of now."""
     leader, follower = terminal
     with acted_run.playing(launcher.runs / "a") as process:
         run_dir = acted_run.RunDir(launcher.runs / "a")
