@@ -139,19 +139,13 @@ def test_an_orphaned_agent_keeps_no_reader_waiting(launcher, programs, wait_unti
     wait_until(lambda: not alive(agent), "the end of the agent")
 
 
-def test_a_module_of_the_user_cannot_break_supervision(launcher):
-    """A psutil.py in the directory where the launcher was started is not imported by an agent that has to end ranks."""
-    (launcher.directory / "psutil.py").write_text("raise SystemExit(77)")
-    done = launcher.run("run", "--devices", 2, "--grace", 5, "--", "sh", "-c", "[ $RANK = 0 ] && sleep 1000; exit 5")
-    assert done.returncode == 5
-    assert launcher.report.cause is Cause.FAILED
-
-
-def test_ignored_children_are_waited_for(launcher):
-    """A launcher started with SIGCHLD ignored (`trap '' CHLD`) reports the run's own exit code, long before its grace."""
+def test_what_the_launcher_starts_with_cannot_break_supervision(launcher):
+    """Neither a psutil.py in its directory, which no agent imports, nor SIGCHLD that is ignored (`trap '' CHLD`)."""
+    launcher.write("psutil.py", "raise SystemExit(77)")
+    script = ["sh", "-c", "[ $RANK = 0 ] && exec sleep 1000; exit 7"]
     ignored = lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # noqa: E731
-    done = launcher.run("run", "--grace", 3000, "--", "sh", "-c", "exit 7", preexec_fn=ignored)
-    assert (done.returncode, launcher.events(Killing)) == (7, []), done.stderr
+    done = launcher.run("run", "--devices", 2, "--grace", 3000, "--", *script, preexec_fn=ignored)
+    assert (done.returncode, launcher.report.cause, launcher.events(Killing)) == (7, Cause.FAILED, []), done.stderr
 
 
 def test_a_stopped_agent_is_ended(launcher, programs, suspend):
@@ -183,33 +177,19 @@ def test_second_interrupt_kills_at_once(launcher, programs):
     assert launcher.processes() == []
 
 
-def test_interrupted_before_the_first_rank(launcher, wait_until):
-    process = launcher.start("run", "--devices", 4, "--grace", 5, "--", "sleep", 1000)
-    wait_until(launcher.runs.exists, "the runs directory")
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    assert launcher.processes() == []
-    assert not list(launcher.runs.glob(".*"))
-
-
-def test_interrupted_at_any_early_time(launcher):
-    for _ in range(3):
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_two_interrupts_before_the_first_rank(launcher, wait_until, has_begun):
+    """While Python is still starting, or a run directory has only just been made, of which nothing is left."""
+    for _ in range(3 - 2 * has_begun):
         process = launcher.start("run", "--devices", 4, "--grace", 5, "--", "sleep", 1000)
+        if has_begun:
+            wait_until(launcher.runs.exists, "the runs directory")
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) != 0
+        code = process.wait(60)
+        assert code == 130 if has_begun else code != 0
         assert launcher.processes() == []
         assert not list(launcher.runs.glob(".*"))
-
-
-def test_stop_while_ranks_are_being_started(launcher, wait_until):
-    process = launcher.start("run", "--devices", 100, "--grace", 5, "--", "sleep", 1000)
-    wait_until((launcher.latest / "device0" / "train.log").exists, "the first rank")
-    process.terminate()
-    assert process.wait(60) == 143
-    assert launcher.processes() == []
-    assert len(launcher.report.exits) == len(launcher.events(RankStarted))
 
 
 def test_stop_while_a_failure_is_being_handled(launcher, programs, wait_until):

@@ -136,15 +136,15 @@ def test_a_suspended_ending_keeps_its_grace(launcher, wait_until):
     assert launcher.events(Killing) == []
 
 
-@pytest.mark.parametrize("ranks", [1, 9])
-def test_ranks_that_are_being_forked_are_ended_with_the_others(launcher, wait_until, ranks):
-    """An interrupt in the middle of a start needs no kill, and nobody waits for the grace period."""
-    process = launcher.start("run", "--devices", 32, "--grace", 1000, "--", *python(*WAITS))
+@pytest.mark.parametrize(("number", "ranks"), [(signal.SIGINT, 1), (signal.SIGTERM, 9)])
+def test_ranks_that_are_being_forked_are_ended_with_the_others(launcher, wait_until, number, ranks):
+    """A signal in the middle of a start needs no kill, no wait for the grace period, and starts no more ranks."""
+    process = launcher.start("run", "--devices", 48, "--grace", 1000, "--", *python(*WAITS))
     wait_until(lambda: len(launcher.events(RankStarted)) >= ranks, "some ranks")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    assert launcher.events(Killing) == []
-    assert launcher.processes() == []
+    process.send_signal(number)
+    assert process.wait(60) == 128 + number
+    assert len([ended for ended in launcher.report.exits if ended.pid]) == len(launcher.events(RankStarted))
+    assert (launcher.events(Killing), launcher.processes()) == ([], [])
 
 
 def test_a_run_whose_ranks_are_to_start_again_can_be_stopped(launcher, wait_until):
