@@ -39,14 +39,12 @@ def lines_of(text):
 
 
 def test_usage_errors_end_with_2(launcher, snapshot):
-    """Options that cannot be meant are named, with what to do instead."""
     more = [["run", "--env", "A\nFAKE=1", "--", "true"], ["run", "--name", "é" * 101, "--", "true"]]
     assert launcher.refused(2, *lines_of(USAGE), *more) == snapshot
     launcher.refused(2, ["run", "--mp", str(10**400), "--", "true"])
 
 
 def test_missing_files_end_with_2(launcher, snapshot):
-    """What is missing, cannot be executed or cannot be written is named before any process."""
     launcher.write("plain.py", "print()")
     assert launcher.refused(2, *lines_of(FILES)) == snapshot
 
@@ -60,7 +58,6 @@ def test_layouts_that_do_not_fit_end_with_3(launcher, sample_tables, snapshot):
 
 
 def test_program_is_looked_for_where_the_ranks_will_look(launcher):
-    """A PATH given by --env decides whether COMMAND is found."""
     tools = launcher.write("tools/mine", "#!/bin/sh\necho found\n").parent
     (tools / "mine").chmod(0o755)
     assert launcher.call("run", "--", "mine").returncode == 2
@@ -93,7 +90,6 @@ def test_a_shell_may_say_which_server_it_is_on(launcher):
 
 
 def test_taken_master_port_is_refused(launcher):
-    """--master-port names a port that something listens on: 2, before any directory is made."""
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
         assert f"port {port} " in launcher.refused(2, f"run --master-port {port} -- true")
@@ -107,7 +103,6 @@ def test_a_missing_torch_is_one_message_not_a_traceback_per_rank(launcher, monke
 
 
 def test_a_removed_working_directory_is_named(launcher):
-    """Ranks would start in a directory that is not there any more."""
     script = (
         f"mkdir gone && cd gone && rmdir ../gone && exec {sys.executable} -m launcher run --runs-dir ../runs -- true"
     )

@@ -244,7 +244,6 @@ WRONG = (
 
 
 def test_a_wrong_template_is_told_with_file_and_line(launcher, snapshot):
-    """No traceback, no output; nor where there is no such directory."""
     for number, text in enumerate(WRONG):
         launcher.write(f"own{number}/hostfile.openmpi.j2", text)
     launcher.write("own/bash.sh.j2", "{{ command | join(' ') | word }}\n")

@@ -40,7 +40,6 @@ def dumped(launcher, ranks):
     ids=["clean", "left", "in a step"],
 )
 def test_a_rank_gets_what_run_gives_it(launcher, script, sample_tables, ranks_and_layout, left):
-    """The whole environment of each rank, but for the run's directory."""
     ranks, layout = ranks_and_layout
     table = sample_tables / f"rank_table_{ranks}pcs.json"
     arguments = ["--rank-table", table, *layout, "--name", "same", "--master-port", 29877, "--env", "X=a 'b'"]
@@ -104,7 +103,6 @@ def test_names_of_servers_are_not_executed(launcher, script, table_of):
 
 @pytest.mark.parametrize(("name", "is_absolute"), [("sub", False), ("-a $(touch bad)\n'b'", True)])
 def test_ranks_start_in_the_working_directory(launcher, script, name, is_absolute):
-    """Below the one where the script is started, or anywhere, whatever its name is."""
     where = launcher.directory / name
     where.mkdir()
     script.render("--devices", 1, "--cwd", where if is_absolute else name, "--", sys.executable, "-c", DUMP)

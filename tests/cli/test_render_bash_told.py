@@ -180,7 +180,6 @@ def test_ranks_go_on_when_nobody_reads_what_the_script_says(launcher, script):
 
 
 def test_a_run_that_goes_on_is_one_of_tlaunch(launcher, script):
-    """Listed, with its ranks' own processes, and meant where none is named."""
     script.render("--devices", 2, "--name", "mine", "--", "sh", "-c", 'echo "pid $$"; ' + WAITS)
     script.start()
     run_dir = launcher.wait_ready(2)

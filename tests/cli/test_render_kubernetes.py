@@ -32,7 +32,6 @@ def _documents(launcher):
 
 
 def test_the_schema_would_have_something_to_say(documents):
-    """A field that Kubernetes does not know is refused, deep in a pod."""
     *_, job = documents("--devices", 1, "--", "true")
     job["spec"]["template"]["spec"]["containers"][0]["comand"] = ["true"]
     with pytest.raises(kubernetes_validate.ValidationError, match="comand"):
@@ -84,7 +83,6 @@ def test_what_an_mpi_job_cannot_express(launcher, table_of, servers):
 
 
 def test_a_name_that_follows_from_the_command_is_made_to_fit(documents):
-    """One that was given is refused where it does not fit, see test_render."""
     _, _, job = documents("--devices", 1, "--", "My_Prog.v2", "x")
     assert job["metadata"]["name"] == "my-prog-v2"
 
@@ -130,7 +128,6 @@ def test_the_script_as_two_pods_run_it(launcher, documents, table_of):
     ],
 )  # fmt: skip
 def test_runs_are_on_a_claimed_volume(documents, table_of, options, runs):
-    """Which outlives the pods."""
     table = table_of({"a": [0], "b": [1]})
     for flavor in ("job", "mpi"):
         config, *_ = documents("--flavor", flavor, *options, "--rank-table", table, "--", "true")

@@ -1,6 +1,5 @@
 """The script of `tlaunch render slurm`: its options, and a real Slurm's opinion of it where there is one."""
 
-import os
 import re
 import shlex
 import shutil
@@ -10,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-# A cluster of pretended nodes on this machine, for those who have the scripts for it beside their checkout.
-VIRTUAL_HOSTS = Path(__file__).resolve().parents[3] / "shared" / "virtual_hosts"
+from tests.end_to_end.conftest import _slurm  # noqa: F401 - a fixture
+
 PATIENCE_S = 60
 EXEC, RUN = ("slurm", "--flavor", "exec"), ("slurm", "--flavor", "run")
 TRIES = """
@@ -98,26 +97,12 @@ def test_nobody_takes_the_script(launcher):
     assert "hint: is slurmctld up" in done.stderr, done.stderr
 
 
-@pytest.fixture(name="slurm", scope="module")
-def _slurm(tmp_path_factory):
-    """The environment of a cluster with the nodes n1 to n4, eight devices each."""
-    up, down = VIRTUAL_HOSTS / "slurm-up.sh", VIRTUAL_HOSTS / "slurm-down.sh"
-    if not up.exists() or not shutil.which("slurmctld") or os.geteuid() != 0:
-        pytest.skip("there is no Slurm here, and no way to make one")
-    root = tmp_path_factory.mktemp("slurm") / "root"
-    if subprocess.run([up, "4", "8", root], capture_output=True, timeout=PATIENCE_S, check=False).returncode != 0:
-        subprocess.run([down, root], capture_output=True, timeout=PATIENCE_S, check=False)
-        pytest.skip("Slurm does not start here")
-    yield {"SLURM_CONF": str(root / "slurm.conf")}
-    subprocess.run([down, root], capture_output=True, timeout=PATIENCE_S, check=True)
-
-
 class Cluster:
     """The jobs of one test."""
 
     def __init__(self, launcher, environment, wait_until):
         self._launcher, self._wait_until = launcher, wait_until
-        self._environment = {**os.environ, **environment, "TLAUNCH_RUN_ID": "of the shell"}
+        self._environment = {**environment, "TLAUNCH_RUN_ID": "of the shell"}
         # Nodes are all one machine, so each says which one it is.
         self._script = 'TLAUNCH_SERVER=$SLURMD_NODENAME exec {} -m launcher "$@"'
 

@@ -82,7 +82,6 @@ class Runs:
         return to_html(self.facts(*names), lambda chart: "")
 
     def picture(self, *names):
-        """The texts of the picture."""
         blocks = [block for row in rows_of(self.facts(*names)) for block in row]
         return "\n".join(each.text for block in blocks if isinstance(block, list) for each in block)
 
@@ -95,19 +94,18 @@ def runs(tmp_path):
 # --- the terminal and JSON ---
 
 
-def test_the_summary_tells_figures_and_courses(runs):
-    """One line each; what is not known is left out."""
-    runs.make(losses=[4.0, 3.0, None, 1.5, 2.0])
-    lines = runs.lines("a")
-    assert lines[0] == "a: finished after 6.0 s: every rank ended well"
-    found = {line[2:19].strip(): line[19:].split() for line in lines[1:]}
-    assert found["final loss"] == ["2.0000", "█▅", "▁▂"]
-    assert found["best loss"] == ["1.5000", "at", "step", "4"]
-    assert found["last validation"][:5] == ["1.2500", "at", "step", "5,", "perplexity"]
-    assert (found["steps"], found["median tokens/s"][0]) == (["5"], "5,003")
-    assert found["peak memory"][:5] == ["5.0", "MiB", "of", "one", "rank"]
-    assert "#" in "".join(plain := runs.lines("a", plain=True))
-    assert "".join(plain).isascii()
+def test_the_summary_tells_figures_and_courses(runs, snapshot):
+    """One line each; what is not known is left out, and what is not finite is told with the last that was."""
+    runs.make("finite", losses=[4.0, 3.0, None, 1.5, 2.0])
+    runs.make("infinite", losses=[4.0, 3.5, None, None])
+    runs.append("infinite", {"step": 9, "validation_loss": None, "perplexity": None})
+    shown = {name: runs.lines(name) for name in ("finite", "infinite")} | {"plain": runs.lines("finite", plain=True)}
+    assert shown == snapshot
+    assert "".join(shown["plain"]).isascii()
+    page = runs.page("infinite")
+    assert '<dd data-figure="final loss">nan (not finite); last finite 3.5000 at step 2</dd>' in page
+    for pages in (page, runs.picture("infinite")):
+        assert "2 points of training and 1 point of validation without a finite value" in pages
 
 
 def test_json_has_the_figures_as_numbers(launcher):
@@ -139,19 +137,6 @@ def test_every_summary_fits_its_width(runs, width, names):
     assert is_beside == ((len(names) == 2 and width >= 67) or (len(names) == 4 and width >= 119))
 
 
-def test_losses_that_are_not_finite_are_told(runs):
-    """With the last that was, of training and of validation."""
-    runs.make(losses=[4.0, 3.5, None, None])
-    runs.append("a", {"step": 9, "validation_loss": None, "perplexity": None})
-    text = "\n".join(runs.lines("a"))
-    assert re.search(r"final loss +nan \(not finite\); last finite 3.5000 at step 2", text)
-    assert re.search(r"last validation +nan \(not finite\) at step 9; last finite 1.2500 at step 4", text)
-    page = runs.page("a")
-    assert '<dd data-figure="final loss">nan (not finite); last finite 3.5000 at step 2</dd>' in page
-    assert "2 points of training and 1 point of validation without a finite value" in page
-    assert "2 points of training and 1 point of validation without a finite value" in runs.picture("a")
-
-
 def test_a_last_line_without_a_loss_hides_none(runs):
     """The last one that was told counts, and where; a line with both losses is a step and a validation."""
     runs.make(losses=[3.0, 2.0])
@@ -178,25 +163,16 @@ def test_what_is_wrong_with_metrics_is_told(runs):
             assert text in shown
 
 
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
-        (Path.mkdir, "Is a directory"),
-        (os.mkfifo, "it is no regular file"),
-        (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),
-    ],
-)
-def test_metrics_that_cannot_be_read_are_told_from_none(runs, make, why):
-    """With the reason, and without a word of how to write them."""
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path.name)])
+def test_metrics_that_cannot_be_read_are_told_from_none(runs, make, snapshot):
     path = runs.make().metrics
     path.unlink()
     make(path)
-    assert runs.lines("a")[-1] == f"no metrics: metrics.jsonl cannot be read: {why}"
+    assert runs.lines("a")[-1] == snapshot
     assert "append one JSON object a line" not in runs.page("a")
 
 
 def test_a_run_that_goes_on_is_reported_up_to_now(launcher):
-    """Its loss is not final, neither alone nor beside others."""
     runs = Runs(launcher.runs)
     runs.make("b", losses=[3.0, 2.0])
     with acted_run.playing(launcher.runs / "a"):
@@ -266,18 +242,15 @@ def written(log, attempts):
                 file.flush()
 
 
-@pytest.mark.parametrize(
-    ("attempts", "quoted"),
-    [
-        ([["of 0\n"], ["of 1\n"], ["of 2\n"], ["of 3\n"]], ["of 0", "of 1", "of 2", "of 3"]),
-        ([["of 0\n" * 50], ["before", "of 1\n"], ["of 2\n"], ["of 3\n"]], [None, "of 1", "of 2", "of 3"]),
-        ([["of 0\n"], ["before", "of 1\n" * 50 + "end\n"], ["of 2\n"], ["of 3\n"]], [None, "end", "of 2", "of 3"]),
-        ([["of 0\n"], ["of 1\n"], ["before" * 50, "of 2\n"], ["of 3\n"]], [None, None, "of 2", "of 3"]),
-        ([["of 0\n"], ["of 1\n"], ["before", ""], ["of 3\n"]], [None, None, None, "of 3"]),
-        ([["before", "of 0\n"], [""], ["of 2\n"]], ["of 0", None, "of 2"]),
-        ([[""], ["of 1\n"], ["before", "of 2\n", "of 2 again\n" * 9]], [None, None, "of 2 again"]),
-    ],
-)
+@pytest.mark.parametrize(("attempts", "quoted"), [
+    ([["of 0\n"], ["of 1\n"], ["of 2\n"], ["of 3\n"]], ["of 0", "of 1", "of 2", "of 3"]),
+    ([["of 0\n" * 50], ["before", "of 1\n"], ["of 2\n"], ["of 3\n"]], [None, "of 1", "of 2", "of 3"]),
+    ([["of 0\n"], ["before", "of 1\n" * 50 + "end\n"], ["of 2\n"], ["of 3\n"]], [None, "end", "of 2", "of 3"]),
+    ([["of 0\n"], ["of 1\n"], ["before" * 50, "of 2\n"], ["of 3\n"]], [None, None, "of 2", "of 3"]),
+    ([["of 0\n"], ["of 1\n"], ["before", ""], ["of 3\n"]], [None, None, None, "of 3"]),
+    ([["before", "of 0\n"], [""], ["of 2\n"]], ["of 0", None, "of 2"]),
+    ([[""], ["of 1\n"], ["before", "of 2\n", "of 2 again\n" * 9]], [None, None, "of 2 again"]),
+])  # fmt: skip
 def test_a_log_that_was_emptied_gives_no_attempt_the_lines_of_another(runs, attempts, quoted):
     """Nor marks between attempts. What is gone is quoted with nothing; what came after belongs to its attempt."""
     log_offsets = list(written(runs.make("scratch").train_log(1), attempts))
@@ -290,7 +263,6 @@ def test_a_log_that_was_emptied_gives_no_attempt_the_lines_of_another(runs, atte
 
 
 def test_where_no_mark_could_be_written_no_attempt_has_the_lines_of_another(runs):
-    """On a full disk."""
     text = "of 0, until the disk was full\n"
     events = [AgentStarted(AGENT, None, 2), *failed_attempts([0, len(text)]), AgentEnded(Cause.FAILED, 1)]
     run_dir = runs.make(events=events, losses=[3.0])
@@ -367,7 +339,6 @@ def test_the_page_needs_no_network_and_no_script(runs):
 
 @pytest.mark.parametrize("steps", [1, 20_000])
 def test_any_number_of_steps_makes_a_page(runs, steps):
-    """One that opens at once."""
     runs.make(losses=[2 + 5 * math.exp(-step / steps) for step in range(steps)])
     assert len(to_html(runs.facts("a"), to_svg)) < 1_000_000
 
@@ -394,14 +365,12 @@ def test_page_and_picture_are_written_whole_or_not_at_all(launcher):
 
 
 def test_what_cannot_be_is_refused(launcher):
-    """Before anything is written."""
     Runs(launcher.runs).make(losses=[3.0])
     options = ("--html ''", "--png -", "--html x/", "--html x --png ./x", "--html - --json", "nowhere")
     launcher.refused(2, *(f"report a {words}" for words in options))
 
 
 def test_only_pages_need_matplotlib(launcher, monkeypatch):
-    """Without it text and JSON are the same, and --html and --png say what to install."""
     Runs(launcher.runs).make(losses=[3.0])
     with_it = launcher.scene("report a", "report a --json", code=0)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -21,7 +21,6 @@ def chart(*attempts, marks=(), ended_s=10):
 
 
 def test_a_few_ranks_have_a_row_each():
-    """Start, first step and end in seconds, the role at the end."""
     rows = chart([span(0), span(1, "culprit", end=4.0)]).rows
     assert [row.label for row in rows] == ["rank 0", "rank 1"]
     assert [(bar.start_s, bar.end_s, bar.kind) for bar in rows[1].bars] == [(0, 1, "starting"), (1, 4, "culprit")]
@@ -29,7 +28,6 @@ def test_a_few_ranks_have_a_row_each():
 
 
 def test_imports_have_a_bar_of_their_own():
-    """From the start of the attempt, before there are ranks."""
     attempt = AttemptSpan(0, 0, 10 * SECOND_NS, 2 * SECOND_NS, (span(0, start=2.5, first=3.0),))
     times = Timeline(0, 10 * SECOND_NS, (attempt,), ())
     [row] = rank_chart(SimpleNamespace(times=times, ended_ns=None, state=None)).rows
@@ -41,7 +39,6 @@ def test_imports_have_a_bar_of_their_own():
 
 
 def test_what_goes_on_is_drawn_until_now():
-    """A rank without an end."""
     [row] = chart([span(0, "running", end=None)], ended_s=20).rows
     assert row.bars[-1].end_s == 20
 
@@ -62,12 +59,10 @@ def test_many_ranks_are_grouped_and_those_that_deviate_stand_alone():
 
 
 def test_ranks_that_all_deviate_are_still_grouped():
-    """A thousand ranks that end one after the other have no thousand rows."""
     assert len(chart([span(rank, end=1.0 + 9 * rank / 1024) for rank in range(1024)]).rows) <= 64
 
 
 def test_groups_span_attempts():
-    """Ranks that did alike in one attempt and not in the other stand apart."""
     second = [span(rank, "well" if rank % 2 else "ended", start=11, first=12, end=20) for rank in range(100)]
     rows = chart([span(rank, "consequence") for rank in range(100)], second, ended_s=20).rows
     assert all(len({bar.kind for bar in row.bars if bar.start_s >= 12}) == 1 for row in rows)

@@ -57,7 +57,6 @@ def test_ranks_that_mpi_does_not_know_as_one_job_are_told_of(launcher, sample_ta
 
 
 def test_idle_devices_get_a_reduced_table(launcher, sample_tables):
-    """With --allow-idle-devices the ranks see a table of themselves only, and a person is told who is idle."""
     table = sample_tables / "rank_table_8pcs.json"
     done = launcher.run("run", "--rank-table", table, "--dp", 3, "--allow-idle-devices", "--", "true")
     assert done.returncode == 0, done.stderr
@@ -96,7 +95,6 @@ def test_a_job_of_slurm_with_fewer_cpus_than_ranks_is_told(launcher, devices, cp
 
 
 def test_options_after_the_command_are_the_commands(launcher):
-    """Nothing after COMMAND is read by tlaunch, with or without `--`."""
     done = launcher.call("run", "--dry-run", "--json", "echo", "--devices", "3", "--dry-run")
     assert [rank["argv"] for rank in json.loads(done.stdout)["ranks"]] == [["echo", "--devices", "3", "--dry-run"]]
 
@@ -135,7 +133,6 @@ def test_the_others_are_ended_when_one_fails(launcher, programs):
 
 
 def test_leftovers_of_a_good_run_are_ended(launcher, programs):
-    """A daemon that a rank leaves behind does not outlive the run, and the run still ends with 0."""
     stubborn = [sys.executable, programs / "stubborn.py", "double-fork", "ignore", "child-only"]
     done = launcher.run("run", "--grace", 0.3, "--", *stubborn)
     assert done.returncode == 0, done.stderr
@@ -170,7 +167,6 @@ def test_a_rank_inherits_nothing_it_should_not(launcher, programs):
 
 
 def test_a_rank_starts_with_default_signals(launcher):
-    """What the launcher's parent blocked or ignored, and what Python ignores, is neither in a rank."""
     former = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
     try:
@@ -196,7 +192,6 @@ def test_the_console_shows_the_whole_log_of_rank_0(launcher, programs):
 
 
 def test_a_reader_that_leaves_does_not_disturb_the_run(launcher, programs):
-    """`tlaunch run | head -1` runs to its end, silently."""
     noisy = ["run", "--", sys.executable, programs / "noisy.py", 5000]
     done = launcher.shell('{ "$@"; echo $? >code; } | head -1', *noisy)
     assert (launcher.directory / "code").read_text() == "0\n"
@@ -205,14 +200,12 @@ def test_a_reader_that_leaves_does_not_disturb_the_run(launcher, programs):
 
 
 def test_closed_standard_descriptors_are_no_trouble(launcher):
-    """A launcher started with stdin, stdout and stderr closed (some daemons do) runs its ranks all the same."""
     done = launcher.shell('"$@" <&- >&- 2>&-', "run", "--devices", "2", "--", "sh", "-c", "echo fine >&2; exit 3")
     assert done.returncode == 3
     assert (launcher.latest / "device0" / "train.log").read_text() in {"fine\n", ""}
 
 
 def test_more_ranks_than_descriptors(launcher):
-    """48 ranks start with a limit of 32 descriptors, all end, and every one has its report entry and log."""
     done = launcher.shell('ulimit -n 32; "$@"', "run", "--devices", "48", "--", "sh", "-c", "echo $RANK")
     assert done.returncode == 0, done.stderr
     assert {ended.global_rank for ended in launcher.report.exits} == set(range(48))
@@ -220,7 +213,6 @@ def test_more_ranks_than_descriptors(launcher):
 
 
 def test_too_few_processes_allowed(launcher):
-    """A rank for which the system makes no process fails the run with the system's words; the others are ended."""
     if os.geteuid() == 0 and subprocess.run(["setpriv", "--version"], capture_output=True, check=False).returncode:
         pytest.skip("root has no process limit here, and setpriv is missing")
     launcher.directory.chmod(0o777)
@@ -237,7 +229,6 @@ def test_too_few_processes_allowed(launcher):
 
 
 def test_disk_full_before_the_start_leaves_nothing(launcher):
-    """Where run.json cannot be written, nothing starts and nothing is left, the runs directory included."""
     done = launcher.shell('ulimit -f 0; "$@"', "run", "--", "touch", "started")
     assert done.returncode == 2
     assert "File too large" in done.stderr
@@ -245,7 +236,6 @@ def test_disk_full_before_the_start_leaves_nothing(launcher):
 
 
 def test_disk_full_while_running_does_not_change_the_end(launcher):
-    """A rank whose log cannot grow, and ignores that, still ends the run with its own code."""
     done = launcher.shell('ulimit -f 8; "$@"', "run", "--", "sh", "-c", "trap '' XFSZ; seq 20000; exit 4")
     assert done.returncode == 4, done.stderr
     assert (launcher.latest / "device0" / "train.log").stat().st_size == 8 * 1024

@@ -130,7 +130,6 @@ def test_an_unknown_order_of_failures_is_told(launcher, wait_until, suspend):
 
 
 def test_an_orphaned_agent_keeps_no_reader_waiting(launcher, programs, wait_until):
-    """After `kill -9` of the launcher, whoever reads its output sees the end while the agent still has its grace."""
     process = start_stubborn(launcher, programs, "ignore", grace=1000, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     agent = agent_pid(launcher)
     process.kill()
@@ -140,23 +139,16 @@ def test_an_orphaned_agent_keeps_no_reader_waiting(launcher, programs, wait_unti
     wait_until(lambda: not alive(agent), "the end of the agent")
 
 
-def test_a_module_of_the_user_cannot_break_supervision(launcher):
-    """A psutil.py in the directory where the launcher was started is not imported by an agent that has to end ranks."""
-    (launcher.directory / "psutil.py").write_text("raise SystemExit(77)")
-    done = launcher.run("run", "--devices", 2, "--grace", 5, "--", "sh", "-c", "[ $RANK = 0 ] && sleep 1000; exit 5")
-    assert done.returncode == 5
-    assert launcher.report.cause is Cause.FAILED
-
-
-def test_ignored_children_are_waited_for(launcher):
-    """A launcher started with SIGCHLD ignored (`trap '' CHLD`) reports the run's own exit code, long before its grace."""
+def test_what_the_launcher_starts_with_cannot_break_supervision(launcher):
+    """Neither a psutil.py in its directory, which no agent imports, nor SIGCHLD that is ignored (`trap '' CHLD`)."""
+    launcher.write("psutil.py", "raise SystemExit(77)")
+    script = ["sh", "-c", "[ $RANK = 0 ] && exec sleep 1000; exit 7"]
     ignored = lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # noqa: E731
-    done = launcher.run("run", "--grace", 3000, "--", "sh", "-c", "exit 7", preexec_fn=ignored)
-    assert (done.returncode, launcher.events(Killing)) == (7, []), done.stderr
+    done = launcher.run("run", "--devices", 2, "--grace", 3000, "--", *script, preexec_fn=ignored)
+    assert (done.returncode, launcher.report.cause, launcher.events(Killing)) == (7, Cause.FAILED, []), done.stderr
 
 
 def test_a_stopped_agent_is_ended(launcher, programs, suspend):
-    """A signal to the launcher ends the run even while its agent is suspended."""
     process = start_stubborn(launcher, programs)
     agent = agent_pid(launcher)
     suspend(agent)
@@ -185,36 +177,19 @@ def test_second_interrupt_kills_at_once(launcher, programs):
     assert launcher.processes() == []
 
 
-def test_interrupted_before_the_first_rank(launcher, wait_until):
-    """Two interrupts while the run directory has only just been made end the run with 130 and leave no process."""
-    process = launcher.start("run", "--devices", 4, "--grace", 5, "--", "sleep", 1000)
-    wait_until(launcher.runs.exists, "the runs directory")
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    assert launcher.processes() == []
-    assert not list(launcher.runs.glob(".*"))
-
-
-def test_interrupted_at_any_early_time(launcher):
-    """Interrupts while Python is still starting leave neither a process nor half a run directory."""
-    for _ in range(3):
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_two_interrupts_before_the_first_rank(launcher, wait_until, has_begun):
+    """While Python is still starting, or a run directory has only just been made, of which nothing is left."""
+    for _ in range(3 - 2 * has_begun):
         process = launcher.start("run", "--devices", 4, "--grace", 5, "--", "sleep", 1000)
+        if has_begun:
+            wait_until(launcher.runs.exists, "the runs directory")
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) != 0
+        code = process.wait(60)
+        assert code == 130 if has_begun else code != 0
         assert launcher.processes() == []
         assert not list(launcher.runs.glob(".*"))
-
-
-def test_stop_while_ranks_are_being_started(launcher, wait_until):
-    """SIGTERM between the first and the last of many ranks starts no more of them and leaves none."""
-    process = launcher.start("run", "--devices", 100, "--grace", 5, "--", "sleep", 1000)
-    wait_until((launcher.latest / "device0" / "train.log").exists, "the first rank")
-    process.terminate()
-    assert process.wait(60) == 143
-    assert launcher.processes() == []
-    assert len(launcher.report.exits) == len(launcher.events(RankStarted))
 
 
 def test_stop_while_a_failure_is_being_handled(launcher, programs, wait_until):
@@ -233,7 +208,6 @@ def test_stop_while_a_failure_is_being_handled(launcher, programs, wait_until):
 
 
 def test_hung_up_under_nohup_goes_on(launcher, programs):
-    """A launcher started with SIGHUP ignored (nohup) keeps ignoring it."""
     ignored = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
     process = launcher.start("run", "--", "sh", "-c", UNTIL_GO, preexec_fn=ignored)
     run_dir = launcher.wait_ready(1)
@@ -243,7 +217,6 @@ def test_hung_up_under_nohup_goes_on(launcher, programs):
 
 
 def test_a_stopped_head_does_not_stop_supervision(launcher, wait_until, suspend):
-    """While the launcher is suspended (Ctrl-Z), a failure still ends all ranks and the report is written."""
     script = ["sh", "-c", f"{UNTIL_GO} exit $RANK"]
     process = launcher.start("run", "--devices", 2, "--grace", 1, "--", *script)
     run_dir = launcher.wait_ready(2)

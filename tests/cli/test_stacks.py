@@ -40,7 +40,6 @@ class Run:
         return process
 
     def kill(self, global_rank):
-        """End a rank, as the agent tells it."""
         process = self.processes[global_rank]
         process.kill()
         process.wait()
@@ -172,7 +171,6 @@ def test_ranks_that_have_ended_are_left_out(launcher, run, told, snapshot):
 
 
 def test_ranks_of_another_machine_are_not_asked_here(launcher, run):
-    """A process with the same number and start may live here too."""
     run.begin(1, replace(acted_run.me(), host="elsewhere"))
     run.start(0, "sleep")
     assert "on elsewhere" in launcher.scene("stacks", code=1)
@@ -198,7 +196,6 @@ def test_where_the_coordinator_cannot_be_asked_this_server_s_ranks_are_shown(lau
 
 
 def test_where_nobody_can_be_asked_at_all_the_reason_is_told(launcher, run, snapshot):
-    """As on a machine without ranks, from which the coordinator cannot be reached."""
     run.begin(2)
     run.dir.endpoint.write_text('{"addresses": [["127.0.0.1", 1]], "key": "k"}')
     assert launcher.scene("stacks", code=1) == snapshot

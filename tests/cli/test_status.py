@@ -11,14 +11,12 @@ from .failed_run import AGENT
 
 
 def give_signs_of_life(run_dir):
-    """Rank 0 beats, and has written a log."""
     values = Beat(step=12, loss=3.25, tokens_per_s=5100.0)
     beat({TLAUNCH_HEARTBEAT_FILE: str(run_dir.heartbeat(0))}, values)
     run_dir.train_log(0).write_bytes(b"x" * 2048)
 
 
 def row(text, global_rank):
-    """The words of a rank's line."""
     return next(line.split() for line in text.splitlines() if line.split()[:1] == [str(global_rank)])
 
 

@@ -63,7 +63,6 @@ def test_a_run_that_is_over_needs_no_end(launcher):
 
 
 def test_runs_of_another_machine_or_version_cannot_be_ended(launcher):
-    """Whether they run is not known here: that is no success."""
     acted_run.make(launcher.runs / "a", [AgentStarted(replace(acted_run.me(), host="node-7"), None, 2)])
     acted_run.make(launcher.runs / "b").report.write_text('{"schema": 1}')
     for name, why in (("a", "on node-7"), ("b", "another version")):
@@ -88,7 +87,6 @@ def orphan(launcher):
 
 @pytest.mark.parametrize("words", [("stop", "a"), ("stop",)], ids=" ".join)
 def test_ranks_that_outlived_all_others_are_ended(launcher, orphan, words):
-    """Named or meant, though another run is the latest."""
     assert "`tlaunch stop a` ends them" in launcher.call("why", "a").stdout
     acted_run.make(launcher.runs / "b", OVER)
     launcher.latest.symlink_to("b")
@@ -123,7 +121,6 @@ def test_of_runs_of_one_name_the_one_that_goes_on_is_ended(launcher):
 
 
 def test_killing_is_told_as_killing(launcher, programs):
-    """Nobody waits for anything, and nobody asked twice."""
     process = start(launcher, "python", programs / "stubborn.py", "ignore", grace=1000)
     assert launcher.call("stop", "--kill").returncode == 0
     _, errors = process.communicate(timeout=60)

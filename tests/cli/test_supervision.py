@@ -82,7 +82,6 @@ def test_a_rank_that_makes_no_progress_hangs(launcher):
 
 
 def test_forwarded_signals_reach_every_rank(launcher):
-    """SIGUSR1 to the launcher is SIGUSR1 to each rank's process; the run goes on."""
     handler = "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(print('heard', flush=True)))"
     process = launcher.start("run", "--devices", 2, "--", *python(handler, *WAITS))
     launcher.wait_ready(2)
@@ -137,15 +136,15 @@ def test_a_suspended_ending_keeps_its_grace(launcher, wait_until):
     assert launcher.events(Killing) == []
 
 
-@pytest.mark.parametrize("ranks", [1, 9])
-def test_ranks_that_are_being_forked_are_ended_with_the_others(launcher, wait_until, ranks):
-    """An interrupt in the middle of a start needs no kill, and nobody waits for the grace period."""
-    process = launcher.start("run", "--devices", 32, "--grace", 1000, "--", *python(*WAITS))
+@pytest.mark.parametrize(("number", "ranks"), [(signal.SIGINT, 1), (signal.SIGTERM, 9)])
+def test_ranks_that_are_being_forked_are_ended_with_the_others(launcher, wait_until, number, ranks):
+    """A signal in the middle of a start needs no kill, no wait for the grace period, and starts no more ranks."""
+    process = launcher.start("run", "--devices", 48, "--grace", 1000, "--", *python(*WAITS))
     wait_until(lambda: len(launcher.events(RankStarted)) >= ranks, "some ranks")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    assert launcher.events(Killing) == []
-    assert launcher.processes() == []
+    process.send_signal(number)
+    assert process.wait(60) == 128 + number
+    assert len([ended for ended in launcher.report.exits if ended.pid]) == len(launcher.events(RankStarted))
+    assert (launcher.events(Killing), launcher.processes()) == ([], [])
 
 
 def test_a_run_whose_ranks_are_to_start_again_can_be_stopped(launcher, wait_until):
@@ -217,7 +216,6 @@ def test_a_module_that_starts_threads_is_not_preloaded(launcher, preloading):
 
 
 def test_a_preload_process_that_is_killed_is_done_without(launcher, preloading, wait_until):
-    """Ranks that wait for it start one by one instead."""
     source = "import time; open('importing', 'w').close(); time.sleep(1000)"
     process = preloading(launcher.start, source, "print('ready')")
     (event,) = wait_until(lambda: launcher.events(Preloading), "the preload process")
@@ -242,7 +240,6 @@ def test_imports_that_hang_are_done_without(launcher, preloading, source, troubl
 
 
 def test_runs_that_start_at_once_get_ports_of_their_own(launcher, wait_until):
-    """Started in the same second on one machine, no two runs meet on a port."""
     waits = ["sh", "-c", "until [ -e go ]; do sleep 0.05; done"]
     processes = [launcher.start("run", "--name", f"n{number}", "--", *waits) for number in range(8)]
 

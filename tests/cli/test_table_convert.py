@@ -35,7 +35,6 @@ def convert(options):
 
 
 def test_stdout_is_the_result_alone(launcher, table, snapshot):
-    """The new text is on standard output, notes on standard error."""
     launcher.write("wide.txt", "node10 slots=1\nnode9 slots=1\n")
     launcher.write("hosts", "node1\nnode1\n")
     files = "table.json --to hostfile; rank_tables/rank_table_2pcs.json --to nodelist; hosts --to hostfile"
@@ -78,7 +77,6 @@ def test_there_and_back_through_files(launcher, table, snapshot):
 
 
 def test_what_is_refused(launcher, snapshot):
-    """With the file, the target, and the reason; a faulty table shows its problems, with the exit code of `validate`."""
     launcher.write("broken.json", '{"version": "1.0",}')
     launcher.write("hosts", "node1\nnode1\n")
     for code, typed in REFUSED.items():

@@ -81,7 +81,6 @@ def test_unreadable_files_end_with_2(launcher, files, snapshot):
 
 
 def test_deep_nesting_has_a_message(launcher):
-    """Documents that no parser likes end with a message."""
     launcher.write("b.json", f'{{"a": {"[" * 900}{"]" * 900}}}')
     done = launcher.call("table", "diff", "b.json", "-", input=f'{{"a": {"[" * 900}1{"]" * 900}}}')
     assert done.returncode in {1, 2}
@@ -89,7 +88,6 @@ def test_deep_nesting_has_a_message(launcher):
 
 
 def test_json_has_everything(launcher, files, snapshot):
-    """Verdict, checksums, differences and changes for programs."""
     files(CHANGES["a changed address"])
     told = json.loads(launcher.scene("table diff a.json b.json --json", code=1).partition("\n")[2].rpartition("\n")[0])
     assert len(set(told.pop("checksums"))) == 2

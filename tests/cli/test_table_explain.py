@@ -40,7 +40,6 @@ def test_what_is_said_of_codes(launcher, snapshot):
 
 
 def test_paragraph_is_as_wide_as_the_terminal(explain):
-    """Lines fit into the terminal, and are never too long to read."""
     for columns in (40, 70, 300):
         longest = max(map(len, explain("RT301", env={"COLUMNS": str(columns)}).splitlines()[3:]))
         assert min(columns, 100) - 20 < longest <= min(columns, 100)
@@ -68,6 +67,5 @@ def test_overview_lists_all_codes_by_hundreds(explain):
 
 
 def test_unknown_codes(launcher, snapshot):
-    """A code that does not exist ends with 2, and names the nearest that do, or where all codes are listed."""
     codes = ("RT31", "RT310", "TR301", "EI0018", "RT999", "999", "nonsense")
     assert launcher.refused(2, *(f"table explain {code}" for code in codes)) == snapshot

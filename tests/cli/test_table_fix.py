@@ -75,7 +75,6 @@ def test_order_is_kept_with_no_sort(path, fix):
 
 
 def test_json_has_everything(launcher, fix, snapshot):
-    """--json is one object with the repairs, what is left, and the diff."""
     assert launcher.transcript(fix("table.json", "--json")) == snapshot
 
 
@@ -99,7 +98,6 @@ def test_what_cannot_be_done_ends_with_2(launcher, snapshot):
 
 
 def test_terminal_gets_no_control_character_of_the_table(path, fix):
-    """A comment that holds an escape sequence is shown as text, on stdout and on stderr."""
     path.write_text(BROKEN.replace("the last one", "the \x1b[2J last one"))
     head, tail = pty.openpty()
     with os.fdopen(tail, "wb") as terminal, os.fdopen(head, "rb", buffering=0) as screen:

@@ -70,7 +70,6 @@ def test_conf_from_standard_input(launcher, snapshot):
 
 @pytest.mark.parametrize("name", ["127.0.1.1", "localhost"])
 def test_loopback_names_are_warned_of(launcher, name):
-    """Such a table cannot be merged with others, which is said together with a name that can be used."""
     done = launcher.call("table", "generate", "--devices", 1, "--server-id", name)
     assert f'"server_id": "{name}"' in done.stdout
     assert f'warning: server_id "{name}"' in done.stderr
@@ -101,7 +100,6 @@ def test_what_is_generated_validates(launcher):
 
 
 def test_options_that_make_no_sense(launcher, snapshot):
-    """Exit 2, nothing written, and a message with what was given and what to do."""
     refused = launcher.refused(2, *generate(SENSELESS))
     assert refused.count("! hint: ") == refused.count("! error: ")
     assert refused == snapshot

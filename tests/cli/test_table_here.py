@@ -18,7 +18,6 @@ def own_address():
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"], ["--dry-run", "--json"]], ids=" ".join)
 def test_a_run_warns_of_the_table_of_another_machine(launcher, table_of, more):
-    """Its ranks start here, and it says how to say that this is meant."""
     start = launcher.call if more else launcher.run
     done = start("run", "--rank-table", table_of({NOWHERE: [0, 1]}), *more, "--", "true")
     assert (done.returncode, WARNED in done.stdout) == (0, False)

@@ -52,7 +52,6 @@ def test_what_is_noted(launcher, tables, snapshot):
 
 
 def test_faulty_tables_show_all_their_problems(launcher, tables):
-    """Every file is read before giving up, and nothing is written."""
     broken = [launcher.write(f"broken{number}.json", "{") for number in (1, 2)]
     done = launcher.call("table", "merge", *tables(1), *broken)
     assert (done.returncode, done.stdout) == (1, "")

@@ -53,7 +53,6 @@ def test_a_layout_that_does_not_fit_is_refused(launcher, snapshot):
 
 
 def test_super_pods_hold_their_servers(launcher, snapshot):
-    """Above them; their names are shown as they are, whatever they mean elsewhere, but cannot move the cursor."""
     table = super_pod_table()
     table["super_pod_list"][0]["super_pod_id"] = "[red]:smile:\x1b[2J"
     assert launcher.scene("table show -", code=0, input=json.dumps(table)) == snapshot
@@ -112,7 +111,6 @@ def test_problems_go_to_stderr(launcher, sample_tables):
 
 @pytest.mark.parametrize("broken", [True, False])
 def test_a_file_name_cannot_move_the_cursor(launcher, sample_tables, broken):
-    """Whatever a file is called, no control character of its name reaches the terminal."""
     name, other = "esc\x1b[31m.json", '"remark": "x", "status"'
     text = (sample_tables / "rank_table_2pcs.json").read_text().replace('"status"', other)
     launcher.write(name, text[: len(text) // 2] if broken else text)

@@ -112,7 +112,6 @@ def test_addresses_that_are_not_set_are_left_out(machine):
 
 
 def test_first_source_that_there_is(machine):
-    """Without a source, nvidia-smi gives way to hccn.conf, and that to hccn_tool; which one was used is said."""
     machine(nvidia_smi=TWO_GPUS)
     assert gather(wanted(server_id="a"), {}).hardware == "gpu"
     for source, expected, furniture in (

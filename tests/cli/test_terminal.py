@@ -105,7 +105,6 @@ class Screen:
             self._launcher.write(name)
 
     def rows(self):
-        """Of the screen."""
         return [row.rstrip() for row in self._tmux("capture-pane", "-p").splitlines()]
 
     def lines(self):
@@ -403,7 +402,6 @@ def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, play, columns, end
 
 @in_turn("command", "run --console collapse", "logs -f --merge")
 def test_a_window_may_change_its_size(launcher, play, columns, command):
-    """No line is lost or written twice, and the screen is sane."""
     terminal = play(COUNTS, columns, commands(command))
     terminal.wait_for(r"\[0\b.*\] line 5")
     for size in ((30, 10), (columns, 24), (columns + 20, 40)):

@@ -1,6 +1,5 @@
 """The command by which the doctor measures links is one that `tlaunch run` takes."""
 
-import json
 import os
 import subprocess
 import sys
@@ -29,23 +28,18 @@ from launcher.doctor.probe_handler import OWN_RUNS
 
 @pytest.mark.parametrize(("engine", "by_hand"), [("mpi", False), ("slurm", False), ("hand", True), (None, True)])
 def test_what_is_for_servers_started_by_hand(engine, by_hand, tmp_path):
-    """No engine's run is told of it, though the examination was, by a default or the environment."""
+    """No engine's run is told of it; every run that measures ends itself with a verdict when its ranks hang."""
     examination = {"engine": engine, "server": "h1", "coordinator_port": 29450, "env": ()}
     options = measuring(trial_options(examination, tmp_path, 29451))
     assert (options.server, options.coordinator_port) == (("h1", 29451) if by_hand else (None, None))
+    assert 30 <= options.hang_timeout <= 60
 
 
-def test_nothing_is_said_of_mpi_that_concerns_a_measurement_of_ours(monkeypatch, tmp_path):
+def test_nothing_is_said_of_mpi_that_concerns_a_measurement_of_ours(table_of):
     """It needs none, and `tlaunch run` is told so, as it cannot see it of an installed package."""
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith(("TLAUNCH_", "SLURM_"))]:
-        monkeypatch.delenv(name)
-    device = {"device_id": "0", "device_ip": "192.168.0.1", "rank_id": "0"}
-    servers = [{"server_id": "127.0.0.1", "device": [device]}]
-    table = tmp_path / "table.json"
-    table.write_text(json.dumps({"version": "1.0", "server_count": "1", "server_list": servers, "status": "completed"}))
-    options = measuring({"engine": "mpi", "rank_table": table, "env": ()})
-    assert prepare(options, os.environ).notes == ()
+    options = measuring({"engine": "mpi", "rank_table": table_of({"127.0.0.1": [0]}), "env": ()})
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TLAUNCH_", "SLURM_"))}
+    assert prepare(options, environment).notes == ()
 
 
 def test_a_run_that_starts_after_its_doctor_was_killed_removes_what_that_had_made(tmp_path):
@@ -77,18 +71,16 @@ def test_the_server_that_a_trial_run_failed_of(tmp_path, confidence, culprit, se
     report = Report("links", 0, Cause.FAILED, 1, 0, 1, (attempt,))
     (tmp_path / "report.json").write_text(report.to_json())
     servers = [
-        Server(name, (Device(0, 2 * index), Device(1, 2 * index + 1))) for index, name in enumerate(("h1", "h2"))
+        Server(f"h{number}", tuple(Device(rank, 2 * number - 2 + rank) for rank in range(2))) for number in (1, 2)
     ]
     assert blamed_server(tmp_path, servers) == expected
     assert blamed_server(tmp_path / "nowhere", servers) is None
 
 
-def test_what_a_failed_run_wrote_is_kept_where_the_doctor_removes_nothing(tmp_path, monkeypatch):
+def test_what_a_failed_run_wrote_is_kept_where_the_doctor_removes_nothing(launcher, tmp_path, monkeypatch):
     """And named in what it complained of, however that named it; links that lead nowhere do no harm."""
-    run_dir = tmp_path / "runs" / f"{OWN_RUNS}x" / "20260101-links"
-    (run_dir / "device0").mkdir(parents=True)
-    (run_dir / "run.json").write_text("{}")
-    (run_dir / "device0" / "train.log").write_text("why")
+    run_dir = launcher.write(f"runs/{OWN_RUNS}x/20260101-links/run.json", "{}").parent
+    launcher.write(run_dir / "device0/train.log", "why")
     (run_dir / "nowhere").symlink_to("gone")
     (run_dir.parent / "latest").symlink_to(run_dir.name)
     temporary = tmp_path / "temporary"
@@ -102,9 +94,3 @@ def test_what_a_failed_run_wrote_is_kept_where_the_doctor_removes_nothing(tmp_pa
     assert with_kept_path(said, run_dir, kept) == f"logs in {kept}, and {kept}/device0/train.log"
     assert with_kept_path(said, run_dir, None) == said
     assert kept_run(tmp_path / "nothing") is None
-
-
-def test_a_run_that_measures_links_ends_itself_when_its_ranks_hang(tmp_path):
-    """Long before the doctor would end it, and with a verdict."""
-    options = measuring(trial_options({"engine": "mpi", "env": ()}, tmp_path, 29451))
-    assert 30 <= options.hang_timeout <= 60

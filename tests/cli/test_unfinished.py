@@ -37,7 +37,6 @@ class Terminal:
         return row, begun
 
     def seen(self, *states, ranks=None):
-        """What is seen in the end."""
         row, begun = self.begun(*states, ranks=ranks)
         visible = row.show(begun)
         text = self.read()
@@ -80,7 +79,6 @@ def terminal(monkeypatch):
     *((state, "") for state in (b"", b"   ", b"\x1b[0m", b"\x1b[K", b"\x1b[32m  \x1b[0m")),
 ])  # fmt: skip
 def test_one_line_is_shown_as_it_is(terminal, state, seen):
-    """Unless there is nothing to see."""
     assert terminal.seen(state, ranks=[3]) == seen
     assert seen or terminal.seen(state, state) == ""
 

@@ -37,7 +37,6 @@ def _files(launcher, table):
 
 
 def test_names_are_those_of_the_rank_table_room():
-    """The choices of --chip and --for are exactly the profiles that exist."""
     assert list(CHIP_NAMES) == list(CHIPS)
     assert list(CONSUMER_NAMES) == list(CONSUMERS)
 
@@ -67,7 +66,6 @@ def test_stdin_is_a_file_too(launcher, table, snapshot):
 
 
 def test_directories_are_searched_in_order(launcher, table, snapshot):
-    """Every *.json below a directory is checked, by path; other files are left alone."""
     for name in ("b/z.json", "a.json", "b/a/deep.json", "b/notes.txt"):
         launcher.write(f"tables/{name}", table())
     assert launcher.scene("validate tables", code=0) == snapshot
@@ -109,7 +107,6 @@ def test_colour_marks_heads_only(launcher, files):
 
 @pytest.mark.parametrize(("variables", "expected"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
 def test_colour_is_for_terminals(launcher, files, variables, expected):
-    """A terminal gets colour, unless NO_COLOR or a dumb terminal speaks against it."""
     parent, child = pty.openpty()
     environment = {"TERM": "xterm", "NO_COLOR": "", **variables}
     with os.fdopen(child, "wb") as stdout:
@@ -124,7 +121,6 @@ def test_colour_is_for_terminals(launcher, files, variables, expected):
 
 
 def test_a_reader_that_leaves_changes_nothing(launcher, files):
-    """A closed pipe is no reason to complain, and the verdict stays the exit code."""
     done = launcher.shell('"$@" | true; exit ${PIPESTATUS[0]}', "validate", *["wrong.json"] * 20)
     assert (done.returncode, done.stderr) == (1, "")
 
@@ -214,7 +210,6 @@ TABLES = sorted(path.name for path in (HERE / "readme_tables").iterdir())
 
 
 def test_every_screen_has_its_table():
-    """No screen of `tlaunch validate` stands in the page without the file that gives it."""
     assert sorted(SCREENS) == TABLES
 
 

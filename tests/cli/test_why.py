@@ -34,7 +34,6 @@ def test_a_traceback_is_enough(launcher):
 
 
 def test_the_log_of_an_attempt_before_is_not_quoted(launcher):
-    """Its lines say nothing of what the last attempt failed of."""
     run_dir = acted_run.make(launcher.runs / "a", failed_twice(FIRST, verdict("KeyError: two"), log_offset=10))
     run_dir.train_log(1).write_text("old words\nnew words\n")
     shown = launcher.call("why", "a").stdout
@@ -69,7 +68,6 @@ def test_of_a_lost_run_the_last_that_is_known_is_told(launcher, snapshot):
 
 
 def test_a_real_failure_is_explained(launcher):
-    """The rank that failed, not the one that was ended for it."""
     launcher.run("run", "--devices", 2, "--", "sh", "-c", '[ "$RANK" = 0 ] || { echo sorry; exit 5; }; sleep 1000')
     done = launcher.call("why")
     assert done.stdout.splitlines()[2].startswith("rank 1: ")
