@@ -12,21 +12,11 @@ import launcher.cluster.join as join_module
 from launcher import __version__
 from launcher.cluster.agent_connection import UNAUTHENTICATED_S, listen
 from launcher.cluster.join import AgentInfo, Endpoint, join
+from launcher.core import messages
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError
 from launcher.core.events import Cause
-from launcher.core.messages import (
-    PROTOCOL,
-    Begin,
-    Challenge,
-    EventReport,
-    Finish,
-    Hello,
-    Refused,
-    Waiting,
-    Welcome,
-    proof_of,
-)
+from launcher.core.messages import Begin, Challenge, Finish, Refused, Waiting, Welcome
 from launcher.core.resources import fingerprint
 
 PATIENCE_S = 60
@@ -43,9 +33,9 @@ def soon():
 
 
 def greeting(drawn, token="token", **changes):
-    made = Hello(
-        proof_of(token, drawn, "n"), "n", __version__, fingerprint(), platform.python_version(), "h1", ("10.0.0.1",)
-    )  # fmt: skip
+    """The first words of an agent that knows the token."""
+    proof = messages.proof_of(token, drawn, "n")
+    made = messages.Hello(proof, "n", __version__, fingerprint(), platform.python_version(), "h1", ("10.0.0.1",))
     return replace(made, **changes)
 
 
@@ -78,9 +68,9 @@ def test_a_server_is_awaited_until_it_is_ready(house, knocks):
     assert start.result(PATIENCE_S) == Begin(0, 4711)
 
 
-def test_who_was_started_by_hand_needs_no_job(house, knocks):
-    opened = house(agreement={"layout": "dp=2"})
-    assert come(opened, knocks, agreement={"layout": "dp=2"}).welcome.job is None
+def test_an_agent_that_was_started_by_hand_needs_no_job(house, knocks):
+    agreement = {"layout": "dp=2"}
+    assert come(house(agreement=agreement), knocks, agreement=agreement).welcome.job is None
 
 
 def test_the_clock_of_a_newcomer_is_known_before_it_is_ready(house, knocks):
@@ -196,13 +186,13 @@ def test_a_server_that_cannot_take_part_says_so_to_the_run(house, knocks):
     """Its own exit code and hint; what else it has said is kept."""
     opened = house()
     membership = come(opened, knocks, host="h2", addresses=("10.0.0.9",))
-    membership._channel.send(EventReport("line"))
+    membership._channel.send(messages.EventReport("line"))
     membership.refuse(RefusedLayoutError("no cores", hint="buy some"))
     opened.attend(lambda: opened.errors)
     (error,) = opened.errors
     assert isinstance(error, RefusedError)
     assert (error.message, error.hint, error.exit_code) == ("server h2 (h2): no cores", "buy some", 3)
-    assert opened.told == [EventReport("line")]
+    assert opened.told == [messages.EventReport("line")]
 
 
 def test_a_server_that_waits_hears_which_are_missing(house, knocks):
@@ -246,7 +236,7 @@ def test_the_first_address_that_answers_is_taken(house, knocks):
 
 
 @pytest.mark.parametrize(
-    "first", [Challenge(PROTOCOL + 1, "n"), Finish(Cause.FAILED, 1), Welcome("", 0, "r", 1.0)], ids=repr
+    "first", [Challenge(messages.PROTOCOL + 1, "n"), Finish(Cause.FAILED, 1), Welcome("", 0, "r", 1.0)], ids=repr
 )
 def test_what_is_no_coordinator_of_this_version_is_not_joined(first):
     """Another protocol is refused at once, with a hint; anything else is no coordinator at all."""
@@ -258,7 +248,7 @@ def test_what_is_no_coordinator_of_this_version_is_not_joined(first):
 def test_a_coordinator_that_does_not_know_the_token_is_not_joined():
 
     def pretend(channel):
-        channel.send(Challenge(PROTOCOL, "n"))
+        channel.send(Challenge(messages.PROTOCOL, "n"))
         hello = next(channel.wait_for(soon()))
         channel.send(Welcome(hello.proof, 0, "run", 20.0, "a job"))
 
@@ -286,8 +276,8 @@ def join_at(act):
     return caught.value.message
 
 
-def test_agents_of_other_machines_are_told_from_those_of_this_one(house, knocks):
-    """By their addresses; whoever has been silent for a while is not heard."""
+def test_agents_of_other_machines_are_known_by_their_addresses(house, knocks):
+    """One that has been silent for a while is not heard."""
     opened = house(silence_s=20.0)
     come(opened, knocks)
     assert not opened.registration.hears_others(20.0)
