@@ -24,21 +24,17 @@ def test_the_same_files_with_the_same_content_are_no_finding():
 MANY = [{f"m{number}.py": digest for number in range(9)} for digest in "ab"]
 
 
-@pytest.mark.parametrize(
-    ("programs", "odd", "differ"),
-    [
-        ((SAME, {**SAME, "train.py": "x"}), (1,), "server h2 as on server h1: train.py differs"),
-        (({**SAME, "util.py": "x"}, SAME, SAME), (0,), "server h1 as on server h2: util.py differs"),
-        (
-            (SAME, {**SAME, "new.py": "c"}, {}, SAME), (1, 2),
-            "servers h2, h3 as on server h1: new.py, train.py, util.py differ",
-        ),
-        (MANY, (1,), "server h2 as on server h1: m0.py, m1.py, m2.py and 6 more files differ"),
-        # What all have comes first.
-        (({"b.py": "1"}, {"b.py": "2", "a.py": "1"}), (1,), "server h2 as on server h1: b.py, a.py differ"),
-    ],
-    ids=["one file", "most count", "several servers", "many files", "common first"],
-)  # fmt: skip
+@pytest.mark.parametrize(("programs", "odd", "differ"), [
+    ((SAME, {**SAME, "train.py": "x"}), (1,), "server h2 as on server h1: train.py differs"),
+    (({**SAME, "util.py": "x"}, SAME, SAME), (0,), "server h1 as on server h2: util.py differs"),
+    (
+        (SAME, {**SAME, "new.py": "c"}, {}, SAME), (1, 2),
+        "servers h2, h3 as on server h1: new.py, train.py, util.py differ",
+    ),
+    (MANY, (1,), "server h2 as on server h1: m0.py, m1.py, m2.py and 6 more files differ"),
+    # What all have comes first.
+    (({"b.py": "1"}, {"b.py": "2", "a.py": "1"}), (1,), "server h2 as on server h1: b.py, a.py differ"),
+], ids=["one file", "most count", "several servers", "many files", "common first"])  # fmt: skip
 def test_servers_that_differ_from_most_are_named_with_the_first_files(programs, odd, differ):
     programs = dict(enumerate(programs))
     found, error = odd_programs(programs, SERVERS), refusal(programs, SERVERS)

@@ -137,18 +137,14 @@ def test_a_second_machine_that_is_the_same_server_is_refused(house, knocks):
     assert opened.registration.peers[0].hello.host == "h1"
 
 
-@pytest.mark.parametrize(
-    ("options", "member", "expected"),
-    [
-        ({"joining": False}, {}, "2: h1 (10.0.0.1) comes too late: run a-run has already begun without server 10.0.0.1"),
-        ({}, {"said": "h9"}, "2: --server h9"),
-        (
-            {"agreement": {"command": "python a.py"}}, {"agreement": {"command": "python b.py"}},
-            "3: server 10.0.0.1 was started with another command: python b.py there, python a.py on the first server",
-        ),
-    ],
-    ids=["late", "unknown", "another agreement"],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "member", "expected"), [
+    ({"joining": False}, {}, "2: h1 (10.0.0.1) comes too late: run a-run has already begun without server 10.0.0.1"),
+    ({}, {"said": "h9"}, "2: --server h9"),
+    (
+        {"agreement": {"command": "python a.py"}}, {"agreement": {"command": "python b.py"}},
+        "3: server 10.0.0.1 was started with another command: python b.py there, python a.py on the first server",
+    ),
+], ids=["late", "unknown", "another agreement"])  # fmt: skip
 def test_a_server_that_does_not_belong_to_the_run_is_refused(house, knocks, options, member, expected):
     there, here = refused(house(**options), knocks, **member)
     assert (there.message, there.exit_code) == (here.message, here.exit_code)

@@ -136,14 +136,11 @@ def test_an_allocation_is_read_from_the_environment_and_the_controller(tmp_path)
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("told", "count"),
-    [
-        ({"SLURM_GPUS_ON_NODE": "4"}, 4), ({"SLURM_GPUS_PER_NODE": "a100:4,v100:2"}, 6), ({"SLURM_GPUS": "6"}, 3),
-        ({"SLURM_GPUS": "7"}, None), ({"SLURM_GPUS_PER_TASK": "2", "SLURM_TASKS_PER_NODE": "4,3"}, 6),
-        ({"SLURM_GPUS_PER_TASK": "a100:1", "SLURM_TASKS_PER_NODE": "8(x2)"}, 8), ({"SLURM_GPUS_ON_NODE": "x"}, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("told", "count"), [
+    ({"SLURM_GPUS_ON_NODE": "4"}, 4), ({"SLURM_GPUS_PER_NODE": "a100:4,v100:2"}, 6), ({"SLURM_GPUS": "6"}, 3),
+    ({"SLURM_GPUS": "7"}, None), ({"SLURM_GPUS_PER_TASK": "2", "SLURM_TASKS_PER_NODE": "4,3"}, 6),
+    ({"SLURM_GPUS_PER_TASK": "a100:1", "SLURM_TASKS_PER_NODE": "8(x2)"}, 8), ({"SLURM_GPUS_ON_NODE": "x"}, None),
+])  # fmt: skip
 def test_gpus_are_counted_however_they_were_asked_for(tmp_path, told, count):
     assert read_allocation(slurm_here(tmp_path, scontrol=SCONTROL) | told).gpus_per_node == count
 
@@ -166,13 +163,10 @@ def test_the_time_that_is_left_is_that_of_this_job_alone(tmp_path):
     assert time_left_s(JOB, slurm_here(tmp_path, squeue="echo '13 5:00'; echo '12 UNLIMITED'")) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("90", 5400), ("2:30", 150), ("36:00:00", 129600), ("1-12", 129600), ("1-12:30", 131400), ("0", 0), ("0:00", 0),
-        ("9:48", 588), ("1-02:03:04", 93784), ("UNLIMITED", None), ("infinite", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "seconds"), [
+    ("90", 5400), ("2:30", 150), ("36:00:00", 129600), ("1-12", 129600), ("1-12:30", 131400), ("0", 0), ("0:00", 0),
+    ("9:48", 588), ("1-02:03:04", 93784), ("UNLIMITED", None), ("infinite", None),
+])  # fmt: skip
 def test_times_are_read_as_sbatch_reads_them(text, seconds):
     assert seconds_of(text) == seconds
 
@@ -210,12 +204,9 @@ def test_processes_for_all_ranks_are_those_of_an_mpi():
     assert [word for word in made.argv if word.startswith("--mpi")] == ["--mpi=pmix"]
 
 
-@pytest.mark.parametrize(
-    ("told", "cpus"),
-    [
-        ("1(x2)", (1, 1)), ("72,36(x2),4", (72, 36, 36, 4)), ("8", (8,)), ("", ()), ("x(y)", ()), ("8,", ()), (None, ()),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("told", "cpus"), [
+    ("1(x2)", (1, 1)), ("72,36(x2),4", (72, 36, 36, 4)), ("8", (8,)), ("", ()), ("x(y)", ()), ("8,", ()), (None, ()),
+])  # fmt: skip
 def test_the_cpus_of_each_node_are_read_as_slurm_writes_them(told, cpus):
     assert slurm.cpus_per_node({} if told is None else {"SLURM_JOB_CPUS_PER_NODE": told}) == cpus
 

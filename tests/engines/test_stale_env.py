@@ -31,14 +31,11 @@ def test_who_another_launcher_took_a_process_for_is_taken_away(names):
     assert len(conflicts(environment, DECIDED)) == 1
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_JOB_NODELIST", "MS_DEV_RUNTIME_CONF", "MS_COMPILER_CACHE_PATH",
-        "MS_TOPO_TIMEOUT", "OMPI_MCA_btl", "PMIX_MCA_gds", "NCCL_DEBUG", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-        "PET_LOG_DIR", "OMP_NUM_THREADS", "MY_RANK", "RANK_OF_MINE", "HCCL_CONNECT_TIMEOUT",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", [
+    "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_JOB_NODELIST", "MS_DEV_RUNTIME_CONF", "MS_COMPILER_CACHE_PATH",
+    "MS_TOPO_TIMEOUT", "OMPI_MCA_btl", "PMIX_MCA_gds", "NCCL_DEBUG", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "PET_LOG_DIR", "OMP_NUM_THREADS", "MY_RANK", "RANK_OF_MINE", "HCCL_CONNECT_TIMEOUT",
+])  # fmt: skip
 def test_settings_that_say_nothing_of_who_a_process_is_stay(name):
     """Tuning variables, a batch job without a step, and names that only look alike."""
     assert fates({name: "1"}) == {}
