@@ -126,28 +126,21 @@ def test_words_that_belong_to_no_question_are_not_kept(running):
     assert not house.registration.stacks_relay._open
 
 
-def test_a_endpoint_is_for_its_owner_alone_and_is_removed(tmp_path):
+def test_an_endpoint_is_for_its_owner_alone_and_is_removed(tmp_path):
     run_dir = RunDir(tmp_path)
-    assert read_endpoint(run_dir) is None
     endpoint = AskerEndpoint((("10.0.0.1", 4711), ("fe80::1", 4711)), KEY)
     write_endpoint(run_dir, endpoint)
     assert read_endpoint(run_dir) == endpoint
     assert run_dir.endpoint.stat().st_mode & 0o777 == 0o600
-    remove_endpoint(run_dir)
-    remove_endpoint(run_dir)
-    assert read_endpoint(run_dir) is None
+    for _ in range(2):
+        remove_endpoint(run_dir)
+        assert read_endpoint(run_dir) is None
+    for text in ("", "[]", '{"addresses": [["h"]], "key": "k"}', '{"addresses": [["h", "x"]], "key": 1}'):
+        run_dir.endpoint.write_text(text)
+        assert read_endpoint(run_dir) is None
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"addresses": [["h"]], "key": "k"}', '{"addresses": [["h", "x"]], "key": 1}']
-)
-def test_a_file_that_is_no_endpoint_is_none(tmp_path, text):
-    RunDir(tmp_path).endpoint.write_text(text)
-    assert read_endpoint(RunDir(tmp_path)) is None
-
-
-def test_a_machine_where_nobody_listens_is_told_with_its_reason():
-    with pytest.raises(
-        CoordinatorUnreachableError, match=r"127\.0\.0\.1 port 1: Connection refused; 127\.0\.0\.1 port 2: Conn"
-    ):
+def test_a_machine_where_no_coordinator_listens_is_reported_with_its_reason():
+    refused = r"127\.0\.0\.1 port 1: Connection refused; 127\.0\.0\.1 port 2: Conn"
+    with pytest.raises(CoordinatorUnreachableError, match=refused):
         ask_stacks(AskerEndpoint((("127.0.0.1", 1), ("127.0.0.1", 2)), KEY), None)

@@ -1,6 +1,5 @@
 """How long a restart waits for a server that is not heard: until its agent says that its ranks have ended, or for sure."""
 
-import socket
 import subprocess
 import sys
 import time
@@ -39,6 +38,10 @@ def test_the_wait_lasts_until_ranks_have_ended_by_themselves():
     assert before + 50 <= lost.until <= time.monotonic() + 50
     lost.forget()
     assert lost.until == 0
+    # An agent may say so before its loss is noticed: of two connections the later one may be heard first.
+    assert lost.hear(Freed(proof_of("token", "freed", "drawn", "a"), "a"), "token", "drawn")
+    lost.note("a", 1000.0)
+    assert lost.until == 0
 
 
 def test_an_agent_that_comes_back_without_ranks_ends_the_wait_for_it(house, knocks, knock):
@@ -59,14 +62,6 @@ def test_an_agent_that_comes_back_without_ranks_ends_the_wait_for_it(house, knoc
     opened.attend(lambda: lost.until == 0)
 
 
-def test_an_agent_may_say_so_before_its_loss_is_noticed():
-    """Of two connections the later one may be heard first."""
-    lost = Unheard()
-    assert lost.hear(Freed(proof_of("token", "freed", "drawn", "a"), "a"), "token", "drawn")
-    lost.note("a", 1000.0)
-    assert lost.until == 0
-
-
 @pytest.mark.parametrize(("agent", "token"), [("a", "another token"), ("of another attempt", "token")])
 def test_no_other_agent_ends_it(house, knocks, agent, token):
     """Neither who does not know the run, nor an agent that was lost before."""
@@ -77,21 +72,18 @@ def test_no_other_agent_ends_it(house, knocks, agent, token):
     assert opened.registration.unheard.until > time.monotonic()
 
 
-def test_it_knocks_until_it_is_let_in(house, knock):
+def test_it_connects_until_it_is_heard(house, knock):
+    """Where there is no coordinator any more it goes at once."""
     listener = listen()
     listener.setblocking(True)
-    told = knock(listener.getsockname()[1], "a")
+    freed = knock(port := listener.getsockname()[1], "a")
     listener.accept()[0].close()
     listener.setblocking(False)
     opened = house(listener=listener)
     opened.registration.unheard.note("a", 1000.0)
     opened.attend(lambda: opened.registration.unheard.until == 0)
-    assert told.result() is True
-
-
-def test_without_a_coordinator_it_goes_at_once():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    assert freed.result() is True
+    opened.close()
     assert tell_freed(("127.0.0.1", port), "token", "a", 1000.0) is False
 
 

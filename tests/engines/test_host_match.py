@@ -11,7 +11,6 @@ import pytest
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Cluster, Device, RankSpec, Server
-from launcher.doctor import network
 from launcher.engines import host_match
 from launcher.engines.host_match import Host, check_server, doubt, own_interface, read_host, servers_here
 
@@ -136,16 +135,6 @@ def test_names_are_resolved_all_at_once(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", answer)
     meant = {f"n{number}": frozenset({ip_address(f"10.77.0.{number}")}) for number in range(1, 9)}
     assert dict(read_host(list(meant)).resolved) == meant
-
-
-def test_a_name_server_that_is_silent_has_an_end(monkeypatch):
-    ended = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: ended.wait(20) and [])
-    monkeypatch.setattr(network, "RESOLVE_S", 0.1)
-    found = read_host(["n1", "n2"])
-    was_waited_for = ended.is_set()
-    ended.set()
-    assert (dict(found.resolved), was_waited_for) == ({"n1": frozenset(), "n2": frozenset()}, False)
 
 
 @pytest.mark.parametrize("global_rank", range(4))
