@@ -140,9 +140,9 @@ def test_os_exit_looks_like_itself(train):
     assert "'str'" in ended.log.splitlines()[1]
 
 
-def test_stacks_are_written_on_demand(ways, way):
+def test_stacks_are_written_on_demand(train):
     """The signal writes the stacks of all threads, and nothing else happens."""
-    (ways.cwd / "train.py").write_text(
+    ended = train(
         "import os, threading, time, signal\n"
         "def inner():\n    entered.set()\n    release.wait()\n"
         "entered, release = threading.Event(), threading.Event()\n"
@@ -150,7 +150,6 @@ def test_stacks_are_written_on_demand(ways, way):
         "def outer():\n    os.kill(os.getpid(), signal.SIGRTMAX - 3)\n    os.kill(os.getpid(), signal.SIGRTMAX - 3)\n"
         "outer()\nrelease.set()\nthread.join()\nprint('done')\n"
     )
-    ended = way([sys.executable, "train.py"])
     assert (ended.status, ended.log) == (0, "done\n")
     stacks = (ended.device_dir / hook.STACKS_FILE).read_text()
     assert stacks.count(" in outer") == stacks.count(" in inner") == 2
@@ -158,11 +157,8 @@ def test_stacks_are_written_on_demand(ways, way):
 
 def test_a_rank_that_has_let_go_of_its_handler_survives_the_question(train):
     """Python puts back what was there before when it ends; the signal may come after that."""
-    ask = (
-        "import faulthandler, os, signal; n = signal.SIGRTMAX - 3; faulthandler.unregister(n); os.kill(os.getpid(), n)"
-    )
-    ended = train(f"{ask}\nraise SystemExit(7)")
-    assert ended.status == 7
+    ask = "n = signal.SIGRTMAX - 3; faulthandler.unregister(n); os.kill(os.getpid(), n)"
+    assert train(f"import faulthandler, os, signal; {ask}\nraise SystemExit(7)").status == 7
 
 
 def test_a_crash_leaves_the_stack_in_the_log(train):
@@ -170,7 +166,3 @@ def test_a_crash_leaves_the_stack_in_the_log(train):
     assert ended.status == -signal.SIGSEGV
     assert "Fatal Python error: Segmentation fault" in ended.log
     assert " in crash" in ended.log
-
-
-def test_the_number_is_the_one_everybody_knows():
-    assert signal.SIGRTMAX - 3 == hook.STACKS_SIGNAL
