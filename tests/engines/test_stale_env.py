@@ -45,6 +45,9 @@ def test_values_that_this_run_decides_are_replaced():
     """Where they differ; the same value is no conflict, and what the run takes away is removed."""
     environment = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_PORT": "1", "RANK_TABLE_FILE": "/other"}
     assert fates(environment) == {"RANK": Fate.REPLACED, "MASTER_PORT": Fate.REPLACED, "RANK_TABLE_FILE": Fate.REMOVED}
+    # A rank that starts tlaunch has torchrun's names from tlaunch.
+    (conflict,) = conflicts({"RANK": "3", "TLAUNCH_RUN_ID": "outer"}, DECIDED)
+    assert conflict.family == "another tlaunch run"
 
 
 @pytest.mark.parametrize(
@@ -86,12 +89,6 @@ def test_a_note_shows_no_secret_and_moves_no_cursor_and_is_not_endless():
     assert "s3cr3t" not in note
     assert note.isprintable()
     assert len(note) < 200
-
-
-def test_a_tlaunch_around_this_one_is_not_taken_for_torchrun():
-    """A rank that starts tlaunch has torchrun's names from tlaunch."""
-    (conflict,) = conflicts({"RANK": "3", "TLAUNCH_RUN_ID": "outer"}, DECIDED)
-    assert conflict.family == "another tlaunch run"
 
 
 def test_what_tells_a_rank_of_an_engine_who_it_is_stays():
