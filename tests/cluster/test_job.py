@@ -1,4 +1,4 @@
-"""What agents of other servers are told to do: all of a request but what is each machine's own."""
+"""What agents of other servers are to do: all of a request but what is each machine's own."""
 
 import base64
 import hashlib

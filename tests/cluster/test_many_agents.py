@@ -80,20 +80,20 @@ def of(kind, events):
 
 
 def test_all_of_them_begin_and_end_together(coordinate):
-    """Every rank's start and end is told once, by the server that it is on."""
+    """Every rank's start and end is reported once, by the server that it is on."""
     code, events, notes = coordinate()
     assert code == 0
     assert len(of(AttemptStarted, events)) == 1
     for kind in (RankStarted, RankEnded):
-        told = {(one.server_index, one.event.global_rank) for one in events if isinstance(one.event, kind)}
-        assert told == {(rank // RANKS, rank) for rank in range(COUNT * RANKS)}
+        found = {(one.server_index, one.event.global_rank) for one in events if isinstance(one.event, kind)}
+        assert found == {(rank // RANKS, rank) for rank in range(COUNT * RANKS)}
         assert len(of(kind, events)) == COUNT * RANKS
     assert {"welcomed", "begun", "ranks told", "finish"} <= notes["stages"].keys()
     assert of(AgentEnded, events) == [AgentEnded(Cause.FINISHED, 0)]
 
 
 def test_one_that_vanishes_is_named_and_the_others_end(coordinate):
-    """It is the cause, whatever the others know; they are told to end, and all say farewell."""
+    """It is the cause, whatever the others know; they hear that they are to end, and all say farewell."""
     code, events, _ = coordinate("--vanishing", "17", "--stay", "600")
     assert code == EXIT_FAILURE
     [judged] = of(Judged, events)

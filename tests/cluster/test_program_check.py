@@ -44,15 +44,15 @@ def test_servers_that_differ_from_most_are_named_with_the_first_files(programs, 
 
 
 @pytest.mark.parametrize("same_program", [True, False])
-def test_agents_that_are_ready_with_different_programs_are_not_begun_with_unless_allowed(house, knocks, same_program):
+def test_agents_that_are_ready_with_different_programs_are_not_begun_with_unless_allowed(house, agents, same_program):
     """What each has said with its first words is compared once all have come."""
     opened = house(brings_all=True, same_program=same_program)
-    first, second = knocks.join_both(opened)
+    first, second = agents.join_both(opened)
     barrier = JoinBarrier(opened.plan, opened.registration, 0)
-    starts = [knocks.wait(first, program=SAME)]
+    starts = [agents.wait(first, program=SAME)]
     opened.attend(lambda: opened.registration.peers[0].ready)
     assert barrier.in_vain(None) is None
-    starts.append(knocks.wait(second, program={**SAME, "util.py": "x"}))
+    starts.append(agents.wait(second, program={**SAME, "util.py": "x"}))
     opened.attend(lambda: opened.registration.complete)
     if same_program:
         assert "util.py differs" in barrier.in_vain(None).message
@@ -63,7 +63,7 @@ def test_agents_that_are_ready_with_different_programs_are_not_begun_with_unless
     assert all(start.result(60) for start in starts)
 
 
-def test_what_an_examination_asks_is_answered_by_digests_and_tells_no_secret(tmp_path):
+def test_what_an_examination_asks_is_answered_by_digests_and_shows_no_secret(tmp_path):
     """Of the run's variables only those that say where modules are."""
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "util.py").write_text("")

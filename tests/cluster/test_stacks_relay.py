@@ -31,10 +31,10 @@ def ask():
 
 
 @pytest.fixture
-def running(house, knocks):
+def running(house, agents):
     """A house whose two servers have come, and the agents' ends of their connections."""
     opened = house(key=KEY)
-    channels = [membership.channel() for membership in knocks.join_both(opened)]
+    channels = [membership.channel() for membership in agents.join_both(opened)]
     opened.joining = False
     return opened, channels
 
@@ -109,13 +109,13 @@ def test_an_asker_that_does_not_know_the_key_hears_nothing(house, ask, own, key)
         future.result()
 
 
-def test_the_run_s_token_is_no_key_and_the_key_no_token(running, knocks):
+def test_the_run_s_token_is_no_key_and_the_key_no_token(running, agents):
     house, _ = running
-    channel = knocks.say(house, lambda drawn: AskStacks(proof_of("token", stacks.PURPOSE, drawn, "n"), "n"))
+    channel = agents.say(house, lambda drawn: AskStacks(proof_of("token", stacks.PURPOSE, drawn, "n"), "n"))
     house.attend(lambda: house.dismissed)
     with pytest.raises(Exception, match="closed"):
         list(channel.wait_for(time.monotonic() + PATIENCE_S))
-    future = knocks.join(house, token=KEY, patience_s=0.0)
+    future = agents.join(house, token=KEY, patience_s=0.0)
     house.attend(future.done)
     assert "with another token" in future.exception().message
 

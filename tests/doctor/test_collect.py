@@ -147,7 +147,7 @@ os.kill(busy, 9)
 
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="the kernel does not tell who waited")
 def test_a_name_server_is_not_blamed_for_a_busy_processor():
-    """Of a second in which whoever asks hardly gets one, next to nothing was the name's."""
+    """Of a second in which the process that asks hardly runs, next to nothing was the name's."""
     done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=60, check=True)
     took_s, measured_s = map(float, done.stdout.split())
     assert measured_s < took_s / 2

@@ -82,7 +82,7 @@ def test_a_terminal_is_told_of_odd_names_as_they_are_written(more):
 
 
 def test_addresses_cannot_be_asked_for():
-    """Slurm knows nodes by names; whoever knows them can say them."""
+    """Slurm knows nodes by names; a user that knows them can say them."""
     table = cluster(server("10.0.0.1", 0), server("10.0.0.2", 2))
     nodes = asked(table)
     assert (nodes.names, nodes.devices_per_node) == ((), None)

@@ -91,7 +91,7 @@ def test_a_note_shows_no_secret_and_moves_no_cursor_and_is_not_endless():
     assert len(note) < 200
 
 
-def test_what_tells_a_rank_of_an_engine_who_it_is_stays():
+def test_what_identifies_a_rank_of_an_engine_stays():
     """MPI_Init needs it; what was left by others goes as always."""
     environment = {"OMPI_COMM_WORLD_RANK": "0", "PMI_FD": "9", "SLURM_STEP_ID": "0", "ROLE_RANK": "0", "MS_ROLE": "x"}
     met = conflicts(environment, DECIDED, within_engine=True)

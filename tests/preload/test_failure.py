@@ -1,4 +1,4 @@
-"""failure.json and stacks.log: what a rank tells of its own end, without changing it."""
+"""failure.json and stacks.log: what a rank notes of its own end, without changing it."""
 
 import json
 import os
@@ -53,15 +53,15 @@ def train(ways, way):
     return run
 
 
-def told(ended):
+def noted(ended):
     return json.loads((ended.device_dir / hook.FILE).read_text())
 
 
 @pytest.mark.parametrize(("source", "expected"), SOURCES.values(), ids=SOURCES)
-def test_failures_are_told(train, source, expected):
+def test_failures_are_noted(train, source, expected):
     before_ns = time.time_ns()
     ended = train(source)
-    found = told(ended)
+    found = noted(ended)
     assert {name: found[name] for name in expected} == expected
     assert before_ns < found["time_ns"] < time.time_ns()
     assert found["schema"] == 1
@@ -70,10 +70,10 @@ def test_failures_are_told(train, source, expected):
 
 
 @pytest.mark.parametrize("loaded", ["", "import traceback\n"])
-def test_the_traceback_tells_causes_and_source_lines(train, loaded):
+def test_the_traceback_shows_causes_and_source_lines(train, loaded):
     """Whether or not the program has loaded the library's module for it."""
     source = f"{loaded}try:\n    {{}}['key']\nexcept KeyError as error:\n    raise ValueError('b') from error"
-    traceback = told(train(source))["traceback"]
+    traceback = noted(train(source))["traceback"]
     assert "{}['key']" in traceback
     assert "KeyError: 'key'" in traceback
     assert traceback.rstrip().endswith("ValueError: b")
@@ -82,19 +82,19 @@ def test_the_traceback_tells_causes_and_source_lines(train, loaded):
 
 @pytest.mark.parametrize("loaded", ["", "import traceback\n"])
 @pytest.mark.parametrize("failing", ["1 / 0", "raise SystemExit(7)"])
-def test_an_exception_that_cannot_be_shown_is_told(train, loaded, failing):
+def test_an_exception_that_cannot_be_shown_is_noted(train, loaded, failing):
     """Its text is made by code of the program, which fails."""
     source = f"{loaded}class Odd(Exception):\n    def __str__(self):\n        {failing}\n"
-    found = told(train(source + "raise Odd"))
+    found = noted(train(source + "raise Odd"))
     assert (found["type"], found["status"]) == ("Odd", 1)
     assert found["message"] == "<Odd that cannot be shown>"
     assert found["traceback"].startswith("Traceback (most recent call last):")
-    found = told(train(source + "import sys\nsys.exit(Odd())"))
+    found = noted(train(source + "import sys\nsys.exit(Odd())"))
     assert (found["kind"], found["status"]) == ("exit", 1)
 
 
 def test_a_long_traceback_keeps_its_end(train):
-    traceback = told(train("import traceback\nraise ValueError('x' * 20000 + 'end')"))["traceback"]
+    traceback = noted(train("import traceback\nraise ValueError('x' * 20000 + 'end')"))["traceback"]
     assert len(traceback) == 8000
     assert traceback.endswith("end\n")
 
@@ -105,7 +105,7 @@ def test_a_long_traceback_keeps_its_end(train):
     "import multiprocessing as m\np = m.get_context('fork').Process(target=exit, args=(3,))\np.start()\np.join()",
     "import threading\nt = threading.Thread(target=lambda: 1 / 0)\nt.start()\nt.join()",
 ])  # fmt: skip
-def test_what_is_no_failure_of_the_rank_is_not_told(train, source):
+def test_what_is_no_failure_of_the_rank_is_not_noted(train, source):
     """A good end, the end of another process, an exception that ends a thread only."""
     ended = train(source)
     assert ended.status == 0, ended.log
