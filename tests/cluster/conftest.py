@@ -1,4 +1,4 @@
-"""A registration at a real endpoint, and those who knock there."""
+"""A registration at a real endpoint, and agents that connect to it."""
 
 import os
 import select
@@ -86,7 +86,7 @@ class House:
         self.registration = Registration(self.plan, servers, "a-run")
         self.joining = joining
         self.errors = []  # that concern the run
-        self.told = []  # by peers, beside their first words
+        self.heard = []  # by peers, beside their first words
         self.dismissed = []
 
     @property
@@ -96,7 +96,7 @@ class House:
     def attend(self, until):
         deadline = time.monotonic() + PATIENCE_S
         while not (found := until()):
-            assert time.monotonic() < deadline, (self.errors, self.told)
+            assert time.monotonic() < deadline, (self.errors, self.heard)
             select.select(
                 [self.listener, *self.registration.unauthenticated, *self.registration.peers.values()], [], [], 0.02
             )
@@ -106,15 +106,15 @@ class House:
     def _step(self):
         list(self.registration.accept())
         self.registration.stacks_relay.step()
-        for stranger in self.registration.unauthenticated:
-            self._note(self.registration.hear(stranger, joining=self.joining))
-        for stranger in self.registration.dismiss():
-            stranger.close(1.0)
-            self.dismissed.append(stranger)
+        for unknown in self.registration.unauthenticated:
+            self._note(self.registration.hear(unknown, joining=self.joining))
+        for unknown in self.registration.dismiss():
+            unknown.close(1.0)
+            self.dismissed.append(unknown)
         for peer in self.registration.peers.values():
             if peer.lost is None:
                 self._note(
-                    take_first_words(peer, self.servers[peer.server_index].server_id, peer.take(), self.told.append)
+                    take_first_words(peer, self.servers[peer.server_index].server_id, peer.take(), self.heard.append)
                 )
 
     def _note(self, error):
@@ -141,8 +141,8 @@ def house():
         each.close()
 
 
-class Knocks:
-    """Members that join in threads of their own, and naked connections."""
+class Agents:
+    """Agents that join in threads of their own, and bare connections."""
 
     def __init__(self):
         self._pool = ThreadPoolExecutor(8)
@@ -181,7 +181,7 @@ class Knocks:
         return self._connections[-1]
 
     def say(self, house, make):
-        """Send what `make` makes of the challenge's nonce, as one who knows the protocol; the channel."""
+        """Send what `make` makes of the challenge's nonce, as an agent that knows the protocol; return the channel."""
         channel = Channel(self.connect(house))
         house.attend(lambda: house.registration.unauthenticated)
         (challenge,) = first(channel, 1)
@@ -208,7 +208,7 @@ def first(channel, count):
 
 
 @pytest.fixture
-def knocks():
-    made = Knocks()
+def agents():
+    made = Agents()
     yield made
     made.close()

@@ -97,17 +97,13 @@ def test_a_server_is_known(who, index):
     assert server_of(who, ServerIndex(SERVERS, [("h2", addresses_of({"10.5.5.5"}))])) == index
 
 
-@pytest.mark.parametrize(
-    ("who", "message", "hint"),
-    [
-        *((hello(index=index), "somewhere is not one of the table's servers 10.0.0.1, h2, 10.0.0.3", "")
-          for index in (None, 3, -1)),
-        # Whatever its place among the engine's processes; the hint says how to tell.
-        (hello("h2", ("127.0.0.1", "10.0.0.1"), index=0), "h2 (10.0.0.1) could be any of", "TLAUNCH_SERVER"),
-        (hello(said="h9"), "--server h9: the rank table has no such server", "10.0.0.1, h2, 10.0.0.3"),
-    ],
-    ids=["none", "too high", "negative", "several", "said"],
-)  # fmt: skip
+@pytest.mark.parametrize(("who", "message", "hint"), [
+    *((hello(index=index), "somewhere is not one of the table's servers 10.0.0.1, h2, 10.0.0.3", "")
+      for index in (None, 3, -1)),
+    # Whatever its place among the engine's processes; the hint says how to tell.
+    (hello("h2", ("127.0.0.1", "10.0.0.1"), index=0), "h2 (10.0.0.1) could be any of", "TLAUNCH_SERVER"),
+    (hello(said="h9"), "--server h9: the rank table has no such server", "10.0.0.1, h2, 10.0.0.3"),
+], ids=["none", "too high", "negative", "several", "said"])  # fmt: skip
 def test_a_machine_that_is_not_one_server_of_the_table_is_refused(who, message, hint):
     with pytest.raises(TlaunchError, match=re.escape(message)) as caught:
         server_of(who, ServerIndex(SERVERS))

@@ -1,9 +1,16 @@
-"""What is left on a server whose part of a run never begins."""
+"""What servers of a run leave in its directory, which they may share."""
 
 import pytest
 
 from launcher.cluster.agent_setup import AgentSetup, awaited_begin
-from launcher.cluster.coordinator_files import AskerEndpoint, read_endpoint, write_endpoint
+from launcher.cluster.coordinator_files import (
+    AskerEndpoint,
+    leave_mark,
+    read_endpoint,
+    remove_mark,
+    sees_mark,
+    write_endpoint,
+)
 from launcher.cluster.join import Session
 from launcher.core.channel import Channel
 from launcher.core.errors import TlaunchError
@@ -28,3 +35,18 @@ def test_the_way_to_a_coordinator_that_starts_nothing_is_removed(spec, connected
     with pytest.raises(TlaunchError, match="lacks the program"):
         awaited_begin(AgentSetup(spec, 1, None, {}), membership, lambda _waiting: None)
     assert (read_endpoint(run_dir) is not None) is is_shared
+
+
+def test_a_server_that_sees_the_mark_shares_the_directory(tmp_path):
+    """Another directory of the same name does not have it. Where nothing can be written, there is no mark."""
+    ours, others, missing = (RunDir(tmp_path / name) for name in ("ours", "others", "missing"))
+    for run_dir in (ours, others):
+        run_dir.root.mkdir()
+    mark = leave_mark(ours)
+    assert leave_mark(others) != mark
+    assert [sees_mark(run_dir, mark) for run_dir in (ours, others, missing)] == [True, False, False]
+    for _ in range(2):  # also where it is gone already
+        remove_mark(ours, mark)
+    assert list(ours.root.iterdir()) == []
+    assert leave_mark(missing) is None
+    remove_mark(missing, None)

@@ -54,8 +54,8 @@ def test_an_engine_that_was_killed_is_the_cause_whatever_it_had_said(ended):
 @pytest.mark.parametrize("code", [143, 137])
 def test_an_engine_that_ends_its_agents_without_a_word_has_its_reason(ended, code):
     exited = ended("", f"exit {code}", forgotten=True).exited()
-    told = f"sh 1.0 ended with exit code {code}, and ended its agents, without a word of why"
-    assert (exited.killed, exited.gave_up.reason) == (None, told)
+    expected = f"sh 1.0 ended with exit code {code}, and ended its agents, without a word of why"
+    assert (exited.killed, exited.gave_up.reason) == (None, expected)
 
 
 def test_an_engine_that_ends_well_has_done_what_it_was_asked_for(ended):

@@ -28,7 +28,7 @@ UNNAMED = ["Host key verification failed.", "root@gate: Permission denied (publi
 
 
 @pytest.mark.parametrize(
-    ("said", "answer", "missing", "told"),
+    ("said", "answer", "missing", "expected"),
     [
         # This machine is not asked: no ssh is needed to it, and its silence would hide the reason.
         (["unrecognized option"], "", BOTH, ["servers 127.0.0.1, localhost", "unrecognized option"]),
@@ -42,11 +42,14 @@ UNNAMED = ["Host key verification failed.", "root@gate: Permission denied (publi
         ([ASKED_REFUSED, ADVICE], ASKED_REFUSED, OTHER, ["server 192.0.2.1", f"192.0.2.1: {ASKED_REFUSED}"]),
     ],
 )
-def test_servers_that_did_not_come_are_named_with_the_reason(ended, said, answer, missing, told):
+def test_servers_that_did_not_come_are_named_with_the_reason(ended, said, answer, missing, expected):
     """Of ssh, of what it says when it is asked again, or of the engine."""
     engine = ended(f"printf '%s\\n' {shlex.join(said)}; exit 255", answer=answer)
     error = not_come(engine, "sh ended", missing)
-    assert error.message.splitlines() == [f"{told[0]} did not come: sh ended", *(f"| {line}" for line in told[1:])]
+    assert error.message.splitlines() == [
+        f"{expected[0]} did not come: sh ended",
+        *(f"| {line}" for line in expected[1:]),
+    ]
     assert "--engine-option" not in error.hint
 
 
@@ -69,7 +72,7 @@ CANCELLED_ON_H1 = "slurmstepd: error: *** STEP 4.1 ON h1 CANCELLED ***"
 
 
 @pytest.mark.parametrize(
-    ("said", "goes_on", "told"),
+    ("said", "goes_on", "expected"),
     [
         ((FAILED_ON_H2, ABORTED, CANCELLED_ON_H1), True, f"server 10.0.0.2 {GAVE_UP}"),
         ((FAILED_ON_H2, ABORTED, CANCELLED_ON_H1), False, f"server 10.0.0.2 {GAVE_UP}"),
@@ -79,12 +82,12 @@ CANCELLED_ON_H1 = "slurmstepd: error: *** STEP 4.1 ON h1 CANCELLED ***"
         ((CANCELLED_ON_H1, FAILED_ON_H2), False, LOST),
     ],
 )
-def test_a_server_whose_agent_an_engine_ended_is_not_blamed_for_one_that_never_came(ended, said, goes_on, told):
+def test_a_server_whose_agent_an_engine_ended_is_not_blamed_for_one_that_never_came(ended, said, goes_on, expected):
     """An engine that has named one still has to end the others; one that has ended without a name means any that is missing."""
     lines = "; ".join(f"echo {shlex.quote(line)}" for line in said)
     engine = ended(f"{lines}; touch said; {'sleep 1000' if goes_on else 'exit 1'}", until="said" if goes_on else None)
     error = turned_back(engine, 0, "the connection was closed", NAMES, [1, 2])
-    assert error.message.splitlines() == [told, *(f"| {line}" for line in said)]
+    assert error.message.splitlines() == [expected, *(f"| {line}" for line in said)]
 
 
 def test_a_program_that_ended_well_was_no_agent(ended):

@@ -395,7 +395,7 @@ class _Coordinator:
 
 
 def is_right(history, verdict):
-    """Whether whom it names is to blame. Of the ranks of a lost server nobody can know more than that it was lost."""
+    """Return whether what it names is to blame. Of the ranks of a lost server only the loss can be known."""
     first = history.first
     if verdict.culprit is not None:
         likewise = [cause.rank for cause in history.causes if cause.kind == first.kind == "alike"]

@@ -1,4 +1,4 @@
-"""What agents of other servers are told to do: all of a request but what is each machine's own."""
+"""What agents of other servers are to do: all of a request but what is each machine's own."""
 
 import base64
 import hashlib
@@ -33,7 +33,7 @@ JOB = Job(REQUEST, {"rank_table.json": "{}", "ö": "\n"}, "{ }", 29500)
 
 
 def test_a_job_is_one_line_and_comes_back_with_the_other_machine_s_own():
-    """Its cores and its environment; which server it is comes later."""
+    """Its cores and its environment, of which nothing travels; which server it is comes later."""
     text = to_text(JOB)
     assert text.isascii()
     assert "\n" not in text
@@ -41,10 +41,9 @@ def test_a_job_is_one_line_and_comes_back_with_the_other_machine_s_own():
     own = {"inherited_env": {"HOME": "/there"}, "machine": THERE, "here": None, "interfaces": {}}
     assert made == replace(JOB, request=replace(REQUEST, **own))
     assert made.request.cluster.source == Path("/t/table.json")
-
-
-def test_what_is_this_machine_s_own_does_not_travel():
-    assert "HOME" not in lzma.decompress(base64.b64decode(to_text(JOB))).decode()
+    assert "HOME" not in lzma.decompress(base64.b64decode(text)).decode()
+    plain = Request(Cluster.local(1), Layout(), (), Path("/"), Path("/"), Supervision(), {}, {}, THERE)
+    assert from_text(to_text(Job(plain, {}, None, None)), {}, THERE) == Job(plain, {}, None, None)
 
 
 def test_a_job_of_a_python_without_lzma_is_understood(monkeypatch):
@@ -66,11 +65,6 @@ def test_a_table_that_stands_in_a_job_several_times_costs_little_more_than_once(
         len(to_text(replace(JOB, files=files, table_text=table))) for files in ({}, {"rank_table.json": table})
     )
     assert twice < 1.01 * once
-
-
-def test_a_job_without_options_stays_one():
-    plain = Request(Cluster.local(1), Layout(), (), Path("/"), Path("/"), Supervision(), {}, {}, THERE)
-    assert from_text(to_text(Job(plain, {}, None, None)), {}, THERE) == Job(plain, {}, None, None)
 
 
 def packed(value):

@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from launcher.core import env
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import AgentEnded, AttemptStarted, Awaiting, Cause, Judged, NotBegun, RankEnded, RankStarted
 from launcher.core.proc import SPARE
-from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server, Supervision
+from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Confidence
 from launcher.engines.command import EngineCommand
@@ -30,20 +29,19 @@ TOKEN = "known to all"
 
 
 def spec_in(folder, count):
-    servers = tuple(
-        Server(f"10.7.0.{index + 1}", tuple(Device(device, index * RANKS + device) for device in range(RANKS)))
-        for index in range(count)
+    cluster = Cluster(
+        tuple(
+            Server(f"10.7.0.{index + 1}", tuple(Device(device, index * RANKS + device) for device in range(RANKS)))
+            for index in range(count)
+        )
     )
     ranks = tuple(
         RankSpec(device.global_rank, device.device_id, server.server_id, index, device.device_id, ("true",), {})
-        for index, server in enumerate(servers)
+        for index, server in enumerate(cluster.servers)
         for device in server.devices
     )
     (folder / "run").mkdir()
-    return RunSpec(
-        name="run", run_dir=folder / "run", cluster=Cluster(servers), layout=Layout(dp=len(ranks)), ranks=ranks,
-        cwd=folder, master_addr=servers[0].server_id, master_port=0, supervision=Supervision(),
-    )  # fmt: skip
+    return RunSpec("run", folder / "run", cluster, Layout(dp=len(ranks)), ranks, folder, "10.7.0.1", 0)
 
 
 @pytest.fixture
@@ -77,36 +75,25 @@ def coordinate(tmp_path, monkeypatch):
     return run
 
 
-@contextmanager
-def files_limited_to(count):
-    """For this process and those that it starts."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
 def of(kind, events):
     return [stamped.event for stamped in events if isinstance(stamped.event, kind)]
 
 
 def test_all_of_them_begin_and_end_together(coordinate):
-    """Every rank's start and end is told once, by the server that it is on."""
+    """Every rank's start and end is reported once, by the server that it is on."""
     code, events, notes = coordinate()
     assert code == 0
     assert len(of(AttemptStarted, events)) == 1
     for kind in (RankStarted, RankEnded):
-        told = {(one.server_index, one.event.global_rank) for one in events if isinstance(one.event, kind)}
-        assert told == {(rank // RANKS, rank) for rank in range(COUNT * RANKS)}
+        found = {(one.server_index, one.event.global_rank) for one in events if isinstance(one.event, kind)}
+        assert found == {(rank // RANKS, rank) for rank in range(COUNT * RANKS)}
         assert len(of(kind, events)) == COUNT * RANKS
     assert {"welcomed", "begun", "ranks told", "finish"} <= notes["stages"].keys()
     assert of(AgentEnded, events) == [AgentEnded(Cause.FINISHED, 0)]
 
 
 def test_one_that_vanishes_is_named_and_the_others_end(coordinate):
-    """It is the cause, whatever the others know; they are told to end, and all say farewell."""
+    """It is the cause, whatever the others know; they hear that they are to end, and all say farewell."""
     code, events, _ = coordinate("--vanishing", "17", "--stay", "600")
     assert code == EXIT_FAILURE
     [judged] = of(Judged, events)
@@ -117,7 +104,7 @@ def test_one_that_vanishes_is_named_and_the_others_end(coordinate):
 
 
 class AfterAllOthers(JoinBarrier):
-    """Tells who is missing when it is one only, and gives up no sooner: how long the others take proves nothing."""
+    """Reports what is missing when it is one only, and gives up no sooner: how long the others take proves nothing."""
 
     def missing(self):
         return super().missing() if self.reported or len(self._registration.missing) == 1 else ()
@@ -126,29 +113,33 @@ class AfterAllOthers(JoinBarrier):
         return super().in_vain(engine) if self.reported else None
 
 
-def test_one_that_never_gets_ready_is_named_and_nothing_begins(coordinate, monkeypatch):
+@pytest.mark.parametrize(
+    ("option", "join_timeout_s", "message"),
+    [
+        ("--never-ready", 3.0, "server 10.7.0.4 did not come"),
+        # No engine brings it again: it is not waited for until --join-timeout.
+        ("--leaving", 3600.0, "server 10.7.0.4 was lost before its ranks were started: the connection was closed"),
+    ],
+)
+def test_one_that_is_never_ready_is_named_and_nothing_begins(coordinate, monkeypatch, option, join_timeout_s, message):
+    """The others hear that it is over; that one too, where it is still there."""
     monkeypatch.setattr(agent_starter, "JoinBarrier", AfterAllOthers)
-    code, events, notes = coordinate("--never-ready", "3", join_timeout_s=3.0)
+    code, events, notes = coordinate(option, "3", join_timeout_s=join_timeout_s)
     assert code == EXIT_FAILURE
     [refusal] = of(NotBegun, events)
-    assert "server 10.7.0.4 did not come" in refusal.message
-    assert of(Awaiting, events)[0].server_ids == ("10.7.0.4",)
+    assert message in refusal.message
     assert not of(AttemptStarted, events)
-    assert "finish" in notes["stages"]
-
-
-def test_one_that_leaves_before_it_is_ready_is_named_at_once(coordinate):
-    """No engine brings it again: nobody waits for it until --join-timeout."""
-    code, events, _ = coordinate("--leaving", "3", join_timeout_s=3600.0)
-    assert code == EXIT_FAILURE
-    [refusal] = of(NotBegun, events)
-    assert refusal.message == "server 10.7.0.4 was lost before its ranks were started: the connection was closed"
-    assert not of(AttemptStarted, events)
+    if option == "--never-ready":
+        assert of(Awaiting, events)[0].server_ids == ("10.7.0.4",)
+        assert "finish" in notes["stages"]
 
 
 def test_more_of_them_than_files_may_be_open(coordinate):
     """The coordinator raises its own limit; what the engine starts keeps the one that the person has set."""
-    with files_limited_to(SPARE + 20):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (SPARE + 20, before[1]))
+    try:
         code, _, notes = coordinate(count=100)
-    assert code == 0
-    assert notes["limit_found"] == SPARE + 20
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert (code, notes["limit_found"]) == (0, SPARE + 20)

@@ -2,15 +2,8 @@
 
 import pytest
 
-from launcher.cluster.mpi_ranks import (
-    Place,
-    check_server,
-    gather,
-    members_text,
-    open_endpoint,
-    place_of,
-    stretches_of,
-)
+from launcher.cluster import mpi_ranks
+from launcher.cluster.mpi_ranks import Place, check_server, gather, open_endpoint, place_of
 from launcher.core.engine_rank import EngineRank
 from launcher.core.env import TLAUNCH_MEMBERS
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
@@ -30,7 +23,7 @@ def engine_rank(global_rank, world_size=None):
     ([server("a", 0, 2), server("b", 1, 3)], "0x1,1x1,0x1,1x1"),
 ])  # fmt: skip
 def test_processes_are_wanted_in_the_order_of_global_ranks(servers, text):
-    assert members_text(stretches_of(servers)) == text
+    assert mpi_ranks.members_text(mpi_ranks.stretches_of(servers)) == text
     for index, one in enumerate(servers):
         ranks = frozenset(device.global_rank for device in one.devices)
         for rank in ranks:
@@ -38,11 +31,9 @@ def test_processes_are_wanted_in_the_order_of_global_ranks(servers, text):
 
 
 def test_the_lowest_of_a_server_becomes_its_agent_too():
+    """Without the variable there is one agent for each server."""
     places = [place_of({TLAUNCH_MEMBERS: "0x1,1x2,0x1"}, engine_rank(rank)) for rank in range(4)]
     assert [place.is_lowest for place in places] == [True, True, False, False]
-
-
-def test_without_the_variable_there_is_one_agent_for_each_server():
     assert place_of({}, engine_rank(0)) is None
 
 

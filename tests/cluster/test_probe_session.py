@@ -51,7 +51,7 @@ print(json.dumps([*told, own_limit()]))
 
 
 def test_engines_that_hang_keep_no_other_from_being_started(tmp_path):
-    """More than are started at once; each is told with what became of it."""
+    """More than are started at once; each is reported with what became of it."""
     code = """
 import launcher.cluster.probe_session as module
 module.MIN_ALONE_S, module.MAX_ENGINES = 0.5, 2

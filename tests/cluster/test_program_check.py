@@ -24,21 +24,17 @@ def test_the_same_files_with_the_same_content_are_no_finding():
 MANY = [{f"m{number}.py": digest for number in range(9)} for digest in "ab"]
 
 
-@pytest.mark.parametrize(
-    ("programs", "odd", "differ"),
-    [
-        ((SAME, {**SAME, "train.py": "x"}), (1,), "server h2 as on server h1: train.py differs"),
-        (({**SAME, "util.py": "x"}, SAME, SAME), (0,), "server h1 as on server h2: util.py differs"),
-        (
-            (SAME, {**SAME, "new.py": "c"}, {}, SAME), (1, 2),
-            "servers h2, h3 as on server h1: new.py, train.py, util.py differ",
-        ),
-        (MANY, (1,), "server h2 as on server h1: m0.py, m1.py, m2.py and 6 more files differ"),
-        # What all have comes first.
-        (({"b.py": "1"}, {"b.py": "2", "a.py": "1"}), (1,), "server h2 as on server h1: b.py, a.py differ"),
-    ],
-    ids=["one file", "most count", "several servers", "many files", "common first"],
-)  # fmt: skip
+@pytest.mark.parametrize(("programs", "odd", "differ"), [
+    ((SAME, {**SAME, "train.py": "x"}), (1,), "server h2 as on server h1: train.py differs"),
+    (({**SAME, "util.py": "x"}, SAME, SAME), (0,), "server h1 as on server h2: util.py differs"),
+    (
+        (SAME, {**SAME, "new.py": "c"}, {}, SAME), (1, 2),
+        "servers h2, h3 as on server h1: new.py, train.py, util.py differ",
+    ),
+    (MANY, (1,), "server h2 as on server h1: m0.py, m1.py, m2.py and 6 more files differ"),
+    # What all have comes first.
+    (({"b.py": "1"}, {"b.py": "2", "a.py": "1"}), (1,), "server h2 as on server h1: b.py, a.py differ"),
+], ids=["one file", "most count", "several servers", "many files", "common first"])  # fmt: skip
 def test_servers_that_differ_from_most_are_named_with_the_first_files(programs, odd, differ):
     programs = dict(enumerate(programs))
     found, error = odd_programs(programs, SERVERS), refusal(programs, SERVERS)
@@ -48,15 +44,15 @@ def test_servers_that_differ_from_most_are_named_with_the_first_files(programs, 
 
 
 @pytest.mark.parametrize("same_program", [True, False])
-def test_agents_that_are_ready_with_different_programs_are_not_begun_with_unless_allowed(house, knocks, same_program):
+def test_agents_that_are_ready_with_different_programs_are_not_begun_with_unless_allowed(house, agents, same_program):
     """What each has said with its first words is compared once all have come."""
     opened = house(brings_all=True, same_program=same_program)
-    first, second = knocks.join_both(opened)
+    first, second = agents.join_both(opened)
     barrier = JoinBarrier(opened.plan, opened.registration, 0)
-    starts = [knocks.wait(first, program=SAME)]
+    starts = [agents.wait(first, program=SAME)]
     opened.attend(lambda: opened.registration.peers[0].ready)
     assert barrier.in_vain(None) is None
-    starts.append(knocks.wait(second, program={**SAME, "util.py": "x"}))
+    starts.append(agents.wait(second, program={**SAME, "util.py": "x"}))
     opened.attend(lambda: opened.registration.complete)
     if same_program:
         assert "util.py differs" in barrier.in_vain(None).message
@@ -67,7 +63,7 @@ def test_agents_that_are_ready_with_different_programs_are_not_begun_with_unless
     assert all(start.result(60) for start in starts)
 
 
-def test_what_an_examination_asks_is_answered_by_digests_and_tells_no_secret(tmp_path):
+def test_what_an_examination_asks_is_answered_by_digests_and_shows_no_secret(tmp_path):
     """Of the run's variables only those that say where modules are."""
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "util.py").write_text("")

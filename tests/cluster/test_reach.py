@@ -15,7 +15,7 @@ from launcher.core.records import Device, Server
 from launcher.supervise.soundings import ReachProbes
 
 PATIENCE_S = 60.0
-HERE, NOWHERE = "127.0.0.1", "255.255.255.255"  # to which nobody can connect
+HERE, NOWHERE = "127.0.0.1", "255.255.255.255"  # to which no connection can be made
 
 
 class Agent:

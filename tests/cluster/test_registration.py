@@ -12,21 +12,11 @@ import launcher.cluster.join as join_module
 from launcher import __version__
 from launcher.cluster.agent_connection import UNAUTHENTICATED_S, listen
 from launcher.cluster.join import AgentInfo, Endpoint, join
+from launcher.core import messages
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError
 from launcher.core.events import Cause
-from launcher.core.messages import (
-    PROTOCOL,
-    Begin,
-    Challenge,
-    EventReport,
-    Finish,
-    Hello,
-    Refused,
-    Waiting,
-    Welcome,
-    proof_of,
-)
+from launcher.core.messages import Begin, Challenge, Finish, Refused, Waiting, Welcome
 from launcher.core.resources import fingerprint
 
 PATIENCE_S = 60
@@ -34,7 +24,7 @@ PATIENCE_S = 60
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
-    """With whoever is held up on the other side of the endpoint."""
+    """With an agent that is held up on the other side of the endpoint."""
     monkeypatch.setattr(join_module, "CONNECT_S", PATIENCE_S)
 
 
@@ -43,49 +33,49 @@ def soon():
 
 
 def greeting(drawn, token="token", **changes):
-    made = Hello(
-        proof_of(token, drawn, "n"), "n", __version__, fingerprint(), platform.python_version(), "h1", ("10.0.0.1",)
-    )  # fmt: skip
+    """The first words of an agent that knows the token."""
+    proof = messages.proof_of(token, drawn, "n")
+    made = messages.Hello(proof, "n", __version__, fingerprint(), platform.python_version(), "h1", ("10.0.0.1",))
     return replace(made, **changes)
 
 
-def come(house, knocks, **member):
+def come(house, agents, **member):
     """A membership."""
-    future = knocks.join(house, **member)
+    future = agents.join(house, **member)
     house.attend(future.done)
     return future.result()
 
 
-def refused(house, knocks, **member):
+def refused(house, agents, **member):
     """The error at the member, and the one that concerns the run."""
-    future = knocks.join(house, **member)
+    future = agents.join(house, **member)
     house.attend(future.done)
     (error,) = house.errors
     return future.exception(), error
 
 
-def test_a_server_is_awaited_until_it_is_ready(house, knocks):
-    """It is told what it is and what to do; having come is not yet being ready."""
+def test_a_server_is_awaited_until_it_is_ready(house, agents):
+    """It hears what it is and what to do; having come is not yet being ready."""
     opened = house()
-    membership = come(opened, knocks)
+    membership = come(opened, agents)
     assert opened.registration.missing == ("10.0.0.1", "h2")
     welcome = membership.welcome
     assert (welcome.server_index, welcome.run_name, welcome.silence_s, welcome.job) == (0, "a-run", 20.0, "the job")
-    start = knocks.wait(membership, 4711)
+    start = agents.wait(membership, 4711)
     opened.attend(lambda: opened.registration.missing == ("h2",))
     assert opened.registration.peers[0].ready.master_port == 4711
     opened.registration.peers[0].send(Begin(0, 4711))
     assert start.result(PATIENCE_S) == Begin(0, 4711)
 
 
-def test_who_was_started_by_hand_needs_no_job(house, knocks):
-    opened = house(agreement={"layout": "dp=2"})
-    assert come(opened, knocks, agreement={"layout": "dp=2"}).welcome.job is None
+def test_an_agent_that_was_started_by_hand_needs_no_job(house, agents):
+    agreement = {"layout": "dp=2"}
+    assert come(house(agreement=agreement), agents, agreement=agreement).welcome.job is None
 
 
-def test_the_clock_of_a_newcomer_is_known_before_it_is_ready(house, knocks):
+def test_the_clock_of_a_newcomer_is_known_before_it_is_ready(house, agents):
     opened = house()
-    start = knocks.wait(come(opened, knocks))
+    start = agents.wait(come(opened, agents))
     opened.attend(lambda: opened.registration.peers[0].pings.clock.known)
     assert abs(opened.registration.peers[0].pings.clock.ahead_ns) <= opened.registration.peers[0].pings.clock.error_ns
     opened.registration.peers[0].send(Begin(0, 1))
@@ -96,10 +86,10 @@ def test_the_clock_of_a_newcomer_is_known_before_it_is_ready(house, knocks):
     ("token", "agreement", "brings_all"),
     [("guess", None, False), ("shared", None, False), ("token", {}, False), ("shared", {}, True), ("token", {}, True)],
 )
-def test_another_token_is_no_way_in_and_no_concern_of_the_run(house, knocks, token, agreement, brings_all):
+def test_another_token_is_no_way_in_and_no_concern_of_the_run(house, agents, token, agreement, brings_all):
     """The token for agents started by hand does not give the job, with all values of --env; an engine that brings all lets none of those in."""
     opened = house(brings_all=brings_all)
-    future = knocks.join(opened, token=token, agreement=agreement, patience_s=0.3)
+    future = agents.join(opened, token=token, agreement=agreement, patience_s=0.3)
     opened.attend(future.done)
     assert (opened.errors, opened.registration.peers) == ([], {})
     assert "cannot be reached: 127.0.0.1 port" in future.exception().message
@@ -110,36 +100,36 @@ def test_another_token_is_no_way_in_and_no_concern_of_the_run(house, knocks, tok
     b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\n", b'["Done", {}]\n', b'["EventReport", {"line": ""}]\n',
     b"x" * (3 << 20), b"",
 ], ids=lambda words: repr(words[:20]))  # fmt: skip
-def test_who_talks_nonsense_is_let_go(house, knocks, words):
+def test_a_connection_that_sends_nonsense_is_let_go(house, agents, words):
     opened = house()
-    connection = knocks.connect(opened)
+    connection = agents.connect(opened)
     opened.attend(lambda: opened.registration.unauthenticated)
-    pushed = knocks.push(connection, words)
+    pushed = agents.push(connection, words)
     opened.attend(lambda: pushed.done() and opened.dismissed)
     assert (opened.errors, opened.registration.unauthenticated) == ([], [])
 
 
 @pytest.mark.parametrize("nonce", ["\ud800", "", "é\0"], ids=repr)
-def test_an_odd_nonce_is_no_way_in(house, knocks, nonce):
+def test_an_odd_nonce_is_no_way_in(house, agents, nonce):
     opened = house()
-    knocks.say(opened, lambda drawn: greeting(drawn, token="guess", nonce=nonce))
+    agents.say(opened, lambda drawn: greeting(drawn, token="guess", nonce=nonce))
     opened.attend(lambda: opened.dismissed)
     assert opened.errors == []
 
 
-def test_who_says_nothing_is_let_go(house, knocks):
+def test_a_connection_that_sends_nothing_is_let_go(house, agents):
     opened = house()
-    knocks.connect(opened)
-    (stranger,) = opened.attend(lambda: list(opened.registration.unauthenticated))
+    agents.connect(opened)
+    (unknown,) = opened.attend(lambda: list(opened.registration.unauthenticated))
     assert list(opened.registration.dismiss()) == []
-    stranger.since -= UNAUTHENTICATED_S
+    unknown.since -= UNAUTHENTICATED_S
     opened.attend(lambda: opened.dismissed)
 
 
-def test_a_second_machine_that_is_the_same_server_is_refused(house, knocks):
+def test_a_second_machine_that_is_the_same_server_is_refused(house, agents):
     opened = house()
-    come(opened, knocks)
-    there, here = refused(opened, knocks, host="other", said="10.0.0.1", addresses=("10.7.7.7",))
+    come(opened, agents)
+    there, here = refused(opened, agents, host="other", said="10.0.0.1", addresses=("10.7.7.7",))
     assert isinstance(here, RefusedLayoutError)
     both = "h1 (10.0.0.1) and other (10.7.7.7) both say that they are server 10.0.0.1 of the rank table"
     assert (there.message, there.exit_code, there.hint) == (here.message, 3, here.hint)
@@ -147,33 +137,29 @@ def test_a_second_machine_that_is_the_same_server_is_refused(house, knocks):
     assert opened.registration.peers[0].hello.host == "h1"
 
 
-@pytest.mark.parametrize(
-    ("options", "member", "expected"),
-    [
-        ({"joining": False}, {}, "2: h1 (10.0.0.1) comes too late: run a-run has already begun without server 10.0.0.1"),
-        ({}, {"said": "h9"}, "2: --server h9"),
-        (
-            {"agreement": {"command": "python a.py"}}, {"agreement": {"command": "python b.py"}},
-            "3: server 10.0.0.1 was started with another command: python b.py there, python a.py on the first server",
-        ),
-    ],
-    ids=["late", "unknown", "another agreement"],
-)  # fmt: skip
-def test_a_server_that_does_not_belong_to_the_run_is_refused(house, knocks, options, member, expected):
-    there, here = refused(house(**options), knocks, **member)
+@pytest.mark.parametrize(("options", "member", "expected"), [
+    ({"joining": False}, {}, "2: h1 (10.0.0.1) comes too late: run a-run has already begun without server 10.0.0.1"),
+    ({}, {"said": "h9"}, "2: --server h9"),
+    (
+        {"agreement": {"command": "python a.py"}}, {"agreement": {"command": "python b.py"}},
+        "3: server 10.0.0.1 was started with another command: python b.py there, python a.py on the first server",
+    ),
+], ids=["late", "unknown", "another agreement"])  # fmt: skip
+def test_a_server_that_does_not_belong_to_the_run_is_refused(house, agents, options, member, expected):
+    there, here = refused(house(**options), agents, **member)
     assert (there.message, there.exit_code) == (here.message, here.exit_code)
     assert f"{there.exit_code}: {there.message}".startswith(expected)
 
 
-def test_a_server_that_comes_after_a_refusal_hears_it_too(house, knocks):
+def test_a_server_that_comes_after_a_refusal_hears_it_too(house, agents):
     opened = house(joining=False)
     opened.registration.refusal = RefusedLayoutError("server h2 was started with another layout", hint="alike")
-    there, _ = refused(opened, knocks, said="h2")
+    there, _ = refused(opened, agents, said="h2")
     assert (there.message, there.hint, there.exit_code) == ("server h2 was started with another layout", "alike", 3)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({"python": f"{platform.python_version().rpartition('.')[0]}.99"}, None),  # another patch will do
         ({"version": "9.9"}, f"h1 (10.0.0.1) has tlaunch 9.9, this machine {__version__}"),
@@ -182,32 +168,32 @@ def test_a_server_that_comes_after_a_refusal_hears_it_too(house, knocks):
     ],
     ids=["patch", "tlaunch", "code", "Python"],
 )
-def test_other_versions_are_refused(house, knocks, changes, told):
+def test_other_versions_are_refused(house, agents, changes, expected):
     opened = house()
-    channel = knocks.say(opened, lambda drawn: greeting(drawn, **changes))
+    channel = agents.say(opened, lambda drawn: greeting(drawn, **changes))
     opened.attend(lambda: opened.errors or opened.registration.peers)
-    assert bool(opened.registration.peers) == (told is None)
+    assert bool(opened.registration.peers) == (expected is None)
     for error in opened.errors:
-        assert told in error.message
+        assert expected in error.message
         assert next(channel.wait_for(soon())) == Refused(error.message, error.hint, 3)
 
 
-def test_a_server_that_cannot_take_part_says_so_to_the_run(house, knocks):
+def test_a_server_that_cannot_take_part_says_so_to_the_run(house, agents):
     """Its own exit code and hint; what else it has said is kept."""
     opened = house()
-    membership = come(opened, knocks, host="h2", addresses=("10.0.0.9",))
-    membership._channel.send(EventReport("line"))
+    membership = come(opened, agents, host="h2", addresses=("10.0.0.9",))
+    membership._channel.send(messages.EventReport("line"))
     membership.refuse(RefusedLayoutError("no cores", hint="buy some"))
     opened.attend(lambda: opened.errors)
     (error,) = opened.errors
     assert isinstance(error, RefusedError)
     assert (error.message, error.hint, error.exit_code) == ("server h2 (h2): no cores", "buy some", 3)
-    assert opened.told == [EventReport("line")]
+    assert opened.heard == [messages.EventReport("line")]
 
 
-def test_a_server_that_waits_hears_which_are_missing(house, knocks):
+def test_a_server_that_waits_hears_which_are_missing(house, agents):
     opened, heard = house(), []
-    start = knocks.wait(come(opened, knocks), tell=heard.append)
+    start = agents.wait(come(opened, agents), tell=heard.append)
     for word in (Waiting(("h2",)), Waiting(()), Begin(3, 9)):
         opened.registration.peers[0].send(word)
     assert start.result(PATIENCE_S) == Begin(3, 9)
@@ -215,9 +201,9 @@ def test_a_server_that_waits_hears_which_are_missing(house, knocks):
 
 
 @pytest.mark.parametrize(("word", "code"), [(Finish(Cause.FAILED, 3), 3), (Refused("x", None, 2), 2)], ids=repr)
-def test_a_server_that_waits_hears_that_the_run_has_ended_before_it_began(house, knocks, word, code):
+def test_a_server_that_waits_hears_that_the_run_has_ended_before_it_began(house, agents, word, code):
     opened = house()
-    start = knocks.wait(come(opened, knocks))
+    start = agents.wait(come(opened, agents))
     opened.registration.peers[0].send(word)
     error = start.exception(PATIENCE_S)
     assert isinstance(error, TlaunchError)
@@ -227,26 +213,26 @@ def test_a_server_that_waits_hears_that_the_run_has_ended_before_it_began(house,
 @pytest.mark.parametrize(
     ("silence_s", "why"), [(0.2, "nothing was heard for 0.2 s"), (20.0, "the connection was closed")]
 )
-def test_a_coordinator_that_goes_or_is_silent_is_lost(house, knocks, silence_s, why):
+def test_a_coordinator_that_goes_or_is_silent_is_lost(house, agents, silence_s, why):
     opened = house(silence_s=silence_s)
-    start = knocks.wait(come(opened, knocks))
+    start = agents.wait(come(opened, agents))
     if silence_s > 1:
         opened.attend(lambda: opened.registration.peers[0].ready)
         opened.registration.peers[0].close()
     assert start.exception(PATIENCE_S).message == f"the run's coordinator is lost: {why}"
 
 
-def test_the_first_address_that_answers_is_taken(house, knocks):
-    opened, stranger = house(), house(token="another run's")
+def test_the_first_address_that_answers_is_taken(house, agents):
+    opened, another = house(), house(token="another run's")
     with listen() as silent:
         dead = silent.getsockname()[1]
-    future = knocks.join(opened, ports=[dead, stranger.port, opened.port])
-    opened.attend(lambda: stranger._step() or future.done())
+    future = agents.join(opened, ports=[dead, another.port, opened.port])
+    opened.attend(lambda: another._step() or future.done())
     assert future.result().welcome.run_name == "a-run"
 
 
 @pytest.mark.parametrize(
-    "first", [Challenge(PROTOCOL + 1, "n"), Finish(Cause.FAILED, 1), Welcome("", 0, "r", 1.0)], ids=repr
+    "first", [Challenge(messages.PROTOCOL + 1, "n"), Finish(Cause.FAILED, 1), Welcome("", 0, "r", 1.0)], ids=repr
 )
 def test_what_is_no_coordinator_of_this_version_is_not_joined(first):
     """Another protocol is refused at once, with a hint; anything else is no coordinator at all."""
@@ -258,7 +244,7 @@ def test_what_is_no_coordinator_of_this_version_is_not_joined(first):
 def test_a_coordinator_that_does_not_know_the_token_is_not_joined():
 
     def pretend(channel):
-        channel.send(Challenge(PROTOCOL, "n"))
+        channel.send(Challenge(messages.PROTOCOL, "n"))
         hello = next(channel.wait_for(soon()))
         channel.send(Welcome(hello.proof, 0, "run", 20.0, "a job"))
 
@@ -286,10 +272,10 @@ def join_at(act):
     return caught.value.message
 
 
-def test_agents_of_other_machines_are_told_from_those_of_this_one(house, knocks):
-    """By their addresses; whoever has been silent for a while is not heard."""
+def test_agents_of_other_machines_are_known_by_their_addresses(house, agents):
+    """One that has been silent for a while is not heard."""
     opened = house(silence_s=20.0)
-    come(opened, knocks)
+    come(opened, agents)
     assert not opened.registration.hears_others(20.0)
     (peer,) = opened.registration.peers.values()
     with socket.create_connection(("127.0.0.1", opened.port), source_address=("127.0.0.2", 0)) as connection:

@@ -31,10 +31,10 @@ def ask():
 
 
 @pytest.fixture
-def running(house, knocks):
+def running(house, agents):
     """A house whose two servers have come, and the agents' ends of their connections."""
     opened = house(key=KEY)
-    channels = [membership.channel() for membership in knocks.join_both(opened)]
+    channels = [membership.channel() for membership in agents.join_both(opened)]
     opened.joining = False
     return opened, channels
 
@@ -109,13 +109,13 @@ def test_an_asker_that_does_not_know_the_key_hears_nothing(house, ask, own, key)
         future.result()
 
 
-def test_the_run_s_token_is_no_key_and_the_key_no_token(running, knocks):
+def test_the_run_s_token_is_no_key_and_the_key_no_token(running, agents):
     house, _ = running
-    channel = knocks.say(house, lambda drawn: AskStacks(proof_of("token", stacks.PURPOSE, drawn, "n"), "n"))
+    channel = agents.say(house, lambda drawn: AskStacks(proof_of("token", stacks.PURPOSE, drawn, "n"), "n"))
     house.attend(lambda: house.dismissed)
     with pytest.raises(Exception, match="closed"):
         list(channel.wait_for(time.monotonic() + PATIENCE_S))
-    future = knocks.join(house, token=KEY, patience_s=0.0)
+    future = agents.join(house, token=KEY, patience_s=0.0)
     house.attend(future.done)
     assert "with another token" in future.exception().message
 
@@ -126,28 +126,21 @@ def test_words_that_belong_to_no_question_are_not_kept(running):
     assert not house.registration.stacks_relay._open
 
 
-def test_a_endpoint_is_for_its_owner_alone_and_is_removed(tmp_path):
+def test_an_endpoint_is_for_its_owner_alone_and_is_removed(tmp_path):
     run_dir = RunDir(tmp_path)
-    assert read_endpoint(run_dir) is None
     endpoint = AskerEndpoint((("10.0.0.1", 4711), ("fe80::1", 4711)), KEY)
     write_endpoint(run_dir, endpoint)
     assert read_endpoint(run_dir) == endpoint
     assert run_dir.endpoint.stat().st_mode & 0o777 == 0o600
-    remove_endpoint(run_dir)
-    remove_endpoint(run_dir)
-    assert read_endpoint(run_dir) is None
+    for _ in range(2):
+        remove_endpoint(run_dir)
+        assert read_endpoint(run_dir) is None
+    for text in ("", "[]", '{"addresses": [["h"]], "key": "k"}', '{"addresses": [["h", "x"]], "key": 1}'):
+        run_dir.endpoint.write_text(text)
+        assert read_endpoint(run_dir) is None
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"addresses": [["h"]], "key": "k"}', '{"addresses": [["h", "x"]], "key": 1}']
-)
-def test_a_file_that_is_no_endpoint_is_none(tmp_path, text):
-    RunDir(tmp_path).endpoint.write_text(text)
-    assert read_endpoint(RunDir(tmp_path)) is None
-
-
-def test_a_machine_where_nobody_listens_is_told_with_its_reason():
-    with pytest.raises(
-        CoordinatorUnreachableError, match=r"127\.0\.0\.1 port 1: Connection refused; 127\.0\.0\.1 port 2: Conn"
-    ):
+def test_a_machine_where_no_coordinator_listens_is_reported_with_its_reason():
+    refused = r"127\.0\.0\.1 port 1: Connection refused; 127\.0\.0\.1 port 2: Conn"
+    with pytest.raises(CoordinatorUnreachableError, match=refused):
         ask_stacks(AskerEndpoint((("127.0.0.1", 1), ("127.0.0.1", 2)), KEY), None)

@@ -1,6 +1,5 @@
 """How long a restart waits for a server that is not heard: until its agent says that its ranks have ended, or for sure."""
 
-import socket
 import subprocess
 import sys
 import time
@@ -22,8 +21,8 @@ def _patient(monkeypatch):
 
 
 @pytest.fixture
-def knock():
-    """A future of whether the coordinator in a house has been told."""
+def connect():
+    """A future of whether the coordinator in a house has heard."""
     with ThreadPoolExecutor() as pool:
         yield lambda port, agent, token="token": pool.submit(tell_freed, ("127.0.0.1", port), token, agent, PATIENCE_S)
 
@@ -39,63 +38,56 @@ def test_the_wait_lasts_until_ranks_have_ended_by_themselves():
     assert before + 50 <= lost.until <= time.monotonic() + 50
     lost.forget()
     assert lost.until == 0
+    # An agent may say so before its loss is noticed: of two connections the later one may be heard first.
+    assert lost.hear(Freed(proof_of("token", "freed", "drawn", "a"), "a"), "token", "drawn")
+    lost.note("a", 1000.0)
+    assert lost.until == 0
 
 
-def test_an_agent_that_comes_back_without_ranks_ends_the_wait_for_it(house, knocks, knock):
+def test_an_agent_that_comes_back_without_ranks_ends_the_wait_for_it(house, agents, connect):
     """And for no other one. Who has joined is known by what its membership goes by."""
     opened = house()
-    future = knocks.join(opened)
+    future = agents.join(opened)
     opened.attend(future.done)
     membership, lost = future.result(), opened.registration.unheard
     assert membership.nonce == opened.registration.peers[0].hello.nonce
     assert membership.address == ("127.0.0.1", opened.port)
     lost.note(membership.nonce, 1000.0)
     lost.note("another", 500.0)
-    told = knock(opened.port, membership.nonce)
+    freed = connect(opened.port, membership.nonce)
     opened.attend(lambda: lost.until <= time.monotonic() + 500)
-    assert told.result() is True
+    assert freed.result() is True
     assert lost.until > time.monotonic()
-    knock(opened.port, "another")
+    connect(opened.port, "another")
     opened.attend(lambda: lost.until == 0)
 
 
-def test_an_agent_may_say_so_before_its_loss_is_noticed():
-    """Of two connections the later one may be heard first."""
-    lost = Unheard()
-    assert lost.hear(Freed(proof_of("token", "freed", "drawn", "a"), "a"), "token", "drawn")
-    lost.note("a", 1000.0)
-    assert lost.until == 0
-
-
 @pytest.mark.parametrize(("agent", "token"), [("a", "another token"), ("of another attempt", "token")])
-def test_no_other_agent_ends_it(house, knocks, agent, token):
+def test_no_other_agent_ends_it(house, agents, agent, token):
     """Neither who does not know the run, nor an agent that was lost before."""
     opened = house()
     opened.registration.unheard.note("a", 1000.0)
-    knocks.say(opened, lambda drawn: Freed(proof_of(token, "freed", drawn, agent), agent))
+    agents.say(opened, lambda drawn: Freed(proof_of(token, "freed", drawn, agent), agent))
     opened.attend(lambda: opened.dismissed or agent in opened.registration.unheard._freed)
     assert opened.registration.unheard.until > time.monotonic()
 
 
-def test_it_knocks_until_it_is_let_in(house, knock):
+def test_it_connects_until_it_is_heard(house, connect):
+    """Where there is no coordinator any more it goes at once."""
     listener = listen()
     listener.setblocking(True)
-    told = knock(listener.getsockname()[1], "a")
+    freed = connect(port := listener.getsockname()[1], "a")
     listener.accept()[0].close()
     listener.setblocking(False)
     opened = house(listener=listener)
     opened.registration.unheard.note("a", 1000.0)
     opened.attend(lambda: opened.registration.unheard.until == 0)
-    assert told.result() is True
-
-
-def test_without_a_coordinator_it_goes_at_once():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    assert freed.result() is True
+    opened.close()
     assert tell_freed(("127.0.0.1", port), "token", "a", 1000.0) is False
 
 
-def test_an_engine_that_ends_the_agent_does_not_end_what_knocks(house):
+def test_an_engine_that_ends_the_agent_does_not_end_what_connects(house):
     """It is in a session of its own, and holds nothing of what the agent had open."""
     opened = house()
     opened.registration.unheard.note("a", 1000.0)
@@ -103,7 +95,7 @@ def test_an_engine_that_ends_the_agent_does_not_end_what_knocks(house):
         "import sys; from launcher.cluster.unheard import tell_freed_apart\n"
         "tell_freed_apart(('127.0.0.1', int(sys.argv[1])), 'token', 'a', 60.0)"
     )
-    # Nobody takes it in yet: that it ends, and its output too, says that what knocks has neither.
+    # Nobody takes it in yet: that it ends, and its output too, says that what agents has neither.
     argv = [sys.executable, "-c", code, str(opened.port)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=False, start_new_session=True)
     assert (done.returncode, done.stderr) == (0, "")

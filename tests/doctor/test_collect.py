@@ -137,7 +137,7 @@ busy = os.fork()
 while busy == 0:
     if begun: begun = os.write(begun, b"1") - 1
 os.read(begins, 1)
-os.nice(19)
+os.nice(10)
 started_s = time.monotonic()
 measured_s = network.resolve(["h1"], 60.0)["h1"].seconds
 print(time.monotonic() - started_s, measured_s)
@@ -147,7 +147,7 @@ os.kill(busy, 9)
 
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="the kernel does not tell who waited")
 def test_a_name_server_is_not_blamed_for_a_busy_processor():
-    """Of a second in which whoever asks hardly gets one, next to nothing was the name's."""
+    """Of a second in which the process that asks hardly runs, next to nothing was the name's."""
     done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=60, check=True)
     took_s, measured_s = map(float, done.stdout.split())
     assert measured_s < took_s / 2
@@ -200,14 +200,13 @@ def test_the_mpi_of_mpi4py_is_judged_by_the_mpirun_around():
         assert collecting.mpi_trouble(library, environment) is None
 
 
-def test_the_interface_is_told_that_ranks_would_use(places):
+def test_the_interface_that_ranks_would_use_is_collected(places):
     """That of an address of this machine; of one that it does not have, none."""
     own = next((one for one in held_addresses() if one.address.version == 4 and not one.address.is_loopback), None)
     if own is None:
         pytest.skip("no network here")
-    assert collect(replace(places, called=(str(own.address),))).ranks_interface == own.interface
-    assert collect(replace(places, called=("192.0.2.1",))).ranks_interface is None
-    assert collect(places).ranks_interface is None
+    for called, interface in (((str(own.address),), own.interface), (("192.0.2.1",), None), ((), None)):
+        assert collect(replace(places, called=called)).ranks_interface == interface
 
 
 @pytest.mark.parametrize(("environment", "expected"), [

@@ -41,32 +41,24 @@ class Transport:
 
 
 @pytest.fixture
-def make_transport():
-    made = []
-
-    def make(count):
-        made.append(Transport(count))
-        return made[-1]
-
-    yield make
-    for transport in made:
-        for handler in transport.handlers:
-            handler.close()
-
-
-@pytest.fixture
 def examined(tmp_path):
     """Give a function that examines the servers of a transport, of which each has an address of this machine."""
     table = tmp_path / "table.json"
     table.write_text("{}")
     wish = Wish(cwd=tmp_path, runs_dir=tmp_path / "runs", table=table, ports=(29611,), reach_timeout_s=PATIENCE_S)
 
+    used = []
+
     def examined(transport):
+        used.append(transport)
         names = [f"127.0.0.{index + 1}" for index in range(len(transport.handlers))]
         cluster = Cluster(tuple(Server(name, (Device(0, index),)) for index, name in enumerate(names)))
         return examine(cluster, wish, transport)
 
-    return examined
+    yield examined
+    for transport in used:
+        for handler in transport.handlers:
+            handler.close()
 
 
 def found(examination):
@@ -76,9 +68,9 @@ def found(examination):
     return {(one.code, one.servers) for one in judge(evidence) if one.severity.value != "note"}
 
 
-def test_servers_of_one_machine_reach_each_other_and_are_found_out(examined, make_transport):
+def test_servers_of_one_machine_reach_each_other_and_are_found_out(examined):
     """All facts come back, and every ordered pair is tried, and each by itself."""
-    examination = examined(make_transport(3))
+    examination = examined(Transport(3))
     assert sorted(examination.facts) == [0, 1, 2]
     assert [len(facts.ports) for _, facts in sorted(examination.facts.items())] == [1, 0, 0]
     tried = [(index, one) for index, attempts in examination.reach.items() for one in attempts]
@@ -87,9 +79,9 @@ def test_servers_of_one_machine_reach_each_other_and_are_found_out(examined, mak
     assert ("one-machine", (0, 1, 2)) in found(examination)
 
 
-def test_a_server_that_does_not_answer_is_found_and_the_others_are_examined(examined, make_transport):
+def test_a_server_that_does_not_answer_is_found_and_the_others_are_examined(examined):
     """No other server tries to reach it; where it ends after its facts, those are kept."""
-    transport = make_transport(3)
+    transport = Transport(3)
     transport.gone_after["collect"] = {1}
     examination = examined(transport)
     assert (sorted(examination.facts), sorted(examination.reach)) == ([0, 1, 2], [0, 2])
@@ -110,16 +102,16 @@ def test_a_server_that_does_not_answer_is_found_and_the_others_are_examined(exam
         ("reach", {"trouble": "OSError: disk"}, "OSError: disk"),
     ],
 )
-def test_an_answer_that_cannot_be_read_is_the_trouble_of_its_server(examined, make_transport, kind, answer, trouble):
-    transport = make_transport(2)
+def test_an_answer_that_cannot_be_read_is_the_trouble_of_its_server(examined, kind, answer, trouble):
+    transport = Transport(2)
     transport.answers[kind] = {1: answer}
     examination = examined(transport)
     assert examination.troubles[1].startswith(trouble)
     assert 0 in examination.facts
 
 
-def test_one_server_alone_is_asked_for_its_facts_only(examined, make_transport):
-    examination = examined(make_transport(1))
+def test_one_server_alone_is_asked_for_its_facts_only(examined):
+    examination = examined(Transport(1))
     assert (list(examination.facts), dict(examination.reach)) == ([0], {})
 
 

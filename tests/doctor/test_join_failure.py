@@ -87,7 +87,7 @@ def test_srun_is_not_advised_to_have_an_mpirun(line, ended):
 
 
 @pytest.mark.parametrize(
-    ("told", "lines"),
+    ("quoted", "lines"),
     [
         (MPI_5[0], [*MPI_5, "Please check the firewall and", "try again."]),
         ("mpirun: Error: zounds", ["Welcome to h2", "---", "mpirun: Error: zounds", "Type 'mpirun --help' for usage."]),
@@ -95,10 +95,10 @@ def test_srun_is_not_advised_to_have_an_mpirun(line, ended):
         ("try again.", ["try again."]),
     ],
 )
-def test_the_most_telling_line_of_an_unknown_cause_is_quoted(told, lines):
+def test_the_most_telling_line_of_an_unknown_cause_is_quoted(quoted, lines):
     """With how it ended; what an engine prints last is how to get help."""
     found = diagnose_output(lines, ENDED)
-    assert (found.code, found.why) == ("did-not-come", f"no agent came; {ENDED}: {told}")
+    assert (found.code, found.why) == ("did-not-come", f"no agent came; {ENDED}: {quoted}")
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ TOLD = {
 
 
 def told_interface(**changes):
-    """By rank, what each of two servers' ranks are told of interfaces, where that of the first in rank is known."""
+    """By rank, the interfaces that each of two servers' ranks gets, where that of the first in rank is known."""
     spec = spec_of(TWO_SERVERS, Layout(dp=4), interfaces={1: "ib0"}, **changes)
     return [{name: rank.env[name] for name in TOLD if name in rank.env} for rank in spec.ranks]
 

@@ -12,17 +12,15 @@ def rank(job="prterun-a-1@1", global_rank=0, size=8):
     return EngineRank("Open MPI", global_rank, size, 0, size, job)
 
 
-@pytest.mark.parametrize("size", [8, None])
-def test_as_many_ranks_as_the_layout_has_are_right(size):
-    assert check_size(rank(size=size), Layout(dp=2, mp=2, pp=2)) is None
-
-
-def test_another_number_of_ranks_is_refused():
+def test_as_many_ranks_as_the_layout_has_are_wanted():
+    """Another number is refused with both numbers, and where the second one comes from."""
+    layout = Layout(dp=2, mp=2, pp=2)
+    assert check_size(rank(size=8), layout) is check_size(rank(size=None), layout) is None
     with pytest.raises(RefusedLayoutError) as error:
-        check_size(rank(size=1), Layout(dp=2, mp=2, pp=2))
+        check_size(rank(size=1), layout)
     assert error.value.message == "Open MPI started 1 rank, but dp * mp * pp = 2 * 2 * 2 = 8"
     with pytest.raises(RefusedLayoutError, match="rank 9, but dp=2 mp=2 pp=2 has ranks 0 to 7"):
-        check_size(rank(size=None, global_rank=9), Layout(dp=2, mp=2, pp=2))
+        check_size(rank(size=None, global_rank=9), layout)
 
 
 def test_all_ranks_of_a_job_find_one_name_and_one_port():

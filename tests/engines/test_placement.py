@@ -99,7 +99,7 @@ def test_the_system_is_read_for_usable_cpus_only(tmp_path, monkeypatch):
     assert read_machine(tmp_path) == Machine((Node(0, ((0, 4), (1,))), Node(2, ((6,),))))
 
 
-def test_a_system_that_tells_nothing_is_uniform(tmp_path, monkeypatch):
+def test_a_system_that_says_nothing_is_uniform(tmp_path, monkeypatch):
     monkeypatch.setattr(placement.os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
     write(tmp_path / "cpu/cpu3/topology/thread_siblings_list", "not a list")
     assert read_machine(tmp_path) == Machine((Node(0, ((3,), (5,))),))

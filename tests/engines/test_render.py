@@ -24,7 +24,7 @@ TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"
 
 
 def test_every_variable_is_told():
-    """`--list` tells of each field that templates get, and of no other."""
+    """`--list` describes each field that templates get, and no other."""
     names = [field.name for record in (Job, Wishes) for field in dataclasses.fields(record)]
     assert sorted([*VARIABLES, "wishes"]) == sorted(names)
 
@@ -87,7 +87,7 @@ def test_what_a_format_cannot_hold_is_refused(write, text):
 
 @pytest.mark.parametrize("write", [templates.sh, templates.yaml, templates.sbatch, templates.word])
 def test_what_is_no_text_is_refused(write):
-    """A file's name may be any bytes, a job file is UTF-8. Secrets are not told."""
+    """A file's name may be any bytes, a job file is UTF-8. Secrets are not shown."""
     with pytest.raises(UsageError) as refused:
         write("API_KEY=s3cr3t\udcff")
     assert "s3cr3t" not in str(refused.value)
@@ -98,7 +98,7 @@ def test_a_comment_ends_where_it_should():
 
 
 def test_leftovers_are_patterns_without_signs_first():
-    """A name that a pattern stands for is not told twice."""
+    """A name that a pattern stands for is not listed twice."""
     first, slurm = leftovers()
     assert not first.signs
     assert {"RANK", "RANK_TABLE_FILE", "PET_RDZV_*", "OMPI_COMM_WORLD_*", "PMI_RANK"} < set(first.names)

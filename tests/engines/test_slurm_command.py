@@ -44,7 +44,7 @@ echo "NodeName=n2 Arch=x86_64 Gres=gpu:8 NodeAddr=n2-ib NodeHostName=n2 Version=
 
 
 def test_tasks_stand_in_a_file_in_the_order_of_the_table():
-    """A list would be sorted; what sbatch was told about tasks is taken away, for an agent is none of them."""
+    """A list would be sorted; what sbatch has set about tasks is taken away, for an agent is none of them."""
     made = command("n3", "n1", agent=("agent", "a b"), counts=[1, 2])
     assert made.files == {HOSTFILE: "n3\nn1\nn1\n"}
     assert made.argv[:4] == ("srun", "--nodes=2", "--ntasks=3", "--distribution=arbitrary")
@@ -136,20 +136,17 @@ def test_an_allocation_is_read_from_the_environment_and_the_controller(tmp_path)
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("told", "count"),
-    [
-        ({"SLURM_GPUS_ON_NODE": "4"}, 4), ({"SLURM_GPUS_PER_NODE": "a100:4,v100:2"}, 6), ({"SLURM_GPUS": "6"}, 3),
-        ({"SLURM_GPUS": "7"}, None), ({"SLURM_GPUS_PER_TASK": "2", "SLURM_TASKS_PER_NODE": "4,3"}, 6),
-        ({"SLURM_GPUS_PER_TASK": "a100:1", "SLURM_TASKS_PER_NODE": "8(x2)"}, 8), ({"SLURM_GPUS_ON_NODE": "x"}, None),
-    ],
-)  # fmt: skip
-def test_gpus_are_counted_however_they_were_asked_for(tmp_path, told, count):
-    assert read_allocation(slurm_here(tmp_path, scontrol=SCONTROL) | told).gpus_per_node == count
+@pytest.mark.parametrize(("given", "count"), [
+    ({"SLURM_GPUS_ON_NODE": "4"}, 4), ({"SLURM_GPUS_PER_NODE": "a100:4,v100:2"}, 6), ({"SLURM_GPUS": "6"}, 3),
+    ({"SLURM_GPUS": "7"}, None), ({"SLURM_GPUS_PER_TASK": "2", "SLURM_TASKS_PER_NODE": "4,3"}, 6),
+    ({"SLURM_GPUS_PER_TASK": "a100:1", "SLURM_TASKS_PER_NODE": "8(x2)"}, 8), ({"SLURM_GPUS_ON_NODE": "x"}, None),
+])  # fmt: skip
+def test_gpus_are_counted_however_they_were_asked_for(tmp_path, given, count):
+    assert read_allocation(slurm_here(tmp_path, scontrol=SCONTROL) | given).gpus_per_node == count
 
 
 def test_a_job_makes_a_rank_table():
-    """Of as many devices as GPUs, or as asked for; else somebody has to say."""
+    """Of as many devices as GPUs, or as asked for; else the user has to say."""
     made = slurm.cluster_of(replace(JOB, gpus_per_node=2))
     assert [(one.server_id, [device.global_rank for device in one.devices]) for one in made.servers] == [
         ("n1", [0, 1]), ("n2", [2, 3]), ("n3", [4, 5]),
@@ -166,13 +163,10 @@ def test_the_time_that_is_left_is_that_of_this_job_alone(tmp_path):
     assert time_left_s(JOB, slurm_here(tmp_path, squeue="echo '13 5:00'; echo '12 UNLIMITED'")) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("90", 5400), ("2:30", 150), ("36:00:00", 129600), ("1-12", 129600), ("1-12:30", 131400), ("0", 0), ("0:00", 0),
-        ("9:48", 588), ("1-02:03:04", 93784), ("UNLIMITED", None), ("infinite", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "seconds"), [
+    ("90", 5400), ("2:30", 150), ("36:00:00", 129600), ("1-12", 129600), ("1-12:30", 131400), ("0", 0), ("0:00", 0),
+    ("9:48", 588), ("1-02:03:04", 93784), ("UNLIMITED", None), ("infinite", None),
+])  # fmt: skip
 def test_times_are_read_as_sbatch_reads_them(text, seconds):
     assert seconds_of(text) == seconds
 
@@ -193,8 +187,8 @@ def test_a_controller_that_does_not_answer_leaves_the_end_that_was_told(tmp_path
 
 def test_a_run_knows_when_slurm_will_kill_what_is_left(tmp_path):
     """KillWait after the limit; a controller that is silent sets none."""
-    told = "echo 'KillOnBadExit           = 0'; echo 'KillWait                = 7 sec'"
-    environment = slurm_here(tmp_path, squeue="echo '12 1:00'", scontrol=told)
+    given = "echo 'KillOnBadExit           = 0'; echo 'KillWait                = 7 sec'"
+    environment = slurm_here(tmp_path, squeue="echo '12 1:00'", scontrol=given)
     before_s = time.time()
     within = within_job(Supervision(grace_s=9.0), JOB, environment)
     assert before_s + 67 <= within.killed_at_s <= time.time() + 67
@@ -210,14 +204,11 @@ def test_processes_for_all_ranks_are_those_of_an_mpi():
     assert [word for word in made.argv if word.startswith("--mpi")] == ["--mpi=pmix"]
 
 
-@pytest.mark.parametrize(
-    ("told", "cpus"),
-    [
-        ("1(x2)", (1, 1)), ("72,36(x2),4", (72, 36, 36, 4)), ("8", (8,)), ("", ()), ("x(y)", ()), ("8,", ()), (None, ()),
-    ],
-)  # fmt: skip
-def test_the_cpus_of_each_node_are_read_as_slurm_writes_them(told, cpus):
-    assert slurm.cpus_per_node({} if told is None else {"SLURM_JOB_CPUS_PER_NODE": told}) == cpus
+@pytest.mark.parametrize(("given", "cpus"), [
+    ("1(x2)", (1, 1)), ("72,36(x2),4", (72, 36, 36, 4)), ("8", (8,)), ("", ()), ("x(y)", ()), ("8,", ()), (None, ()),
+])  # fmt: skip
+def test_the_cpus_of_each_node_are_read_as_slurm_writes_them(given, cpus):
+    assert slurm.cpus_per_node({} if given is None else {"SLURM_JOB_CPUS_PER_NODE": given}) == cpus
 
 
 def test_ranks_that_share_a_cpu_are_reported_with_numbers_and_remedy():

@@ -31,14 +31,11 @@ def test_who_another_launcher_took_a_process_for_is_taken_away(names):
     assert len(conflicts(environment, DECIDED)) == 1
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_JOB_NODELIST", "MS_DEV_RUNTIME_CONF", "MS_COMPILER_CACHE_PATH",
-        "MS_TOPO_TIMEOUT", "OMPI_MCA_btl", "PMIX_MCA_gds", "NCCL_DEBUG", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-        "PET_LOG_DIR", "OMP_NUM_THREADS", "MY_RANK", "RANK_OF_MINE", "HCCL_CONNECT_TIMEOUT",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", [
+    "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_JOB_NODELIST", "MS_DEV_RUNTIME_CONF", "MS_COMPILER_CACHE_PATH",
+    "MS_TOPO_TIMEOUT", "OMPI_MCA_btl", "PMIX_MCA_gds", "NCCL_DEBUG", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "PET_LOG_DIR", "OMP_NUM_THREADS", "MY_RANK", "RANK_OF_MINE", "HCCL_CONNECT_TIMEOUT",
+])  # fmt: skip
 def test_settings_that_say_nothing_of_who_a_process_is_stay(name):
     """Tuning variables, a batch job without a step, and names that only look alike."""
     assert fates({name: "1"}) == {}
@@ -48,6 +45,9 @@ def test_values_that_this_run_decides_are_replaced():
     """Where they differ; the same value is no conflict, and what the run takes away is removed."""
     environment = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_PORT": "1", "RANK_TABLE_FILE": "/other"}
     assert fates(environment) == {"RANK": Fate.REPLACED, "MASTER_PORT": Fate.REPLACED, "RANK_TABLE_FILE": Fate.REMOVED}
+    # A rank that starts tlaunch has torchrun's names from tlaunch.
+    (conflict,) = conflicts({"RANK": "3", "TLAUNCH_RUN_ID": "outer"}, DECIDED)
+    assert conflict.family == "another tlaunch run"
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,7 @@ def test_a_note_shows_no_secret_and_moves_no_cursor_and_is_not_endless():
     assert len(note) < 200
 
 
-def test_a_tlaunch_around_this_one_is_not_taken_for_torchrun():
-    """A rank that starts tlaunch has torchrun's names from tlaunch."""
-    (conflict,) = conflicts({"RANK": "3", "TLAUNCH_RUN_ID": "outer"}, DECIDED)
-    assert conflict.family == "another tlaunch run"
-
-
-def test_what_tells_a_rank_of_an_engine_who_it_is_stays():
+def test_what_identifies_a_rank_of_an_engine_stays():
     """MPI_Init needs it; what was left by others goes as always."""
     environment = {"OMPI_COMM_WORLD_RANK": "0", "PMI_FD": "9", "SLURM_STEP_ID": "0", "ROLE_RANK": "0", "MS_ROLE": "x"}
     met = conflicts(environment, DECIDED, within_engine=True)

@@ -1,4 +1,4 @@
-"""failure.json and stacks.log: what a rank tells of its own end, without changing it."""
+"""failure.json and stacks.log: what a rank notes of its own end, without changing it."""
 
 import json
 import os
@@ -53,15 +53,15 @@ def train(ways, way):
     return run
 
 
-def told(ended):
+def noted(ended):
     return json.loads((ended.device_dir / hook.FILE).read_text())
 
 
 @pytest.mark.parametrize(("source", "expected"), SOURCES.values(), ids=SOURCES)
-def test_failures_are_told(train, source, expected):
+def test_failures_are_noted(train, source, expected):
     before_ns = time.time_ns()
     ended = train(source)
-    found = told(ended)
+    found = noted(ended)
     assert {name: found[name] for name in expected} == expected
     assert before_ns < found["time_ns"] < time.time_ns()
     assert found["schema"] == 1
@@ -70,10 +70,10 @@ def test_failures_are_told(train, source, expected):
 
 
 @pytest.mark.parametrize("loaded", ["", "import traceback\n"])
-def test_the_traceback_tells_causes_and_source_lines(train, loaded):
+def test_the_traceback_shows_causes_and_source_lines(train, loaded):
     """Whether or not the program has loaded the library's module for it."""
     source = f"{loaded}try:\n    {{}}['key']\nexcept KeyError as error:\n    raise ValueError('b') from error"
-    traceback = told(train(source))["traceback"]
+    traceback = noted(train(source))["traceback"]
     assert "{}['key']" in traceback
     assert "KeyError: 'key'" in traceback
     assert traceback.rstrip().endswith("ValueError: b")
@@ -82,19 +82,19 @@ def test_the_traceback_tells_causes_and_source_lines(train, loaded):
 
 @pytest.mark.parametrize("loaded", ["", "import traceback\n"])
 @pytest.mark.parametrize("failing", ["1 / 0", "raise SystemExit(7)"])
-def test_an_exception_that_cannot_be_shown_is_told(train, loaded, failing):
+def test_an_exception_that_cannot_be_shown_is_noted(train, loaded, failing):
     """Its text is made by code of the program, which fails."""
     source = f"{loaded}class Odd(Exception):\n    def __str__(self):\n        {failing}\n"
-    found = told(train(source + "raise Odd"))
+    found = noted(train(source + "raise Odd"))
     assert (found["type"], found["status"]) == ("Odd", 1)
     assert found["message"] == "<Odd that cannot be shown>"
     assert found["traceback"].startswith("Traceback (most recent call last):")
-    found = told(train(source + "import sys\nsys.exit(Odd())"))
+    found = noted(train(source + "import sys\nsys.exit(Odd())"))
     assert (found["kind"], found["status"]) == ("exit", 1)
 
 
 def test_a_long_traceback_keeps_its_end(train):
-    traceback = told(train("import traceback\nraise ValueError('x' * 20000 + 'end')"))["traceback"]
+    traceback = noted(train("import traceback\nraise ValueError('x' * 20000 + 'end')"))["traceback"]
     assert len(traceback) == 8000
     assert traceback.endswith("end\n")
 
@@ -105,7 +105,7 @@ def test_a_long_traceback_keeps_its_end(train):
     "import multiprocessing as m\np = m.get_context('fork').Process(target=exit, args=(3,))\np.start()\np.join()",
     "import threading\nt = threading.Thread(target=lambda: 1 / 0)\nt.start()\nt.join()",
 ])  # fmt: skip
-def test_what_is_no_failure_of_the_rank_is_not_told(train, source):
+def test_what_is_no_failure_of_the_rank_is_not_noted(train, source):
     """A good end, the end of another process, an exception that ends a thread only."""
     ended = train(source)
     assert ended.status == 0, ended.log
@@ -140,9 +140,9 @@ def test_os_exit_looks_like_itself(train):
     assert "'str'" in ended.log.splitlines()[1]
 
 
-def test_stacks_are_written_on_demand(ways, way):
+def test_stacks_are_written_on_demand(train):
     """The signal writes the stacks of all threads, and nothing else happens."""
-    (ways.cwd / "train.py").write_text(
+    ended = train(
         "import os, threading, time, signal\n"
         "def inner():\n    entered.set()\n    release.wait()\n"
         "entered, release = threading.Event(), threading.Event()\n"
@@ -150,7 +150,6 @@ def test_stacks_are_written_on_demand(ways, way):
         "def outer():\n    os.kill(os.getpid(), signal.SIGRTMAX - 3)\n    os.kill(os.getpid(), signal.SIGRTMAX - 3)\n"
         "outer()\nrelease.set()\nthread.join()\nprint('done')\n"
     )
-    ended = way([sys.executable, "train.py"])
     assert (ended.status, ended.log) == (0, "done\n")
     stacks = (ended.device_dir / hook.STACKS_FILE).read_text()
     assert stacks.count(" in outer") == stacks.count(" in inner") == 2
@@ -158,11 +157,8 @@ def test_stacks_are_written_on_demand(ways, way):
 
 def test_a_rank_that_has_let_go_of_its_handler_survives_the_question(train):
     """Python puts back what was there before when it ends; the signal may come after that."""
-    ask = (
-        "import faulthandler, os, signal; n = signal.SIGRTMAX - 3; faulthandler.unregister(n); os.kill(os.getpid(), n)"
-    )
-    ended = train(f"{ask}\nraise SystemExit(7)")
-    assert ended.status == 7
+    ask = "n = signal.SIGRTMAX - 3; faulthandler.unregister(n); os.kill(os.getpid(), n)"
+    assert train(f"import faulthandler, os, signal; {ask}\nraise SystemExit(7)").status == 7
 
 
 def test_a_crash_leaves_the_stack_in_the_log(train):
@@ -170,7 +166,3 @@ def test_a_crash_leaves_the_stack_in_the_log(train):
     assert ended.status == -signal.SIGSEGV
     assert "Fatal Python error: Segmentation fault" in ended.log
     assert " in crash" in ended.log
-
-
-def test_the_number_is_the_one_everybody_knows():
-    assert signal.SIGRTMAX - 3 == hook.STACKS_SIGNAL

@@ -109,7 +109,7 @@ ENDS = {
     "notes": "e = ValueError('x')\ne.add_note('note')\nraise e",
     "syntax": "x = 1\nif x\n    pass",
     "indentation": "  x = 1\n y",
-    "not utf-8 but told": "# -*- coding: latin-1 -*-\nprint('x')\nraise ValueError",
+    "not utf-8 but declared": "# -*- coding: latin-1 -*-\nprint('x')\nraise ValueError",
     "interrupt": "raise KeyboardInterrupt",
     "signal": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
     "real interrupt": "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)",
@@ -145,7 +145,7 @@ def test_code_and_modules_end_as_they_would(ways, same, source):
 
 
 @pytest.mark.parametrize("arguments", [["missing.py"], ["-m", "missing"], ["empty"], ["-m", "empty"], ["."]])
-def test_what_is_not_there_is_told_as_python_tells_it(ways, same, arguments):
+def test_what_is_not_there_is_reported_as_by_python(ways, same, arguments):
     (ways.cwd / "empty").mkdir()
     assert same(*arguments).status != 0
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -115,9 +116,9 @@ def test_a_rank_is_a_process_as_if_it_had_been_started_alone(printed):
     assert before_s - CLOCK_S <= float(logging_began_s) <= time.time() + CLOCK_S
 
 
-@pytest.mark.parametrize("options", [
-    (), ("-W", "error"), ("-I",), ("-P",), ("-X", "dev", "-W", "error"), ("-E", "-s"), ("-bb", "-OO"), ("-S",),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options", ["", "-W error", "-X dev -W error -I", "-P -bb -OO -E -s", "-S"], ids=lambda options: options or "none"
+)
 def test_the_library_can_be_preloaded(ways, options):
     """All that is ever imported ahead of it, with every option; the program notices nothing."""
     (ways.cwd / "train.py").write_text(
@@ -127,7 +128,7 @@ def test_the_library_can_be_preloaded(ways, options):
         "print(threading.enumerate(), threading.main_thread().ident == threading.get_ident(), sys.path, gc.isenabled())\n"
         "print(logging.root.handlers, logging.root.level, warnings.filters, asyncio.get_event_loop_policy.__name__)\n"
     )
-    argv = [sys.executable, *options, "train.py"]
+    argv = [sys.executable, *options.split(), "train.py"]
     expected = re.sub(r"started \d+", "started", ways.plain(argv).log)
     found = ways.preload(argv, modules=sorted(LIBRARY))
     assert (found.status, re.sub(r"started \d+", "started", found.log)) == (0, expected)
@@ -139,22 +140,16 @@ def test_the_library_can_be_preloaded(ways, options):
 ])  # fmt: skip
 def test_a_variable_that_imports_read_must_be_the_same_for_all_ranks(tmp_path, name, preloads):
     """Else they would read no value of it at all; one line says which it is."""
-    argv = (sys.executable, "-c", "")
-    ranks = tuple(RankSpec(i, i, "here", 0, i, argv, {name: str(i)}) for i in range(2))
-    spec = RunSpec(
-        "x", tmp_path, Cluster.local(2), Layout(dp=2), ranks, tmp_path, "", 0, Supervision(preload=("json",))
-    )
-    event_log = EventLog(tmp_path / "events.jsonl", 0)
-    spawner = Spawner(spec, ranks, os.environ, event_log)
-    started = spawner.preloading
-    pid = started and started.pid
-    spawner.close()
-    event_log.close()
+    argv, events = (sys.executable, "-c", ""), tmp_path / "events.jsonl"
+    ranks = tuple(RankSpec(rank, rank, "here", 0, rank, argv, {name: str(rank)}) for rank in range(2))
+    preload = Supervision(preload=("json",))
+    spec = RunSpec("x", tmp_path, Cluster.local(2), Layout(dp=2), ranks, tmp_path, "", 0, preload)
+    with closing(EventLog(events, 0)) as event_log, closing(Spawner(spec, ranks, os.environ, event_log)) as spawner:
+        pid = spawner.preloading and spawner.preloading.pid
     if pid:
         os.waitpid(pid, 0)
-    events = (tmp_path / "events.jsonl").read_text()
-    assert (started is not None) == preloads
-    assert (f"ranks start one by one: {name} differs between them" in events) != preloads
+    assert bool(pid) == preloads
+    assert (f"ranks start one by one: {name} differs between them" in events.read_text()) != preloads
 
 
 def test_threads_that_end_before_a_fork_are_no_danger(ways, fork_server):

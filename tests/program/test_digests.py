@@ -37,12 +37,10 @@ def digests(argv, cwd, **environment):
     return digests_of(argv, {"PATH": os.defpath, **environment}, cwd)
 
 
-@pytest.mark.parametrize(
-    "argv", [(sys.executable, "train.py", "--lr", "3"), (sys.executable, "-u", "-m", "train")], ids=["script", "module"]
-)
-def test_a_program_is_its_own_file_and_the_modules_that_it_imports(place, argv):
-    """No other that lies there, no data, and nothing that is installed."""
-    found = digests(argv, place("here", PROGRAM))
+@pytest.mark.parametrize("arguments", ["train.py --lr 3", "-u -m train", "-m mpi4py train.py x"])
+def test_a_program_is_its_own_file_and_the_modules_that_it_imports(place, arguments):
+    """No other that lies there, no data, and nothing that is installed, such as an mpi4py that runs it."""
+    found = digests((sys.executable, *arguments.split()), place("here", PROGRAM))
     assert set(found) == {"train.py", "util.py", "package/__init__.py", "package/part.py", "package/other.py"}
 
 
@@ -65,27 +63,15 @@ def test_modules_on_pythonpath_count_and_code_has_only_those(place):
     assert digests((sys.executable, "-c", "print(1)"), cwd) == {}
 
 
-def test_a_program_that_cannot_be_parsed_is_its_own_file(place):
-    """Its ranks will say what is wrong with it."""
-    cwd = place("here", {"train.py": "import util\n)", "util.py": ""})
-    assert set(digests((sys.executable, "train.py"), cwd)) == {"train.py"}
-
-
-def test_a_module_that_cannot_be_parsed_hides_no_other(place):
+def test_a_file_that_cannot_be_parsed_or_read_hides_no_other(place):
     """It may be of another Python, and imported in vain on purpose: what is imported after it counts all the same."""
     source = "try:\n    import old\nexcept SyntaxError:\n    pass\nimport util\n"
-    cwd = place("here", {"train.py": source, "old.py": "print 1", "util.py": "import deeper", "deeper.py": ""})
-    assert set(digests((sys.executable, "train.py"), cwd)) == {"train.py", "old.py", "util.py", "deeper.py"}
-
-
-def test_a_file_that_cannot_be_read_is_told_as_such(place):
-    cwd = place("here", {"train.py": "import util"})
+    own = {"train.py": source, "old.py": "print 1", "util.py": "import deeper", "deeper.py": ""}
+    cwd = place("here", {**own, "bad.py": "import util\n)"})
+    assert set(digests((sys.executable, "train.py"), cwd)) == own.keys()
+    # Ranks will say what is wrong with their program.
+    assert set(digests((sys.executable, "bad.py"), cwd)) == {"bad.py"}
     assert digests((sys.executable, "gone.py"), cwd) == {"gone.py": UNREADABLE}
-
-
-def test_what_mpi4py_runs_is_the_program(place):
-    cwd = place("here", PROGRAM)
-    assert "util.py" in digests((sys.executable, "-m", "mpi4py", "train.py", "x"), cwd)
 
 
 def test_a_shell_s_script_is_the_program_and_not_the_shell(place):
