@@ -5,7 +5,7 @@ import os
 import pytest
 
 # Each worker may have a set of virtual hosts, but only one; there is one Slurm. A Slurm on the hosts has their network.
-ONLY_ONE = {"two_hosts": "hosts", "three_hosts": "hosts", "slurm": "slurm"}
+ONLY_ONE = {"two_hosts": "hosts", "three_hosts": "hosts", "many_hosts": "hosts", "slurm": "slurm"}
 GROUPS = {
     **dict.fromkeys((
         "tests/end_to_end/test_doctor.py",

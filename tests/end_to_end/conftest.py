@@ -37,6 +37,25 @@ def environment(changes):
     return {**inherited, **root, "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **changes}
 
 
+def table_of(path, servers, count=2, network="192.168"):
+    """Write a rank table, and return its path. `servers`: ids, each with `count` devices, or a mapping of them to global ranks."""
+    if not isinstance(servers, dict):
+        servers = {server: range(number * count, (number + 1) * count) for number, server in enumerate(servers)}
+    entries = [
+        {
+            "server_id": server,
+            "device": [
+                {"device_id": str(index), "device_ip": f"{network}.{number}.{index + 1}", "rank_id": str(rank)}
+                for index, rank in enumerate(ranks)
+            ],
+        }
+        for number, (server, ranks) in enumerate(servers.items())
+    ]
+    whole = {"version": "1.0", "server_count": str(len(servers)), "server_list": entries, "status": "completed"}
+    path.write_text(json.dumps(whole))
+    return path
+
+
 def run_to_end(argv, *, cwd, env):
     """Stdout and stderr as text. What hangs is killed with all that it started."""
     process = subprocess.Popen(
@@ -189,12 +208,6 @@ def two_hosts(tmp_path_factory):
         yield hosts
 
 
-@pytest.fixture(scope="module")
-def three_hosts(tmp_path_factory):
-    with hosts_of(3, tmp_path_factory) as hosts:
-        yield hosts
-
-
 @cache
 def hold_own_network_names():
     """Give this process and those that it starts names of network namespaces of their own.
@@ -265,7 +278,7 @@ class Servers:
         self.directory = directory
         self.wait_until = wait_until
         self.runs = directory / "runs"
-        self.table = self.table_of(directory / "table.json")
+        self.table = table_of(directory / "table.json", BY_HAND)
         self.port = free_port()
         self._started = {}
 
@@ -357,23 +370,6 @@ class Servers:
             "-c",
             "\n".join(["import os, sys, time, signal", "rank = int(os.environ['RANK'])", *statements]),
         ]
-
-    @staticmethod
-    def table_of(path, servers=BY_HAND, count=2):
-        ranks = iter(range(100))
-        entries = [
-            {
-                "server_id": server,
-                "device": [
-                    {"device_id": str(index), "device_ip": f"192.168.{number}.{index + 1}", "rank_id": str(next(ranks))}
-                    for index in range(count)
-                ],
-            }
-            for number, server in enumerate(servers)
-        ]
-        whole = {"version": "1.0", "server_count": str(len(servers)), "server_list": entries, "status": "completed"}
-        path.write_text(json.dumps(whole))
-        return path
 
     @staticmethod
     def read(path):
