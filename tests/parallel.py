@@ -19,7 +19,6 @@ GROUPS = {
     ), "hosts: faults"),
     **dict.fromkeys((
         "tests/end_to_end/test_engines.py",
-        "tests/end_to_end/test_loss_trace.py",
         "tests/end_to_end/test_mpi_world.py",
         "tests/end_to_end/test_rendered_mpi_job.py",
     ), "hosts: engines"),

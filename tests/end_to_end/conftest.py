@@ -26,7 +26,8 @@ BY_HAND = ("127.0.0.1", "127.0.0.2")
 BY_HAND_PATIENCE_S = 60
 BESIDE = Path(sys.executable).parent
 OF_OTHER_JOBS = (
-    "TLAUNCH_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "SRUN_", "RANK", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_",
+    "TLAUNCH_", "OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "I_MPI_", "SLURM_", "SRUN_", "RANK", "WORLD_SIZE",
+    "MASTER_", "TORCHELASTIC_",
 )  # fmt: skip
 
 
@@ -80,6 +81,13 @@ def run_to_end(argv, *, cwd, env):
 def more_mpiruns():
     """Of other MPIs, which cannot be beside this Python's own: paths in TL_MPIRUNS, as in PATH."""
     return [path for path in os.environ.get("TL_MPIRUNS", "").split(os.pathsep) if path]
+
+
+MPIRUNS = {
+    "system": "/usr/bin/mpirun",
+    "beside Python": str(BESIDE / "mpirun"),
+    **{path: path for path in more_mpiruns()},
+}
 
 
 def stub_of_mpi4py(directory, says):
@@ -269,6 +277,20 @@ def _slurm(tmp_path_factory, wait_until):
     path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     yield {**inherited, "SLURM_CONF": str(root / "slurm.conf"), "PYTHONPATH": path}
     subprocess.run([down, root], capture_output=True, timeout=60, check=True)
+
+
+@pytest.fixture(scope="module")
+def slurm_on_hosts(two_hosts, tmp_path_factory, wait_until):
+    """The environment of a cluster whose nodes are the two hosts, with eight pretended GPUs on each."""
+    if shutil.which("slurmctld") is None or shutil.which("slurmd") is None:
+        pytest.skip("no Slurm here: apt install slurm-wlm")
+    root = tmp_path_factory.mktemp("slurm") / "root"
+    whole = environment(
+        {"TL_SLURM_HOSTS": str(two_hosts.root), "SLURM_CONF": str(root / "slurm.conf"), "PYTHONPATH": str(ROOT)}
+    )
+    start_slurm(2, root, whole, wait_until, (two_hosts.root / "hub",))
+    yield whole
+    subprocess.run([VIRTUAL_HOSTS / "slurm-down.sh", root], env=whole, check=True, timeout=60, capture_output=True)
 
 
 class Servers:
