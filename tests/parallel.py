@@ -12,12 +12,12 @@ GROUPS = {
         "tests/end_to_end/test_networks.py",
     ), "hosts: doctor"),
     **dict.fromkeys((
-        "tests/end_to_end/test_engine_commands.py",
         "tests/end_to_end/test_no_common_disk.py",
         "tests/end_to_end/test_server_faults.py",
         "tests/trainer/test_links.py",
     ), "hosts: faults"),
     **dict.fromkeys((
+        "tests/end_to_end/test_engine_commands.py",
         "tests/end_to_end/test_engines.py",
         "tests/end_to_end/test_mpi_world.py",
         "tests/end_to_end/test_rendered_mpi_job.py",

@@ -187,10 +187,6 @@ class Hosts:
         finally:
             subprocess.run([*nft, "delete", "table", family, "tl"], check=True, timeout=60)
 
-    def crash(self, host):
-        """As by a power cut. It does not come back."""
-        subprocess.run([VIRTUAL_HOSTS / "crash.sh", host, self.root], check=True)
-
     def environment(self, directory=BESIDE):
         """For a launcher on the hub whose mpirun is the one in `directory`."""
         agent = str(self.root / "tlssh")
