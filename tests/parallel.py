@@ -5,21 +5,20 @@ import os
 import pytest
 
 # Each worker may have a set of virtual hosts, but only one; there is one Slurm. A Slurm on the hosts has their network.
-ONLY_ONE = {"two_hosts": "hosts", "three_hosts": "hosts", "slurm": "slurm"}
+ONLY_ONE = {"two_hosts": "hosts", "three_hosts": "hosts", "many_hosts": "hosts", "slurm": "slurm"}
 GROUPS = {
     **dict.fromkeys((
         "tests/end_to_end/test_doctor.py",
         "tests/end_to_end/test_networks.py",
     ), "hosts: doctor"),
     **dict.fromkeys((
-        "tests/end_to_end/test_engine_commands.py",
         "tests/end_to_end/test_no_common_disk.py",
         "tests/end_to_end/test_server_faults.py",
         "tests/trainer/test_links.py",
     ), "hosts: faults"),
     **dict.fromkeys((
+        "tests/end_to_end/test_engine_commands.py",
         "tests/end_to_end/test_engines.py",
-        "tests/end_to_end/test_loss_trace.py",
         "tests/end_to_end/test_mpi_world.py",
         "tests/end_to_end/test_rendered_mpi_job.py",
     ), "hosts: engines"),

@@ -26,7 +26,8 @@ BY_HAND = ("127.0.0.1", "127.0.0.2")
 BY_HAND_PATIENCE_S = 60
 BESIDE = Path(sys.executable).parent
 OF_OTHER_JOBS = (
-    "TLAUNCH_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "SRUN_", "RANK", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_",
+    "TLAUNCH_", "OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "I_MPI_", "SLURM_", "SRUN_", "RANK", "WORLD_SIZE",
+    "MASTER_", "TORCHELASTIC_",
 )  # fmt: skip
 
 
@@ -35,6 +36,25 @@ def environment(changes):
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return {**inherited, **root, "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **changes}
+
+
+def table_of(path, servers, count=2, network="192.168"):
+    """Write a rank table, and return its path. `servers`: ids, each with `count` devices, or a mapping of them to global ranks."""
+    if not isinstance(servers, dict):
+        servers = {server: range(number * count, (number + 1) * count) for number, server in enumerate(servers)}
+    entries = [
+        {
+            "server_id": server,
+            "device": [
+                {"device_id": str(index), "device_ip": f"{network}.{number}.{index + 1}", "rank_id": str(rank)}
+                for index, rank in enumerate(ranks)
+            ],
+        }
+        for number, (server, ranks) in enumerate(servers.items())
+    ]
+    whole = {"version": "1.0", "server_count": str(len(servers)), "server_list": entries, "status": "completed"}
+    path.write_text(json.dumps(whole))
+    return path
 
 
 def run_to_end(argv, *, cwd, env):
@@ -61,6 +81,13 @@ def run_to_end(argv, *, cwd, env):
 def more_mpiruns():
     """Of other MPIs, which cannot be beside this Python's own: paths in TL_MPIRUNS, as in PATH."""
     return [path for path in os.environ.get("TL_MPIRUNS", "").split(os.pathsep) if path]
+
+
+MPIRUNS = {
+    "system": "/usr/bin/mpirun",
+    "beside Python": str(BESIDE / "mpirun"),
+    **{path: path for path in more_mpiruns()},
+}
 
 
 def stub_of_mpi4py(directory, says):
@@ -160,10 +187,6 @@ class Hosts:
         finally:
             subprocess.run([*nft, "delete", "table", family, "tl"], check=True, timeout=60)
 
-    def crash(self, host):
-        """As by a power cut. It does not come back."""
-        subprocess.run([VIRTUAL_HOSTS / "crash.sh", host, self.root], check=True)
-
     def environment(self, directory=BESIDE):
         """For a launcher on the hub whose mpirun is the one in `directory`."""
         agent = str(self.root / "tlssh")
@@ -186,12 +209,6 @@ class Hosts:
 @pytest.fixture(scope="module")
 def two_hosts(tmp_path_factory):
     with hosts_of(2, tmp_path_factory) as hosts:
-        yield hosts
-
-
-@pytest.fixture(scope="module")
-def three_hosts(tmp_path_factory):
-    with hosts_of(3, tmp_path_factory) as hosts:
         yield hosts
 
 
@@ -258,6 +275,20 @@ def _slurm(tmp_path_factory, wait_until):
     subprocess.run([down, root], capture_output=True, timeout=60, check=True)
 
 
+@pytest.fixture(scope="module")
+def slurm_on_hosts(two_hosts, tmp_path_factory, wait_until):
+    """The environment of a cluster whose nodes are the two hosts, with eight pretended GPUs on each."""
+    if shutil.which("slurmctld") is None or shutil.which("slurmd") is None:
+        pytest.skip("no Slurm here: apt install slurm-wlm")
+    root = tmp_path_factory.mktemp("slurm") / "root"
+    whole = environment(
+        {"TL_SLURM_HOSTS": str(two_hosts.root), "SLURM_CONF": str(root / "slurm.conf"), "PYTHONPATH": str(ROOT)}
+    )
+    start_slurm(2, root, whole, wait_until, (two_hosts.root / "hub",))
+    yield whole
+    subprocess.run([VIRTUAL_HOSTS / "slurm-down.sh", root], env=whole, check=True, timeout=60, capture_output=True)
+
+
 class Servers:
     """Launchers of one run, in one directory as on a shared file system."""
 
@@ -265,7 +296,7 @@ class Servers:
         self.directory = directory
         self.wait_until = wait_until
         self.runs = directory / "runs"
-        self.table = self.table_of(directory / "table.json")
+        self.table = table_of(directory / "table.json", BY_HAND)
         self.port = free_port()
         self._started = {}
 
@@ -357,23 +388,6 @@ class Servers:
             "-c",
             "\n".join(["import os, sys, time, signal", "rank = int(os.environ['RANK'])", *statements]),
         ]
-
-    @staticmethod
-    def table_of(path, servers=BY_HAND, count=2):
-        ranks = iter(range(100))
-        entries = [
-            {
-                "server_id": server,
-                "device": [
-                    {"device_id": str(index), "device_ip": f"192.168.{number}.{index + 1}", "rank_id": str(next(ranks))}
-                    for index in range(count)
-                ],
-            }
-            for number, server in enumerate(servers)
-        ]
-        whole = {"version": "1.0", "server_count": str(len(servers)), "server_list": entries, "status": "completed"}
-        path.write_text(json.dumps(whole))
-        return path
 
     @staticmethod
     def read(path):

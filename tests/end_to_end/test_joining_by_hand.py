@@ -6,18 +6,17 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from launcher.core.events import Judged
 from launcher.supervise.port import hold_port
 
+from .conftest import BY_HAND, ROOT, table_of
+
 READY = "print('ready', flush=True)"
 WAIT = "while not os.path.exists('go'): time.sleep(0.02)"
-SERVERS = ("127.0.0.1", "127.0.0.2")
 PATIENCE_S = 60
-ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.slow]
 
@@ -116,7 +115,7 @@ def test_other_words_on_another_server_are_refused(servers, options, told):
 
 def test_another_rank_table_on_another_server_is_refused(servers):
     """Even if only a device differs."""
-    other = servers.table_of(servers.directory / "other.json")
+    other = table_of(servers.directory / "other.json", BY_HAND)
     other.write_text(other.read_text().replace("192.168.1.2", "192.168.1.3"))
     first = servers.start(1, command=["sleep", "5"])
     second = servers.start(2, command=["sleep", "5"], rank_table=other)
@@ -130,7 +129,7 @@ def test_another_rank_table_on_another_server_is_refused(servers):
 
 def test_one_server_that_is_started_twice_is_refused(servers):
     """Only the second one: the others wait on, and are told."""
-    three = servers.table_of(servers.directory / "three.json", (*SERVERS, "127.0.0.3"))
+    three = table_of(servers.directory / "three.json", (*BY_HAND, "127.0.0.3"))
     options = {"command": ["true"], "rank_table": three}
     first = servers.start(1, **options)
     second = servers.start(2, **options)
@@ -224,7 +223,7 @@ def test_all_servers_may_go_on_in_the_background(servers):
 
 def test_who_waits_for_others_is_told_who_ended_the_run(servers):
     """Before it began; with the exit code of that signal."""
-    three = servers.table_of(servers.directory / "three.json", (*SERVERS, "127.0.0.3"))
+    three = table_of(servers.directory / "three.json", (*BY_HAND, "127.0.0.3"))
     first = servers.start(1, command=["true"], rank_table=three)
     second = servers.start(2, command=["true"], rank_table=three)
     servers.wait_until(lambda: "waiting for server 127.0.0.3" in servers.said(second), "the two of them")
