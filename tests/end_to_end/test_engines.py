@@ -18,15 +18,6 @@ from .conftest import MPIRUNS, PATIENCE_S, environment, table_of
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 TRAINER = (sys.executable, "-m", "launcher.trainer")
-<<<<<<< HEAD
-SETTINGS = tuple(
-    word
-    for setting in ("train.steps=3", "model.dropout=0.0", "train.batch_size=32", "train.micro_batches=2")
-    for word in ("--set", setting)
-)
-RANKS = 2  # each imports torch: more would take most of this file's time
-LAYOUT = ("--pp", "2", "--micro-batches", "2")
-=======
 STEPS = 3
 SMALL = (
     f"train.steps={STEPS}", "train.batch_size=64", "train.micro_batches=2", "train.translations=0", "model.dropout=0.0",
@@ -34,7 +25,6 @@ SMALL = (
 )  # fmt: skip
 RANKS = 4  # each imports torch: eight would take most of this file's time
 LAYOUT = ("--mp", "2", "--pp", "2", "--micro-batches", "2")
->>>>>>> w-ee
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -9,12 +9,8 @@ from itertools import islice
 
 import pytest
 
-<<<<<<< HEAD
-ROOT = Path(__file__).parents[2]
-=======
 from .conftest import ROOT
 
->>>>>>> w-ee
 STEPS = 20
 MULTI30K = ROOT.parent / "shared" / "corpus" / "multi30k"
 STEP_LINE = re.compile(r"^epoch: (\d+) step: (\d+), loss is (\d+\.\d{4}), \d+ tokens/s$", re.MULTILINE)
@@ -45,14 +41,8 @@ def _run(tmp_path_factory, environment):
     """The main job, cut short: eight ranks from the sample table at dp=2 mp=2 pp=2."""
     runs_dir = tmp_path_factory.mktemp("runs")
     done = tlaunch(
-<<<<<<< HEAD
-        "run", "--rank-table", "rank_tables/rank_table_8pcs.json", "--dp", 2, "--mp", 2, "--pp", 2,
-        "--micro-batches", 2, "--set", f"train.steps={STEPS}", "--set", f"train.warmup_steps={STEPS}",
-        "--runs-dir", runs_dir, environment=environment,
-=======
         "run", "--rank-table", "rank_tables/rank_table_8pcs.json", "--dp", 2, "--mp", 2, "--pp", 2, "--micro-batches", 4,
         *settings(f"train.steps={STEPS}", f"train.warmup_steps={STEPS}"), "--runs-dir", runs_dir, environment=environment,
->>>>>>> w-ee
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return runs_dir / "latest", done
@@ -136,31 +126,19 @@ def test_the_tutorial_starts_at_the_logarithm_of_its_vocabulary(tmp_path, enviro
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="the Multi30k text is not beside the repository (../shared/corpus)")
 def test_real_text_is_learnt_by_two_ranks(tmp_path, environment):
-<<<<<<< HEAD
-    """On real captions, prepared by `tlaunch data preprocess`, perplexity falls under half of the unigram model's."""
-    for split, name in (("train", "train"), ("valid", "val"), ("test", "test_2016_flickr")):
-=======
     """On real captions, prepared by `tlaunch data preprocess`, perplexity falls well under the unigram model's."""
     for split, name, count in (("train", "train", 6000), ("valid", "val", 200), ("test", "test_2016_flickr", 200)):
         for language in ("fr", "en"):
             with gzip.open(MULTI30K / f"{name}.{language}.gz") as whole:
                 (tmp_path / f"{name}.{language}").write_bytes(b"".join(islice(whole, count)))
->>>>>>> w-ee
         done = tlaunch(
             "data", "preprocess", "--fr", tmp_path / f"{name}.fr", "--en", tmp_path / f"{name}.en",
             "--split", split, "--output", tmp_path / "text", environment=environment,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-<<<<<<< HEAD
-    settings = ["model.vocabulary_size=4000", "train.steps=80", "train.warmup_steps=50", "train.translations=1"]
-    done = tlaunch(
-        "run", "--devices", 2, "--data", tmp_path / "text", "--runs-dir", tmp_path / "runs",
-        *[part for setting in settings for part in ("--set", setting)], environment=environment,
-=======
     chosen = (
         "model.vocabulary_size=2000", "train.steps=80", "train.warmup_steps=30", "train.learning_rate=6e-3",
         "train.batch_size=24", "train.translations=1",
->>>>>>> w-ee
     )  # fmt: skip
     where = ("--data", tmp_path / "text", "--runs-dir", tmp_path / "runs")
     done = tlaunch("run", "--devices", 2, *where, *settings(*chosen), environment=environment)
@@ -171,12 +149,7 @@ def test_real_text_is_learnt_by_two_ranks(tmp_path, environment):
     assert float(perplexity) < float(unigram) / 2
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("attempt", range(2))
-def test_what_only_rank_0_finds_ends_all_ranks_alike(tmp_path, environment, attempt):
-=======
 def test_what_only_rank_0_finds_ends_all_ranks_alike(tmp_path, environment):
->>>>>>> w-ee
     """A vocabulary too small for the text is rank 0's discovery: whichever rank ends first says so, with exit code 2."""
     done = tlaunch(
         "run", "--devices", 4, "--runs-dir", tmp_path, "--set", "model.vocabulary_size=100", environment=environment
