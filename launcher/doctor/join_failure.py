@@ -29,7 +29,7 @@ _KNOWN: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         r"permission denied \(",
-        "login-refused", "ssh is not let in", f"`ssh-copy-id {SERVER}`: engines need a login without a password",
+        "login-refused", "ssh refuses the login", f"`ssh-copy-id {SERVER}`: engines need a login without a password",
     ),
     (
         r"could not resolve hostname|name or service not known",
@@ -128,8 +128,8 @@ def engine_hangs(engine: str, seconds: float, lines: Sequence[str]) -> JoinFailu
         return failure
     return replace(
         failure,
-        hint=f"{_BY_HAND}; if that ends at once, a firewall may keep that server from this machine, any port of which must "
-        "be open to what starts agents there",
+        hint=f"{_BY_HAND}; if that ends at once, a firewall may keep that server from this machine: what starts agents "
+        "there must reach every port of it",
     )
 
 

@@ -144,7 +144,7 @@ def missing_devices(answer: Answer) -> Mapping[str, Any] | None:
     wanted = {device.device_id for device in answer.evidence.cluster.servers[answer.index].devices} - {HOST_RANK}
     if not (missing := sorted(wanted - set(visible))):
         return None
-    there = f"{ranges(visible)} are visible" if visible else "none is visible"
+    there = f"{ranges(visible)} are visible" if visible else "no device is visible"
     return {"missing": f"device{'s' * (len(missing) > 1)} {ranges(missing)}", "there": there}
 
 
@@ -209,7 +209,7 @@ RULES: tuple[Rule, ...] = (
         _folder("shared_memory", lambda folder, _: folder.exists and not folder.writable),
         "no file can be made in shared memory {why}, on {server}: ranks that share tensors, and the workers that load "
         "their data, may fail",
-        "it should be a tmpfs that everybody may write to: `mount -o remount,rw,mode=1777 /dev/shm`; `df /dev/shm` shows whether it is "
+        "it should be a tmpfs that every user may write to: `mount -o remount,rw,mode=1777 /dev/shm`; `df /dev/shm` shows whether it is "
         "full",
     ),
     PerServer(
