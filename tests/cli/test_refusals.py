@@ -173,6 +173,7 @@ def test_every_format_starts_ranks_on_its_devices(launcher, table, devices, redu
     options = ["--rank-table", "table.json", "--dp", len(devices), "--allow-idle-devices"]
     done = launcher.run("run", *options, "--", *say)
     assert done.returncode == 0, done.stderr
+    assert f"1 of {len(devices) + 1} devices stays idle: rank {len(devices)}" in done.stderr
     logs = [(launcher.latest / f"device{rank}" / "train.log").read_text() for rank in range(len(devices))]
     assert logs == [f"{rank} {device}\n" for rank, device in enumerate(devices)]
     written = launcher.latest / "rank_table.json"

@@ -38,13 +38,6 @@ def test_both_of_two_samples_are_told(launcher):
     assert (done.returncode, done.stderr.count("is not here; the packaged sample ")) == (1, 2)
 
 
-def test_a_table_elsewhere_has_no_stand_in(launcher):
-    """A sample is known by the whole name, and hinted at."""
-    done = launcher.call("validate", "elsewhere/rank_table_2pcs.json")
-    assert done.returncode == 2
-    assert "is not here" not in done.stderr
-
-
 def test_a_packaged_recipe_that_stands_in_for_a_missing_one_is_told(launcher):
     run = ["run", "--devices", "1", "--dry-run", "--config", RECIPE]
     done = launcher.call(*run)
