@@ -84,11 +84,6 @@ def test_a_server_that_is_said_is_one_of_the_table(launcher, table_of, servers):
         assert (r"--server no\x1b[2J: " in told, "h1" in told) == (True, True)
 
 
-def test_a_shell_may_say_which_server_it_is_on(launcher):
-    env = {"TLAUNCH_SERVER": "h7"}
-    assert launcher.call("run", "--dry-run", "--devices", 2, "--", "true", env=env).returncode == 0
-
-
 def test_taken_master_port_is_refused(launcher):
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
