@@ -84,11 +84,6 @@ def test_a_server_that_is_said_is_one_of_the_table(launcher, table_of, servers):
         assert (r"--server no\x1b[2J: " in told, "h1" in told) == (True, True)
 
 
-def test_a_shell_may_say_which_server_it_is_on(launcher):
-    env = {"TLAUNCH_SERVER": "h7"}
-    assert launcher.call("run", "--dry-run", "--devices", 2, "--", "true", env=env).returncode == 0
-
-
 def test_taken_master_port_is_refused(launcher):
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
@@ -173,6 +168,7 @@ def test_every_format_starts_ranks_on_its_devices(launcher, table, devices, redu
     options = ["--rank-table", "table.json", "--dp", len(devices), "--allow-idle-devices"]
     done = launcher.run("run", *options, "--", *say)
     assert done.returncode == 0, done.stderr
+    assert f"1 of {len(devices) + 1} devices stays idle: rank {len(devices)}" in done.stderr
     logs = [(launcher.latest / f"device{rank}" / "train.log").read_text() for rank in range(len(devices))]
     assert logs == [f"{rank} {device}\n" for rank, device in enumerate(devices)]
     written = launcher.latest / "rank_table.json"

@@ -87,8 +87,8 @@ class Runs:
 
 
 @pytest.fixture
-def runs(tmp_path):
-    return Runs(tmp_path / "runs")
+def runs(launcher):
+    return Runs(launcher.runs)
 
 
 # --- the terminal and JSON ---
@@ -108,9 +108,8 @@ def test_the_summary_tells_figures_and_courses(runs, snapshot):
         assert "2 points of training and 1 point of validation without a finite value" in pages
 
 
-def test_json_has_the_figures_as_numbers(launcher):
+def test_json_has_the_figures_as_numbers(launcher, runs):
     """With null for what is not known, for each run in the order asked for."""
-    runs = Runs(launcher.runs)
     runs.make("a", losses=[4.0, 1.5, 2.0])
     runs.make("b", failed_twice(verdict("ValueError: one"), verdict("KeyError: two")))
     runs.append("b", '{"step": 3, "loss": 1}\n')
@@ -172,8 +171,7 @@ def test_metrics_that_cannot_be_read_are_told_from_none(runs, make, snapshot):
     assert "append one JSON object a line" not in runs.page("a")
 
 
-def test_a_run_that_goes_on_is_reported_up_to_now(launcher):
-    runs = Runs(launcher.runs)
+def test_a_run_that_goes_on_is_reported_up_to_now(launcher, runs):
     runs.make("b", losses=[3.0, 2.0])
     with acted_run.playing(launcher.runs / "a"):
         runs.measure("a", [3.0, 2.0])
@@ -346,9 +344,9 @@ def test_any_number_of_steps_makes_a_page(runs, steps):
 # --- files ---
 
 
-def test_page_and_picture_are_written_whole_or_not_at_all(launcher):
+def test_page_and_picture_are_written_whole_or_not_at_all(launcher, runs):
     """What is not writable is told, with exit code 2, and nothing is left beside it; a link to a file stays a link."""
-    Runs(launcher.runs).make(losses=[3.0])
+    runs.make(losses=[3.0])
     (launcher.directory / "link").symlink_to("page.html")
     with Path("/dev/full").open("w") as full:
         assert launcher.call("report", "a", "--html", "link", "--png", "a.png", stderr=full).returncode == 0
@@ -364,14 +362,14 @@ def test_page_and_picture_are_written_whole_or_not_at_all(launcher):
     assert {path.name for path in launcher.directory.iterdir()} == {"runs", "page.html", "link", "a.png", "pipe"}
 
 
-def test_what_cannot_be_is_refused(launcher):
-    Runs(launcher.runs).make(losses=[3.0])
+def test_what_cannot_be_is_refused(launcher, runs):
+    runs.make(losses=[3.0])
     options = ("--html ''", "--png -", "--html x/", "--html x --png ./x", "--html - --json", "nowhere")
     launcher.refused(2, *(f"report a {words}" for words in options))
 
 
-def test_only_pages_need_matplotlib(launcher, monkeypatch):
-    Runs(launcher.runs).make(losses=[3.0])
+def test_only_pages_need_matplotlib(launcher, runs, monkeypatch):
+    runs.make(losses=[3.0])
     with_it = launcher.scene("report a", "report a --json", code=0)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "launcher.cli.commands.report.drawing")

@@ -56,16 +56,6 @@ def test_ranks_that_mpi_does_not_know_as_one_job_are_told_of(launcher, sample_ta
         assert (done.returncode, "MPI_COMM_WORLD" in done.stderr) == (0, False), done.stderr
 
 
-def test_idle_devices_get_a_reduced_table(launcher, sample_tables):
-    table = sample_tables / "rank_table_8pcs.json"
-    done = launcher.run("run", "--rank-table", table, "--dp", 3, "--allow-idle-devices", "--", "true")
-    assert done.returncode == 0, done.stderr
-    assert "5 of 8 devices stay idle: ranks 3 to 7" in done.stderr
-    reduced = json.loads(Path(environment_of(launcher.latest, 2)["RANK_TABLE_FILE"]).read_text())
-    assert [device["rank_id"] for device in reduced["server_list"][0]["device"]] == ["0", "1", "2"]
-    assert not (launcher.latest / "device3").exists()
-
-
 def test_what_others_may_read_of_a_run_holds_no_secret(launcher):
     """Whether it came by --env, by the environment or in the command; ranks get it. env.log has a line per variable."""
     chosen = {"HF_TOKEN": "s3cr3t", "PROXY": "http://me:s3cr3t@host:80", "TWO": "first\nsecond\\"}
@@ -189,14 +179,6 @@ def test_the_console_shows_the_whole_log_of_rank_0(launcher, programs):
     raw = (launcher.latest / "device0" / "train.log").read_bytes()
     assert b"\xff\xfe" in raw
     assert b"\x1b[2J" in raw
-
-
-def test_a_reader_that_leaves_does_not_disturb_the_run(launcher, programs):
-    noisy = ["run", "--", sys.executable, programs / "noisy.py", 5000]
-    done = launcher.shell('{ "$@"; echo $? >code; } | head -1', *noisy)
-    assert (launcher.directory / "code").read_text() == "0\n"
-    assert "Traceback" not in done.stderr
-    assert launcher.report.exit_code == 0
 
 
 def test_closed_standard_descriptors_are_no_trouble(launcher):

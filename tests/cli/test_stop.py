@@ -94,30 +94,19 @@ def test_ranks_that_outlived_all_others_are_ended(launcher, orphan, words):
     assert (orphan.wait(60), done.returncode, "rank 0" in done.stderr) == (-signal.SIGTERM, 0, True)
 
 
-def test_one_of_several_runs_has_to_be_named(launcher):
-    """Nothing is ended by chance; once one is left, it is meant, though it is not the latest."""
+@pytest.mark.parametrize("words", [("stop",), ("stop", "mine")], ids=" ".join)
+def test_one_of_several_runs_has_to_be_named(launcher, words):
+    """Also of those of one name; nothing is ended by chance; once one is left, it is meant, though not the latest."""
+    first, second, lost = (f"2026010{number}-000000-mine" for number in (1, 2, 3))
+    acted_run.make(launcher.runs / lost, [AgentStarted(acted_run.someone_gone(), None, 1)])
     acted_run.make(launcher.runs / "over", OVER)
     launcher.latest.symlink_to("over")
-    with acted_run.playing(launcher.runs / "a"), acted_run.playing(launcher.runs / "b"):
-        done = launcher.call("stop")
-        assert (done.returncode, "2 runs are active: b, a" in done.stderr) == (2, True)
-        assert launcher.call("stop", "b").returncode == 0
-        done = launcher.call("stop")
-        assert (done.returncode, done.stderr.startswith("a: stopped")) == (0, True), done.stderr
-
-
-def test_of_runs_of_one_name_the_one_that_goes_on_is_ended(launcher):
-    """Where several do, none is ended by chance; an end without any is as ever."""
-    acted_run.make(launcher.runs / "20260103-000000-mine", [AgentStarted(acted_run.someone_gone(), None, 1)])
-    with (
-        acted_run.playing(launcher.runs / "20260101-000000-mine"),
-        acted_run.playing(launcher.runs / "20260102-000000-mine"),
-    ):
-        done = launcher.call("stop", "mine")
-        assert (done.returncode, "2 runs are active: 20260102-000000-mine, 2026" in done.stderr) == (2, True)
+    with acted_run.playing(launcher.runs / first), acted_run.playing(launcher.runs / second):
+        done = launcher.call(*words)
+        assert (done.returncode, f"2 runs are active: {second}, {first}" in done.stderr) == (2, True)
         assert launcher.call("stop", "20260102").returncode == 0
-        done = launcher.call("stop", "mine")
-        assert (done.returncode, done.stderr.startswith("20260101-000000-mine: stopped")) == (0, True), done.stderr
+        done = launcher.call(*words)
+        assert (done.returncode, done.stderr.startswith(f"{first}: stopped")) == (0, True), done.stderr
 
 
 def test_killing_is_told_as_killing(launcher, programs):

@@ -1,4 +1,4 @@
-"""A table whose only server is another machine is worth a warning, before ranks start here all the same."""
+"""What is worth a word before ranks start: a table of another machine, and a packaged file in place of a missing one."""
 
 import json
 import os
@@ -57,3 +57,47 @@ def test_the_doctor_tells_it_as_a_risk(launcher, table_of):
     assert f"server {NOWHERE} " in finding["message"]
     done = launcher.run("doctor", "--no-links", "--rank-table", table_of({"127.0.0.1": [0]}))
     assert (done.returncode, WARNED in done.stdout + done.stderr) == (0, False)
+
+
+SAMPLE = "rank_tables/rank_table_2pcs.json"
+RECIPE = "recipes/transformer/tutorial.toml"
+WITH_TABLE = [
+    f"run --rank-table {SAMPLE} --dry-run -- true",
+    f"run --rank-table {SAMPLE} --dry-run --json -- true",
+    f"explain --rank-table {SAMPLE} -- true",
+    f"render bash --rank-table {SAMPLE} -- true",
+    f"doctor --rank-table {SAMPLE} --no-links",
+    f"validate {SAMPLE}",
+    f"validate -q --json {SAMPLE}",
+    f"table show {SAMPLE}",
+    f"table fix {SAMPLE}",
+    f"table merge {SAMPLE}",
+    f"table convert {SAMPLE} --to v1.2",
+]
+
+
+@pytest.mark.parametrize("typed", WITH_TABLE)
+def test_a_sample_that_stands_in_for_a_missing_table_is_told(launcher, sample_tables, typed):
+    note = f"note: {SAMPLE} is not here; the packaged sample {sample_tables / 'rank_table_2pcs.json'} is used\n"
+    call = launcher.run if typed.startswith("doctor") else launcher.call
+    done = call(*typed.split())
+    assert done.returncode == 0, done.stderr
+    assert (done.stderr.count(note), done.stderr.count("note: rank_tables")) == (1, 1)
+    assert "is not here" not in done.stdout
+    shutil.copytree(sample_tables, launcher.directory / "rank_tables")
+    assert "is not here" not in call(*typed.split()).stderr
+
+
+def test_both_of_two_samples_are_told(launcher):
+    done = launcher.call("table", "diff", SAMPLE, "rank_tables/rank_table_4pcs.json")
+    assert (done.returncode, done.stderr.count("is not here; the packaged sample ")) == (1, 2)
+
+
+def test_a_packaged_recipe_that_stands_in_for_a_missing_one_is_told(launcher):
+    run = ["run", "--devices", "1", "--dry-run", "--config", RECIPE]
+    done = launcher.call(*run)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(f"note: {RECIPE} is not here; the packaged recipe ") == 1
+    (launcher.directory / RECIPE).parent.mkdir(parents=True)
+    (launcher.directory / RECIPE).touch()
+    assert "is not here" not in launcher.call(*run).stderr
