@@ -158,16 +158,12 @@ def test_a_server_that_comes_after_a_refusal_hears_it_too(house, agents):
     assert (there.message, there.hint, there.exit_code) == ("server h2 was started with another layout", "alike", 3)
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"python": f"{platform.python_version().rpartition('.')[0]}.99"}, None),  # another patch will do
-        ({"version": "9.9"}, f"h1 (10.0.0.1) has tlaunch 9.9, this machine {__version__}"),
-        ({"code": "0123"}, f"h1 (10.0.0.1) has other code of tlaunch {__version__} than this machine"),
-        ({"python": "3.1.4"}, "h1 (10.0.0.1) runs tlaunch with Python 3.1.4, this machine with"),
-    ],
-    ids=["patch", "tlaunch", "code", "Python"],
-)
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"python": f"{platform.python_version().rpartition('.')[0]}.99"}, None),  # another patch will do
+    ({"version": "9.9"}, f"h1 (10.0.0.1) has tlaunch 9.9, this machine {__version__}"),
+    ({"code": "0123"}, f"h1 (10.0.0.1) has other code of tlaunch {__version__} than this machine"),
+    ({"python": "3.1.4"}, "h1 (10.0.0.1) runs tlaunch with Python 3.1.4, this machine with"),
+], ids=["patch", "tlaunch", "code", "Python"])  # fmt: skip
 def test_other_versions_are_refused(house, agents, changes, expected):
     opened = house()
     channel = agents.say(opened, lambda drawn: greeting(drawn, **changes))

@@ -92,15 +92,12 @@ def hurry_from(monkeypatch):
     return hurry
 
 
-@pytest.mark.parametrize(
-    ("then", "last_heard", "expected"),
-    [
-        (b"", "_answered", Outcome.LOSES_THERE),
-        (ACKNOWLEDGED, "_hear_large", Outcome.LOSES_BACK),
-        (ACKNOWLEDGED + LARGE, None, Outcome.REACHED),
-        (None, None, Outcome.REACHED),  # it hangs up, as one that has no room does: that says nothing of packets
-    ],
-)
+@pytest.mark.parametrize(("then", "last_heard", "expected"), [
+    (b"", "_answered", Outcome.LOSES_THERE),
+    (ACKNOWLEDGED, "_hear_large", Outcome.LOSES_BACK),
+    (ACKNOWLEDGED + LARGE, None, Outcome.REACHED),
+    (None, None, Outcome.REACHED),  # it hangs up, as one that has no room does: that says nothing of packets
+])  # fmt: skip
 def test_a_way_that_loses_large_packets_is_told_from_the_way_back(hurry_from, then, last_heard, expected):
     """Only what is small arrives: the answer, and the acknowledgement where large packets arrived there."""
     if last_heard:

@@ -205,14 +205,11 @@ def test_many_servers_are_not_all_listed():
     assert "10.0.0.4 slots=2 and 5 more" in error.value.hint
 
 
-@pytest.mark.parametrize(
-    ("names", "index", "interface"),
-    [
-        (["127.0.0.1"], 0, None),  # the ranks of one server meet on loopback
-        (["127.0.0.1", "127.0.0.2"], 1, "lo"),  # tried by hand; the kernel of this machine is asked which one that is
-        (["localhost", "192.0.2.1"], 0, None),  # it is resolved to loopback, by which no other server is reached
-    ],
-)
+@pytest.mark.parametrize(("names", "index", "interface"), [
+    (["127.0.0.1"], 0, None),  # the ranks of one server meet on loopback
+    (["127.0.0.1", "127.0.0.2"], 1, "lo"),  # tried by hand; the kernel of this machine is asked which one that is
+    (["localhost", "192.0.2.1"], 0, None),  # it is resolved to loopback, by which no other server is reached
+])  # fmt: skip
 def test_servers_reach_each_other_by_the_interface_of_their_addresses(names, index, interface):
     assert own_interface(list(map(server, names)), index) == interface
 

@@ -69,16 +69,13 @@ def test_numa_follows_the_nodes_sizes():
     assert [share.threads for share in shares] == [2, 2, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "machine", "bound"),
-    [
-        (2, TWO_NODES, True),
-        (8, TWO_NODES, True),
-        (1, TWO_NODES, False),  # half of the machine would be idle
-        (9, TWO_NODES, False),  # more ranks than cores
-        (4, Machine.uniform(8), False),  # nothing to gain
-    ],
-)
+@pytest.mark.parametrize(("ranks", "machine", "bound"), [
+    (2, TWO_NODES, True),
+    (8, TWO_NODES, True),
+    (1, TWO_NODES, False),  # half of the machine would be idle
+    (9, TWO_NODES, False),  # more ranks than cores
+    (4, Machine.uniform(8), False),  # nothing to gain
+])  # fmt: skip
 def test_auto_binds_where_memory_is_not_uniform_and_nothing_is_lost(ranks, machine, bound):
     """To nodes, if there are several, each gets a rank, and there are cores enough."""
     assert shares_of(ranks, "auto", machine) == shares_of(ranks, "numa" if bound else "none", machine)
