@@ -64,7 +64,6 @@ def test_an_agent_that_comes_back_without_ranks_ends_the_wait_for_it(house, agen
 
 @pytest.mark.parametrize(("agent", "token"), [("a", "another token"), ("of another attempt", "token")])
 def test_no_other_agent_ends_it(house, agents, agent, token):
-    """Neither who does not know the run, nor an agent that was lost before."""
     opened = house()
     opened.registration.unheard.note("a", 1000.0)
     agents.say(opened, lambda drawn: Freed(proof_of(token, "freed", drawn, agent), agent))

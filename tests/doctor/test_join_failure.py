@@ -112,6 +112,5 @@ def test_the_most_telling_line_of_an_unknown_cause_is_quoted(quoted, lines):
     ],
 )  # fmt: skip
 def test_hints_go_with_what_is_known(failure, code, hint):
-    """A program that ends without output may lack files or memory; one that hangs may be kept by a firewall."""
     assert failure.code == code
     assert hint in failure.hint

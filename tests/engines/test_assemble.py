@@ -131,7 +131,6 @@ def told_interface(**changes):
 
 
 def test_ranks_are_told_the_interface_of_their_own_server():
-    """Of other servers it is not known here: their interfaces may have other names."""
     assert told_interface() == [TOLD, TOLD, {}, {}]
 
 

@@ -190,7 +190,6 @@ def test_a_server_that_this_machine_is_not_known_to_be_is_doubted(name, doubted)
 
 @pytest.mark.parametrize("name", ["10.0.40.11", "127.0.0.1", "localhost"])
 def test_ranks_of_one_server_that_were_spread_are_refused(name):
-    """Where no address tells servers apart, the engine's count does."""
     one = Cluster((server(name, count=4),))
     spread = "all 4 ranks belong on one server, and the engine has started 2 on this"
     with pytest.raises(RefusedLayoutError, match=spread):

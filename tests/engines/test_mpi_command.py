@@ -119,7 +119,6 @@ def test_a_user_that_reaches_servers_in_another_way_is_left_alone(dialect, envir
     (Dialect.HYDRA, ("-f", "mine"), str(HOSTFILE)),
 ])  # fmt: skip
 def test_an_option_of_the_user_takes_the_place_of_ours(dialect, option, ours):
-    """Most mpiruns refuse one that stands there twice."""
     made = command(dialect, options=option)
     assert made.argv.count(ours) == command(dialect).argv.count(ours) - 1
     assert made.argv[-1 - len(option) : -1] == option

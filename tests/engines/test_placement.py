@@ -41,7 +41,6 @@ def test_core_keeps_siblings_together_and_nodes_apart():
 @pytest.mark.parametrize("ranks", range(1, 9))
 @pytest.mark.parametrize("machine", [TWO_NODES, UNEVEN, Machine.uniform(8)], ids=["even", "uneven", "uniform"])
 def test_core_shares_are_disjoint_and_leave_no_core_idle(machine, ranks):
-    """Every usable cpu belongs to exactly one rank, and every rank has one."""
     shares = cpus(shares_of(ranks, "core", machine))
     assert all(shares)
     assert sorted(chain(*shares)) == sorted(cpu for node in machine.nodes for cpu in node.cpus)

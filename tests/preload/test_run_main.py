@@ -52,7 +52,6 @@ def test_a_script_sees_what_it_would_see(ways, facts, options):
     {"PYTHONUTF8": "1", "LC_ALL": "C"}, {"ODD": "line\nbreak \udcff \u00e9"}, {"PYTHONPATH": "a:/b"},
 ])  # fmt: skip
 def test_a_script_sees_its_environment(ways, facts, variables):
-    """Whatever Python reads from variables at its start has had its effect."""
     (ways.cwd / "facts.py").write_text(FACTS)
     assert facts("facts.py", env=variables) == []
 
