@@ -66,7 +66,7 @@ def test_engines_that_hang_keep_no_other_from_being_started(tmp_path):
     """More than are started at once; each is reported with what became of it."""
     code = """
 import launcher.cluster.probe_session as module
-module.MIN_ALONE_S, module.MAX_ENGINES = 0.5, 2
+module.MIN_ALONE_S, module.MAX_ENGINES = 0.2, 2
 started = []
 def alone(index, join_s):
     started.append(index)
@@ -76,7 +76,7 @@ session.gather(lambda missing: None)
 session.close()
 print(json.dumps([started, [session.join_failures[index].why for index in range(5)]]))
 """
-    said = "no agent came; engine {} has not ended within 0.5 s, without output"
+    said = "no agent came; engine {} has not ended within 0.2 s, without output"
     assert told_by(code, tmp_path) == [[0, 1, 2, 3, 4], [said.format(index) for index in range(5)]]
 
 
@@ -85,12 +85,12 @@ def test_a_server_that_is_started_once_more_adds_no_more_than_the_least_that_it_
     code = """
 import time
 import launcher.cluster.probe_session as module
-module.MIN_ALONE_S = 0.5
+module.MIN_ALONE_S = 0.25
 given = []
 def alone(index, join_s):
     given.append(join_s)
     return EngineCommand("engine alone", ("sleep", "1000"), {}, {})
-session = session_of(1, "import time; time.sleep(1000)", alone, join_timeout_s=4.0)
+session = session_of(1, "import time; time.sleep(1000)", alone, join_timeout_s=2.0)
 began = time.monotonic()
 session.gather(lambda missing: None)
 took_s = time.monotonic() - began
@@ -98,8 +98,8 @@ session.close()
 print(json.dumps([took_s, given]))
 """
     took_s, (join_s,) = told_by(code, tmp_path)
-    assert 4.0 <= took_s < 4.0 + 20.0  # and no such time as an agent of a run has to find its coordinator
-    assert 0.25 <= join_s <= 1.0  # half of what was left of 4 s
+    assert 2.0 <= took_s < 2.0 + 20.0  # and no such time as an agent of a run has to find its coordinator
+    assert 0.125 <= join_s <= 0.5  # half of what was left of 2 s
 
 
 @pytest.mark.parametrize(
