@@ -43,10 +43,8 @@ def test_servers_that_did_not_come_are_named_with_the_reason(ended, said, answer
     """Of ssh, of what it says when it is asked again, or of the engine."""
     engine = ended(f"printf '%s\\n' {shlex.join(said)}; exit 255", answer=answer)
     error = not_come(engine, "sh ended", missing)
-    assert error.message.splitlines() == [
-        f"{expected[0]} did not come: sh ended",
-        *(f"| {line}" for line in expected[1:]),
-    ]
+    which, *quoted = expected
+    assert error.message.splitlines() == [f"{which} did not come: sh ended", *(f"| {line}" for line in quoted)]
     assert "--engine-option" not in error.hint
 
 
@@ -85,10 +83,8 @@ def test_a_server_whose_agent_an_engine_ended_is_not_blamed_for_one_that_never_c
 
 
 def test_a_program_that_ended_well_was_no_agent(ended):
-    assert (
-        "the engine may have taken an argument of --engine-option for the program"
-        in not_come(ended("true"), "why", ("localhost",)).hint
-    )
+    taken = "the engine may have taken an argument of --engine-option for the program"
+    assert taken in not_come(ended("true"), "why", ("localhost",)).hint
 
 
 def test_files_in_the_system_s_directory_do_not_outlive_the_engine(ended, tmp_path):
