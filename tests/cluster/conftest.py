@@ -134,6 +134,11 @@ def house():
         each.close()
 
 
+@pytest.fixture
+def opened(house):
+    return house()
+
+
 class Agents:
     """Agents that join in threads of their own, and bare connections."""
 

@@ -54,9 +54,8 @@ def refused(house, agents, **member):
     return future.exception(), error
 
 
-def test_a_server_is_awaited_until_it_is_ready(house, agents):
+def test_a_server_is_awaited_until_it_is_ready(opened, agents):
     """It hears what it is and what to do; having come is not yet being ready."""
-    opened = house()
     membership = come(opened, agents)
     assert opened.registration.missing == ("10.0.0.1", "h2")
     welcome = membership.welcome
@@ -73,8 +72,7 @@ def test_an_agent_that_was_started_by_hand_needs_no_job(house, agents):
     assert come(house(agreement=agreement), agents, agreement=agreement).welcome.job is None
 
 
-def test_the_clock_of_a_newcomer_is_known_before_it_is_ready(house, agents):
-    opened = house()
+def test_the_clock_of_a_newcomer_is_known_before_it_is_ready(opened, agents):
     start = agents.wait(come(opened, agents))
     opened.attend(lambda: opened.registration.peers[0].pings.clock.known)
     assert abs(opened.registration.peers[0].pings.clock.ahead_ns) <= opened.registration.peers[0].pings.clock.error_ns
@@ -100,8 +98,7 @@ def test_another_token_is_no_way_in_and_no_concern_of_the_run(house, agents, tok
     b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\n", b'["Done", {}]\n', b'["EventReport", {"line": ""}]\n',
     b"x" * (3 << 20), b"",
 ], ids=lambda words: repr(words[:20]))  # fmt: skip
-def test_a_connection_that_sends_nonsense_is_let_go(house, agents, words):
-    opened = house()
+def test_a_connection_that_sends_nonsense_is_let_go(opened, agents, words):
     connection = agents.connect(opened)
     opened.attend(lambda: opened.registration.unauthenticated)
     pushed = agents.push(connection, words)
@@ -110,15 +107,13 @@ def test_a_connection_that_sends_nonsense_is_let_go(house, agents, words):
 
 
 @pytest.mark.parametrize("nonce", ["\ud800", "", "é\0"], ids=repr)
-def test_an_odd_nonce_is_no_way_in(house, agents, nonce):
-    opened = house()
+def test_an_odd_nonce_is_no_way_in(opened, agents, nonce):
     agents.say(opened, lambda drawn: greeting(drawn, token="guess", nonce=nonce))
     opened.attend(lambda: opened.dismissed)
     assert opened.errors == []
 
 
-def test_a_connection_that_sends_nothing_is_let_go(house, agents):
-    opened = house()
+def test_a_connection_that_sends_nothing_is_let_go(opened, agents):
     agents.connect(opened)
     (unknown,) = opened.attend(lambda: list(opened.registration.unauthenticated))
     assert list(opened.registration.dismiss()) == []
@@ -126,8 +121,7 @@ def test_a_connection_that_sends_nothing_is_let_go(house, agents):
     opened.attend(lambda: opened.dismissed)
 
 
-def test_a_second_machine_that_is_the_same_server_is_refused(house, agents):
-    opened = house()
+def test_a_second_machine_that_is_the_same_server_is_refused(opened, agents):
     come(opened, agents)
     there, here = refused(opened, agents, host="other", said="10.0.0.1", addresses=("10.7.7.7",))
     assert isinstance(here, RefusedLayoutError)
@@ -164,8 +158,7 @@ def test_a_server_that_comes_after_a_refusal_hears_it_too(house, agents):
     ({"code": "0123"}, f"h1 (10.0.0.1) has other code of tlaunch {__version__} than this machine"),
     ({"python": "3.1.4"}, "h1 (10.0.0.1) runs tlaunch with Python 3.1.4, this machine with"),
 ], ids=["patch", "tlaunch", "code", "Python"])  # fmt: skip
-def test_other_versions_are_refused(house, agents, changes, expected):
-    opened = house()
+def test_other_versions_are_refused(opened, agents, changes, expected):
     channel = agents.say(opened, lambda drawn: greeting(drawn, **changes))
     opened.attend(lambda: opened.errors or opened.registration.peers)
     assert bool(opened.registration.peers) == (expected is None)
@@ -174,9 +167,8 @@ def test_other_versions_are_refused(house, agents, changes, expected):
         assert next(channel.wait_for(soon())) == Refused(error.message, error.hint, 3)
 
 
-def test_a_server_that_cannot_take_part_says_so_to_the_run(house, agents):
+def test_a_server_that_cannot_take_part_says_so_to_the_run(opened, agents):
     """Its own exit code and hint; what else it has said is kept."""
-    opened = house()
     membership = come(opened, agents, host="h2", addresses=("10.0.0.9",))
     membership._channel.send(messages.EventReport("line"))
     membership.refuse(RefusedLayoutError("no cores", hint="buy some"))
@@ -197,8 +189,7 @@ def test_a_server_that_waits_hears_which_are_missing(house, agents):
 
 
 @pytest.mark.parametrize(("word", "code"), [(Finish(Cause.FAILED, 3), 3), (Refused("x", None, 2), 2)], ids=repr)
-def test_a_server_that_waits_hears_that_the_run_has_ended_before_it_began(house, agents, word, code):
-    opened = house()
+def test_a_server_that_waits_hears_that_the_run_has_ended_before_it_began(opened, agents, word, code):
     start = agents.wait(come(opened, agents))
     opened.registration.peers[0].send(word)
     error = start.exception(PATIENCE_S)
