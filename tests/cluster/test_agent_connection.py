@@ -89,7 +89,7 @@ def test_when_a_server_was_there_is_known_by_what_it_has_answered(connected):
     (hello(index=2), 2), (hello("h2", index=0), 1), (hello(addresses=("10.5.5.5",)), 1),
 ], ids=repr)  # fmt: skip
 def test_a_server_is_known(who, index):
-    """By its own word, else by addresses and name, or what that means here, else by its place among the engine's processes."""
+    """By its own word, else by addresses and name, or their meaning here, else by its place among the processes."""
     assert server_of(who, ServerIndex(SERVERS, [("h2", addresses_of({"10.5.5.5"}))])) == index
 
 

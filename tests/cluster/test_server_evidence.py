@@ -195,7 +195,7 @@ def test_when_a_server_was_lost_is_kept_by_the_wall_clock(event_log, silent_s):
     ids=["others are heard", "no other is heard", "its agent was killed"],
 )
 def test_silence_is_no_certain_loss_where_no_other_machine_is_heard(make_evidence, silent_s, alone, expected):
-    """The network of the machine that coordinates may have failed; an agent that closes a connection was there to do so."""
+    """The coordinator's own network may have failed; an agent that closes a connection was there to do so."""
     evidence = make_evidence(1, 1)
     lose_agent(evidence, silent_s, alone=alone)
     report(0, living(0))(evidence)

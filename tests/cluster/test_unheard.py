@@ -1,4 +1,4 @@
-"""How long a restart waits for a server that is not heard: until its agent says that its ranks have ended, or for sure."""
+"""How long a restart waits for a server that is not heard: until its agent says that no rank is left, or for sure."""
 
 import subprocess
 import sys

@@ -19,8 +19,8 @@ TWO_SERVERS = Cluster(
 
 def request(cluster, layout, **changes):
     wanted = {
-        "argv": ("python", "train.py"), "cwd": Path("/home/me"), "runs_dir": Path("/runs"), "supervision": Supervision(),
-        "user_env": {}, "inherited_env": {}, "machine": Machine.uniform(8),
+        "argv": ("python", "train.py"), "cwd": Path("/home/me"), "runs_dir": Path("/runs"), "user_env": {},
+        "supervision": Supervision(), "inherited_env": {}, "machine": Machine.uniform(8),
     }  # fmt: skip
     return Request(cluster=cluster, layout=layout, **{**wanted, **changes})
 
@@ -62,12 +62,13 @@ def test_a_persons_choices_stand():
 
 
 def test_layout_and_run_reach_the_ranks():
-    """Sizes of all axes, micro batches, the run's directory and name, how often it restarts, and each rank's own file."""
+    """Sizes of all axes, micro batches, the run's directory and name, its restarts, and each rank's own file."""
     spec = spec_of(Cluster.local(4), Layout(dp=1, mp=2, pp=2, micro_batches=4), supervision=Supervision(max_restarts=3))
     wanted = {
         "TLAUNCH_DP": "1", "TLAUNCH_MP": "2", "TLAUNCH_PP": "2", "TLAUNCH_MICRO_BATCHES": "4",
         "TLAUNCH_RUN_DIR": "/runs/n", "TLAUNCH_RUN_ID": "n", "RANK_TABLE_FILE": None, "WORLD_SIZE": "4",
-        "TORCHELASTIC_MAX_RESTARTS": "3", "TLAUNCH_MAX_RESTARTS": "3", "TORCHELASTIC_RESTART_COUNT": "0", "TLAUNCH_ATTEMPT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "3", "TLAUNCH_MAX_RESTARTS": "3", "TORCHELASTIC_RESTART_COUNT": "0",
+        "TLAUNCH_ATTEMPT": "0",
     }  # fmt: skip
     for rank in spec.ranks:
         assert wanted.items() <= rank.env.items()
@@ -137,7 +138,8 @@ def test_ranks_get_the_interface_of_their_own_server_unless_the_user_has_chosen_
 
 
 @pytest.mark.parametrize(("changes", "value"), [
-    ({}, "^han"), ({"inherited_env": {"OMPI_MCA_coll": "tuned"}}, None), ({"user_env": {"OMPI_MCA_coll": "self"}}, "self"),
+    ({}, "^han"), ({"inherited_env": {"OMPI_MCA_coll": "tuned"}}, None),
+    ({"user_env": {"OMPI_MCA_coll": "self"}}, "self"),
 ])  # fmt: skip
 def test_what_the_ranks_mpi_needs_is_in_every_rank_unless_the_user_has_set_it(changes, value):
     spec = spec_of(TWO_SERVERS, Layout(dp=4), mpi_variables={"OMPI_MCA_coll": "^han"}, **changes)

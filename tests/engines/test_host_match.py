@@ -58,7 +58,7 @@ def test_a_server_is_known_by_addresses_and_names(here):
 
 @pytest.mark.parametrize("name", ["10.77.0.2", "h2", "h11", "reserve", "0", "h9", "h1.b.org"])
 def test_another_server_is_not_here(name):
-    """Nor by a loopback address, which Debian gives to the host's own name; two full names are the same only if equal."""
+    """Nor by a loopback address, which Debian gives to a host's own name; full names are the same only if equal."""
     machine = host("h1.a.org", h9=["127.0.1.1"], h2=["10.77.0.2"])
     assert not is_here(server(name), machine)
     assert is_here(server("h1.A.org"), machine)

@@ -83,7 +83,7 @@ def test_a_server_that_no_hostfile_can_name_is_refused(dialect, name):
 
 
 def test_this_machine_has_its_own_name_for_open_mpi_4():
-    """Which would reach for an address of its own by ssh, and others call it as the table does, however often it comes."""
+    """Which would reach for an address of its own by ssh; others call it as the table does, however often it comes."""
     in_turn = {"counts": [1, 1, 1, 1]}
     assert command(Dialect.OPEN_MPI_4, *("10.0.0.1", "n2") * 2, **in_turn).files[HOSTFILE] == "head\nn2\nhead\nn2\n"
     assert command(Dialect.OPEN_MPI_5, "10.0.0.1", "n2").files[HOSTFILE] == "10.0.0.1\nn2\n"
@@ -100,7 +100,8 @@ def test_ssh_fails_rather_than_asks(dialect):
     (Dialect.OPEN_MPI_4, {"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh"}, ""),
     (Dialect.OPEN_MPI_4, {"OMPI_MCA_plm_rsh_args": "-p 2222"}, ""),
     (Dialect.OPEN_MPI_4, {}, "--mca plm_rsh_agent /w/tl"), (Dialect.OPEN_MPI_4, {}, "-mca plm_rsh_args -p"),
-    (Dialect.OPEN_MPI_5, {"PRTE_MCA_plm_ssh_agent": "/w/tlssh"}, ""), (Dialect.OPEN_MPI_5, {}, "--prtemca plm_ssh_args -p"),
+    (Dialect.OPEN_MPI_5, {"PRTE_MCA_plm_ssh_agent": "/w/tlssh"}, ""),
+    (Dialect.OPEN_MPI_5, {}, "--prtemca plm_ssh_args -p"),
     (Dialect.HYDRA, {"HYDRA_LAUNCHER_EXEC": "/w/tlssh"}, ""), (Dialect.HYDRA, {"I_MPI_HYDRA_BOOTSTRAP": "rsh"}, ""),
     (Dialect.HYDRA, {}, "-launcher-exec /w/tl"), (Dialect.HYDRA, {}, "-launcher ssh"),
     (Dialect.OPEN_MPI_4, {}, "--mca plm_rsh_agent /usr/bin/ssh"),

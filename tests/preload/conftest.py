@@ -49,7 +49,8 @@ class Ways:
     def fork_server(self, argv, env=None, modules=()):
         command = parse_python(argv, os.environ["PATH"], self.cwd)
         return ForkServer(
-            command, tuple(modules), argv_shown=argv, common_environment=environment(env), cwd=self.cwd, log=self.preload_log
+            command, tuple(modules), argv_shown=argv, common_environment=environment(env), cwd=self.cwd,
+            log=self.preload_log,
         )  # fmt: skip
 
     def request(self, rank=0, env=None, **fields):

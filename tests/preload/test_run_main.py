@@ -58,8 +58,8 @@ def test_a_script_sees_its_environment(ways, facts, variables):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["./facts.py"], ["sub/../facts.py"], ["link/facts.py"], ["linked.py"], ["-m", "package"], ["-m", "package.tool", "x"],
-     ["package"], ["package/", "x"], ["-c", FACTS, "x", "-y"], ["program.zip", "x"]],
+    [["./facts.py"], ["sub/../facts.py"], ["link/facts.py"], ["linked.py"], ["-m", "package"],
+     ["-m", "package.tool", "x"], ["package"], ["package/", "x"], ["-c", FACTS, "x", "-y"], ["program.zip", "x"]],
     ids=lambda arguments: " ".join(arguments)[:20],
 )  # fmt: skip
 def test_a_program_is_where_python_finds_it(ways, facts, arguments):
@@ -180,7 +180,7 @@ def test_other_versions_of_python(ways, facts, same, version):
 
 @pytest.mark.slow
 def test_a_torch_program(ways):
-    """A DataLoader with workers, torch.compile and threads give the same numbers in both of our ways, as they must be."""
+    """A DataLoader with workers, torch.compile and threads give the same, right numbers in both of our ways."""
     pytest.importorskip("torch")
     argv = [sys.executable, str(PROGRAMS / "preload_torch.py")]
     bootstrapped, forked = ways.run(argv), ways.preload(argv, modules=["torch", "torch._dynamo"])

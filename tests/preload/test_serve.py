@@ -100,7 +100,7 @@ def test_what_cannot_be_forked_is_refused(ways, fork_server, source, reason):
 
 
 def test_a_rank_is_a_process_as_if_it_had_been_started_alone(ways, fork_server):
-    """A child of the agent that asked, in a session of its own, on its cores; what modules noted at import is its own."""
+    """A child of the agent, in a session of its own, on its cores; what modules noted at import is its own."""
     source = (
         "import logging, os, threading, time\n"
         "record = logging.LogRecord('', 0, '', 0, '', (), None)\n"
