@@ -55,7 +55,6 @@ class ServerEvidence:
         self._reports: dict[int, Evidence] = {}
         self._ahead_ns: dict[int, int] = {}  # of the clocks of those that have reported
         self._error_ns: dict[int, int] = {}
-        self._began_ns = self._now_ns()
         self._stalled_ns: int | None = None  # since when, at the latest, ranks that hang have made no progress
         self._losses: dict[int, Loss] = {}  # when
         self.lost: dict[int, str] = {}  # why, by server
@@ -211,9 +210,8 @@ class ServerEvidence:
 
     def _with_losses(self, verdict: Verdict, evidence: Evidence) -> Verdict:
         """Return the verdict beside losses: what ranks failed of followed from one, unless one failed by itself before it."""
-        told, now_ns = self._losses_told(), self._now_ns()
-        losses = [self._losses.get(index, Loss(index, self._began_ns, now_ns, now_ns)) for index in self.lost]
-        found = weigh(verdict, evidence, losses, self._stalled_ns)
+        told = self._losses_told()
+        found = weigh(verdict, evidence, list(self._losses.values()), self._stalled_ns)
         if found.why:
             told = f"{told}; {found.why}"
         if found.loss is None:

@@ -71,19 +71,14 @@ def start_engine(tmp_path, wait_until):
 class House:
     """What a coordinator does at its endpoint, until `until` is true."""
 
-    def __init__(
-        self, *, token="token", shared_token="shared", agreement=(), resolved=(), joining=True, silence_s=20.0, port=0,
-        brings_all=False, listener=None, servers=SERVERS, key="", same_program=True,
-    ):  # fmt: skip
-        self.listener = listener or listen(port)
-        self.servers = servers
-        self.plan = Plan(
-            listener=self.listener, token=token, shared_token=shared_token, silence_s=silence_s, join_timeout_s=60.0,
-            engine=EngineCommand("no engine", ("true",), {}, {}), brings_all=brings_all, job="the job",
-            agreement=dict(agreement), resolved=resolved, key=key,
-            same_program=same_program,
-        )  # fmt: skip
-        self.registration = Registration(self.plan, servers, "a-run")
+    def __init__(self, *, joining=True, listener=None, **plan):
+        self.listener = listener or listen()
+        usual = {
+            "token": "token", "shared_token": "shared", "silence_s": 20.0, "join_timeout_s": 60.0, "brings_all": False,
+            "engine": EngineCommand("no engine", ("true",), {}, {}), "job": "the job", "agreement": {},
+        }  # fmt: skip
+        self.plan = Plan(**{"listener": self.listener, **usual, **plan})
+        self.registration = Registration(self.plan, SERVERS, "a-run")
         self.joining = joining
         self.errors = []  # that concern the run
         self.heard = []  # by peers, beside their first words
@@ -97,9 +92,8 @@ class House:
         deadline = time.monotonic() + PATIENCE_S
         while not (found := until()):
             assert time.monotonic() < deadline, (self.errors, self.heard)
-            select.select(
-                [self.listener, *self.registration.unauthenticated, *self.registration.peers.values()], [], [], 0.02
-            )
+            connections = (*self.registration.unauthenticated, *self.registration.peers.values())
+            select.select([self.listener, *connections], [], [], 0.02)
             self._step()
         return found
 
@@ -113,9 +107,8 @@ class House:
             self.dismissed.append(unknown)
         for peer in self.registration.peers.values():
             if peer.lost is None:
-                self._note(
-                    take_first_words(peer, self.servers[peer.server_index].server_id, peer.take(), self.heard.append)
-                )
+                server_id = SERVERS[peer.server_index].server_id
+                self._note(take_first_words(peer, server_id, peer.take(), self.heard.append))
 
     def _note(self, error):
         if error is not None:
@@ -139,6 +132,11 @@ def house():
     yield open_house
     for each in opened:
         each.close()
+
+
+@pytest.fixture
+def opened(house):
+    return house()
 
 
 class Agents:

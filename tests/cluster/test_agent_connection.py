@@ -29,19 +29,15 @@ def hello(host="somewhere", addresses=(), **more):
 DRIFTED = [(1000 * number + 105, 10, 1000 * number + 10) for number in range(32)]
 
 
-@pytest.mark.parametrize(
-    ("answers", "ahead_ns", "error_ns"),
-    [
-        ([], 0, 0),
-        ([(500, 90, 90)], 455, 45),
-        ([(500, 90, 90), (162, 4, 104), (350, 100, 300)], 60, 2),  # asked at 100, answered at 104, 162 there
-        ([(162, 4, 104), *DRIFTED], 100, 5),
-        ([(162, 4, 104), (5_300, 100, 300)], 5_050, 50),  # both cannot be true: the quicker one is of the time before
-        ([(2, 4, 1004)], -1000, 2),
-        ([(5, -100, 900)], 0, 0),  # an answer before its question proves nothing
-    ],
-    ids=["none", "slow", "quickest", "drifted", "set", "behind", "impossible"],
-)
+@pytest.mark.parametrize(("answers", "ahead_ns", "error_ns"), [
+    ([], 0, 0),
+    ([(500, 90, 90)], 455, 45),
+    ([(500, 90, 90), (162, 4, 104), (350, 100, 300)], 60, 2),  # asked at 100, answered at 104, 162 there
+    ([(162, 4, 104), *DRIFTED], 100, 5),
+    ([(162, 4, 104), (5_300, 100, 300)], 5_050, 50),  # both cannot be true: the quicker one is of the time before
+    ([(2, 4, 1004)], -1000, 2),
+    ([(5, -100, 900)], 0, 0),  # an answer before its question proves nothing
+], ids=["none", "slow", "quickest", "drifted", "set", "behind", "impossible"])  # fmt: skip
 def test_the_quickest_of_the_last_answers_says_how_far_a_clock_is_ahead(answers, ahead_ns, error_ns):
     """Slower answers are worth less, and change nothing, unless they cannot be true together with it."""
     clock = Clock()
@@ -93,7 +89,7 @@ def test_when_a_server_was_there_is_known_by_what_it_has_answered(connected):
     (hello(index=2), 2), (hello("h2", index=0), 1), (hello(addresses=("10.5.5.5",)), 1),
 ], ids=repr)  # fmt: skip
 def test_a_server_is_known(who, index):
-    """By its own word, else by addresses and name, or what that means here, else by its place among the engine's processes."""
+    """By its own word, else by addresses and name, or their meaning here, else by its place among the processes."""
     assert server_of(who, ServerIndex(SERVERS, [("h2", addresses_of({"10.5.5.5"}))])) == index
 
 
@@ -111,18 +107,15 @@ def test_a_machine_that_is_not_one_server_of_the_table_is_refused(who, message, 
     assert isinstance(caught.value, UsageError if who.said else RefusedLayoutError)
 
 
-@pytest.mark.parametrize(
-    ("theirs", "differs"),
-    [
-        (None, None),
-        ({}, None),
-        ({"layout": None}, "another layout: nothing there, dp=2 on the first server"),
-        ({"layout": "dp=4"}, "another layout: dp=4 there, dp=2 on the first server"),
-        # Digests are never shown; nor is a comparison by them alone taken for one of words.
-        ({"rank table": "4 devices on 2 servers (3f)"}, "another rank table: 4 devices on 2 servers, of other values"),
-        ({"set of --env variables": "A (4f)"}, "another set of --env variables: A there, none on the first server"),
-    ],
-)
+@pytest.mark.parametrize(("theirs", "differs"), [
+    (None, None),
+    ({}, None),
+    ({"layout": None}, "another layout: nothing there, dp=2 on the first server"),
+    ({"layout": "dp=4"}, "another layout: dp=4 there, dp=2 on the first server"),
+    # Digests are never shown; nor is a comparison by them alone taken for one of words.
+    ({"rank table": "4 devices on 2 servers (3f)"}, "another rank table: 4 devices on 2 servers, of other values"),
+    ({"set of --env variables": "A (4f)"}, "another set of --env variables: A there, none on the first server"),
+])  # fmt: skip
 def test_what_differs_is_named_with_both_sides(theirs, differs):
     """The first that differs, also because one side does not know it; an agent that an engine has brought agrees."""
     ours = {"rank table": "4 devices on 2 servers (1f)", "layout": "dp=2", "set of --env variables": "none (2f)"}

@@ -31,14 +31,11 @@ def ended(start_engine, house, spec):
     return ended
 
 
-@pytest.mark.parametrize(
-    ("said", "end", "server"),
-    [
-        (GAVE_UP, "exit 1", "10.0.0.2"),  # Open MPI 5 names the machine that mpirun runs on before the lost one
-        ("connection to h2 was lost", "exit 0", "10.0.0.2"),  # some end well, with the reason
-        ("h1: cannot talk to h2", "exit 1", None),  # of several that are named, none is guessed
-    ],
-)
+@pytest.mark.parametrize(("said", "end", "server"), [
+    (GAVE_UP, "exit 1", "10.0.0.2"),  # Open MPI 5 names the machine that mpirun runs on before the lost one
+    ("connection to h2 was lost", "exit 0", "10.0.0.2"),  # some end well, with the reason
+    ("h1: cannot talk to h2", "exit 1", None),  # of several that are named, none is guessed
+])  # fmt: skip
 def test_an_engine_that_gives_up_names_the_server_that_it_has_lost(ended, said, end, server):
     gave_up = ended(said, end).exited().gave_up
     assert (gave_up.reason, gave_up.server) == (f"sh 1.0 gave the run up: {' '.join(said.splitlines())}", server)

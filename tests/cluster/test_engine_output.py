@@ -27,29 +27,24 @@ BOTH, OTHER = ("127.0.0.1", "localhost"), ("127.0.0.1", "192.0.2.1")
 UNNAMED = ["Host key verification failed.", "root@gate: Permission denied (publickey).", "ssh: something new"]
 
 
-@pytest.mark.parametrize(
-    ("said", "answer", "missing", "expected"),
-    [
-        # This machine is not asked: no ssh is needed to it, and its silence would hide the reason.
-        (["unrecognized option"], "", BOTH, ["servers 127.0.0.1, localhost", "unrecognized option"]),
-        # What the remote shell says stands before the engine's output.
-        (["lost"], "$0 refuses", OTHER, ["server 192.0.2.1", "192.0.2.1: 192.0.2.1 refuses", "lost"]),
-        # What ssh has said to the engine stands for all of its later output; a server it does not name may have come.
-        ([f"{SSH_REFUSED}\r"] * 2 + [ADVICE] * 40, "", ("127.0.0.1", "127.0.0.2"), ["server 127.0.0.2", SSH_REFUSED]),
-        # Words of ssh that name no server may be of any.
-        *(([said, ADVICE], "", BOTH, ["servers 127.0.0.1, localhost", said]) for said in UNNAMED),
-        # What ssh says again when it is asked is quoted once.
-        ([ASKED_REFUSED, ADVICE], ASKED_REFUSED, OTHER, ["server 192.0.2.1", f"192.0.2.1: {ASKED_REFUSED}"]),
-    ],
-)
+@pytest.mark.parametrize(("said", "answer", "missing", "expected"), [
+    # This machine is not asked: no ssh is needed to it, and its silence would hide the reason.
+    (["unrecognized option"], "", BOTH, ["servers 127.0.0.1, localhost", "unrecognized option"]),
+    # What the remote shell says stands before the engine's output.
+    (["lost"], "$0 refuses", OTHER, ["server 192.0.2.1", "192.0.2.1: 192.0.2.1 refuses", "lost"]),
+    # What ssh has said to the engine stands for all of its later output; a server it does not name may have come.
+    ([f"{SSH_REFUSED}\r"] * 2 + [ADVICE] * 40, "", ("127.0.0.1", "127.0.0.2"), ["server 127.0.0.2", SSH_REFUSED]),
+    # Words of ssh that name no server may be of any.
+    *(([said, ADVICE], "", BOTH, ["servers 127.0.0.1, localhost", said]) for said in UNNAMED),
+    # What ssh says again when it is asked is quoted once.
+    ([ASKED_REFUSED, ADVICE], ASKED_REFUSED, OTHER, ["server 192.0.2.1", f"192.0.2.1: {ASKED_REFUSED}"]),
+])  # fmt: skip
 def test_servers_that_did_not_come_are_named_with_the_reason(ended, said, answer, missing, expected):
     """Of ssh, of what it says when it is asked again, or of the engine."""
     engine = ended(f"printf '%s\\n' {shlex.join(said)}; exit 255", answer=answer)
     error = not_come(engine, "sh ended", missing)
-    assert error.message.splitlines() == [
-        f"{expected[0]} did not come: sh ended",
-        *(f"| {line}" for line in expected[1:]),
-    ]
+    which, *quoted = expected
+    assert error.message.splitlines() == [f"{which} did not come: sh ended", *(f"| {line}" for line in quoted)]
     assert "--engine-option" not in error.hint
 
 
@@ -71,17 +66,14 @@ FAILED_ON_H2 = "srun: error: Task launch for StepId=4.1 failed on node h2: Commu
 CANCELLED_ON_H1 = "slurmstepd: error: *** STEP 4.1 ON h1 CANCELLED ***"
 
 
-@pytest.mark.parametrize(
-    ("said", "goes_on", "expected"),
-    [
-        ((FAILED_ON_H2, ABORTED, CANCELLED_ON_H1), True, f"server 10.0.0.2 {GAVE_UP}"),
-        ((FAILED_ON_H2, ABORTED, CANCELLED_ON_H1), False, f"server 10.0.0.2 {GAVE_UP}"),
-        ((ABORTED,), False, f"servers 10.0.0.2, 10.0.0.3 {GAVE_UP}"),
-        (("failed on nodes h2 and h3",), False, f"servers 10.0.0.2, 10.0.0.3 {GAVE_UP}"),
-        ((ABORTED,), True, LOST),
-        ((CANCELLED_ON_H1, FAILED_ON_H2), False, LOST),
-    ],
-)
+@pytest.mark.parametrize(("said", "goes_on", "expected"), [
+    ((FAILED_ON_H2, ABORTED, CANCELLED_ON_H1), True, f"server 10.0.0.2 {GAVE_UP}"),
+    ((FAILED_ON_H2, ABORTED, CANCELLED_ON_H1), False, f"server 10.0.0.2 {GAVE_UP}"),
+    ((ABORTED,), False, f"servers 10.0.0.2, 10.0.0.3 {GAVE_UP}"),
+    (("failed on nodes h2 and h3",), False, f"servers 10.0.0.2, 10.0.0.3 {GAVE_UP}"),
+    ((ABORTED,), True, LOST),
+    ((CANCELLED_ON_H1, FAILED_ON_H2), False, LOST),
+])  # fmt: skip
 def test_a_server_whose_agent_an_engine_ended_is_not_blamed_for_one_that_never_came(ended, said, goes_on, expected):
     """An engine that has named one still has to end the others; one that has ended without a name means any that is missing."""
     lines = "; ".join(f"echo {shlex.quote(line)}" for line in said)
@@ -91,10 +83,8 @@ def test_a_server_whose_agent_an_engine_ended_is_not_blamed_for_one_that_never_c
 
 
 def test_a_program_that_ended_well_was_no_agent(ended):
-    assert (
-        "the engine may have taken an argument of --engine-option for the program"
-        in not_come(ended("true"), "why", ("localhost",)).hint
-    )
+    taken = "the engine may have taken an argument of --engine-option for the program"
+    assert taken in not_come(ended("true"), "why", ("localhost",)).hint
 
 
 def test_files_in_the_system_s_directory_do_not_outlive_the_engine(ended, tmp_path):

@@ -261,8 +261,8 @@ class _Agent:
         frozen_s, thawed_s = self._history.frozen.get(self._server, (0.0, 0.0))
         late_s = max(LATE_S, thawed_s - frozen_s + 0.5) if frozen_s <= rank.ends_s < thawed_s else LATE_S
         return RankEvidence(
-            rank.number, rank.status, self._local_ns(self.noticed[rank.number]), place, order_known=known, late_s=late_s,
-            failure=self._record(rank), log_tail=rank.tail, open_mpi=rank.open_mpi,
+            rank.number, rank.status, self._local_ns(self.noticed[rank.number]), place, order_known=known,
+            late_s=late_s, failure=self._record(rank), log_tail=rank.tail, open_mpi=rank.open_mpi,
         )  # fmt: skip
 
     def _of_living(self, rank, now_s):

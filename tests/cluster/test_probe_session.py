@@ -1,10 +1,22 @@
-"""The coordinator of an examination, in a process of its own: it ends all that is below it."""
+"""A server that is examined, over a real connection; and the coordinator of an examination, in a process of its own."""
 
+import errno
 import json
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
+from launcher.cluster.join import Session
+from launcher.cluster.probe_server import serve_probes
+from launcher.core.channel import Channel
+from launcher.core.events import Cause
+from launcher.core.messages import Finish, ProbeAnswer, ProbeQuestion, Welcome
 from launcher.core.proc import SPARE
+
+PATIENCE_S = 20
 
 PREAMBLE = """
 import json, resource, sys
@@ -54,7 +66,7 @@ def test_engines_that_hang_keep_no_other_from_being_started(tmp_path):
     """More than are started at once; each is reported with what became of it."""
     code = """
 import launcher.cluster.probe_session as module
-module.MIN_ALONE_S, module.MAX_ENGINES = 0.5, 2
+module.MIN_ALONE_S, module.MAX_ENGINES = 0.2, 2
 started = []
 def alone(index, join_s):
     started.append(index)
@@ -64,7 +76,7 @@ session.gather(lambda missing: None)
 session.close()
 print(json.dumps([started, [session.join_failures[index].why for index in range(5)]]))
 """
-    said = "no agent came; engine {} has not ended within 0.5 s, without output"
+    said = "no agent came; engine {} has not ended within 0.2 s, without output"
     assert told_by(code, tmp_path) == [[0, 1, 2, 3, 4], [said.format(index) for index in range(5)]]
 
 
@@ -73,12 +85,12 @@ def test_a_server_that_is_started_once_more_adds_no_more_than_the_least_that_it_
     code = """
 import time
 import launcher.cluster.probe_session as module
-module.MIN_ALONE_S = 0.5
+module.MIN_ALONE_S = 0.25
 given = []
 def alone(index, join_s):
     given.append(join_s)
     return EngineCommand("engine alone", ("sleep", "1000"), {}, {})
-session = session_of(1, "import time; time.sleep(1000)", alone, join_timeout_s=4.0)
+session = session_of(1, "import time; time.sleep(1000)", alone, join_timeout_s=2.0)
 began = time.monotonic()
 session.gather(lambda missing: None)
 took_s = time.monotonic() - began
@@ -86,5 +98,30 @@ session.close()
 print(json.dumps([took_s, given]))
 """
     took_s, (join_s,) = told_by(code, tmp_path)
-    assert 4.0 <= took_s < 4.0 + 20.0  # and no such time as an agent of a run has to find its coordinator
-    assert 0.25 <= join_s <= 1.0  # half of what was left of 4 s
+    assert 2.0 <= took_s < 2.0 + 20.0  # and no such time as an agent of a run has to find its coordinator
+    assert 0.125 <= join_s <= 0.5  # half of what was left of 2 s
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), KeyError("port"), RuntimeError("x")]
+)
+def test_a_question_that_fails_is_answered_with_why_and_the_next_one_is_heard(connected, error):
+    coordinator, server = map(Channel, connected)
+    answers, ends = [], time.monotonic() + PATIENCE_S
+
+    def also(message, _is_over):
+        if message["do"] == "fail":
+            raise error
+        return {"well": True}
+
+    with ThreadPoolExecutor() as pool:
+        session = Session(server, Welcome("", 0, "examination", silence_s=PATIENCE_S))
+        served = pool.submit(serve_probes, session, also)
+        for number, what in enumerate(("fail", "else")):
+            coordinator.send(ProbeQuestion(number, {"do": what}))
+            answers.append(next(iter(coordinator.wait_for(ends))))
+        coordinator.send(Finish(Cause.FINISHED, 0))
+        coordinator.drain(ends)
+        served.result(PATIENCE_S)
+    why = f"{type(error).__name__}: {error}"
+    assert answers == [ProbeAnswer(0, {"trouble": why}), ProbeAnswer(1, {"well": True})]

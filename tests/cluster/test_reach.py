@@ -33,7 +33,7 @@ class Agent:
 
 @pytest.fixture
 def check():
-    """Gives a function: what is found among servers with these addresses. Time passes once all have answered that will."""
+    """Gives a function: what is found among servers with these addresses. Time passes once no answer is to come."""
     agents = {}
 
     def check(*server_ids, ports=None, deaf=(), master_port=1, refuses=False):

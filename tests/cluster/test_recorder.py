@@ -15,8 +15,9 @@ PASSED_ON = (
     events.Killing(1), events.Unkillable((5,)),
 )  # fmt: skip
 OWN = (
-    events.AttemptStarted(0, 1), events.Judged(Verdict(None, Confidence.UNSURE, "x")), events.Stopping(Cause.FAILED, 1.0),
-    events.NotRestarting("x"), events.Paused(), events.Continued(), events.Forwarded(10), events.AgentEnded(Cause.FAILED, 1),
+    events.AttemptStarted(0, 1), events.Judged(Verdict(None, Confidence.UNSURE, "x")), events.NotRestarting("x"),
+    events.Stopping(Cause.FAILED, 1.0), events.Paused(), events.Continued(), events.Forwarded(10),
+    events.AgentEnded(Cause.FAILED, 1),
 )  # fmt: skip
 H2 = Server("h2", tuple(Device(number, number + 1) for number in range(3)))  # ranks 1 to 3
 

@@ -144,21 +144,17 @@ def test_servers_are_asked_whether_they_reach_each_other_where_no_rank_failed_by
     assert not evidence.diagnosed().asks_reach
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [
-        # What ranks failed of is given as what followed; a rank that is busy is not missed.
-        (
-            report(0, raised(0, 5.0, PEER_CLOSED), living(1, SLEEPING), hung=(1,)),
-            report(1, living(2, WAITING), living(3, WAITING), hung=(2, 3)),
-            (None, None, "likely", "hung"),
-        ),
-        # No network stops a rank, and a firewall may keep servers apart that ranks reach by a network of their own.
-        (BOTH_WAIT, report(1, living(2, STOPPED), living(3, WAITING), hung=(2, 3)), (2, None, "likely", "hung")),
-        (BOTH_WAIT, report(1, raised(2), living(3, WAITING)), (2, None, "certain", "hung")),
-    ],
-    ids=["no fault", "stopped", "own fault"],
-)
+@pytest.mark.parametrize(("first", "second", "expected"), [
+    # What ranks failed of is given as what followed; a rank that is busy is not missed.
+    (
+        report(0, raised(0, 5.0, PEER_CLOSED), living(1, SLEEPING), hung=(1,)),
+        report(1, living(2, WAITING), living(3, WAITING), hung=(2, 3)),
+        (None, None, "likely", "hung"),
+    ),
+    # No network stops a rank, and a firewall may keep servers apart that ranks reach by a network of their own.
+    (BOTH_WAIT, report(1, living(2, STOPPED), living(3, WAITING), hung=(2, 3)), (2, None, "likely", "hung")),
+    (BOTH_WAIT, report(1, raised(2), living(3, WAITING)), (2, None, "certain", "hung")),
+], ids=["no fault", "stopped", "own fault"])  # fmt: skip
 def test_where_servers_do_not_reach_each_other_only_a_rank_s_own_fault_is_blamed(
     make_evidence, first, second, expected
 ):
@@ -200,7 +196,7 @@ def test_when_a_server_was_lost_is_kept_by_the_wall_clock(event_log, silent_s):
     ids=["others are heard", "no other is heard", "its agent was killed"],
 )
 def test_silence_is_no_certain_loss_where_no_other_machine_is_heard(make_evidence, silent_s, alone, expected):
-    """The network of the machine that coordinates may have failed; an agent that closes a connection was there to do so."""
+    """The coordinator's own network may have failed; an agent that closes a connection was there to do so."""
     evidence = make_evidence(1, 1)
     lose_agent(evidence, silent_s, alone=alone)
     report(0, living(0))(evidence)

@@ -1,4 +1,4 @@
-"""How long a restart waits for a server that is not heard: until its agent says that its ranks have ended, or for sure."""
+"""How long a restart waits for a server that is not heard: until its agent says that no rank is left, or for sure."""
 
 import subprocess
 import sys
@@ -44,9 +44,8 @@ def test_the_wait_lasts_until_ranks_have_ended_by_themselves():
     assert lost.until == 0
 
 
-def test_an_agent_that_comes_back_without_ranks_ends_the_wait_for_it(house, agents, connect):
+def test_an_agent_that_comes_back_without_ranks_ends_the_wait_for_it(opened, agents, connect):
     """And for no other one. Who has joined is known by what its membership goes by."""
-    opened = house()
     future = agents.join(opened)
     opened.attend(future.done)
     membership, lost = future.result(), opened.registration.unheard
@@ -63,9 +62,7 @@ def test_an_agent_that_comes_back_without_ranks_ends_the_wait_for_it(house, agen
 
 
 @pytest.mark.parametrize(("agent", "token"), [("a", "another token"), ("of another attempt", "token")])
-def test_no_other_agent_ends_it(house, agents, agent, token):
-    """Neither who does not know the run, nor an agent that was lost before."""
-    opened = house()
+def test_no_other_agent_ends_it(opened, agents, agent, token):
     opened.registration.unheard.note("a", 1000.0)
     agents.say(opened, lambda drawn: Freed(proof_of(token, "freed", drawn, agent), agent))
     opened.attend(lambda: opened.dismissed or agent in opened.registration.unheard._freed)
@@ -87,9 +84,8 @@ def test_it_connects_until_it_is_heard(house, connect):
     assert tell_freed(("127.0.0.1", port), "token", "a", 1000.0) is False
 
 
-def test_an_engine_that_ends_the_agent_does_not_end_what_connects(house):
+def test_an_engine_that_ends_the_agent_does_not_end_what_connects(opened):
     """It is in a session of its own, and holds nothing of what the agent had open."""
-    opened = house()
     opened.registration.unheard.note("a", 1000.0)
     code = (
         "import sys; from launcher.cluster.unheard import tell_freed_apart\n"

@@ -33,7 +33,6 @@ def places(tmp_path):
 
 
 def test_this_machine_is_described_as_the_system_does(places):
-    """Against what the standard library and the shell say."""
     facts = collect(places)
     assert facts.hostname == socket.gethostname()
     assert facts.version("tlaunch") == __version__
@@ -49,17 +48,12 @@ def test_this_machine_is_described_as_the_system_does(places):
     assert facts.folder("cwd").exists
     assert (facts.folder("runs_dir").exists, facts.folder("runs_dir").writable) == (False, True)
     assert [path.name for path in Path(places.cwd).iterdir()] == ["table.json"]
-
-
-def test_facts_survive_their_way_through_json(places):
-    """Nothing of them is lost or changed. A table that is not there has no digest, and the system's words."""
+    assert decode(Facts, json.loads(json.dumps(encode(facts)))) == facts
     facts = collect(replace(places, table=places.table + ".old"))
     assert (facts.table_digest, facts.table_trouble) == (None, "No such file or directory")
-    assert decode(Facts, json.loads(json.dumps(encode(facts)))) == facts
 
 
 def test_facts_of_another_version_are_understood():
-    """A later one shows more, an earlier one less."""
     written = {"hostname": "h", "gravity": 9.81, "folders": [["cwd", {"path": "/x", "colour": "red"}]]}
     facts = decode(Facts, written)
     assert (facts.hostname, facts.folder("cwd").path, facts.user) == ("h", "/x", 0)
@@ -181,7 +175,6 @@ def test_the_tightest_limit_of_the_groups_around_counts(tmp_path, monkeypatch):
 
 
 def test_collecting_imports_no_torch(places):
-    """An agent stays light: versions are read, not imported."""
     code = (
         "import sys; from launcher.doctor.collect import collect; from launcher.doctor.facts import Request; "
         "collect(Request()); print([name for name in ('torch', 'numpy', 'mpi4py', 'pydantic', 'click') if name in sys.modules])"
@@ -191,7 +184,6 @@ def test_collecting_imports_no_torch(places):
 
 
 def test_the_mpi_of_mpi4py_is_judged_by_the_mpirun_around():
-    """As it goes, or does not go, with the one that has started this process."""
     library = library_that_says("MPICH Version:      5.0.2", ["/opt/mpich/lib/libmpi.so.12"])
     open_mpi = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}
     trouble = "MPICH 5.0.2 (/opt/mpich/lib/libmpi.so.12), which does not go with Open MPI's mpirun: "
@@ -215,6 +207,5 @@ def test_the_interface_that_ranks_would_use_is_collected(places):
     ({}, ()),
 ])  # fmt: skip
 def test_what_mpi_needs_is_told_unless_it_is_set(environment, expected):
-    """Under the mpirun that has started this process."""
     assert collecting.mpi_variables(library_that_says("Open MPI v5.0.11, package"), environment) == expected
     assert collecting.mpi_variables(None, environment) == ()

@@ -92,16 +92,13 @@ def test_a_server_that_does_not_answer_is_found_and_the_others_are_examined(exam
     assert ("no-answer", (1,)) in found(examination)
 
 
-@pytest.mark.parametrize(
-    ("kind", "answer", "trouble"),
-    [
-        ("collect", {"facts": {"hostname": 7}}, "its answer cannot be read"),
-        ("collect", {"sense": None}, "its answer has no facts"),
-        ("listen", {"port": "x"}, "its answer cannot be read"),
-        ("reach", {"attempts": [{"outcome": "sunk"}]}, "its answer cannot be read"),
-        ("reach", {"trouble": "OSError: disk"}, "OSError: disk"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "answer", "trouble"), [
+    ("collect", {"facts": {"hostname": 7}}, "its answer cannot be read"),
+    ("collect", {"sense": None}, "its answer has no facts"),
+    ("listen", {"port": "x"}, "its answer cannot be read"),
+    ("reach", {"attempts": [{"outcome": "sunk"}]}, "its answer cannot be read"),
+    ("reach", {"trouble": "OSError: disk"}, "OSError: disk"),
+])  # fmt: skip
 def test_an_answer_that_cannot_be_read_is_the_trouble_of_its_server(examined, kind, answer, trouble):
     transport = Transport(2)
     transport.answers[kind] = {1: answer}

@@ -284,31 +284,28 @@ def test_sound_servers_without_accelerators_give_a_note_and_nothing_else(make_cl
     assert (found.code, found.severity.value, found.servers) == ("no-accelerator", "note", (0, 1, 2))
 
 
-@pytest.mark.parametrize(
-    ("purpose", "changes", "expected"),
-    [
-        ("cwd", {"exists": False}, "cwd-missing breaks"),
-        ("runs_dir", {"exists": False}, None),
-        ("runs_dir", {"writable": False}, "not-writable breaks"),
-        ("temporary", {"writable": False}, "not-writable breaks"),
-        ("runs_dir", {"free_bytes": 50 * MIB}, "disk-nearly-full breaks"),
-        ("temporary", {"free_bytes": 50 * MIB}, "disk-nearly-full risky"),
-        ("runs_dir", {"free_bytes": 5 * GIB}, "disk-nearly-full risky"),
-        ("runs_dir", {"free_bytes": 5 * GIB, "total_bytes": 20 * GIB}, None),
-        ("runs_dir", {"free_bytes": 20 * GIB}, None),
-        ("runs_dir", {"free_inodes": 120}, "few-inodes risky"),
-        ("runs_dir", {"free_inodes": 12}, "few-inodes breaks"),
-        ("temporary", {"free_inodes": 12}, "few-inodes risky"),
-        ("runs_dir", {"free_inodes": 0, "total_inodes": 0}, None),
-        ("shared_memory", {"total_bytes": 64 * MIB}, "small-shared-memory risky"),
-        ("shared_memory", {"total_bytes": 128 * MIB, "free_bytes": 128 * MIB}, None),
-        ("shared_memory", {"free_bytes": 0}, "shared-memory-full risky"),
-        ("shared_memory", {"total_bytes": 64 * MIB, "free_bytes": 0}, "small-shared-memory risky"),
-        ("shared_memory", {"writable": False}, "shared-memory-closed risky"),
-        ("shared_memory", {"writable": False, "total_bytes": 64 * MIB}, "shared-memory-closed risky"),
-        ("shared_memory", {"writable": False, "exists": False}, None),
-    ],
-)
+@pytest.mark.parametrize(("purpose", "changes", "expected"), [
+    ("cwd", {"exists": False}, "cwd-missing breaks"),
+    ("runs_dir", {"exists": False}, None),
+    ("runs_dir", {"writable": False}, "not-writable breaks"),
+    ("temporary", {"writable": False}, "not-writable breaks"),
+    ("runs_dir", {"free_bytes": 50 * MIB}, "disk-nearly-full breaks"),
+    ("temporary", {"free_bytes": 50 * MIB}, "disk-nearly-full risky"),
+    ("runs_dir", {"free_bytes": 5 * GIB}, "disk-nearly-full risky"),
+    ("runs_dir", {"free_bytes": 5 * GIB, "total_bytes": 20 * GIB}, None),
+    ("runs_dir", {"free_bytes": 20 * GIB}, None),
+    ("runs_dir", {"free_inodes": 120}, "few-inodes risky"),
+    ("runs_dir", {"free_inodes": 12}, "few-inodes breaks"),
+    ("temporary", {"free_inodes": 12}, "few-inodes risky"),
+    ("runs_dir", {"free_inodes": 0, "total_inodes": 0}, None),
+    ("shared_memory", {"total_bytes": 64 * MIB}, "small-shared-memory risky"),
+    ("shared_memory", {"total_bytes": 128 * MIB, "free_bytes": 128 * MIB}, None),
+    ("shared_memory", {"free_bytes": 0}, "shared-memory-full risky"),
+    ("shared_memory", {"total_bytes": 64 * MIB, "free_bytes": 0}, "small-shared-memory risky"),
+    ("shared_memory", {"writable": False}, "shared-memory-closed risky"),
+    ("shared_memory", {"writable": False, "total_bytes": 64 * MIB}, "shared-memory-closed risky"),
+    ("shared_memory", {"writable": False, "exists": False}, None),
+])  # fmt: skip
 def test_directories_and_their_space(make_cluster, snapshot, purpose, changes, expected):
     """Little space is judged by bytes and by share; a file system without inodes has not run out of them."""
     cluster = make_cluster(2)
@@ -377,20 +374,17 @@ def test_the_time_to_judge_grows_with_the_pairs_of_servers(make_cluster):
     assert seconds(100) < 50 * seconds(20)  # 25 times as many pairs; 125 times are cubes
 
 
-@pytest.mark.parametrize(
-    ("carriers", "changes", "measured", "expected"),
-    [
-        (("eth0", "ib0"), {}, ("eth0", "ib0"), [(1,)]),
-        (("ib0", "ib0", "eth0"), {}, ("ib0", "ib0", "eth0"), [(0, 1)]),
-        (("ib0", "eth0"), {"ranks_interface": "ib0"}, ("ib0", "eth0"), [(1,)]),
-        (("ib0,eth0", "ib0"), {}, ("eth0", "ib0"), [(1,)]),  # a bridge, and the card below it
-        (("ib0", "ib0"), {"interface_variables": (("GLOO_SOCKET_IFNAME", "ib0"),)}, ("ib0", "ib0"), []),
-        (("ib0", "ib0"), {"interface_variables": (("NCCL_SOCKET_IFNAME", "ib"),)}, ("ib0", "ib0"), []),
-        ((), {}, (), []),  # an older version measured
-        (("", ""), {}, ("", ""), []),  # by RDMA
-        (("ib0", "ib0"), {"interfaces": (DOCKER,)}, ("ib0", "ib0"), []),  # the table's address is none of its own
-    ],
-)
+@pytest.mark.parametrize(("carriers", "changes", "measured", "expected"), [
+    (("eth0", "ib0"), {}, ("eth0", "ib0"), [(1,)]),
+    (("ib0", "ib0", "eth0"), {}, ("ib0", "ib0", "eth0"), [(0, 1)]),
+    (("ib0", "eth0"), {"ranks_interface": "ib0"}, ("ib0", "eth0"), [(1,)]),
+    (("ib0,eth0", "ib0"), {}, ("eth0", "ib0"), [(1,)]),  # a bridge, and the card below it
+    (("ib0", "ib0"), {"interface_variables": (("GLOO_SOCKET_IFNAME", "ib0"),)}, ("ib0", "ib0"), []),
+    (("ib0", "ib0"), {"interface_variables": (("NCCL_SOCKET_IFNAME", "ib"),)}, ("ib0", "ib0"), []),
+    ((), {}, (), []),  # an older version measured
+    (("", ""), {}, ("", ""), []),  # by RDMA
+    (("ib0", "ib0"), {"interfaces": (DOCKER,)}, ("ib0", "ib0"), []),  # the table's address is none of its own
+])  # fmt: skip
 def test_data_that_goes_by_another_network_than_the_tables_is_risky(
     make_cluster, carriers, changes, measured, expected
 ):

@@ -86,15 +86,12 @@ def test_srun_is_not_advised_to_have_an_mpirun(line, ended):
     assert "Python" in found.hint
 
 
-@pytest.mark.parametrize(
-    ("quoted", "lines"),
-    [
-        (MPI_5[0], [*MPI_5, "Please check the firewall and", "try again."]),
-        ("mpirun: Error: zounds", ["Welcome to h2", "---", "mpirun: Error: zounds", "Type 'mpirun --help' for usage."]),
-        ("zounds", ["Warning: Permanently added 'h2' (ED25519) to the list of known hosts.", "zounds", "try again."]),
-        ("try again.", ["try again."]),
-    ],
-)
+@pytest.mark.parametrize(("quoted", "lines"), [
+    (MPI_5[0], [*MPI_5, "Please check the firewall and", "try again."]),
+    ("mpirun: Error: zounds", ["Welcome to h2", "---", "mpirun: Error: zounds", "Type 'mpirun --help' for usage."]),
+    ("zounds", ["Warning: Permanently added 'h2' (ED25519) to the list of known hosts.", "zounds", "try again."]),
+    ("try again.", ["try again."]),
+])  # fmt: skip
 def test_the_most_telling_line_of_an_unknown_cause_is_quoted(quoted, lines):
     """With how it ended; what an engine prints last is how to get help."""
     found = diagnose_output(lines, ENDED)
@@ -115,6 +112,5 @@ def test_the_most_telling_line_of_an_unknown_cause_is_quoted(quoted, lines):
     ],
 )  # fmt: skip
 def test_hints_go_with_what_is_known(failure, code, hint):
-    """A program that ends without output may lack files or memory; one that hangs may be kept by a firewall."""
     assert failure.code == code
     assert hint in failure.hint

@@ -76,35 +76,22 @@ def test_a_server_that_answers_is_reached():
     assert 0 < found[0].round_trip_s < PATIENCE_S
 
 
-@pytest.fixture
-def hurry_from(monkeypatch):
-    """Give a function that lets a call wait for SHORT_S only, once it has heard what that method of it takes."""
-
-    def hurry(method):
-        usual = getattr(reach._Call, method)
-
-        def hurried(call, connection):
-            call._timeout_s = SHORT_S
-            usual(call, connection)
-
-        monkeypatch.setattr(reach._Call, method, hurried)
-
-    return hurry
-
-
-@pytest.mark.parametrize(
-    ("then", "last_heard", "expected"),
-    [
-        (b"", "_answered", Outcome.LOSES_THERE),
-        (ACKNOWLEDGED, "_hear_large", Outcome.LOSES_BACK),
-        (ACKNOWLEDGED + LARGE, None, Outcome.REACHED),
-        (None, None, Outcome.REACHED),  # it hangs up, as one that has no room does: that says nothing of packets
-    ],
-)
-def test_a_way_that_loses_large_packets_is_told_from_the_way_back(hurry_from, then, last_heard, expected):
+@pytest.mark.parametrize(("then", "last_heard", "expected"), [
+    (b"", "_answered", Outcome.LOSES_THERE),
+    (ACKNOWLEDGED, "_hear_large", Outcome.LOSES_BACK),
+    (ACKNOWLEDGED + LARGE, None, Outcome.REACHED),
+    (None, None, Outcome.REACHED),  # it hangs up, as one that has no room does: that says nothing of packets
+])  # fmt: skip
+def test_which_way_loses_large_packets_is_known(monkeypatch, then, last_heard, expected):
     """Only what is small arrives: the answer, and the acknowledgement where large packets arrived there."""
-    if last_heard:
-        hurry_from(last_heard)
+    usual = last_heard and getattr(reach._Call, last_heard)
+
+    def hurried(call, connection):
+        call._timeout_s = SHORT_S
+        usual(call, connection)
+
+    if last_heard:  # once it has heard that, it waits for SHORT_S only
+        monkeypatch.setattr(reach._Call, last_heard, hurried)
 
     def answer(connection):
         said = connection.recv(CALL_BYTES, socket.MSG_WAITALL)

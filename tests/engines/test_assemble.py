@@ -19,8 +19,8 @@ TWO_SERVERS = Cluster(
 
 def request(cluster, layout, **changes):
     wanted = {
-        "argv": ("python", "train.py"), "cwd": Path("/home/me"), "runs_dir": Path("/runs"), "supervision": Supervision(),
-        "user_env": {}, "inherited_env": {}, "machine": Machine.uniform(8),
+        "argv": ("python", "train.py"), "cwd": Path("/home/me"), "runs_dir": Path("/runs"), "user_env": {},
+        "supervision": Supervision(), "inherited_env": {}, "machine": Machine.uniform(8),
     }  # fmt: skip
     return Request(cluster=cluster, layout=layout, **{**wanted, **changes})
 
@@ -62,12 +62,13 @@ def test_a_persons_choices_stand():
 
 
 def test_layout_and_run_reach_the_ranks():
-    """Sizes of all axes, micro batches, the run's directory and name, how often it restarts, and each rank's own file."""
+    """Sizes of all axes, micro batches, the run's directory and name, its restarts, and each rank's own file."""
     spec = spec_of(Cluster.local(4), Layout(dp=1, mp=2, pp=2, micro_batches=4), supervision=Supervision(max_restarts=3))
     wanted = {
         "TLAUNCH_DP": "1", "TLAUNCH_MP": "2", "TLAUNCH_PP": "2", "TLAUNCH_MICRO_BATCHES": "4",
         "TLAUNCH_RUN_DIR": "/runs/n", "TLAUNCH_RUN_ID": "n", "RANK_TABLE_FILE": None, "WORLD_SIZE": "4",
-        "TORCHELASTIC_MAX_RESTARTS": "3", "TLAUNCH_MAX_RESTARTS": "3", "TORCHELASTIC_RESTART_COUNT": "0", "TLAUNCH_ATTEMPT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "3", "TLAUNCH_MAX_RESTARTS": "3", "TORCHELASTIC_RESTART_COUNT": "0",
+        "TLAUNCH_ATTEMPT": "0",
     }  # fmt: skip
     for rank in spec.ranks:
         assert wanted.items() <= rank.env.items()
@@ -119,37 +120,27 @@ def test_what_env_replaces_is_told_truly():
     assert (unbuffered.why, unbuffered.instead_of) == ("instead of tlaunch's 1", None)
 
 
-TOLD = {
+INTERFACE = {
     "GLOO_SOCKET_IFNAME": "ib0", "TP_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "=ib0", "HCCL_SOCKET_IFNAME": "=ib0",
 }  # fmt: skip
 
 
-def told_interface(**changes):
-    """By rank, the interfaces that each of two servers' ranks gets, where that of the first in rank is known."""
-    spec = spec_of(TWO_SERVERS, Layout(dp=4), interfaces={1: "ib0"}, **changes)
-    return [{name: rank.env[name] for name in TOLD if name in rank.env} for rank in spec.ranks]
-
-
-def test_ranks_are_told_the_interface_of_their_own_server():
-    """Of other servers it is not known here: their interfaces may have other names."""
-    assert told_interface() == [TOLD, TOLD, {}, {}]
-
-
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", INTERFACE)
 @pytest.mark.parametrize("how", ["inherited_env", "user_env"])
-def test_an_interface_that_the_user_has_chosen_is_left_alone(name, how):
-    first = told_interface(**{how: {name: "eth7"}})[0]
-    assert first == {
-        **{other: value for other, value in TOLD.items() if other != name},
-        **({name: "eth7"} if how == "user_env" else {}),
-    }
+def test_ranks_get_the_interface_of_their_own_server_unless_the_user_has_chosen_one(name, how):
+    """That of other servers is not known here: it may have another name."""
+    for changes, chosen in (({}, {}), ({how: {name: "eth7"}}, {name: "eth7"})):
+        spec = spec_of(TWO_SERVERS, Layout(dp=4), interfaces={1: "ib0"}, **changes)
+        found = [{name: rank.env[name] for name in INTERFACE if name in rank.env} for rank in spec.ranks]
+        ours = {name: value for name, value in INTERFACE.items() if name not in chosen}
+        set_by_user = chosen if how == "user_env" else {}
+        assert found == [ours | set_by_user] * 2 + [set_by_user] * 2
 
 
-def test_what_the_ranks_mpi_needs_is_in_every_rank_unless_the_user_has_set_it():
-    for changes, value in (
-        ({}, "^han"),
-        ({"inherited_env": {"OMPI_MCA_coll": "tuned"}}, None),
-        ({"user_env": {"OMPI_MCA_coll": "self"}}, "self"),
-    ):
-        spec = spec_of(TWO_SERVERS, Layout(dp=4), mpi_variables={"OMPI_MCA_coll": "^han"}, **changes)
-        assert [rank.env.get("OMPI_MCA_coll") for rank in spec.ranks] == [value] * 4
+@pytest.mark.parametrize(("changes", "value"), [
+    ({}, "^han"), ({"inherited_env": {"OMPI_MCA_coll": "tuned"}}, None),
+    ({"user_env": {"OMPI_MCA_coll": "self"}}, "self"),
+])  # fmt: skip
+def test_what_the_ranks_mpi_needs_is_in_every_rank_unless_the_user_has_set_it(changes, value):
+    spec = spec_of(TWO_SERVERS, Layout(dp=4), mpi_variables={"OMPI_MCA_coll": "^han"}, **changes)
+    assert [rank.env.get("OMPI_MCA_coll") for rank in spec.ranks] == [value] * 4

@@ -57,7 +57,6 @@ def test_names_that_are_no_directory_s_are_refused(name):
 
 
 def test_what_is_given_and_not_used_is_told():
-    """A port that not all ranks may have, and a name beside a whole one."""
     assert master_port(rank(), "x", 1234) == 1234
     assert not list(unused("x", 1234, "x", 1234, {"MASTER_PORT": "77"}))
     assert not list(unused("x", 77, "x", None, {"MASTER_PORT": "77"}))

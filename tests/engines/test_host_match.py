@@ -58,7 +58,7 @@ def test_a_server_is_known_by_addresses_and_names(here):
 
 @pytest.mark.parametrize("name", ["10.77.0.2", "h2", "h11", "reserve", "0", "h9", "h1.b.org"])
 def test_another_server_is_not_here(name):
-    """Nor by a loopback address, which Debian gives to the host's own name; two full names are the same only if equal."""
+    """Nor by a loopback address, which Debian gives to a host's own name; full names are the same only if equal."""
     machine = host("h1.a.org", h9=["127.0.1.1"], h2=["10.77.0.2"])
     assert not is_here(server(name), machine)
     assert is_here(server("h1.A.org"), machine)
@@ -190,7 +190,6 @@ def test_a_server_that_this_machine_is_not_known_to_be_is_doubted(name, doubted)
 
 @pytest.mark.parametrize("name", ["10.0.40.11", "127.0.0.1", "localhost"])
 def test_ranks_of_one_server_that_were_spread_are_refused(name):
-    """Where no address tells servers apart, the engine's count does."""
     one = Cluster((server(name, count=4),))
     spread = "all 4 ranks belong on one server, and the engine has started 2 on this"
     with pytest.raises(RefusedLayoutError, match=spread):
@@ -205,14 +204,11 @@ def test_many_servers_are_not_all_listed():
     assert "10.0.0.4 slots=2 and 5 more" in error.value.hint
 
 
-@pytest.mark.parametrize(
-    ("names", "index", "interface"),
-    [
-        (["127.0.0.1"], 0, None),  # the ranks of one server meet on loopback
-        (["127.0.0.1", "127.0.0.2"], 1, "lo"),  # tried by hand; the kernel of this machine is asked which one that is
-        (["localhost", "192.0.2.1"], 0, None),  # it is resolved to loopback, by which no other server is reached
-    ],
-)
+@pytest.mark.parametrize(("names", "index", "interface"), [
+    (["127.0.0.1"], 0, None),  # the ranks of one server meet on loopback
+    (["127.0.0.1", "127.0.0.2"], 1, "lo"),  # tried by hand; the kernel of this machine is asked which one that is
+    (["localhost", "192.0.2.1"], 0, None),  # it is resolved to loopback, by which no other server is reached
+])  # fmt: skip
 def test_servers_reach_each_other_by_the_interface_of_their_addresses(names, index, interface):
     assert own_interface(list(map(server, names)), index) == interface
 

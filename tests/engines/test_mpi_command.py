@@ -32,17 +32,14 @@ def program(directory, says, code="exit 0"):
     return path
 
 
-@pytest.mark.parametrize(
-    ("says", "dialect", "version"),
-    [
-        ("mpirun (Open MPI) 4.1.4\n\nReport bugs to", Dialect.OPEN_MPI_4, "Open MPI 4.1.4"),
-        ("mpirun (Open MPI) 3.1.6", Dialect.OPEN_MPI_4, "Open MPI 3.1.6"),
-        ("mpirun (Open MPI) 5.0.11", Dialect.OPEN_MPI_5, "Open MPI 5.0.11"),
-        ("mpirun (Open MPI) 10.0.0rc1", Dialect.OPEN_MPI_5, "Open MPI 10.0.0rc1"),
-        ("HYDRA build details:\n    Version:                                 5.0.2", Dialect.HYDRA, "MPICH 5.0.2"),
-        ("Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 2026", Dialect.HYDRA, "Intel MPI 2021.18.1"),
-    ],
-)
+@pytest.mark.parametrize(("says", "dialect", "version"), [
+    ("mpirun (Open MPI) 4.1.4\n\nReport bugs to", Dialect.OPEN_MPI_4, "Open MPI 4.1.4"),
+    ("mpirun (Open MPI) 3.1.6", Dialect.OPEN_MPI_4, "Open MPI 3.1.6"),
+    ("mpirun (Open MPI) 5.0.11", Dialect.OPEN_MPI_5, "Open MPI 5.0.11"),
+    ("mpirun (Open MPI) 10.0.0rc1", Dialect.OPEN_MPI_5, "Open MPI 10.0.0rc1"),
+    ("HYDRA build details:\n    Version:                                 5.0.2", Dialect.HYDRA, "MPICH 5.0.2"),
+    ("Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 2026", Dialect.HYDRA, "Intel MPI 2021.18.1"),
+])  # fmt: skip
 def test_the_mpirun_on_the_path_is_known_by_what_it_says(tmp_path, says, dialect, version):
     path = program(tmp_path, says)
     assert find_mpirun({"PATH": f"{tmp_path}:/usr/bin:/bin"}) == Mpirun(str(path), dialect, version)
@@ -86,7 +83,7 @@ def test_a_server_that_no_hostfile_can_name_is_refused(dialect, name):
 
 
 def test_this_machine_has_its_own_name_for_open_mpi_4():
-    """Which would reach for an address of its own by ssh, and others call it as the table does, however often it comes."""
+    """Which would reach for an address of its own by ssh; others call it as the table does, however often it comes."""
     in_turn = {"counts": [1, 1, 1, 1]}
     assert command(Dialect.OPEN_MPI_4, *("10.0.0.1", "n2") * 2, **in_turn).files[HOSTFILE] == "head\nn2\nhead\nn2\n"
     assert command(Dialect.OPEN_MPI_5, "10.0.0.1", "n2").files[HOSTFILE] == "10.0.0.1\nn2\n"
@@ -103,7 +100,8 @@ def test_ssh_fails_rather_than_asks(dialect):
     (Dialect.OPEN_MPI_4, {"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh"}, ""),
     (Dialect.OPEN_MPI_4, {"OMPI_MCA_plm_rsh_args": "-p 2222"}, ""),
     (Dialect.OPEN_MPI_4, {}, "--mca plm_rsh_agent /w/tl"), (Dialect.OPEN_MPI_4, {}, "-mca plm_rsh_args -p"),
-    (Dialect.OPEN_MPI_5, {"PRTE_MCA_plm_ssh_agent": "/w/tlssh"}, ""), (Dialect.OPEN_MPI_5, {}, "--prtemca plm_ssh_args -p"),
+    (Dialect.OPEN_MPI_5, {"PRTE_MCA_plm_ssh_agent": "/w/tlssh"}, ""),
+    (Dialect.OPEN_MPI_5, {}, "--prtemca plm_ssh_args -p"),
     (Dialect.HYDRA, {"HYDRA_LAUNCHER_EXEC": "/w/tlssh"}, ""), (Dialect.HYDRA, {"I_MPI_HYDRA_BOOTSTRAP": "rsh"}, ""),
     (Dialect.HYDRA, {}, "-launcher-exec /w/tl"), (Dialect.HYDRA, {}, "-launcher ssh"),
     (Dialect.OPEN_MPI_4, {}, "--mca plm_rsh_agent /usr/bin/ssh"),
@@ -114,18 +112,14 @@ def test_a_user_that_reaches_servers_in_another_way_is_left_alone(dialect, envir
     assert (SSH_OPTIONS in made.env.values()) == options.endswith("ssh")
 
 
-@pytest.mark.parametrize(
-    ("dialect", "option", "ours"),
-    [
-        (Dialect.OPEN_MPI_4, ("--bind-to", "core"), "none"),
-        (Dialect.OPEN_MPI_5, ("-bind-to", "core"), "none"),
-        (Dialect.OPEN_MPI_5, ("--runtime-options", "show-progress"), "error-nonzero-status=0,recoverable"),
-        (Dialect.OPEN_MPI_5, ("--map-by=node",), "seq:oversubscribe"),
-        (Dialect.HYDRA, ("-f", "mine"), str(HOSTFILE)),
-    ],
-)
+@pytest.mark.parametrize(("dialect", "option", "ours"), [
+    (Dialect.OPEN_MPI_4, ("--bind-to", "core"), "none"),
+    (Dialect.OPEN_MPI_5, ("-bind-to", "core"), "none"),
+    (Dialect.OPEN_MPI_5, ("--runtime-options", "show-progress"), "error-nonzero-status=0,recoverable"),
+    (Dialect.OPEN_MPI_5, ("--map-by=node",), "seq:oversubscribe"),
+    (Dialect.HYDRA, ("-f", "mine"), str(HOSTFILE)),
+])  # fmt: skip
 def test_an_option_of_the_user_takes_the_place_of_ours(dialect, option, ours):
-    """Most mpiruns refuse one that stands there twice."""
     made = command(dialect, options=option)
     assert made.argv.count(ours) == command(dialect).argv.count(ours) - 1
     assert made.argv[-1 - len(option) : -1] == option
@@ -175,16 +169,13 @@ def test_libraries_of_the_system_are_not_put_first(path, said):
     assert "--noprefix" not in command(Dialect.HYDRA, path=path).argv
 
 
-@pytest.mark.parametrize(
-    ("engine", "environment", "names"),
-    [
-        ("Open MPI 4.1.4", {}, {"OMPI_MCA_orte_enable_recovery", "OMPI_MCA_orte_local_tmpdir_base"}),
-        ("Open MPI 4.1.4", {"OMPI_MCA_orte_tmpdir_base": "/scratch"}, {"OMPI_MCA_orte_enable_recovery"}),
-        ("Open MPI 4.1.4", {"OMPI_MCA_orte_local_tmpdir_base": "/scratch"}, {"OMPI_MCA_orte_enable_recovery"}),
-        ("Open MPI 5.0.8", {}, set()),
-        ("Slurm 22.05.8", {}, set()),
-    ],
-)
+@pytest.mark.parametrize(("engine", "environment", "names"), [
+    ("Open MPI 4.1.4", {}, {"OMPI_MCA_orte_enable_recovery", "OMPI_MCA_orte_local_tmpdir_base"}),
+    ("Open MPI 4.1.4", {"OMPI_MCA_orte_tmpdir_base": "/scratch"}, {"OMPI_MCA_orte_enable_recovery"}),
+    ("Open MPI 4.1.4", {"OMPI_MCA_orte_local_tmpdir_base": "/scratch"}, {"OMPI_MCA_orte_enable_recovery"}),
+    ("Open MPI 5.0.8", {}, set()),
+    ("Slurm 22.05.8", {}, set()),
+])  # fmt: skip
 def test_mpiruns_that_run_at_the_same_time_have_directories_of_their_own(engine, environment, names):
     """But for the user's: Open MPI 4 ends with an error where both are given."""
     variables = alone_variables(engine, Path("/runs/x"), environment)

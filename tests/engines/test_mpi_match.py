@@ -51,24 +51,24 @@ def _in_a_step(tmp_path):
     return {"PATH": os.environ["PATH"], "PYTHONPATH": str(package.parent), **step}
 
 
-@pytest.mark.parametrize("mentioned", [False, True])
-def test_the_mpi4py_beside_a_program_that_does_not_use_it_is_no_reason_to_refuse(in_a_step, tmp_path, mentioned):
-    check_library([sys.executable, "-c", "pass"], in_a_step, tmp_path, mentioned=mentioned)
+USES_MPI = "from mpi4py import MPI"
 
 
-def test_an_installed_program_for_which_mpi_ranks_were_asked_is_refused_too(in_a_step, tmp_path):
-    """Nobody can read it from here; of a rank that an engine of others has started it is not taken to use MPI."""
-    check_library([sys.executable, "-m", "installed.train"], in_a_step, tmp_path, mentioned=True)
-    with pytest.raises(RefusedError, match=r"loads Open MPI 5\.0\.11, which does not go with this step of srun: "):
-        check_library([sys.executable, "-m", "installed.train"], in_a_step, tmp_path)
-
-
-def test_what_does_not_go_with_srun_is_told_of_srun(in_a_step, tmp_path):
-    with pytest.raises(RefusedError) as refused:
-        check_library([sys.executable, "-c", "from mpi4py import MPI"], in_a_step, tmp_path)
-    assert "loads Open MPI 5.0.11, which does not go with this step of srun: " in refused.value.message
-    assert "--engine-option --mpi=pmix; or use an MPI that a plugin" in refused.value.hint
-    assert "mpirun" not in refused.value.message + refused.value.hint
+@pytest.mark.parametrize(("program", "mentioned", "refused"), [
+    # The mpi4py beside a program that does not use it is no reason to refuse: which MPI it uses, if any, is not known.
+    (("-c", "pass"), False, False), (("-c", "pass"), True, False),
+    # Nor is one beside an installed program, which cannot be read from here, of a rank that another engine has started.
+    (("-m", "installed.train"), True, False), (("-m", "installed.train"), False, True), (("-c", USES_MPI), False, True),
+])  # fmt: skip
+def test_a_library_that_does_not_go_with_srun_is_refused(in_a_step, tmp_path, program, mentioned, refused):
+    if not refused:
+        check_library([sys.executable, *program], in_a_step, tmp_path, mentioned=mentioned)
+        return
+    with pytest.raises(RefusedError) as error:
+        check_library([sys.executable, *program], in_a_step, tmp_path, mentioned=mentioned)
+    assert "loads Open MPI 5.0.11, which does not go with this step of srun: " in error.value.message
+    assert "--engine-option --mpi=pmix; or use an MPI that a plugin" in error.value.hint
+    assert "mpirun" not in error.value.message + error.value.hint
 
 
 @pytest.mark.parametrize(("by_names", "expected"), [(True, {"OMPI_MCA_coll": "^han"}), (False, {})])
@@ -76,13 +76,12 @@ def test_a_library_that_would_hang_between_servers_needs_a_variable(in_a_step, t
     """Open MPI 5's, started by the mpirun of Open MPI 4; on one server, and by addresses, it does not hang."""
     started = {name: value for name, value in in_a_step.items() if not name.startswith("SLURM_")}
     started |= {"PMIX_NAMESPACE": "1641873409", "PMIX_RANK": "0"}
-    program = [sys.executable, "-c", "from mpi4py import MPI"]
-    assert check_library(program, started, tmp_path, by_names=by_names) == expected
+    assert check_library([sys.executable, "-c", USES_MPI], started, tmp_path, by_names=by_names) == expected
 
 
 @pytest.mark.parametrize(("dialect", "program", "expected"), [
-    (Dialect.OPEN_MPI_4, "from mpi4py import MPI", {"OMPI_MCA_coll": "^han"}), (Dialect.OPEN_MPI_4, "pass", {}),
-    (Dialect.OPEN_MPI_5, "from mpi4py import MPI", {}),
+    (Dialect.OPEN_MPI_4, USES_MPI, {"OMPI_MCA_coll": "^han"}), (Dialect.OPEN_MPI_4, "pass", {}),
+    (Dialect.OPEN_MPI_5, USES_MPI, {}),
 ])  # fmt: skip
 def test_before_anything_is_started_it_is_told_by_the_mpirun_that_would(
     in_a_step, tmp_path, dialect, program, expected

@@ -41,7 +41,6 @@ def test_core_keeps_siblings_together_and_nodes_apart():
 @pytest.mark.parametrize("ranks", range(1, 9))
 @pytest.mark.parametrize("machine", [TWO_NODES, UNEVEN, Machine.uniform(8)], ids=["even", "uneven", "uniform"])
 def test_core_shares_are_disjoint_and_leave_no_core_idle(machine, ranks):
-    """Every usable cpu belongs to exactly one rank, and every rank has one."""
     shares = cpus(shares_of(ranks, "core", machine))
     assert all(shares)
     assert sorted(chain(*shares)) == sorted(cpu for node in machine.nodes for cpu in node.cpus)
@@ -69,16 +68,13 @@ def test_numa_follows_the_nodes_sizes():
     assert [share.threads for share in shares] == [2, 2, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "machine", "bound"),
-    [
-        (2, TWO_NODES, True),
-        (8, TWO_NODES, True),
-        (1, TWO_NODES, False),  # half of the machine would be idle
-        (9, TWO_NODES, False),  # more ranks than cores
-        (4, Machine.uniform(8), False),  # nothing to gain
-    ],
-)
+@pytest.mark.parametrize(("ranks", "machine", "bound"), [
+    (2, TWO_NODES, True),
+    (8, TWO_NODES, True),
+    (1, TWO_NODES, False),  # half of the machine would be idle
+    (9, TWO_NODES, False),  # more ranks than cores
+    (4, Machine.uniform(8), False),  # nothing to gain
+])  # fmt: skip
 def test_auto_binds_where_memory_is_not_uniform_and_nothing_is_lost(ranks, machine, bound):
     """To nodes, if there are several, each gets a rank, and there are cores enough."""
     assert shares_of(ranks, "auto", machine) == shares_of(ranks, "numa" if bound else "none", machine)

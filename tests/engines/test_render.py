@@ -98,7 +98,6 @@ def test_a_comment_ends_where_it_should():
 
 
 def test_leftovers_are_patterns_without_signs_first():
-    """A name that a pattern stands for is not listed twice."""
     first, slurm = leftovers()
     assert not first.signs
     assert {"RANK", "RANK_TABLE_FILE", "PET_RDZV_*", "OMPI_COMM_WORLD_*", "PMI_RANK"} < set(first.names)

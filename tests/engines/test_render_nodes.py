@@ -74,7 +74,6 @@ def test_ranks_that_any_nodes_would_not_get_so_keep_the_job_there(servers):
 
 @pytest.mark.parametrize("more", [{}, {"host_ip": "\x1b]0;x"}], ids=["any", "kept"])
 def test_a_terminal_is_told_of_odd_names_as_they_are_written(more):
-    """Names that no node can have are refused after it, see test_render."""
     table = replace(cluster(server("h\x1b[2J", 0, **more)), source=Path("t\x1b[1m.json"))
     note = asked(table).note
     assert "h\\x1b[2J" in note

@@ -58,14 +58,12 @@ def test_tasks_stand_in_a_file_in_the_order_of_the_table():
 
 
 def test_a_user_s_options_come_last():
-    """Of two, srun takes the later."""
     made = command("n1", job=replace(JOB, gpus_per_node=8), options=("--gres=npu:8",))
     assert made.argv.index("--gres=gpu:8") < made.argv.index("--gres=npu:8") == len(made.argv) - 2
 
 
 @pytest.mark.parametrize("names", [("n2", "n1"), ("host2", "10.0.0.1"), ("n2.example.org", "N1"), ("10.0.0.2", "n1")])
 def test_nodes_are_known_by_names_and_addresses(names):
-    """Slurm's, the machine's, in short or in full."""
     assert nodes_of(JOB, servers(*names)) == ("n2", "n1")
 
 
@@ -112,28 +110,20 @@ def test_a_name_server_that_is_slow_is_waited_for_and_one_that_is_silent_is_told
     with pytest.raises(RefusedLayoutError) as error:
         nodes_of(replace(job, nodes=nodes[:2]), table)
     ended.set()
-    assert (
-        "; the resolver does not answer for node0, node0-ib, node1, node1-ib: is the name server up?"
-        in error.value.message
-    )
-
-
-def test_outside_of_a_job_it_is_told_how_to_get_one():
-    with pytest.raises(UsageError) as error:
-        read_allocation({})
-    assert all(way in error.value.hint for way in ("salloc", "tlaunch render slurm"))
+    silent = "; the resolver does not answer for node0, node0-ib, node1, node1-ib: is the name server up?"
+    assert silent in error.value.message
 
 
 def test_an_allocation_is_read_from_the_environment_and_the_controller(tmp_path):
-    environment = slurm_here(tmp_path, scontrol=SCONTROL) | {
-        "SLURM_RESTART_COUNT": "2",
-        "SLURM_JOB_CPUS_PER_NODE": "4(x2)",
-        "SLURM_JOB_END_TIME": "99",
-    }
-    assert read_allocation(environment) == Allocation(
+    """Outside of a job the hint is how to get one."""
+    given = {"SLURM_RESTART_COUNT": "2", "SLURM_JOB_CPUS_PER_NODE": "4(x2)", "SLURM_JOB_END_TIME": "99"}
+    assert read_allocation(slurm_here(tmp_path, scontrol=SCONTROL) | given) == Allocation(
         job_id="12", nodes=(Node("n1", "alpha", "10.0.0.1"), Node("n2", "n2", "n2-ib")), restart_count=2, ends_at_s=99.0,
         gpus_per_node=None, here=None, version="Slurm 23.11.4", cpus_per_node=(4, 4),
     )  # fmt: skip
+    with pytest.raises(UsageError) as error:
+        read_allocation({})
+    assert all(way in error.value.hint for way in ("salloc", "tlaunch render slurm"))
 
 
 @pytest.mark.parametrize(("given", "count"), [
@@ -146,7 +136,6 @@ def test_gpus_are_counted_however_they_were_asked_for(tmp_path, given, count):
 
 
 def test_a_job_makes_a_rank_table():
-    """Of as many devices as GPUs, or as asked for; else the user has to say."""
     made = slurm.cluster_of(replace(JOB, gpus_per_node=2))
     assert [(one.server_id, [device.global_rank for device in one.devices]) for one in made.servers] == [
         ("n1", [0, 1]), ("n2", [2, 3]), ("n3", [4, 5]),
@@ -159,8 +148,13 @@ def test_a_job_makes_a_rank_table():
 
 
 def test_the_time_that_is_left_is_that_of_this_job_alone(tmp_path):
+    """A controller that does not answer leaves the end that was given before; without one it is an error."""
     assert time_left_s(JOB, slurm_here(tmp_path, squeue="echo '13 5:00'; echo '12 1-02:03:04'")) == 93784.0
     assert time_left_s(JOB, slurm_here(tmp_path, squeue="echo '13 5:00'; echo '12 UNLIMITED'")) is None
+    environment = slurm_here(tmp_path, squeue="echo 'slurm_load_jobs error: Unable to contact' >&2; exit 1")
+    assert time_left_s(replace(JOB, ends_at_s=0.0), environment) == 0.0
+    with pytest.raises(UnreadableError, match="Unable to contact"):
+        time_left_s(JOB, environment)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [
@@ -175,14 +169,6 @@ def test_times_are_read_as_sbatch_reads_them(text, seconds):
 def test_what_is_no_time_is_an_error(text):
     with pytest.raises(ValueError, match="no time of Slurm's"):
         seconds_of(text)
-
-
-def test_a_controller_that_does_not_answer_leaves_the_end_that_was_told(tmp_path):
-    """And without one it is an error with its first line."""
-    environment = slurm_here(tmp_path, squeue="echo 'slurm_load_jobs error: Unable to contact' >&2; exit 1")
-    assert time_left_s(replace(JOB, ends_at_s=0.0), environment) == 0.0
-    with pytest.raises(UnreadableError, match="Unable to contact"):
-        time_left_s(JOB, environment)
 
 
 def test_a_run_knows_when_slurm_will_kill_what_is_left(tmp_path):

@@ -16,15 +16,12 @@ def fates(environment, decided=None):
     return {found.name: found.fate for conflict in met for found in conflict.found}
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        "TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE ROLE_RANK PET_NNODES PET_RDZV_ENDPOINT",
-        "MS_ROLE MS_SCHED_HOST MS_SCHED_PORT MS_WORKER_NUM MS_NODE_ID MS_WORKER_IP MINDSPORE_HCCL_CONFIG_PATH",
-        "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_SIZE OMPI_UNIVERSE_SIZE PMIX_RANK PMIX_SERVER_URI41 PMI_RANK PMI_FD",
-        "SLURM_PROCID SLURM_LOCALID SLURM_NTASKS SLURM_STEP_ID SLURM_STEP_NODELIST",
-    ],
-)
+@pytest.mark.parametrize("names", [
+    "TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE ROLE_RANK PET_NNODES PET_RDZV_ENDPOINT",
+    "MS_ROLE MS_SCHED_HOST MS_SCHED_PORT MS_WORKER_NUM MS_NODE_ID MS_WORKER_IP MINDSPORE_HCCL_CONFIG_PATH",
+    "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_SIZE OMPI_UNIVERSE_SIZE PMIX_RANK PMIX_SERVER_URI41 PMI_RANK PMI_FD",
+    "SLURM_PROCID SLURM_LOCALID SLURM_NTASKS SLURM_STEP_ID SLURM_STEP_NODELIST",
+])  # fmt: skip
 def test_who_another_launcher_took_a_process_for_is_taken_away(names):
     environment = dict.fromkeys(names.split(), "1")
     assert fates(environment) == dict.fromkeys(environment, Fate.REMOVED)

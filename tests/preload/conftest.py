@@ -49,7 +49,8 @@ class Ways:
     def fork_server(self, argv, env=None, modules=()):
         command = parse_python(argv, os.environ["PATH"], self.cwd)
         return ForkServer(
-            command, tuple(modules), argv_shown=argv, common_environment=environment(env), cwd=self.cwd, log=self.preload_log
+            command, tuple(modules), argv_shown=argv, common_environment=environment(env), cwd=self.cwd,
+            log=self.preload_log,
         )  # fmt: skip
 
     def request(self, rank=0, env=None, **fields):
@@ -125,9 +126,14 @@ def way(request, ways):
 
 @pytest.fixture
 def same(ways):
-    """Run a command plainly and in our two ways; assert that neither status nor output differs, and give them."""
+    """Run a command plainly and in our two ways; assert that neither status nor output differs, and give them.
 
-    def compare(*arguments, env=None, python=sys.executable):
+    Sources are written to files of those names first.
+    """
+
+    def compare(*arguments, env=None, python=sys.executable, **sources):
+        for name, source in sources.items():
+            (ways.cwd / f"{name}.py").write_text(source)
         expected = ways.plain([python, *arguments], env)
         for way in (ways.run, ways.preload):
             found = way([python, *arguments], env)

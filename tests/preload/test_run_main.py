@@ -52,15 +52,14 @@ def test_a_script_sees_what_it_would_see(ways, facts, options):
     {"PYTHONUTF8": "1", "LC_ALL": "C"}, {"ODD": "line\nbreak \udcff \u00e9"}, {"PYTHONPATH": "a:/b"},
 ])  # fmt: skip
 def test_a_script_sees_its_environment(ways, facts, variables):
-    """Whatever Python reads from variables at its start has had its effect."""
     (ways.cwd / "facts.py").write_text(FACTS)
     assert facts("facts.py", env=variables) == []
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["./facts.py"], ["sub/../facts.py"], ["link/facts.py"], ["linked.py"], ["-m", "package"], ["-m", "package.tool", "x"],
-     ["package"], ["package/", "x"], ["-c", FACTS, "x", "-y"], ["program.zip", "x"]],
+    [["./facts.py"], ["sub/../facts.py"], ["link/facts.py"], ["linked.py"], ["-m", "package"],
+     ["-m", "package.tool", "x"], ["package"], ["package/", "x"], ["-c", FACTS, "x", "-y"], ["program.zip", "x"]],
     ids=lambda arguments: " ".join(arguments)[:20],
 )  # fmt: skip
 def test_a_program_is_where_python_finds_it(ways, facts, arguments):
@@ -88,10 +87,8 @@ def test_modules_beside_the_program_come_first(ways, same):
     """Also where they have the name of a module of the library that the bootstrap uses itself."""
     for name in ("struct", "faulthandler", "fcntl", "names", "failure", "protocol"):
         (ways.cwd / f"{name}.py").write_text(f"mine = '{name}'")
-    (ways.cwd / "train.py").write_text(
-        "import names, failure, protocol, struct\nprint(struct.mine, names.mine, protocol.mine)"
-    )
-    assert same("train.py").log == "struct names protocol\n"
+    source = "import names, failure, protocol, struct\nprint(struct.mine, names.mine, protocol.mine)"
+    assert same("train.py", train=source).log == "struct names protocol\n"
 
 
 ENDS = {
@@ -133,15 +130,13 @@ ENDS = {
 def test_a_program_ends_as_it_would(ways, same, source):
     """The status, and every byte of what is printed: tracebacks without a frame of ours."""
     (ways.cwd / "train.py").write_text(source, encoding="latin-1" if "latin" in source else "utf-8")
-    ended = same("train.py")
-    assert "launcher/preload" not in ended.log
+    assert "launcher/preload" not in same("train.py").log
 
 
 @pytest.mark.parametrize("source", ["1 / 0", "import sys; sys.exit(3)", "raise KeyboardInterrupt", "if", "print('é')"])
-def test_code_and_modules_end_as_they_would(ways, same, source):
-    (ways.cwd / "module.py").write_text(source)
+def test_code_and_modules_end_as_they_would(same, source):
     for arguments in (("-c", source), ("-m", "module")):
-        assert "launcher/preload" not in same(*arguments).log
+        assert "launcher/preload" not in same(*arguments, module=source).log
 
 
 @pytest.mark.parametrize("arguments", [["missing.py"], ["-m", "missing"], ["empty"], ["-m", "empty"], ["."]])
@@ -159,17 +154,15 @@ def test_compiled_files(ways, same):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_multiprocessing(ways, same, method):
+def test_multiprocessing(same, method):
     """Children find the program's functions, whatever way they start."""
     source = (PROGRAMS / "preload_multiprocessing.py").read_text()
-    (ways.cwd / "train.py").write_text(source)
-    assert same("train.py", method).log.endswith("sum 285\n")
+    assert same("train.py", method, train=source).log.endswith("sum 285\n")
 
 
-def test_coverage(ways, same):
+def test_coverage(same):
     pytest.importorskip("coverage")
-    (ways.cwd / "train.py").write_text("print(__name__, __file__)\n")
-    assert same("-m", "coverage", "run", "train.py").status == 0
+    assert same("-m", "coverage", "run", "train.py", train="print(__name__, __file__)\n").status == 0
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.12", "3.13", "3.14"])
@@ -187,7 +180,7 @@ def test_other_versions_of_python(ways, facts, same, version):
 
 @pytest.mark.slow
 def test_a_torch_program(ways):
-    """A DataLoader with workers, torch.compile and threads give the same numbers in both of our ways, as they must be."""
+    """A DataLoader with workers, torch.compile and threads give the same, right numbers in both of our ways."""
     pytest.importorskip("torch")
     argv = [sys.executable, str(PROGRAMS / "preload_torch.py")]
     bootstrapped, forked = ways.run(argv), ways.preload(argv, modules=["torch", "torch._dynamo"])

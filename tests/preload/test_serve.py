@@ -46,11 +46,11 @@ def fork_server(ways):
 def printed(ways, fork_server):
     """Give what each of some forked ranks of a source prints; all end well."""
 
-    def run(source, *modules, ranks=1, **fields):
+    def run(source, *modules, ranks):
         started = fork_server(source, *modules)
         [ready] = listen(started)
         assert isinstance(ready, Ready), ready
-        ended = ways.fork(started, [ways.request(rank, **fields) for rank in range(ranks)])
+        ended = ways.fork(started, [ways.request(rank) for rank in range(ranks)])
         assert [one.status for one in ended] == [0] * ranks, ended
         return [one.log for one in ended]
 
@@ -99,8 +99,8 @@ def test_what_cannot_be_forked_is_refused(ways, fork_server, source, reason):
     assert unusable == Unusable(reason)
 
 
-def test_a_rank_is_a_process_as_if_it_had_been_started_alone(printed):
-    """A child of the agent that asked, in a session of its own, on its cores; what modules noted at import is its own."""
+def test_a_rank_is_a_process_as_if_it_had_been_started_alone(ways, fork_server):
+    """A child of the agent, in a session of its own, on its cores; what modules noted at import is its own."""
     source = (
         "import logging, os, threading, time\n"
         "record = logging.LogRecord('', 0, '', 0, '', (), None)\n"
@@ -109,9 +109,11 @@ def test_a_rank_is_a_process_as_if_it_had_been_started_alone(printed):
         "print(record.created - record.relativeCreated / 1000)"
     )
     core = min(os.sched_getaffinity(0))
-    before_s = time.time()
-    [log] = printed(source, "threading", "logging", cpus=(core,))
-    ids, cores, logging_began_s = log.splitlines()
+    started = fork_server(source, "threading", "logging")
+    listen(started)
+    before_s = time.time()  # the modules have been imported by now
+    [ended] = ways.fork(started, [ways.request(cpus=(core,))])
+    ids, cores, logging_began_s = ended.log.splitlines()
     assert (ids, cores) == (f"True {os.getpid()}", f"{{{core}}}")
     assert before_s - CLOCK_S <= float(logging_began_s) <= time.time() + CLOCK_S
 

@@ -112,7 +112,8 @@ ON_PATH = {"train": "import model", "lib_in_model": "import torch"}
     ({"train": SETTINGS, "settings": "import os, json\nos.environ['A'] = '1'"}, (), {}, ("json",)),
     ({"train": SETTINGS, "settings": "def main():\n    os.environ['A'] = '1'"}, (), {}, ("torch",)),
     # The program that its module imports runs once more: its changes come before what that module imports next.
-    ({"train": "import model\nos.environ['A'] = '1'\nimport numpy", "model": "import json, train, torch"}, (), {}, ("json",)),
+    ({"train": "import model\nos.environ['A'] = '1'\nimport numpy", "model": "import json, train, torch"}, (), {},
+     ("json",)),
     # A module of the program hides one of the library, and what is imported after it may find the wrong one, too.
     ({"train": "import json, random", "random": "import numpy"}, (), {}, ("json",)),
     ({"train": "import torch, numpy", "torch": "import json"}, (), {}, ("json", "numpy")),

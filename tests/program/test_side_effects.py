@@ -125,15 +125,16 @@ def test_nothing_is_preloaded_below_a_change(tmp_path, source):
     assert "numpy" not in modules_to_preload(command, tmp_path, {})
 
 
+def test_nothing_is_preloaded_below_a_change_in_the_package_of_a_module(tmp_path):
+    """`python -m package.inner` runs the `__init__` before it."""
+    write_program(tmp_path, "")
+    command = PythonCommand(sys.executable, (), "module", "package.inner", ())
+    assert "numpy" not in modules_to_preload(command, tmp_path, {})
+
+
 @pytest.mark.parametrize("name", ["a function of a helper", "loaded modules"])
 def test_a_change_before_an_import_is_seen_by_it(tmp_path, shown, name):
-    """By ranks of the real command; and it would not be, were numpy imported ahead."""
     write_program(tmp_path, CHANGES[name])
     expected = shown(["train.py"])
     assert shown(["train.py"], "--devices", "1") == expected
     assert shown(["train.py"], "--preload", "numpy") != expected
-
-
-def test_the_package_of_a_module_runs_before_it(shown):
-    """`python -m package.inner`: what its `__init__` changes is seen."""
-    assert shown(["-m", "package.inner"], "--devices", "1") == shown(["-m", "package.inner"])
