@@ -3,13 +3,11 @@
 import os
 import re
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-BESIDE = Path(sys.executable).parent  # `python` and `tlaunch` of the environment under test
+from .conftest import BESIDE, ROOT  # `python` and `tlaunch` of the environment under test are in BESIDE
+
 PATIENCE_S = 200
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
@@ -50,17 +48,8 @@ def test_ranks_of_an_mpirun_add_up(run, tmp_path, mpirun):
     """COMM_WORLD has all of them."""
     root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
     words = (
-        mpirun.path,
-        *root,
-        "-x",
-        "PATH",
-        "-x",
-        "TLAUNCH_RUNS_DIR",
-        "--map-by",
-        ":OVERSUBSCRIBE",
-        "--bind-to",
-        "none",
-    )
+        mpirun.path, *root, "-x", "PATH", "-x", "TLAUNCH_RUNS_DIR", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none",
+    )  # fmt: skip
     run(*words, "-n", 2, "tlaunch", "exec", "--devices", 2, "--", "python", "examples/mpi_sum.py")
     assert [log.strip() for log in logs_of(tmp_path)] == [f"rank {rank} of 2: the sum of 1..2 is 3" for rank in (0, 1)]
 

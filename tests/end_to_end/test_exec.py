@@ -80,13 +80,10 @@ def test_every_rank_gets_its_place_and_writes_its_own_log(mpirun, tmp_path):
 def test_a_rank_gets_what_tlaunch_run_gives_it(mpirun, tmp_path):
     """All its variables, apart from the run's own name and port and what the engine adds."""
     file = table(tmp_path / "table.json", own_address(), count=2)
-    for start in ([sys.executable, "-m", "launcher", "run", "--console", "none", "--bind", "none"], None):
-        arguments = ["--rank-table", file, "--runs-dir", "run" if start else "exec", "--env", "API_TOKEN=s3cr3t"]
-        arguments += ["--", *SHOW]
-        if start:
-            subprocess.run([*start, *arguments], cwd=tmp_path, check=True, timeout=60, capture_output=True)
-        else:
-            assert mpirun.exec(2, *arguments).returncode == 0
+    common = ("--env", "API_TOKEN=s3cr3t", "--rank-table", file)
+    alone = ("run", "--console", "none", "--bind", "none", *common, "--runs-dir", "run", "--", *SHOW)
+    assert tlaunch(*alone, cwd=tmp_path).returncode == 0
+    assert mpirun.exec(2, *common, "--runs-dir", "exec", "--", *SHOW).returncode == 0
     ours = (
         r"(RANK|LOCAL_|WORLD_|GROUP_|MASTER_ADDR|DEVICE|TLAUNCH_(DP|MP|PP|MICRO|ATT|MAX)|TORCHEL|PYTHONUNB|API_TOKEN).*"
     )
@@ -179,11 +176,8 @@ def test_a_failing_rank_tells_as_under_run_and_its_code_goes_to_the_engine(mpiru
     done = mpirun.exec(2, "--", sys.executable, script)
     assert done.returncode == 1
     failure = json.loads((mpirun.latest / "device1" / "failure.json").read_text())
-    assert (failure["type"], failure["message"], failure["where"]) == (
-        "ValueError",
-        "of rank 1",
-        "fails.py:4 in <module>",
-    )
+    found = (failure["type"], failure["message"], failure["where"])
+    assert found == ("ValueError", "of rank 1", "fails.py:4 in <module>")
     assert "ValueError: of rank 1" in tlaunch("logs", "--errors", cwd=tmp_path).stdout
     lines = tlaunch("why", cwd=tmp_path).stdout.splitlines()
     assert "  ranks have noted failures themselves; one that was killed, or is no Python program, notes none" in lines
@@ -288,18 +282,8 @@ def test_ranks_on_a_machine_that_the_table_does_not_have_are_refused(mpirun, tmp
 def test_devices_that_stay_idle_are_cut_from_the_table(mpirun, tmp_path):
     """Each rank finds the table of this run when it starts."""
     file = table(tmp_path / "table.json", own_address(), count=4)
-    done = mpirun.exec(
-        2,
-        "--rank-table",
-        file,
-        "--dp",
-        "2",
-        "--allow-idle-devices",
-        "--",
-        "sh",
-        "-c",
-        "cat $RANK_TABLE_FILE; sleep 0.5",
-    )
+    options = ("--rank-table", file, "--dp", "2", "--allow-idle-devices")
+    done = mpirun.exec(2, *options, "--", "sh", "-c", "cat $RANK_TABLE_FILE; sleep 0.5")
     assert done.returncode == 0, done.stderr
     tables = [json.loads(log) for log in mpirun.logs()]
     assert [len(each["server_list"][0]["device"]) for each in tables] == [2, 2]
@@ -310,10 +294,8 @@ def test_a_table_of_one_other_server_is_only_worth_a_warning(mpirun, tmp_path):
     """Its ranks are here all the same."""
     file = table(tmp_path / "table.json", "192.0.2.77")
     done = mpirun.exec(2, "--rank-table", file, "--", *SHOW)
-    assert (done.returncode, done.stderr.count("192.0.2.77 of the rank table is not known to be this machine")) == (
-        0,
-        1,
-    )
+    said = "192.0.2.77 of the rank table is not known to be this machine"
+    assert (done.returncode, done.stderr.count(said)) == (0, 1)
 
 
 def test_a_sample_table_is_worth_no_warning(mpirun, tmp_path):
