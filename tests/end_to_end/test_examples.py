@@ -64,9 +64,12 @@ def test_a_script_reads_its_rank_and_the_table(run, tmp_path):
     assert [match.groups() for match in found] == [(str(rank), str(rank), shares[rank], str(rank)) for rank in range(4)]
 
 
-def test_the_job_of_slurm_trains_its_ranks(run, tmp_path, slurm):
+def test_the_job_of_slurm_trains_its_ranks(run, tmp_path, slurm, wait_until):
     """Here on one node: the names of these pretended ones mean no address, by which ranks of two could meet."""
     extra = {**slurm, "PATH": f"{BESIDE}{os.pathsep}{slurm['PATH']}", "DEVICES_PER_NODE": "2"}
-    run("sbatch", "--wait", "--nodes=1", f"--output={tmp_path / 'job.out'}", "examples/slurm_job.sh", extra=extra)
+    words = ("sbatch", "--parsable", "--nodes=1", f"--output={tmp_path / 'job.out'}", "examples/slurm_job.sh")
+    job = run(*words, extra=extra).stdout.strip()
+    # sbatch --wait asks less and less often.
+    wait_until(lambda: not run("squeue", "-h", f"--jobs={job}", extra=extra).stdout, "the end of the job", PATIENCE_S)
     assert "2 ranks ended well" in (tmp_path / "job.out").read_text()
     assert all("step 100 " in log for log in logs_of(tmp_path))
