@@ -31,11 +31,14 @@ OF_OTHER_JOBS = (
 )  # fmt: skip
 
 
+# For an mpirun that a test calls itself; tlaunch sees to its own.
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
 def environment(changes):
     """Nothing of another job, and the commands of this Python first."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return {**inherited, **root, "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **changes}
+    return {**inherited, "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **changes}
 
 
 def table_of(path, servers, count=2, network="192.168"):
@@ -74,7 +77,7 @@ def run_to_end(argv, *, cwd, env):
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
-        pytest.fail(f"mpirun hangs:\n{out}\n{err}")
+        pytest.fail(f"{argv} hangs:\n{out}\n{err}")
     return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
@@ -109,7 +112,7 @@ class Mpirun:
     def __call__(self, count, *command, env=None, options=(), before=()):
         oversubscribe = ("--map-by", ":OVERSUBSCRIBE", "--bind-to", "none")
         argv = [*before, self.path, *(options or oversubscribe), "-n", count, *command]
-        return run_to_end(argv, cwd=self.directory, env=environment(env or {}))
+        return run_to_end(argv, cwd=self.directory, env=environment(AS_ROOT | (env or {})))
 
     def exec(self, count, *arguments, **more):
         """`tlaunch exec` as every rank."""

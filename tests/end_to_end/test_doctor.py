@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from launcher.core.events import Cause
 from launcher.core.report import Report
 from launcher.core.run_dir import RunDir
 
-from .conftest import BESIDE, PATIENCE_S, ROOT, VIRTUAL_HOSTS, hosts_of, table_of
+from .conftest import BESIDE, PATIENCE_S, ROOT, VIRTUAL_HOSTS, hosts_of, run_to_end, table_of
 
 HOSTS = 10
 BASHRC = Path("~root/.bashrc").expanduser()  # Debian's bash reads it for commands over ssh, too
@@ -53,20 +52,11 @@ class HostCluster:
         return list(map(str, (*where, "env", "-C", self.cwd, *command, *by, *options)))
 
     def __call__(self, *options):
-        """Exit code, what was reported, and stderr. What hangs is killed with all that it started."""
-        process = subprocess.Popen(
-            self.command("--json", *options), env=self.environment(), stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
-        try:
-            out, err = process.communicate(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            out, err = process.communicate()
-            pytest.fail(f"the doctor hangs:\n{out}\n{err}")
-        assert out, err
-        print(out, err)
-        return process.returncode, json.loads(out), err
+        """Exit code, what was reported, and stderr."""
+        done = run_to_end(self.command("--json", *options), cwd=self.cwd, env=self.environment())
+        assert done.stdout, done.stderr
+        print(done.stdout, done.stderr)
+        return done.returncode, json.loads(done.stdout), done.stderr
 
     def examined(self, *options):
         """Exit code, findings but for notes, and which servers have told of themselves."""

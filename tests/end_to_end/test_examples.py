@@ -3,13 +3,11 @@
 import os
 import re
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-BESIDE = Path(sys.executable).parent  # `python` and `tlaunch` of the environment under test
+from .conftest import BESIDE, ROOT  # `python` and `tlaunch` of the environment under test are in BESIDE
+
 PATIENCE_S = 200
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
@@ -50,17 +48,8 @@ def test_ranks_of_an_mpirun_add_up(run, tmp_path, mpirun):
     """COMM_WORLD has all of them."""
     root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
     words = (
-        mpirun.path,
-        *root,
-        "-x",
-        "PATH",
-        "-x",
-        "TLAUNCH_RUNS_DIR",
-        "--map-by",
-        ":OVERSUBSCRIBE",
-        "--bind-to",
-        "none",
-    )
+        mpirun.path, *root, "-x", "PATH", "-x", "TLAUNCH_RUNS_DIR", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none",
+    )  # fmt: skip
     run(*words, "-n", 2, "tlaunch", "exec", "--devices", 2, "--", "python", "examples/mpi_sum.py")
     assert [log.strip() for log in logs_of(tmp_path)] == [f"rank {rank} of 2: the sum of 1..2 is 3" for rank in (0, 1)]
 
@@ -75,9 +64,12 @@ def test_a_script_reads_its_rank_and_the_table(run, tmp_path):
     assert [match.groups() for match in found] == [(str(rank), str(rank), shares[rank], str(rank)) for rank in range(4)]
 
 
-def test_the_job_of_slurm_trains_its_ranks(run, tmp_path, slurm):
+def test_the_job_of_slurm_trains_its_ranks(run, tmp_path, slurm, wait_until):
     """Here on one node: the names of these pretended ones mean no address, by which ranks of two could meet."""
     extra = {**slurm, "PATH": f"{BESIDE}{os.pathsep}{slurm['PATH']}", "DEVICES_PER_NODE": "2"}
-    run("sbatch", "--wait", "--nodes=1", f"--output={tmp_path / 'job.out'}", "examples/slurm_job.sh", extra=extra)
+    words = ("sbatch", "--parsable", "--nodes=1", f"--output={tmp_path / 'job.out'}", "examples/slurm_job.sh")
+    job = run(*words, extra=extra).stdout.strip()
+    # sbatch --wait asks less and less often.
+    wait_until(lambda: not run("squeue", "-h", f"--jobs={job}", extra=extra).stdout, "the end of the job", PATIENCE_S)
     assert "2 ranks ended well" in (tmp_path / "job.out").read_text()
     assert all("step 100 " in log for log in logs_of(tmp_path))

@@ -71,6 +71,8 @@ def test_every_rank_gets_its_place_and_writes_its_own_log(mpirun, tmp_path):
     assert all(each["argv"] == odd for each in shown)
     assert {each["ROLE_NAME"] for each in shown} == {None}
     assert {each["TLAUNCH_RUN_DIR"] for each in shown} == {str(run)}
+    # The engine has the programs themselves as its children: no process of tlaunch stays in between.
+    assert (len({each["parent"] for each in shown}), len({each["pid"] for each in shown})) == (1, 4)
     assert "ROLE_NAME=torchrun's of the environment (torchrun?) is taken away" in done.stderr
     assert not (tmp_path / "x").exists()
 
@@ -78,13 +80,10 @@ def test_every_rank_gets_its_place_and_writes_its_own_log(mpirun, tmp_path):
 def test_a_rank_gets_what_tlaunch_run_gives_it(mpirun, tmp_path):
     """All its variables, apart from the run's own name and port and what the engine adds."""
     file = table(tmp_path / "table.json", own_address(), count=2)
-    for start in ([sys.executable, "-m", "launcher", "run", "--console", "none", "--bind", "none"], None):
-        arguments = ["--rank-table", file, "--runs-dir", "run" if start else "exec", "--env", "API_TOKEN=s3cr3t"]
-        arguments += ["--", *SHOW]
-        if start:
-            subprocess.run([*start, *arguments], cwd=tmp_path, check=True, timeout=60, capture_output=True)
-        else:
-            assert mpirun.exec(2, *arguments).returncode == 0
+    common = ("--env", "API_TOKEN=s3cr3t", "--rank-table", file)
+    alone = ("run", "--console", "none", "--bind", "none", *common, "--runs-dir", "run", "--", *SHOW)
+    assert tlaunch(*alone, cwd=tmp_path).returncode == 0
+    assert mpirun.exec(2, *common, "--runs-dir", "exec", "--", *SHOW).returncode == 0
     ours = (
         r"(RANK|LOCAL_|WORLD_|GROUP_|MASTER_ADDR|DEVICE|TLAUNCH_(DP|MP|PP|MICRO|ATT|MAX)|TORCHEL|PYTHONUNB|API_TOKEN).*"
     )
@@ -96,14 +95,6 @@ def test_a_rank_gets_what_tlaunch_run_gives_it(mpirun, tmp_path):
     assert variables("exec", 0) == variables("run", 0)
     assert variables("exec", 1) == variables("run", 1)
     assert "API_TOKEN=********" in variables("exec", 1)
-
-
-def test_the_engine_has_the_program_itself_as_its_child(mpirun):
-    """No process of tlaunch stays in between: all ranks have one parent."""
-    assert mpirun.exec(3, "--", *SHOW).returncode == 0
-    shown = [json.loads(log) for log in mpirun.logs()]
-    assert len({each["parent"] for each in shown}) == 1
-    assert len({each["pid"] for each in shown}) == 3
 
 
 def test_mpi_in_the_program_sees_its_world(mpirun):
@@ -185,11 +176,8 @@ def test_a_failing_rank_tells_as_under_run_and_its_code_goes_to_the_engine(mpiru
     done = mpirun.exec(2, "--", sys.executable, script)
     assert done.returncode == 1
     failure = json.loads((mpirun.latest / "device1" / "failure.json").read_text())
-    assert (failure["type"], failure["message"], failure["where"]) == (
-        "ValueError",
-        "of rank 1",
-        "fails.py:4 in <module>",
-    )
+    found = (failure["type"], failure["message"], failure["where"])
+    assert found == ("ValueError", "of rank 1", "fails.py:4 in <module>")
     assert "ValueError: of rank 1" in tlaunch("logs", "--errors", cwd=tmp_path).stdout
     lines = tlaunch("why", cwd=tmp_path).stdout.splitlines()
     assert "  ranks have noted failures themselves; one that was killed, or is no Python program, notes none" in lines
@@ -208,25 +196,23 @@ def test_output_can_be_left_to_the_engine(mpirun):
     assert (mpirun.latest / "device1" / "env.log").stat().st_size > 0
 
 
-def test_a_port_is_that_of_the_option_and_not_that_of_the_environment(mpirun):
-    """Which ranks on other servers may not have; it is said."""
+def test_a_port_of_the_environment_is_not_used(mpirun):
+    """Ranks on other servers may not have it; it is said."""
     done = mpirun.exec(1, "--", *SHOW, env={"MASTER_PORT": "13451"})
     assert done.returncode == 0
     taken = json.loads(mpirun.logs()[0])["MASTER_PORT"]
     assert taken != "13451"
-    assert (
-        f"MASTER_PORT=13451 of the environment is not used, as ranks of other servers may not have it: {taken} is"
-        in (done.stderr)
-    )
+    said = "MASTER_PORT=13451 of the environment is not used, as ranks of other servers may not have it: "
+    assert f"{said}{taken} is" in done.stderr
     assert done.stderr.count("MASTER_PORT") == 1
-    assert mpirun.exec(1, "--master-port", "13452", "--", *SHOW, env={"MASTER_PORT": "13451"}).returncode == 0
-    assert json.loads(mpirun.logs()[0])["MASTER_PORT"] == "13452"
 
 
-def test_a_name_beside_a_whole_one_is_not_dropped_in_silence(mpirun):
-    """TLAUNCH_RUN_ID counts more."""
-    done = mpirun.exec(1, "--name", "foo", "--", *SHOW, env={"TLAUNCH_RUN_ID": "m2"})
+def test_an_option_counts_more_than_the_environment_and_a_whole_name_more_than_an_option(mpirun):
+    """A name beside TLAUNCH_RUN_ID is not dropped in silence."""
+    env = {"TLAUNCH_RUN_ID": "m2", "MASTER_PORT": "13451"}
+    done = mpirun.exec(1, "--name", "foo", "--master-port", "13452", "--", *SHOW, env=env)
     assert (done.returncode, mpirun.latest.name) == (0, "m2")
+    assert json.loads(mpirun.logs()[0])["MASTER_PORT"] == "13452"
     assert done.stderr.count("--name foo is not used: TLAUNCH_RUN_ID, m2, is the whole name") == 1
 
 
@@ -296,18 +282,8 @@ def test_ranks_on_a_machine_that_the_table_does_not_have_are_refused(mpirun, tmp
 def test_devices_that_stay_idle_are_cut_from_the_table(mpirun, tmp_path):
     """Each rank finds the table of this run when it starts."""
     file = table(tmp_path / "table.json", own_address(), count=4)
-    done = mpirun.exec(
-        2,
-        "--rank-table",
-        file,
-        "--dp",
-        "2",
-        "--allow-idle-devices",
-        "--",
-        "sh",
-        "-c",
-        "cat $RANK_TABLE_FILE; sleep 0.5",
-    )
+    options = ("--rank-table", file, "--dp", "2", "--allow-idle-devices")
+    done = mpirun.exec(2, *options, "--", "sh", "-c", "cat $RANK_TABLE_FILE; sleep 0.5")
     assert done.returncode == 0, done.stderr
     tables = [json.loads(log) for log in mpirun.logs()]
     assert [len(each["server_list"][0]["device"]) for each in tables] == [2, 2]
@@ -318,10 +294,8 @@ def test_a_table_of_one_other_server_is_only_worth_a_warning(mpirun, tmp_path):
     """Its ranks are here all the same."""
     file = table(tmp_path / "table.json", "192.0.2.77")
     done = mpirun.exec(2, "--rank-table", file, "--", *SHOW)
-    assert (done.returncode, done.stderr.count("192.0.2.77 of the rank table is not known to be this machine")) == (
-        0,
-        1,
-    )
+    said = "192.0.2.77 of the rank table is not known to be this machine"
+    assert (done.returncode, done.stderr.count(said)) == (0, 1)
 
 
 def test_a_sample_table_is_worth_no_warning(mpirun, tmp_path):

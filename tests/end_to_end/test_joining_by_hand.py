@@ -55,7 +55,7 @@ def test_a_server_with_another_token_is_not_let_in(servers):
     """It is told nothing, and the others wait on."""
     first = servers.start(1, command=["true"], variables={"TLAUNCH_COORDINATOR_TOKEN": "a"})
     servers.wait_until(servers.endpoint_open, "the endpoint")
-    second = servers.start(2, "--join-timeout", 6, command=["true"], variables={"TLAUNCH_COORDINATOR_TOKEN": "b"})
+    second = servers.start(2, "--join-timeout", 3, command=["true"], variables={"TLAUNCH_COORDINATOR_TOKEN": "b"})
     assert servers.end(second) == [1]
     said = servers.said(second)
     assert f"127.0.0.1 port {servers.port}: another tlaunch run, or this one with another token, listens there" in said
@@ -66,9 +66,9 @@ def test_a_server_with_another_token_is_not_let_in(servers):
 
 def test_a_server_that_never_comes_is_named(servers):
     """After --join-timeout, in which this server's own agent comes; nothing was started."""
-    first = servers.start(1, "--join-timeout", 8, command=servers.python(READY))
+    first = servers.start(1, "--join-timeout", 5, command=servers.python(READY))
     assert servers.end(first) == [1]
-    assert "error: server 127.0.0.2 did not come: after 8 s (--join-timeout)" in servers.said(first)
+    assert "error: server 127.0.0.2 did not come: after 5 s (--join-timeout)" in servers.said(first)
     assert not any(servers.latest.glob("device*/train.log"))
 
 
@@ -76,12 +76,12 @@ def test_a_first_server_that_never_comes_is_named(servers):
     """By who waits for it, at once and at the end."""
     held = hold_port()  # else a program of another test may come to listen there meanwhile
     servers.port = held.number
-    second = servers.start(2, "--join-timeout", 5, command=servers.python(READY))
+    second = servers.start(2, "--join-timeout", 3, command=servers.python(READY))
     assert servers.end(second) == [1]
     held.close()
     assert servers.said(second).count(f"127.0.0.1 port {servers.port}: Connection refused") == 2
     whom = "the launcher on server 127.0.0.1"
-    assert f"waiting for {whom} (127.0.0.1 port {servers.port}: Connection refused); at most 5 s" in servers.said(
+    assert f"waiting for {whom} (127.0.0.1 port {servers.port}: Connection refused); at most 3 s" in servers.said(
         second
     )
     assert f"error: {whom} cannot be reached: " in servers.said(second)
@@ -91,21 +91,16 @@ def test_a_first_server_that_never_comes_is_named(servers):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"arguments": ("--mp", 2)}, "another layout: dp=2 mp=2 pp=1 micro_batches=1 there, dp=4 mp=1 pp=1"),
-        ({"command": ["sleep", "7"]}, "another command: sleep 7"),
-        ({"arguments": ("--max-restarts", 3)}, "another --max-restarts: 3 there, 0 on the first server"),
-        (
-            {"arguments": ("--env", "SECRET=hidden")},
-            "another set of --env variables: SECRET there, none on the first server",
-        ),
+        (("--mp", 2), "another layout: dp=2 mp=2 pp=1 micro_batches=1 there, dp=4 mp=1 pp=1"),
+        (("--max-restarts", 3), "another --max-restarts: 3 there, 0 on the first server"),
+        (("--env", "SECRET=hidden"), "another set of --env variables: SECRET there, none on the first server"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=["layout", "restarts", "variables"],
 )
 def test_other_words_on_another_server_are_refused(servers, options, told):
     """By both launchers, with both sides; no rank starts."""
-    given = {"arguments": (), "command": ["sleep", "5"], **options}
     first = servers.start(1, command=["sleep", "5"])
-    second = servers.start(2, *given["arguments"], command=given["command"])
+    second = servers.start(2, *options, command=["sleep", "5"])
     assert servers.end(first, second) == [3, 3]
     for process in (first, second):
         assert f"error: server 127.0.0.2 was started with {told}" in servers.said(process), servers.said(first)
@@ -162,7 +157,7 @@ def test_the_failure_is_told_although_a_server_is_lost_before_the_restart(server
         "if rank == 0: raise ValueError('bad')",
         "time.sleep(60)",
     )
-    first, second = servers.both("--max-restarts", 3, "--grace", 10, command=command)
+    first, second = servers.both("--max-restarts", 3, "--grace", 4, command=command)
     servers.wait_until(lambda: servers.events(Judged), "the verdict")
     os.kill(servers.agent(1), signal.SIGKILL)
     codes = servers.end(first, second)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import environment, run_to_end
+from .conftest import AS_ROOT, environment, run_to_end, table_of
 
 DEBIANS_MPIRUN = Path("/usr/bin/mpirun")
 FABRIC = ("10.88.0.1", "10.88.0.2")
@@ -36,11 +36,9 @@ class Fabric:
 
     def __init__(self, hosts, directory):
         self.hosts, self.directory = hosts, directory
-        self.table = directory / "table.json"
+        self.table = table_of(directory / "table.json", FABRIC, 1)
         self.program = directory / "sums.py"
         self.program.write_text(SUMS)
-        generated = ("table", "generate", "--servers", ",".join(FABRIC), "--devices", "1", "-o", self.table)
-        run_to_end([sys.executable, "-m", "launcher", *generated], cwd=directory, env=environment({}))
 
     def counts(self):
         """Bytes received and sent, by host and interface."""
@@ -129,14 +127,11 @@ def test_data_goes_by_the_network_of_the_tables_addresses(fabric, how):
         assert (told["GLOO_SOCKET_IFNAME"], told["NCCL_SOCKET_IFNAME"]) == ("ib0", "=ib0")
 
 
-@pytest.mark.parametrize("how", ["option", "environment"])
-def test_an_interface_that_the_user_chooses_is_taken(fabric, monkeypatch, how):
+def test_an_interface_that_the_user_chooses_is_taken(fabric, monkeypatch):
     """On all servers; what other libraries are told is left to tlaunch."""
-    options = ("--env", "GLOO_SOCKET_IFNAME=eth0") if how == "option" else ()
-    if how == "environment":
-        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
     before = fabric.counts()
-    done = fabric.by_engine(*options)
+    done = fabric.by_engine()
     assert done.returncode == 0, done.stderr
     assert fabric.carried(before, "eth0") > SENT_BYTES
     for told in fabric.environments():
@@ -151,24 +146,25 @@ def test_each_rank_that_mpirun_starts_is_told_the_interface_of_its_server(fabric
     mpirun = shutil.which("mpirun", path=hosts.environment()["PATH"])
     before = fabric.counts()
     done = run_to_end(
-        [hosts.root / "hub", mpirun, *options, "-n", "2", *ranks], cwd=fabric.directory, env=hosts.environment()
+        [hosts.root / "hub", mpirun, *options, "-n", "2", *ranks],
+        cwd=fabric.directory,
+        env=hosts.environment() | AS_ROOT,
     )
     assert done.returncode == 0, done.stderr
     assert fabric.carried(before, "ib0") > SENT_BYTES
     assert "_SOCKET_IFNAME" in done.stderr
 
 
-@pytest.mark.parametrize(("chosen", "expected"), [(None, set()), ("eth0", {"other-interface"})])
-def test_the_doctor_names_the_interface_that_it_measured(fabric, chosen, expected):
-    """And tells of one that the user has chosen besides the table's."""
-    options = () if chosen is None else ("--env", f"GLOO_SOCKET_IFNAME={chosen}")
-    done = fabric.from_hub("doctor", "--engine", "mpi", "--rank-table", fabric.table, "--json", *options)
+def test_the_doctor_names_the_interface_that_it_measured(fabric):
+    """One that an option chooses besides the table's: that is risky."""
+    options = ("--engine", "mpi", "--rank-table", fabric.table, "--json", "--env", "GLOO_SOCKET_IFNAME=eth0")
+    done = fabric.from_hub("doctor", *options)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert {one["code"] for one in told["findings"] if one["severity"] != "note"} == expected
-    assert told["links"]["interfaces"] == [chosen or "ib0"] * 2
+    assert {one["code"] for one in told["findings"] if one["severity"] != "note"} == {"other-interface"}
+    assert told["links"]["interfaces"] == ["eth0"] * 2
     (measured,) = [one["message"] for one in told["findings"] if one["code"] == "links-measured"]
-    assert f" by {chosen or 'ib0'}" in measured
+    assert " by eth0" in measured
 
 
 class ByName:
@@ -177,14 +173,12 @@ class ByName:
     def __init__(self, hosts, directory):
         self.hosts, self.directory = hosts, directory
         self.env = hosts.environment(DEBIANS_MPIRUN.parent)
-        self.table = directory / "table.json"
+        self.table = table_of(directory / "table.json", ("h1", "h2"))
         self.program = directory / "waits.py"
         self.program.write_text(WAITS_FOR_ALL)
-        generated = ("table", "generate", "--servers", "h1,h2", "--devices", "2", "-o", self.table)
-        run_to_end([sys.executable, "-m", "launcher", *generated], cwd=directory, env=environment({}))
 
-    def __call__(self, *words):
-        return run_to_end([self.hosts.root / "hub", *words], cwd=self.directory, env=self.env)
+    def __call__(self, *words, **more):
+        return run_to_end([self.hosts.root / "hub", *words], cwd=self.directory, env=self.env | more)
 
     def check(self, done):
         assert done.returncode == 0, done.stderr
@@ -218,7 +212,7 @@ def test_open_mpi_5_does_not_hang_in_a_rank_that_the_mpirun_of_4_has_started(by_
     reach = ("--mca", "plm_rsh_agent", by_name.hosts.root / "tlssh", "--noprefix", "--bind-to", "none")
     tlaunch = (sys.executable, "-m", "launcher", "exec", "--rank-table", by_name.table)
     ranks = (*tlaunch, "--", sys.executable, by_name.program)
-    by_name.check(by_name(DEBIANS_MPIRUN, *reach, "--host", "h1:2,h2:2", "-x", "PATH", "-n", "4", *ranks))
+    by_name.check(by_name(DEBIANS_MPIRUN, *reach, "--host", "h1:2,h2:2", "-x", "PATH", "-n", "4", *ranks, **AS_ROOT))
 
 
 def test_the_doctor_tells_of_a_library_that_would_hang(by_name):

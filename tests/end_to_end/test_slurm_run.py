@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from .conftest import table_of
+
 PROGRAM = Path(__file__).parents[1] / "programs" / "slurm_rank.py"
 PATIENCE_S = 120
 TLAUNCH = (sys.executable, "-m", "launcher")
@@ -22,8 +24,8 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600
 class Cluster:
     """Runs in jobs of their own, from a directory that every node sees."""
 
-    def __init__(self, slurm, directory):
-        self.slurm, self.directory = slurm, directory
+    def __init__(self, slurm, directory, wait_until):
+        self.slurm, self.directory, self.wait_until = slurm, directory, wait_until
         self.runs = directory / "runs"
 
     def start(self, *options, nodes=2, words=("live", "0.3"), asked=()):
@@ -54,14 +56,8 @@ class Cluster:
         """Lines of each rank, by number."""
         return [path.read_text().splitlines() for path in sorted(self.runs.glob("latest/device?/train.log"))]
 
-    def wait_for(self, what, condition):
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline, f"still no {what}: {self.logs()}"
-            time.sleep(0.02)
-
     def wait_begun(self, count):
-        self.wait_for("ranks", lambda: sum("begun" in " ".join(log) for log in self.logs()) == count)
+        self.wait_until(lambda: sum("begun" in " ".join(log) for log in self.logs()) == count, "ranks", PATIENCE_S)
 
     def agents_on(self, node):
         """Of a node: the task that srun started, and the process of it that has the ranks."""
@@ -69,8 +65,8 @@ class Cluster:
 
     def wait_empty(self):
         """No job is left, and nothing of one."""
-        self.wait_for("end of jobs", lambda: not self.ask("squeue", "-h").stdout)
-        self.wait_for("end of ranks", lambda: not processes(str(PROGRAM)))
+        self.wait_until(lambda: not self.ask("squeue", "-h").stdout, "the end of jobs", PATIENCE_S)
+        self.wait_until(lambda: not processes(str(PROGRAM)), "the end of ranks", PATIENCE_S)
 
 
 def processes(*words):
@@ -95,46 +91,20 @@ def variable(pid, name):
 
 
 @pytest.fixture(name="cluster")
-def _cluster(slurm, tmp_path):
-    cluster = Cluster(slurm, tmp_path)
+def _cluster(slurm, tmp_path, wait_until):
+    cluster = Cluster(slurm, tmp_path, wait_until)
     yield cluster
     cluster.ask("scancel", "--user=root", check=False)
     cluster.wait_empty()
 
 
-def table_of(path, **servers):
-    """A rank table: the ranks of each server."""
-    listed = [
-        {
-            "server_id": name,
-            "device": [
-                {"device_id": str(index), "device_ip": f"192.168.{place}.{index + 1}", "rank_id": str(rank)}
-                for index, rank in enumerate(ranks)
-            ],
-        }
-        for place, (name, ranks) in enumerate(servers.items())
-    ]
-    whole = {"version": "1.0", "server_count": str(len(listed)), "server_list": listed, "status": "completed"}
-    path.write_text(json.dumps(whole))
-    return path
-
-
 def test_nodes_are_the_servers_where_no_table_names_any(cluster):
-    """Ranks know the job, and nothing of what Slurm says of their agents."""
+    """Ranks know the job, and nothing of what Slurm says of their agents. They share what Slurm gives to a task."""
     out, code = cluster.end(cluster.start("--devices", 2))
     assert code == 0, out
     assert cluster.logs() == [[f"begun {node} {device} 0 SLURM_JOB_ID"] for node in ("n1", "n2") for device in (0, 1)]
     assert "4 ranks ended well" in out
-
-
-@pytest.mark.parametrize(
-    ("asked", "told"), [((), 1), (("--exclusive",), 0), (("--cpus-per-task=2",), 0)], ids=["nothing", "nodes", "CPUs"]
-)
-def test_too_few_cpus_for_the_ranks_of_a_node_are_told(cluster, asked, told):
-    """In one line: ranks would share what Slurm gives to a task."""
-    out, code = cluster.end(cluster.start("--devices", 2, asked=asked))
-    assert code == 0, out
-    assert out.count("warning: this job of Slurm has 1 CPU on n1 for 2 ranks") == out.count("CPU") == told, out
+    assert out.count("warning: this job of Slurm has 1 CPU on n1 for 2 ranks") == out.count("CPU") == 1, out
 
 
 @pytest.mark.parametrize("command", ["run", "doctor"])
@@ -155,14 +125,16 @@ def test_one_task_of_srun_may_start_all_servers(cluster):
 
 def test_ranks_are_where_the_table_wants_them(cluster):
     """Whatever Slurm's own order of its nodes is."""
-    table = table_of(cluster.directory / "table.json", n3=[0, 1], n1=[2])
-    out, code = cluster.end(cluster.start("--rank-table", table, nodes=3))
+    table = table_of(cluster.directory / "table.json", {"n3": [0, 1], "n1": [2]})
+    out, code = cluster.end(cluster.start("--rank-table", table, nodes=3, asked=("--cpus-per-task=2",)))
     assert code == 0, out
+    assert "CPU" not in out
     assert [log[0].split()[1:3] for log in cluster.logs()] == [["n3", "0"], ["n3", "1"], ["n1", "0"]]
 
 
 def test_a_server_that_is_no_node_is_refused_before_there_is_a_run(cluster):
-    out, code = cluster.end(cluster.start("--rank-table", table_of(cluster.directory / "table.json", n1=[0], n9=[1])))
+    table = table_of(cluster.directory / "table.json", ["n1", "n9"], 1)
+    out, code = cluster.end(cluster.start("--rank-table", table))
     assert code == 3, out
     assert "n9 of the rank table is no node of job" in out
     assert not cluster.runs.exists()
@@ -170,33 +142,22 @@ def test_a_server_that_is_no_node_is_refused_before_there_is_a_run(cluster):
 
 def test_a_rank_that_fails_is_told_with_its_server(cluster):
     """Once; the ranks of other nodes are ended too."""
-    out, code = cluster.end(cluster.start("--devices", 2, words=("raise", "3")))
+    out, code = cluster.end(cluster.start("--devices", 2, words=("raise", "3"), asked=("--exclusive",)))
     assert code == 1, out
-    assert out.count("error: ") == 1, out
+    assert (out.count("error: "), out.count("CPU")) == (1, 0), out
     assert "error: rank 3: ValueError: a bad step" in out
     assert "server n2, device 1" in out
 
 
 @pytest.mark.parametrize("which", [0, -1], ids=["srun's task", "the agent"])
-def test_a_node_s_agent_is_killed(cluster, which):
-    """Its ranks do not end by themselves: the others would wait for them."""
-    process = cluster.start("--devices", 2, words=("live", "600"))
-    cluster.wait_begun(4)
-    os.kill(cluster.agents_on("n2")[which], signal.SIGKILL)
-    out, code = cluster.end(process)
-    assert code != 0, out
-    assert "error: server n2 was lost" in out
-    assert "certain: server n2 with ranks 2-3 was lost" in out
-
-
-@pytest.mark.parametrize("which", [0, -1], ids=["srun's task", "the agent"])
-def test_restarts_begin_with_new_agents(cluster, which):
-    """By another step of the same job."""
+def test_a_node_s_agent_is_killed_and_a_restart_begins_with_new_ones(cluster, which):
+    """Its ranks do not end by themselves: the others would wait for them. Another step of the same job starts all again."""
     process = cluster.start("--devices", 2, "--max-restarts", 1, words=("live", "600"))
     cluster.wait_begun(4)
     os.kill(cluster.agents_on("n2")[which], signal.SIGKILL)
     out, code = cluster.end(process)
     assert code == 0, out
+    assert "server n2 was lost\n  certain: server n2 with ranks 2-3 was lost" in out
     assert [log[-1].split()[:4] for log in cluster.logs()] == [
         ["begun", node, device, "1"] for node in ("n1", "n2") for device in ("0", "1")
     ]
@@ -238,14 +199,17 @@ def test_slurm_s_end_comes_in_time_for_an_orderly_one(cluster):
     assert report["cause"] == "stopped"
 
 
-def test_a_signal_of_the_batch_shell_reaches_every_rank_once(cluster):
-    """By the head, the coordinator and the agents: `#SBATCH --signal=B:USR1@120`."""
+def test_stacks_shows_the_ranks_of_all_nodes_and_a_signal_of_the_batch_shell_reaches_each_once(cluster):
+    """From outside of the job, too. By the head, the coordinator and the agents: `#SBATCH --signal=B:USR1@120`."""
     run = " ".join(map(str, (*TLAUNCH, "run", "--engine", "slurm", "--devices", "2", "--runs-dir", cluster.runs)))
     (cluster.directory / "job.sh").write_text(f"#!/bin/sh\nexec {run} -- {sys.executable} {PROGRAM} live 600\n")
     job = cluster.ask("sbatch", "--parsable", "--nodes=2", "job.sh").stdout.strip()
     cluster.wait_begun(4)
+    told = json.loads(cluster.ask(*TLAUNCH, "stacks", "--runs-dir", cluster.runs, "--json").stdout)
+    assert [rank["global_rank"] for rank in told["ranks"]] == [0, 1, 2, 3]
+    assert told["not_shown"] == {}
     cluster.ask("scancel", "--batch", "--signal=USR1", job)
-    cluster.wait_for("signal", lambda: all("got SIGUSR1" in log for log in cluster.logs()))
+    cluster.wait_until(lambda: all("got SIGUSR1" in log for log in cluster.logs()), "the signal")
     cluster.ask("scancel", job)
     cluster.wait_empty()
     assert [log.count("got SIGUSR1") for log in cluster.logs()] == [1] * 4
@@ -272,14 +236,3 @@ def test_what_sbatch_refuses_is_told_in_its_words(cluster):
     assert "sbatch takes no such script:" in done.stderr
     assert "Node count specification invalid" in done.stderr or "configuration is not available" in done.stderr
     assert not done.stdout
-
-
-def test_stacks_shows_the_ranks_of_all_nodes(cluster):
-    """From outside of the job, too."""
-    process = cluster.start("--devices", 2, words=("live", "100"))
-    cluster.wait_begun(4)
-    told = json.loads(cluster.ask(*TLAUNCH, "stacks", "--runs-dir", cluster.runs, "--json").stdout)
-    assert [rank["global_rank"] for rank in told["ranks"]] == [0, 1, 2, 3]
-    assert told["not_shown"] == {}
-    cluster.ask("scancel", "--user=root")
-    cluster.end(process)

@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from .conftest import table_of
+
 TOLD = Path(__file__).parents[1] / "programs" / "told.py"
 TLAUNCH = (sys.executable, "-m", "launcher")
 PATIENCE_S = 120
@@ -32,7 +34,7 @@ INHERITED = {"I1": ODD + NOT_UTF_8, "I2": "", "I.3": ODD, "I 4": "a,b", "I5": "a
 INHERITED |= {
     name: f"my {name}" for name in ("name", "node", "tasks", "address", "count", "run", "step", "code", "hosts", "here")
 }
-NO_NODES = ["-x", "a b", "$(touch bad)", "n1;touch bad", "n1,n2", "n[1-2]", "n1\n", "*", "n1:2", "../n1", "\x1b[2J"]
+NO_NODES = ["-x", "$(touch bad)", "n[1-2]", "n1\n", "\x1b[2J"]
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -49,14 +51,7 @@ class Place:
 
     def write_table(self, *servers, name=None):
         """One device on each; its path."""
-        listed = [
-            {"server_id": server, "device": [{"device_id": "0", "device_ip": f"192.168.0.{rank + 1}", "rank_id": str(rank)}]}
-            for rank, server in enumerate(servers)
-        ]  # fmt: skip
-        whole = {"version": "1.0", "server_count": str(len(listed)), "server_list": listed, "status": "completed"}
-        path = self.directory / (name or self.table)
-        path.write_text(json.dumps(whole))
-        return path.name
+        return table_of(self.directory / (name or self.table), servers, 1).name
 
     def __call__(self, *argv, check=True):
         """To the end; what hangs is killed with it."""
@@ -104,7 +99,7 @@ def given(pairs):
     return [word for name, value in pairs.items() for word in ("--env", f"{name}={value}")]
 
 
-@pytest.mark.parametrize("asked", [(), ("table",), ("table", "--mpi-ranks")], ids=["nodes", "table", "mpi ranks"])
+@pytest.mark.parametrize("asked", [(), ("table", "--mpi-ranks")], ids=["nodes", "table"])
 def test_all_arrives_by_agents(place, asked):
     """Words, variables, directories, names, and what is only for srun."""
     table = ("--rank-table", place.write_table("n3", "n1")) if asked else ("--devices", 1)
