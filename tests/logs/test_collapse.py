@@ -145,7 +145,7 @@ TEXTS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=50)
 @given(TEXTS)
 def test_no_line_is_lost_and_none_overtakes_one_of_its_rank(texts):
     """However little the ranks have in common."""
@@ -261,6 +261,7 @@ def test_too_many_lines_do_not_wait(count, chars):
     assert collapser._chars == 0
 
 
+@settings(max_examples=50)
 @given(TEXTS, st.data())
 def test_live_as_afterwards_no_line_is_lost_or_overtakes(texts, data):
     """In whatever portions they come."""

@@ -24,9 +24,14 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "blame_raise.py"
 
 
 @cache
-def printed_by(kind):
-    command = [sys.executable, PROGRAM, kind]
+def printed_by(*arguments, program=PROGRAM):
+    command = [sys.executable, program, *arguments]
     return subprocess.run(command, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, check=False).stdout
+
+
+def marked(text, rank=7):
+    """Each line behind what torch puts before it."""
+    return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
 
 
 def line_of(text):
@@ -106,8 +111,7 @@ def test_the_traceback_of_a_data_worker_is_the_one_that_counts():
 @pytest.mark.parametrize("text", [SIMPLE, WORKER])
 def test_lines_that_all_begin_alike_are_read_without_that(text, begin):
     """As torch marks them, also after a progress bar, which ends no line."""
-    marked = "".join(f"[rank3]: {line}\n" for line in text.splitlines())
-    found, plain = find_traceback(begin + marked), find_traceback(text)
+    found, plain = find_traceback(begin + marked(text)), find_traceback(text)
     assert (found.type, found.message, found.where) == (plain.type, plain.message, plain.where)
 
 
@@ -135,7 +139,7 @@ def test_long_tracebacks_and_messages_are_cut():
     assert len(found.text) == TRACEBACK_CHARS
     assert found.text.endswith("ValueError: no")
     many = "\n".join(["[rank0]: x"] * 100)
-    found = find_traceback("".join(f"[rank0]: {line}\n" for line in SIMPLE.splitlines()) + many)
+    found = find_traceback(marked(SIMPLE, rank=0) + many)
     assert found.message.count("\n") == MESSAGE_LINES
 
 
@@ -227,14 +231,9 @@ def printed(tmp_path):
     def run(source):
         program = tmp_path / "program.py"
         program.write_text(source)
-        command = [sys.executable, program]
-        return subprocess.run(command, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, check=False).stdout
+        return printed_by(program=program)
 
     return run
-
-
-def marked(text):
-    return "".join(f"[rank7]: {line}\n" for line in text.splitlines())
 
 
 @needs_groups
@@ -425,8 +424,8 @@ def test_ranks_that_raised_the_same_are_one():
 
 def test_numbers_in_messages_are_no_difference():
     """Ranks name themselves, their devices and addresses; torch marks every line with the rank."""
-    marked = "".join(f"[rank1]: {line}\n" for line in traceback("device 1 at 0x7f1a").splitlines())
-    assert raised(traceback("device 0 at 0x7e"), marked) == [((0, 1), "ValueError", "device 0 at 0x7e")]
+    other = marked(traceback("device 1 at 0x7f1a"), rank=1)
+    assert raised(traceback("device 0 at 0x7e"), other) == [((0, 1), "ValueError", "device 0 at 0x7e")]
 
 
 @pytest.mark.parametrize("before", ["Exception ignored in: <x>\n", "Exception in thread Thread-1 (run):\n"])
