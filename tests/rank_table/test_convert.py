@@ -277,7 +277,7 @@ def test_what_is_written_is_read_back(target):
     """Of random clusters those that a format can express come back as they were; some are refused, some are not."""
     seen = Counter()
 
-    @settings(max_examples=80)
+    @settings(max_examples=40)
     @example(cluster=COUNTED)
     @example(cluster=ON_HOST)
     @example(cluster=LAYERED)
@@ -303,7 +303,7 @@ def test_what_is_written_is_read_back(target):
 def test_there_and_back_is_the_same_cluster(first, second):
     """For every pair of formats: the second refuses, or the way back gives the cluster, less what was left behind."""
 
-    @settings(max_examples=40)
+    @settings(max_examples=10)
     @given(cluster=clusters())
     def check(cluster):
         start = converted_or_none(cluster, first)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.core.records import Cluster, Device, Server
@@ -18,6 +18,7 @@ from launcher.rank_table.table_format import RANKED, Format
 MARK = "the value to be broken stands here"
 FORMATS = [Format.V1_0, Format.V1_1, Format.V1_2, Format.V2_0, Format.LAB, Format.CLOUD]
 PATH = Path("table.json")
+few = settings(max_examples=20)  # of each format
 
 
 def server(table_format, number, size):
@@ -93,6 +94,7 @@ def check(draw, values, pointer, value, code):
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
+@few
 @given(data=st.data())
 def test_a_number_of_the_wrong_type(table_format, data):
     """A number where the format has strings, or the reverse, is refused at its place."""
@@ -104,6 +106,7 @@ def test_a_number_of_the_wrong_type(table_format, data):
 
 
 @pytest.mark.parametrize("table_format", [one for one in FORMATS if one in RANKED])
+@few
 @given(data=st.data())
 def test_a_rank_that_does_not_exist(table_format, data):
     """A rank beyond the last one is refused at its place."""
@@ -115,6 +118,7 @@ def test_a_rank_that_does_not_exist(table_format, data):
 
 
 @pytest.mark.parametrize("table_format", [one for one in FORMATS if one in RANKED])
+@few
 @given(data=st.data())
 def test_a_rank_used_twice(table_format, data):
     """A rank that an earlier device has is refused at the later one."""
@@ -126,6 +130,7 @@ def test_a_rank_used_twice(table_format, data):
 
 
 @pytest.mark.parametrize("table_format", [one for one in FORMATS if one not in {Format.V1_1, Format.V2_0}])
+@few
 @given(data=st.data())
 def test_a_device_used_twice(table_format, data):
     """A device id that an earlier entry of the server has is refused at the later one."""
@@ -138,6 +143,7 @@ def test_a_device_used_twice(table_format, data):
 
 
 @pytest.mark.parametrize("table_format", [one for one in FORMATS if one is not Format.V2_0])
+@few
 @given(data=st.data())
 def test_an_address_that_is_none(table_format, data):
     """A placeholder as a device's address is refused at its place."""
@@ -148,6 +154,7 @@ def test_an_address_that_is_none(table_format, data):
 
 
 @pytest.mark.parametrize("table_format", [one for one in FORMATS if one is not Format.V2_0])
+@few
 @given(data=st.data())
 def test_a_table_that_is_not_completed(table_format, data):
     """In every format whose status HCCL reads, a status other than completed is refused."""
@@ -156,6 +163,7 @@ def test_a_table_that_is_not_completed(table_format, data):
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
+@few
 @given(data=st.data())
 def test_a_list_that_is_none(table_format, data):
     """Something else than the list of servers, groups, nodes or ranks is refused at its place."""
@@ -165,6 +173,7 @@ def test_a_list_that_is_none(table_format, data):
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
+@few
 @given(data=st.data())
 def test_an_entry_that_is_no_object(table_format, data):
     """A device that is no object is named, whatever else follows from it."""
@@ -185,6 +194,7 @@ def test_an_entry_that_is_no_object(table_format, data):
         ((), ["7", "0"], "RT312"),
     ],
 )
+@few
 @given(data=st.data())
 def test_a_value_that_v1_0_does_not_allow(way, wrong, code, data):
     """Ids that are unreadable or too large, a name of the wrong type and a count that differs are refused in place."""
@@ -199,6 +209,7 @@ def test_a_value_that_v1_0_does_not_allow(way, wrong, code, data):
     check(data.draw, values, pointer, data.draw(st.sampled_from(wrong)), code)
 
 
+@few
 @given(data=st.data())
 def test_an_address_used_twice(data):
     """An address that an earlier device has is refused at the later one."""

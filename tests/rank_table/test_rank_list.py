@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.core.records import Device
+from launcher.rank_table.formats.rank_list import rules
 from launcher.rank_table.table_format import Format
 
 
@@ -103,19 +104,12 @@ def test_draft_key_for_the_kind_of_addresses_moves_into_the_entries(ranks, repor
     assert '"addr_type"' in problem.hint
 
 
-def test_more_ranks_than_hccl_takes_are_refused(report):
-    """65,536 ranks are the most that a table may have."""
-    layer = {"net_layer": 0, "net_type": "TOPO_FILE_DESC", "net_attr": "", "rank_addr_list": []}
-    ranks = [
-        {
-            "rank_id": number,
-            "device_id": 0,
-            "local_id": number % 64,
-            "level_list": [{**layer, "net_instance_id": f"rack{number // 64}"}],
-        }
-        for number in range(65537)
-    ]
-    errors = report(json.dumps({"version": "2.0", "rank_count": 65537, "rank_list": ranks})).errors
+def test_more_ranks_than_hccl_takes_are_refused(ranks, report, monkeypatch):
+    """65,536 ranks are the most that a table may have; a lower limit takes as many, and refuses one more."""
+    assert rules.RANK_LIMIT == 65536
+    monkeypatch.setattr(rules, "RANK_LIMIT", 4)
+    assert report(ranks(1, 4)).errors == ()
+    errors = report(ranks(1, 5)).errors
     assert [(problem.code, problem.pointer) for problem in errors] == [("RT371", "/rank_list")]
 
 

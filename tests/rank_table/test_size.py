@@ -18,7 +18,7 @@ from launcher.rank_table import parse_rank_table, read_rank_table
 from launcher.rank_table.read import MAX_TABLE_BYTES, overwrite, read_bytes, read_stream
 
 MIB = 1 << 20
-SIZE = 8 * MIB
+SIZE = 4 * MIB
 # In a process of its own: what it held at most, in bytes, beyond what it holds once everything is imported.
 PEAK = """
 import resource, sys
