@@ -156,6 +156,7 @@ def test_an_unknown_target_is_refused():
 
 
 names = st.sampled_from(["10.0.0.1", "10.0.0.10", "10.0.0.2", "fe80::1", "node-01", "node-2", "é", "h", "n[1]"])
+names |= st.text("abc.-0123é", min_size=1, max_size=12)
 ports = st.integers(1, 65535).map(str)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.table_format import Format
@@ -105,27 +103,3 @@ def test_version_of_super_pods_is_proposed(report):
 def test_sets_of_a_910_do_not_matter(nodes, report):
     """HCCL does not ask for 1, 2, 4 or 8 devices on each node of such a table."""
     assert report(nodes(1, 3), chip="910").errors == ()
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["node_addr", "ranks", "rank_id", "device_id", "port", "sdid"]), inner, max_size=4
-        )
-    ),
-    max_leaves=12,
-)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(node_list=JSON, rank_value=JSON, key=st.sampled_from(["rank_id", "device_id", "rank_ip", "port", "sdid"]))
-def test_strange_json_is_refused_without_a_crash(node_list, rank_value, key, nodes, report):
-    """Whatever stands where nodes, ranks or values are expected, there is a report, and no cluster without sense."""
-    strange = {**nodes(1, 2, "1.2"), "node_list": node_list}
-    assert not report(strange).valid
-    table = nodes(1, 2, "1.2")
-    rank(table)[key] = rank_value
-    found = report(table)
-    assert found.valid or found.errors

@@ -6,8 +6,6 @@ import json
 import re
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from launcher.core.records import Device
 from launcher.rank_table.formats.rank_list import rules
@@ -162,29 +160,3 @@ def test_only_a5_reads_the_format(chip, valid, ranks, report):
     found = report(ranks(1, 3), chip=chip)
     assert [problem.code for problem in found.problems] == ([] if valid else ["RT207"])
     assert found.valid is valid
-
-
-KEYS = ["rank_id", "local_id", "level_list", "net_layer", "net_instance_id", "rank_addr_list", "level", "addr", "ports"]
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
-    max_leaves=12,
-)
-HOLDERS = [
-    *((lambda t: t, key) for key in ("rank_count", "rank_list", "detour", "status")),
-    *((rank, key) for key in ("rank_id", "device_id", "local_id", "replaced_local_id", "level_list", "control_plane")),
-    *((level, key) for key in ("net_layer", "net_instance_id", "net_type", "net_attr", "rank_addr_list")),
-    *((address, key) for key in ("addr_type", "addr", "ports", "plane_id")),
-]
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(where=st.sampled_from(HOLDERS), value=JSON)
-def test_strange_json_is_refused_without_a_crash(where, value, ranks, report):
-    """Whatever stands at a known key, there is a report: either a cluster, or errors that say why not."""
-    table = ranks(2, 1)
-    holder, key = where
-    holder(table)[key] = value
-    found = report(table)
-    assert found.valid or found.errors
-    assert len(found.errors) == len({(error.code, error.pointer, error.message) for error in found.errors})
