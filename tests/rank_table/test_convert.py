@@ -155,7 +155,9 @@ def test_an_unknown_target_is_refused():
     assert caught.value.hint.startswith("did you mean hostfile? known are v1.0, ")
 
 
-names = st.sampled_from(["10.0.0.1", "10.0.0.10", "10.0.0.2", "fe80::1", "node-01", "node-2", "é", "h", "n[1]"])
+names = st.sampled_from(
+    ["10.0.0.1", "10.0.0.10", "10.0.0.2", "fe80::1", "node-01", "node-2", "é", "h", "n[1]", 'a "name"']
+)
 names |= st.text("abc.-0123é", min_size=1, max_size=12)
 ports = st.integers(1, 65535).map(str)
 
@@ -302,34 +304,31 @@ def test_what_is_written_is_read_back(target):
 
 @pytest.mark.parametrize(("first", "second"), list(permutations(TARGETS, 2)))
 def test_there_and_back_is_the_same_cluster(first, second):
-    """For every pair of formats: the second refuses, or the way back gives the cluster, less what was left behind."""
+    """For every pair of formats: the second refuses, or the way back gives the cluster, less what was left behind.
+
+    Addresses as names, ranks and devices counted from host to host: every pair of formats but v2.0 takes that.
+    """
 
     @settings(max_examples=10)
+    @example(cluster=COUNTED)
     @given(cluster=clusters())
     def check(cluster):
         start = converted_or_none(cluster, first)
         there = None if start is None else converted_or_none(start.cluster, second)
         if there is None:
+            assert cluster is not COUNTED or "v2.0" in (first, second)
             return
         middle, report = read(there, second)
         assert middle is not None, report.render()
         back, left = converted_or_none(middle, first), set(there.left_behind)
-        assert back is not None or left & TARGETS[first].keys  # only what was left behind can be missing
+        assert back is not None or (
+            cluster is not COUNTED and left & TARGETS[first].keys
+        )  # only what was left behind can be missing
         if back is not None:
             end, _ = read(back, first)
             assert without(end, [*left, *ADDED]) == without(start.cluster, [*left, *ADDED])
 
     check()
-
-
-@pytest.mark.parametrize(("first", "second"), [pair for pair in permutations(TARGETS, 2) if "v2.0" not in pair])
-def test_a_counted_cluster_goes_everywhere(first, second):
-    """Addresses as names, ranks and devices counted from host to host: every pair of formats but v2.0 takes that."""
-    start = convert_cluster(COUNTED, first)
-    there = convert_cluster(read(start, first)[0], second)
-    end, _ = read(convert_cluster(read(there, second)[0], first), first)
-    gone = [*start.left_behind, *there.left_behind, *ADDED]
-    assert without(end, gone) == without(COUNTED, gone)
 
 
 @pytest.mark.parametrize("target", ["v1.0", "v1.2", "legacy-lab", "legacy-cloud", "rankfile"])
