@@ -92,24 +92,15 @@ def v2_0(servers: int, devices: int, kind: str) -> dict[str, Any]:
     """Two layers, one or two addresses in each."""
 
     def address(layer: int, number: int) -> dict[str, Any]:
-        written = {
-            "EID": f"{EID}{number:02x}",
-            "IPV4": f"172.16.{layer}.{number + 1}",
-            "IPV6": f"fd0{layer}::{number + 1:x}",
-        }
+        numbered = {"EID": f"{EID}{number:02x}", "IPV4": f"172.16.{layer}.{number + 1}"}
+        written = {**numbered, "IPV6": f"fd0{layer}::{number + 1:x}"}
         found = {"addr_type": kind, "addr": written[kind], "ports": ["0/1", f"1/{layer}"], "plane_id": "plane0"}
         return found if kind == "EID" else {**found, "backup_addr": [written[kind]]}
 
     def level(layer: int, instance: str, number: int) -> dict[str, Any]:
         addresses = [address(layer, 2 * number + index) for index in range(layer + 1)]
-        net_type = "CLOS" if layer else "TOPO_FILE_DESC"
-        return {
-            "net_layer": layer,
-            "net_instance_id": instance,
-            "net_type": net_type,
-            "net_attr": "",
-            "rank_addr_list": addresses,
-        }
+        named = {"net_layer": layer, "net_instance_id": instance, "net_attr": ""}
+        return {**named, "net_type": "CLOS" if layer else "TOPO_FILE_DESC", "rank_addr_list": addresses}
 
     ranks = [
         {

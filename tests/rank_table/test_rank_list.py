@@ -150,13 +150,3 @@ def test_empty_lists_are_refused_where_hccl_needs_an_entry(ranks, report):
     assert [problem.code for problem in report(table).errors] == ["RT206"]
     put(table, rank_list=[], rank_count=0)
     assert [problem.code for problem in report(table).errors] == ["RT206"]
-
-
-@pytest.mark.parametrize(
-    ("chip", "valid"), [("auto", True), ("a5", True), ("none", True), ("910", False), ("a2", False)]
-)
-def test_only_a5_reads_the_format(chip, valid, ranks, report):
-    """Every chip but A5 refuses the table, for one reason; where there is no HCCL it is no more than a warning."""
-    found = report(ranks(1, 3), chip=chip)
-    assert [problem.code for problem in found.problems] == ([] if valid else ["RT207"])
-    assert found.valid is valid
