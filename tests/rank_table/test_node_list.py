@@ -30,24 +30,6 @@ def test_nodes_may_have_different_numbers_of_ranks(nodes, report):
     assert report(table, chip="910").errors == ()
 
 
-@pytest.mark.parametrize(
-    ("holder", "key", "code"),
-    [
-        *((lambda t: t, key, "RT204") for key in ("version", "status", "collective_id", "node_list")),
-        *((node, key, "RT204") for key in ("node_addr", "ranks")),
-        (rank, "rank_id", "RT204"),
-    ],
-)
-def test_missing_keys_are_named(holder, key, code, nodes, report):
-    """A key that HCCL cannot do without is missed at its object, with an example."""
-    table = nodes(1, 1)
-    del holder(table)[key]
-    (problem,) = report(table).problems
-    assert problem.code == code
-    assert problem.message == f"{key} is missing here"
-    assert problem.hint.startswith(f'add "{key}": ')
-
-
 @pytest.mark.parametrize("key", ["device_id", "rank_ip", "port", "sdid"])
 def test_sub_version_makes_keys_mandatory(key, nodes, report):
     """Each of the keys that a rank may lack is missed once the table has a heterog_sub_version."""

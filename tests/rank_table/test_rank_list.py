@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 
-import pytest
-
 from launcher.core.records import Device
 from launcher.rank_table.formats.rank_list import rules
 from launcher.rank_table.table_format import Format
@@ -42,27 +40,6 @@ def as_draft(entry):
     layer, instance = entry["net_layer"], entry["net_instance_id"]
     entry.clear()
     entry.update(level=layer, id=instance, fabric_type="INNER", rank_addrs=[])
-
-
-@pytest.mark.parametrize(
-    ("holder", "key"),
-    [
-        *((lambda t: t, key) for key in ("version", "rank_count", "rank_list")),
-        *((rank, key) for key in ("rank_id", "device_id", "local_id", "level_list")),
-        *((level, key) for key in ("net_layer", "net_instance_id", "rank_addr_list")),
-        *((address, key) for key in ("addr_type", "addr", "ports")),
-        *((lambda t: rank(t)["control_plane"], key) for key in ("addr_type", "addr", "listen_port")),
-    ],
-)
-def test_missing_keys_are_named(holder, key, ranks, report):
-    """A key that HCCL cannot do without is missed at its object, with an example."""
-    table = ranks(1, 1)
-    with_control_plane(table)
-    del holder(table)[key]
-    (problem,) = report(table).problems
-    assert problem.code == "RT204"
-    assert problem.message == f"{key} is missing here"
-    assert problem.hint.startswith(f'add "{key}": ')
 
 
 def test_numbers_in_quotes_are_refused(ranks, report):

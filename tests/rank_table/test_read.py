@@ -66,30 +66,37 @@ def test_number_for_a_string_has_the_value_to_write(key, table, report):
     assert found.problems[0].hint.startswith('write "1"')
 
 
+LAYER = "rank_list/0/level_list/0"
+MISSING = [
+    ("servers", "", "version status server_list"),
+    ("servers", "server_list/0", "server_id device"),
+    ("servers", "server_list/0/device/1", "device_id rank_id"),
+    ("nodes", "", "version status collective_id node_list"),
+    ("nodes", "node_list/0", "node_addr ranks"),
+    ("nodes", "node_list/0/ranks/0", "rank_id"),
+    ("ranks", "", "version rank_count rank_list"),
+    ("ranks", "rank_list/0", "rank_id device_id local_id level_list"),
+    ("ranks", "rank_list/0/control_plane", "addr_type addr listen_port"),
+    ("ranks", LAYER, "net_layer net_instance_id rank_addr_list"),
+    ("ranks", f"{LAYER}/rank_addr_list/0", "addr_type addr ports"),
+]
+
+
 @pytest.mark.parametrize(
-    ("way", "key"),
-    [
-        ((), "version"),
-        ((), "status"),
-        ((), "server_list"),
-        (("server_list", 0), "server_id"),
-        (("server_list", 0), "device"),
-        (("server_list", 0, "device", 1), "device_id"),
-        (("server_list", 0, "device", 1), "rank_id"),
-    ],
+    ("kind", "holder", "key"), [(kind, holder, key) for kind, holder, keys in MISSING for key in keys.split()]
 )
-def test_missing_key_is_shown_where_it_should_be(way, key, table, report):
+def test_missing_key_is_shown_where_it_should_be(kind, holder, key, makers, report):
     """A missing key is reported at the object that lacks it, with an example."""
-    wrong = table()
-    holder = wrong
-    for part in way:
-        holder = holder[part]
-    del holder[key]
-    found = report(wrong)
-    assert codes(found) == ["RT204"]
-    assert found.problems[0].message == f"{key} is missing here"
-    assert found.problems[0].pointer == "".join(f"/{part}" for part in way)
-    assert f'"{key}"' in found.problems[0].hint
+    wrong = lacking = makers[kind](1, 2)
+    if kind == "ranks":
+        wrong["rank_list"][0]["control_plane"] = {"addr_type": "IPV4", "addr": "10.0.0.1", "listen_port": 8000}
+    for part in holder.split("/") if holder else ():
+        lacking = lacking[int(part) if part.isdigit() else part]
+    del lacking[key]
+    (problem,) = report(wrong).problems
+    assert (problem.code, problem.message) == ("RT204", f"{key} is missing here")
+    assert problem.pointer == (f"/{holder}" if holder else "")
+    assert problem.hint.startswith(f'add "{key}": ')
 
 
 @pytest.mark.parametrize("entry", [3, "server", None, []])
