@@ -59,7 +59,7 @@ def test_no_shape_of_json_crashes_the_reader(kind, data, makers):
     consumer = data.draw(st.sampled_from(sorted(CONSUMERS)))
     report = parse_rank_table(text.encode(), PATH, Profile(consumer=consumer))
     assert all(1 <= problem.line <= text.count("\n") + 1 for problem in report.problems)
-    assert len(report.errors) == len({(error.code, error.pointer, error.message) for error in report.errors})
+    assert len(report.errors) == len({(one.code, one.line, one.column, one.message) for one in report.errors})
     assert (report.cluster is None) == bool(report.errors)
     assert report.render() or report.valid
 
