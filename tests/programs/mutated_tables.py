@@ -92,24 +92,15 @@ def v2_0(servers: int, devices: int, kind: str) -> dict[str, Any]:
     """Two layers, one or two addresses in each."""
 
     def address(layer: int, number: int) -> dict[str, Any]:
-        written = {
-            "EID": f"{EID}{number:02x}",
-            "IPV4": f"172.16.{layer}.{number + 1}",
-            "IPV6": f"fd0{layer}::{number + 1:x}",
-        }
+        numbered = {"EID": f"{EID}{number:02x}", "IPV4": f"172.16.{layer}.{number + 1}"}
+        written = {**numbered, "IPV6": f"fd0{layer}::{number + 1:x}"}
         found = {"addr_type": kind, "addr": written[kind], "ports": ["0/1", f"1/{layer}"], "plane_id": "plane0"}
         return found if kind == "EID" else {**found, "backup_addr": [written[kind]]}
 
     def level(layer: int, instance: str, number: int) -> dict[str, Any]:
         addresses = [address(layer, 2 * number + index) for index in range(layer + 1)]
-        net_type = "CLOS" if layer else "TOPO_FILE_DESC"
-        return {
-            "net_layer": layer,
-            "net_instance_id": instance,
-            "net_type": net_type,
-            "net_attr": "",
-            "rank_addr_list": addresses,
-        }
+        named = {"net_layer": layer, "net_instance_id": instance, "net_attr": ""}
+        return {**named, "net_type": "CLOS" if layer else "TOPO_FILE_DESC", "rank_addr_list": addresses}
 
     ranks = [
         {
@@ -214,41 +205,11 @@ TEXTS: tuple[str, ...] = (
     "true", "false", "EID", "IPV4", "IPV6", "CLOS", "2DMESH", "910", "910B", "310P3", EID + "ff", EID + "fg", "a\0b", "0\0x",
 )  # fmt: skip
 NUMBERS: tuple[Any, ...] = (
-    0,
-    1,
-    2,
-    3,
-    7,
-    8,
-    63,
-    64,
-    65,
-    512,
-    513,
-    16666,
-    65535,
-    65536,
-    2**32 - 1,
-    2**32,
-    2**63,
-    -1,
-    0.5,
-    1.0,
-)
+    0, 1, 2, 3, 7, 8, 63, 64, 65, 512, 513, 16666, 65535, 65536, 2**32 - 1, 2**32, 2**63, -1, 0.5, 1.0,
+)  # fmt: skip
 OTHERS: tuple[Any, ...] = (
-    None,
-    True,
-    False,
-    [],
-    {},
-    [[]],
-    [None],
-    [""],
-    {"": ""},
-    ["0/1"] * 17,
-    ["p" * 33],
-    ["é" * 17],
-)
+    None, True, False, [], {}, [[]], [None], [""], {"": ""}, ["0/1"] * 17, ["p" * 33], ["é" * 17],
+)  # fmt: skip
 MORE_KEYS: dict[str, tuple[Any, ...]] = {
     "host_ip": ("10.0.0.1", "0.0.0.0", "fd00::1", "", "node", 1),
     "device_ip": ("192.1.0.1", "0.0.0.0", "::", "", None),

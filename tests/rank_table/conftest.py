@@ -173,7 +173,7 @@ def ranks():
     return make_ranks
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def makers():
     """What makes a valid table of each format, by the name that the table of cases uses."""
     return MAKERS

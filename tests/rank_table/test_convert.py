@@ -37,6 +37,10 @@ def servers(*sizes, names="abcdef"):
     return Cluster(tuple(made))
 
 
+def on_a(*devices):
+    return Cluster((Server("a", devices),))
+
+
 def one_device(server_id="a", **more):
     return Cluster((Server(server_id, (Device(0, 0, **more),)),))
 
@@ -51,11 +55,11 @@ def refusal(cluster, target, drop=()):
 @pytest.mark.parametrize(
     ("target", "cluster", "reason"),
     [
-        ("v1.0", Cluster((Server("a", (Device(HOST_RANK, 0),)),)), "rank 0 run on the host itself"),
-        ("v1.2", Cluster((Server("a", (Device(HOST_RANK, 0),)),)), "which only v1.1 has"),
-        ("rankfile", Cluster((Server("a", (Device(HOST_RANK, 0),)),)), "which only v1.1 has"),
-        ("legacy-cloud", Cluster((Server("a", (Device(-1, 0), Device(-1, 1))),)), "ranks 0, 1 run on the host itself"),
-        ("v1.0", Cluster((Server("a", (Device(3, 0), Device(3, 1))),)), "device 3 of 'a' has two ranks"),
+        ("v1.0", on_a(Device(HOST_RANK, 0)), "rank 0 run on the host itself"),
+        ("v1.2", on_a(Device(HOST_RANK, 0)), "which only v1.1 has"),
+        ("rankfile", on_a(Device(HOST_RANK, 0)), "which only v1.1 has"),
+        ("legacy-cloud", on_a(Device(-1, 0), Device(-1, 1)), "ranks 0, 1 run on the host itself"),
+        ("v1.0", on_a(Device(3, 0), Device(3, 1)), "device 3 of 'a' has two ranks"),
         ("v1.1", servers(1, 1, names=["1.2.3.4", "fe80::1"]), "the servers have addresses of IPv4 and of IPv6"),
         (
             "v1.1",
@@ -71,15 +75,15 @@ def refusal(cluster, target, drop=()):
         ("v2.0", one_device(device_ip="1.2.3.4"), "no place for device_ip"),
         ("v1.0", one_device(options=(("level_list", "[]"), ("local_id", "0"))), "no place for local_id"),
         ("legacy-cloud", servers(1, 1, names="ba"), "device 0 of 'a' would become rank 0, and is rank 1"),
-        ("legacy-cloud", Cluster((Server("a", (Device(1, 0), Device(0, 1))),)), "device 0 of 'a' would become rank 0"),
-        ("legacy-cloud", Cluster((Server("a", (Device(8, 0),)),)), "devices are 0 to 7, and there is device_id 8"),
-        ("legacy-lab", Cluster((Server("a", (Device(31, 0),)),)), "devices are 0 to 7, and there is device_id 31"),
+        ("legacy-cloud", on_a(Device(1, 0), Device(0, 1)), "device 0 of 'a' would become rank 0"),
+        ("legacy-cloud", on_a(Device(8, 0)), "devices are 0 to 7, and there is device_id 8"),
+        ("legacy-lab", on_a(Device(31, 0)), "devices are 0 to 7, and there is device_id 31"),
         ("legacy-lab", servers(2, 1), "'a' has 2, 'b' has 1"),
         ("legacy-lab", servers(3, 3), "1, 2, 4 or 8 devices, and 'a' has 3"),
         ("v1.1", one_device("1.2.3.4", device_ip="1.1.1.1,1.1.1.2"), "rank 0 has '1.1.1.1,1.1.1.2'"),
         ("legacy-cloud", one_device(device_ip="1.1.1.1,1.1.1.2"), "a device has one address"),
         ("nodelist", servers(2, 1), "'a' has 2, 'b' has 1"),
-        ("hostfile", Cluster((Server("a", (Device(1, 0),)),)), "rank 0, device 1 of 'a' would become device 0"),
+        ("hostfile", on_a(Device(1, 0)), "rank 0, device 1 of 'a' would become device 0"),
         ("hostfile", servers(1, 1, names=["a b", "c"]), "'a b' cannot be the name of a host"),
         ("hostfile", servers(1, names=["10.*.*.*"]), "cannot be the name of a host"),
         ("hostfile", servers(1, names=["a:1"]), "'a:1' cannot be the name of a host"),
@@ -155,7 +159,10 @@ def test_an_unknown_target_is_refused():
     assert caught.value.hint.startswith("did you mean hostfile? known are v1.0, ")
 
 
-names = st.sampled_from(["10.0.0.1", "10.0.0.10", "10.0.0.2", "fe80::1", "node-01", "node-2", "é", "h", "n[1]"])
+names = st.sampled_from(
+    ["10.0.0.1", "10.0.0.10", "10.0.0.2", "fe80::1", "node-01", "node-2", "é", "h", "n[1]", 'a "name"']
+)
+names |= st.text("abc.-0123é", min_size=1, max_size=12)
 ports = st.integers(1, 65535).map(str)
 
 
@@ -171,14 +178,8 @@ def _address(number, rank):
 
 def _level_list(server_id, rank):
     address = {"addr": f"{rank:032x}", "addr_type": "EID", "plane_id": "0", "ports": ["0/0"]}
-    level = {
-        "net_attr": "",
-        "net_instance_id": server_id,
-        "net_layer": 0,
-        "net_type": "TOPO_FILE_DESC",
-        "rank_addr_list": [address],
-    }
-    return json.dumps([level], sort_keys=True, separators=(",", ":"))
+    level = {"net_attr": "", "net_instance_id": server_id, "net_layer": 0, "net_type": "TOPO_FILE_DESC"}
+    return json.dumps([{**level, "rank_addr_list": [address]}], sort_keys=True, separators=(",", ":"))
 
 
 def _device(draw, kind, place, server_id):
@@ -260,12 +261,9 @@ def read(converted, target):
 
 
 COUNTED = Cluster(
-    tuple(
-        Server(
-            f"10.0.0.{number}",
-            (Device(0, 2 * number, f"192.0.0.{number}"), Device(1, 2 * number + 1, f"192.0.1.{number}")),
-        )
-        for number in (0, 1)
+    (
+        Server("10.0.0.0", (Device(0, 0, "192.0.0.0"), Device(1, 1, "192.0.1.0"))),
+        Server("10.0.0.1", (Device(0, 2, "192.0.0.1"), Device(1, 3, "192.0.1.1"))),
     )
 )
 ON_HOST = Cluster((Server("10.0.0.1", (Device(0, 0), Device(HOST_RANK, 1), Device(HOST_RANK, 2))),))
@@ -301,34 +299,31 @@ def test_what_is_written_is_read_back(target):
 
 @pytest.mark.parametrize(("first", "second"), list(permutations(TARGETS, 2)))
 def test_there_and_back_is_the_same_cluster(first, second):
-    """For every pair of formats: the second refuses, or the way back gives the cluster, less what was left behind."""
+    """For every pair of formats: the second refuses, or the way back gives the cluster, less what was left behind.
 
-    @settings(max_examples=15)
+    Addresses as names, ranks and devices counted from host to host: every pair of formats but v2.0 takes that.
+    """
+
+    @settings(max_examples=10)
+    @example(cluster=COUNTED)
     @given(cluster=clusters())
     def check(cluster):
         start = converted_or_none(cluster, first)
         there = None if start is None else converted_or_none(start.cluster, second)
         if there is None:
+            assert cluster is not COUNTED or "v2.0" in (first, second)
             return
         middle, report = read(there, second)
         assert middle is not None, report.render()
         back, left = converted_or_none(middle, first), set(there.left_behind)
-        assert back is not None or left & TARGETS[first].keys  # only what was left behind can be missing
+        assert back is not None or (
+            cluster is not COUNTED and left & TARGETS[first].keys
+        )  # only what was left behind can be missing
         if back is not None:
             end, _ = read(back, first)
             assert without(end, [*left, *ADDED]) == without(start.cluster, [*left, *ADDED])
 
     check()
-
-
-@pytest.mark.parametrize(("first", "second"), [pair for pair in permutations(TARGETS, 2) if "v2.0" not in pair])
-def test_a_counted_cluster_goes_everywhere(first, second):
-    """Addresses as names, ranks and devices counted from host to host: every pair of formats but v2.0 takes that."""
-    start = convert_cluster(COUNTED, first)
-    there = convert_cluster(read(start, first)[0], second)
-    end, _ = read(convert_cluster(read(there, second)[0], first), first)
-    gone = [*start.left_behind, *there.left_behind, *ADDED]
-    assert without(end, gone) == without(COUNTED, gone)
 
 
 @pytest.mark.parametrize("target", ["v1.0", "v1.2", "legacy-lab", "legacy-cloud", "rankfile"])
@@ -369,7 +364,7 @@ def test_servers_without_addresses_are_marked():
 @pytest.mark.parametrize(
     ("cluster", "target"),
     [
-        (Cluster((Server("a", (Device(0, 0),)),)), "v1.0"),
+        (on_a(Device(0, 0)), "v1.0"),
         (Cluster((Server("a", (Device(0, 0),)), Server("b", (Device(0, 1),)))), "v1.1"),
         (Cluster((Server("a", (Device(0, 0), Device(1, 1, "1.2.3.4"))), Server("b", (Device(0, 2),)))), "v1.0"),
         (

@@ -4,7 +4,7 @@ import copy
 import json
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.rank_table import parse_rank_table
@@ -15,7 +15,7 @@ VALUES = st.recursive(
     | st.booleans()
     | st.integers(-(10**6), 10**6)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
+    | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
     max_leaves=12,
 )
@@ -30,6 +30,7 @@ def kinds(before, after):
     return [(found.kind, found.pointer) for found in compare(report(before), report(after)).differences]
 
 
+@settings(max_examples=60)
 @given(VALUES)
 def test_writing_does_not_matter(value):
     """Order of keys, white space and escapes change neither checksum nor verdict."""
@@ -40,6 +41,7 @@ def test_writing_does_not_matter(value):
     assert comparison.checksums[0] == comparison.checksums[1]
 
 
+@settings(max_examples=60)
 @given(VALUES, VALUES)
 def test_a_difference_is_found_exactly_where_checksums_differ(one, other):
     """No difference of content is overlooked, and none is invented."""
@@ -48,6 +50,7 @@ def test_a_difference_is_found_exactly_where_checksums_differ(one, other):
     assert bool(comparison.differences) != comparison.would_match
 
 
+@settings(max_examples=60)
 @given(VALUES, VALUES)
 def test_differences_lead_from_one_to_the_other(one, other):
     """Applied to the first document, the differences give the second."""

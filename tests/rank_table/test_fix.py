@@ -103,18 +103,13 @@ def test_text_that_leaves_a_doubt_is_left_alone(name):
     assert not fixed.report.valid
 
 
-def test_certain_repairs_are_made_beside_doubtful_ones(table):
-    """An ellipsis stays where it is, and the comment beside it goes."""
-    text = json.dumps(table()).replace('"device": [', '"device": [..., /* more */ ')
-    fixed = fix(text)
-    assert fixed.after == json.dumps(table()).replace('"device": [', '"device": [..., ')
-    assert [problem.code for problem in fixed.report.errors] == ["RT113"]
-
-
-def test_comment_between_two_words_does_not_join_them():
-    """What a comment kept apart stays apart."""
-    assert fix("[1/**/2]").after == "[1, 2]"
-    assert fix("[1/**/...]").after == "[1 ...]"
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("[..., /* more */ 1]", "[..., 1]"), ("[1/**/2]", "[1, 2]"), ("[1/**/...]", "[1 ...]")],
+)
+def test_certain_repairs_are_made_beside_doubtful_ones(before, after):
+    """An ellipsis stays where it is, and the comment beside it goes; what a comment kept apart stays apart."""
+    assert fix(before).after == after
 
 
 @pytest.mark.parametrize("codec", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
@@ -147,36 +142,16 @@ def test_byte_order_mark_is_kept(table):
 # --- single values ---
 
 
-def only_change(before, after):
-    """The one value, with its pointer, that differs."""
-    changes = list(_changes(before, after, ()))
-    assert len(changes) == 1, changes
-    return changes[0]
-
-
-def _changes(before, after, way):
-    if isinstance(before, dict | list) and type(before) is type(after) and len(before) == len(after):
-        for name in before if isinstance(before, dict) else range(len(before)):
-            yield from _changes(before[name], after[name], (*way, name))
-    elif (before, type(before)) != (after, type(after)):
-        yield way, after
-
-
 @pytest.mark.parametrize(
-    ("code", "key", "written", "right"),
-    [
-        ("RT205", "rank_id", 1, "1"),
-        ("RT205", "device_id", 1, "1"),
-        ("RT404", "device_id", " +01", "1"),
-        ("RT404", "rank_id", "01", "1"),
-    ],
+    ("code", "key", "written"),
+    [("RT205", "rank_id", 1), ("RT205", "device_id", 1), ("RT404", "device_id", " +01"), ("RT404", "rank_id", "01")],
 )
-def test_number_is_rewritten_as_the_same_number(code, key, written, right, table):
-    """A number gets its quotes, or loses what only HCCL reads over."""
+def test_number_is_rewritten_as_the_same_number(code, key, written, table):
+    """A number gets its quotes, or loses what only HCCL reads over; nothing else changes."""
     broken = table()
     broken["server_list"][0]["device"][1][key] = written
     fixed = fix(broken)
-    assert only_change(broken, json.loads(fixed.after)) == (("server_list", 0, "device", 1, key), right)
+    assert json.loads(fixed.after) == table()
     assert [repair.code for repair in fixed.repairs] == [code]
     assert fixed.report.valid
 
@@ -206,6 +181,7 @@ def test_ranks_ids_and_addresses_are_never_changed(key, written, table):
 
 
 LAYOUTS = {
+    "first key": ('{"server_list": [', '{"server_count": "1", "server_list": ['),
     "one line": ('{"version": "1.0", "server_list": [', '{"version": "1.0", "server_count": "1", "server_list": ['),
     "compact": ('{"version":"1.0","server_list":[', '{"version":"1.0","server_count":"1","server_list":['),
     "indented": (
@@ -224,17 +200,11 @@ REST = '{"server_id": "a", "device": [{"device_id": "0", "rank_id": "0"}]}], "st
 def test_missing_server_count_is_added_in_the_layout_of_its_neighbour(name):
     """The new key stands before server_list, with the same indentation, colon and line end."""
     before, after = LAYOUTS[name]
-    fixed = fix(before + REST)
-    assert fixed.after == after + REST
+    rest = REST if "version" in before else f'{REST[:-1]}, "version": "1.0"}}'
+    fixed = fix(before + rest)
+    assert fixed.after == after + rest
     assert fixed.report.problems == ()
     assert [repair.code for repair in fixed.repairs] == ["RT407"]
-
-
-def test_missing_server_count_before_the_first_key():
-    """Where server_list comes first, the new key does."""
-    fixed = fix('{"server_list": [' + REST[:-1] + ', "version": "1.0"}')
-    assert fixed.after.startswith('{"server_count": "1", "server_list": [{')
-    assert fixed.report.problems == ()
 
 
 # --- order ---
@@ -305,32 +275,6 @@ def test_repairs_are_listed_at_the_lines_of_the_file_as_it_was():
         ("RT104", 1), ("RT104", 2), ("RT312", 4), ("RT104", 6), ("RT205", 9), ("RT103", 10), ("RT404", 10)
     ]  # fmt: skip
     assert fixed.report.problems == ()
-
-
-def test_valid_table_has_nothing_to_repair(table):
-    """What is well is returned as it was given."""
-    fixed = fix(table(2, 4))
-    assert not fixed.changed
-    assert fixed.repairs == ()
-    assert fixed.report.valid
-
-
-def test_many_thousand_repairs_are_made(table):
-    """More faults of shape than `validate` would list are repaired in one go."""
-    broken = table(1, 32)
-    servers = [
-        {
-            "server_id": str(number),
-            "device": [
-                {"device_id": index, "rank_id": number * 32 + index, "device_ip": f"10.{number}.0.{index}"}
-                for index in range(32)
-            ],
-        }
-        for number in range(64)
-    ]
-    fixed = fix({**broken, "server_list": servers, "server_count": 64})
-    assert fixed.report.valid
-    assert len(fixed.repairs) == 64 * 32 * 2 + 1
 
 
 @pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus of real tables is not beside the project")
@@ -424,9 +368,14 @@ TABLE = (
 PIECES = st.sampled_from(list("{}[],:\"'/*#.\n\r 0-eE+\x00\x7fé…“”，ab"))  # noqa: RUF001
 
 
-@given(st.lists(st.tuples(st.integers(0, len(TABLE)), st.integers(0, 3), st.lists(PIECES, max_size=3)), max_size=4))
-def test_mangled_text_is_never_made_worse(edits):
+EDITS = st.lists(st.tuples(st.integers(0, len(TABLE)), st.integers(0, 3), st.lists(PIECES, max_size=3)), max_size=4)
+
+
+@given(EDITS, st.binary(max_size=100))
+def test_mangled_text_is_never_made_worse(edits, data):
     """Whatever a text holds, repairing leaves only faults that it had, keeps the values, and comes to an end."""
+    fixed = fix(data)
+    assert fixed.changed or fixed.data == data
     text = TABLE
     for at, removed, inserted in edits:
         text = text[:at] + "".join(inserted) + text[at + removed :]
@@ -440,24 +389,18 @@ def test_mangled_text_is_never_made_worse(edits):
     assert not fix(fixed.data).changed
 
 
-@given(st.binary(max_size=100))
-def test_no_bytes_crash_the_repair(data):
-    """Any bytes give a result."""
-    fixed = fix(data)
-    assert fixed.changed or fixed.data == data
-
-
-def test_thousands_of_repairs_of_one_kind_are_all_made():
-    """What is reported in part is repaired in full, in one pass."""
+@pytest.mark.parametrize("written", [r'"rank_id": "+\1"', r'"rank_id": \1'])
+def test_thousands_of_repairs_of_one_kind_are_all_made(written):
+    """What is reported in part is repaired in full, in one pass, whether a value or its type is at fault."""
     devices = tuple(Device(index, index) for index in range(8))
     servers = (
         Server(f"node-{number:04}", tuple(replace(one, global_rank=8 * number + one.device_id) for one in devices))
-        for number in range(500)
+        for number in range(250)
     )
-    text = re.sub(r'("rank_id": ")', r"\1+", render_table(Cluster(tuple(servers))))
-    fixed = fix_table(text.encode(), Path("t.json"), Profile("none"))
-    assert len(fixed.repairs) == 4000
-    assert '"+' not in fixed.after
+    sound = render_table(Cluster(tuple(servers)))
+    fixed = fix_table(re.sub(r'"rank_id": "(\d+)"', written, sound).encode(), Path("t.json"), Profile("none"))
+    assert len(fixed.repairs) == 2000
+    assert fixed.after == sound
 
 
 def test_no_comma_is_written_where_an_entry_may_have_lost_its_end():
@@ -472,12 +415,13 @@ def test_no_comma_is_written_where_an_entry_may_have_lost_its_end():
 # --- counts that differ from their lists: what agrees is written plainly, what differs is offered ---
 
 
-@pytest.mark.parametrize("written", ["02", 2, "2x", " +2"])
+@pytest.mark.parametrize("written", ["2", "02", 2, "2x", " +2"])
 def test_server_count_that_agrees_is_written_plainly(written, table):
-    """What says the number of servers in an odd way says it plainly afterwards."""
+    """What says the number of servers in an odd way says it plainly afterwards; a sound table has no repair."""
     fixed = fix({**table(2, 2), "server_count": written})
     assert json.loads(fixed.after) == table(2, 2)
     assert fixed.offers == ()
+    assert fixed.changed is bool(fixed.repairs) is (written != "2")
 
 
 @pytest.mark.parametrize(
@@ -534,12 +478,9 @@ def test_every_count_that_differs_is_only_offered(name):
     levels = '[{"net_instance_id":"a","net_layer":0,"rank_addr_list":[]}]'
     options = (("level_list", levels), ("local_id", "0")), (("level_list", levels), ("local_id", "1"))
     devices = (
-        Device(
-            number,
-            number,
-            None if form == "v2.0" else f"10.0.0.{number}",
-            options=options[number] if form == "v2.0" else (),
-        )
+        Device(number, number, options=options[number])
+        if form == "v2.0"
+        else Device(number, number, f"10.0.0.{number}")
         for number in range(2)
     )
     sound = json.loads(convert_cluster(Cluster((Server("a", tuple(devices)),)), form).text)

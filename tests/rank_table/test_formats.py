@@ -57,9 +57,13 @@ def test_format_is_recognised(name):
     assert recognise(document) is expected
 
 
-def test_every_format_has_a_document():
-    """No format is without a small document that shows what makes it."""
+def test_every_format_has_a_document_a_name_and_where_it_is_a_table_a_reader():
+    """What HCCL does not read is named only; the title says what it is, and is used once."""
     assert {expected for _, expected in DOCUMENTS.values()} == {*Format, None}
+    assert set(READERS) == {form for form in Format if form.is_rank_table}
+    assert all(form.title and form.title != form.value for form in Format)
+    assert len({form.title for form in Format}) == len(Format)
+    assert all(CATALOGUE[code].explanation for code in ("RT201", "RT202", "RT203", "RT207"))
 
 
 def test_two_devices_without_ranks_are_a_faulty_table(report):
@@ -68,17 +72,6 @@ def test_two_devices_without_ranks_are_a_faulty_table(report):
     found = report({"version": "1.0", "server_count": "1", "status": "completed", "server_list": servers})
     assert found.format is Format.V1_0
     assert [problem.message for problem in found.errors] == ["rank_id is missing here"] * 2
-
-
-def test_every_rank_table_has_a_reader_and_nothing_else_has():
-    """What HCCL reads is read, what it does not read is named only."""
-    assert set(READERS) == {form for form in Format if form.is_rank_table}
-
-
-def test_every_format_has_a_name_for_people():
-    """The value names a format in a few characters, the title says what it is, and both are used once."""
-    assert all(form.title and form.title != form.value for form in Format)
-    assert len({form.title for form in Format}) == len(Format)
 
 
 @pytest.mark.parametrize("form", RELATED, ids=lambda form: form.value)
@@ -126,8 +119,3 @@ def test_document_that_is_no_object_is_none(document, named, report):
     (problem,) = report(document).problems
     assert problem.code == "RT201"
     assert problem.message.endswith(named)
-
-
-def test_codes_of_recognition_are_explained():
-    """What recognition says can be looked up."""
-    assert all(CATALOGUE[code].explanation for code in ("RT201", "RT202", "RT203", "RT207"))

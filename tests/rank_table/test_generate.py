@@ -99,16 +99,15 @@ def test_everyday_conf():
     assert conf.notes == ()
 
 
-def test_ipv4_goes_before_ipv6():
-    """A device with both kinds of address gets the IPv4 one, one with IPv6 alone keeps its colons."""
+def test_ipv4_goes_before_ipv6_and_none_is_made_up():
+    """A device with both kinds of address gets the IPv4 one, one with IPv6 alone keeps its colons.
+
+    A mask alone, an empty value, -.-.-.- and 0.0.0.0 name a device, and give it no address.
+    """
     text = "IPv6address_0=fd00::1\naddress_0=10.0.0.1\nIPv6address_1=fd00::2\n"
     assert parse_hccn_conf(text, "x").devices == (FoundDevice(0, "10.0.0.1"), FoundDevice(1, "fd00::2"))
-
-
-def test_device_without_an_address_stays_without():
-    """A mask alone, an empty value, -.-.-.- and 0.0.0.0 name a device, and give it no address."""
-    conf = parse_hccn_conf("netmask_0=255.255.0.0\naddress_1=\naddress_2=-.-.-.-\naddress_3=0.0.0.0\n", "x")
-    assert conf.devices == (FoundDevice(0), FoundDevice(1), FoundDevice(2), FoundDevice(3))
+    unset = "netmask_0=255.255.0.0\naddress_1=\naddress_2=-.-.-.-\naddress_3=0.0.0.0\n"
+    assert parse_hccn_conf(unset, "x").devices == tuple(FoundDevice(number) for number in range(4))
 
 
 def test_all_faults_are_named_with_their_lines():
@@ -117,6 +116,8 @@ def test_all_faults_are_named_with_their_lines():
         "address_0=10.0.0.1\naddress_1=10.*.*.*\nnonsense\naddress_0=10.0.0.7\naddress_2=10.0.0.1\n"
         "address_99=10.0.0.9\naddress_04=10.0.0.4\nadress_5=10.0.0.5\naddress_6=fd00::6\n"
     )
+    for nothing in ("", "# nothing\n", "route_0=x\n"):
+        assert error_of(parse_hccn_conf, nothing, "x", kind=UnreadableError) == "x names no device"
     lines = error_of(parse_hccn_conf, text, "hccn.conf", kind=UnreadableError).split("\n")
     assert lines[0] == "hccn.conf: 8 lines cannot be used"
     for line, number, words in zip(
@@ -153,12 +154,6 @@ def test_bytes_in_any_encoding_are_read_up_to_a_size():
     assert too_large == "x is larger than 1 MiB"
 
 
-def test_text_without_devices_is_refused():
-    """An empty file names no device."""
-    for text in ("", "# nothing\n", "route_0=x\n"):
-        assert error_of(parse_hccn_conf, text, "x", kind=UnreadableError) == "x names no device"
-
-
 @st.composite
 def confs(draw):
     """A valid hccn.conf, and the address of each device that it names."""
@@ -185,18 +180,10 @@ def test_any_conf_becomes_a_valid_table_with_exactly_its_addresses(drawn):
     assert report.cluster == cluster
     (server,) = report.cluster.servers
     assert {device.device_id: device.device_ip for device in server.devices} == addresses
-    assert [device.device_id for device in server.devices] == sorted(addresses)
+    assert [(device.global_rank, device.device_id) for device in server.devices] == list(enumerate(sorted(addresses)))
 
 
 # --- clusters ---
-
-
-def test_physical_ids_get_ranks_from_zero():
-    """Devices 4-7 keep their ids and get ranks 0-3."""
-    generated = build_cluster([Machine("a", tuple(FoundDevice(one) for one in (4, 5, 6, 7)))])
-    (server,) = generated.cluster.servers
-    assert [(device.device_id, device.global_rank) for device in server.devices] == [(4, 0), (5, 1), (6, 2), (7, 3)]
-    assert report_on(generated.cluster).problems == ()
 
 
 def test_ranks_follow_the_order_given():
@@ -250,19 +237,10 @@ def test_addresses_of_devices_are_enough_between_servers():
     assert all(server.host_ip is None and server.options == () for server in generated.cluster.servers)
 
 
-def test_no_devices_are_no_table():
-    """No server, and a server without devices, are refused."""
+def test_too_few_too_many_and_unknown_devices_are_refused():
+    """No server, a server without devices, more devices than a cluster has, and device 32 in a table for HCCL."""
     error_of(build_cluster, [])
     error_of(build_cluster, [plain("a", 1), Machine("b", ())])
-
-
-def test_more_devices_than_a_cluster_has_are_refused():
-    """A slip in a range of servers must not fill the memory."""
-    many = tuple(FoundDevice(one) for one in range(4096))
-    machines = [Machine(str(one), many) for one in range(250)]
-    assert "1,024,000 devices" in error_of(build_cluster, machines)
-
-
-def test_ids_that_hccl_does_not_know_are_refused():
-    """A table for HCCL has no device 32."""
+    many = plain("a", 4096).devices
+    assert "1,024,000 devices" in error_of(build_cluster, [Machine(str(one), many) for one in range(250)])
     assert "device 32" in error_of(build_cluster, [plain("a", 33)])

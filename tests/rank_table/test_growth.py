@@ -38,10 +38,8 @@ def last_replaced(text, old, new):
 VARIANTS = {
     "valid": lambda text: text,
     "a warning at the end": lambda text: last_replaced(text, '"rank_id": "', '"rank_id": "0'),
-    "repeated rank at the end": lambda text: (
-        last_replaced(text, '"rank_id": "8191"', '"rank_id": "0"')
-        if "8191" in text
-        else last_replaced(text, '"rank_id": "1023"', '"rank_id": "0"')
+    "repeated rank at the end": lambda text: last_replaced(
+        text, re.findall('"rank_id": "[0-9]+"', text)[-1], '"rank_id": "0"'
     ),
     "cut off": lambda text: text[:-40],
     "every comma trailing": lambda text: text.replace('"}\n', '"},\n'),
@@ -102,11 +100,10 @@ MONSTERS = {
     "empty ranks": (repeated("{}", '{{"version": "2.0", "rank_list": [{}]}}'), "RT204"),
     "unknown keys": ("{" + ",".join(f'"k{n}": 1' for n in range(200_000)) + ', "version": "1.0"}', "RT401"),
     "one key for ever": ("{" + ",".join('"k": 1' for _ in range(200_000)) + "}", "RT405"),
-    "commas": ("[" + "," * 200_000 + "]", "RT103"),
-    "too many commas": ("[" + "," * 60_000 + "]", "RT114"),
+    "commas": ("[" + "," * 60_000 + "]", "RT114"),
     "a long comment": ("{/*" + "x" * 2_000_000 + '*/"version": "1.0"}', "RT104"),
     "an endless string of escapes": ('{"version": "' + "\\n" * 1_000_000, "RT108"),
-    "comments": ("{" + "// no\n" * 200_000 + "}", "RT104"),
+    "comments": ("{" + "// no\n" * 70_000 + "}", "RT104"),
     "open brackets": ("[" * 1_000_000, "RT110"),
     "open objects": ('{"a":' * 300_000, "RT110"),
     "quotes": ('"' * 1_000_000, "RT109"),
@@ -130,13 +127,6 @@ def test_monsters_get_a_message_and_little_memory(name, tmp_path):
         tracemalloc.stop()
     assert not report.valid
     assert code in {problem.code for problem in report.problems}
+    # One mistake without end is shown in part, and the last problem says that there are more.
+    assert name != "half a million numbers" or "more like it" in report.errors[-1].message
     assert peak < 50 * path.stat().st_size + 32 * 1024 * 1024
-
-
-def test_a_mistake_without_end_is_reported_in_part(tmp_path):
-    """A list of 500,000 numbers is one mistake: a thousand of them are shown, and the last says that there are more."""
-    path = tmp_path / "table.json"
-    path.write_text(repeated("1", times=500_000))
-    report = read_rank_table(path)
-    assert {problem.code for problem in report.errors} == {"RT205"}
-    assert "more like it" in report.errors[-1].message

@@ -107,43 +107,23 @@ def test_a_stray_bracket_in_a_table_is_its_only_fault(table, report):
     assert report(broken.replace("\n   }", "", 1)).valid
 
 
-CLOUD = {
-    "status": "completed",
-    "group_count": "1",
-    "group_list": [
-        {
-            "group_name": "",
-            "instance_count": "1",
-            "device_count": "1",
-            "instance_list": [
-                {"pod_name": "a", "server_id": "x", "devices": [{"device_id": "0", "device_ip": "192.1.0.1"}]}
-            ],
-        }
-    ],
-}
-NODES = {
-    "status": "completed",
-    "collective_id": "a",
-    "node_list": [{"node_addr": "10.0.0.1", "ranks": [{"rank_id": "0", "device_id": "0", "rank_ip": ""}]}],
-}
-
-
 @pytest.mark.parametrize("version", ["1.0", "1.1", "1.2", "2.0"])
-def test_a_version_over_the_groups_of_a_legacy_table_is_named_as_the_mix_up(version, report):
+def test_a_version_over_the_groups_of_a_legacy_table_is_named_as_the_mix_up(version, makers, report):
     """A group_list belongs to tables without a version; without it the table is valid."""
-    (problem,) = report({"version": version, **CLOUD}).problems
+    cloud = makers["cloud"](1, 1)
+    (problem,) = report({"version": version, **cloud}).problems
     assert (problem.code, problem.pointer) == ("RT351", "/version")
     assert "group_list" in problem.message
     assert "leave version out" in problem.hint
-    assert report(CLOUD).valid
+    assert report(cloud).valid
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.2", "2.0"])
-def test_a_version_over_the_list_of_another_one_is_named_as_the_mix_up(version, report):
+def test_a_version_over_the_list_of_another_one_is_named_as_the_mix_up(version, nodes, report):
     """The hint names the version that the list belongs to."""
-    (problem,) = report({"version": version, **NODES}).problems
+    (problem,) = report({**nodes(1, 1), "version": version}).problems
     assert (problem.code, problem.hint) == ("RT351", 'write "1.1"')
-    assert report({"version": "1.1", **NODES}).format is Format.V1_1
+    assert report(nodes(1, 1)).format is Format.V1_1
 
 
 @pytest.mark.parametrize(
@@ -214,7 +194,10 @@ def test_what_only_begins_like_a_program_is_none(text, report):
 
 @pytest.mark.parametrize(
     ("codec", "source"),
-    [("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE"), ("utf-32-le", "UTF-32LE"), ("utf-16", "UTF-16")],
+    [
+        *(("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE"), ("utf-16", "UTF-16")),
+        *(("utf-32-le", "UTF-32LE"), ("utf-32-be", "UTF-32BE"), ("utf-32", "UTF-32")),
+    ],
 )
 def test_the_order_of_bytes_is_in_the_advice_for_a_wide_encoding(codec, source, table):
     """Without a byte order mark `iconv -f UTF-16` may guess wrong, so the hint names the very encoding."""

@@ -62,33 +62,61 @@ def test_devices_count_for_hosts_without_a_count():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("parse", "text", "message"),
     [
-        ("a slots=2\nb slots=x\n", "hosts:2: slots is 'x'"),
-        ("a slots=0\n", "hosts:1: slots is '0'"),
-        ("a slots=\n", "hosts:1: 'slots=' is not known"),
-        ("a slots=99999999999999999999\n", "hosts:1: slots is '9999"),
-        ("a slots=²\n", "hosts:1: slots is '²'"),
-        ("\n\na prot=3\n", "hosts:3: 'prot=3' is not known"),
-        ("a port=\n", "hosts:1: 'port=' is not known"),
-        ("a slots=auto\n", "hosts:1: slots is auto, which only the host itself can count"),
-        ("a\n-x slots=2\n", "hosts:2: '-x' is not a valid host name"),
-        ("<html><body>\n", "hosts:1: '<html><body>' is not a valid host name"),
-        ("[a:1]:2\n", "hosts:1: 'a:1' is not a valid host name"),
-        ("a:\n", "hosts:1: the count is ''"),
-        ("[fe80::1\n", "hosts:1: '[fe80::1': the bracket is not closed"),
-        ("a slots=2\nb\na slots=2\n", "hosts:3: 'a' is counted here and on line 1 too"),
-        ("a\na slots=2\n", "hosts:2: 'a' is counted here and on line 1 too"),
-        ("+n0 slots=2\n", "hosts:1: '+n0' is a host relative to an allocation"),
-        ("me@a slots=2\n", "hosts:1: 'me@a' names a user"),
-        ("^a\n", "hosts:1: '^a' is not a valid host name"),
-        ("# nothing\n\n", "hosts: it names no host"),
+        (parse_hostfile, "a slots=2\nb slots=x\n", "hostfile:2: slots is 'x'"),
+        (parse_hostfile, "a slots=0\n", "hostfile:1: slots is '0'"),
+        (parse_hostfile, "a slots=\n", "hostfile:1: 'slots=' is not known"),
+        (parse_hostfile, "a slots=99999999999999999999\n", "hostfile:1: slots is '9999"),
+        (parse_hostfile, "a slots=²\n", "hostfile:1: slots is '²'"),
+        (parse_hostfile, "\n\na prot=3\n", "hostfile:3: 'prot=3' is not known"),
+        (parse_hostfile, "a port=\n", "hostfile:1: 'port=' is not known"),
+        (parse_hostfile, "a slots=auto\n", "hostfile:1: slots is auto, which only the host itself can count"),
+        (parse_hostfile, "a\n-x slots=2\n", "hostfile:2: '-x' is not a valid host name"),
+        (parse_hostfile, "<html><body>\n", "hostfile:1: '<html><body>' is not a valid host name"),
+        (parse_hostfile, "[a:1]:2\n", "hostfile:1: 'a:1' is not a valid host name"),
+        (parse_hostfile, "a:\n", "hostfile:1: the count is ''"),
+        (parse_hostfile, "[fe80::1\n", "hostfile:1: '[fe80::1': the bracket is not closed"),
+        (parse_hostfile, "a slots=2\nb\na slots=2\n", "hostfile:3: 'a' is counted here and on line 1 too"),
+        (parse_hostfile, "a\na slots=2\n", "hostfile:2: 'a' is counted here and on line 1 too"),
+        (parse_hostfile, "+n0 slots=2\n", "hostfile:1: '+n0' is a host relative to an allocation"),
+        (parse_hostfile, "me@a slots=2\n", "hostfile:1: 'me@a' names a user"),
+        (parse_hostfile, "^a\n", "hostfile:1: '^a' is not a valid host name"),
+        (parse_hostfile, "# nothing\n\n", "hostfile: it names no host"),
+        (parse_rankfile, "rank 0=a\n", "rankfile:1: 'rank 0=a' places no rank"),
+        (parse_rankfile, "rank x=a slot=0\n", "rankfile:1: 'rank x=a slot=0' places no rank"),
+        (parse_rankfile, "rank 0=a slot=0\nrank 0=b slot=1\n", "rankfile:2: rank 0 is placed twice, first on line 1"),
+        (parse_rankfile, "rank 0=a slot=0\nrank 2=a slot=1\n", "rankfile:2: rank 2 is placed, and rank 1 is not"),
+        (parse_rankfile, "rank 0=+n0 slot=0\n", "rankfile:1: '+n0' is a host relative to an allocation"),
+        (parse_rankfile, "rank 0=a slot=x\n", "rankfile:1: slot=x is not a slot"),
+        (parse_rankfile, "rank 0=a slot=0;\n", "rankfile:1: slot=0; is not a slot"),
+        (parse_rankfile, "rank 0=-a slot=0\n", "rankfile:1: '-a' is not a valid host name"),
+        (parse_rankfile, "rank 99999999999=a slot=0\n", "rankfile:1: rank 99999999999 is more than"),
+        (parse_rankfile, "\n", "rankfile: it places no rank"),
+        (parse_nodelist, "a[1-2", "nodelist:1: a bracket is not closed"),
+        (parse_nodelist, "a1-2]", "nodelist:1: brackets inside brackets or none to close"),
+        (parse_nodelist, "a[1-2[3-4]]", "nodelist:1: brackets inside brackets or none to close"),
+        (parse_nodelist, "a\nb[3-1]", "nodelist:2: the range 3-1 in 'b[3-1]' runs backwards"),
+        (parse_nodelist, "a[x]", "nodelist:1: 'x' in 'a[x]' is not a number or a range"),
+        (parse_nodelist, "a[]", "nodelist:1: '' in 'a[]' is not a number"),
+        (parse_nodelist, "a[1-70000]", "nodelist:1: 1-70000 in 'a[1-70000]' leads beyond 65,536 hosts"),
+        (parse_nodelist, "a[1-999]b[1-999]", "nodelist:1: 'a[1-999]b[1-999]' leads beyond 65,536 hosts"),
+        (parse_nodelist, "a[1-60000]\nb[1-60000]", "nodelist:2: 1-60000 in 'b[1-60000]' leads beyond"),
+        (parse_nodelist, "a[1-999999999999999999]", "leads beyond 65,536 hosts"),
+        (parse_nodelist, "a[1-99999999999999999999]", "is not a number or a range"),
+        (parse_nodelist, "a1\nb,a1", "nodelist:2: 'a1' is listed twice, first on line 1"),
+        (parse_nodelist, "a=b", "nodelist:1: 'a=b' is not a valid host name"),
+        (parse_nodelist, "a,-[1-2]", "nodelist:1: '-[1-2]' is not a valid host name"),
+        (parse_nodelist, "<b>", "nodelist:1: '<b>' is not a valid host name"),
+        (parse_nodelist, "a:8,b:8", "nodelist:1: 'a:8' is not a valid host name"),
+        (parse_nodelist, "# none", "nodelist: it names no host"),
     ],
 )
-def test_hostfile_faults_are_reported_with_their_line(text, message):
-    """Each says the line, what stands there, and what to write instead."""
+def test_faults_are_reported_with_their_line(parse, text, message):
+    """Each says the line, what stands there, and what to write instead; no range fills the memory."""
+    name = parse.__name__.removeprefix("parse_")
     with pytest.raises(TlaunchError) as caught:
-        parse_hostfile(text, "hosts")
+        parse(text, name)
     assert message in caught.value.message
     assert caught.value.hint
 
@@ -123,29 +151,6 @@ def test_how_a_host_is_reached_is_ignored_and_said():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("rank 0=a\n", "ranks:1: 'rank 0=a' places no rank"),
-        ("rank x=a slot=0\n", "ranks:1: 'rank x=a slot=0' places no rank"),
-        ("rank 0=a slot=0\nrank 0=b slot=1\n", "ranks:2: rank 0 is placed twice, first on line 1"),
-        ("rank 0=a slot=0\nrank 2=a slot=1\n", "ranks:2: rank 2 is placed, and rank 1 is not"),
-        ("rank 0=+n0 slot=0\n", "ranks:1: '+n0' is a host relative to an allocation"),
-        ("rank 0=a slot=x\n", "ranks:1: slot=x is not a slot"),
-        ("rank 0=a slot=0;\n", "ranks:1: slot=0; is not a slot"),
-        ("rank 0=-a slot=0\n", "ranks:1: '-a' is not a valid host name"),
-        ("rank 99999999999=a slot=0\n", "ranks:1: rank 99999999999 is more than"),
-        ("\n", "ranks: it places no rank"),
-    ],
-)
-def test_rankfile_faults_are_reported_with_their_line(text, message):
-    """Each says the line, what stands there, and what to write instead."""
-    with pytest.raises(TlaunchError) as caught:
-        parse_rankfile(text, "ranks")
-    assert message in caught.value.message
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("node[01-03,7]", ["node01", "node02", "node03", "node7"]),
@@ -161,36 +166,6 @@ def test_rankfile_faults_are_reported_with_their_line(text, message):
 def test_node_lists_are_expanded_as_slurm_does(text, expected):
     """Ranges keep their zeros; of several brackets the last one runs fastest."""
     assert list(expand(text, AT)) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a[1-2", "nodes:1: a bracket is not closed"),
-        ("a1-2]", "nodes:1: brackets inside brackets or none to close"),
-        ("a[1-2[3-4]]", "nodes:1: brackets inside brackets or none to close"),
-        ("a\nb[3-1]", "nodes:2: the range 3-1 in 'b[3-1]' runs backwards"),
-        ("a[x]", "nodes:1: 'x' in 'a[x]' is not a number or a range"),
-        ("a[]", "nodes:1: '' in 'a[]' is not a number"),
-        ("a[1-70000]", "nodes:1: 1-70000 in 'a[1-70000]' leads beyond 65,536 hosts"),
-        ("a[1-999]b[1-999]", "nodes:1: 'a[1-999]b[1-999]' leads beyond 65,536 hosts"),
-        ("a[1-60000]\nb[1-60000]", "nodes:2: 1-60000 in 'b[1-60000]' leads beyond"),
-        ("a[1-999999999999999999]", "leads beyond 65,536 hosts"),
-        ("a[1-99999999999999999999]", "is not a number or a range"),
-        ("a1\nb,a1", "nodes:2: 'a1' is listed twice, first on line 1"),
-        ("a=b", "nodes:1: 'a=b' is not a valid host name"),
-        ("a,-[1-2]", "nodes:1: '-[1-2]' is not a valid host name"),
-        ("<b>", "nodes:1: '<b>' is not a valid host name"),
-        ("a:8,b:8", "nodes:1: 'a:8' is not a valid host name"),
-        ("# none", "nodes: it names no host"),
-    ],
-)
-def test_node_list_faults_are_reported_with_their_line(text, message):
-    """Each says the line and what stands there, and no range fills the memory."""
-    with pytest.raises(TlaunchError) as caught:
-        parse_nodelist(text, "nodes")
-    assert message in caught.value.message
-    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -323,12 +298,8 @@ def test_an_order_that_slurm_would_not_keep_is_noted(names, is_sorted):
     assert all("SLURM_HOSTFILE" in text and "-m arbitrary" in text for text in advice)
 
 
-def test_a_text_that_is_not_utf_8_is_refused():
-    """It is named, not decoded into something else."""
+def test_a_text_that_is_not_utf_8_is_refused_and_its_byte_order_mark_read_over():
+    """It is named, not decoded into something else; a mark, which editors on other systems write, is in no name."""
     with pytest.raises(TlaunchError, match="hosts is no UTF-8 text"):
         read_plain(b"\xff slots=2", "hostfile", "hosts")
-
-
-def test_a_byte_order_mark_is_no_part_of_a_name():
-    """Editors on other systems write one."""
     assert counts(read_plain("\ufeffa slots=2".encode(), "hostfile", "hosts")[0]) == {"a": 2}

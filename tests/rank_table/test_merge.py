@@ -26,17 +26,10 @@ def reports(tmp_path):
     return read
 
 
-def one(number, devices=2, **more):
+def one(number, devices=2):
     """The table of one server."""
-    return Cluster(
-        (
-            Server(
-                f"10.0.0.{number}",
-                tuple(Device(index, index, f"192.{index}.0.{number}") for index in range(devices)),
-                **more,
-            ),
-        )
-    )
+    made = tuple(Device(index, index, f"192.{index}.0.{number}") for index in range(devices))
+    return Cluster((Server(f"10.0.0.{number}", made),))
 
 
 def test_ranks_are_counted_in_the_order_of_the_files(reports):
@@ -118,17 +111,10 @@ def test_a_table_with_errors_is_not_merged(reports):
 
 def test_super_pods_are_kept(reports):
     """Servers of one pod in several files are in one pod again."""
+    devices = [Device(0, 0, f"192.0.0.{number}", str(number)) for number in range(3)]
     pods = [
-        Cluster(
-            (
-                Server(
-                    f"10.0.0.{number}",
-                    (Device(0, 0, f"192.0.0.{number}", str(number)),),
-                    super_pod_id=f"pod{number // 2}",
-                ),
-            )
-        )
-        for number in (0, 1, 2)
+        Cluster((Server(f"10.0.0.{number}", (device,), super_pod_id=f"pod{number // 2}"),))
+        for number, device in enumerate(devices)
     ]
     merged = merge_tables(reports(*pods, name="v1.2"))
     assert [server.super_pod_id for server in merged.cluster.servers] == ["pod0", "pod0", "pod1"]

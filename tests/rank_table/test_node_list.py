@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.table_format import Format
@@ -26,28 +24,10 @@ def put(holder, **values):
 
 
 def test_nodes_may_have_different_numbers_of_ranks(nodes, report):
-    """HCCL does not compare them in this format, not even on a 910, for a rank may compute on the host."""
-    table = nodes(2, 2)
+    """HCCL neither compares nor counts them in this format, not even on a 910, for a rank may compute on the host."""
+    table = nodes(2, 3)
     node(table, 1)["ranks"].pop()
     assert report(table, chip="910").errors == ()
-
-
-@pytest.mark.parametrize(
-    ("holder", "key", "code"),
-    [
-        *((lambda t: t, key, "RT204") for key in ("version", "status", "collective_id", "node_list")),
-        *((node, key, "RT204") for key in ("node_addr", "ranks")),
-        (rank, "rank_id", "RT204"),
-    ],
-)
-def test_missing_keys_are_named(holder, key, code, nodes, report):
-    """A key that HCCL cannot do without is missed at its object, with an example."""
-    table = nodes(1, 1)
-    del holder(table)[key]
-    (problem,) = report(table).problems
-    assert problem.code == code
-    assert problem.message == f"{key} is missing here"
-    assert problem.hint.startswith(f'add "{key}": ')
 
 
 @pytest.mark.parametrize("key", ["device_id", "rank_ip", "port", "sdid"])
@@ -100,32 +80,3 @@ def test_version_of_super_pods_is_proposed(report):
     table = {"version": "1.1", "status": "completed", "server_list": [], "super_pod_list": []}
     (problem,) = report(table).problems
     assert (problem.code, problem.hint) == ("RT351", 'write "1.2"')
-
-
-def test_sets_of_a_910_do_not_matter(nodes, report):
-    """HCCL does not ask for 1, 2, 4 or 8 devices on each node of such a table."""
-    assert report(nodes(1, 3), chip="910").errors == ()
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["node_addr", "ranks", "rank_id", "device_id", "port", "sdid"]), inner, max_size=4
-        )
-    ),
-    max_leaves=12,
-)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(node_list=JSON, rank_value=JSON, key=st.sampled_from(["rank_id", "device_id", "rank_ip", "port", "sdid"]))
-def test_strange_json_is_refused_without_a_crash(node_list, rank_value, key, nodes, report):
-    """Whatever stands where nodes, ranks or values are expected, there is a report, and no cluster without sense."""
-    strange = {**nodes(1, 2, "1.2"), "node_list": node_list}
-    assert not report(strange).valid
-    table = nodes(1, 2, "1.2")
-    rank(table)[key] = rank_value
-    found = report(table)
-    assert found.valid or found.errors

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from launcher.rank_table import Profile, parse_rank_table
 from launcher.rank_table.table_format import Format
 
 
@@ -96,29 +90,3 @@ def test_unknown_keys_of_super_pods_are_said(pods, report):
     (problem,) = report(table).problems
     assert (problem.code, problem.pointer) == ("RT401", "/super_pod_list/0/superpod_id")
     assert "super_pod_id" in problem.hint
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["server_id", "server_list", "super_pod_id", "x"]), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-@given(pods=JSON, super_device=JSON, version=st.sampled_from(["1.0", "1.2"]))
-def test_strange_super_pods_never_crash(pods, super_device, version):
-    """Whatever JSON stands under the keys of super pods, there is a report, and records only without errors."""
-    table = {
-        "version": version,
-        "status": "completed",
-        "server_list": [
-            {"server_id": "a", "device": [{"device_id": "0", "rank_id": "0", "super_device_id": super_device}]},
-            {"server_id": pods, "device": [{"device_id": "0", "rank_id": "1", "super_device_id": "1"}]},
-        ],
-        "super_pod_list": pods,
-    }
-    found = parse_rank_table(json.dumps(table).encode(), Path("-"), Profile())
-    assert (found.cluster is None) == bool(found.errors)
