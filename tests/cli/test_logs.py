@@ -8,8 +8,6 @@ import struct
 import subprocess
 import termios
 import time
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -199,29 +197,6 @@ def test_following_ends_with_the_run(launcher, wait_until):
         assert of_rank == [f"[{rank}] {number}" for number in range(20)]
 
 
-@pytest.mark.parametrize("options", [[], ["--merge"], ["--collapse"]])
-def test_whoever_follows_may_leave(launcher, options):
-    """A closed pipe, and Ctrl-C, end it quietly; the run goes on."""
-    (launcher.directory / "program.py").write_text(
-        "import time\nwhile True:\n    print('on', flush=True)\n    time.sleep(0.01)"
-    )
-    process = launcher.start("run", "--", "python", "program.py")
-    launcher.wait_ready(1, "on")
-    reader, writer = os.pipe()
-    follower = launcher.start("logs", "-f", *options, stdout=writer, stderr=subprocess.PIPE)
-    os.close(writer)
-    assert os.read(reader, 2)
-    os.close(reader)
-    assert (follower.wait(60), follower.stderr.read()) == (0, b"")
-    follower = launcher.start("logs", "-f", *options, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert follower.stdout.read(2)
-    follower.send_signal(signal.SIGINT)
-    assert (follower.wait(60), follower.stderr.read().strip()) == (130, b"")
-    assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 143
-
-
 # --- several ranks, attempts and logs ---
 
 ENDLESS = pytest.mark.parametrize("options", [(), ("--merge",), ("--collapse",), ("--grep", "o")], ids=" ".join)
@@ -242,17 +217,20 @@ def test_ranks_that_were_not_chosen_end(launcher, options):
     assert (follower.wait(60), follower.stderr.read()) == (0, b"")
 
 
+LONG = "b" * 100
+
+
 @pytest.mark.parametrize("follow", [(), ("-f",)], ids=["once", "follow"])
 @pytest.mark.parametrize("option", ["--collapse", "--merge"])
 def test_no_attempt_begins_before_the_last_has_ended(recorded, follow, option):
-    mark, told = "--- attempt 1 ---\n", ["a\n", "a\n" + "b\n" * 100_000]
+    mark, told = "--- attempt 1 ---\n", ["a\n", "a\n" + f"{LONG}\n" * 2_000]  # more than is read at once
     starts = [RankStarted(rank, 1, 0, len(text) + len(mark)) for rank, text in enumerate(told)]
     first = [AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0)]
     logs = recorded([f"{text}{mark}a\nc\n" for text in told], [*first, AttemptStarted(1, 1), *starts])
     shown = [line.partition(" ")[2] for line in logs(option, *follow).stdout.splitlines()]
     at = shown.index("--- attempt 1 ---")
-    assert sorted(set(shown[:at])) == ["a", "b"]
-    assert shown[:at].count("b") == 100_000
+    assert sorted(set(shown[:at])) == ["a", LONG]
+    assert shown[:at].count(LONG) == 2_000
     assert sorted(set(shown[at:])) == ["--- attempt 1 ---", "a", "c"]
 
 
@@ -349,23 +327,3 @@ def test_ctrl_c_while_nobody_reads_repeats_nothing(recorded, launcher, wait_unti
     lines = (first + search.stdout.read()).decode().splitlines()
     assert search.wait() == 130
     assert lines[:-1] == [f"line {number:06d}" for number in range(len(lines) - 1)]
-
-
-def test_following_listens_once(launcher, wait_until):
-    (launcher.directory / "program.py").write_text("import time; print('on', flush=True); time.sleep(1000)")
-    run = launcher.start("run", "--devices", 2, "--", "python", "program.py")
-    launcher.wait_ready(2, "on")
-    follower = launcher.start("logs", "-f", "--merge", stdout=subprocess.PIPE)
-    for _ in range(2):
-        assert follower.stdout.readline()
-    assert len([target for target in descriptors_of(follower) if "inotify" in target]) == 1
-    follower.terminate()
-    run.terminate()
-    assert run.wait() == 143
-
-
-def descriptors_of(process):
-    """What they mean; it may close one at any moment."""
-    for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
-        with suppress(FileNotFoundError):
-            yield str(descriptor.readlink())
