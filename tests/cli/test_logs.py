@@ -16,6 +16,8 @@ from launcher.core.proc import identify
 from launcher.core.report import Report
 from tests.programs import acted_run
 
+from .transcript import typed_lines
+
 STEPS = [1 / (step + 1) for step in range(6)]
 CHATTER = [
     "".join(f"step {step} loss {loss + rank / 100:.3f}\n" for step, loss in enumerate(STEPS))
@@ -37,14 +39,10 @@ Traceback (most recent call last):
   File "program.py", line 7, in <module>
     raise [ValueError, KeyError][os.environ["RANK"] == "1"]("why")
 """
-RAISING = [f"{TRACEBACK}{error}: {words}\n" for error, words in (("ValueError", "why"), ("KeyError", "'why'")) * 2][:3]
-TIMED = [
-    "".join(
-        f"2026-11-21 12:00:0{second} {['INFO', 'WARNING'][second % 2]} second {second}\n  and more\n"
-        for second in range(rank, 6, 2)
-    )
-    for rank in range(2)
-]
+RAISING = [f"{TRACEBACK}{error}\n" for error in ("ValueError: why", "KeyError: 'why'", "ValueError: why")]
+TIMES = [f"2026-11-21 12:00:0{second} {['INFO', 'WARNING'][second % 2]} second {second}" for second in range(6)]
+TIMED = ["".join(f"{line}\n  and more\n" for line in TIMES[rank::2]) for rank in range(2)]
+FOLLOW = pytest.mark.parametrize("follow", [(), ("-f",)], ids=["once", "follow"])
 
 
 @pytest.fixture
@@ -103,8 +101,7 @@ MEANINGLESS = """
 
 def test_what_means_nothing_is_refused(recorded, launcher, snapshot):
     recorded(["", ""])
-    typed = [f"logs {each.strip()}" for each in MEANINGLESS.replace("\n", ";").split(";") if each.strip()]
-    assert launcher.refused(2, *typed) == snapshot
+    assert launcher.refused(2, *(f"logs {each}" for each in typed_lines(MEANINGLESS))) == snapshot
 
 
 def test_what_ranks_say_alike_is_one_line(recorded):
@@ -139,9 +136,7 @@ def test_what_was_raised_is_shown_once_with_its_ranks(recorded, launcher, snapsh
 def test_times_of_lines_merge_and_bound(recorded):
     """Lines without a time stay behind the one before."""
     logs = recorded(TIMED)
-    assert logs("--merge", "--prefix", "").stdout.splitlines()[::2] == [
-        f"2026-11-21 12:00:0{second} {['INFO', 'WARNING'][second % 2]} second {second}" for second in range(6)
-    ]
+    assert logs("--merge", "--prefix", "").stdout.splitlines()[::2] == TIMES
     between = logs("--since", "2026-11-21T12:00:02", "--until", "2026-11-21T12:00:03", "--prefix", "{time} ").stdout
     assert between.splitlines() == [
         "12:00:02 2026-11-21 12:00:02 INFO second 2", "12:00:02   and more",
@@ -158,19 +153,15 @@ def test_what_is_missed_is_said(recorded, launcher, snapshot):
     assert launcher.scene(*commands, code=0) == snapshot
 
 
-def test_json_tells_rank_attempt_and_place(ran):
-    """One object a line; a restart's lines belong to the next attempt."""
-    logs = ran("import os; print('hello'); raise SystemExit(os.environ['TLAUNCH_ATTEMPT'] == '0')", "--max-restarts", 1,
-               devices=1)  # fmt: skip
-    told = [json.loads(line) for line in logs("--json").stdout.splitlines()]
-    assert [(line["text"], line["attempt"]) for line in told] == [
-        ("hello", 0), ("--- attempt 1 ---", 1), ("hello", 1),
+def test_json_holds_rank_attempt_and_place(ran):
+    """One object a line; a restart's lines belong to the next attempt. Variables are shown by the same command."""
+    program = "import os; print('hello'); raise SystemExit(os.environ['TLAUNCH_ATTEMPT'] == '0')"
+    logs = ran(program, "--max-restarts", 1, devices=1)
+    lines = [json.loads(line) for line in logs("--json").stdout.splitlines()]
+    assert [(line["text"], line["attempt"], line["offset"]) for line in lines] == [
+        ("hello", 0, 0), ("--- attempt 1 ---", 1, 6), ("hello", 1, 24),
     ]  # fmt: skip
-    assert [line["offset"] for line in told] == [0, 6, 24]
-
-
-def test_variables_of_a_rank_are_shown_by_the_same_command(ran):
-    assert "RANK_ID=1\n" in ran("print()", devices=2)("--env", "--rank", 1).stdout
+    assert "RANK_ID=0\n" in logs("--env", "--rank", 0).stdout
 
 
 def test_a_log_cannot_act_on_the_terminal(recorded, launcher):
@@ -220,7 +211,7 @@ def test_ranks_that_were_not_chosen_end(launcher, options):
 LONG = "b" * 100
 
 
-@pytest.mark.parametrize("follow", [(), ("-f",)], ids=["once", "follow"])
+@FOLLOW
 @pytest.mark.parametrize("option", ["--collapse", "--merge"])
 def test_no_attempt_begins_before_the_last_has_ended(recorded, follow, option):
     mark, told = "--- attempt 1 ---\n", ["a\n", "a\n" + f"{LONG}\n" * 2_000]  # more than is read at once
@@ -234,7 +225,7 @@ def test_no_attempt_begins_before_the_last_has_ended(recorded, follow, option):
     assert sorted(set(shown[at:])) == ["--- attempt 1 ---", "a", "c"]
 
 
-@pytest.mark.parametrize("follow", [(), ("-f",)], ids=["once", "follow"])
+@FOLLOW
 def test_the_last_lines_of_those_selected(recorded, follow):
     """Not what was selected among the last ones; a line below its level and time belongs to them."""
     error = "2026-11-21 12:00:00 ERROR no\n  1\n  2\n  3\n"
