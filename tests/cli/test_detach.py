@@ -180,7 +180,7 @@ def test_a_run_goes_on_without_its_terminal(launcher, wait_until):
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_run_is_named_as_other_commands_find_it(launcher, elsewhere):
-    """By its name where they look anyway, by its directory else; no line is wider than a terminal."""
+    """By its name in the default directory, else by its path; no line is wider than a terminal."""
     where = ["--runs-dir", "runs/others"] if elsewhere else []
     done = launcher.run("run", "--detach", *where, "--", "sleep", "1000")
     *_, hint = done.stderr.splitlines()
