@@ -207,7 +207,8 @@ def test_without_a_stdout_logs_end_with_the_run(launcher, wait_until):
     with ExitStack() as stack:
         followers = [stack.enter_context(closed(launcher, "logs", "-f", *options)) for options in ALL_MODES]
         for follower in followers:
-            wait_until(lambda follower=follower: log in opened_by(follower), "a follower at work")
+            files = psutil.Process(follower.pid).open_files
+            wait_until(lambda files=files: str(log) in {file.path for file in files()}, "a follower at work")
         (launcher.directory / "go").touch()
         assert [ended(follower) for follower in followers] == [(0, "")] * 3
     assert run.wait(PATIENCE_S) == 0
@@ -216,19 +217,14 @@ def test_without_a_stdout_logs_end_with_the_run(launcher, wait_until):
 @contextmanager
 def closed(launcher, *arguments):
     """A command without a stdout."""
-    process = subprocess.Popen(
-        ["sh", "-c", 'exec "$@" >&-', "sh", *launcher.argv(*arguments)],
-        cwd=launcher.directory, env=launcher.environment({}), stderr=subprocess.PIPE,
-    )  # fmt: skip
+    argv = ["sh", "-c", 'exec "$@" >&-', "sh", *launcher.argv(*arguments)]
+    environment = launcher.environment({})
+    process = subprocess.Popen(argv, cwd=launcher.directory, env=environment, stderr=subprocess.PIPE)
     try:
         yield process
     finally:
         process.kill()
         process.communicate()
-
-
-def opened_by(process):
-    return {Path(file.path) for file in psutil.Process(process.pid).open_files()}
 
 
 @pytest.mark.parametrize(
@@ -325,8 +321,8 @@ def test_a_run_is_followed_before_its_ranks_have_started(launcher, wait_until):
 def test_a_run_that_never_starts_is_not_waited_for(launcher, options):
     run_dir = acted_run.make(launcher.runs / "a")
     os.utime(run_dir.run_json, (1e9, 1e9))
-    for exit_code, wanted in (((), 0), (("--exit-code",), 1)):
-        done = launcher.call("logs", "-f", *exit_code, *options, "a")
+    for more, wanted in (((), 0), (("--exit-code",), 1)):
+        done = launcher.call("logs", "-f", *more, *options, "a")
         assert (done.returncode, done.stdout, done.stderr[:9]) == (wanted, "", "a: lost: ")
 
 
@@ -386,10 +382,8 @@ def test_errors_behind_a_line_as_long_as_a_log_need_little_memory(launcher, long
 
 def peak_of(launcher, runs, *arguments):
     """The most memory that `tlaunch logs` needed, KiB, and its last bytes of output."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", PEAK, "logs", "--runs-dir", runs, *arguments], cwd=launcher.directory,
-        env=launcher.environment({}), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    argv = [sys.executable, "-c", PEAK, "logs", "--runs-dir", runs, *arguments]
+    process = subprocess.Popen(argv, env=launcher.environment({}), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     last = b""
     while chunk := process.stdout.read(1 << 20):
         last = (last + chunk)[-100:]
