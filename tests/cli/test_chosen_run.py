@@ -40,16 +40,13 @@ def three(launcher):
 @pytest.mark.parametrize(
     ("reference", "name"),
     [
-        ("mine", "20260102-000000-mine"),
-        ("oth", "20260103-000000-other"),
-        ("20260101", "20260101-000000-mine"),
-        ("latest", "20260103-000000-other"),
-        ("latest~2", "20260101-000000-mine"),
+        ("mine", "20260102-000000-mine"), ("oth", "20260103-000000-other"), ("20260101", "20260101-000000-mine"),
+        ("latest", "20260103-000000-other"), ("latest~2", "20260101-000000-mine"),
         ("runs/20260101-000000-mine/", "20260101-000000-mine"),
     ],
-)
+)  # fmt: skip
 def test_a_run_has_many_names(three, command, reference, name):
-    """A word on stderr tells where several have one."""
+    """A note on stderr says where several have one."""
     done = three.call(command, reference)
     assert done.returncode == (NO_RANK_LIVES if command == "stacks" else 0), done.stderr
     assert name in done.stdout + done.stderr.replace("other is 20260101-000000-mine", "")

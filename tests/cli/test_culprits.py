@@ -24,12 +24,11 @@ def run(launcher, programs, *wishes):
 
 @pytest.mark.parametrize("_time", range(REPEATS))
 @pytest.mark.parametrize(
-    "experiment",
+    ("wish", "culprit", "what", "code"),
     [("raises", 3, "ValueError: the cause", 1), ("sleeps", 1, "does not take part", 1), ("killed", 2, "SIGKILL", 137)],
 )
-def test_the_rank_that_is_to_blame_is_named(launcher, programs, experiment, _time):
+def test_the_rank_that_is_to_blame_is_named(launcher, programs, wish, culprit, what, code, _time):  # noqa: PLR0917
     """Whether it raises 20 ms before another one, sleeps while the others time out, or is killed while they wait."""
-    wish, culprit, what, code = experiment
     verdict, exit_code = run(launcher, programs, wish)
     cause = verdict.failures[0]
     assert (verdict.culprit, cause.global_rank, cause.role) == (culprit, culprit, Role.CAUSE)

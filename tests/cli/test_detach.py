@@ -65,11 +65,8 @@ def log(tmp_path):
 
 
 def start(log, wish, **options):
-    argv = [sys.executable, "-c", DRIVER, log, wish]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        argv, **{"stdin": pipe, "stdout": pipe, "stderr": pipe, "start_new_session": True, **options}
-    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-c", DRIVER, log, wish], **pipes, start_new_session=True, **options)
 
 
 def child_of(log, wait_until):
@@ -80,8 +77,12 @@ def child_of(log, wait_until):
 
 def test_the_parent_returns_when_the_run_has_started(log, wait_until):
     """The name alone on stdout; the child goes on in a session of its own, its words in console.log."""
-    process = start(log, "start")
+    reader, writer = os.pipe()  # another descriptor that a shell had opened: its reader need not wait either
+    process = start(log, "start", pass_fds=[writer])
+    os.close(writer)
     output, errors = process.communicate(timeout=PATIENCE_S)
+    assert os.read(reader, 1) == b""
+    os.close(reader)
     child = child_of(log, wait_until)
     assert (process.returncode, output) == (0, b"said before\nthe-name\n")
     assert errors.endswith(b" the-name\n")
@@ -98,16 +99,6 @@ def test_a_start_that_fails_is_told(log, wish, code):
     assert (process.returncode, output) == (code, b"said before\n")
     assert b"said by the child" in errors
     assert (b"error: no luck" in errors) == (wish == "fail")
-
-
-def test_no_reader_waits_for_a_detached_run(log):
-    """Neither that of stdout nor that of another descriptor which a shell had opened."""
-    reader, writer = os.pipe()
-    process = start(log, "start", pass_fds=[writer])
-    os.close(writer)
-    process.communicate(timeout=PATIENCE_S)
-    assert os.read(reader, 1) == b""
-    os.close(reader)
 
 
 def test_closing_the_terminal_does_not_reach_it(log, wait_until):
@@ -180,7 +171,7 @@ def test_a_run_goes_on_without_its_terminal(launcher, wait_until):
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_run_is_named_as_other_commands_find_it(launcher, elsewhere):
-    """By its name where they look anyway, by its directory else; no line is wider than a terminal."""
+    """By its name in the default directory, else by its path; no line is wider than a terminal."""
     where = ["--runs-dir", "runs/others"] if elsewhere else []
     done = launcher.run("run", "--detach", *where, "--", "sleep", "1000")
     *_, hint = done.stderr.splitlines()

@@ -21,6 +21,7 @@ from launcher.core.messages import ProbeQuestion
 SERVERS = ("127.0.0.1", "127.0.0.2")
 MEASURED = {"links-measured", "slow-link"}  # a busy machine may be slow one way
 PATIENCE_S = 60
+EXAMINED = {"sound", "findings", "servers", "links"}  # keys of an examination as JSON
 
 
 @pytest.fixture
@@ -40,68 +41,52 @@ def port():
 
 def test_one_machine_is_examined_without_a_table(launcher):
     """Nothing is left behind, and there is no link to measure."""
-    done = launcher.run("doctor", "--devices", "2")
+    done = launcher.run("doctor", "--devices", "2", "--", sys.executable, "train.py")
     assert (done.returncode, done.stderr) == (0, "")
     assert "1 server examined: nothing stands in the way of a run" in done.stdout or "[slow-name]" in done.stdout
     assert not launcher.runs.exists()
 
 
-def test_what_would_break_a_run_is_the_exit_code(launcher):
-    """As JSON it says what; stdout holds nothing else."""
+@pytest.mark.parametrize("runs_dir", ["/dev/null", "/dev/null/runs"])
+def test_what_would_break_a_run_is_the_exit_code(launcher, runs_dir):
+    """As JSON it says what, and stdout holds nothing else: a port, a file as runs directory, gloo's interface."""
     with socket.create_server(("", 0)) as taken:
-        done = launcher.run("doctor", "--devices", "2", "--json", "--master-port", taken.getsockname()[1])
+        port = taken.getsockname()[1]
+        options = ("--json", "--master-port", port, "--env", "GLOO_SOCKET_IFNAME=nowhere0", "--runs-dir", runs_dir)
+        done = launcher.run("doctor", "--devices", "2", *options)
     told = json.loads(done.stdout)
-    assert (done.returncode, told["sound"]) == (1, False)
-    assert [one["code"] for one in told["findings"] if one["severity"] == "breaks"] == ["port-taken"]
-
-
-def test_variables_for_ranks_are_judged_as_if_they_were_set(launcher):
-    """The interface that gloo would take."""
-    done = launcher.run("doctor", "--devices", "2", "--json", "--env", "GLOO_SOCKET_IFNAME=nowhere0")
-    assert "no-such-interface" in {one["code"] for one in json.loads(done.stdout)["findings"]}
+    assert (done.returncode, done.stderr, told["sound"]) == (1, "", False)
+    messages = {one["code"]: one["message"] for one in told["findings"] if one["severity"] == "breaks"}
+    assert messages.keys() == {"no-such-interface", "port-taken", "not-writable"}
+    assert f"no file can be made in the runs directory ({runs_dir}: Not a directory)" in messages["not-writable"]
+    assert told.keys() == EXAMINED
 
 
 def test_what_cannot_be_meant_is_refused_before_anything_starts(launcher, table):
-    """With the exit codes of `tlaunch run`."""
-    assert launcher.call("doctor", "--rank-table", "nowhere.json").returncode == 2
+    """With the exit codes of `tlaunch run`; as JSON with an examination's keys and the problems that `validate` shows."""
     table.write_text('{"status": "completed", "server_count": "1", "server_list": []}')
     assert launcher.call("doctor", "--rank-table", table).returncode == 3
-
-
-def test_a_refusal_is_json_too(launcher, table):
-    """With the keys that an examination has, the table's problems as `validate` has them, and the same exit code."""
-    table.write_text('{"status": "completed", "server_count": "1", "server_list": []}')
     done = launcher.call("doctor", "--rank-table", table, "--json")
     told = json.loads(done.stdout)
     (validated,) = json.loads(launcher.call("validate", "--chip", "none", table, "--json").stdout)
     assert (done.returncode, told["exit_code"], told["sound"]) == (3, 3, False)
     assert told["findings"] == told["servers"] == []
-    examined = json.loads(launcher.run("doctor", "--devices", "1", "--json").stdout)
-    assert set(told) == {*examined, "error", "exit_code", "problems"}
+    assert told.keys() == {*EXAMINED, "error", "exit_code", "problems"}
     assert told["links"] is None
     assert told["problems"] == validated["problems"] != []
     assert told["error"].strip() == done.stderr.strip()
+    assert launcher.call("doctor", "--rank-table", "nowhere.json").returncode == 2
     done = launcher.call("doctor", "--rank-table", "nowhere.json", "--json")
     told = json.loads(done.stdout)
     assert (done.returncode, told["exit_code"], told["problems"]) == (2, 2, [])
     assert f"error: {told['error']}" == done.stderr.strip()
 
 
-@pytest.mark.parametrize("runs_dir", ["/dev/null", "/dev/null/runs"])
-def test_a_runs_directory_that_can_be_none_breaks_a_run(launcher, runs_dir):
-    """Nor can it be made below a file."""
-    done = launcher.run("doctor", "--devices", "2", "--runs-dir", runs_dir)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert f"no file can be made in the runs directory ({runs_dir}: Not a directory), on server" in done.stdout
-
-
 def test_shared_memory_that_takes_no_file_is_found(launcher):
     """A run may fail of it."""
     mount = 'mount -t tmpfs -o ro none /dev/shm && exec "$@"'
     argv = ["unshare", "--mount", "sh", "-c", mount, "sh", *launcher.argv("doctor", "--devices", "2")]
-    done = subprocess.run(
-        argv, cwd=launcher.directory, env=launcher.environment({}), capture_output=True, text=True, check=False
-    )
+    done = launcher.ended(argv)
     if not done.stdout:
         pytest.skip(f"nothing can be mounted here: {done.stderr}")
     assert done.returncode == 0
@@ -124,33 +109,46 @@ def test_what_a_run_would_have_no_use_for_is_refused_as_by_it(launcher, table, w
     assert done.stderr == by_run.stderr
 
 
-@pytest.mark.parametrize("option", [("--mp", "2"), ("--pp=2",)])
-def test_a_layout_is_refused_with_what_is_examined_instead(launcher, option):
-    """It is no misspelt option of another kind."""
-    done = launcher.call("doctor", "--devices", "4", *option)
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--devices", "4", "--mp", "2"), "doctor takes no layout"),
+        (("--devices", "4", "--pp=2"), "doctor takes no layout"),
+        (("--devices", "4", "table.json"), "takes nothing more: table.json"),
+        (("--devises", "4"), "did you mean --devices?"),
+    ],
+)
+def test_what_doctor_does_not_take_is_refused(launcher, words, why):
+    """A layout is no misspelt option; a word is taken for a program only after two dashes, before them it is a slip."""
+    done = launcher.call("doctor", *words)
     assert done.returncode == 2
-    assert "doctor takes no layout" in done.stderr
-
-
-def test_a_word_that_is_no_option_is_taken_for_a_program_only_after_two_dashes(launcher):
-    """Before them it is more likely a slip."""
-    done = launcher.call("doctor", "--devices", "4", "table.json")
-    assert done.returncode == 2
-    assert "takes nothing more: table.json" in done.stderr
-    assert launcher.run("doctor", "--devices", "4", "--no-links", "--", sys.executable, "train.py").returncode == 0
-    assert "did you mean --devices?" in launcher.run("doctor", "--devises", "4").stderr
+    assert why in done.stderr
 
 
 def test_servers_started_by_hand_are_examined_together(launcher, table, port):
-    """The first reports, with what a run between them measured; the other ends with the same code."""
-    options = ("doctor", "--rank-table", table, "--coordinator-port", port)
-    other = launcher.start(*options, "--server", SERVERS[1], stderr=subprocess.PIPE, text=True)
-    done = launcher.run(*options, "--server", SERVERS[0], "--json")
+    """The first reports, with what a run between them measured; the other ends with the same code.
+
+    A table that can be read only once, as a shell's `<(...)` gives it, is enough.
+    """
+    options = ("--coordinator-port", port, "--server")
+    other = launcher.start(
+        "doctor", "--rank-table", table, *options, SERVERS[1], stderr=subprocess.PIPE, encoding="utf-8"
+    )
+    reader, writer = os.pipe()
+    os.write(writer, table.read_bytes())
+    os.close(writer)
+    try:
+        piped = ("doctor", "--rank-table", f"/dev/fd/{reader}")
+        done = launcher.run(*piped, *options, SERVERS[0], "--json", pass_fds=(reader,))
+    finally:
+        os.close(reader)
     told = json.loads(done.stdout)
-    assert (done.returncode, other.wait(60)) == (0, 0)
+    assert (done.returncode, other.wait(PATIENCE_S)) == (0, 0), done.stdout
     assert f"server {SERVERS[0]} reports what was found" in other.stderr.read()
     assert [one["facts"] is not None for one in told["servers"]] == [True, True]
-    assert MEASURED & {one["code"] for one in told["findings"]}
+    codes = {one["code"] for one in told["findings"]}
+    assert MEASURED & codes
+    assert not [code for code in codes if code.startswith("table")]
     (pair,) = told["links"]["pairs"]
     assert pair["servers"] == [0, 1]
     assert 0 < pair["bytes_per_s"] == min(pair["forth_bytes_per_s"], pair["back_bytes_per_s"])
@@ -259,21 +257,3 @@ def test_why_another_server_takes_no_part_in_the_measuring_is_told(launcher, tab
     for kept in Path(tempfile.gettempdir()).glob("tlaunch-links-*"):  # how far it came by then is chance
         assert str(kept) in found["hint"]
         shutil.rmtree(kept)
-
-
-def test_a_table_that_can_be_read_only_once_is_enough(launcher, table, port):
-    """As a shell's `<(...)` gives it: links are measured, and nothing is wrong with the table."""
-    options = ("--coordinator-port", port)
-    other = launcher.start("doctor", "--rank-table", table, *options, "--server", SERVERS[1])
-    reader, writer = os.pipe()
-    os.write(writer, table.read_bytes())
-    os.close(writer)
-    try:
-        piped = ("doctor", "--rank-table", f"/dev/fd/{reader}")
-        done = launcher.run(*piped, *options, "--server", SERVERS[0], "--json", pass_fds=(reader,))
-    finally:
-        os.close(reader)
-    codes = {one["code"]: one["severity"] for one in json.loads(done.stdout)["findings"]}
-    assert (done.returncode, other.wait(PATIENCE_S)) == (0, 0), done.stdout
-    assert MEASURED & codes.keys()
-    assert not [code for code in codes if code.startswith("table")]

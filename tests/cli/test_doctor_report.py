@@ -61,8 +61,7 @@ def test_what_was_not_asked_is_not_told_to_be_well_and_who_did_not_answer_has_no
     assert lines[3] == "ok where servers answered: names, network, software, table, files, limits, devices"
 
 
-def test_a_server_that_was_not_tried_is_not_told_to_be_reached():
-    """Its name is unknown: the finding is about names."""
+def test_a_server_with_an_unknown_name_is_not_shown_as_reached():
     untried = {0: (Attempt(1, "10.0.0.2", Outcome.UNKNOWN_NAME),)}
     assert "reach" not in next(line for line in report_lines(examination(reach=untried), ()) if "ok" in line)
 

@@ -140,12 +140,8 @@ def test_secrets_of_an_engine_are_masked(by_mpirun):
 
 @pytest.mark.parametrize("json_option", [[], ["--json"]], ids=["lines", "json"])
 def test_an_engine_that_is_not_here_cannot_be_shown(launcher, sample_tables, json_option):
-    (launcher.directory / "bin").mkdir()
-    table = sample_tables / "rank_table_16pcs.json"
-    done = launcher.call(
-        "run", "--engine", "mpi", "--rank-table", table, "--dry-run", *json_option, "--", "/bin/true",
-        env={"PATH": str(launcher.directory / "bin")},
-    )  # fmt: skip
+    options = ["--engine", "mpi", "--rank-table", sample_tables / "rank_table_16pcs.json", "--dry-run", *json_option]
+    done = launcher.call("run", *options, "--", "/bin/true", env={"PATH": str(launcher.directory)})
     assert (done.returncode, done.stdout) == (2, "")
     assert "mpirun" in done.stderr
     assert "hint: " in done.stderr

@@ -102,32 +102,34 @@ def test_what_does_not_fit_is_an_error_of_this_process(launch, tmp_path, argumen
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_interrupt_ends_the_run_and_is_raised(tmp_path, wait_until):
+SLEEPS = "launcher.launch(['sh', '-c', 'echo $$ > pid; exec sleep 1000'], devices=1, runs_dir='runs', grace=5)"
+
+
+@pytest.fixture
+def sleeping(tmp_path, wait_until):
+    """Gives a function that starts a program, which launches one rank; the process and the rank's pid."""
+
+    def start(code):
+        process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        pid = tmp_path / "pid"
+        return process, int(wait_until(lambda: pid.exists() and pid.read_text(), "the pid of a rank"))
+
+    return start
+
+
+def test_an_interrupt_ends_the_run_and_is_raised(sleeping):
     """As Ctrl-C in a program, or the interrupt of a notebook."""
-    code = (
-        "import launcher\n"
-        "try: launcher.launch(['sh', '-c', 'echo $$ > pid; exec sleep 1000'], devices=1, runs_dir='runs', grace=5)\n"
-        "except KeyboardInterrupt: print('interrupted')\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    wait_until((tmp_path / "pid").exists, "a rank")
-    wait_until((tmp_path / "pid").read_text, "its pid")
+    process, rank = sleeping(f"import launcher\ntry: {SLEEPS}\nexcept KeyboardInterrupt: print('interrupted')")
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60)[0] == "interrupted\n"
-    assert not lives(int((tmp_path / "pid").read_text()))
+    assert not lives(rank)
 
 
-def test_the_run_ends_with_who_started_it(tmp_path, wait_until):
-    """Nobody else would end it."""
-    code = (
-        "import launcher; launcher.launch(['sh', '-c', 'echo $$ > pid; exec sleep 1000'], devices=1, runs_dir='runs')"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
-    wait_until((tmp_path / "pid").exists, "a rank")
-    wait_until((tmp_path / "pid").read_text, "its pid")
+def test_the_run_ends_with_the_program_that_started_it(sleeping, tmp_path, wait_until):
+    process, rank = sleeping(f"import launcher; {SLEEPS}")
     process.kill()
-    process.wait()
-    wait_until(lambda: not lives(int((tmp_path / "pid").read_text())), "the end of the rank")
+    process.communicate()
+    wait_until(lambda: not lives(rank), "the end of the rank")
     wait_until(lambda: list(tmp_path.glob("runs/2*/report.json")), "the end of the run")
 
 

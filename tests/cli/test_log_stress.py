@@ -1,6 +1,6 @@
 """Logs at their limits: many ranks that write as fast as they can, slow readers, more files than a process may open.
 
-TLAUNCH_STRESS=1 has every rank write 50,000 lines, as many as anybody promised to survive.
+TLAUNCH_STRESS=1 has every rank write 50,000 lines, as many as are promised to survive.
 """
 
 import json
@@ -11,42 +11,40 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import module_from_spec, spec_from_file_location
-from itertools import pairwise
+from contextlib import ExitStack
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
 
 from launcher.core.events import AgentEnded, AgentStarted, Cause
 from launcher.core.proc import identify, stat
+from tests.programs import acted_run
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
-SPEC = spec_from_file_location("acted_run", PROGRAMS / "acted_run.py")
-acted_run = module_from_spec(SPEC)
-SPEC.loader.exec_module(acted_run)
-
 FULL = os.environ.get("TLAUNCH_STRESS") == "1"
-LINES = 50_000 if FULL else 2_500
+LINES = 50_000 if FULL else 1_000
 PATIENCE_S = 600 if FULL else 100  # how long to wait for what must happen; never how long it may take
 NUMBERED = re.compile(rb"\[(\d+)\] (?:[-0-9]{10} [:0-9]{8} )?line (\d+) of rank (\d+), attempt (\d+): (x*)")
 MANY = 1024
+MODES = [(), ("--merge",)]
 
 pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 
 
-def start(launcher, ranks, *waits, options=()):
-    """A run of ranks that number their lines."""
+def start(launcher, wait_until, ranks, *waits, options=()):
+    """A run of ranks that number their lines, once all have a log."""
     program = [sys.executable, PROGRAMS / "numbered.py", LINES, launcher.directory, *waits]
-    return launcher.start("run", "--devices", ranks, *options, "--", *program)
+    head = launcher.start("run", "--devices", ranks, *options, "--", *program)
+    wait_until(lambda: len(list(launcher.latest.glob("device*/train.log"))) == ranks, "all logs", PATIENCE_S)
+    return head
 
 
 def show(launcher, *options):
     """What `tlaunch logs` writes, as bytes."""
-    argv = launcher.argv("logs", *options)
-    environment = launcher.environment({})
-    return subprocess.run(
-        argv, cwd=launcher.directory, env=environment, capture_output=True, check=True, timeout=PATIENCE_S
-    ).stdout
+    done = launcher.call("logs", *options, encoding=None)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def follow(launcher, name, *options):
@@ -56,12 +54,10 @@ def follow(launcher, name, *options):
         return launcher.start("logs", "--follow", *options, stdout=file), path
 
 
-def stored(launcher, rank):
-    return (launcher.latest / f"device{rank}" / "train.log").read_bytes()
-
-
-def prefixed(rank, text):
-    return b"".join(b"[%d] %s" % (rank, line) for line in text.splitlines(keepends=True))
+def stored(launcher, ranks):
+    """What all logs hold, with prefixes."""
+    logs = [(launcher.latest / f"device{rank}" / "train.log").read_bytes() for rank in range(ranks)]
+    return b"".join(b"[%d] %s" % (rank, line) for rank, log in enumerate(logs) for line in log.splitlines(True))
 
 
 def by_rank(text):
@@ -86,15 +82,9 @@ def check_numbers(text, ranks, attempts=1):
     assert set(seen.values()) == {attempts * LINES}
 
 
-def is_stopped(process):
-    found = stat(process.pid)
-    return found is not None and found.stopped
-
-
 def test_every_line_of_64_ranks_is_followed_once_and_in_order(launcher, wait_until):
     """While 64 ranks write; afterwards all ways to read the logs give the same bytes."""
-    head = start(launcher, 64, "half")
-    wait_until(lambda: len(list(launcher.latest.glob("device*/train.log"))) == 64, "all logs", PATIENCE_S)
+    head = start(launcher, wait_until, 64, "half")
     followers = [follow(launcher, "merged", "--merge"), follow(launcher, "plain")]
     for _, path in followers:
         wait_until(lambda path=path: path.stat().st_size, "followed lines", PATIENCE_S)
@@ -106,64 +96,63 @@ def test_every_line_of_64_ranks_is_followed_once_and_in_order(launcher, wait_unt
         assert process.wait(PATIENCE_S) == 0
         assert by_rank(path.read_bytes()) == plain
     assert by_rank(show(launcher, "--merge")) == plain
-    assert b"".join(prefixed(rank, stored(launcher, rank)) for rank in range(64)) == plain
+    assert stored(launcher, 64) == plain
 
 
 def test_attempts_of_many_ranks_are_followed(launcher, wait_until):
     """Over two restarts no line is lost, and each is said to be of the attempt that wrote it."""
-    head = start(launcher, 8, "restarts", options=("--max-restarts", 2, "--grace", 1))
-    wait_until((launcher.latest / "device7" / "train.log").exists, "the last rank's log", PATIENCE_S)
-    (merged, merged_path), (told, told_path) = (
-        follow(launcher, "merged", "--merge"),
-        follow(launcher, "told", "--json"),
-    )
+    head = start(launcher, wait_until, 8, "restarts", options=("--max-restarts", 2, "--grace", 1))
+    merged, merged_path = follow(launcher, "merged", "--merge")
+    as_json, json_path = follow(launcher, "as_json", "--json")
     assert head.wait(PATIENCE_S) == 0
-    assert merged.wait(PATIENCE_S) == told.wait(PATIENCE_S) == 0
+    assert merged.wait(PATIENCE_S) == as_json.wait(PATIENCE_S) == 0
     plain = show(launcher)
     check_numbers(plain, 8, attempts=3)
     assert by_rank(merged_path.read_bytes()) == plain
-    assert b"".join(prefixed(rank, stored(launcher, rank)) for rank in range(8)) == plain
-    for line in map(json.loads, told_path.read_bytes().splitlines()):
+    assert stored(launcher, 8) == plain
+    for line in map(json.loads, json_path.read_bytes().splitlines()):
         own = re.search(r"attempt (\d)", line["text"])[1]
         assert line["text"].startswith("---") or line["attempt"] == int(own), line
 
 
-@pytest.mark.parametrize("options", [(), ("--merge",)], ids=["plain", "merged"])
-def test_a_stopped_follower_holds_nobody_up_and_loses_nothing(launcher, wait_until, suspend, options):
+def test_a_stopped_follower_holds_nothing_up_and_loses_nothing(launcher, wait_until, suspend):
     """Ranks write all that they have and the run ends, while it is stopped; then it shows the rest."""
-    head = start(launcher, 8, "half")
-    wait_until(lambda: len(list(launcher.latest.glob("device*/train.log"))) == 8, "all logs", PATIENCE_S)
-    follower, path = follow(launcher, "followed", *options)
-    wait_until(lambda: path.stat().st_size, "followed lines", PATIENCE_S)
-    suspend(follower.pid)
+    head = start(launcher, wait_until, 8, "half")
+    followers = [follow(launcher, f"followed{len(options)}", *options) for options in MODES]
+    for follower, path in followers:
+        wait_until(lambda path=path: path.stat().st_size, "followed lines", PATIENCE_S)
+        suspend(follower.pid)
     (launcher.directory / "go").touch()
     assert head.wait(PATIENCE_S) == 0
-    assert is_stopped(follower)
-    follower.send_signal(signal.SIGCONT)
-    assert follower.wait(PATIENCE_S) == 0
-    check_numbers(path.read_bytes(), 8)
+    for follower, path in followers:
+        assert stat(follower.pid).stopped
+        follower.send_signal(signal.SIGCONT)
+        assert follower.wait(PATIENCE_S) == 0
+        check_numbers(path.read_bytes(), 8)
 
 
-@pytest.mark.parametrize("blocking", [True, False])
-@pytest.mark.parametrize("options", [(), ("--merge",)], ids=["plain", "merged"])
-def test_a_slow_reader_of_the_follower_holds_nobody_up(launcher, wait_until, options, blocking):
+def test_a_slow_reader_of_the_follower_holds_nothing_up(launcher, wait_until):
     """The run ends while hardly anything of it was read; then all of it can be, however the pipe takes it."""
-    head = start(launcher, 8, "half")
-    wait_until(lambda: len(list(launcher.latest.glob("device*/train.log"))) == 8, "all logs", PATIENCE_S)
-    pipe, stdout = os.pipe()
-    os.set_blocking(stdout, blocking)
-    follower = launcher.start("logs", "--follow", *options, stdout=stdout)
-    os.close(stdout)
-    with os.fdopen(pipe, "rb", buffering=0) as reader:
-        read = [reader.read(100)]
+    head = start(launcher, wait_until, 8, "half")
+    with ExitStack() as stack:
+        followers = []
+        for options, blocking in product(MODES, (True, False)):
+            pipe, stdout = os.pipe()
+            os.set_blocking(stdout, blocking)
+            follower = launcher.start("logs", "--follow", *options, stdout=stdout)
+            os.close(stdout)
+            followers.append((follower, stack.enter_context(os.fdopen(pipe, "rb", buffering=0))))
+        beginnings = [reader.read(100) for _, reader in followers]
         (launcher.directory / "go").touch()
         assert head.wait(PATIENCE_S) == 0
-        assert follower.poll() is None
-        while block := reader.read(1 << 16):
-            read.append(block)
-            time.sleep(0.002)
-    assert follower.wait(PATIENCE_S) == 0
-    check_numbers(b"".join(read), 8)
+        assert [follower.poll() for follower, _ in followers] == [None] * 4
+        for (follower, reader), beginning in zip(followers, beginnings, strict=True):
+            read = [beginning]
+            while block := reader.read(1 << 16):
+                read.append(block)
+                time.sleep(0.002)
+            assert follower.wait(PATIENCE_S) == 0
+            check_numbers(b"".join(read), 8)
 
 
 # --- logs that are truncated under their writers ---
@@ -181,25 +170,26 @@ print("the end", flush=True)
 """
 
 
-@pytest.mark.parametrize("options", [(), ("--merge",)], ids=["plain", "merged"])
-def test_a_log_that_is_truncated_while_its_rank_writes(launcher, wait_until, options):
-    """As logrotate does with `copytruncate`: console and follower go on, and report what is gone."""
-    console, shown, said, console_said = (launcher.directory / name for name in ("console", "shown", "said", "stderr"))
-    with console.open("wb") as out, console_said.open("wb") as errors:
-        head = launcher.start("run", "--devices", 1, "--", sys.executable, "-c", STEADY, stdout=out, stderr=errors)
-    wait_until((launcher.latest / "device0" / "train.log").exists, "the log", PATIENCE_S)
-    with shown.open("wb") as out, said.open("wb") as errors:
-        follower = launcher.start("logs", "--follow", *options, stdout=out, stderr=errors)
-    for path in (console, shown):
-        wait_until(lambda path=path: path.stat().st_size >= 20_000 * 94, "lines", PATIENCE_S)
+def test_a_log_that_is_truncated_while_its_rank_writes(launcher, wait_until):
+    """As logrotate does with `copytruncate`: console and followers go on, and report what is gone."""
+    program = ("--", sys.executable, "-c", STEADY)
+    commands = [("run", "--devices", 1, *program), *(("logs", "--follow", *options) for options in MODES)]
     log = launcher.latest / "device0" / "train.log"
+    shown = [(launcher.directory / f"stdout{number}", launcher.directory / f"stderr{number}") for number in range(3)]
+    processes = []
+    for command, (stdout, stderr) in zip(commands, shown, strict=True):
+        with stdout.open("wb") as out, stderr.open("wb") as errors:
+            processes.append(launcher.start(*command, stdout=out, stderr=errors))
+        wait_until(log.exists, "the log", PATIENCE_S)
+    for path, _ in shown:
+        wait_until(lambda path=path: path.stat().st_size >= 20_000 * 94, "lines", PATIENCE_S)
     shutil.copy(log, launcher.directory / "train.log.1")
     os.truncate(log, 0)
-    for path in (said, console_said):
+    for _, path in shown:
         wait_until(lambda path=path: b"truncated" in path.read_bytes(), "a report", PATIENCE_S)
     (launcher.directory / "stop").touch()
-    assert head.wait(PATIENCE_S) == follower.wait(PATIENCE_S) == 0
-    for path, report in ((console, console_said), (shown, said)):
+    assert [process.wait(PATIENCE_S) for process in processes] == [0, 0, 0]
+    for path, report in shown:
         *lines, last = path.read_text().splitlines()
         # The follower may have read half of a line when the log was truncated: it ends there.
         whole = [line for line in lines if re.fullmatch(r"(?:\[0\] )?line \d{7} x{80}", line)]
@@ -230,18 +220,11 @@ def limited(launcher, limit, *arguments):
     return ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", *launcher.argv("logs", *arguments, "many")]
 
 
-def run_limited(launcher, limit, *arguments):
-    return subprocess.run(
-        limited(launcher, limit, *arguments), cwd=launcher.directory, env=launcher.environment({}),
-        capture_output=True, encoding="utf-8", timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("options", [(), ("--merge",)], ids=["plain", "merged"])
+@pytest.mark.parametrize("options", MODES, ids=["plain", "merged"])
 def test_1024_logs_are_shown_and_followed_within_the_usual_limit(launcher, many, options):
     """Of 1,024 open files, which is where most shells begin: the command raises its own."""
     hellos = {f"[{rank}] hello of {rank}" for rank in range(MANY)}
-    done = run_limited(launcher, "-S -n 1024", *options)
+    done = launcher.ended(limited(launcher, "-S -n 1024", *options))
     assert set(done.stdout.splitlines()) == hellos
     assert ("hold no time" in done.stderr) == (done.stderr != "") == bool(options)
     argv = limited(launcher, "-S -n 1024", "--follow", *options)
@@ -259,8 +242,8 @@ def test_1024_logs_are_shown_and_followed_within_the_usual_limit(launcher, many,
 
 def test_too_few_files_are_refused_with_what_to_do(launcher, many):
     """A limit that may not be raised: nothing is shown by halves, and fewer ranks can be chosen."""
-    done = run_limited(launcher, "-n 256")
+    done = launcher.ended(limited(launcher, "-n 256"))
     assert (done.returncode, done.stdout) == (2, "")
     assert "ulimit -Hn" in done.stderr
     assert "--rank" in done.stderr
-    assert run_limited(launcher, "-n 256", "--rank", "0-9").stdout.count("hello") == 10
+    assert launcher.ended(limited(launcher, "-n 256", "--rank", "0-9")).stdout.count("hello") == 10

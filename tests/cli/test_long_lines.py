@@ -19,21 +19,22 @@ def shown(beginnings, *chunks):
     return [line.raw for line in kept if line is not None]
 
 
-def test_a_long_line_is_seen_once():
-    """Its beginning; what is before and behind it is whole."""
-    assert shown(Beginnings(), b"a\n" + b"x" * SIZE + b"\nb\nc") == [b"a", BEGINNING, b"b", b"c"]
-
-
-def test_two_long_lines_are_two():
-    assert shown(Beginnings(), b"x" * SIZE + b"\n" + b"x" * SIZE + b"\nend\n") == [BEGINNING, BEGINNING, b"end"]
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        (b"a\n" + b"x" * SIZE + b"\nb\nc", [b"a", BEGINNING, b"b", b"c"]),
+        (b"x" * SIZE + b"\n" + b"x" * SIZE + b"\nend\n", [BEGINNING, BEGINNING, b"end"]),
+        (b"x" * 50_000 + b"\nend", [b"x" * 50_000, b"end"]),
+    ],
+    ids=["one", "two", "one piece"],
+)
+def test_a_long_line_is_seen_once(text, seen):
+    """Its beginning; what is before and behind it is whole, and so is a line that is one piece."""
+    assert shown(Beginnings(), text) == seen
 
 
 def test_a_progress_bar_goes_on_for_hours():
     assert len(shown(Beginnings(), b"10%\r" * SIZE)) > 4
-
-
-def test_a_line_that_is_one_piece_is_left_alone():
-    assert shown(Beginnings(), b"x" * 50_000 + b"\nend") == [b"x" * 50_000, b"end"]
 
 
 def test_a_piece_that_was_chosen_alone_is_seen():

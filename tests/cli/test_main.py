@@ -21,12 +21,11 @@ from .transcript import typed_lines
 HEAVY = ("torch", "numpy", "pydantic", "rich", "psutil")
 
 
-# Two of each command that starts no process: what goes well, and what does not.
+# One of each kind of end: what goes well, and what does not.
 SMOKE = """
---version; rnu; validate t.json; validate no.json; table show t.json; table fix no.json; render hostfile --devices 2
-render bash --devices 2 -- no-such-program; explain --no-preload --devices 1 -- true; explain --devices 0; ps --all --json
-ps --runs-dir t.json; status a; status b; why a; why b; logs a; logs --rank 7 a; report a; report b; stacks a; stop b
-run --dry-run --devices 2 --master-port 29876 -- true; run --devices 0; data preprocess --help; data preprocess
+--version; rnu; validate t.json; table show t.json; table fix no.json; render hostfile --devices 2
+explain --devices 0; ps --all --json; why b; logs a; logs --rank 7 a; report a; stop b
+run --dry-run --devices 2 --master-port 29876 -- true; data preprocess
 """
 
 
@@ -114,17 +113,16 @@ def test_broken_pipe_is_silent(launcher):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
-    "arguments", [("table", "diff", "t.json", "t.json"), ("table", "fix", "-", "--write"), ("-h",)]
+    ("typed", "unbuffered"), [("table diff t.json t.json", ""), ("table fix - --write", "1"), ("-h", "")]
 )
-def test_a_stdout_that_takes_nothing_is_unwritable(launcher, sample_tables, arguments, unbuffered):
+def test_a_stdout_that_takes_nothing_is_unwritable(launcher, sample_tables, typed, unbuffered):
     """2 as for any file that cannot be written: 1 would mean that tables differ or have errors."""
     table = (sample_tables / "rank_table_2pcs.json").read_text()
-    (launcher.directory / "t.json").write_text(table)
+    launcher.write("t.json", table)
     with Path("/dev/full").open("wb") as full:
-        done = launcher.run(*arguments, input=table, stdout=full, env={"PYTHONUNBUFFERED": unbuffered})
-        called = launcher.call(*arguments, input=table, stdout=full)
+        done = launcher.run(*typed.split(), input=table, stdout=full, env={"PYTHONUNBUFFERED": unbuffered})
+        called = launcher.call(*typed.split(), input=table, stdout=full)
     assert (done.returncode, called.returncode) == (2, 2)
     assert "error: stdout cannot be written: " in done.stderr
     assert done.stderr == called.stderr
@@ -155,18 +153,20 @@ os.fsync = stop
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 @pytest.mark.parametrize(
-    "arguments", [("convert", "t.json", "--to", "v1.2", "--output", "new.json"), ("fix", "t.json", "--write")]
+    ("typed", "number", "code"),
+    [
+        ("convert t.json --to v1.2 --output new.json", signal.SIGTERM, 143),
+        ("fix t.json --write", signal.SIGHUP, 129),
+    ],
 )
-def test_who_is_asked_to_end_cleans_up(launcher, wait_until, sample_tables, arguments, number, code):  # noqa: PLR0917
+def test_a_command_that_is_asked_to_end_cleans_up(launcher, wait_until, sample_tables, typed, number, code):  # noqa: PLR0917
     """Ended while a file is half written, a command leaves the files as they were, and none of its own."""
     directory = launcher.directory
-    (directory / "code").mkdir()
-    (directory / "code" / "sitecustomize.py").write_text(STOPS_AT_FSYNC)
+    code_dir = launcher.write("code/sitecustomize.py", STOPS_AT_FSYNC).parent
     text = (sample_tables / "rank_table_2pcs.json").read_text().replace('"server_count": "1"', '"server_count": "+1"')
-    (directory / "t.json").write_text(text)
-    process = launcher.start("table", *arguments, env={"PYTHONPATH": str(directory / "code")})
+    launcher.write("t.json", text)
+    process = launcher.start("table", *typed.split(), env={"PYTHONPATH": str(code_dir)})
     wait_until((directory / "reached").exists, "the file aside")
     assert list(directory.glob(".*.partial"))
     process.send_signal(number)
@@ -189,13 +189,13 @@ usual, functools.cached_property.__set_name__ = functools.cached_property.__set_
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
-def test_who_is_asked_to_end_while_modules_are_imported_ends_without_a_word(launcher, name, code):
+def test_a_signal_while_modules_are_imported_ends_it_quietly(launcher, name, code):
     (launcher.directory / "sitecustomize.py").write_text(ENDED_WHILE_A_CLASS_IS_MADE.format(name))
     done = launcher.run("table", "fix", "t.json", env={"PYTHONPATH": str(launcher.directory)})
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
-def test_who_ignores_a_hangup_goes_on_ignoring_it(launcher, wait_until):
+def test_a_hangup_that_is_ignored_stays_ignored(launcher, wait_until):
     """Under nohup a command lives on; a request to end still ends it."""
     ignoring = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *launcher.argv("table", "fix", "-", "--write")]
     with subprocess.Popen(ignoring, cwd=launcher.directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -212,14 +212,11 @@ def _has(status, field, number):
     return bool(int(masks[field], 16) >> (number - 1) & 1)
 
 
-HELP = [
-    "", "run", "ps", "status", "top", "logs", "why", "stacks", "stop", "explain", "validate", "table", "table show", "table diff",
-    "table convert", "table explain", "table fix", "table generate", "table merge", "data", "data preprocess",
-    "data sample",
-]  # fmt: skip
+HELP = """;run;ps;status;top;logs;why;stacks;stop;explain;validate;table;table show;table diff;table convert;table explain
+table fix;table generate;table merge;data;data preprocess;data sample"""
 
 
-@pytest.mark.parametrize("command", HELP)
+@pytest.mark.parametrize("command", HELP.replace("\n", ";").split(";"))
 def test_help_fits_a_terminal(launcher, command):
     done = launcher.call(*command.split(), "--help", env={"COLUMNS": "80"})
     assert done.returncode == 0
@@ -227,9 +224,7 @@ def test_help_fits_a_terminal(launcher, command):
 
 
 def test_an_interrupt_during_imports_is_no_error(launcher, wait_until):
-    (launcher.directory / "click.py").write_text(
-        "import time\nfrom pathlib import Path\nPath('importing').touch()\ntime.sleep(1000)\n"
-    )
+    launcher.write("click.py", "import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(1000)\n")
     process = launcher.start("ps", stderr=subprocess.PIPE)
     wait_until((launcher.directory / "importing").exists, "an import")
     process.send_signal(signal.SIGINT)
@@ -237,13 +232,9 @@ def test_an_interrupt_during_imports_is_no_error(launcher, wait_until):
     assert (process.returncode, errors) == (-signal.SIGINT, b"")
 
 
-def test_whoever_imports_the_command_keeps_its_interrupts(launcher):
+def test_a_program_that_imports_the_command_keeps_its_interrupts(launcher):
     """Ctrl-C raises KeyboardInterrupt again once all is imported; what was ignored stays so."""
-    script = """
-import signal
-from launcher.cli import main
-print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
-"""
+    script = "import launcher.cli.main as _, signal as s; print(s.getsignal(s.SIGINT) is s.default_int_handler)"
     for former, words in ((signal.default_int_handler, "True\n"), (signal.SIG_IGN, "False\n")):
         start = lambda former=former: signal.signal(signal.SIGINT, former)  # noqa: E731
         assert launcher.python(script, preexec_fn=start).stdout == words

@@ -26,18 +26,16 @@ def test_devices_that_would_lie_idle_are_counted(devices, kind):
     )
 
 
-@pytest.mark.parametrize("count", [0, 1])
-def test_one_rank_is_what_a_machine_with_one_device_or_none_wants(devices, count):
-    assert one_rank_note({}, devices("nvidia", count)) == NOTE
-
-
-@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"])
-def test_who_limits_what_can_be_seen_is_not_told_how_many_there_are(devices, name):
-    assert one_rank_note({name: "0"}, devices("nvidia", 8)) == NOTE
+@pytest.mark.parametrize(
+    ("environment", "count"),
+    [({}, 0), ({}, 1), ({"CUDA_VISIBLE_DEVICES": "0"}, 8), ({"ASCEND_RT_VISIBLE_DEVICES": "0"}, 8)],
+)
+def test_devices_are_not_counted_where_there_is_one_or_visibility_is_limited(devices, environment, count):
+    assert one_rank_note(environment, devices("nvidia", count)) == NOTE
 
 
 @pytest.mark.parametrize("command", ["run --dry-run", "run --dry-run --json", "explain", "render bash"])
-def test_one_rank_that_nobody_asked_for_is_told(launcher, command):
+def test_one_rank_by_default_is_noted(launcher, command):
     done = launcher.call(*command.split(), "--", "true")
     assert (done.returncode, done.stderr.count(NOTE), NOTE in done.stdout) == (0, 1, False)
     asked = launcher.call(*command.split(), "--devices", "1", "--", "true")
