@@ -285,6 +285,7 @@ class AttemptMonitor:
         if self._patience_ends is None:
             self._patience_ends = now + LEFTOVER_PATIENCE_S
         elif now >= self._patience_ends:
+            self._patience_ends = None  # or it would be due until they have ended
             self._event_log.record(Leftovers(len(self.ender.left())))
             self.ender.end_ranks()
 

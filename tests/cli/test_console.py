@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from launcher.cli.text.foot import StatusLine
@@ -131,26 +133,37 @@ def test_a_stdout_that_nobody_reads_does_not_hold_the_end(launcher, blocking):
 def test_a_run_that_is_killed_says_so(launcher, programs, wait_until, signals, snapshot):
     """After a second interrupt, or SIGQUIT: once, and no grace is claimed that was cut short."""
     deaf = ["--grace", 1000, "--", sys.executable, programs / "stubborn.py", "ignore"]
-    process = launcher.start("run", "--devices", 1, "--name", "n", *deaf, stderr=subprocess.PIPE, encoding="utf-8")
+    process = launcher.start("run", "--devices", 1, "--name", "n", *deaf, stderr=subprocess.PIPE)
+    started = read_until(process, b"started")
     launcher.wait_ready(1)
     for number in signals:
         process.send_signal(number)
         wait_until(lambda: "Stopping" in (launcher.latest / "events.jsonl").read_text(), "that it is heard")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + signals[0]
-    assert normalised(errors, launcher.directory).splitlines() == snapshot
+    assert normalised((started + errors).decode(), launcher.directory).splitlines() == snapshot
 
 
 @pytest.mark.parametrize(("code", "words"), [(0, b"ending 1 process"), (3, b"ending processes")])
 def test_waiting_for_leftovers_is_told_while_it_lasts(launcher, programs, code, words):
-    """While a grandchild is given its grace, a person reads what is being waited for."""
+    """While a grandchild is given its grace, a person reads what is being waited for, and the launcher sleeps."""
     script = f'"{sys.executable}" "{programs / "stubborn.py"}" double-fork ignore child-only; exit {code}'
     process = launcher.start("run", "--grace", 1000, "--", "sh", "-c", script, stderr=subprocess.PIPE)
     read_until(process, words)
+    before_s, burnt_s = cpu_s(process.pid), time.process_time()
+    while time.process_time() - burnt_s < 0.4:
+        pass
+    assert cpu_s(process.pid) - before_s < 0.2
     process.send_signal(signal.SIGINT)
     read_until(process, b"Ctrl-C again")
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == code
+
+
+def cpu_s(pid):
+    """Of a process and all below it."""
+    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    return sum(sum(each.cpu_times()[:2]) for each in processes)
 
 
 def read_until(process, words):
