@@ -103,14 +103,14 @@ class Program:
         search = self.environment.get("PATH", os.defpath)  # the ranks' own
         if shutil.which(name, path=search) is None:
             is_file = Path(name).is_file()
+            by_interpreter = "a script is started by its interpreter: -- python script.py"
             if "/" in name:
                 reason = "is not executable" if Path(name).exists() else "does not exist"
-                hint = "a script is started by its interpreter: -- python script.py" if is_file else None
+                hint = by_interpreter if is_file else None
                 return UnreadableError(f"{name} {reason}, so no rank could start it", hint=hint)
-            local = f"; ./{name} is a file here" if is_file else ""
-            return UnreadableError(
-                f"{name}: there is no such program on the ranks' PATH{local}", hint=f"PATH is {search}"
-            )
+            reason = f"there is no such program on the ranks' PATH{f'; ./{name} is a file here' if is_file else ''}"
+            is_script = is_file and not os.access(name, os.X_OK)
+            return UnreadableError(f"{name}: {reason}", hint=by_interpreter if is_script else f"PATH is {search}")
         if self.kind == "script":
             try:
                 (self.cwd / self.target).stat()
