@@ -34,7 +34,8 @@ LIBRARY = frozenset(
 )
 DYNAMO = "torch._dynamo"  # a second of CPU time, which the first optimizer or torch.compile of each rank would take
 _COMPILED = ("torch.optim", "torch.compile")  # what of torch imports its compiler
-TRAINER_MODULES = ("launcher.trainer.recipes.transformer", DYNAMO)
+# The second is what a backward pass with a given gradient imports.
+TRAINER_MODULES = ("launcher.trainer.recipes.transformer", "torch.fx.experimental.symbolic_shapes")
 MAX_FILES = 200
 MAX_BYTES = 5_000_000
 _SHOWING_IMPORTS = ("PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE")  # each rank is to show its own

@@ -49,8 +49,9 @@ class Embedding(nn.Module):
 
     def __init__(self, vocabulary_size: int, length: int, d_model: int, dropout: float) -> None:
         super().__init__()
-        self.word = nn.Embedding(vocabulary_size, d_model)
-        self.position = nn.Embedding(length, d_model)
+        # Weights are drawn by `apply_plan`. Drawn here, on the meta device, they would have each rank import torch's compiler.
+        self.word = nn.Embedding.from_pretrained(torch.empty(vocabulary_size, d_model), freeze=False)
+        self.position = nn.Embedding.from_pretrained(torch.empty(length, d_model), freeze=False)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, ids_BT: Tensor) -> Tensor:

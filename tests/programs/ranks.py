@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-import torch._dynamo  # noqa: F401 - else each rank imports it, for 2 s, with the first initialisation on the meta device
+import torch.fx.experimental.symbolic_shapes  # noqa: F401 - else each rank imports it in its first backward pass
 
 from launcher.core import env
 from launcher.supervise.port import hold_port

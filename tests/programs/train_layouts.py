@@ -79,6 +79,7 @@ def train(case: dict, directory: Path) -> None:
         validation_loss = session.validate(batches()[0] + batches()[1][:13])
         write_gathered(session, dict(session.model.named_parameters()), directory / f"{case['name']}.weights")
         check_replicas(session, results[-1].gradient_norm)
+        assert "torch._dynamo" not in sys.modules  # which takes each rank a second to import
         if world.is_first:
             content = {
                 "losses": [result.loss for result in results],
