@@ -153,10 +153,10 @@ def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
 
     Leaders that have gone are missing; without /proc, all are. One scan serves all leaders.
     """
-    listed = (process for process in every_process() if process.pid not in leaders)
-    # The listing may pass over a process while others come and go: the leaders are read by their pids.
-    asked = (process for process in map(stat, leaders) if process)
-    processes = {process.pid: process for process in (*listed, *asked)}
+    processes = {process.pid: process for process in every_process()}
+    # The listing may pass over a process while others come and go.
+    missed = (stat(leader) for leader in leaders if leader not in processes)
+    processes |= {process.pid: process for process in missed if process}
     found: dict[int, list[Stat]] = {leader: [] for leader in leaders if leader in processes}
     for process in processes.values():
         if (leader := _leader_of(process.pid, processes, found)) is not None:
