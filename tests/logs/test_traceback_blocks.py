@@ -14,6 +14,8 @@ from launcher.logs.traceback_blocks import (
     without_prefix,
 )
 
+from .conftest import LINK, marked
+
 
 def fail(message):
     raise ValueError(message)
@@ -25,10 +27,6 @@ def raised(message):
         fail(message)
     except ValueError:
         return traceback.format_exc()
-
-
-def marked(text, prefix):
-    return "".join(f"{prefix}{line}\n" for line in text.splitlines())
 
 
 MANY = f"step 1\n{raised('a')}step 2\n{marked(raised('b'), '[rank3]: ')}{raised('c')}  {raised('cut')[:60]}"
@@ -53,18 +51,11 @@ def test_those_before_a_place_are_found():
     assert list(blocks_from_last(MANY, 0)) == []
 
 
-@pytest.mark.parametrize(
-    ("before", "following", "prefix"),
-    [
-        ("", "  File", ""),
-        ("[rank3]: ", "[rank3]:   File", "[rank3]: "),
-        ("[rank3]: ", "  File", ""),
-        (" 50%|##\r[rank3]: ", "[rank3]:   File", "[rank3]: "),
-        ("Original ", "  File", ""),
-        ("  + Exception Group ", "  |   File", "  | "),
-        ("[rank3]:   + Exception Group ", "[rank3]:   |   File", "[rank3]:   | "),
-    ],
-)
+@pytest.mark.parametrize(("before", "following", "prefix"), [
+    ("", "  File", ""), ("[rank3]: ", "[rank3]:   File", "[rank3]: "), ("[rank3]: ", "  File", ""),
+    (" 50%|##\r[rank3]: ", "[rank3]:   File", "[rank3]: "), ("Original ", "  File", ""),
+    ("  + Exception Group ", "  |   File", "  | "), ("[rank3]:   + Exception Group ", "[rank3]:   |   File", "[rank3]:   | "),
+])  # fmt: skip
 def test_what_every_line_begins_with(before, following, prefix):
     """The header's line and the one below it must agree."""
     assert prefix_of(f"{before}{HEADER}", following) == prefix
@@ -78,9 +69,7 @@ def test_a_line_without_what_it_begins_with(line, rest):
     assert without_prefix("[rank3]: ", line) == rest
 
 
-@pytest.mark.parametrize(
-    "kind", ["f.<locals>.MyErr", "<lambda>.<locals>.E", "__mp_main__.Full", "Élan", "a.b.Überlauf"]
-)
+@pytest.mark.parametrize("kind", ["f.<locals>.E", "<lambda>.<locals>.E", "__mp_main__.Full", "Élan", "a.b.Überlauf"])
 def test_exceptions_of_any_name(kind):
     """Of classes that are defined in a function, or whose names have letters beyond ASCII."""
     for line, message in ((kind, ""), (f"{kind}: text", "text"), (f"{kind}: ", "")):
@@ -128,9 +117,7 @@ def test_a_group_is_whole_though_messages_break_its_frame(prefix):
     after = f"{prefix}step 2\n    | a | b |\n"
     (block,) = blocks_from_first(text + after)
     assert (block.type, block.end) == ("ExceptionGroup", len(text))
-    assert "\n".join(block.body).endswith(
-        "multi\n  +---------------- 2 ----------------\n  | KeyError: 'c'\n  +" + "-" * 36
-    )
+    assert "\n".join(block.body).endswith(f"multi\n  +{'-' * 16} 2 {'-' * 16}\n  | KeyError: 'c'\n  +{'-' * 36}")
     assert list(blocks_from_last(text + after, len(text + after))) == [block]
 
 
@@ -157,36 +144,22 @@ LINES_OF_GROUP = [
 ]
 
 
-def begins(*lines):
-    tracebacks = TracebackLines()
-    return [tracebacks.put(line) for line in lines]
+IN_TORCH = marked("\n".join(PLAIN), "[rank3]: ").splitlines()
 
 
-@pytest.mark.parametrize("mark", ["", "[rank3]: "], ids=["python", "torch"])
-def test_from_the_header_to_the_exception(mark):
-    """What torch puts before each line is none of the traceback's own text."""
-    lines = [f"{mark}{line}" for line in PLAIN]
-    at = len(mark)
-    assert begins("step 1", *lines, "step 2") == [None, at, at, at, at, None]
-
-
-def test_a_chain_and_what_links_it():
-    """The sentence between two tracebacks is of neither."""
-    link = ["", "During handling of the above exception, another exception occurred:", ""]
-    assert begins(*PLAIN, *link, *PLAIN) == [0, 0, 0, 0, None, None, None, 0, 0, 0, 0]
-
-
-def test_a_group_and_the_tracebacks_in_it():
-    """Each behind its own frame."""
-    assert begins(*LINES_OF_GROUP) == [20, 4, 4, None, 6, 6, 6, None]
-
-
-def test_a_traceback_that_is_cut_off_does_not_go_on():
-    """A blank line, or one without torch's mark, belongs to something else."""
-    assert begins(*PLAIN[:2], "", "    f(7)") == [0, 0, None, None]
-    assert begins(*(f"[rank0]: {line}" for line in PLAIN[:2]), "NCCL WARN 1", "  2") == [9, 9, None, None]
-
-
-def test_a_header_that_a_program_quotes_is_none():
-    """Only as the end of its line."""
-    assert begins("Traceback (most recent call last): it said", "  5") == [None, None]
+@pytest.mark.parametrize(("lines", "begins"), [
+    # From the header to the exception; what torch puts before each line is none of the traceback's own text.
+    (["step 1", *PLAIN, "step 2"], [None, 0, 0, 0, 0, None]),
+    (["step 1", *IN_TORCH, "step 2"], [None, 9, 9, 9, 9, None]),
+    # The sentence between two tracebacks is of neither.
+    ([*PLAIN, *LINK.splitlines(), *PLAIN], [0, 0, 0, 0, None, None, None, 0, 0, 0, 0]),
+    # The tracebacks in a group are each behind its own frame.
+    (LINES_OF_GROUP, [20, 4, 4, None, 6, 6, 6, None]),
+    # One that is cut off does not go on: a blank line, or one without torch's mark, belongs to something else.
+    ([*PLAIN[:2], "", "    f(7)"], [0, 0, None, None]),
+    ([*IN_TORCH[:2], "NCCL WARN 1", "  2"], [9, 9, None, None]),
+    # A header that a program quotes is none: only as the end of its line.
+    ([f"{HEADER} it said", "  5"], [None, None]),
+], ids=["python", "torch", "chain", "group", "cut off", "torch's, cut off", "quoted"])  # fmt: skip
+def test_where_the_text_of_a_traceback_begins_in_each_line(lines, begins):
+    assert list(map(TracebackLines().put, lines)) == begins
