@@ -262,9 +262,6 @@ class TracebackLines:
             return None
         begins = len(self._prefix)
         body = without_prefix(self._prefix, text)
-        if not body:
+        if not (body and body[0].isspace()):
             self._prefix = None
-            return None
-        if not body[0].isspace():
-            self._prefix = None
-        return begins
+        return begins if body else None
