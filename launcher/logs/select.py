@@ -199,10 +199,10 @@ class _Around:
 class Matcher:
     """A user's regular expression, searched for in bounded time (see above)."""
 
-    def __init__(self, pattern: str, *, ignore_case: bool = False) -> None:
+    def __init__(self, pattern: str) -> None:
         """Compile `pattern`. Raises UsageError where it is not a regular expression."""
         try:
-            self._compiled = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+            self._compiled = re.compile(pattern)
         except (re.error, RecursionError, OverflowError) as error:
             raise UsageError(f"{pattern!r} is not a regular expression: {error}") from error
         self._repeats = len(_REPEATS.findall(pattern))

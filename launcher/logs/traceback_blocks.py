@@ -48,11 +48,6 @@ class Block:
     where: str | None
     thread: str | None
 
-    @property
-    def summary(self) -> str:
-        exception = f"{self.type}: {self.message}" if self.message else self.type
-        return f"{exception} at {self.where}" if self.where else exception
-
 
 def blocks_from_first(text: str) -> Iterator[Block]:
     """Yield whole tracebacks that matter: neither those in a group of exceptions nor one that a message quotes."""

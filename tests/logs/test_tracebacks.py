@@ -73,11 +73,10 @@ def test_the_last_traceback_of_a_program_is_found(kind, type_name, message, wher
     assert found.text.startswith(HEADER) or kind == "group"
 
 
-def test_of_chained_exceptions_the_last_is_the_failure_and_the_first_its_origin():
+def test_of_chained_exceptions_the_last_is_the_failure():
     """Both links: raised from another, and raised while another was handled."""
     found = find_traceback(printed_by("chained_twice"))
     assert (found.type, found.message) == ("KeyError", "'x'")
-    assert found.first_cause == f"ValueError: no such word at {STEP}"
     assert found.text.count(HEADER) == 3
     assert find_traceback(printed_by("chained")).where.endswith(" in chained")
 
@@ -101,7 +100,7 @@ KEYS = '\tMissing key(s) in state_dict: "a".\n\tsize mismatch for b'
     # The traceback of a data worker is printed by torch below the main process's own, and is the one that counts.
     (WORKER, {"message": "bad line", "where": "data.py:8 in load"}),
     # Printed earlier for its own sake, a traceback caused nothing.
-    (f"{TRACEBACK}step 2\n{TRACEBACK}", {"first_cause": None}),
+    (f"{TRACEBACK}step 2\n{TRACEBACK}", {"text": TRACEBACK.strip()}),
     # A program that was killed while it printed had printed another before.
     (f"{TRACEBACK}more\n{TRACEBACK[:60]}", {"where": "train.py:88 in step"}),
     # Indented lines below an exception belong to it, as torch writes them; a progress bar does not.
@@ -171,7 +170,7 @@ def test_a_group_keeps_its_exceptions():
         assert found.text.endswith("  | KeyError: 'second'\n  +------------------------------------")
     assert [each.type for each in tracebacks_in(f"{GROUP}{TRACEBACK}")] == ["ExceptionGroup", "ValueError"]
     chain = find_traceback(f"{TRACEBACK}{LINK}{GROUP}{LINK}{TRACEBACK}")
-    assert (chain.first_cause, chain.text.count(LINK)) == ("ValueError: no at train.py:88 in step", 2)
+    assert (chain.text.startswith(TRACEBACK), chain.text.count(LINK)) == (True, 2)
     many = find_traceback(GROUP + "    | x\n" * GROUP_LINES)
     assert many.text.endswith(f"… {GROUP.count(chr(10)) - 4} more lines")
 
@@ -201,18 +200,17 @@ NO_INT = "invalid literal for int() with base 10: 'x'"
 TWO = f"{NO_INT}\n\nThe above exception was the direct cause of the following exception:\n\n{HEADER}"
 
 
-@pytest.mark.parametrize(("source", "raised", "cause", "contained"), [
+@pytest.mark.parametrize(("source", "raised", "contained"), [
     # Python breaks the frame of a group at a message of several lines.
     pytest.param(GROUP_AS_CAUSE, ("RuntimeError", "outer", "program.py:4 in <module>"),
-                 "ExceptionGroup: g (2 sub-exceptions) at program.py:2 in <module>", ["multi\n", "| KeyError: 'c'\n"],
-                 marks=needs_groups),
+                 ["ExceptionGroup: g (2 sub-exceptions)\n", "multi\n", "| KeyError: 'c'\n"], marks=needs_groups),
     # Tracebacks of another process and of this one are one chain, though each ends with the same exception.
-    (IN_POOL, ("ValueError", NO_INT), f"ValueError: {NO_INT} at ", ["<module>", TWO]),
-    (IN_EXECUTOR, ("ValueError", NO_INT), f"ValueError: {NO_INT} at ", ["<module>", TWO]),
+    (IN_POOL, ("ValueError", NO_INT), ["<module>", TWO]),
+    (IN_EXECUTOR, ("ValueError", NO_INT), ["<module>", TWO]),
     # A traceback in a message replaces none.
-    (QUOTING, ("ValueError", f"{HEADER}\n  nested text\nFoo: x", "program.py:1 in <module>"), "None", ["\nFoo: x"]),
+    (QUOTING, ("ValueError", f"{HEADER}\n  nested text\nFoo: x", "program.py:1 in <module>"), ["\nFoo: x"]),
 ])  # fmt: skip
-def test_several_tracebacks_may_be_one(tmp_path, source, raised, cause, contained):
+def test_several_tracebacks_may_be_one(tmp_path, source, raised, contained):
     """From either end, also as torch marks them."""
     program = tmp_path / "program.py"
     program.write_text(source)
@@ -221,7 +219,6 @@ def test_several_tracebacks_may_be_one(tmp_path, source, raised, cause, containe
         (found,) = tracebacks_in(text)
         assert found == find_traceback(text) == traceback_in(text.encode())
         assert (found.type, found.message, found.where)[: len(raised)] == raised
-        assert str(found.first_cause).startswith(cause)
         assert all(each in found.text for each in contained)
 
 
@@ -288,7 +285,9 @@ def test_what_lies_far_before_the_end_of_a_log_is_not_forgotten(far):
 def test_a_chain_that_begins_before_the_end_of_a_log_is_read_whole():
     """Its first exception lies further from the end than is looked at first."""
     long = TRACEBACK.replace("    load()\n", f"    load({'x' * NEAR_BYTES})\n")
-    assert traceback_in(f"{long}{LINK}{TRACEBACK}".encode()).first_cause == "ValueError: no at train.py:88 in step"
+    text = f"{long}{LINK}{TRACEBACK}"
+    assert traceback_in(text.encode()) == find_traceback(text)
+    assert LINK in find_traceback(text).text
 
 
 # --- all of them ---
@@ -300,8 +299,7 @@ def test_every_traceback_is_found_once():
         f"{TRACEBACK}step\n{TRACEBACK}{LINK}{TRACEBACK}Exception ignored in: <x>\n{TRACEBACK}{WORKER}{TRACEBACK[:60]}"
     )
     found = list(tracebacks_in(text))
-    told = [(each.message, each.first_cause is not None) for each in found]
-    assert told == [("no", False), ("no", True), ("bad line", False)]
+    assert [(each.message, each.text.count(LINK)) for each in found] == [("no", 0), ("no", 1), ("bad line", 0)]
     assert not list(tracebacks_in(HEADER))
 
 
