@@ -116,19 +116,16 @@ def test_files_that_cannot_be_a_pair_are_refused(run, fr, en, names, message):
     assert (".sgm" in (caught.value.hint or "")) is (fr != en)
 
 
-@pytest.mark.parametrize(
-    ("fr_header", "en_header", "warnings"),
-    [
-        ("<srcset setid='s' srclang='French'>", "<refset setid='s' trglang='en-GB'>", []),
-        ("<refset setid='s' trglang='any'>", "<refset>", []),
-        (
-            "<refset setid='s' trglang='en'>",
-            "<srcset setid='s' srclang='de'>",
-            ["its language is en, but it was given as the French", "its language is de, but it was given as the Eng"],
-        ),
-        ("<refset setid='newstest2013'>", "<refset setid='newstest2014'>", ["is of set newstest2013, but "]),
-    ],
-)
+@pytest.mark.parametrize(("fr_header", "en_header", "warnings"), [
+    ("<srcset setid='s' srclang='French'>", "<refset setid='s' trglang='en-GB'>", []),
+    ("<refset setid='s' trglang='any'>", "<refset>", []),
+    (
+        "<refset setid='s' trglang='en'>",
+        "<srcset setid='s' srclang='de'>",
+        ["its language is en, but it was given as the French", "its language is de, but it was given as the Eng"],
+    ),
+    ("<refset setid='newstest2013'>", "<refset setid='newstest2014'>", ["is of set newstest2013, but "]),
+])  # fmt: skip
 def test_what_files_say_about_themselves_is_compared_with_the_options(run, fr_header, en_header, warnings):
     """A language or set that contradicts the options is a warning, not an error."""
     segments = {("d", "1"): "x"}
@@ -168,14 +165,11 @@ def test_an_error_in_the_middle_of_the_input_leaves_the_old_files(run, tmp_path)
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"real text is not at {MULTI30K}")
-@pytest.mark.parametrize(
-    ("stem", "split", "read", "dropped"),
-    [
-        ("train", "train", 29_000, {"duplicate": 5}),
-        ("val", "valid", 1_014, {}),
-        ("test_2016_flickr", "test", 1_000, {}),
-    ],
-)
+@pytest.mark.parametrize(("stem", "split", "read", "dropped"), [
+    ("train", "train", 29_000, {"duplicate": 5}),
+    ("val", "valid", 1_014, {}),
+    ("test_2016_flickr", "test", 1_000, {}),
+])  # fmt: skip
 def test_multi30k(tmp_path, stem, split, read, dropped):
     """Real text loses nothing but exact repetitions, and stays aligned to its last line."""
     fr, en = (MULTI30K / f"{stem}.{language}.gz" for language in ("fr", "en"))

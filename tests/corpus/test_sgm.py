@@ -61,43 +61,37 @@ def test_a_wmt_file_as_it_is(read):
     assert read(gzip.compress(WMT.encode())) == sgm
 
 
-@pytest.mark.parametrize(
-    ("header", "language"),
-    [
-        ('<srcset setid="x" srclang="fr">', "fr"),
-        ('<refset setid="x" srclang="fr" trglang="en">', "en"),
-        ('<tstset trglang="French" srclang="English">', "French"),
-        ('<srcset setid="x" srclang="any">', None),
-        ("", None),
-    ],
-)
+@pytest.mark.parametrize(("header", "language"), [
+    ('<srcset setid="x" srclang="fr">', "fr"),
+    ('<refset setid="x" srclang="fr" trglang="en">', "en"),
+    ('<tstset trglang="French" srclang="English">', "French"),
+    ('<srcset setid="x" srclang="any">', None),
+    ("", None),
+])  # fmt: skip
 def test_the_language_is_that_of_the_text(read, header, language):
     """A source set is in `srclang`, references and translations in `trglang`; "any" says nothing."""
     assert read(f"{header}<doc docid='d'><seg id=1>x</seg></doc>").language == language
 
 
-@pytest.mark.parametrize(
-    ("inside", "text"),
-    [
-        ("Tom &amp; Jerry", "Tom & Jerry"),
-        ("a &lt; b &gt; c", "a < b > c"),
-        ("&quot;oui&quot; l&apos;ami", '"oui" l\'ami'),
-        ("caf&#233; caf&#xE9; caf&eacute;", "café café café"),
-        ("AT&T R&D Q&A", "AT&T R&D Q&A"),
-        ("a &unknown; b &", "a &unknown; b &"),
-        ("&copy 2014 &notit;", "&copy 2014 &notit;"),
-        ("&amp;quot;", "&quot;"),  # resolved once
-        ("1 < 2 and a <b c", "1 < 2 and a <b c"),
-        ("x <b and c> y", "x <b and c> y"),
-        ("<b>fort</b> et <font color='red'>rouge</font>", "fort et rouge"),
-        ("&lt;b&gt;", "<b>"),
-        ("avant<!-- <seg id='9'>no</seg> -->apres", "avant apres"),
-        ("\n   deux\n\tlignes  \n", "deux lignes"),
-        ("un&#10;deux&#9;trois&nbsp;!", "un deux trois !"),
-        ("", ""),
-        ("日本 🙂", "日本 🙂"),
-    ],
-)
+@pytest.mark.parametrize(("inside", "text"), [
+    ("Tom &amp; Jerry", "Tom & Jerry"),
+    ("a &lt; b &gt; c", "a < b > c"),
+    ("&quot;oui&quot; l&apos;ami", '"oui" l\'ami'),
+    ("caf&#233; caf&#xE9; caf&eacute;", "café café café"),
+    ("AT&T R&D Q&A", "AT&T R&D Q&A"),
+    ("a &unknown; b &", "a &unknown; b &"),
+    ("&copy 2014 &notit;", "&copy 2014 &notit;"),
+    ("&amp;quot;", "&quot;"),  # resolved once
+    ("1 < 2 and a <b c", "1 < 2 and a <b c"),
+    ("x <b and c> y", "x <b and c> y"),
+    ("<b>fort</b> et <font color='red'>rouge</font>", "fort et rouge"),
+    ("&lt;b&gt;", "<b>"),
+    ("avant<!-- <seg id='9'>no</seg> -->apres", "avant apres"),
+    ("\n   deux\n\tlignes  \n", "deux lignes"),
+    ("un&#10;deux&#9;trois&nbsp;!", "un deux trois !"),
+    ("", ""),
+    ("日本 🙂", "日本 🙂"),
+])  # fmt: skip
 def test_what_stands_in_a_segment(read, inside, text):
     """Entities are resolved once, markup is dropped, and whatever only looks like either stays."""
     assert texts(read(f'<doc docid="d"><seg id="1">{inside}</seg></doc>')) == {("d", "1"): text}

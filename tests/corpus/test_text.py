@@ -37,13 +37,10 @@ def test_a_pipe_can_be_read(tmp_path):
     writer.join()
 
 
-@pytest.mark.parametrize(
-    ("content", "where", "hint"),
-    [
-        ("bon\nété\n".encode("latin-1"), ":2: not UTF-8: byte 0xe9 at position 1", "iconv -f ISO-8859-1"),
-        ("bon\n".encode("utf-16"), ":1: not UTF-8: byte 0xff at position 1", "iconv -f UTF-16"),
-    ],
-)
+@pytest.mark.parametrize(("content", "where", "hint"), [
+    ("bon\nété\n".encode("latin-1"), ":2: not UTF-8: byte 0xe9 at position 1", "iconv -f ISO-8859-1"),
+    ("bon\n".encode("utf-16"), ":1: not UTF-8: byte 0xff at position 1", "iconv -f UTF-16"),
+])  # fmt: skip
 def test_a_wrong_encoding_names_line_and_byte(tmp_path, content, where, hint):
     """The error says where the first wrong byte is and how to convert the file."""
     file = tmp_path / "wrong"
@@ -70,16 +67,13 @@ def test_what_is_cut_off_or_missing_is_an_error(tmp_path, content, reason):
         list(read_lines(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("raw", "clean"),
-    [
-        ("  a \t b\n\nc ", "a b c"),
-        ("e\u0301te\u0301", "\u00e9t\u00e9"),  # composed
-        ("Quoi\u00a0? Oui\u202f!", "Quoi ? Oui !"),
-        ("a\x00b\x1fc\x85d\u2028e", "a b c d e"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("raw", "clean"), [
+    ("  a \t b\n\nc ", "a b c"),
+    ("e\u0301te\u0301", "\u00e9t\u00e9"),  # composed
+    ("Quoi\u00a0? Oui\u202f!", "Quoi ? Oui !"),
+    ("a\x00b\x1fc\x85d\u2028e", "a b c d e"),
+    ("", ""),
+])  # fmt: skip
 def test_normalised(raw, clean):
     """Text is composed, and every kind of blank or control character becomes one blank."""
     assert normalised(raw) == clean

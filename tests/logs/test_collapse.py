@@ -46,21 +46,18 @@ def collapsed(*texts_of_ranks):
 LAST = ["last", "loss 0.5", "loss 1.5"]
 
 
-@pytest.mark.parametrize(
-    ("texts", "seen"),
-    [
-        ([["start", "loss is 9.87"], ["start", "loss is 9.91"]], "[0-1] start|[0-1] loss is 9.87..9.91"),
-        (["acd", "abcd", "acd"], "[0-2] a|[1] b|[0-2] c|[0-2] d"),
-        (["abc", "axc", "abc"], "[0-2] a|[0,2] b|[1] x|[0-2] c"),
-        (["abc", "ac", "abc"], "[0-2] a|[0,2] b|[0-2] c"),
-        (["-a-b-", "-a-b-"], "[0-1] -|[0-1] a|[0-1] -|[0-1] b|[0-1] -"),
-        (["xxx", "xx"], "[0-1] x|[0-1] x|[0] x"),
-        (["-a-b", "--a-b"], "[0-1] -|[1] -|[0-1] a|[0-1] -|[0-1] b"),
-        ([["a", "", "b", ""], ["", "a", "", "b", ""]], "[1] |[0-1] a|[0-1] |[0-1] b|[0-1] "),
-        (["abc", "def"], "[0] a|[1] d|[0] b|[1] e|[0] c|[1] f"),
-        ([["first"], ["first"], LAST, LAST], "[0-1] first|[2-3] last|[2-3] loss 0.5|[2-3] loss 1.5"),
-    ],
-)
+@pytest.mark.parametrize(("texts", "seen"), [
+    ([["start", "loss is 9.87"], ["start", "loss is 9.91"]], "[0-1] start|[0-1] loss is 9.87..9.91"),
+    (["acd", "abcd", "acd"], "[0-2] a|[1] b|[0-2] c|[0-2] d"),
+    (["abc", "axc", "abc"], "[0-2] a|[0,2] b|[1] x|[0-2] c"),
+    (["abc", "ac", "abc"], "[0-2] a|[0,2] b|[0-2] c"),
+    (["-a-b-", "-a-b-"], "[0-1] -|[0-1] a|[0-1] -|[0-1] b|[0-1] -"),
+    (["xxx", "xx"], "[0-1] x|[0-1] x|[0] x"),
+    (["-a-b", "--a-b"], "[0-1] -|[1] -|[0-1] a|[0-1] -|[0-1] b"),
+    ([["a", "", "b", ""], ["", "a", "", "b", ""]], "[1] |[0-1] a|[0-1] |[0-1] b|[0-1] "),
+    (["abc", "def"], "[0] a|[1] d|[0] b|[1] e|[0] c|[1] f"),
+    ([["first"], ["first"], LAST, LAST], "[0-1] first|[2-3] last|[2-3] loss 0.5|[2-3] loss 1.5"),
+])  # fmt: skip
 def test_what_ranks_say_alike_is_one_line(texts, seen):
     """Whatever each says alone, leaves out or repeats: the ranks are in step again behind it."""
     assert collapsed(*texts) == seen.split("|")
@@ -237,21 +234,18 @@ def test_live_as_afterwards_no_line_is_lost_or_overtakes(texts, data):
     assert_whole(lines + collapser.flush(), texts)
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "pair"),
-    [
-        ("abc", "abc", (0, 0)),
-        ("abc", "xabc", (0, 1)),
-        ("xabc", "abc", (1, 0)),
-        ("xbc", "abc", (1, 1)),
-        ("abc", "xyz", None),
-        ("cab", "abc", (1, 0)),
-        ("", "a", None),
-        ([None, "a"], [None, "a"], (1, 1)),
-        ([None], [None], None),
-        (["7", "slow", "more"], ["slow", "more", "7"], (0, 2)),
-    ],
-)
+@pytest.mark.parametrize(("ours", "theirs", "pair"), [
+    ("abc", "abc", (0, 0)),
+    ("abc", "xabc", (0, 1)),
+    ("xabc", "abc", (1, 0)),
+    ("xbc", "abc", (1, 1)),
+    ("abc", "xyz", None),
+    ("cab", "abc", (1, 0)),
+    ("", "a", None),
+    ([None, "a"], [None, "a"], (1, 1)),
+    ([None], [None], None),
+    (["7", "slow", "more"], ["slow", "more", "7"], (0, 2)),
+])  # fmt: skip
 def test_where_two_sequences_come_together(ours, theirs, pair):
     """By the longest sequence that both have, in which a line that counts weighs most; what is None does not count."""
     identities = [[each and (each, ("26",) if each == "7" else ()) for each in some] for some in (ours, theirs)]
@@ -306,37 +300,34 @@ def lines_of(*texts, kinds=None):
 RED = "\x1b[31mloss 1\x1b[0m"
 
 
-@pytest.mark.parametrize(
-    ("texts", "one"),
-    [
-        (["loss is 9.87", "loss is 9.91", "loss is 9.9"], "loss is 9.87..9.91"),
-        (["loss is 9.870", "loss is 9.91"], "loss is 9.870..9.91"),
-        (["step 7, loss 10", "step 7, loss 9"], "step 7, loss 9..10"),
-        (["loss 9", "loss 9.5"], "loss 9..9.5"),
-        (["x -3", "x -1", "x 2"], "x -3..2"),
-        (["x=-0.5", "x=0.25"], "x=-0.5..0.25"),
-        (["lr 1e-4", "lr 3e-5"], "lr 3e-5..1e-4"),
-        (["[rank0]: cuda:0", "[rank1]: cuda:1"], "[rank0..1]: cuda:0..1"),
-        (["1,900 tokens", "2,100 tokens", "950 tokens"], "950..2,100 tokens"),
-        (["at 0x7f1a", "at 0x7f0c"], "at 0x7f0c..0x7f1a"),
-        (["took 3ms.", "took 12ms."], "took 3..12ms."),
-        (["a-1 to a-2", "a-1 to a-3"], "a-1 to a-2..3"),
-        (["1.0 x 2", "1.00 x 3"], "1.0 x 2..3"),
-        (["same", "same"], "same"),
-        (["", ""], ""),
-        # A place in a source file stays as it is; what torch puts before it may differ.
-        ([f'[rank{rank}]:   File "/tmp/7/ddp.py", line 16, in f' for rank in (0, 1)],
-         '[rank0..1]:   File "/tmp/7/ddp.py", line 16, in f'),
-        (["train.py:88: loss 1.5", "train.py:88: loss 1.7"], "train.py:88: loss 1.5..1.7"),
-        # Times differ always, and a range of them would say little.
-        (["2026-11-21 12:00:00,999 INFO loss 1.5", "2026-11-21 12:00:01,002 INFO loss 1.7"],
-         "2026-11-21 12:00:00,999 INFO loss 1.5..1.7"),
-        # Colours do not make lines different, and stay where nothing is folded.
-        ([RED, RED], RED),
-        ([RED, RED, "loss 1"], "loss 1"),
-        ([RED, "loss 1", "\x1b[31mloss 2\x1b[0m"], "loss 1..2"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("texts", "one"), [
+    (["loss is 9.87", "loss is 9.91", "loss is 9.9"], "loss is 9.87..9.91"),
+    (["loss is 9.870", "loss is 9.91"], "loss is 9.870..9.91"),
+    (["step 7, loss 10", "step 7, loss 9"], "step 7, loss 9..10"),
+    (["loss 9", "loss 9.5"], "loss 9..9.5"),
+    (["x -3", "x -1", "x 2"], "x -3..2"),
+    (["x=-0.5", "x=0.25"], "x=-0.5..0.25"),
+    (["lr 1e-4", "lr 3e-5"], "lr 3e-5..1e-4"),
+    (["[rank0]: cuda:0", "[rank1]: cuda:1"], "[rank0..1]: cuda:0..1"),
+    (["1,900 tokens", "2,100 tokens", "950 tokens"], "950..2,100 tokens"),
+    (["at 0x7f1a", "at 0x7f0c"], "at 0x7f0c..0x7f1a"),
+    (["took 3ms.", "took 12ms."], "took 3..12ms."),
+    (["a-1 to a-2", "a-1 to a-3"], "a-1 to a-2..3"),
+    (["1.0 x 2", "1.00 x 3"], "1.0 x 2..3"),
+    (["same", "same"], "same"),
+    (["", ""], ""),
+    # A place in a source file stays as it is; what torch puts before it may differ.
+    ([f'[rank{rank}]:   File "/tmp/7/ddp.py", line 16, in f' for rank in (0, 1)],
+     '[rank0..1]:   File "/tmp/7/ddp.py", line 16, in f'),
+    (["train.py:88: loss 1.5", "train.py:88: loss 1.7"], "train.py:88: loss 1.5..1.7"),
+    # Times differ always, and a range of them would say little.
+    (["2026-11-21 12:00:00,999 INFO loss 1.5", "2026-11-21 12:00:01,002 INFO loss 1.7"],
+     "2026-11-21 12:00:00,999 INFO loss 1.5..1.7"),
+    # Colours do not make lines different, and stay where nothing is folded.
+    ([RED, RED], RED),
+    ([RED, RED, "loss 1"], "loss 1"),
+    ([RED, "loss 1", "\x1b[31mloss 2\x1b[0m"], "loss 1..2"),
+])  # fmt: skip
 def test_numbers_that_differ_become_ranges(texts, one):
     """As they are written; equal ones stay."""
     lines = lines_of(*texts)
@@ -344,21 +335,18 @@ def test_numbers_that_differ_become_ranges(texts, one):
     assert folded(lines) == one
 
 
-@pytest.mark.parametrize(
-    "texts",
-    [
-        ["loss is 9.87", "loss is nan"],
-        ["a 1", "b 1"],
-        ["1 2", "1 2 3"],
-        ["10.0.0.1 is up", "10.0.0.2 is up"],
-        ["torch 2.1.0", "torch 2.1.1"],
-        ["id 12345678901234567890", "id 12345678901234567891"],
-        ["x" * 3000 + "1", "x" * 3000 + "2"],
-        ["I1121 12:00:00 x", "E1121 12:00:00 x"],
-        ['  File "ddp.py", line 16, in <module>', '  File "ddp.py", line 18, in <module>'],
-        ["[rank0]: in train.py:88: loss 1", "[rank1]: in train.py:90: loss 2"],
-    ],
-)
+@pytest.mark.parametrize("texts", [
+    ["loss is 9.87", "loss is nan"],
+    ["a 1", "b 1"],
+    ["1 2", "1 2 3"],
+    ["10.0.0.1 is up", "10.0.0.2 is up"],
+    ["torch 2.1.0", "torch 2.1.1"],
+    ["id 12345678901234567890", "id 12345678901234567891"],
+    ["x" * 3000 + "1", "x" * 3000 + "2"],
+    ["I1121 12:00:00 x", "E1121 12:00:00 x"],
+    ['  File "ddp.py", line 16, in <module>', '  File "ddp.py", line 18, in <module>'],
+    ["[rank0]: in train.py:88: loss 1", "[rank1]: in train.py:90: loss 2"],
+])  # fmt: skip
 def test_what_is_not_alike(texts):
     """Other words, more numbers, addresses, versions, places in source files, and what is too long for either."""
     first, second = lines_of(*texts)

@@ -34,17 +34,13 @@ def texts(lines):
 # --- logs that have ended ---
 
 
-@pytest.mark.parametrize(
-    ("logs", "together"),
-    [
-        (["1 a|4 b", "2 c|3 d", "5 e"], "1 a|2 c|3 d|4 b|5 e"),
-        (["1 a|more a|3 b", "1 c|more c|2 d"], "1 a|more a|1 c|more c|2 d|3 b"),
-        (["1 a|1 b", "1 c|1 d"], "1 a|1 c|1 b|1 d"),
-        (["a|b|c", "d|e"], "a|d|b|e|c"),
-        (["a|b|c", "1 d|2 e"], "a|1 d|b|2 e|c"),
-    ],
-    ids=["times", "without a time", "equal times", "no times", "some times"],
-)
+@pytest.mark.parametrize(("logs", "together"), [
+    (["1 a|4 b", "2 c|3 d", "5 e"], "1 a|2 c|3 d|4 b|5 e"),
+    (["1 a|more a|3 b", "1 c|more c|2 d"], "1 a|more a|1 c|more c|2 d|3 b"),
+    (["1 a|1 b", "1 c|1 d"], "1 a|1 c|1 b|1 d"),
+    (["a|b|c", "d|e"], "a|d|b|e|c"),
+    (["a|b|c", "1 d|2 e"], "a|1 d|b|2 e|c"),
+], ids=["times", "without a time", "equal times", "no times", "some times"])  # fmt: skip
 def test_lines_are_merged_by_their_times(logs, together):
     """Those without a time stay behind their line; ranks take turns where times are equal or missing."""
     lines = {rank: iter(stamped(rank, *log.split("|"))) for rank, log in enumerate(logs)}

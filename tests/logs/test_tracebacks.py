@@ -41,24 +41,21 @@ needs_groups = pytest.mark.skipif(sys.version_info < (3, 11), reason="exception 
 # --- tracebacks of real programs ---
 
 
-@pytest.mark.parametrize(
-    ("kind", "type_name", "message", "where", "thread"),
-    [
-        *(
-            (kind, "ValueError", "no such word", STEP, None)
-            for kind in ("uncaught", "caught", "after_a_bar", "at_exit")
-        ),
-        ("ignored_afterwards", "ValueError", "no such word", STEP, None),
-        ("thread_after_main", "ValueError", "in the main thread", STEP, None),
-        ("thread", "ValueError", "no such word", STEP, "loader"),
-        ("many_lines", "ValueError", "one", STEP, None),
-        ("prefixed", "ValueError", "one\ntwo", STEP, None),
-        ("syntax", "SyntaxError", None, "settings.py:1", None),
-        ("no_message", "KeyboardInterrupt", "", None, None),
-        ("deep", "RecursionError", None, None, None),
-        pytest.param("group", "ExceptionGroup", None, None, None, marks=needs_groups),
-    ],
-)
+@pytest.mark.parametrize(("kind", "type_name", "message", "where", "thread"), [
+    *(
+        (kind, "ValueError", "no such word", STEP, None)
+        for kind in ("uncaught", "caught", "after_a_bar", "at_exit")
+    ),
+    ("ignored_afterwards", "ValueError", "no such word", STEP, None),
+    ("thread_after_main", "ValueError", "in the main thread", STEP, None),
+    ("thread", "ValueError", "no such word", STEP, "loader"),
+    ("many_lines", "ValueError", "one", STEP, None),
+    ("prefixed", "ValueError", "one\ntwo", STEP, None),
+    ("syntax", "SyntaxError", None, "settings.py:1", None),
+    ("no_message", "KeyboardInterrupt", "", None, None),
+    ("deep", "RecursionError", None, None, None),
+    pytest.param("group", "ExceptionGroup", None, None, None, marks=needs_groups),
+])  # fmt: skip
 def test_the_last_traceback_of_a_program_is_found(kind, type_name, message, where, thread):
     """Uncaught or caught and printed; after it may come what Python prints of exceptions that change nothing.
 
