@@ -235,15 +235,8 @@ def test_live_as_afterwards_no_line_is_lost_or_overtakes(texts, data):
 
 
 @pytest.mark.parametrize(("ours", "theirs", "pair"), [
-    ("abc", "abc", (0, 0)),
-    ("abc", "xabc", (0, 1)),
-    ("xabc", "abc", (1, 0)),
-    ("xbc", "abc", (1, 1)),
-    ("abc", "xyz", None),
-    ("cab", "abc", (1, 0)),
-    ("", "a", None),
-    ([None, "a"], [None, "a"], (1, 1)),
-    ([None], [None], None),
+    ("abc", "abc", (0, 0)), ("abc", "xabc", (0, 1)), ("xabc", "abc", (1, 0)), ("xbc", "abc", (1, 1)), ("abc", "xyz", None),
+    ("cab", "abc", (1, 0)), ("", "a", None), ([None, "a"], [None, "a"], (1, 1)), ([None], [None], None),
     (["7", "slow", "more"], ["slow", "more", "7"], (0, 2)),
 ])  # fmt: skip
 def test_where_two_sequences_come_together(ours, theirs, pair):
@@ -280,12 +273,11 @@ def test_a_straggler_stands_by_itself():
     assert told[-1] == "[0-3] 2026-11-21 12:10:00 step"
 
 
-def test_a_rank_that_was_first_by_far_stands_by_itself():
+@pytest.mark.parametrize(("minute", "ranks"), [(2, [(0,), (1, 2)]), (1, [(0, 1, 2)])])
+def test_a_rank_that_was_first_by_far_stands_by_itself(minute, ranks):
     """Though most came later."""
-    lines = [at(0, 0, "ready"), *(at(rank, 2, "ready") for rank in (1, 2))]
-    assert [each.ranks for each in collapse(lines, range(3))] == [(0,), (1, 2)]
-    lines = [at(0, 0, "ready"), *(at(rank, 1, "ready") for rank in (1, 2))]
-    assert [each.ranks for each in collapse(lines, range(3))] == [(0, 1, 2)]
+    lines = [at(0, 0, "ready"), at(1, minute, "ready"), at(2, minute, "ready")]
+    assert [each.ranks for each in collapse(lines, range(3))] == ranks
 
 
 # --- lines that say the same, and what becomes of their numbers ---
@@ -302,20 +294,12 @@ RED = "\x1b[31mloss 1\x1b[0m"
 
 @pytest.mark.parametrize(("texts", "one"), [
     (["loss is 9.87", "loss is 9.91", "loss is 9.9"], "loss is 9.87..9.91"),
-    (["loss is 9.870", "loss is 9.91"], "loss is 9.870..9.91"),
-    (["step 7, loss 10", "step 7, loss 9"], "step 7, loss 9..10"),
-    (["loss 9", "loss 9.5"], "loss 9..9.5"),
-    (["x -3", "x -1", "x 2"], "x -3..2"),
-    (["x=-0.5", "x=0.25"], "x=-0.5..0.25"),
-    (["lr 1e-4", "lr 3e-5"], "lr 3e-5..1e-4"),
-    (["[rank0]: cuda:0", "[rank1]: cuda:1"], "[rank0..1]: cuda:0..1"),
-    (["1,900 tokens", "2,100 tokens", "950 tokens"], "950..2,100 tokens"),
-    (["at 0x7f1a", "at 0x7f0c"], "at 0x7f0c..0x7f1a"),
-    (["took 3ms.", "took 12ms."], "took 3..12ms."),
-    (["a-1 to a-2", "a-1 to a-3"], "a-1 to a-2..3"),
-    (["1.0 x 2", "1.00 x 3"], "1.0 x 2..3"),
-    (["same", "same"], "same"),
-    (["", ""], ""),
+    (["loss is 9.870", "loss is 9.91"], "loss is 9.870..9.91"), (["step 7, loss 10", "step 7, loss 9"], "step 7, loss 9..10"),
+    (["loss 9", "loss 9.5"], "loss 9..9.5"), (["x -3", "x -1", "x 2"], "x -3..2"), (["x=-0.5", "x=0.25"], "x=-0.5..0.25"),
+    (["lr 1e-4", "lr 3e-5"], "lr 3e-5..1e-4"), (["at 0x7f1a", "at 0x7f0c"], "at 0x7f0c..0x7f1a"),
+    (["[rank0]: cuda:0", "[rank1]: cuda:1"], "[rank0..1]: cuda:0..1"), (["took 3ms.", "took 12ms."], "took 3..12ms."),
+    (["1,900 tokens", "2,100 tokens", "950 tokens"], "950..2,100 tokens"), (["a-1 to a-2", "a-1 to a-3"], "a-1 to a-2..3"),
+    (["1.0 x 2", "1.00 x 3"], "1.0 x 2..3"), (["same", "same"], "same"), (["", ""], ""),
     # A place in a source file stays as it is; what torch puts before it may differ.
     ([f'[rank{rank}]:   File "/tmp/7/ddp.py", line 16, in f' for rank in (0, 1)],
      '[rank0..1]:   File "/tmp/7/ddp.py", line 16, in f'),
@@ -336,14 +320,9 @@ def test_numbers_that_differ_become_ranges(texts, one):
 
 
 @pytest.mark.parametrize("texts", [
-    ["loss is 9.87", "loss is nan"],
-    ["a 1", "b 1"],
-    ["1 2", "1 2 3"],
-    ["10.0.0.1 is up", "10.0.0.2 is up"],
-    ["torch 2.1.0", "torch 2.1.1"],
-    ["id 12345678901234567890", "id 12345678901234567891"],
-    ["x" * 3000 + "1", "x" * 3000 + "2"],
-    ["I1121 12:00:00 x", "E1121 12:00:00 x"],
+    ["loss is 9.87", "loss is nan"], ["a 1", "b 1"], ["1 2", "1 2 3"], ["10.0.0.1 is up", "10.0.0.2 is up"],
+    ["torch 2.1.0", "torch 2.1.1"], ["id 12345678901234567890", "id 12345678901234567891"],
+    ["x" * 3000 + "1", "x" * 3000 + "2"], ["I1121 12:00:00 x", "E1121 12:00:00 x"],
     ['  File "ddp.py", line 16, in <module>', '  File "ddp.py", line 18, in <module>'],
     ["[rank0]: in train.py:88: loss 1", "[rank1]: in train.py:90: loss 2"],
 ])  # fmt: skip

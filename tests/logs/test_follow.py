@@ -4,12 +4,13 @@ import os
 import resource
 import threading
 import time
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.logs import follow as module
@@ -125,22 +126,19 @@ def test_a_line_longer_than_what_is_kept(log, follower):
     assert skipped + sum(len(line) for _, line in poll(follower, ended=True)) == 1000
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(
-    lines=st.lists(st.text(st.characters(exclude_categories=["C"])), max_size=20),
-    cuts=st.lists(st.integers(0, 400), max_size=8),
+    st.lists(st.text(st.characters(exclude_categories=["C"])), max_size=20), st.lists(st.integers(0, 400), max_size=8)
 )
-def test_any_way_of_writing_gives_the_same_lines(follow, tmp_path_factory, lines, cuts):
+def test_any_way_of_writing_gives_the_same_lines(tmp_path_factory, lines, cuts):
     """Wherever the writes are cut, the lines are those of the whole text."""
     log = tmp_path_factory.mktemp("follow") / "train.log"
     data = "".join(f"{line}\n" for line in lines).encode()
-    follower, seen = follow({0: log}), []
-    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    for first, last in pairwise(edges):
-        append(log, data[first:last])
-        seen += [line for _, line in poll(follower)]
-    seen += [line for _, line in poll(follower, ended=True)]
-    assert seen == lines
+    with closing(Follower({0: GrowingLog(log)})) as follower:
+        seen = []
+        for first, last in pairwise([0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]):
+            append(log, data[first:last])
+            seen += poll(follower)
+        assert [line for _, line in seen + poll(follower, ended=True)] == lines
 
 
 def test_what_others_do_not_need_is_not_left_out(follow, tmp_path):
