@@ -84,13 +84,6 @@ def test_both_directions_hold_the_same_pairs(run):
     assert read_pairs(result.written[1]) == [(en, fr) for fr, en in pairs]
 
 
-def test_text_that_would_break_a_line_is_made_harmless(run):
-    """Tabs and every character that some program takes for the end of a line end up as blanks."""
-    result, pairs = run("a\tb\u2028c\x85d\x0ce\r\n", "f\n")
-    assert pairs == [("a b c d e", "f")]
-    assert result.written[0].read_text().splitlines() == ["a b c d e\tf"]
-
-
 @pytest.mark.parametrize(("fr_lines", "en_lines"), [(3, 5), (7, 2), (0, 1)])
 def test_unequal_line_counts_are_both_told(run, tmp_path, fr_lines, en_lines):
     """Texts that cannot be aligned are refused with both counts, and leave no file."""

@@ -1,6 +1,7 @@
 """How severe a line is."""
 
 import logging
+import re
 import subprocess
 import sys
 
@@ -144,9 +145,5 @@ def test_what_a_real_program_logs():
     )
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, check=False)
-    levels = levels_of(done.stdout)
-    warned = next(number for number, line in enumerate(done.stdout.splitlines()) if line.endswith(" d"))
-    assert levels[:2] == ["DEBUG", "CRITICAL"]
-    assert set(levels[2:warned]) == {"WARNING"}
-    assert levels[warned : warned + 3] == ["INFO", "INFO", "WARNING"]
-    assert levels[-1] == levels[-2] == "ERROR"
+    levels = "".join(level[0] for level in levels_of(done.stdout))
+    assert re.fullmatch("D C W{4,} I I W+ I E{3,}".replace(" ", ""), levels)

@@ -70,14 +70,6 @@ def test_the_last_traceback_of_a_program_is_found(kind, type_name, message, wher
     assert found.text.startswith(HEADER) or kind == "group"
 
 
-def test_of_chained_exceptions_the_last_is_the_failure():
-    """Both links: raised from another, and raised while another was handled."""
-    found = find_traceback(printed_by("chained_twice"))
-    assert (found.type, found.message) == ("KeyError", "'x'")
-    assert found.text.count(HEADER) == 3
-    assert find_traceback(printed_by("chained")).where.endswith(" in chained")
-
-
 # --- texts ---
 
 WORKER = f"""{TRACEBACK[:-3]}Caught ValueError in DataLoader worker process 0.
@@ -87,6 +79,7 @@ Original Traceback (most recent call last):
 ValueError: bad line
 """
 LOADING = TRACEBACK.replace("ValueError: no", "RuntimeError: Error(s) in loading state_dict for Net:")
+IGNORED, OF_THREAD = "Exception ignored in: <x>\n", "Exception in thread Thread-1 (run):\n"
 FRAMES = '  File "/a/b.py", line 1, in f\n    f()\n' * 1000
 KEYS = '\tMissing key(s) in state_dict: "a".\n\tsize mismatch for b'
 
@@ -135,11 +128,15 @@ def test_of_a_long_message_the_beginning_is_kept():
     assert len(found.message) == 9000 + len("size ")
 
 
-@pytest.mark.parametrize("kind", ["chained", "chained_twice"])
-def test_a_chain_keeps_the_sentences_that_link_it(kind):
-    """Whether an exception was raised from another or while another was handled."""
+@pytest.mark.parametrize(("kind", "tracebacks", "raised"), [
+    ("chained", 2, ("RuntimeError", "cannot go on")), ("chained_twice", 3, ("KeyError", "'x'")),
+])  # fmt: skip
+def test_of_chained_exceptions_the_last_is_the_failure(kind, tracebacks, raised):
+    """It is told with the others and the sentences that link them, whether raised from another or while it was handled."""
     printed = printed_by(kind).removeprefix("starting\n")
-    assert find_traceback(printed).text == printed.strip() == next(tracebacks_in(printed)).text
+    found = find_traceback(printed)
+    assert (found.type, found.message, found.text.count(HEADER)) == (*raised, tracebacks)
+    assert found.text == printed.strip() == next(tracebacks_in(printed)).text
 
 
 GROUP = """\
@@ -221,7 +218,7 @@ def test_several_tracebacks_may_be_one(tmp_path, source, raised, contained):
 
 def test_the_last_hundreds_of_tracebacks_are_looked_at():
     """From the end; unusable ones are passed over once each, and a log that is full of them is given up."""
-    harmless = "Exception ignored in: <x>\n" + TRACEBACK
+    harmless = IGNORED + TRACEBACK
     assert find_traceback(TRACEBACK + harmless * (MAX_TRACEBACKS - 1)).where == "train.py:88 in step"
     assert find_traceback(TRACEBACK + harmless * MAX_TRACEBACKS) is None
 
@@ -269,22 +266,21 @@ def test_lines_without_a_traceback_cost_nothing(first):
     assert work(traceback_in, log) < 1000
 
 
-@pytest.mark.parametrize("far", [TRACEBACK, TRACEBACK + LINK])
-def test_what_lies_far_before_the_end_of_a_log_is_not_forgotten(far):
-    """The end of a log is searched first: the rest too if the traceback there began earlier, or does not count."""
-    many = '  File "/a/train.py", line 1, in f\n    f()\n' * (NEAR_BYTES // 40)
-    long = f"{HEADER}\n{many}KeyError: 1\n"
-    assert traceback_in((far + long).encode()) == find_traceback(far + long)
-    harmless = f"Exception ignored in: <x>\n{TRACEBACK}Exception in thread T:\n{TRACEBACK}"
-    assert traceback_in((far + "a\n" * NEAR_BYTES + harmless).encode()).thread is None
+MANY_FRAMES = TRACEBACK.replace("    load()\n", f"    load()\n{FRAMES}")
+LONG_LINE = TRACEBACK.replace("    load()\n", f"    load({'x' * NEAR_BYTES})\n")
 
 
-def test_a_chain_that_begins_before_the_end_of_a_log_is_read_whole():
-    """Its first exception lies further from the end than is looked at first."""
-    long = TRACEBACK.replace("    load()\n", f"    load({'x' * NEAR_BYTES})\n")
-    text = f"{long}{LINK}{TRACEBACK}"
+@pytest.mark.parametrize(
+    "text", [TRACEBACK + MANY_FRAMES, f"{TRACEBACK}{LINK}{MANY_FRAMES}", f"{LONG_LINE}{LINK}{TRACEBACK}"]
+)
+def test_what_lies_far_before_the_end_of_a_log_is_not_forgotten(text):
+    """The end of a log is searched first: the rest too if the traceback there began earlier."""
     assert traceback_in(text.encode()) == find_traceback(text)
-    assert LINK in find_traceback(text).text
+
+
+def test_a_traceback_far_before_those_that_do_not_count_is_found():
+    text = f"{TRACEBACK}{'a' * NEAR_BYTES}\n{IGNORED}{TRACEBACK}{OF_THREAD}{TRACEBACK}"
+    assert traceback_in(text.encode()).thread is None
 
 
 # --- all of them ---
@@ -318,7 +314,6 @@ def raised(*texts):
     return [(each.ranks, each.traceback.type, each.traceback.message) for each in first_tracebacks(lines)]
 
 
-IGNORED, OF_THREAD = "Exception ignored in: <x>\n", "Exception in thread Thread-1 (run):\n"
 FAR = ("- " * 50 + "\n") * (FIRST_BYTES // 50)
 THROWN = "terminate called after throwing an instance of 'std::runtime_error'"
 A, B = ((0,), "ValueError", "a"), ((0,), "ValueError", "b")
