@@ -60,9 +60,9 @@ def test_levels_have_names():
         level_named("loud")
 
 
-def levels_of(text, levels=None, global_rank=0):
-    levels = levels or Levels()
-    return [NAMES[levels.of(line, line.raw.decode())] for line in lines_of(text, global_rank)]
+def levels_of(text):
+    levels = Levels()
+    return [NAMES[levels.of(line, line.raw.decode())] for line in lines_of(text)]
 
 
 SYNTAX = '  File "/a/train.py", line 3\n    x = = 1\n        ^\nSyntaxError: invalid syntax\n'
@@ -120,13 +120,6 @@ def test_a_piece_of_a_long_line_has_its_level():
     assert levels.of(Line(0, 0, b"", ends=False), "ERROR x") == LEVELS["ERROR"]
     assert levels.of(Line(0, 1, b""), "INFO x") == LEVELS["ERROR"]
     assert levels.of(Line(0, 2, b""), "x") == LEVELS["INFO"]
-
-
-def test_ranks_do_not_disturb_each_other():
-    """Their lines may be mixed."""
-    levels = Levels()
-    assert levels_of("ERROR x", levels) == ["ERROR"]
-    assert levels_of("  indented", levels, 1) == ["INFO"]
 
 
 def test_what_a_real_program_logs():

@@ -103,9 +103,8 @@ def test_only_lines_of_a_time_are_shown():
 
 def test_level_time_and_text_are_all_asked_for():
     """A line is shown if nothing speaks against it; a level that was left out is known to the lines that follow."""
-    texts = [b"ERROR a", b"  more a", b"ERROR b", b"INFO a"]
-    lines = [Line(0, number, text, time_ns=number) for number, text in enumerate(texts)]
-    lines.append(Line(1, 0, b"  of nobody a", time_ns=4))
+    texts = [(0, b"ERROR a"), (0, b"  more a"), (0, b"ERROR b"), (1, b"  of nobody a"), (0, b"INFO a")]
+    lines = [Line(rank, number, text, time_ns=number) for number, (rank, text) in enumerate(texts)]
     assert chosen(lines, level=40, since_ns=1, matches=Matcher("a")) == ["  more a"]
 
 
