@@ -87,16 +87,6 @@ def test_a_log_that_is_emptied_at_the_end(log, follower):
     assert poll(follower, ended=True) == [(3, "and a hal"), (3, "new"), (3, "last")]
 
 
-def test_a_log_that_is_made_again(log, follower):
-    """The old one is read to its end, then the new one from its start, though that is longer already."""
-    append(log, b"one\nhalf of")
-    assert poll(follower) == [(3, "one")]
-    append(log, b" two\n")
-    log.unlink()
-    append(log, b"the first line of another log\n")
-    assert poll(follower) == [(3, "half of two"), (3, "the first line of another log")]
-
-
 def test_logs_take_turns_in_small_portions(follow, tmp_path):
     """However much one log holds, the caller gets its turn soon, and so does the other log."""
     logs = {rank: tmp_path / f"{rank}.log" for rank in (0, 1)}

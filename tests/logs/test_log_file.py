@@ -288,16 +288,6 @@ def test_only_what_came_last_is_kept(log, growing, keep_bytes, skipped):
     assert all_new(growing) == (skipped, numbered(0, 100)[skipped:] + b"new\n")
 
 
-def test_only_what_came_last_of_a_log_that_was_truncated(log, growing):
-    """What was read before is of another text."""
-    append(log, numbered(0, 100))
-    assert growing.read(5) == (0, b"00000")
-    os.truncate(log, 0)
-    append(log, numbered(0, 50))
-    assert growing.skip_to_last(83) == 400 - 80
-    assert all_new(growing) == (320, numbered(40, 50))
-
-
 # --- what each of several may show ---
 
 
