@@ -9,6 +9,34 @@ from launcher.logs.lines import LineReader
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/a/train.py", line 88, in step\n    load()\nValueError: no\n'
 LINK = "\nDuring handling of the above exception, another exception occurred:\n\n"
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "/a/train.py", line 88, in step
+  |     raise group
+  | ExceptionGroup: several (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/a/data.py", line 8, in load
+    |     parse()
+    | ValueError: first
+    +---------------- 2 ----------------
+    | KeyError: 'second'
+    +------------------------------------
+"""
+# Python up to 3.12 prints all but the first line of a message outside of the frame.
+BROKEN_GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "/a/train.py", line 88, in step
+  | ExceptionGroup: two
+lines (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | TypeError: b
+
+multi
+    +---------------- 2 ----------------
+    | KeyError: 'c'
+    +------------------------------------
+"""
 
 
 def lines_of(text, global_rank=0):

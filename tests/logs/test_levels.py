@@ -12,7 +12,7 @@ from launcher.logs.levels import LEVELS, Levels, level_in, level_named
 from launcher.logs.lines import Line
 from launcher.logs.traceback_blocks import HEADER
 
-from .conftest import LINK, TRACEBACK, lines_of, marked
+from .conftest import BROKEN_GROUP, LINK, TRACEBACK, lines_of, marked
 
 NAMES = {number: name for name, number in LEVELS.items()}
 
@@ -68,19 +68,6 @@ def levels_of(text):
 SYNTAX = '  File "/a/train.py", line 3\n    x = = 1\n        ^\nSyntaxError: invalid syntax\n'
 QUOTED = TRACEBACK.replace("load()", f"fail('{HEADER}')").replace("no\n", f"{HEADER}\n  at x\nFoo: y\n")
 OF_ANOTHER_PROCESS = f'{TRACEBACK}"""\n{LINK}{TRACEBACK}'
-GROUP = """\
-  + Exception Group Traceback (most recent call last):
-  |   File "a.py", line 1, in f
-  | ExceptionGroup: g (2 sub-exceptions)
-  +-+---------------- 1 ----------------
-    | TypeError: b
-multi
-    +---------------- 2 ----------------
-    | Traceback (most recent call last):
-    |   File "a.py", line 2, in f
-    | KeyError: 'c'
-    +------------------------------------
-"""
 WARNED = "a.py:1: UserWarning: x\n  warnings.warn('x')\n"
 BAR = " 20%|##  | 2/10"
 
@@ -97,10 +84,10 @@ BAR = " 20%|##  | 2/10"
       for text in (TRACEBACK, QUOTED, OF_ANOTHER_PROCESS) for shown in (text, marked(text))),
     (f"step 1\n{SYNTAX}step 2\n  more\n", "I EEEE II"),
     (f"INFO x\n{marked(TRACEBACK + 'second line')}step 3\n", "I EEEEE I"),
-    # The line of a message that stands outside of a group's frame is none of it; nor is what only looks like a frame.
-    (f"step 1\n{GROUP}{LINK}{TRACEBACK}step 2\n    | a | b |\n", "I EEEEE I EEEEE EEE EEEE II"),
-    (f"{GROUP}step 2\n    | a | b |\n", "EEEEE I EEEEE II"),
-    (f"step 1\n{marked(GROUP)}step 2\n  more\n", "I EEEEEEEEEEE II"),
+    # lines of a message that stand outside of a group's frame are none of it; nor is what only looks like a frame.
+    (f"step 1\n{BROKEN_GROUP}{LINK}{TRACEBACK}step 2\n    | a | b |\n", "I EEE I EEE I EEE EEE EEEE II"),
+    (f"{BROKEN_GROUP}step 2\n    | a | b |\n", "EEE I EEE I EEE II"),
+    (f"step 1\n{marked(BROKEN_GROUP)}step 2\n  more\n", "I EEEEEEEEEEE II"),
     # What stands before a traceback, as a progress bar that no newline ends, is not before each of its lines.
     (f"step 1\n\r 10%|#\r{BAR}{TRACEBACK}step 2\n", "I EEEE I"),
     (f"{BAR}\r{marked(TRACEBACK)}step 2\n", "EEEE I"),

@@ -1,7 +1,5 @@
 """Single tracebacks in a text: where each begins and ends, and what of it is told."""
 
-import traceback
-
 import pytest
 
 from launcher.logs.traceback_blocks import (
@@ -14,19 +12,11 @@ from launcher.logs.traceback_blocks import (
     without_prefix,
 )
 
-from .conftest import LINK, marked
-
-
-def fail(message):
-    raise ValueError(message)
+from .conftest import BROKEN_GROUP, GROUP, LINK, TRACEBACK, marked
 
 
 def raised(message):
-    """As Python prints it."""
-    try:
-        fail(message)
-    except ValueError:
-        return traceback.format_exc()
+    return TRACEBACK.replace("no\n", f"{message}\n")
 
 
 MANY = f"step 1\n{raised('a')}step 2\n{marked(raised('b'), '[rank3]: ')}{raised('c')}  {raised('cut')[:60]}"
@@ -88,32 +78,17 @@ def test_a_traceback_behind_a_level_is_none_of_a_message():
     text = f"step 1\nERROR: {raised('a')}"
     (block,) = blocks_from_last(text, len(text))
     assert (block.message, list(blocks_from_first(text))) == ("a", [block])
-    quoting = raised("a").replace("    raise ValueError(message)", f'    raise ValueError("{HEADER}" + message)')
+    quoting = raised("a").replace("load()", f'load("{HEADER}")')
     assert quoting.count(HEADER) == 2
     (block,) = blocks_from_last(quoting, len(quoting))
     assert list(blocks_from_first(quoting)) == [block]
     assert (block.type, block.message) == ("ValueError", "a")
 
 
-GROUP = """\
-  + Exception Group Traceback (most recent call last):
-  |   File "/a/train.py", line 88, in step
-  | ExceptionGroup: two
-lines (2 sub-exceptions)
-  +-+---------------- 1 ----------------
-    | TypeError: b
-
-multi
-    +---------------- 2 ----------------
-    | KeyError: 'c'
-    +------------------------------------
-"""
-
-
 @pytest.mark.parametrize("prefix", ["", "[rank3]: "])
 def test_a_group_is_whole_though_messages_break_its_frame(prefix):
     """What comes below it is none of it, though that may look like a frame."""
-    text = marked(GROUP, prefix)
+    text = marked(BROKEN_GROUP, prefix)
     after = f"{prefix}step 2\n    | a | b |\n"
     (block,) = blocks_from_first(text + after)
     assert (block.type, block.end) == ("ExceptionGroup", len(text))
@@ -123,28 +98,16 @@ def test_a_group_is_whole_though_messages_break_its_frame(prefix):
 
 def test_how_far_the_frame_of_a_group_is_looked_for():
     """Up to the next traceback, and no further than a message is long."""
-    broken = GROUP.partition("    +---------------- 2")[0]
-    for between in ("x\n" * MESSAGE_LINES, GROUP.splitlines(keepends=True)[0]):
+    broken = BROKEN_GROUP.partition("    +---------------- 2")[0]
+    for between in ("x\n" * MESSAGE_LINES, BROKEN_GROUP.splitlines(keepends=True)[0]):
         (block, *_) = blocks_from_first(f"{broken}{between}    | KeyError: 'c'\n")
         assert block.end == broken.index("\n\nmulti") + 1
 
 
 # --- line by line ---
 
-PLAIN = ["Traceback (most recent call last):", '  File "a.py", line 3, in f', "    f(7)", "ValueError: 12"]
-LINES_OF_GROUP = [
-    "  + Exception Group Traceback (most recent call last):",
-    '  |   File "a.py", line 3, in f',
-    "  | ExceptionGroup: two (2 sub-exceptions)",
-    "  +-+---------------- 1 ----------------",
-    "    | Traceback (most recent call last):",
-    '    |   File "a.py", line 4, in g',
-    "    | ValueError: 1",
-    "    +------------------------------------",
-]
-
-
-IN_TORCH = marked("\n".join(PLAIN), "[rank3]: ").splitlines()
+PLAIN = TRACEBACK.splitlines()
+IN_TORCH = marked(TRACEBACK, "[rank3]: ").splitlines()
 
 
 @pytest.mark.parametrize(("lines", "begins"), [
@@ -154,7 +117,7 @@ IN_TORCH = marked("\n".join(PLAIN), "[rank3]: ").splitlines()
     # The sentence between two tracebacks is of neither.
     ([*PLAIN, *LINK.splitlines(), *PLAIN], [0, 0, 0, 0, None, None, None, 0, 0, 0, 0]),
     # The tracebacks in a group are each behind its own frame.
-    (LINES_OF_GROUP, [20, 4, 4, None, 6, 6, 6, None]),
+    (GROUP.splitlines(), [20, 4, 4, 4, None, 6, 6, 6, 6, None, None, None]),
     # One that is cut off does not go on: a blank line, or one without torch's mark, belongs to something else.
     ([*PLAIN[:2], "", "    f(7)"], [0, 0, None, None]),
     ([*IN_TORCH[:2], "NCCL WARN 1", "  2"], [9, 9, None, None]),

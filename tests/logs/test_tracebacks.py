@@ -20,7 +20,7 @@ from launcher.logs.tracebacks import (
     tracebacks_in,
 )
 
-from .conftest import LINK, TRACEBACK, lines_of, marked
+from .conftest import GROUP, LINK, TRACEBACK, lines_of, marked
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "blame_raise.py"
 
@@ -137,22 +137,6 @@ def test_of_chained_exceptions_the_last_is_the_failure(kind, tracebacks, raised)
     found = find_traceback(printed)
     assert (found.type, found.message, found.text.count(HEADER)) == (*raised, tracebacks)
     assert found.text == printed.strip() == next(tracebacks_in(printed)).text
-
-
-GROUP = """\
-  + Exception Group Traceback (most recent call last):
-  |   File "/a/train.py", line 88, in step
-  |     raise group
-  | ExceptionGroup: several (2 sub-exceptions)
-  +-+---------------- 1 ----------------
-    | Traceback (most recent call last):
-    |   File "/a/data.py", line 8, in load
-    |     parse()
-    | ValueError: first
-    +---------------- 2 ----------------
-    | KeyError: 'second'
-    +------------------------------------
-"""
 
 
 def test_a_group_keeps_its_exceptions():
