@@ -63,8 +63,6 @@ def level_in(text: str) -> int | None:
 
 def _highest_in(text: str) -> int | None:
     """Return the highest level in the parts of a line that overwrite each other."""
-    if "\r" not in text:
-        return level_in(text)
     return max((level for part in text.split("\r") if (level := level_in(part)) is not None), default=None)
 
 

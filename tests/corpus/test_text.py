@@ -70,9 +70,7 @@ def test_what_is_cut_off_or_missing_is_an_error(tmp_path, content, reason):
 @pytest.mark.parametrize(("raw", "clean"), [
     ("  a \t b\n\nc ", "a b c"),
     ("e\u0301te\u0301", "\u00e9t\u00e9"),  # composed
-    ("Quoi\u00a0? Oui\u202f!", "Quoi ? Oui !"),
-    ("a\x00b\x1fc\x85d\u2028e", "a b c d e"),
-    ("", ""),
+    ("Quoi\u00a0? Oui\u202f!", "Quoi ? Oui !"), ("a\x00b\x1fc\x85d\u2028e", "a b c d e"), ("", ""),
 ])  # fmt: skip
 def test_normalised(raw, clean):
     """Text is composed, and every kind of blank or control character becomes one blank."""

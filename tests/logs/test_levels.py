@@ -84,7 +84,7 @@ BAR = " 20%|##  | 2/10"
       for text in (TRACEBACK, QUOTED, OF_ANOTHER_PROCESS) for shown in (text, marked(text))),
     (f"step 1\n{SYNTAX}step 2\n  more\n", "I EEEE II"),
     (f"INFO x\n{marked(TRACEBACK + 'second line')}step 3\n", "I EEEEE I"),
-    # lines of a message that stand outside of a group's frame are none of it; nor is what only looks like a frame.
+    # Lines of a message that stand outside of a group's frame are none of it; nor is what only looks like a frame.
     (f"step 1\n{BROKEN_GROUP}{LINK}{TRACEBACK}step 2\n    | a | b |\n", "I EEE I EEE I EEE EEE EEEE II"),
     (f"{BROKEN_GROUP}step 2\n    | a | b |\n", "EEE I EEE I EEE II"),
     (f"step 1\n{marked(BROKEN_GROUP)}step 2\n  more\n", "I EEEEEEEEEEE II"),

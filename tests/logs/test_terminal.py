@@ -21,16 +21,13 @@ from launcher.logs.terminal import (
 
 
 @pytest.mark.parametrize(("line", "shown"), [
-    ("plain\ttext é 漢", "plain\ttext é 漢"),
-    ("", ""),
+    ("plain\ttext é 漢", "plain\ttext é 漢"), ("", ""),
     ("\x1b[1;31mred\x1b[0m", "\x1b[1;31mred\x1b[0m"),
     ("\x1b[31mopen", "\x1b[31mopen\x1b[0m"),
     ("\x1b[2J\x1b[Hclear", "clear"),
     ("\x1b]0;title\x07text", "text"),
     ("\x1b]8;;http://x\x1b\\link", "link"),
-    ("10%\r20%\r100%", "100%"),
-    ("10%\r20%\r", "20%"),
-    ("bell\x07 null\x00 del\x7f", "bell^G null^@ del^?"),
+    ("10%\r20%\r100%", "100%"), ("10%\r20%\r", "20%"), ("bell\x07 null\x00 del\x7f", "bell^G null^@ del^?"),
     ("\x1bc reset", "^[c reset"),
     ("\x9b2J c1", "\\x9b2J c1"),
     ("\x1b[31", "^[[31"),
