@@ -143,11 +143,6 @@ class RankLog:
             self._all_starts.note(self._global_rank, offset + at, attempt + 1)
 
     @property
-    def trouble(self) -> str | None:
-        """Why the last read failed; None if it did not."""
-        return self._log.trouble
-
-    @property
     def unread_bytes(self) -> int:
         return self._log.unread_bytes
 

@@ -90,10 +90,7 @@ def read_recorded(run_dir: RunDir) -> Recorded:
     try:
         fields: Any = json.loads(path.read_bytes())
         supervision = fields.get("supervision", {})
-        places = (
-            Place(int(rank["global_rank"]), str(rank["server_id"]), int(rank["server_index"]), int(rank["device_id"]))
-            for rank in fields["ranks"]
-        )
+        places = [decode(Place, rank) for rank in fields["ranks"]]
         return Recorded(
             places=tuple(sorted(places, key=lambda place: place.global_rank)),
             grace_s=float(supervision.get("grace_s", fields.get("grace_s", DEFAULT_GRACE_S))),
