@@ -132,20 +132,6 @@ def test_a_last_word_between_reading_and_looking_counts(tmp_path):
     assert Hesitating(run_dir).look().state is State.FINISHED
 
 
-def test_a_last_word_that_comes_during_the_look_counts(tmp_path):
-    """A run that ends well is never called lost, at whatever moment somebody looks."""
-    with acted_run.playing(tmp_path / "a") as process:
-        watch = RunStatusReader(acted_run.RunDir(tmp_path / "a"))
-        assert watch.look().state is State.RUNNING
-        process.send_signal(signal.SIGTERM)
-        seen, deadline = set(), time.monotonic() + PATIENCE_S
-        while State.STOPPED not in seen and time.monotonic() < deadline:
-            process.poll()
-            seen.add(watch.look().state)
-    assert seen <= {State.RUNNING, State.ENDING, State.STOPPED}
-    assert State.STOPPED in seen
-
-
 @pytest.fixture
 def end_during_look(monkeypatch):
     """Gives a function that calls another one when a report has been looked for and was not there yet, once."""
