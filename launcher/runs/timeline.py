@@ -13,19 +13,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Literal
 
-from launcher.core.events import (
-    AgentEnded,
-    AttemptStarted,
-    Cause,
-    Continued,
-    Event,
-    Hung,
-    Judged,
-    Paused,
-    Preloaded,
-    Slow,
-    Stopping,
-)
+from launcher.core import events
+from launcher.core.events import Cause, Event
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import read_heartbeat
 from launcher.core.metrics import Record, Saved, StepMetrics, Validation
@@ -98,10 +87,10 @@ def timeline(run_dir: RunDir, records: Iterable[Record]) -> Timeline:
     for record in records:
         metrics.add(record)
     seen = _EventsSeen(metrics.first_step_ns)
-    events = EventReader(run_dir.events)
-    seen.read(events)
+    reader = EventReader(run_dir.events)
+    seen.read(reader)
     if seen.ended_ns is None and not seen.agent_lives:
-        seen.read(events)  # the last event may have come between reading and looking
+        seen.read(reader)  # the last event may have come between reading and looking
     started_ns, ended_ns = seen.progress.first_ns or 0, seen.ended_ns
     beats = {} if ended_ns else seen.last_beats(run_dir, now_ns)
     report = None if started_ns and ended_ns else read_report(run_dir)
@@ -190,29 +179,29 @@ class _MetricsSeen:
 
 def marks_of_event(event: Event, time_ns: int) -> Iterator[Mark]:
     match event:
-        case Slow():
+        case events.Slow():
             text = f"{event.busy_s:.3g} s a step for {event.steps} steps, the others {event.median_s:.3g} s"
             yield Mark(time_ns, "slow", text, event.global_rank)
-        case Hung():
+        case events.Hung():
             ranks = event.global_ranks
             text = f"no progress for {event.seconds:.3g} s: {'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"
             yield Mark(time_ns, "hung", _line(text), ranks[0] if len(ranks) == 1 else None)
-        case Judged():
+        case events.Judged():
             verdict = event.verdict
             cause = next((failure for failure in verdict.failures if failure.global_rank == verdict.culprit), None)
             failed_ns = min(cause.time_ns, time_ns) if cause and cause.time_ns is not None else time_ns
             yield Mark(failed_ns, "failure", _line(cause.what if cause else verdict.reason), verdict.culprit)
-        case Stopping():
+        case events.Stopping():
             why = event.cause.value
             if event.cause is Cause.STOPPED and event.asked_by:
                 why = _line(f"asked for by {event.asked_by}")
             text = f"every rank is ended{', to be started again' if event.restarts else ''}: {why}"
             yield Mark(time_ns, "stopping", text)
-        case AttemptStarted() if event.number > 0:
+        case events.AttemptStarted() if event.number > 0:
             yield Mark(time_ns, "restart", f"attempt {event.number}")
-        case Paused():
+        case events.Paused():
             yield Mark(time_ns, "paused", "every rank is stopped")
-        case Continued():
+        case events.Continued():
             yield Mark(time_ns, "continued", "every rank continues")
         case _:
             pass
@@ -236,8 +225,8 @@ class _EventsSeen:
         self._imports_ended_ns: int | None = None
         self._hung: frozenset[int] = frozenset()  # ranks of the attempt
 
-    def read(self, events: EventReader) -> None:
-        for stamped in events.read():
+    def read(self, reader: EventReader) -> None:
+        for stamped in reader.read():
             self._take(stamped.event, stamped.time_ns)
             self.progress.take(stamped)
             self.progress.past.clear()  # there are spans of them, and their verdicts hold tracebacks of all ranks
@@ -245,16 +234,16 @@ class _EventsSeen:
 
     def _take(self, event: Event, time_ns: int) -> None:
         match event:
-            case AgentEnded():
+            case events.AgentEnded():
                 self.ended_ns = time_ns
-            case AttemptStarted():
+            case events.AttemptStarted():
                 if self._has_begun:
                     self._past.append(self._span(time_ns, {}))
                     self._imports_ended_ns = None
                 self._has_begun, self._hung = True, frozenset()
-            case Preloaded():
+            case events.Preloaded():
                 self._imports_ended_ns = time_ns
-            case Hung():
+            case events.Hung():
                 self._hung |= frozenset(event.global_ranks)  # each server reports its own
             case _:
                 pass

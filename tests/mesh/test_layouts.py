@@ -30,7 +30,6 @@ def test_more_ranks_than_devices_are_refused_with_layouts_that_fit():
 
 
 def test_idle_devices_must_be_allowed():
-    """Fewer ranks than devices is an error too, unless it is wanted."""
     with pytest.raises(RefusedLayoutError, match="leaves 4 devices of 8 idle"):
         resolve_layout(8, dp=1, mp=2, pp=2)
     assert resolve_layout(8, dp=1, mp=2, pp=2, allow_idle_devices=True).world_size == 4
@@ -50,6 +49,5 @@ def test_axes_below_one_are_refused(axis):
 
 @given(st.integers(1, 64), st.integers(1, 20), st.integers(1, 20), st.integers(1, 20))
 def test_every_offered_layout_uses_every_device(device_count, dp, mp, pp):
-    """What the hint offers is accepted without further ado."""
     for near in nearest_layouts(Layout(dp=dp, mp=mp, pp=pp), device_count):
         assert resolve_layout(device_count, dp=near.dp, mp=near.mp, pp=near.pp) == near

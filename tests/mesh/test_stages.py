@@ -17,7 +17,6 @@ def stacks(draw):
 
 @given(stacks())
 def test_every_layer_is_on_exactly_one_stage_in_order(stack):
-    """The stages, read in order, are the encoder's layers and then the decoder's."""
     encoder_layers, decoder_layers, pp = stack
     stages = split_into_stages(encoder_layers, decoder_layers, pp)
     assert [layer for stage in stages for layer in stage.encoder_layers] == list(range(encoder_layers))

@@ -111,7 +111,6 @@ def test_what_is_no_failure_of_the_rank_is_not_noted(train, source):
 
 @pytest.mark.parametrize("source", ["1 / 0", "import os; os._exit(3)", "import sys; sys.exit('x')"])
 def test_a_failure_that_cannot_be_noted_changes_nothing(ways, source):
-    """In a directory that is gone, or is none, the program ends as it would."""
     (ways.cwd / "train.py").write_text(f"import shutil; shutil.rmtree('../gone', ignore_errors=True)\n{source}")
     argv = [sys.executable, "train.py"]
     expected = ways.plain(argv)

@@ -20,7 +20,6 @@ from launcher.recipes.transformer.checks import check_layout
     ],
 )
 def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
-    """The numbers are put in, and the hint names values that fit."""
     with pytest.raises(RefusedLayoutError) as refusal:
         check_layout(load_transformer(None, settings), layout)
     assert message in refusal.value.message

@@ -26,7 +26,6 @@ def test_without_a_file_the_defaults_hold():
 
 
 def test_a_setting_overrides_the_file_which_overrides_the_default(config):
-    """The closer to the hands, the stronger."""
     recipe = load_transformer(config("[model]\nheads = 4\nd_model = 64\n"), ["model.heads=2", "data.direction=en_fr"])
     assert (recipe.model.heads, recipe.model.d_model, recipe.data.direction) == (2, 64, "en_fr")
 
@@ -67,7 +66,6 @@ def test_a_wrong_value_is_named_with_its_line(config, text, message, hint):
 
 
 def test_broken_toml_is_a_usage_error(config):
-    """The parser's own position is passed on."""
     with pytest.raises(UsageError, match=r"this is not TOML: .*line 1"):
         load_transformer(config("[model\n"))
 

@@ -166,7 +166,6 @@ def test_strange_lines_are_counted_and_passed_over(file):
     ],
 )
 def test_why_a_line_is_strange_is_told(file, line, why):
-    """Of the first one, with its number; the others are counted."""
     file.write_bytes(to_line(*steps(1)) + b"\n" + line.encode() + b"\nrubbish\n" + to_line(*steps(2)))
     metrics = read_metrics(file)
     assert (metrics.strange, metrics.first_strange) == (2, f"line 3 {why}")

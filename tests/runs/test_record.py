@@ -69,7 +69,6 @@ def test_the_record_may_be_read_by_whoever_may_read_the_logs(tmp_path, umask, mo
 
 
 def test_taken_names_are_counted_up(tmp_path):
-    """Directories, files and dangling links all take a name."""
     (tmp_path / "one").mkdir()
     (tmp_path / "one-2").touch()
     (tmp_path / "one-3").symlink_to("nowhere")
@@ -96,7 +95,6 @@ def test_a_name_taken_in_between_is_no_trouble(tmp_path, take):
 
 
 def test_eight_at_once_get_eight_names(tmp_path):
-    """Processes that make runs of one name at the same time never share a directory."""
     children = []
     for _ in range(8):
         child = os.fork()
@@ -213,7 +211,6 @@ def test_no_rank_writes_over_an_earlier_run(tmp_path):
 
 
 def test_exactly_one_of_two_jobs_of_one_name_gets_a_rank(tmp_path):
-    """Even if both come at the same moment."""
     spec = joined_spec(tmp_path)
     with ThreadPoolExecutor(8) as pool:
         joined = [pool.submit(join_run, spec, spec.ranks[5]) for _ in range(8)]
@@ -229,7 +226,6 @@ def test_what_is_written_for_a_run_can_be_read(tmp_path):
 
 
 def test_an_older_record_can_be_read(tmp_path):
-    """One that knew no restarts."""
     (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "grace_s": 4, "ranks": []}))
     recorded = read_recorded(RunDir(tmp_path))
     assert (recorded.places, recorded.grace_s, recorded.max_restarts) == ((), 4.0, 0)
@@ -239,13 +235,11 @@ def test_an_older_record_can_be_read(tmp_path):
     "text", ["", "[]", "{}", '{"ranks": [1]}', '{"ranks": 3}', '{"ranks": [], "grace_s": "x"}', "\0"]
 )
 def test_anything_else_is_unreadable(tmp_path, text):
-    """Never another exception."""
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(UnreadableError, match="no record of a run"):
         read_recorded(RunDir(tmp_path))
 
 
 def test_a_missing_record_is_named(tmp_path):
-    """With the system's words."""
     with pytest.raises(UnreadableError, match="No such file"):
         read_recorded(RunDir(tmp_path / "missing"))

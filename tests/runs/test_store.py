@@ -132,14 +132,12 @@ def test_what_several_runs_or_none_are_called_is_refused(runs_dir, reference):
 
 
 def test_an_empty_or_missing_directory_has_no_latest(tmp_path):
-    """There is nothing to find where nothing ran."""
     for directory in (tmp_path, tmp_path / "missing"):
         with pytest.raises(UnreadableError, match="no latest run"):
             find_run(directory, None)
 
 
 def test_a_name_that_no_file_can_have_is_no_run(runs_dir):
-    """Nor is a directory of such a name."""
     long = "a" * 300
     for directory, reference in ((runs_dir, long), (runs_dir / long, "b"), (runs_dir / long, None)):
         with pytest.raises(UnreadableError):
