@@ -187,8 +187,6 @@ class RankLog:
 
 
 class RankLogs:
-    """The logs of some ranks of one run."""
-
     def __init__(
         self, run_dir: RunDir, global_ranks: Collection[int], near_ns: int, *, environment: bool = False,
         on_truncation: Callable[[int, Truncation], object] = lambda _rank, _truncation: None,

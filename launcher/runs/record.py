@@ -58,7 +58,6 @@ def spec_to_json(spec: RunSpec) -> str:
 
 
 def masked_environment(environment: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return a rank's variables with secrets masked."""
     return {name: None if value is None else _masked(name, value) for name, value in environment.items()}
 
 
@@ -264,7 +263,6 @@ class EngineRanks:
         self._noted: dict[int, ProcessId] = {}  # by global rank
 
     def look(self) -> Mapping[int, ProcessId]:
-        """Return the processes noted by now, by global rank."""
         for place in self._places:
             if place.global_rank not in self._noted:
                 with suppress(OSError, ValueError, TypeError, RecursionError):

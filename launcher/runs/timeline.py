@@ -301,7 +301,6 @@ class _EventsSeen:
 
 
 def _roles(verdict: Verdict) -> dict[int, RankRole]:
-    """Return the roles of the ranks that a verdict names."""
     roles: dict[int, RankRole] = {
         failure.global_rank: "culprit" if failure.role is Role.CAUSE else "consequence" for failure in verdict.failures
     }
