@@ -42,7 +42,6 @@ class Channel:
 
     @property
     def peer_address(self) -> tuple[str, int]:
-        """The address and the port of the other side."""
         try:
             host, port, *_ = self._connection.getpeername()
         except OSError:

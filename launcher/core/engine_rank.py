@@ -46,8 +46,6 @@ _MAX_TOKEN = 48  # characters of a job's name in that of a directory
 
 @frozen
 class EngineRank:
-    """The identity that an engine gives one of its processes."""
-
     engine: str  # as people call it
     global_rank: int
     world_size: int | None  # None: it does not tell

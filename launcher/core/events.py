@@ -210,8 +210,6 @@ _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event
 
 @frozen
 class TimestampedEvent:
-    """An event with its time and place."""
-
     time_ns: int
     server_index: int
     event: Event

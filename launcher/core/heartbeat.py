@@ -41,8 +41,6 @@ TRIES = 3  # of reading
 
 @frozen
 class Beat:
-    """The contents of the heartbeat file."""
-
     step: int | None = None
     busy_s: float | None = None
     loss: float | None = None

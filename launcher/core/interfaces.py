@@ -75,7 +75,6 @@ class Held:
     prefix: int  # bits of its network
 
     def shares_network(self, address: Address) -> bool:
-        """Return True if `address` is in the network of this one."""
         return address in ip_network((self.address, self.prefix), strict=False)
 
 
@@ -127,7 +126,6 @@ def are_on_loopback(servers: Iterable[Server]) -> bool:
 
 
 def interface_variables(interface: str | None) -> dict[str, str]:
-    """Return the environment variables that set the interface of each library."""
     return {} if interface is None else {name: how.format(interface) for name, how in INTERFACE_VARIABLES.items()}
 
 

@@ -187,8 +187,6 @@ class ProbeRequest:
 
 @frozen
 class ProbeResult:
-    """The answer to a ProbeRequest."""
-
     number: int
     unreached: tuple[tuple[int, str], ...]  # server_index, and why
     ports: tuple[int, ...] = ()  # on which ranks of this server listen

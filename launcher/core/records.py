@@ -55,7 +55,6 @@ class Cluster:
 
     @property
     def first_server(self) -> int:
-        """The index of the server that has rank 0."""
         return next(index for index, server in enumerate(self.servers) if server.devices[0].global_rank == 0)
 
     @classmethod

@@ -13,8 +13,6 @@ from launcher.core.verdict import Verdict
 
 @frozen
 class RankExit:
-    """The end of one rank."""
-
     global_rank: int
     pid: int | None
     status: int  # as in subprocess
@@ -61,22 +59,18 @@ class Report:
 
     @property
     def exits(self) -> tuple[RankExit, ...]:
-        """The exits of the last attempt."""
         return self.attempts[-1].exits if self.attempts else ()
 
     @property
     def killed(self) -> int:
-        """The number of processes killed in all attempts."""
         return sum(attempt.killed for attempt in self.attempts)
 
     @property
     def culprit(self) -> int | None:
-        """The global rank at which the last attempt failed."""
         return None if self.verdict is None else self.verdict.culprit
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict on the last attempt."""
         return self.attempts[-1].verdict if self.attempts else None
 
     def to_json(self) -> str:

@@ -36,58 +36,36 @@ from launcher.core.frozen import frozen
 LATEST = "latest"
 
 
+class _Named:
+    """A path by its name in a run's directory, or in the part of it that is a server's own."""
+
+    def __init__(self, name: str, *, is_servers: bool = False) -> None:
+        self._name = name
+        self._is_servers = is_servers
+
+    def __get__(self, run_dir: RunDir, _kind: type[RunDir]) -> Path:
+        if self._is_servers and run_dir.server_index is not None:
+            return run_dir.root / f"server{run_dir.server_index}" / self._name
+        return run_dir.root / self._name
+
+
 @frozen
 class RunDir:
     root: Path
     server_index: int | None = None  # whose own files are meant, where there are several servers
 
-    @property
-    def run_json(self) -> Path:
-        return self.root / "run.json"
-
-    @property
-    def events(self) -> Path:
-        return self._own / "events.jsonl"
-
-    @property
-    def report(self) -> Path:
-        return self._own / "report.json"
-
-    @property
-    def engine_log(self) -> Path:
-        return self.root / "engine.log"
-
-    @property
-    def endpoint(self) -> Path:
-        return self.root / "endpoint.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.root / "metrics.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.root / "tensorboard"
-
-    @property
-    def links(self) -> Path:
-        return self.root / "links.json"
-
-    @property
-    def agent_log(self) -> Path:
-        return self._own / "agent.log"
-
-    @property
-    def preload_log(self) -> Path:
-        return self._own / "preload.log"
-
-    @property
-    def console_log(self) -> Path:
-        return self._own / "console.log"
-
-    @property
-    def model(self) -> Path:
-        return self.root / "model"
+    run_json = _Named("run.json")
+    engine_log = _Named("engine.log")
+    endpoint = _Named("endpoint.json")
+    metrics = _Named("metrics.jsonl")
+    tensorboard = _Named("tensorboard")
+    links = _Named("links.json")
+    model = _Named("model")
+    events = _Named("events.jsonl", is_servers=True)
+    report = _Named("report.json", is_servers=True)
+    agent_log = _Named("agent.log", is_servers=True)
+    preload_log = _Named("preload.log", is_servers=True)
+    console_log = _Named("console.log", is_servers=True)
 
     def device(self, global_rank: int) -> Path:
         return self.root / f"device{global_rank}"
@@ -109,10 +87,6 @@ class RunDir:
 
     def stacks_log(self, global_rank: int) -> Path:
         return self.device(global_rank) / "stacks.log"
-
-    @property
-    def _own(self) -> Path:
-        return self.root if self.server_index is None else self.root / f"server{self.server_index}"
 
 
 def mark_of(attempt: int) -> bytes:

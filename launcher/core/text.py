@@ -23,8 +23,8 @@ def printable(text: str) -> str:
 def ranges(numbers: Iterable[int]) -> str:
     """Return the numbers in ascending order, with ranges for those that follow each other.
 
-    >>> ranges([0, 1, 2, 3, 8, 10, 11])
-    '0-3,8,10-11'
+    >>> ranges([10, 0, 2, 1, 3, 8, 11]), ranges([])
+    ('0-3,8,10-11', '')
     """
     runs: list[list[int]] = []
     for number in sorted(numbers):

@@ -19,8 +19,6 @@ AXES: tuple[Axis, ...] = ("dp", "mp", "pp")
 
 @frozen
 class Coordinate:
-    """A rank's place along each axis."""
-
     pp: int
     dp: int
     mp: int
@@ -59,5 +57,4 @@ def groups(axis: Axis, layout: Layout) -> tuple[tuple[int, ...], ...]:
 
 
 def group_of(global_rank: int, axis: Axis, layout: Layout) -> tuple[int, ...]:
-    """Return the group along `axis` that `global_rank` is in."""
     return next(ranks for ranks in groups(axis, layout) if global_rank in ranks)

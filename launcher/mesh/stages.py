@@ -14,8 +14,6 @@ from launcher.core.frozen import frozen
 
 @frozen
 class Stage:
-    """The layers of one pipeline stage."""
-
     index: int
     count: int
     encoder_layers: range  # global indices of the encoder layers here, possibly none

@@ -121,17 +121,5 @@ def _meant(name: str, known: Mapping[str, object]) -> Sequence[str]:
     return names.get(own) or near(name, known) or [one for found in near(own, names) for one in names[found]]
 
 
-def as_template(recipe: type) -> str:
-    """Return a configuration file that states every setting's default and meaning, to be copied and changed."""
-    lines: list[str] = []
-    for section in dataclasses.fields(recipe):
-        lines += ["", f"[{section.name}]"]
-        for field in dataclasses.fields(_section_class(section)):
-            bounds: Bounds = field.metadata["bounds"]
-            choices = f" ({' | '.join(bounds.choices)})" if bounds.choices else ""
-            lines.append(f"{field.name} = {_as_toml(field.default)}  # {bounds.help}{choices}")
-    return "\n".join(lines[1:]) + "\n"
-
-
 def _as_toml(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)

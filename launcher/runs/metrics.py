@@ -6,8 +6,7 @@ import json
 import math
 import os
 import stat
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -126,7 +125,6 @@ class MetricsReader:
         self._lines: int | None = 0  # that were begun; None where the beginning of the file was not read
         self._remembered = b""
         self._is_within = False  # what is read next is the rest of a line that is no record
-        self._waiting: deque[Record] = deque()  # of a line that was read
 
     def _begin(self, file: BinaryIO) -> None:
         if self._remembered or not self.beginnings:  # else nothing was read of the one that was begun last
@@ -134,7 +132,6 @@ class MetricsReader:
         self.strange = 0
         self.first_strange = None
         self._remembered = b""
-        self._waiting.clear()
         size_bytes = file.seek(0, os.SEEK_END)
         # From the byte before, which may end a line.
         self._offset = 0 if self._last_bytes is None else max(0, size_bytes - self._last_bytes - 1)
@@ -144,11 +141,8 @@ class MetricsReader:
 
     def read(self) -> list[Record]:
         """Return what has come since the last call, in the order of its lines; nothing where there is no file."""
-        return list(self.stream())
-
-    def stream(self) -> Iterator[Record]:
-        """Yield what `read` returns, holding no more than a line in memory."""
         self.found, self.unreadable = False, None
+        records: list[Record] = []
         try:
             with open(self._path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
                 self.found = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
@@ -156,35 +150,33 @@ class MetricsReader:
                     file.seek(self._offset - len(self._remembered))
                     if not self._remembered or file.read(len(self._remembered)) != self._remembered:
                         self._begin(file)  # it is another file
-                    while self._waiting or self._read_on(file):
-                        if self._waiting:
-                            yield self._waiting.popleft()
+                    while (line := file.readline(MAX_LINE_BYTES)).endswith(b"\n") or len(line) == MAX_LINE_BYTES:
+                        records += self._records_of(line)
                 else:
                     self.unreadable = "it is no regular file"
         except FileNotFoundError:
             pass
         except OSError as error:
             self.unreadable = error.strerror
+        return records
 
-    def _read_on(self, file: BinaryIO) -> bool:
-        """Read a line, or a piece of one that is too long; return False at the end."""
-        line = file.readline(MAX_LINE_BYTES)
+    def _records_of(self, line: bytes) -> Sequence[Record]:
+        """Return the records of the next line; none of a piece of one that is too long."""
         is_whole = line.endswith(b"\n")
-        if not is_whole and len(line) < MAX_LINE_BYTES:
-            return False
         self._offset += len(line)
         self._remembered = line[-TAIL_BYTES:]
         is_rest, self._is_within = self._is_within, not is_whole
-        if not is_rest and self._lines is not None:
+        if is_rest:
+            return ()
+        if self._lines is not None:
             self._lines += 1
-        if is_whole and not is_rest:
-            records, wrong = from_line(line)
-            self._waiting.extend(records)
-            if wrong and line.strip():
-                self._found_strange(wrong)
-        elif not is_rest:
+        if not is_whole:
             self._found_strange(f"is longer than {MAX_LINE_BYTES:,} bytes")
-        return True
+            return ()
+        records, wrong = from_line(line)
+        if wrong and line.strip():
+            self._found_strange(wrong)
+        return records
 
     def _found_strange(self, why: str) -> None:
         self.strange += 1
@@ -193,7 +185,7 @@ class MetricsReader:
 
 
 def read_metrics(path: Path) -> Metrics:
-    """Return all that the file holds now; empty where there is none. Every line takes memory: see `MetricsReader.stream`."""
+    """Return all that the file holds now; empty where there is none."""
     reader = MetricsReader(path)
     records = reader.read()
     return Metrics(

@@ -5,28 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from launcher.core.events import (
-    COORDINATOR,
-    AgentEnded,
-    AgentStarted,
-    AttemptStarted,
-    Cause,
-    Continued,
-    Judged,
-    Killing,
-    Leftovers,
-    NotBegun,
-    NotRestarting,
-    Paused,
-    Preloaded,
-    Preloading,
-    RankEnded,
-    RankStarted,
-    Slow,
-    Stopping,
-    TimestampedEvent,
-    Unkillable,
-)
+from launcher.core import events
+from launcher.core.events import COORDINATOR, Cause, TimestampedEvent
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId
 from launcher.core.report import Attempt, RankExit
@@ -78,7 +58,7 @@ ENDED_AS = {
 class Ending:
     """How an attempt is ended, from the first SIGTERM to SIGKILL."""
 
-    stopping: Stopping | None = None
+    stopping: events.Stopping | None = None
     cause: Cause = Cause.FINISHED
     grace_passed_s: float | None = None  # between the first SIGTERM and SIGKILL; None if none was needed
     _since_ns: int = 0
@@ -97,16 +77,16 @@ class Ending:
 
     def take(self, stamped: TimestampedEvent) -> None:
         match event := stamped.event:
-            case Stopping():
+            case events.Stopping():
                 self.stopping, self.cause = event, event.cause
                 self._since_ns = stamped.time_ns
-            case Leftovers():
+            case events.Leftovers():
                 self._leftovers[stamped.server_index] = event.count
                 self._since_ns = stamped.time_ns
-            case Killing():
+            case events.Killing():
                 self._killed[stamped.server_index] = event.count
                 self.grace_passed_s = (stamped.time_ns - self._since_ns) / 1e9
-            case AgentEnded():
+            case events.AgentEnded():
                 self.cause = event.cause
             case _:
                 pass
@@ -114,7 +94,7 @@ class Ending:
 
 @frozen
 class RankStart:
-    event: RankStarted
+    event: events.RankStarted
     time_ns: int
     server_index: int  # of the server that reported it
 
@@ -130,7 +110,7 @@ class AttemptProgress:
     exits: dict[int, RankExit] = field(default_factory=dict)  # by global rank, in the order in which they ended
     first_failure: RankExit | None = None  # as processes ended; who is to blame is in `verdict`
     verdict: Verdict | None = None
-    slow: dict[int, Slow] = field(default_factory=dict)  # by global rank; the last event of each
+    slow: dict[int, events.Slow] = field(default_factory=dict)  # by global rank; the last event of each
     paused: bool = False
     ending: Ending = field(default_factory=Ending)
 
@@ -141,20 +121,20 @@ class AttemptProgress:
 
     def take(self, stamped: TimestampedEvent) -> None:
         match event := stamped.event:
-            case RankStarted():
+            case events.RankStarted():
                 self.starts[event.global_rank] = RankStart(event, stamped.time_ns, stamped.server_index)
-            case RankEnded():
+            case events.RankEnded():
                 start = self.starts.get(event.global_rank)
                 started_ns = None if start is None else start.time_ns
                 ended = RankExit(event.global_rank, event.pid, event.status, started_ns, stamped.time_ns, event.reason)
                 self.exits[event.global_rank] = ended
                 if ended.failed and self.first_failure is None and self.ending.stopping is None:
                     self.first_failure = ended
-            case Slow():
+            case events.Slow():
                 self.slow[event.global_rank] = event
-            case Paused() | Continued():
-                self.paused = isinstance(event, Paused)
-            case Judged():
+            case events.Paused() | events.Continued():
+                self.paused = isinstance(event, events.Paused)
+            case events.Judged():
                 self.verdict = event.verdict
             case _:
                 self.ending.take(stamped)
@@ -174,7 +154,7 @@ class Progress:
         self.last_ns = 0
         self.past: list[Attempt] = []  # attempts that were followed by another one
         self.current = AttemptProgress()
-        self.not_begun: NotBegun | None = None
+        self.not_begun: events.NotBegun | None = None
         self.not_restarting: str | None = None
         self.exit_code: int | None = None  # of the whole run; None until the agent has written its last event
         self.unkillable: tuple[int, ...] | None = None  # of all attempts; empty: its pid changes all the time
@@ -233,28 +213,29 @@ class Progress:
         if self.first_ns is None:
             self.first_ns = stamped.time_ns
         match event := stamped.event:
-            case AgentStarted():
+            case events.AgentStarted():
                 self._note_agent(event, stamped.server_index)
-            case Preloading() | Preloaded() | RankStarted():  # a rank starts also where preloading was given up
-                self._preloading = isinstance(event, Preloading)
-            case AttemptStarted():
+            case events.Preloading() | events.Preloaded() | events.RankStarted():
+                # A rank starts also where preloading was given up.
+                self._preloading = isinstance(event, events.Preloading)
+            case events.AttemptStarted():
                 if event.number > self.current.number:
                     self.past.append(self.attempts[-1])
                 self.current = AttemptProgress(event.number, event.master_port, stamped.time_ns)
-            case NotBegun():
+            case events.NotBegun():
                 self.not_begun = event
-            case NotRestarting():
+            case events.NotRestarting():
                 self.not_restarting = event.reason
-            case AgentEnded():
+            case events.AgentEnded():
                 self.exit_code = event.exit_code
-            case Unkillable():
+            case events.Unkillable():
                 self.unkillable = (*(self.unkillable or ()), *event.pids)
             case _:
                 pass
         self.current.take(stamped)
         self.last_ns = max(self.last_ns, stamped.time_ns)  # servers' clocks are known within limits
 
-    def _note_agent(self, event: AgentStarted, server_index: int) -> None:
+    def _note_agent(self, event: events.AgentStarted, server_index: int) -> None:
         self.agents[server_index] = event.agent
         # Of several servers, the coordinator's comes first and counts for all.
         if server_index == COORDINATOR or COORDINATOR not in self.agents:

@@ -143,11 +143,6 @@ class RankLog:
             self._all_starts.note(self._global_rank, offset + at, attempt + 1)
 
     @property
-    def trouble(self) -> str | None:
-        """Why the last read failed; None if it did not."""
-        return self._log.trouble
-
-    @property
     def unread_bytes(self) -> int:
         return self._log.unread_bytes
 
@@ -192,8 +187,6 @@ class RankLog:
 
 
 class RankLogs:
-    """The logs of some ranks of one run."""
-
     def __init__(
         self, run_dir: RunDir, global_ranks: Collection[int], near_ns: int, *, environment: bool = False,
         on_truncation: Callable[[int, Truncation], object] = lambda _rank, _truncation: None,

@@ -58,7 +58,6 @@ def spec_to_json(spec: RunSpec) -> str:
 
 
 def masked_environment(environment: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return a rank's variables with secrets masked."""
     return {name: None if value is None else _masked(name, value) for name, value in environment.items()}
 
 
@@ -90,10 +89,7 @@ def read_recorded(run_dir: RunDir) -> Recorded:
     try:
         fields: Any = json.loads(path.read_bytes())
         supervision = fields.get("supervision", {})
-        places = (
-            Place(int(rank["global_rank"]), str(rank["server_id"]), int(rank["server_index"]), int(rank["device_id"]))
-            for rank in fields["ranks"]
-        )
+        places = [decode(Place, rank) for rank in fields["ranks"]]
         return Recorded(
             places=tuple(sorted(places, key=lambda place: place.global_rank)),
             grace_s=float(supervision.get("grace_s", fields.get("grace_s", DEFAULT_GRACE_S))),
@@ -267,7 +263,6 @@ class EngineRanks:
         self._noted: dict[int, ProcessId] = {}  # by global rank
 
     def look(self) -> Mapping[int, ProcessId]:
-        """Return the processes noted by now, by global rank."""
         for place in self._places:
             if place.global_rank not in self._noted:
                 with suppress(OSError, ValueError, TypeError, RecursionError):

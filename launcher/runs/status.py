@@ -102,7 +102,6 @@ class RunState:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict on the present or the last attempt."""
         return self.attempts[-1].verdict
 
     @property

@@ -1,7 +1,7 @@
 """The timeline of a run as plain data: its attempts, their ranks, and the moments that are worth a mark.
 
-It is read from events.jsonl, metrics.jsonl and, where a run broke off without a last event, heartbeats: once, line by line.
-What is kept is bounded: a record per rank and attempt, a mark per event, a thousand marks of each kind of metrics.
+It is made of metrics and, read once and line by line, of events.jsonl and, where a run broke off without a last event, of
+heartbeats. What is kept is bounded: a record per rank and attempt, a mark per event, a thousand marks of each kind of metrics.
 """
 
 from __future__ import annotations
@@ -9,42 +9,25 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Literal
 
-from launcher.core.events import (
-    AgentEnded,
-    AgentStarted,
-    AttemptStarted,
-    Cause,
-    Continued,
-    Event,
-    Hung,
-    Judged,
-    Paused,
-    Preloaded,
-    RankEnded,
-    RankStarted,
-    Slow,
-    Stopping,
-)
+from launcher.core import events
+from launcher.core.events import Cause, Event
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import read_heartbeat
 from launcher.core.metrics import Record, Saved, StepMetrics, Validation
-from launcher.core.proc import ProcessId
 from launcher.core.run_dir import RunDir
 from launcher.core.text import ranges
-from launcher.core.verdict import Role
-from launcher.runs.metrics import MetricsReader
+from launcher.core.verdict import Role, Verdict
+from launcher.runs.progress import Progress
 from launcher.runs.status import EventReader, read_report
 
 MAX_TEXT_CHARS = 200
 MAX_OF_A_KIND = 1000  # even; of what a program may write as often as it likes
 
-MarkKind = Literal[
-    "validation", "saved", "slow", "hung", "failure", "stopping", "restart", "paused", "continued"
-]  # fmt: skip
+MarkKind = Literal["validation", "saved", "slow", "hung", "failure", "stopping", "restart", "paused", "continued"]
 RankRole = Literal["well", "culprit", "consequence", "ended", "running", "hung"]
 
 
@@ -94,30 +77,30 @@ class Timeline:
     marks: tuple[Mark, ...]  # in the order of their times
 
 
-def timeline(run_dir: RunDir, records: Iterable[Record] | None = None) -> Timeline:
+def timeline(run_dir: RunDir, records: Iterable[Record]) -> Timeline:
     """Return what is known now; empty for a run that left no files. Blocks for nothing but reading.
 
-    `records`: those of metrics.jsonl, each kind in its order, where the caller has read them already.
+    `records`: those of metrics.jsonl, each kind in its order.
     """
     now_ns = time.time_ns()
     metrics = _MetricsSeen(now_ns)
-    for record in MetricsReader(run_dir.metrics).stream() if records is None else records:
+    for record in records:
         metrics.add(record)
     seen = _EventsSeen(metrics.first_step_ns)
-    events = EventReader(run_dir.events)
-    seen.read(events)
+    reader = EventReader(run_dir.events)
+    seen.read(reader)
     if seen.ended_ns is None and not seen.agent_lives:
-        seen.read(events)  # the last event may have come between reading and looking
-    beats = {} if seen.ended_ns else seen.last_beats(run_dir, now_ns)
-    report = None if seen.started_ns and seen.ended_ns else read_report(run_dir)
-    started_ns, ended_ns = seen.started_ns, seen.ended_ns
+        seen.read(reader)  # the last event may have come between reading and looking
+    started_ns, ended_ns = seen.progress.first_ns or 0, seen.ended_ns
+    beats = {} if ended_ns else seen.last_beats(run_dir, now_ns)
+    report = None if started_ns and ended_ns else read_report(run_dir)
     if not started_ns:
         with suppress(OSError):
             started_ns = report.started_ns if report else run_dir.run_json.stat().st_mtime_ns
     if not ended_ns and report:
         ended_ns = report.ended_ns
     elif not ended_ns and seen.broke_off:
-        ended_ns = max(seen.last_ns, metrics.last_ns, *beats.values())
+        ended_ns = max(seen.progress.last_ns, metrics.last_ns, *beats.values())
     marks = (*seen.marks, *metrics.marks_within(started_ns, max(started_ns, ended_ns or now_ns)))
     return Timeline(
         started_ns, ended_ns, seen.attempts(ended_ns, beats), tuple(sorted(marks, key=lambda mark: mark.time_ns))
@@ -196,29 +179,29 @@ class _MetricsSeen:
 
 def marks_of_event(event: Event, time_ns: int) -> Iterator[Mark]:
     match event:
-        case Slow():
+        case events.Slow():
             text = f"{event.busy_s:.3g} s a step for {event.steps} steps, the others {event.median_s:.3g} s"
             yield Mark(time_ns, "slow", text, event.global_rank)
-        case Hung():
+        case events.Hung():
             ranks = event.global_ranks
             text = f"no progress for {event.seconds:.3g} s: {'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"
             yield Mark(time_ns, "hung", _line(text), ranks[0] if len(ranks) == 1 else None)
-        case Judged():
+        case events.Judged():
             verdict = event.verdict
             cause = next((failure for failure in verdict.failures if failure.global_rank == verdict.culprit), None)
             failed_ns = min(cause.time_ns, time_ns) if cause and cause.time_ns is not None else time_ns
             yield Mark(failed_ns, "failure", _line(cause.what if cause else verdict.reason), verdict.culprit)
-        case Stopping():
+        case events.Stopping():
             why = event.cause.value
             if event.cause is Cause.STOPPED and event.asked_by:
                 why = _line(f"asked for by {event.asked_by}")
             text = f"every rank is ended{', to be started again' if event.restarts else ''}: {why}"
             yield Mark(time_ns, "stopping", text)
-        case AttemptStarted() if event.number > 0:
+        case events.AttemptStarted() if event.number > 0:
             yield Mark(time_ns, "restart", f"attempt {event.number}")
-        case Paused():
+        case events.Paused():
             yield Mark(time_ns, "paused", "every rank is stopped")
-        case Continued():
+        case events.Continued():
             yield Mark(time_ns, "continued", "every rank continues")
         case _:
             pass
@@ -229,132 +212,96 @@ def _line(text: str) -> str:
     return " ".join(text.split())[:MAX_TEXT_CHARS]
 
 
-@dataclass(slots=True)
-class _Rank:
-    started_ns: int
-    ended_ns: int | None = None
-    status: int | None = None
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """The attempt that runs, as far as it is known."""
-
-    number: int
-    started_ns: int
-    imports_ended_ns: int | None = None
-    ranks: dict[int, _Rank] = field(default_factory=dict)  # by global rank
-    roles: dict[int, RankRole] = field(default_factory=dict)  # of the ranks that a verdict names
-    hung: frozenset[int] = frozenset()
-
-    def take(self, event: Event, time_ns: int) -> None:
-        match event:
-            case RankStarted():
-                self.ranks[event.global_rank] = _Rank(time_ns)
-            case RankEnded():
-                rank = self.ranks.setdefault(event.global_rank, _Rank(time_ns))
-                rank.ended_ns, rank.status = time_ns, event.status
-            case Hung():
-                self.hung |= frozenset(event.global_ranks)  # each server reports its own
-            case Judged():
-                for failure in event.verdict.failures:
-                    self.roles[failure.global_rank] = "culprit" if failure.role is Role.CAUSE else "consequence"
-                if event.verdict.culprit is not None:
-                    self.roles[event.verdict.culprit] = "culprit"
-            case Preloaded():
-                self.imports_ended_ns = time_ns
-            case _:
-                pass
-
-    def role(self, global_rank: int, *, over: bool) -> RankRole:
-        status = self.ranks[global_rank].status
-        if global_rank in self.roles:
-            return self.roles[global_rank]
-        if status == 0:
-            return "well"
-        if global_rank in self.hung:
-            return "hung"
-        return "ended" if over or status is not None else "running"
-
-
 class _EventsSeen:
     """Takes events in their order. An attempt that is over becomes a span at once."""
 
-    def __init__(self, first_step_ns: dict[int, int]) -> None:
-        self.started_ns = 0
+    def __init__(self, first_step_ns: Mapping[int, int]) -> None:
+        self.progress = Progress()
         self.ended_ns: int | None = None  # None until the agent has ended
-        self.last_ns = 0
         self.marks: list[Mark] = []
         self._first_step_ns = first_step_ns
-        self._agent: ProcessId | None = None
-        self._head: ProcessId | None = None
-        self._rank_count = 0
-        self._imports_ended_ns: int | None = None  # before there was an attempt
         self._past: list[AttemptSpan] = []
-        self._current: _Attempt | None = None
+        self._has_begun = False  # an attempt
+        self._imports_ended_ns: int | None = None
+        self._hung: frozenset[int] = frozenset()  # ranks of the attempt
 
-    def read(self, events: EventReader) -> None:
-        for stamped in events.read():
-            self.started_ns = self.started_ns or stamped.time_ns
+    def read(self, reader: EventReader) -> None:
+        for stamped in reader.read():
             self._take(stamped.event, stamped.time_ns)
+            self.progress.take(stamped)
+            self.progress.past.clear()  # there are spans of them, and their verdicts hold tracebacks of all ranks
             self.marks.extend(marks_of_event(stamped.event, stamped.time_ns))
-            self.last_ns = stamped.time_ns
 
     def _take(self, event: Event, time_ns: int) -> None:
         match event:
-            case AgentStarted():
-                self._agent, self._head, self._rank_count = event.agent, event.head, event.rank_count
-            case AgentEnded():
+            case events.AgentEnded():
                 self.ended_ns = time_ns
-            case AttemptStarted():
-                if self._current is not None:
-                    self._past.append(self._span(self._current, time_ns, {}))
-                self._current = _Attempt(event.number, time_ns, self._imports_ended_ns)
-                self._imports_ended_ns = None
-            case Preloaded() if self._current is None:
+            case events.AttemptStarted():
+                if self._has_begun:
+                    self._past.append(self._span(time_ns, {}))
+                    self._imports_ended_ns = None
+                self._has_begun, self._hung = True, frozenset()
+            case events.Preloaded():
                 self._imports_ended_ns = time_ns
-            case _ if self._current is not None:
-                self._current.take(event, time_ns)
+            case events.Hung():
+                self._hung |= frozenset(event.global_ranks)  # each server reports its own
+            case _:
+                pass
 
     @property
     def agent_lives(self) -> bool:
-        return self._agent is not None and self._agent.lives
+        return self.progress.agent is not None and self.progress.agent.lives
 
     @property
     def broke_off(self) -> bool:
         """True where agent and head are gone without a last event. Of another machine this cannot be known: False."""
-        if self._agent is None or not self._agent.here or self._agent.lives:
-            return False
-        return self._head is None or not self._head.lives
+        agent, head = self.progress.agent, self.progress.head
+        return agent is not None and agent.here and not agent.lives and (head is None or not head.lives)
 
     def last_beats(self, run_dir: RunDir, now_ns: int) -> dict[int, int]:
         """Return the time of the last heartbeat of each rank without a known end, by global rank."""
         beats: dict[int, int] = {}
-        for global_rank, rank in self._current.ranks.items() if self._current else ():
-            beat = read_heartbeat(run_dir.heartbeat(global_rank)) if rank.ended_ns is None else None
+        current = self.progress.current
+        for global_rank in current.starts.keys() - current.exits.keys():
+            beat = read_heartbeat(run_dir.heartbeat(global_rank))
             # Any other beat is an earlier attempt's, or was written by another process.
-            if beat is not None and rank.started_ns < beat.time_ns <= now_ns:
+            if beat is not None and current.starts[global_rank].time_ns < beat.time_ns <= now_ns:
                 beats[global_rank] = beat.time_ns
         return beats
 
     def attempts(self, ended_ns: int | None, beats: Mapping[int, int]) -> tuple[AttemptSpan, ...]:
         """Return all attempts. `ended_ns`: the end of the run, None while it runs; `beats`: see `last_beats`."""
-        if self._current is None:
-            return tuple(self._past)
-        return (*self._past, self._span(self._current, ended_ns, beats))
+        return (*self._past, self._span(ended_ns, beats)) if self._has_begun else ()
 
-    def _span(self, attempt: _Attempt, over_ns: int | None, beats: Mapping[int, int]) -> AttemptSpan:
-        """Return an attempt as a span. `over_ns`: when it was known to be over; None while it runs."""
+    def _span(self, over_ns: int | None, beats: Mapping[int, int]) -> AttemptSpan:
+        """Return the present attempt as a span. `over_ns`: when it was known to be over; None while it runs."""
+        attempt = self.progress.current
+        first_step_ns = self._first_step_ns.get(attempt.number, -1)
+        roles = {} if attempt.verdict is None else _roles(attempt.verdict)
         spans: list[RankSpan] = []
-        for global_rank, rank in sorted(attempt.ranks.items()):
-            unseen_ns = over_ns and beats.get(global_rank, over_ns)
-            ended_ns = unseen_ns if rank.ended_ns is None else rank.ended_ns
-            first_step_ns = self._first_step_ns.get(attempt.number, -1)
-            took_it = rank.started_ns <= first_step_ns and (ended_ns is None or first_step_ns <= ended_ns)
+        for global_rank in sorted(attempt.starts.keys() | attempt.exits.keys()):
+            start, end = attempt.starts.get(global_rank), attempt.exits.get(global_rank)
+            ended_ns = end.ended_ns if end else over_ns and beats.get(global_rank, over_ns)
+            started_ns = start.time_ns if start else ended_ns or 0
+            took_it = started_ns <= first_step_ns and (ended_ns is None or first_step_ns <= ended_ns)
+            status = end.status if end else None
+            if status == 0:
+                role: RankRole = "well"
+            elif global_rank in self._hung:
+                role = "hung"
+            else:
+                role = "running" if over_ns is None and end is None else "ended"
+            role = roles.get(global_rank, role)
             first_ns = first_step_ns if took_it else None
-            role = attempt.role(global_rank, over=over_ns is not None)
-            spans.append(RankSpan(global_rank, rank.started_ns, first_ns, ended_ns, rank.status, role))
+            spans.append(RankSpan(global_rank, started_ns, first_ns, ended_ns, status, role))
         ends = [span.ended_ns for span in spans if span.ended_ns is not None]
-        is_over = over_ns is not None or len(ends) >= max(1, self._rank_count)
+        is_over = over_ns is not None or len(ends) >= max(1, self.progress.rank_count)
         last_ns = max(ends, default=over_ns) if is_over else None
-        return AttemptSpan(attempt.number, attempt.started_ns, last_ns, attempt.imports_ended_ns, tuple(spans))
+        return AttemptSpan(attempt.number, attempt.started_ns, last_ns, self._imports_ended_ns, tuple(spans))
+
+
+def _roles(verdict: Verdict) -> dict[int, RankRole]:
+    roles: dict[int, RankRole] = {
+        failure.global_rank: "culprit" if failure.role is Role.CAUSE else "consequence" for failure in verdict.failures
+    }
+    return roles if verdict.culprit is None else {**roles, verdict.culprit: "culprit"}

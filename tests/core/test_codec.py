@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-from launcher.core import codec, env
+from launcher.core import codec, env, text
 from launcher.core.codec import decode, digest_of_meaning, encode, json_text
 from launcher.core.frozen import frozen
 
@@ -112,6 +112,6 @@ def test_white_space_and_the_order_of_keys_change_no_meaning():
     assert len(set(digests)) == 5
 
 
-@pytest.mark.parametrize("module", [codec, env])
+@pytest.mark.parametrize("module", [codec, env, text])
 def test_worked_examples_of_the_docstrings_are_true(module):
     assert doctest.testmod(module).failed == 0

@@ -1,13 +1,6 @@
-"""Exit codes."""
+"""What errors say, and their exit codes."""
 
-from launcher.core.errors import (
-    RefusedLayoutError,
-    RefusedTableError,
-    TlaunchError,
-    UnreadableError,
-    UsageError,
-    exit_code_of,
-)
+from launcher.core.errors import RefusedLayoutError, RefusedTableError, TlaunchError, UnreadableError, UsageError
 
 
 def test_every_error_owns_its_exit_code():
@@ -17,7 +10,3 @@ def test_every_error_owns_its_exit_code():
 
 def test_an_error_reads_as_message_then_hint():
     assert str(UsageError("no such thing", hint="try another")) == "no such thing\nhint: try another"
-
-
-def test_a_signal_becomes_128_and_its_number():
-    assert [exit_code_of(status) for status in (0, 7, -9, -15)] == [0, 7, 137, 143]

@@ -1,8 +1,8 @@
-"""Words that are offered for one that is not known, and ranges of numbers."""
+"""Words that are offered for one that is not known."""
 
 import pytest
 
-from launcher.core.text import did_you_mean, near, ranges, slips
+from launcher.core.text import did_you_mean, near, slips
 
 OPTIONS = [
     "--devices",
@@ -49,8 +49,3 @@ def test_slips_are_counted(one, other, count):
 def test_the_question_names_all_that_may_be_meant():
     assert did_you_mean(["a", "b"]) == "did you mean a or b?"
     assert did_you_mean(()) is None
-
-
-def test_neighbours_are_joined_in_ascending_order():
-    assert ranges([4, 0, 2, 1, 6, 7, 5]) == "0-2,4-7"
-    assert ranges([]) == ""

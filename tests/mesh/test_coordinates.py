@@ -8,35 +8,26 @@ from hypothesis import strategies as st
 
 from launcher.core.records import Layout
 from launcher.mesh import coordinates
-from launcher.mesh.coordinates import AXES, Coordinate, coordinate_of, group_of, groups, rank_at
+from launcher.mesh.coordinates import AXES, coordinate_of, group_of, groups, rank_at
 
 sizes = st.integers(1, 5)
 layouts = st.builds(Layout, dp=sizes, mp=sizes, pp=sizes)
 
 
-def test_worked_examples_of_the_docstrings():
-    """The examples in the docstrings are true."""
+def test_worked_examples_of_the_docstrings_are_true():
     assert doctest.testmod(coordinates).failed == 0
 
 
 def test_mp_is_fastest_and_pp_slowest():
     """Neighbouring ranks differ in mp first, then in dp, then in pp."""
     layout = Layout(dp=2, mp=2, pp=2)
-
-    assert [coordinate_of(rank, layout) for rank in (0, 1, 2, 4, 5)] == [
-        Coordinate(pp=0, dp=0, mp=0),
-        Coordinate(pp=0, dp=0, mp=1),
-        Coordinate(pp=0, dp=1, mp=0),
-        Coordinate(pp=1, dp=0, mp=0),
-        Coordinate(pp=1, dp=0, mp=1),
-    ]
+    places = [(found.pp, found.dp, found.mp) for found in (coordinate_of(rank, layout) for rank in (0, 1, 2, 4, 5))]
+    assert places == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (1, 0, 1)]
 
 
 @given(layouts)
 def test_rank_and_coordinate_are_inverse(layout):
-    """Every rank has one coordinate, and every coordinate its rank."""
     ranks = range(layout.world_size)
-
     assert [rank_at(coordinate_of(rank, layout), layout) for rank in ranks] == list(ranks)
 
 
@@ -44,7 +35,6 @@ def test_rank_and_coordinate_are_inverse(layout):
 def test_groups_partition_the_ranks(layout, axis):
     """Along each axis, every rank is in exactly one group, of the axis's size, in its coordinate's order."""
     found = groups(axis, layout)
-
     assert sorted(rank for ranks in found for rank in ranks) == list(range(layout.world_size))
     for ranks in found:
         assert [getattr(coordinate_of(rank, layout), axis) for rank in ranks] == list(range(getattr(layout, axis)))
@@ -53,6 +43,5 @@ def test_groups_partition_the_ranks(layout, axis):
 
 @pytest.mark.parametrize("rank", [-1, 8])
 def test_a_rank_outside_the_layout_is_refused(rank):
-    """No coordinate is invented for a rank that does not exist."""
     with pytest.raises(ValueError, match=f"rank {rank} is outside 0 .. 7"):
         coordinate_of(rank, Layout(dp=2, mp=2, pp=2))

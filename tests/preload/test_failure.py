@@ -80,17 +80,14 @@ def test_the_traceback_shows_causes_and_source_lines(train, loaded):
     assert "launcher/preload" not in traceback
 
 
-@pytest.mark.parametrize("loaded", ["", "import traceback\n"])
-@pytest.mark.parametrize("failing", ["1 / 0", "raise SystemExit(7)"])
-def test_an_exception_that_cannot_be_shown_is_noted(train, loaded, failing):
+@pytest.mark.parametrize(("loaded", "failing"), [("", "1 / 0"), ("import traceback\n", "raise SystemExit(7)")])
+@pytest.mark.parametrize(("end", "kind"), [("raise Odd", "exception"), ("import sys\nsys.exit(Odd())", "exit")])
+def test_an_exception_that_cannot_be_shown_is_noted(train, loaded, failing, end, kind):
     """Its text is made by code of the program, which fails."""
-    source = f"{loaded}class Odd(Exception):\n    def __str__(self):\n        {failing}\n"
-    found = noted(train(source + "raise Odd"))
-    assert (found["type"], found["status"]) == ("Odd", 1)
-    assert found["message"] == "<Odd that cannot be shown>"
+    found = noted(train(f"{loaded}class Odd(Exception):\n    def __str__(self):\n        {failing}\n{end}"))
+    assert (found["kind"], found["status"], found["message"]) == (kind, 1, "<Odd that cannot be shown>")
+    assert found["type"] == ("Odd" if kind == "exception" else None)
     assert found["traceback"].startswith("Traceback (most recent call last):")
-    found = noted(train(source + "import sys\nsys.exit(Odd())"))
-    assert (found["kind"], found["status"]) == ("exit", 1)
 
 
 def test_a_long_traceback_keeps_its_end(train):
@@ -114,7 +111,6 @@ def test_what_is_no_failure_of_the_rank_is_not_noted(train, source):
 
 @pytest.mark.parametrize("source", ["1 / 0", "import os; os._exit(3)", "import sys; sys.exit('x')"])
 def test_a_failure_that_cannot_be_noted_changes_nothing(ways, source):
-    """In a directory that is gone, or is none, the program ends as it would."""
     (ways.cwd / "train.py").write_text(f"import shutil; shutil.rmtree('../gone', ignore_errors=True)\n{source}")
     argv = [sys.executable, "train.py"]
     expected = ways.plain(argv)

@@ -57,5 +57,4 @@ def test_its_ranks_run_with_a_note(ways, python):
 
 
 def test_any_python_3_can_read_the_first_file():
-    """No syntax in it is newer than Python 3.6's."""
     ast.parse(MAIN.read_text(), feature_version=(3, 6))

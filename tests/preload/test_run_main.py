@@ -40,20 +40,16 @@ def _facts(ended):
     return facts
 
 
-@pytest.mark.parametrize("options", [(), ("-u",), ("-I",), ("-W", "error", "-X", "dev"), ("-OO", "-B"), ("-sE",)])
-def test_a_script_sees_what_it_would_see(ways, facts, options):
+@pytest.mark.parametrize(("options", "variables"), [
+    *((options, {}) for options in ("", "-u", "-I", "-W error -X dev", "-OO -B", "-sE")),
+    ("", {"PYTHONUNBUFFERED": "1"}), ("", {"PYTHONIOENCODING": "latin-1:replace"}), ("", {"PYTHONSAFEPATH": "1"}),
+    ("", {"PYTHONUTF8": "1", "LC_ALL": "C"}), ("", {"ODD": "line\nbreak \udcff \u00e9"}),
+    ("", {"PYTHONPATH": "a:/b", "TZ": "Asia/Tokyo"}),
+])  # fmt: skip
+def test_a_script_sees_what_it_would_see(ways, facts, options, variables):
     """Arguments, path, globals, streams, signals, environment, descriptors: with every interpreter option."""
     (ways.cwd / "facts.py").write_text(FACTS)
-    assert facts(*options, "facts.py", "a", "-b", "") == []
-
-
-@pytest.mark.parametrize("variables", [
-    {"PYTHONUNBUFFERED": "1"}, {"PYTHONIOENCODING": "latin-1:replace"}, {"PYTHONSAFEPATH": "1"}, {"TZ": "Asia/Tokyo"},
-    {"PYTHONUTF8": "1", "LC_ALL": "C"}, {"ODD": "line\nbreak \udcff \u00e9"}, {"PYTHONPATH": "a:/b"},
-])  # fmt: skip
-def test_a_script_sees_its_environment(ways, facts, variables):
-    (ways.cwd / "facts.py").write_text(FACTS)
-    assert facts("facts.py", env=variables) == []
+    assert facts(*options.split(), "facts.py", "a", "-b", "", env=variables) == []
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,8 @@ def someone_gone():
     return replace(me(), started=me().started - 1)
 
 
-def make(directory, events=(), *, ranks=RANKS, report=None, max_restarts=0):
-    """run.json, events.jsonl (one second between events, the last one now) and report.json; the run's RunDir."""
+def make(directory, events=(), *, ranks=RANKS, per_server=1000, report=None, max_restarts=0, **fields):
+    """run.json (with more `fields`), events.jsonl (one second between events, the last one now) and report.json."""
     run_dir = RunDir(Path(directory))
     run_dir.root.mkdir(parents=True)
     for rank in range(ranks):
@@ -59,10 +59,11 @@ def make(directory, events=(), *, ranks=RANKS, report=None, max_restarts=0):
     record = {
         "schema": 2,
         "ranks": [
-            {"global_rank": rank, "server_id": "10.0.0.1", "server_index": 0, "device_id": 4 + rank}
+            {"global_rank": rank, "server_id": "10.0.0.1", "server_index": rank // per_server, "device_id": 4 + rank}
             for rank in range(ranks)
         ],
         "supervision": {"grace_s": 1.0, "max_restarts": max_restarts},
+        **fields,
     }
     run_dir.run_json.write_text(json.dumps(record))
     if events:

@@ -20,14 +20,11 @@ from launcher.recipes.transformer.checks import check_layout
     ],
 )
 def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
-    """The numbers are put in, and the hint names values that fit."""
     with pytest.raises(RefusedLayoutError) as refusal:
         check_layout(load_transformer(None, settings), layout)
-
     assert message in refusal.value.message
     assert hint in refusal.value.hint
 
 
 def test_a_layout_that_fits_is_accepted():
-    """No complaint, no result."""
     assert check_layout(load_transformer(None), Layout(dp=2, mp=2, pp=2, micro_batches=4)) is None

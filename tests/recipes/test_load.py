@@ -1,11 +1,13 @@
 """Recipes from defaults, a file, and --set."""
 
+import json
+
 import pytest
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.resources import data_dir
 from launcher.recipes.load import load_transformer
-from launcher.recipes.settings import all_settings, as_template
+from launcher.recipes.settings import all_settings
 from launcher.recipes.transformer.config import TransformerRecipe
 
 
@@ -20,29 +22,22 @@ def _config(tmp_path):
 
 
 def test_without_a_file_the_defaults_hold():
-    """No configuration is needed to start."""
     assert load_transformer(None) == TransformerRecipe()
 
 
 def test_a_setting_overrides_the_file_which_overrides_the_default(config):
-    """The closer to the hands, the stronger."""
     recipe = load_transformer(config("[model]\nheads = 4\nd_model = 64\n"), ["model.heads=2", "data.direction=en_fr"])
-
     assert (recipe.model.heads, recipe.model.d_model, recipe.data.direction) == (2, 64, "en_fr")
 
 
-def test_the_tutorial_is_packaged():
-    """The tutorial's sizes are found by name from any directory."""
+def test_the_tutorial_is_found_by_its_name_from_any_directory():
     model = load_transformer("recipes/transformer/tutorial.toml").model
-
     assert (model.vocabulary_size, model.d_model, model.heads) == (20000, 128, 8)
 
 
 def test_an_unknown_file_lists_the_packaged_ones():
-    """A wrong name is answered with the right ones."""
     with pytest.raises(UnreadableError) as error:
         load_transformer("nowhere.toml")
-
     assert "recipes/transformer/tutorial.toml" in error.value.hint
 
 
@@ -66,32 +61,30 @@ def test_a_wrong_value_is_named_with_its_line(config, text, message, hint):
     """File, line, what was read, why it is wrong, what to write."""
     with pytest.raises(UsageError) as error:
         load_transformer(config(text))
-
     assert message in error.value.message
     assert hint in error.value.hint
 
 
 def test_broken_toml_is_a_usage_error(config):
-    """The parser's own position is passed on."""
     with pytest.raises(UsageError, match=r"this is not TOML: .*line 1"):
         load_transformer(config("[model\n"))
 
 
 @pytest.mark.parametrize("text", ["train.seed", "=3"])
 def test_a_setting_needs_a_key_and_a_value(text):
-    """What is not KEY=VALUE is shown, with an example."""
     with pytest.raises(UsageError, match="this is not KEY=VALUE"):
         load_transformer(None, [text])
 
 
-def test_every_setting_says_what_it_means():
-    """No setting is left without words."""
-    assert all(field.metadata["bounds"].help for field in all_settings(TransformerRecipe).values())
-
-
-def test_the_template_states_every_default():
+def test_the_template_states_every_default_and_what_it_means():
     """templates/transformer.toml is what the settings say, and loading it changes nothing."""
     template = data_dir("templates") / "transformer.toml"
-
-    assert template.read_text(encoding="utf-8").endswith(f"\n\n{as_template(TransformerRecipe)}")
+    stated = [line for line in template.read_text(encoding="utf-8").splitlines() if line and line[0] not in "#["]
+    expected = []
+    for name, field in all_settings(TransformerRecipe).items():
+        bounds = field.metadata["bounds"]
+        assert bounds.help
+        choices = f" ({' | '.join(bounds.choices)})" if bounds.choices else ""
+        expected.append(f"{name.partition('.')[2]} = {json.dumps(field.default)}  # {bounds.help}{choices}")
+    assert stated == expected
     assert load_transformer(str(template)) == TransformerRecipe()

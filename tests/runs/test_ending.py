@@ -31,8 +31,10 @@ def stop_run(directory, *, kill=False, timeout_s=LONG_S):
 
 
 @pytest.mark.parametrize("wish", ["alone", "head", "deaf-head"])
-def test_a_run_is_asked_and_waited_for(tmp_path, wish):
-    """By its launcher; by its agent where the launcher is gone or does not listen."""
+def test_a_run_is_asked_and_waited_for(tmp_path, monkeypatch, wish):
+    """By its launcher; by its agent where the launcher is gone or does not listen. Without pidfds ages of processes tell."""
+    if wish == "alone":
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
     with acted_run.playing(tmp_path / "a", wish):
         stopped = stop_run(tmp_path / "a")
         state = stopped.state
@@ -48,13 +50,6 @@ def test_the_wait_can_be_limited_and_the_grace_too(tmp_path):
         stopped = stop_run(tmp_path / "a", kill=True)
         assert (stopped.outcome, stopped.state.exit_code) == (Outcome.ENDED, 128 + signal.SIGQUIT)
         assert stop_run(tmp_path / "a").outcome is Outcome.NOT_RUNNING
-
-
-def test_a_stopped_agent_acts_on_it(tmp_path, suspend):
-    """It is continued, since it could not hear otherwise."""
-    with acted_run.playing(tmp_path / "a") as process:
-        suspend(process.pid)
-        assert stop_run(tmp_path / "a").outcome is Outcome.ENDED
 
 
 @pytest.mark.parametrize("kill", [False, True])
@@ -79,27 +74,23 @@ def test_a_run_of_another_machine_is_left_alone(tmp_path, bystander):
     assert bystander.poll() is None
 
 
-def test_a_run_of_another_version_is_left_alone(tmp_path):
-    """Nobody here knows whether it runs."""
-    run_dir = acted_run.make(tmp_path / "a")
-    run_dir.report.write_text('{"schema": 1}')
-    stopped = stop_run(tmp_path / "a")
-    assert (stopped.outcome, stopped.state.state) == (Outcome.OUT_OF_REACH, State.UNKNOWN)
-
-
 @pytest.fixture
 def orphaned(tmp_path):
-    """Makes a run without launcher and agent whose ranks live: one that heeds SIGTERM, and one that does not."""
-    programs = ["echo ready; exec sleep 1000", "trap '' TERM; echo ready; while :; do sleep 0.1; done"]
-    ranks = [
-        subprocess.Popen(["sh", "-c", program], stdout=subprocess.PIPE, start_new_session=True) for program in programs
-    ]
-    assert all(rank.stdout.readline() == b"ready\n" for rank in ranks)
-    known = [identify(rank.pid) for rank in ranks]
-    gone = replace(known[0], started=known[0].started - 1)
-    events = [AgentStarted(gone, gone, 2), *(RankStarted(i, one.pid, one.started) for i, one in enumerate(known))]
-    acted_run.make(tmp_path / "a", events)
-    yield ranks
+    """Makes a run without launcher and agent whose ranks live, and gives them with the first word of each."""
+    ranks = []
+
+    def begin(*programs, **fields):
+        ranks.extend(
+            subprocess.Popen(["sh", "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+            for program in programs
+        )
+        words = [rank.stdout.readline() for rank in ranks]
+        started = [RankStarted(i, rank.pid, identify(rank.pid).started) for i, rank in enumerate(ranks)]
+        gone = acted_run.someone_gone()
+        acted_run.make(tmp_path / "a", [AgentStarted(gone, gone, len(ranks)), *started], **fields)
+        return ranks, words
+
+    yield begin
     for rank in ranks:
         with suppress(ProcessLookupError):
             os.killpg(rank.pid, signal.SIGKILL)
@@ -107,42 +98,36 @@ def orphaned(tmp_path):
         rank.stdout.close()
 
 
+HEEDS, STUBBORN = "echo ready; exec sleep 1000", "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+
+
 def test_ranks_without_launcher_and_agent_are_ended(tmp_path, orphaned):
-    """By the run's own grace rule; who was ended, and how, is told."""
-    record = tmp_path / "a" / "run.json"
-    record.write_text(record.read_text().replace('"grace_s": 1.0', '"grace_s": 5.0'))  # to end may take a while
+    """By the run's own grace rule, which patience that ends before does not cut short; who was ended, and how, is told."""
+    ranks, _ = orphaned(HEEDS, STUBBORN, supervision={"grace_s": 2.0})
+    stopped = stop_run(tmp_path / "a", timeout_s=0.2)
+    assert (stopped.outcome, stopped.killed, ranks[1].poll()) == (Outcome.STILL_ENDING, (), None)
+    assert ranks[0].wait(LONG_S) == -signal.SIGTERM
     stopped = stop_run(tmp_path / "a")
-    assert (stopped.outcome, stopped.orphans, stopped.killed, stopped.grace_s) == (Outcome.ENDED, (0, 1), (1,), 5.0)
-    assert [rank.wait(LONG_S) for rank in orphaned] == [-signal.SIGTERM, -signal.SIGKILL]
+    assert (stopped.outcome, stopped.orphans, stopped.killed, stopped.grace_s) == (Outcome.ENDED, (1,), (1,), 2.0)
+    assert ranks[1].wait(LONG_S) == -signal.SIGKILL
     assert stop_run(tmp_path / "a").outcome is Outcome.NOT_RUNNING
 
 
 def test_ranks_without_launcher_and_agent_are_killed_at_once_if_wanted(tmp_path, orphaned):
     """None gets a SIGTERM before."""
+    ranks, _ = orphaned(HEEDS, HEEDS)
     stopped = stop_run(tmp_path / "a", kill=True)
-    assert (stopped.outcome, stopped.killed) == (Outcome.ENDED, (0, 1))
-    assert [rank.wait(LONG_S) for rank in orphaned] == [-signal.SIGKILL] * 2
+    assert (stopped.outcome, stopped.orphans, stopped.killed) == (Outcome.ENDED, (0, 1), (0, 1))
+    assert [rank.wait(LONG_S) for rank in ranks] == [-signal.SIGKILL] * 2
 
 
-def test_patience_with_ranks_that_are_alone_can_be_limited(tmp_path, orphaned):
-    """Their grace is not cut short by it."""
-    stopped = stop_run(tmp_path / "a", timeout_s=0.2)
-    assert (stopped.outcome, stopped.killed) == (Outcome.STILL_ENDING, ())
-    assert orphaned[1].poll() is None
-
-
-def test_a_child_in_the_group_of_a_rank_that_is_alone_is_ended_with_it(tmp_path):
+def test_a_child_in_the_group_of_a_rank_that_is_alone_is_ended_with_it(tmp_path, orphaned):
     """Also one that ignores SIGTERM, which its rank heeds."""
-    program = "trap '' TERM; sleep 1000 & trap 'exit 0' TERM; echo $!; wait"
-    rank = subprocess.Popen(["sh", "-c", program], stdout=subprocess.PIPE, start_new_session=True)
-    child = identify(int(rank.stdout.readline()))
-    known = identify(rank.pid)
-    gone = replace(known, started=known.started - 1)
-    acted_run.make(tmp_path / "a", [AgentStarted(gone, gone, 1), RankStarted(0, rank.pid, known.started)])
+    _, [child] = orphaned("trap '' TERM; sleep 1000 & trap 'exit 0' TERM; echo $!; wait")
+    known = identify(int(child))
     stopped = stop_run(tmp_path / "a")
     assert (stopped.outcome, stopped.orphans, stopped.killed) == (Outcome.ENDED, (0,), ())
-    assert not child.lives
-    rank.communicate()
+    assert not known.lives
 
 
 def test_a_process_that_has_gone_gets_nothing():
@@ -154,10 +139,3 @@ def test_a_process_that_has_gone_gets_nothing():
     assert not send(known, signal.SIGTERM)
     process.wait()
     assert not send(known, signal.SIGTERM)
-
-
-def test_it_works_without_pidfds(tmp_path, monkeypatch):
-    """Where the system has none, the age of the process tells."""
-    monkeypatch.delattr(os, "pidfd_open", raising=False)
-    with acted_run.playing(tmp_path / "a"):
-        assert stop_run(tmp_path / "a").outcome is Outcome.ENDED

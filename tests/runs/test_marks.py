@@ -42,7 +42,6 @@ NOBODY = Verdict(None, Confidence.UNSURE, "nobody stands out")
     ids=repr,
 )
 def test_events_in_words(event, mark):
-    """At the time of the event, and of a rank where it concerns one."""
     assert list(marks_of_event(event, 50)) == [mark]
 
 
@@ -76,7 +75,6 @@ def test_of_many_marks_some_stand_for_all(count):
 
 
 def test_records_in_words():
-    """Validations and what was saved; single steps are no marks."""
     assert list(marks_of_record(StepMetrics(1, 0, 1, 2.0))) == []
     assert list(marks_of_record(Validation(2, 0, 40, 3.123456, 22.7))) == [
         Mark(2, "validation", "validation loss 3.123, perplexity 22.7 after step 40")

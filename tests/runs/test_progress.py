@@ -2,29 +2,17 @@
 
 import pytest
 
+from launcher.core import events
 from launcher.core.events import (
     COORDINATOR,
-    AgentEnded,
     AgentStarted,
     AttemptStarted,
-    Awaiting,
     Cause,
-    Continued,
-    Judged,
     Killing,
-    Leftovers,
-    NotBegun,
-    NotRestarting,
-    Paused,
-    Preloaded,
-    Preloading,
     RankEnded,
     RankStarted,
-    Slow,
     Stopping,
     TimestampedEvent,
-    Trouble,
-    Unkillable,
 )
 from launcher.core.proc import ProcessId
 from launcher.core.verdict import Confidence, Verdict
@@ -52,26 +40,23 @@ def told_by(*words, rank_count=None):
     ("events", "state"),
     [
         ([], State.STARTING),
-        ([STARTED, AttemptStarted(0, 1)], State.STARTING),
-        ([STARTED, AttemptStarted(0, 1), Preloading(3, ("torch",))], State.PRELOADING),
-        ([STARTED, AttemptStarted(0, 1), Preloading(3, ()), Preloaded(0.1)], State.STARTING),
-        ([STARTED, AttemptStarted(0, 1), Preloading(3, ()), Trouble("unsafe"), RankStarted(0, 5)], State.RUNNING),
-        ([STARTED, Preloading(3, ()), RankStarted(0, 5), AttemptStarted(1, 2)], State.RESTARTING),
-        ([STARTED, RankStarted(0, 5), Paused()], State.PAUSED),
-        ([STARTED, RankStarted(0, 5), Paused(), Continued()], State.RUNNING),
-        ([STARTED, RankStarted(0, 5), Paused(), Stopping(Cause.STOPPED, 1)], State.ENDING),
-        ([STARTED, RankStarted(0, 5), RankEnded(0, 5, 0), Leftovers(1)], State.ENDING),
-        ([STARTED, RankStarted(0, 5), Stopping(Cause.FAILED, 1, restarts=True)], State.RESTARTING),
-        (
-            [STARTED, RankStarted(0, 5), Stopping(Cause.FAILED, 1, restarts=True), AttemptStarted(1, 2)],
-            State.RESTARTING,
-        ),
-        ([STARTED, AttemptStarted(1, 2), RankStarted(0, 6)], State.RUNNING),
+        ([AttemptStarted(0, 1)], State.STARTING),
+        ([AttemptStarted(0, 1), events.Preloading(3, ("torch",))], State.PRELOADING),
+        ([AttemptStarted(0, 1), events.Preloading(3, ()), events.Preloaded(0.1)], State.STARTING),
+        ([AttemptStarted(0, 1), events.Preloading(3, ()), events.Trouble("unsafe"), RankStarted(0, 5)], State.RUNNING),
+        ([events.Preloading(3, ()), RankStarted(0, 5), AttemptStarted(1, 2)], State.RESTARTING),
+        ([RankStarted(0, 5), events.Paused()], State.PAUSED),
+        ([RankStarted(0, 5), events.Paused(), events.Continued()], State.RUNNING),
+        ([RankStarted(0, 5), events.Paused(), Stopping(Cause.STOPPED, 1)], State.ENDING),
+        ([RankStarted(0, 5), RankEnded(0, 5, 0), events.Leftovers(1)], State.ENDING),
+        ([RankStarted(0, 5), Stopping(Cause.FAILED, 1, restarts=True)], State.RESTARTING),
+        ([RankStarted(0, 5), Stopping(Cause.FAILED, 1, restarts=True), AttemptStarted(1, 2)], State.RESTARTING),
+        ([AttemptStarted(1, 2), RankStarted(0, 6)], State.RUNNING),
     ],
 )
 def test_the_state_follows_from_the_events(events, state):
     """Each event leads where its name says, and a preloading that was given up is over with the first rank."""
-    assert told(*events).state is state
+    assert told(STARTED, *events).state is state
 
 
 @pytest.mark.parametrize(
@@ -87,7 +72,7 @@ def test_the_state_follows_from_the_events(events, state):
 )
 def test_the_last_word_decides(cause, state):
     """After it a run is over, whatever was said before."""
-    progress = told(STARTED, RankStarted(0, 5), Stopping(Cause.FAILED, 1), AgentEnded(cause, 9))
+    progress = told(STARTED, RankStarted(0, 5), Stopping(Cause.FAILED, 1), events.AgentEnded(cause, 9))
     assert (progress.state, progress.exit_code, progress.current.ending.cause) == (state, 9, cause)
     assert progress.ended
     assert state.over
@@ -97,8 +82,8 @@ def test_the_last_word_decides(cause, state):
 def test_another_attempt_begins_anew_and_keeps_the_last_one():
     """Ranks, exits and judgement of the attempt before are in `past`, which ended before the next began."""
     progress = told(
-        STARTED, AttemptStarted(0, 100), RankStarted(0, 5, 77), RankStarted(1, 6), RankEnded(1, 6, 3), Judged(VERDICT),
-        Slow(0, 2.0, 1.0, 5), Stopping(Cause.FAILED, 1, restarts=True), Killing(1), RankEnded(0, 5, -9),
+        STARTED, AttemptStarted(0, 100), RankStarted(0, 5, 77), RankStarted(1, 6), RankEnded(1, 6, 3), events.Judged(VERDICT),
+        events.Slow(0, 2.0, 1.0, 5), Stopping(Cause.FAILED, 1, restarts=True), Killing(1), RankEnded(0, 5, -9),
         AttemptStarted(1, 101), RankStarted(0, 8),
     )  # fmt: skip
     current = progress.current
@@ -124,14 +109,16 @@ def test_ranks_are_counted_by_their_process():
 
 def test_what_ends_while_it_is_ended_is_no_failure():
     """Nor is a rank that ended well."""
-    progress = told(STARTED, RankEnded(0, 5, 0), Stopping(Cause.STOPPED, 2), RankEnded(1, 6, -15), NotRestarting("no"))
+    progress = told(
+        STARTED, RankEnded(0, 5, 0), Stopping(Cause.STOPPED, 2), RankEnded(1, 6, -15), events.NotRestarting("no")
+    )
     assert progress.current.first_failure is None
     assert progress.not_restarting == "no"
 
 
 def test_the_grace_that_passed_is_known():
     """From the first SIGTERM, or the notice of leftovers, to SIGKILL."""
-    progress = told(STARTED, Stopping(Cause.STOPPED, 2), Trouble(""), Killing(3))
+    progress = told(STARTED, Stopping(Cause.STOPPED, 2), events.Trouble(""), Killing(3))
     assert (progress.current.ending.killed, progress.current.ending.grace_passed_s) == (3, 2e-9)
 
 
@@ -145,15 +132,10 @@ OF_TWO_SERVERS = [
 
 
 def test_the_coordinator_of_several_servers_speaks_for_all():
-    """It is the run's agent, and knows how many ranks there are; the others are known too."""
+    """It is the run's agent, and knows how many ranks there are; a rank's process is one of its own server."""
     progress = told_by(*OF_TWO_SERVERS)
     assert (progress.agent, progress.head, progress.rank_count) == (COORDINATES, None, 3)
     assert progress.agents == {COORDINATOR: COORDINATES, 0: THERE[0], 1: THERE[1]}
-
-
-def test_a_rank_s_process_is_one_of_its_own_server():
-    """The same pid on two hosts is two processes."""
-    progress = told_by(*OF_TWO_SERVERS)
     assert progress.process_of(0) == ProcessId(5, 70, "h1", "b1")
     assert progress.process_of(2) == ProcessId(5, 71, "h2", "b2")
 
@@ -161,8 +143,8 @@ def test_a_rank_s_process_is_one_of_its_own_server():
 def test_what_several_servers_count_is_added_up():
     """Killed and left processes of all, the last word of each; another attempt begins at nothing."""
     words = [
-        (0, Leftovers(1)), (1, Leftovers(2)), (COORDINATOR, Stopping(Cause.FAILED, 1)), (0, Killing(1)), (1, Killing(4)),
-        (0, Killing(3)), (0, Unkillable((7,))), (1, Unkillable((8, 9))),
+        (0, events.Leftovers(1)), (1, events.Leftovers(2)), (COORDINATOR, Stopping(Cause.FAILED, 1)), (0, Killing(1)), (1, Killing(4)),
+        (0, Killing(3)), (0, events.Unkillable((7,))), (1, events.Unkillable((8, 9))),
     ]  # fmt: skip
     progress = told_by(*OF_TWO_SERVERS, *words)
     assert (progress.current.ending.killed, progress.current.ending.leftovers, progress.unkillable) == (7, 3, (7, 8, 9))
@@ -171,15 +153,14 @@ def test_what_several_servers_count_is_added_up():
 
 
 def test_clocks_of_servers_that_differ_a_little_turn_no_time_back():
-    """What comes later was not earlier."""
-    assert told_by((0, STARTED, 1000), (0, Trouble("a"), 5000), (1, Trouble("b"), 4000)).seconds == 4e-6
+    assert told_by((0, STARTED, 1000), (0, events.Trouble("a"), 5000), (1, events.Trouble("b"), 4000)).seconds == 4e-6
 
 
 def test_a_run_that_did_not_begin_says_why():
     """While servers are awaited it is starting."""
-    waiting = told_by((COORDINATOR, STARTED), (COORDINATOR, Awaiting(("h2",), 2.0)))
+    waiting = told_by((COORDINATOR, STARTED), (COORDINATOR, events.Awaiting(("h2",), 2.0)))
     assert (waiting.state, waiting.not_begun) == (State.STARTING, None)
-    refused = NotBegun("server h2 did not come", "start it")
+    refused = events.NotBegun("server h2 did not come", "start it")
     over = told_by((COORDINATOR, STARTED), (COORDINATOR, refused), (COORDINATOR, Stopping(Cause.FAILED, 1)),
-                   (COORDINATOR, AgentEnded(Cause.FAILED, 3)))  # fmt: skip
+                   (COORDINATOR, events.AgentEnded(Cause.FAILED, 3)))  # fmt: skip
     assert (over.state, over.not_begun, over.exit_code) == (State.FAILED, refused, 3)

@@ -36,9 +36,19 @@ def opened(run_dir):
         logs.close()
 
 
+BEGUN = (AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0))
+
+
 def tell(run_dir, *events):
     with run_dir.events.open("a") as file:
         file.writelines(to_line(TimestampedEvent(0, 0, event)) for event in events)
+
+
+def write(run_dir, *texts, mode="w"):
+    """Have rank 0, 1 write a text each."""
+    for rank, text in enumerate(texts):
+        with run_dir.train_log(rank).open(mode) as log:
+            log.write(text)
 
 
 def attempts_of(logs):
@@ -51,26 +61,23 @@ def attempts_of(logs):
 
 def test_an_attempt_is_read_before_the_next(run_dir, opened):
     """However much one rank wrote in it, and how little another; the line between two belongs to the later one."""
-    first = ["a\n", "much more than one chunk of it\n" * 100_000]
-    for rank, text in enumerate(first):
-        run_dir.train_log(rank).write_text(f"{text}{MARK}b\n")
+    first = ["a\n", "much more than one chunk of it\n" * 50_000]
+    write(run_dir, *(f"{text}{MARK}b\n" for text in first))
     starts = [RankStarted(rank, 1, 0, len(text) + len(MARK)) for rank, text in enumerate(first)]
-    tell(run_dir, AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0), AttemptStarted(1, 1), *starts)
+    tell(run_dir, *BEGUN, AttemptStarted(1, 1), *starts)
     told = attempts_of(opened())
-    assert len(told) == 1 + 100_000 + 4
+    assert len(told) == 1 + 50_000 + 4
     assert [attempt for attempt, _, _ in told] == sorted(attempt for attempt, _, _ in told)
     assert sorted(told[-4:]) == [(1, rank, text) for rank in (0, 1) for text in (MARK[:-1], "b")]
 
 
 def test_a_restart_while_it_is_followed(run_dir, opened):
     """What came before it is given first, though it is found last."""
-    run_dir.train_log(0).write_text("a\n")
-    tell(run_dir, AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0))
+    write(run_dir, "a\n")
+    tell(run_dir, *BEGUN)
     logs = opened()
     assert attempts_of(logs) == [(0, 0, "a")]
-    with run_dir.train_log(0).open("a") as file:
-        file.write(f"{MARK}b\n")
-    run_dir.train_log(1).write_text(f"late\n{MARK}b\n")
+    write(run_dir, f"{MARK}b\n", f"late\n{MARK}b\n", mode="a")
     tell(run_dir, AttemptStarted(1, 1), RankStarted(0, 1, 0, 2 + len(MARK)), RankStarted(1, 1, 0, 5 + len(MARK)))
     told = attempts_of(logs)
     assert told[0] == (0, 1, "late")
@@ -79,37 +86,33 @@ def test_a_restart_while_it_is_followed(run_dir, opened):
 
 def test_a_mark_that_is_read_before_anybody_tells_where_it_stands(run_dir, opened):
     """It belongs to the attempt that it begins, and so does what follows."""
-    run_dir.train_log(0).write_text("a\n")
-    tell(run_dir, AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0))
+    write(run_dir, "a\n")
+    tell(run_dir, *BEGUN)
     logs = opened()
     assert attempts_of(logs) == [(0, 0, "a")]
     tell(run_dir, AttemptStarted(1, 1))
-    with run_dir.train_log(0).open("a") as file:
-        file.write(f"as '{MARK[:-1]}'\n{MARK}")
+    write(run_dir, f"as '{MARK[:-1]}'\n{MARK}", mode="a")
     assert attempts_of(logs) == [(0, 0, f"as '{MARK[:-1]}'"), (1, 0, MARK[:-1])]
-    with run_dir.train_log(0).open("a") as file:
-        file.write("b\n")
+    write(run_dir, "b\n", mode="a")
     tell(run_dir, RankStarted(0, 1, 0, 27 + 2 * len(MARK)))
     assert attempts_of(logs) == [(1, 0, "b")]
 
 
 def test_what_only_looks_like_a_mark_begins_no_attempt(run_dir, opened):
     """A program may retry, and say so in these words."""
-    tell(run_dir, AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0))
+    tell(run_dir, *BEGUN)
     logs = opened()
-    run_dir.train_log(0).write_text(f"{MARK}x\n")
+    write(run_dir, f"{MARK}x\n")
     assert attempts_of(logs) == [(0, 0, MARK[:-1]), (0, 0, "x")]
 
 
 def test_no_attempt_begins_before_another_ranks_last_lines(run_dir, opened):
     """Though the rank was read to its end before, so that the mark is the first of what is read next."""
-    for rank in range(2):
-        run_dir.train_log(rank).write_text("a\n")
-    tell(run_dir, AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0))
+    write(run_dir, "a\n", "a\n")
+    tell(run_dir, *BEGUN)
     logs = opened()
     assert len(attempts_of(logs)) == 2
-    run_dir.train_log(1).write_text(f"a\nlast of 0\n{MARK}b\n")
-    run_dir.train_log(0).write_text(f"a\n{MARK}b\n")
+    write(run_dir, f"a\n{MARK}b\n", f"a\nlast of 0\n{MARK}b\n")
     tell(run_dir, AttemptStarted(1, 1))
     told = attempts_of(logs)
     assert told[0] == (0, 1, "last of 0")
@@ -119,8 +122,7 @@ def test_no_attempt_begins_before_another_ranks_last_lines(run_dir, opened):
 @pytest.mark.parametrize("read", ["whole", "blocks"])
 def test_what_cannot_be_read_any_more_is_told(run_dir, opened, read):
     """As what could not be opened; the others are read."""
-    for rank in range(2):
-        run_dir.train_log(rank).write_text("a\n")
+    write(run_dir, "a\n", "a\n")
     logs = opened()
     run_dir.train_log(0).unlink()
     run_dir.train_log(0).mkdir()
@@ -147,17 +149,13 @@ def test_an_error_within_a_log_is_told(run_dir, opened, monkeypatch, read):
     assert logs.unreadable == {0: (run_dir.train_log(0), os.strerror(errno.EIO))}
 
 
-@pytest.mark.parametrize("before", [b"a\n", b"half"])
-def test_a_mark_waits_for_what_other_ranks_wrote_before(run_dir, opened, before):
+@pytest.mark.parametrize(("before", "after"), [("a\n", f"{MARK}b\n"), ("half", f"\n{MARK}b\n")])
+def test_a_mark_waits_for_what_other_ranks_wrote_before(run_dir, opened, before, after):
     """Whoever collapses lines would show them apart."""
-    for rank in range(2):
-        run_dir.train_log(rank).write_bytes(before)
-    tell(run_dir, AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0))
+    write(run_dir, before, before)
+    tell(run_dir, *BEGUN)
     logs = opened()
-    mark = f"{MARK}b\n" if before.endswith(b"\n") else f"\n{MARK}b\n"
-    for rank in range(2):
-        with run_dir.train_log(rank).open("a") as file:
-            file.write(mark)
+    write(run_dir, *[after] * 2, mode="a")
     tell(run_dir, AttemptStarted(1, 1))
     told = attempts_of(logs)
     assert [attempt for attempt, _, _ in told] == [0, 0, 1, 1, 1, 1]
@@ -166,7 +164,7 @@ def test_a_mark_waits_for_what_other_ranks_wrote_before(run_dir, opened, before)
 def test_blocks_of_a_long_line_end_between_characters(run_dir, opened):
     """A terminal would show none of the halves."""
     text = "x" + "é" * MAX_PIECE_BYTES
-    run_dir.train_log(0).write_text(text)
+    write(run_dir, text)
     blocks = list(opened().of_rank[0].blocks())
     assert len(blocks) > 1
     assert "".join(block.decode() for block in blocks) == text
@@ -186,11 +184,11 @@ def test_what_stands_in_a_truncated_log_is_of_the_last_attempt(run_dir):
     """Wherever in the log that attempt began before; the truncation is reported with its rank."""
     truncations = []
     logs = RankLogs(run_dir, [0, 1], 0, on_truncation=lambda rank, truncation: truncations.append((rank, truncation)))
-    run_dir.train_log(0).write_text(f"a\n{MARK}b\n")
-    tell(run_dir, AttemptStarted(0, 1), RankStarted(0, 1, 0), RankStarted(1, 1, 0))
+    write(run_dir, f"a\n{MARK}b\n")
+    tell(run_dir, *BEGUN)
     tell(run_dir, AttemptStarted(1, 1), RankStarted(0, 1, 0, 2 + len(MARK)), RankStarted(1, 1, 0, len(MARK)))
     assert attempts_of(logs) == [(0, 0, "a"), (1, 0, MARK[:-1]), (1, 0, "b")]
-    run_dir.train_log(0).write_text("c\n")
+    write(run_dir, "c\n")
     assert attempts_of(logs) == [(1, 0, "c")]
     assert truncations == [(0, Truncation(lost_bytes=4 + len(MARK), unread_bytes=0))]
     logs.close()
@@ -198,8 +196,7 @@ def test_what_stands_in_a_truncated_log_is_of_the_last_attempt(run_dir):
 
 def test_every_log_gives_its_share(run_dir, opened):
     """Of what is read at once, so that ranks that write alike stay side by side."""
-    for rank in range(2):
-        run_dir.train_log(rank).write_bytes(b"0123456789abcde\n" * 10_000)
+    write(run_dir, *["0123456789abcde\n" * 10_000] * 2)
     logs = opened()
     came = list(logs.new_lines(at_once_bytes=8192))
     assert sorted(lines[0].global_rank for lines in came) == [0, 1]

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,10 @@ def names(directory):
     return sorted(path.name for path in directory.iterdir())
 
 
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
 def test_everything_is_there_at_once(tmp_path):
     """Device directories, run.json with secrets masked, extra files and the `latest` link."""
     spec = create_run(tmp_path, "one", specify(tmp_path), {"rank_table.json": "{}\n"})
@@ -60,12 +65,10 @@ def test_the_record_may_be_read_by_whoever_may_read_the_logs(tmp_path, umask, mo
         spec = create_run(tmp_path, "one", specify(tmp_path), {"rank_table.json": "{}\n"})
     finally:
         os.umask(former)
-    assert stat.S_IMODE((spec.run_dir / "run.json").stat().st_mode) == mode
-    assert stat.S_IMODE((spec.run_dir / "rank_table.json").stat().st_mode) == mode
+    assert {mode_of(spec.run_dir / name) for name in ("run.json", "rank_table.json")} == {mode}
 
 
 def test_taken_names_are_counted_up(tmp_path):
-    """Directories, files and dangling links all take a name."""
     (tmp_path / "one").mkdir()
     (tmp_path / "one-2").touch()
     (tmp_path / "one-3").symlink_to("nowhere")
@@ -73,16 +76,16 @@ def test_taken_names_are_counted_up(tmp_path):
     assert create_run(tmp_path, "one", specify(tmp_path)).name == "one-4"
 
 
-@pytest.mark.parametrize("rival", ["directory", "file"])
-def test_a_name_taken_in_between_is_no_trouble(tmp_path, rival):
+@pytest.mark.parametrize(
+    "take", [lambda path: (path / "theirs").mkdir(parents=True), Path.touch], ids=["directory", "file"]
+)
+def test_a_name_taken_in_between_is_no_trouble(tmp_path, take):
     """Someone who takes the name after it was found free costs another try, not a run."""
     asked = []
 
     def slow(name):
         if not asked:
-            (tmp_path / name).mkdir() if rival == "directory" else (tmp_path / name).touch()
-            if rival == "directory":
-                (tmp_path / name / "theirs").touch()
+            take(tmp_path / name)
         asked.append(name)
         return specify(tmp_path)(name)
 
@@ -92,7 +95,6 @@ def test_a_name_taken_in_between_is_no_trouble(tmp_path, rival):
 
 
 def test_eight_at_once_get_eight_names(tmp_path):
-    """Processes that make runs of one name at the same time never share a directory."""
     children = []
     for _ in range(8):
         child = os.fork()
@@ -106,20 +108,13 @@ def test_eight_at_once_get_eight_names(tmp_path):
     assert all(json.loads((path / "run.json").read_text())["name"] == path.name for path in made)
 
 
-def test_failure_takes_back_what_was_made_for_it(tmp_path):
-    """Parents that had to be made for the runs directory go again when the run cannot be made."""
-    runs_dir = tmp_path / "a" / "b"
-    with pytest.raises(UnreadableError) as caught:
-        create_run(runs_dir, "one", specify(runs_dir), {"missing/directory.txt": "x"})
-    assert "no run directory can be made here: No such file or directory" in caught.value.message
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_failure_leaves_an_older_directory_alone(tmp_path):
-    """A runs directory that was there before stays, without a trace of the failure."""
+@pytest.mark.parametrize("runs_dir", ["a/b", "."], ids=["new", "older"])
+def test_failure_takes_back_what_was_made_for_it(tmp_path, runs_dir):
+    """Parents that had to be made for the runs directory go again when the run cannot be made; older ones stay."""
     (tmp_path / "old").mkdir()
-    with pytest.raises(UnreadableError):
-        create_run(tmp_path, "one", specify(tmp_path), {"missing/directory.txt": "x"})
+    with pytest.raises(UnreadableError) as caught:
+        create_run(tmp_path / runs_dir, "one", specify(tmp_path / runs_dir), {"missing/directory.txt": "x"})
+    assert "no run directory can be made here: No such file or directory" in caught.value.message
     assert names(tmp_path) == ["old"]
 
 
@@ -131,35 +126,35 @@ def test_a_directory_called_latest_is_left_alone(tmp_path):
     assert names(tmp_path) == ["latest", "one"]
 
 
-def test_a_file_in_the_way_is_called_so(tmp_path):
-    """A runs directory that is a file is refused in words that fit."""
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda runs_dir: create_run(runs_dir, "one", specify(runs_dir)), "made here: it is not a directory"),
+        (lambda runs_dir: join_run(joined_spec(runs_dir), joined_spec(runs_dir).ranks[0]), "filled: Not a directory"),
+    ],
+    ids=["by the launcher", "by its ranks"],
+)
+def test_a_file_in_the_way_is_called_so(tmp_path, make, words):
     (tmp_path / "file").touch()
-    with pytest.raises(UnreadableError, match="it is not a directory"):
-        create_run(tmp_path / "file", "one", specify(tmp_path / "file"))
+    with pytest.raises(UnreadableError, match=words):
+        make(tmp_path / "file")
+    assert names(tmp_path) == ["file"]
 
 
-@pytest.fixture
-def _usual_umask():
-    former = os.umask(0o022)
-    yield
-    os.umask(former)
-
-
-@pytest.mark.usefixtures("_usual_umask")
 def test_ranks_that_come_at_once_make_one_whole_run(tmp_path):
     """Sixteen on two servers, over one file system."""
     spec = joined_spec(tmp_path / "runs")
     with ThreadPoolExecutor(RANKS) as pool:
         list(pool.map(lambda rank: join_run(spec, rank, {"table.json": "{}\n"}), reversed(spec.ranks)))
-    assert sorted(path.name for path in spec.run_dir.iterdir()) == sorted(
-        [*(f"device{rank}" for rank in range(RANKS)), "run.json", "table.json"]
-    )
+    assert names(spec.run_dir) == sorted([*(f"device{rank}" for rank in range(RANKS)), "run.json", "table.json"])
     assert (spec.run_dir / "table.json").read_text() == "{}\n"
     record = json.loads((spec.run_dir / "run.json").read_text())
     assert (record["engine"], len(record["ranks"])) == ("Open MPI", RANKS)
     assert record["ranks"][3]["env"] == {"API_TOKEN": "********", "GONE": None}
-    assert stat.S_IMODE((spec.run_dir / "run.json").stat().st_mode) == 0o644  # by the usual umask, as logs are
-    assert stat.S_IMODE((spec.run_dir / "device3" / "env.log").stat().st_mode) == 0o600
+    usual = tmp_path / "usual"
+    usual.touch(mode=0o644)
+    assert mode_of(spec.run_dir / "run.json") == mode_of(usual)  # by the umask, as logs are
+    assert mode_of(spec.run_dir / "device3" / "env.log") == 0o600
     assert (tmp_path / "runs" / "latest").readlink() == Path("one")
 
 
@@ -171,22 +166,23 @@ def test_each_server_has_a_whole_record_of_its_own(tmp_path):
     assert json.loads((spec.run_dir / "run.json").read_text())["name"] == "one"
 
 
-@pytest.mark.parametrize("changes", [
-    {"master_port": 2}, {"layout": Layout(dp=RANKS // 2, mp=2)}, {"cluster": Cluster.local(RANKS + 1)},
-], ids=["port", "layout", "table"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"master_port": 2}, "MASTER_PORT 2, the first had 1\\n"),
+        ({"layout": Layout(dp=RANKS // 2, mp=2)}, "mp=2 .*the first had dp=16 mp=1"),
+        ({"cluster": Cluster.local(RANKS + 1)}, "table"),
+    ],
+    ids=["port", "layout", "table"],
+)
 @pytest.mark.parametrize("second", [1, 8], ids=["same server", "another server"])
-def test_ranks_that_were_started_differently_are_refused(tmp_path, changes, second):
+def test_ranks_that_were_started_differently_are_refused(tmp_path, changes, words, second):
     """Wherever they are; the first one's record stays."""
     spec = joined_spec(tmp_path)
     join_run(spec, spec.ranks[0])
     before = (spec.run_dir / "run.json").read_bytes()
     other = replace(spec, **changes)
-    words = {
-        "master_port": "MASTER_PORT 2, the first had 1\\n",
-        "layout": "mp=2 .*the first had dp=16 mp=1",
-        "cluster": "table",
-    }
-    with pytest.raises(RefusedLayoutError, match=words[next(iter(changes))]) as error:
+    with pytest.raises(RefusedLayoutError, match=words) as error:
         join_run(other, other.ranks[second], {"table.json": "{}"})
     assert error.value.message.startswith("ranks of one were not started alike: this one has")
     assert (spec.run_dir / "run.json").read_bytes() == before
@@ -215,28 +211,10 @@ def test_no_rank_writes_over_an_earlier_run(tmp_path):
 
 
 def test_exactly_one_of_two_jobs_of_one_name_gets_a_rank(tmp_path):
-    """Even if both come at the same moment."""
     spec = joined_spec(tmp_path)
-
-    def join(_number):
-        try:
-            join_run(spec, spec.ranks[5])
-        except UsageError:
-            return "refused"
-        return "joined"
-
     with ThreadPoolExecutor(8) as pool:
-        outcomes = list(pool.map(join, range(8)))
-    assert sorted(outcomes) == ["joined"] + ["refused"] * 7
-
-
-def test_a_place_where_nothing_can_be_made_is_said(tmp_path):
-    """A file in the way."""
-    (tmp_path / "runs").write_text("")
-    spec = joined_spec(tmp_path / "runs")
-    with pytest.raises(UnreadableError, match="cannot be made or filled: Not a directory"):
-        join_run(spec, spec.ranks[0])
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+        joined = [pool.submit(join_run, spec, spec.ranks[5]) for _ in range(8)]
+    assert Counter(type(each.exception()) for each in joined) == {type(None): 1, UsageError: 7}
 
 
 def test_what_is_written_for_a_run_can_be_read(tmp_path):
@@ -248,7 +226,6 @@ def test_what_is_written_for_a_run_can_be_read(tmp_path):
 
 
 def test_an_older_record_can_be_read(tmp_path):
-    """One that knew no restarts."""
     (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "grace_s": 4, "ranks": []}))
     recorded = read_recorded(RunDir(tmp_path))
     assert (recorded.places, recorded.grace_s, recorded.max_restarts) == ((), 4.0, 0)
@@ -258,13 +235,11 @@ def test_an_older_record_can_be_read(tmp_path):
     "text", ["", "[]", "{}", '{"ranks": [1]}', '{"ranks": 3}', '{"ranks": [], "grace_s": "x"}', "\0"]
 )
 def test_anything_else_is_unreadable(tmp_path, text):
-    """Never another exception."""
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(UnreadableError, match="no record of a run"):
         read_recorded(RunDir(tmp_path))
 
 
 def test_a_missing_record_is_named(tmp_path):
-    """With the system's words."""
     with pytest.raises(UnreadableError, match="No such file"):
         read_recorded(RunDir(tmp_path / "missing"))

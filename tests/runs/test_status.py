@@ -1,6 +1,5 @@
 """How a run stands, from its files and the processes that they name."""
 
-import json
 import os
 import signal
 import subprocess
@@ -15,14 +14,7 @@ from launcher.core.report import Report
 from launcher.runs import status
 from launcher.runs.progress import State
 from launcher.runs.record import note_process
-from launcher.runs.status import (
-    FIRST_EVENT_S,
-    RankState,
-    RunStatusReader,
-    look,
-    read_report,
-    runs_going_on,
-)
+from launcher.runs.status import FIRST_EVENT_S, RankState, RunStatusReader, look, read_report, runs_going_on
 from tests.programs import acted_run
 from tests.programs.acted_run import me, someone_gone
 
@@ -33,14 +25,17 @@ def report(cause, exit_code):
     return Report("a", 0, cause, exit_code, 10, 20, ())
 
 
+def states(run_state):
+    return [rank.state for rank in run_state.ranks]
+
+
 def test_a_run_goes_on_while_its_agent_lives(tmp_path):
     """With the process of each rank, and whether that was stopped."""
     with acted_run.playing(tmp_path / "a", "stopped"):
         state = look(acted_run.RunDir(tmp_path / "a"))
-        ranks = list(state.ranks)
         assert (state.state, state.exit_code, state.ended_ns) == (State.RUNNING, None, None)
-        assert [rank.state for rank in ranks] == [RankState.RUNNING, RankState.STOPPED]
-        assert all(rank.process.lives and rank.started_ns for rank in ranks)
+        assert states(state) == [RankState.RUNNING, RankState.STOPPED]
+        assert all(rank.process.lives and rank.started_ns for rank in state.ranks)
 
 
 def test_a_run_whose_agent_was_killed_is_lost(tmp_path):
@@ -49,7 +44,7 @@ def test_a_run_whose_agent_was_killed_is_lost(tmp_path):
         process.wait(PATIENCE_S)
         state = look(acted_run.RunDir(tmp_path / "a"))
     assert (state.state, state.exit_code) == (State.LOST, None)
-    assert [rank.state for rank in state.ranks] == [RankState.GONE, RankState.GONE]
+    assert states(state) == [RankState.GONE] * 2
     assert state.ended_ns == state.progress.last_ns
 
 
@@ -57,28 +52,16 @@ def test_a_run_whose_agent_was_killed_is_lost(tmp_path):
 def test_of_a_run_elsewhere_nothing_is_claimed(tmp_path, change):
     """Even if its agent's pid is in use here."""
     agent = replace(me(), **change)
-    run_dir = acted_run.make(tmp_path / "a", [AgentStarted(agent, None, 2), RankStarted(0, 1, 1)])
-    state = look(run_dir)
-    assert state.state is State.ELSEWHERE
-    assert not state.state.over
-    assert not state.state.going_on
-    assert state.host == agent.host
+    state = look(acted_run.make(tmp_path / "a", [AgentStarted(agent, None, 2), RankStarted(0, 1, 1)]))
+    assert (state.state, state.host) == (State.ELSEWHERE, agent.host)
+    assert (state.state.over, state.state.going_on) == (False, False)
 
 
 def test_a_pid_that_is_used_again_is_no_sign_of_life(tmp_path):
     """Neither an agent's nor a rank's."""
-    run_dir = acted_run.make(
-        tmp_path / "a", [AgentStarted(someone_gone(), someone_gone(), 1), RankStarted(0, os.getpid(), 7)]
-    )
-    state = look(run_dir)
-    assert state.state is State.LOST
-    assert next(state.ranks).state is RankState.GONE
-
-
-def test_a_head_without_its_agent_is_ending_the_run(tmp_path):
-    """It will write the report."""
-    run_dir = acted_run.make(tmp_path / "a", [AgentStarted(someone_gone(), me(), 1), RankStarted(0, 1, 1)])
-    assert look(run_dir).state is State.ENDING
+    gone = someone_gone()
+    state = look(acted_run.make(tmp_path / "a", [AgentStarted(gone, gone, 1), RankStarted(0, os.getpid(), 7)]))
+    assert (state.state, states(state)) == (State.LOST, [RankState.GONE])
 
 
 def test_a_run_without_a_word_is_starting_for_a_while(tmp_path):
@@ -88,8 +71,7 @@ def test_a_run_without_a_word_is_starting_for_a_while(tmp_path):
     old_s = time.time() - 2 * FIRST_EVENT_S
     os.utime(run_dir.run_json, (old_s, old_s))
     state = look(run_dir)
-    assert state.state is State.LOST
-    assert list(state.ranks) == []
+    assert (state.state, states(state)) == (State.LOST, [])
 
 
 def test_a_report_is_enough(tmp_path):
@@ -150,52 +132,36 @@ def test_a_last_word_between_reading_and_looking_counts(tmp_path):
     assert Hesitating(run_dir).look().state is State.FINISHED
 
 
-def test_a_last_word_that_comes_during_the_look_counts(tmp_path):
-    """A run that ends well is never called lost, at whatever moment somebody looks."""
-    with acted_run.playing(tmp_path / "a") as process:
-        watch = RunStatusReader(acted_run.RunDir(tmp_path / "a"))
-        assert watch.look().state is State.RUNNING
-        process.send_signal(signal.SIGTERM)
-        seen, deadline = set(), time.monotonic() + PATIENCE_S
-        while State.STOPPED not in seen and time.monotonic() < deadline:
-            process.poll()
-            seen.add(watch.look().state)
-    assert seen <= {State.RUNNING, State.ENDING, State.STOPPED}
-    assert State.STOPPED in seen
+@pytest.fixture
+def end_during_look(monkeypatch):
+    """Gives a function that calls another one when a report has been looked for and was not there yet, once."""
 
-
-@pytest.mark.parametrize("wishes", [(), ("head",)], ids=["agent", "agent and head"])
-def test_whoever_is_held_up_during_the_look_calls_no_good_end_lost(tmp_path, monkeypatch, wishes):
-    """The run ends just when its report was looked for and was not there yet."""
-    with acted_run.playing(tmp_path / "a", *wishes) as process:
-
+    def held_up_by(end):
         def held_up(run_dir):
             report = read_report(run_dir)
-            process.send_signal(signal.SIGTERM)
-            process.wait(PATIENCE_S)
-            return report
-
-        watch = RunStatusReader(acted_run.RunDir(tmp_path / "a"))
-        with monkeypatch.context() as patched:
-            patched.setattr(status, "read_report", held_up)
-            assert watch.look().state is State.RUNNING
-        assert watch.look().state is State.STOPPED
-
-
-def test_a_head_that_writes_the_report_during_the_look_leaves_no_run_lost(tmp_path, monkeypatch):
-    """It has outlived its agent, and goes just when its report was looked for and was not there yet."""
-    with subprocess.Popen(["sleep", "1000"]) as head:
-        run_dir = acted_run.make(tmp_path / "a", [AgentStarted(someone_gone(), identify(head.pid), 1)])
-
-        def held_up(run_dir):
-            report = read_report(run_dir)
-            head.kill()
-            head.wait()
+            monkeypatch.setattr(status, "read_report", read_report)
+            end()
             return report
 
         monkeypatch.setattr(status, "read_report", held_up)
-        assert look(run_dir).state is State.ENDING
-        assert look(run_dir).state is State.LOST
+
+    return held_up_by
+
+
+@pytest.mark.parametrize("wishes", [(), ("head",)], ids=["agent", "agent and head"])
+def test_whoever_is_held_up_during_the_look_calls_no_good_end_lost(tmp_path, end_during_look, wishes):
+    with acted_run.playing(tmp_path / "a", *wishes) as process:
+        watch = RunStatusReader(acted_run.RunDir(tmp_path / "a"))
+        end_during_look(lambda: (process.terminate(), process.wait(PATIENCE_S)))
+        assert [watch.look().state for _ in range(2)] == [State.RUNNING, State.STOPPED]
+
+
+def test_a_head_without_its_agent_is_ending_the_run(tmp_path, end_during_look):
+    """It will write the report, and is not lost where it goes during the look."""
+    with subprocess.Popen(["sleep", "1000"]) as head:
+        run_dir = acted_run.make(tmp_path / "a", [AgentStarted(someone_gone(), identify(head.pid), 1)])
+        end_during_look(lambda: (head.kill(), head.wait()))
+        assert [look(run_dir).state for _ in range(2)] == [State.ENDING, State.LOST]
 
 
 def test_runs_that_go_on_are_found_newest_first(tmp_path):
@@ -209,64 +175,58 @@ def test_runs_that_go_on_are_found_newest_first(tmp_path):
 
 def make_of_engine(directory, ranks=2, per_server=2, age_s=0.0):
     """A run of `tlaunch exec`."""
-    places = [(rank, f"h{rank // per_server}", rank // per_server, rank) for rank in range(ranks)]
-    keys = ("global_rank", "server_id", "server_index", "device_id")
-    run_dir = acted_run.RunDir(directory)
-    for rank in range(ranks):
-        run_dir.device(rank).mkdir(parents=True)
-    record = {"schema": 2, "engine": "Open MPI", "ranks": [dict(zip(keys, place, strict=True)) for place in places]}
-    run_dir.run_json.write_text(json.dumps(record))
+    run_dir = acted_run.make(directory, ranks=ranks, per_server=per_server, engine="Open MPI")
     os.utime(run_dir.run_json, (time.time() - age_s,) * 2)
     return run_dir
 
 
-def test_of_ranks_that_an_engine_started_only_the_engine_knows(tmp_path):
+@pytest.mark.parametrize("age_s", [0, 2 * FIRST_EVENT_S])
+def test_of_ranks_that_an_engine_started_only_the_engine_knows(tmp_path, age_s):
     """Neither that they start, however young the run is, nor that anything was lost; their number is known."""
-    for name, age_s in (("young", 0), ("old", 2 * FIRST_EVENT_S)):
-        state = look(make_of_engine(tmp_path / name, 3, 3, age_s))
-        assert (state.state, state.engine, state.exit_code) == (State.UNWATCHED, "Open MPI", None)
-        assert (state.state.going_on, state.state.over) == (False, False)
-        assert [rank.state for rank in state.ranks] == [RankState.UNWATCHED] * 3
+    state = look(make_of_engine(tmp_path / "a", 3, 3, age_s))
+    assert (state.state, state.engine, state.exit_code) == (State.UNWATCHED, "Open MPI", None)
+    assert (state.state.going_on, state.state.over) == (False, False)
+    assert states(state) == [RankState.UNWATCHED] * 3
     assert runs_going_on(tmp_path) == ()
 
 
 def test_ranks_of_an_engine_are_seen_to_run_and_to_end(tmp_path):
     """On their own machine, by what they noted; how they end, nobody here knows."""
     run_dir = make_of_engine(tmp_path / "a")
+    watch = RunStatusReader(run_dir)
     with subprocess.Popen(["sleep", "1000"]) as one, subprocess.Popen(["sleep", "1000"]) as other:
-        watch = RunStatusReader(run_dir)
         note_process(run_dir, 0, identify(one.pid))
-        assert [rank.state for rank in watch.look().ranks] == [RankState.RUNNING, RankState.UNWATCHED]
+        assert states(watch.look()) == [RankState.RUNNING, RankState.UNWATCHED]
         note_process(run_dir, 1, identify(other.pid))
         state = watch.look()
-        assert (state.state, [rank.state for rank in state.ranks]) == (State.UNWATCHED, [RankState.RUNNING] * 2)
+        assert (state.state, states(state)) == (State.UNWATCHED, [RankState.RUNNING] * 2)
         assert [going_on.name for going_on in runs_going_on(tmp_path)] == ["a"]
         one.kill()
         one.wait()
-        assert watch.look().state is State.UNWATCHED
-        assert [rank.state for rank in watch.look().ranks] == [RankState.GONE, RankState.RUNNING]
+        state = watch.look()
+        assert (state.state, states(state)) == (State.UNWATCHED, [RankState.GONE, RankState.RUNNING])
         other.kill()
-        other.wait()
     state = watch.look()
     assert (state.state, state.state.over, state.exit_code, state.engine) == (State.ENDED, True, None, "Open MPI")
-    assert [rank.state for rank in state.ranks] == [RankState.GONE] * 2
+    assert states(state) == [RankState.GONE] * 2
     assert runs_going_on(tmp_path) == ()
 
 
 @pytest.mark.parametrize(
-    ("change", "expected"),
-    [({"boot": "before"}, State.ENDED), ({"host": "another"}, State.UNWATCHED)],
+    ("change", "expected", "rank"),
+    [
+        ({"boot": "before"}, State.ENDED, RankState.GONE),
+        ({"host": "another"}, State.UNWATCHED, RankState.UNWATCHED),
+    ],
     ids=["before the last start", "another machine"],
 )
-def test_of_an_engines_ranks_elsewhere_nothing_is_claimed(tmp_path, change, expected):
+def test_of_an_engines_ranks_elsewhere_nothing_is_claimed(tmp_path, change, expected, rank):
     """What ran here before the machine's last start runs no more; what runs elsewhere may."""
     run_dir = make_of_engine(tmp_path / "a")
     note_process(run_dir, 0, someone_gone())
     note_process(run_dir, 1, replace(someone_gone(), **change))
     state = look(run_dir)
-    assert (state.state, state.lives) == (expected, False)
-    gone = expected is State.ENDED
-    assert [rank.state for rank in state.ranks] == [RankState.GONE, RankState.GONE if gone else RankState.UNWATCHED]
+    assert (state.state, state.lives, states(state)) == (expected, False, [RankState.GONE, rank])
 
 
 @pytest.mark.parametrize(
@@ -286,16 +246,12 @@ def test_a_note_that_nobody_understands_is_none(tmp_path):
     run_dir = make_of_engine(tmp_path / "a", 4, 4)
     for rank, text in enumerate((b"", b"{", b"[1]", b'{"pid": 1}')):
         run_dir.process(rank).write_bytes(text)
-    assert [rank.state for rank in look(run_dir).ranks] == [RankState.UNWATCHED] * 4
+    assert states(look(run_dir)) == [RankState.UNWATCHED] * 4
 
 
 def test_one_servers_part_is_told_by_its_own_files(tmp_path):
     """Where no other server's files are: its ranks alone, by their global numbers, and its report."""
-    made = acted_run.make(tmp_path / "a", ranks=4)
-    record = json.loads(made.run_json.read_text())
-    for rank in record["ranks"]:
-        rank["server_index"] = rank["global_rank"] // 2
-    made.run_json.write_text(json.dumps(record))
+    made = acted_run.make(tmp_path / "a", ranks=4, per_server=2)
     part = acted_run.RunDir(made.root, 1)
     part.events.parent.mkdir()
     acted_run.append(part, AgentStarted(me(), None, 2), AttemptStarted(0, 1), RankStarted(3, os.getpid(), me().started))

@@ -9,19 +9,20 @@ from launcher.core.run_dir import RunDir
 from launcher.runs.store import find_run, run_names
 
 
+def begin(runs_dir, *names):
+    """Make runs that began one after the other."""
+    for time_s, name in enumerate(names):
+        (runs_dir / name).mkdir(parents=True, exist_ok=True)
+        (runs_dir / name / "run.json").touch()
+        os.utime(runs_dir / name / "run.json", (time_s, time_s))
+
+
 @pytest.fixture
 def runs_dir(tmp_path):
-    for name in ("20260101-000000-a", "20260102-000000-b"):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "run.json").touch()
+    begin(tmp_path / "runs", "20260101-000000-a", "20260102-000000-b")
     (tmp_path / "runs" / "latest").symlink_to("20260101-000000-a")
     (tmp_path / "runs" / "no-run").mkdir()
     return tmp_path / "runs"
-
-
-def test_nothing_means_the_latest(runs_dir):
-    """The link decides, not the order of names."""
-    assert find_run(runs_dir, None).root == runs_dir / "20260101-000000-a"
 
 
 def test_a_name_and_a_directory_mean_the_same(runs_dir, monkeypatch):
@@ -32,27 +33,12 @@ def test_a_name_and_a_directory_mean_the_same(runs_dir, monkeypatch):
         assert find_run(runs_dir, reference).root == expected
 
 
-def test_what_is_no_run_is_refused_with_those_there_are(runs_dir):
-    """A wrong name, or a directory without run.json, ends with the newest names as a hint."""
-    for reference in ("missing", "no-run"):
-        with pytest.raises(UnreadableError) as caught:
-            find_run(runs_dir, reference)
-        assert "20260102-000000-b, 20260101-000000-a" in caught.value.hint
-
-
-def begin(runs_dir, *names):
-    """Make runs that began one after the other."""
-    for time_s, name in enumerate(names):
-        (runs_dir / name).mkdir(exist_ok=True)
-        (runs_dir / name / "run.json").touch()
-        os.utime(runs_dir / name / "run.json", (time_s, time_s))
-
-
-def test_the_newest_are_those_that_began_last(runs_dir):
-    """Whatever they are called."""
+@pytest.mark.parametrize("reference", ["missing", "no-run"])
+def test_what_is_no_run_is_refused_with_those_there_are(runs_dir, reference):
+    """A wrong name, or a directory without run.json, ends with those as a hint that began last, whatever they are called."""
     begin(runs_dir, "20260102-000000-b", "again", "20260101-000000-a")
     with pytest.raises(UnreadableError) as caught:
-        find_run(runs_dir, "missing")
+        find_run(runs_dir, reference)
     assert caught.value.hint.endswith("runs: 20260101-000000-a, again, 20260102-000000-b")
 
 
@@ -93,13 +79,10 @@ def test_a_job_files_directory_of_former_times_is_told_from_others(runs_dir):
 
 
 def test_runs_before_the_latest_are_counted_by_their_beginnings(runs_dir):
-    """From what the link names, whatever began after it."""
+    """From what the link names, whatever began after it; no reference means the latest."""
     begin(runs_dir, "20260102-000000-b", "other", "20260101-000000-a", "newer")
-    assert [find_run(runs_dir, f"latest~{steps}").root.name for steps in range(3)] == [
-        "20260101-000000-a",
-        "other",
-        "20260102-000000-b",
-    ]
+    found = [find_run(runs_dir, reference).root.name for reference in (None, "latest~0", "latest~1", "latest~2")]
+    assert found == ["20260101-000000-a"] * 2 + ["other", "20260102-000000-b"]
     with pytest.raises(UnreadableError, match=r"latest~3: .* only 2"):
         find_run(runs_dir, "latest~3")
 
@@ -149,23 +132,18 @@ def test_what_several_runs_or_none_are_called_is_refused(runs_dir, reference):
 
 
 def test_an_empty_or_missing_directory_has_no_latest(tmp_path):
-    """There is nothing to find where nothing ran."""
     for directory in (tmp_path, tmp_path / "missing"):
         with pytest.raises(UnreadableError, match="no latest run"):
             find_run(directory, None)
 
 
-def test_names_are_in_order_of_time_and_only_runs(runs_dir):
-    """The link and other directories are left out."""
-    assert run_names(runs_dir) == ("20260101-000000-a", "20260102-000000-b")
-
-
 def test_a_name_that_no_file_can_have_is_no_run(runs_dir):
-    """Nor is a directory of such a name."""
-    for directory, reference in ((runs_dir, "a" * 300), (runs_dir / ("a" * 300), "b"), (runs_dir / ("a" * 300), None)):
+    long = "a" * 300
+    for directory, reference in ((runs_dir, long), (runs_dir / long, "b"), (runs_dir / long, None)):
         with pytest.raises(UnreadableError):
             find_run(directory, reference)
-    assert run_names(runs_dir / ("a" * 300)) == ()
+    assert run_names(runs_dir / long) == ()
+    assert run_names(runs_dir) == ("20260101-000000-a", "20260102-000000-b")
 
 
 def test_where_only_one_servers_files_are_they_are_the_run(runs_dir):

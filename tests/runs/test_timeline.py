@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.core.events import (
+    COORDINATOR,
     AgentEnded,
     AgentStarted,
     AttemptStarted,
@@ -22,7 +23,7 @@ from launcher.core.events import (
     TimestampedEvent,
     to_line,
 )
-from launcher.core.metrics import Saved, StepMetrics, Validation, append
+from launcher.core.metrics import Saved, StepMetrics, Validation
 from launcher.core.report import Report
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.runs import timeline as timeline_module
@@ -39,12 +40,12 @@ def blame(culprit, *failures):
     return Judged(Verdict(culprit, Confidence.CERTAIN, "a reason", failures))
 
 
-def make(directory, events, records=(), **other):
-    """A run whose events and records come at the given times."""
+def make(directory, *events, **other):
+    """A run whose events come at the given times, of the first server unless another one is given."""
     run_dir = acted_run.make(directory / "a", **other)
-    run_dir.events.write_text("".join(to_line(TimestampedEvent(time_ns, 0, event)) for time_ns, event in events))
-    for record in records:
-        append(run_dir.metrics, record)
+    run_dir.events.write_text(
+        "".join(to_line(TimestampedEvent(time_ns, *server or [0], event)) for time_ns, event, *server in events)
+    )
     return run_dir
 
 
@@ -63,95 +64,75 @@ def test_a_run_that_ended_well(tmp_path):
     """Start, end of imports, first step and end of each rank; what was measured has its marks."""
     run_dir = make(
         tmp_path,
-        [
-            (10, AgentStarted(someone_gone(), None, 2)),
-            (11, Preloading(5, ("torch",))),
-            (12, AttemptStarted(0, 29500)),
-            (20, Preloaded(0.5)),
-            (21, RankStarted(0, 7)),
-            (22, RankStarted(1, 8)),
-            (60, RankEnded(1, 8, 0)),
-            (61, RankEnded(0, 7, 0)),
-            (63, AgentEnded(Cause.FINISHED, 0)),
-        ],
-        [
-            StepMetrics(30, 0, 1, 9.9),
-            StepMetrics(35, 0, 2, 9.1),
-            Validation(50, 0, 2, 2.0, 7.4),
-            Saved(55, 0, 2, "model"),
-        ],
-    )
+        (10, AgentStarted(someone_gone(), None, 2)), (11, Preloading(5, ("torch",))), (12, AttemptStarted(0, 29500)),
+        (20, Preloaded(0.5)), (21, RankStarted(0, 7)), (22, RankStarted(1, 8)), (60, RankEnded(1, 8, 0)),
+        (61, RankEnded(0, 7, 0)), (63, AgentEnded(Cause.FINISHED, 0)),
+    )  # fmt: skip
+    measured = [
+        StepMetrics(30, 0, 1, 9.9), StepMetrics(35, 0, 2, 9.1), Validation(50, 0, 2, 2.0, 7.4), Saved(55, 0, 2, "model"),
+    ]  # fmt: skip
     ranks = (RankSpan(0, 21, 30, 61, 0, "well"), RankSpan(1, 22, 30, 60, 0, "well"))
     marks = (
         Mark(50, "validation", "validation loss 2, perplexity 7.4 after step 2"),
         Mark(55, "saved", "model after step 2"),
     )
-    assert timeline(run_dir) == Timeline(10, 63, (AttemptSpan(0, 12, 61, 20, ranks),), marks)
+    assert timeline(run_dir, measured) == Timeline(10, 63, (AttemptSpan(0, 12, 61, 20, ranks),), marks)
 
 
 def test_a_failure_and_a_restart(tmp_path):
     """Each attempt has its own ranks and its own first step; the verdict gives the roles."""
     run_dir = make(
         tmp_path,
-        [
-            *begun(3),
-            (30, RankEnded(1, 1, 1)),
-            (31, blame(1, failure(1, time_ns=29), failure(0, Role.CONSEQUENCE))),
-            (32, Stopping(Cause.FAILED, 1.0, restarts=True)),
-            (33, RankEnded(0, 0, 1)),
-            (34, RankEnded(2, 2, -15)),
-            (40, AttemptStarted(1, 29501)),
-            (41, RankStarted(0, 10)),
-            (70, RankEnded(0, 10, 0)),
-            (71, AgentEnded(Cause.FINISHED, 0)),
-        ],
-        [StepMetrics(20, 0, 1), StepMetrics(50, 1, 1)],
-    )
-    found = timeline(run_dir)
+        *begun(3), (30, RankEnded(1, 1, 1)), (31, blame(1, failure(1, time_ns=29), failure(0, Role.CONSEQUENCE))),
+        (32, Stopping(Cause.FAILED, 1.0, restarts=True)), (33, RankEnded(0, 0, 1)), (34, RankEnded(2, 2, -15)),
+        (40, AttemptStarted(1, 29501)), (41, RankStarted(0, 10)), (70, RankEnded(0, 10, 0)),
+        (71, AgentEnded(Cause.FINISHED, 0)),
+    )  # fmt: skip
+    found = timeline(run_dir, [StepMetrics(20, 0, 1), StepMetrics(50, 1, 1)])
     first, second = found.attempts
     assert roles(first) == ["consequence", "culprit", "ended"]
     assert [rank.status for rank in first.ranks] == [1, 1, -15]
     assert {rank.first_step_ns for rank in first.ranks} == {20}
     assert (first.ended_ns, second.started_ns, second.ended_ns) == (34, 40, 70)
     assert second.ranks == (RankSpan(0, 41, 50, 70, 0, "well"),)
-    assert [(mark.time_ns, mark.kind, mark.global_rank) for mark in found.marks] == [
-        (29, "failure", 1),
-        (32, "stopping", None),
-        (40, "restart", None),
-    ]
+    marks = [(mark.time_ns, mark.kind, mark.global_rank) for mark in found.marks]
+    assert marks == [(29, "failure", 1), (32, "stopping", None), (40, "restart", None)]
 
 
 def test_a_hang(tmp_path):
     """What hung stays so, however it was ended; a culprit that the verdict names is the culprit."""
     run_dir = make(
         tmp_path,
-        [
-            *begun(4),
-            (20, RankEnded(3, 3, 0)),
-            (30, Hung((0, 1), 9.0)),
-            (31, blame(1)),
-            (32, Stopping(Cause.HUNG, 1.0)),
-            *((33, RankEnded(rank, rank, -15)) for rank in range(3)),
-            (34, AgentEnded(Cause.HUNG, 4)),
-        ],
-    )
-    found = timeline(run_dir)
+        *begun(4), (20, RankEnded(3, 3, 0)), (30, Hung((0, 1), 9.0)), (31, blame(1)), (32, Stopping(Cause.HUNG, 1.0)),
+        *((33, RankEnded(rank, rank, -15)) for rank in range(3)), (34, AgentEnded(Cause.HUNG, 4)),
+    )  # fmt: skip
+    found = timeline(run_dir, ())
     assert roles(found.attempts[0]) == ["hung", "culprit", "ended", "well"]
     assert [mark.kind for mark in found.marks] == ["hung", "failure", "stopping"]
 
 
-def test_ranks_that_hang_on_several_servers(tmp_path):
-    """Each server tells of its own."""
-    run_dir = make(tmp_path, [*begun(3, me()), (30, Hung((0,), 9.0)), (31, Hung((2,), 9.0))])
-    assert roles(timeline(run_dir).attempts[0]) == ["hung", "running", "hung"]
+def test_of_several_servers_the_coordinator_counts_for_all(tmp_path):
+    """An attempt is not over when as many ranks have ended as one server has; each server tells of its own that hang."""
+    gone = replace(me(), host="another")
+    run_dir = make(
+        tmp_path,
+        (10, AgentStarted(me(), None, 4), COORDINATOR), (11, AttemptStarted(0, 1), COORDINATOR),
+        (12, AgentStarted(gone, None, 2)), (12, AgentStarted(gone, None, 2), 1),
+        *((13, RankStarted(rank, rank), rank // 2) for rank in range(4)),
+        (20, Hung((0,), 9.0)), (21, Hung((2,), 9.0), 1), (30, RankEnded(1, 1, 0)), (31, RankEnded(3, 3, 0), 1),
+    )  # fmt: skip
+    [attempt] = timeline(run_dir, ()).attempts
+    assert (attempt.ended_ns, roles(attempt)) == (None, ["hung", "well", "hung", "well"])
+    run_dir.events.write_text(run_dir.events.read_text().replace(f'"started": {me().started}', '"started": 1', 1))
+    assert timeline(run_dir, ()).ended_ns == 31  # it was killed
 
 
 def test_a_run_that_goes_on(tmp_path):
     """Has no end, nor has a rank that runs; one that has not started is missing. A torn last line waits."""
-    run_dir = make(tmp_path, [*begun(4, me(), started=3), (15, RankEnded(1, 1, 0)), (20, Hung((2,), 5.0))])
+    run_dir = make(tmp_path, *begun(4, me(), started=3), (15, RankEnded(1, 1, 0)), (20, Hung((2,), 5.0)))
     with run_dir.events.open("a") as file:
         file.write(to_line(TimestampedEvent(30, 0, AgentEnded(Cause.FINISHED, 0)))[:-9])
-    found = timeline(run_dir)
+    found = timeline(run_dir, ())
     assert (found.started_ns, found.ended_ns) == (10, None)
     assert (found.attempts[0].ended_ns, roles(found.attempts[0])) == (None, ["running", "well", "hung"])
     assert found.attempts[0].ranks[0] == RankSpan(0, 12, None, None, None, "running")
@@ -159,76 +140,49 @@ def test_a_run_that_goes_on(tmp_path):
 
 def test_an_attempt_whose_ranks_have_all_ended_is_over(tmp_path):
     """Also before anybody has said so."""
-    run_dir = make(tmp_path, [*begun(1, me()), (15, RankEnded(0, 0, 0))])
-    assert (timeline(run_dir).attempts[0].ended_ns, timeline(run_dir).ended_ns) == (15, None)
+    found = timeline(make(tmp_path, *begun(1, me()), (15, RankEnded(0, 0, 0))), ())
+    assert (found.attempts[0].ended_ns, found.ended_ns) == (15, None)
 
 
 def test_a_run_that_broke_off_ends_with_its_last_sign_of_life(tmp_path):
     """Its agent was killed; heartbeats tell how long each rank went on. One that an earlier attempt left tells nothing."""
-    run_dir = make(
-        tmp_path,
-        [*begun(3, head=someone_gone()), (20, RankEnded(2, 2, 0))],
-        [StepMetrics(14, 0, 1), StepMetrics(70, 0, 9)],
-        ranks=3,
-    )
+    run_dir = make(tmp_path, *begun(3, head=someone_gone()), (20, RankEnded(2, 2, 0)), ranks=3)
     for rank, beat_ns in ((0, 90), (1, 5), (2, 99)):
         run_dir.heartbeat(rank).write_text("{}")
         os.utime(run_dir.heartbeat(rank), ns=(beat_ns, beat_ns))
-    found = timeline(run_dir)
-    assert found.ended_ns == 90
-    assert found.attempts[0].ended_ns == 90
-    assert found.attempts[0].ranks == (
-        RankSpan(0, 12, 14, 90, None, "ended"),
-        RankSpan(1, 12, 14, 90, None, "ended"),
-        RankSpan(2, 12, 14, 20, 0, "well"),
-    )
+    found = timeline(run_dir, [StepMetrics(14, 0, 1), StepMetrics(70, 0, 9)])
+    assert (found.ended_ns, found.attempts[0].ended_ns) == (90, 90)
+    ends = [(90, None, "ended"), (90, None, "ended"), (20, 0, "well")]
+    assert found.attempts[0].ranks == tuple(RankSpan(rank, 12, 14, *end) for rank, end in enumerate(ends))
 
 
 def test_times_that_cannot_be_are_not_believed(tmp_path):
     """Any program writes metrics and heartbeats: what is still to come is no sign of life, and marks lie in the run."""
-    run_dir = make(
-        tmp_path,
-        begun(),
-        [
-            StepMetrics(2**63 - 1, 0, 1),
-            StepMetrics(70, 0, 2),
-            Validation(2**63 - 1, 0, 2, 3.0),
-            Saved(3, 0, 2, "model"),
-        ],
-    )
+    run_dir = make(tmp_path, *begun())
     run_dir.heartbeat(0).write_text("{}")
     os.utime(run_dir.heartbeat(0), (10**10, 10**10))  # in the year 2286
-    found = timeline(run_dir)
+    validation = Validation(2**63 - 1, 0, 2, 3.0)
+    measured = [StepMetrics(2**63 - 1, 0, 1), StepMetrics(70, 0, 2), validation, Saved(3, 0, 2, "model")]
+    found = timeline(run_dir, measured)
     assert found.ended_ns == 70
     assert found.attempts[0].ranks == (RankSpan(0, 12, 70, 70, None, "ended"),)
     assert [(mark.time_ns, mark.kind) for mark in found.marks] == [(10, "saved"), (70, "validation")]
+    acted_run.append(run_dir, AgentStarted(me(), None, 1))  # of a run that goes on they lie before now
+    assert timeline(run_dir, [validation]).marks[0].time_ns <= time.time_ns()
 
 
-def test_marks_of_a_run_that_goes_on_are_not_to_come(tmp_path):
-    """They lie before now."""
-    run_dir = make(tmp_path, [(10, AgentStarted(me(), None, 1))], [Validation(2**63 - 1, 0, 2, 3.0)])
-    assert timeline(run_dir).marks[0].time_ns <= time.time_ns()
-
-
-def test_records_that_were_read_already_are_taken(tmp_path):
-    """The file is not read again."""
-    run_dir = make(tmp_path, [(10, AgentStarted(me(), None, 1))], [Validation(20, 0, 2, 3.0)])
-    assert timeline(run_dir, [Saved(30, 0, 2, "a")]).marks == (Mark(30, "saved", "a after step 2"),)
-
-
-@pytest.mark.parametrize("agent", [None, "elsewhere"])
-def test_of_what_cannot_be_seen_no_end_is_claimed(tmp_path, agent):
-    """A run of another machine, and one whose agent has not said a word."""
-    events = [(10, AgentStarted(replace(me(), host="another"), None, 1))] if agent else []
-    run_dir = make(tmp_path, [*events, (11, AttemptStarted(0, 1)), (12, RankStarted(0, 1))])
-    found = timeline(run_dir)
+@pytest.mark.parametrize(
+    "events",
+    [
+        [(10, AgentStarted(replace(me(), host="another"), None, 1))],
+        [],  # it has not said a word
+        [(10, AgentStarted(someone_gone(), me(), 1))],  # its head ends what is left, and writes the report
+    ],
+    ids=["of another machine", "without an agent", "of a head alone"],
+)
+def test_of_what_cannot_be_seen_no_end_is_claimed(tmp_path, events):
+    found = timeline(make(tmp_path, *events, (11, AttemptStarted(0, 1)), (12, RankStarted(0, 1))), ())
     assert (found.ended_ns, found.attempts[0].ended_ns, roles(found.attempts[0])) == (None, None, ["running"])
-
-
-def test_a_head_without_its_agent_has_yet_to_say_the_end(tmp_path):
-    """It ends what is left, and writes the report."""
-    run_dir = make(tmp_path, begun(head=me(), started=0))
-    assert timeline(run_dir).ended_ns is None
 
 
 class Hesitating(timeline_module._EventsSeen):
@@ -245,77 +199,63 @@ class Hesitating(timeline_module._EventsSeen):
 
 def test_a_last_word_between_reading_and_looking_counts(tmp_path, monkeypatch):
     """The end is when the agent said so, not its last word but one."""
-    run_dir = make(tmp_path, begun(started=0))
+    run_dir = make(tmp_path, *begun(started=0))
     monkeypatch.setattr(Hesitating, "run_dir", run_dir, raising=False)
     monkeypatch.setattr(timeline_module, "_EventsSeen", Hesitating)
-    assert timeline(run_dir).ended_ns == 30
+    assert timeline(run_dir, ()).ended_ns == 30
 
 
 def test_a_report_tells_the_end_where_events_do_not(tmp_path):
     """The head writes it for an agent that was killed, and where the disk was full there may be no events at all."""
-    report = Report("a", 0, Cause.AGENT_LOST, 1, 5, 80, ())
-    run_dir = make(tmp_path, begun(), report=report)
-    found = timeline(run_dir)
+    run_dir = make(tmp_path, *begun(), report=Report("a", 0, Cause.AGENT_LOST, 1, 5, 80, ()))
+    found = timeline(run_dir, ())
     assert (found.started_ns, found.ended_ns) == (10, 80)
     assert found.attempts[0].ranks == (RankSpan(0, 12, None, 80, None, "ended"),)
     run_dir.events.unlink()
-    assert timeline(run_dir) == Timeline(5, 80, (), ())
+    assert timeline(run_dir, ()) == Timeline(5, 80, (), ())
 
 
 def test_a_run_without_files_has_an_empty_timeline(tmp_path):
     """The making of its record is its start, where there is one."""
     run_dir = acted_run.make(tmp_path / "a")
-    assert timeline(run_dir) == Timeline(run_dir.run_json.stat().st_mtime_ns, None, (), ())
-    assert timeline(acted_run.RunDir(tmp_path / "b")) == Timeline(0, None, (), ())
+    assert timeline(run_dir, ()) == Timeline(run_dir.run_json.stat().st_mtime_ns, None, (), ())
+    assert timeline(acted_run.RunDir(tmp_path / "b"), ()) == Timeline(0, None, (), ())
 
 
 def test_a_rank_that_could_not_be_started_has_a_span(tmp_path):
     """From the moment when that was known; it has taken no step."""
-    run_dir = make(
-        tmp_path,
-        [
-            *begun(2, me(), started=0),
-            (12, RankEnded(1, None, 127, "no such program")),
-            (13, blame(1, failure(1))),
-        ],
-        [StepMetrics(20, 0, 1)],
-    )
-    assert timeline(run_dir).attempts[0].ranks == (RankSpan(1, 12, None, 12, 127, "culprit"),)
+    ended = (12, RankEnded(1, None, 127, "no such program"))
+    run_dir = make(tmp_path, *begun(2, me(), started=0), ended, (13, blame(1, failure(1))))
+    [attempt] = timeline(run_dir, [StepMetrics(20, 0, 1)]).attempts
+    assert attempt.ranks == (RankSpan(1, 12, None, 12, 127, "culprit"),)
 
 
 def test_a_rank_that_was_gone_before_the_first_step_has_none(tmp_path):
     """Those that came after it may have gone on without it."""
-    run_dir = make(
-        tmp_path,
-        [*begun(3, me(), started=2), (15, RankEnded(1, 1, 0)), (40, RankStarted(2, 2))],
-        [StepMetrics(20, 0, 1)],
-    )
-    assert [rank.first_step_ns for rank in timeline(run_dir).attempts[0].ranks] == [20, None, None]
+    run_dir = make(tmp_path, *begun(3, me(), started=2), (15, RankEnded(1, 1, 0)), (40, RankStarted(2, 2)))
+    [attempt] = timeline(run_dir, [StepMetrics(20, 0, 1)]).attempts
+    assert [rank.first_step_ns for rank in attempt.ranks] == [20, None, None]
 
 
 def test_what_is_kept_does_not_grow_with_what_was_said(tmp_path):
-    """Tracebacks of hundreds of ranks in every attempt are read and forgotten; so are steps and most validations."""
+    """Tracebacks of hundreds of ranks in every attempt are read and forgotten; so are most validations."""
     attempts, ranks = 20, 32
-    long = [
-        replace(failure(rank, Role.CONSEQUENCE if rank else Role.CAUSE), traceback="x" * 4000) for rank in range(ranks)
-    ]
+    long = [replace(failure(rank), traceback="x" * 4000) for rank in range(ranks)]
 
     def events():
-        for number in range(attempts):
-            yield 10 + number, AttemptStarted(number, 1)
-            yield from ((10 + number, RankStarted(rank, rank)) for rank in range(ranks))
-            yield 10 + number, blame(0, *long)
-            yield from ((10 + number, RankEnded(rank, rank, 1)) for rank in range(ranks))
+        for time_ns in range(10, 10 + attempts):
+            yield time_ns, AttemptStarted(time_ns - 10, 1)
+            yield from ((time_ns, RankStarted(rank, rank)) for rank in range(ranks))
+            yield time_ns, blame(0, *long)
+            yield from ((time_ns, RankEnded(rank, rank, 1)) for rank in range(ranks))
 
-    run_dir = make(tmp_path, events())
-    line = b'{"schema": 1, "time_ns": 1, "attempt": 0, "step": 1, "loss": 1}\n'
-    run_dir.metrics.write_bytes((line + line.replace(b"loss", b"validation_loss")) * 20_000)
+    run_dir = make(tmp_path, *events())
     tracemalloc.start()
     try:
-        found = timeline(run_dir)
+        found = timeline(run_dir, (Validation(1, 0, 1, 1.0) for _ in range(10_000)))
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert sum(len(attempt.ranks) for attempt in found.attempts) == attempts * ranks
-    assert sum(mark.count for mark in found.marks if mark.kind == "validation") == 20_000
-    assert peak_bytes < 2_000_000  # of 2.6 MB of tracebacks, 1.3 MB of steps and 7 MB of marks
+    assert sum(mark.count for mark in found.marks if mark.kind == "validation") == 10_000
+    assert peak_bytes < 2_000_000  # of 2.6 MB of tracebacks and 3.5 MB of marks

@@ -313,7 +313,8 @@ def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path, wait_until):
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
 
-    metrics, shown, told = read_metrics(run_dir.metrics), board(run_dir.tensorboard), timeline(run_dir)
+    metrics, shown = read_metrics(run_dir.metrics), board(run_dir.tensorboard)
+    told = timeline(run_dir, (*metrics.steps, *metrics.validations, *metrics.saved))
     steps = [each for each in metrics.steps if each.attempt == 1]
     assert (steps[0].step, steps[-1].step, metrics.strange) == (1, 600, 0)
     assert [each.step for each in metrics.validations if each.attempt == 1] == [400, 600]
