@@ -25,6 +25,8 @@ from launcher.rank_table.model import read_decimal
 from launcher.rank_table.profile import CHIPS
 
 DROP = object()  # the key is taken away
+MARK = "the value that is shown stands here"
+AT_KEY = {"RT401", "RT423"}  # shown at the key of the value
 SHORT = {
     "s": "/server_list/{}",
     "p": "/super_pod_list/{}",
@@ -90,6 +92,18 @@ def find(values, way):
     for step in way:
         values = values[step]
     return values
+
+
+def place_of(values, pointer, *, at_key):
+    """The line and the column of a value, or of its key, in the text that the fixture makes of these values."""
+    if not pointer:
+        return 1, 1
+    marked, (*way, last) = copy.deepcopy(values), steps(pointer)
+    find(marked, way)[last] = MARK
+    before = json.dumps(marked, indent=2).partition(json.dumps(MARK))[0]
+    if at_key:
+        before = before.removesuffix(f"{json.dumps(last)}: ")
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
 def table_of(kind):
@@ -229,6 +243,10 @@ CASES = [
     case("RT426", servers(1, 2), {BACKUP: "10.1.1.1", "d0.1/backup_device_ip": "10.1.1.1"}),
     case("RT426", servers(1, 3), {"d0.0/backup_device_ip": "192.3.0.1"}, {"d0.0/backup_device_ip": "192.2.0.1"}),
     case("RT426", servers(1, 2), {BACKUP: "192.2.0.1", PORT: "0"}, {BACKUP: "192.2.0.1", PORT: "16667"}),
+    case("RT205", servers(2, 2), {"d1.0/device_id": 1.5}),
+    case("RT205", servers(1, 2), {"d0.1/rank_id": None}),
+    case("RT205", servers(1, 2), {"s0/server_id": 5}),
+    case("RT205", servers(1, 2), {"server_list": None}),
     # what single readers ask for
     case("RT501", servers(2, 2), LATER_FIRST, LATER_FIRST | SWAPPED_NAMES, at="s0/server_id", reader="mindspore"),
     case("RT502", servers(1, 2), {"d0.0/device_id": "0x"}, reader="mindspore"),
@@ -242,6 +260,13 @@ CASES = [
     case("RT532", servers(1, 2), {"s0/container_ip": "box"}, reader="mindie"),
     case("RT533", servers(2, 2), {"s1/container_ip": "10.0.0.2"}, CONTAINERS, at="s0", reader="mindie"),
     # v1.2
+    case("RT301", pods(), {"d3.1/rank_id": "8"}),
+    case("RT302", pods(), {"d3.1/rank_id": "1"}),
+    case("RT311", pods(), {"status": ""}),
+    case("RT323", pods(), {"d3.1/device_id": "0"}),
+    case("RT331", pods(), {"d3.1/device_ip": "[device_ip]"}),
+    case("RT205", pods(), {"d3.1/rank_id": 7}),
+    case("RT205", pods(), {"server_list": {}}),
     case("RT345", pods(), {"d0.1/super_device_id": "one"}, {"d0.1/super_device_id": "7"}),
     case("RT345", pods(), {"d0.1/super_device_id": ""}),
     case("RT345", pods(), {"d3.1/super_device_id": "4294967295"}, {"d3.1/super_device_id": "4294967294"}),
@@ -260,6 +285,9 @@ CASES = [
     case("RT206", pods(), {"p1/server_list": []}),
     case("RT206", pods(), {"super_pod_list": []}, {"super_pod_list": DROP}),
     # v1.1
+    case("RT205", nodes(2, 1), {"r1.0/rank_id": True}),
+    case("RT205", nodes(2, 1), {"r1.0/device_id": 0}),
+    case("RT205", nodes(2, 1), {"node_list": "1"}),
     case("RT207", nodes(1, 2), {}, at="version", chip="a5"),
     case("RT301", nodes(2, 1), {"r1.0/rank_id": "2"}),
     case("RT302", nodes(2, 1), {"r1.0/rank_id": "0"}, {"node_list": backwards}),
@@ -288,6 +316,9 @@ CASES = [
     case("RT403", nodes(2, 2), {"r1.0/rank_id": "1", "r0.1/rank_id": "2"}, {"n0/ranks": backwards}),
     case("RT404", nodes(1, 1), {"r0.0/device_id": "-01"}, {"r0.0/device_id": "-1"}),
     # v2.0
+    case("RT205", ranks(1, 2), {"r1/rank_id": "1"}),
+    case("RT205", ranks(1, 2), {"r1/device_id": None}),
+    case("RT205", ranks(1, 2), {"rank_list": 1}),
     case("RT207", ranks(1, 1), {}, at="version", chip="a3"),
     case("RT301", ranks(1, 2), {"r1/rank_id": 2}),
     case("RT301", ranks(1, 2), {"r1/rank_id": -1}, {"rank_list": backwards}),
@@ -357,7 +388,13 @@ CASES = [
     case("RT606", lab(1, 2, groups=("", "b")), {}, {"i1.0/server_id": "10.0.0.2"}, at="i1.0/server_id"),
     case("RT606", lab(1, 2, groups=("", "b")), {}, {"i1.0/server_id": "10.0.0.2"}, at="i1.0/server_id", chip="a3"),
     case("RT205", lab(1, 1), {"version": 1}),
+    case("RT205", lab(1, 2), {"i0.1/rank_id": 1}),
+    case("RT205", lab(1, 2), {"d0.1.0/device_id": 1.5}),
+    case("RT205", lab(1, 2), {"group_list": None}),
     case("RT205", cloud(1, 1), {"version": None}),
+    case("RT205", cloud(1, 2), {"d0.0.1/device_id": 1}),
+    case("RT205", cloud(1, 2), {"group_list": {}}),
+    case("RT311", lab(1, 1), {"status": "Completed"}),
     case("RT607", lab(1, 2), TWO_IN_ONE, at="i0.0/devices"),
     case("RT611", cloud(2, 1, groups=("a", "a")), {}, {"g1/group_name": ""}, at="g1/group_name"),
     case("RT611", lab(2, 1, groups=("", "")), {}, {"g0/group_name": "group1"}, at="g1/group_name"),
@@ -417,6 +454,7 @@ def test_broken_table_shows_one_problem_and_its_twin_none(one, makers, report):
     severity = CATALOGUE[one.code].severity_on(CHIPS[one.profile.chip])
     assert (problem.severity, found.valid) == (severity, severity is Severity.WARNING)
     assert problem.hint
+    assert (problem.line, problem.column) == place_of(values, one.pointer, at_key=one.code in AT_KEY)
     assert one.profile.consumer == "hccl" or not report(values).errors
     chip = "auto" if one.code == "RT207" else one.profile.chip
     found = report(one.twin.make(makers, one.good), profile=Profile(chip, one.profile.consumer))
@@ -429,6 +467,24 @@ def test_broken_table_shows_one_problem_and_its_twin_none(one, makers, report):
         found = report(values, profile=one.profile)
         assert found.valid, found.render()
         assert one.code not in {other.code for other in found.problems}
+
+
+ENTRIES = {
+    "servers": ["s0", "d0.1"],
+    "pods": ["s0", "d0.1", "p0", "m0.0"],
+    "nodes": ["n0", "r0.1"],
+    "ranks": ["r0", "l0.1", "a0.1.0"],
+    "lab": ["g0", "i0.1", "d0.1.0"],
+    "cloud": ["g0", "i0.1", "d0.1.0"],
+}
+
+
+@pytest.mark.parametrize(("kind", "short"), [(kind, short) for kind, each in ENTRIES.items() for short in each])
+@pytest.mark.parametrize("entry", [7, "server", None, []])
+def test_an_entry_that_is_no_object_is_named(kind, short, entry, makers, report):
+    """Something else than an object in a list is refused at its place, whatever else follows."""
+    broken = Table(kind, (2, 2), {}, {}).make(makers, {short: entry})
+    assert ("RT205", pointer_of(short)) in [(one.code, one.pointer) for one in report(broken).problems]
 
 
 def test_every_rule_has_a_case():
