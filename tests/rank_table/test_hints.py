@@ -10,6 +10,8 @@ from launcher.rank_table import Profile
 from launcher.rank_table.document import parse_document
 from launcher.rank_table.table_format import Format
 
+from .tables import MAKERS
+
 
 def codes(report):
     return [problem.code for problem in report.problems]
@@ -108,9 +110,9 @@ def test_a_stray_bracket_in_a_table_is_its_only_fault(table, report):
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1", "1.2", "2.0"])
-def test_a_version_over_the_groups_of_a_legacy_table_is_named_as_the_mix_up(version, makers, report):
+def test_a_version_over_the_groups_of_a_legacy_table_is_named_as_the_mix_up(version, report):
     """A group_list belongs to tables without a version; without it the table is valid."""
-    cloud = makers["cloud"](1, 1)
+    cloud = MAKERS["cloud"](1, 1)
     (problem,) = report({"version": version, **cloud}).problems
     assert (problem.code, problem.pointer) == ("RT351", "/version")
     assert "group_list" in problem.message

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from launcher.rank_table import Profile, parse_rank_table
 from launcher.rank_table.profile import CONSUMERS
 
+from .tables import MAKERS
+
 PATH = Path("table.json")
 SIZES = {"servers": (2, 2), "pods": (2, 1, 2), "nodes": (1, 2, "1.2"), "ranks": (2, 1), "lab": (1, 2), "cloud": (2, 1)}
 MARKS = ("version", "deploy_mode", "group_count")  # what a format is recognised by
@@ -41,9 +43,9 @@ def shapes(keys):
 @pytest.mark.parametrize("kind", SIZES)
 @settings(max_examples=60)
 @given(data=st.data())
-def test_no_shape_of_json_crashes_the_reader(kind, data, makers):
+def test_no_shape_of_json_crashes_the_reader(kind, data):
     """Whatever stands at any place of a table, or in place of it, each problem lies in the file, and is shown once."""
-    table = makers[kind](*SIZES[kind])
+    table = MAKERS[kind](*SIZES[kind])
     ways = list(places(table))
     shape = data.draw(shapes(tuple(sorted({way[-1] for way in ways if isinstance(way[-1], str)}))))
     if data.draw(st.booleans()):
@@ -65,9 +67,9 @@ def test_no_shape_of_json_crashes_the_reader(kind, data, makers):
 
 
 @given(data=st.data(), kind=st.sampled_from(sorted(SIZES)))
-def test_one_deleted_character_is_refused_near_its_place(data, kind, makers):
+def test_one_deleted_character_is_refused_near_its_place(data, kind):
     """Without any one of its punctuation marks a table is no JSON; the first fault is not reported before it."""
-    text = json.dumps(makers[kind](*SIZES[kind]), indent=1)
+    text = json.dumps(MAKERS[kind](*SIZES[kind]), indent=1)
     at = data.draw(st.sampled_from([n for n, char in enumerate(text) if char in '{}[]:,"']))
     report = parse_rank_table((text[:at] + text[at + 1 :]).encode(), PATH)
     assert report.cluster is None

@@ -14,6 +14,8 @@ from launcher.core.records import Device, Server
 from launcher.core.resources import data_dir
 from launcher.rank_table import Profile, load_cluster, read_rank_table, render_table
 
+from .tables import MAKERS
+
 
 def codes(report):
     return [problem.code for problem in report.problems]
@@ -85,9 +87,9 @@ MISSING = [
 @pytest.mark.parametrize(
     ("kind", "holder", "key"), [(kind, holder, key) for kind, holder, keys in MISSING for key in keys.split()]
 )
-def test_missing_key_is_shown_where_it_should_be(kind, holder, key, makers, report):
+def test_missing_key_is_shown_where_it_should_be(kind, holder, key, report):
     """A missing key is reported at the object that lacks it, with an example."""
-    wrong = lacking = makers[kind](1, 2)
+    wrong = lacking = MAKERS[kind](1, 2)
     if kind == "ranks":
         wrong["rank_list"][0]["control_plane"] = {"addr_type": "IPV4", "addr": "10.0.0.1", "listen_port": 8000}
     for part in holder.split("/") if holder else ():
