@@ -1,6 +1,34 @@
-"""Sound rank tables of every format as plain JSON values. What makes them shares nothing with the launcher."""
+"""Sound rank tables of every format as plain JSON values, and changed ones; nothing of it is the launcher's own.
+
+Values of a table are named in short:
+
+    s1/host_ip       server 1                                   d1.0/rank_id    its device 0
+    p0/super_pod_id  super pod 0                                m0.1/server_id  its member 1
+    n1/node_addr     node 1 (v1.1)                              r1.0/rank_id    its rank 0
+    r0/rank_id       rank 0 (v2.0)    l0.1/net_type  its layer 1    a0.1.2/addr     address 2 of that
+    g0/group_name    group 0          i0.1/pod_name  its instance 1   d0.1.0/device_ip  device 0 of that
+"""
 
 from __future__ import annotations
+
+import copy
+import re
+from typing import Any, NamedTuple
+
+DROP = object()  # the key is taken away
+SHORT = {
+    "s": "/server_list/{}",
+    "p": "/super_pod_list/{}",
+    "m": "/super_pod_list/{}/server_list/{}",
+    "n": "/node_list/{}",
+    "l": "/rank_list/{}/level_list/{}",
+    "a": "/rank_list/{}/level_list/{}/rank_addr_list/{}",
+    "g": "/group_list/{}",
+    "i": "/group_list/{}/instance_list/{}",
+    # One letter, and what it means by the number of indices.
+    "d": {2: "/server_list/{}/device/{}", 3: "/group_list/{}/instance_list/{}/devices/{}"},
+    "r": {1: "/rank_list/{}", 2: "/node_list/{}/ranks/{}"},
+}
 
 
 def address(device, server):
@@ -182,3 +210,49 @@ MAKERS = {
     "lab": make_lab,
     "cloud": make_cloud,
 }
+
+
+class Table(NamedTuple):
+    """A valid table, made anew for each test, and what is changed in it."""
+
+    kind: str
+    size: tuple[Any, ...]
+    options: dict[str, Any]
+    changes: dict[str, Any]
+
+    def make(self, changes=None):
+        values = MAKERS[self.kind](*self.size, **self.options)
+        for short, value in {**self.changes, **(changes or {})}.items():
+            *way, key = steps(pointer_of(short))
+            holder = find(values, way)
+            if value is DROP:
+                del holder[key]
+            else:
+                holder[key] = value(holder[key]) if callable(value) else copy.deepcopy(value)
+        return values
+
+
+def pointer_of(short):
+    match = re.fullmatch(r"([a-z])([0-9.]+)(/.*)?", short)
+    if match is None:
+        return f"/{short}" if short else ""
+    numbers, form = match[2].split("."), SHORT[match[1]]
+    form = form[len(numbers)] if isinstance(form, dict) else form
+    return form.format(*numbers) + (match[3] or "")
+
+
+def steps(pointer):
+    return [int(step) if step.isdigit() else step for step in pointer.split("/")[1:]]
+
+
+def find(values, way):
+    for step in way:
+        values = values[step]
+    return values
+
+
+def table_of(kind):
+    return lambda *size, **options: Table(kind, size, options, {})
+
+
+servers, pods, nodes, ranks, lab, cloud = map(table_of, ("servers", "pods", "nodes", "ranks", "lab", "cloud"))
