@@ -9,27 +9,12 @@ import pytest
 
 from launcher.rank_table import Profile, read_rank_table
 
-from .tables import make_nodes, make_pods, make_ranks, make_table
+from .tables import make_table
 
 
 @pytest.fixture
 def table():
     return make_table
-
-
-@pytest.fixture
-def pods():
-    return make_pods
-
-
-@pytest.fixture
-def nodes():
-    return make_nodes
-
-
-@pytest.fixture
-def ranks():
-    return make_ranks
 
 
 @pytest.fixture

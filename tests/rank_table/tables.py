@@ -256,3 +256,18 @@ def table_of(kind):
 
 
 servers, pods, nodes, ranks, lab, cloud = map(table_of, ("servers", "pods", "nodes", "ranks", "lab", "cloud"))
+
+
+# Changes of a list.
+
+
+def backwards(entries):
+    return entries[::-1]
+
+
+def without_first(entries):
+    return entries[1:]
+
+
+def without_last(entries):
+    return entries[:-1]

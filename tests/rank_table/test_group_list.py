@@ -12,7 +12,8 @@ from launcher.rank_table.formats.group_list import read as group_list
 from launcher.rank_table.schema import Shapes
 from launcher.rank_table.table_format import Format
 
-from .tables import BOARD, MAKERS, make_groups
+from . import tables
+from .tables import BOARD, make_groups
 
 
 def read(document, **profile):
@@ -112,8 +113,7 @@ def test_chip_info_says_what_to_check_for(chip_info, chip, valid):
 
 def test_instance_moved_to_another_server_is_no_fault_of_server_num(report):
     """Where servers are unequal, the number of servers is not called wrong as well: writing another would not help."""
-    broken = MAKERS["lab"](2, 8)
-    broken["group_list"][0]["instance_list"][3]["server_id"] = "10.0.0.15"
+    broken = tables.lab(2, 8).make({"i0.3/server_id": "10.0.0.15"})
     codes = {problem.code for problem in report(broken).errors}
     assert "RT342" in codes
     assert "RT604" not in codes

@@ -18,7 +18,22 @@ from launcher.rank_table.catalogue import CATALOGUE
 from launcher.rank_table.model import read_decimal
 from launcher.rank_table.profile import CHIPS
 
-from .tables import DROP, Table, cloud, find, lab, nodes, pods, pointer_of, ranks, servers, steps
+from .tables import (
+    DROP,
+    Table,
+    backwards,
+    cloud,
+    find,
+    lab,
+    nodes,
+    pods,
+    pointer_of,
+    ranks,
+    servers,
+    steps,
+    without_first,
+    without_last,
+)
 
 MARK = "the value that is shown stands here"
 AT_KEY = {"RT401", "RT423"}  # shown at the key of the value
@@ -57,18 +72,6 @@ def case(code, table, bad, good=None, *, twin=None, at=None, chip="auto", reader
 
 def changed(table, changes):
     return table._replace(changes=changes)
-
-
-def backwards(entries):
-    return entries[::-1]
-
-
-def without_first(entries):
-    return entries[1:]
-
-
-def without_last(entries):
-    return entries[:-1]
 
 
 def numbers(prefix, count):
