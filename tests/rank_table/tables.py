@@ -15,6 +15,8 @@ import copy
 import re
 from typing import Any, NamedTuple
 
+from hypothesis import strategies as st
+
 DROP = object()  # the key is taken away
 SHORT = {
     "s": "/server_list/{}",
@@ -271,3 +273,16 @@ def without_first(entries):
 
 def without_last(entries):
     return entries[:-1]
+
+
+def mangled(text, pieces):
+    """A strategy: the text, at up to four places of which some characters are replaced by some of the `pieces`."""
+    places = st.tuples(st.integers(0, len(text)), st.integers(0, 3), st.lists(pieces, max_size=3).map("".join))
+
+    def with_edits(edits):
+        changed = text
+        for at, removed, inserted in edits:
+            changed = changed[:at] + inserted + changed[at + removed :]
+        return changed
+
+    return st.lists(places, max_size=4).map(with_edits)

@@ -20,7 +20,7 @@ from tests.programs import hccl_oracle
 
 from . import mutated_tables, tables
 
-DOCUMENTS = 40_000 if os.environ.get("TLAUNCH_STRESS") == "1" else 2_000
+DOCUMENTS = 40_000 if os.environ.get("TLAUNCH_STRESS") == "1" else 1_200
 SEED = 7
 PATH = Path("table.json")
 # Tables as people published them, with the verdict that HCCL's own parser gives them.

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from launcher.rank_table import render_table
 from launcher.rank_table.document import parse_document
 
+from .tables import mangled
+
 FAULTS = {
     "trailing comma in a list": ("RT103", '{"a": [\n  "x"¦,\n]}', True),
     "trailing comma in an object": ("RT103", '{\n "a": 1¦,\n}', True),
@@ -183,17 +185,11 @@ TABLE = (
 PIECES = st.one_of(st.sampled_from(list("{}[],:\"'/*#.\n 0-eE+\x00\x7fé…")), st.sampled_from(string.ascii_letters))
 
 
-EDITS = st.lists(st.tuples(st.integers(0, len(TABLE)), st.integers(0, 3), st.lists(PIECES, max_size=3)), max_size=4)
-
-
-@given(EDITS, st.binary(max_size=200))
-def test_faults_are_found_exactly_where_json_refuses(edits, data):
+@given(mangled(TABLE, PIECES), st.binary(max_size=200))
+def test_faults_are_found_exactly_where_json_refuses(text, data):
     """A mangled table has faults when Python's own strict parser refuses it, and only then; any bytes get an answer."""
     document = parse_document(data)
     assert document.faults or document.checkable
-    text = TABLE
-    for at, removed, inserted in edits:
-        text = text[:at] + "".join(inserted) + text[at + removed :]
     document = parse_document(text.encode())
     assert bool(document.faults) is not is_json(text)
     if not document.faults:

@@ -41,7 +41,7 @@ def shapes(keys):
 
 
 @pytest.mark.parametrize("kind", SIZES)
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_no_shape_of_json_crashes_the_reader(kind, data):
     """Whatever stands at any place of a table, or in place of it, each problem lies in the file, and is shown once."""
