@@ -42,7 +42,7 @@ def table_text(table: Mapping[str, Any]) -> str:
 def _laid_out(value: Any, indent: int) -> str:
     if isinstance(value, Rows):
         brackets, items = "[]", (_laid_out(entry, indent + 2) for entry in value.entries)
-    elif not isinstance(value, Mapping):
+    elif not isinstance(value, dict):
         return dump(value)
     else:
         members = {key: inner for key, inner in value.items() if inner is not None}
