@@ -140,12 +140,3 @@ def test_ranks_of_one_table_only_are_reported(table):
         (3, "rank", None),
     ]
     assert changes[0].after == "device 0 of server 10.0.0.2"
-
-
-def test_an_invalid_table_has_no_ranks_to_compare(table):
-    """Values are compared all the same."""
-    broken = table()
-    broken["server_list"][0]["device"][1]["rank_id"] = "7"
-    comparison = compare(report(table()), report(broken))
-    assert comparison.rank_changes is None
-    assert [found.pointer for found in comparison.differences] == ["/server_list/0/device/1/rank_id"]

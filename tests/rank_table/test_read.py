@@ -115,13 +115,6 @@ def test_repeated_key_is_a_warning_and_the_last_one_counts(table, report):
     assert found.problems[0].pointer == "/server_list/0/server_id"
 
 
-def test_name_without_json_is_a_warning(table, report):
-    """HCCL refuses a file by its name, so the name is worth a warning."""
-    found = report(table(), name="table.txt")
-    assert codes(found) == ["RT406"]
-    assert found.cluster is not None
-
-
 def test_rendered_problem_has_place_source_caret_and_hint(report):
     """What a person sees: where, which code, the line itself, what to write."""
     found = report(servers(1, 2).make({"d0.1/rank_id": "5"}))

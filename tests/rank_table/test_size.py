@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import stat
 import tracemalloc
@@ -50,15 +49,6 @@ def test_a_stream_without_end_is_left_at_the_limit():
     with pytest.raises(UnreadableError, match="/dev/zero"):
         read_rank_table(Path("/dev/zero"), max_bytes=MIB)
     assert read_stream(io.BytesIO(b"x" * MIB), "it", MIB) == b"x" * MIB
-
-
-def test_a_larger_table_is_read_where_that_is_asked_for(table, tmp_path):
-    """The limit can be lifted for a table that is known to be large."""
-    path = tmp_path / "table.json"
-    path.write_text(json.dumps(table(64, 8), indent=4))
-    with pytest.raises(UnreadableError):
-        read_rank_table(path, max_bytes=1024)
-    assert read_rank_table(path, max_bytes=10 * MIB).valid
 
 
 def test_data_of_short_values_is_no_table(table, tmp_path):
