@@ -52,9 +52,9 @@ VARIANTS = {
 
 
 def seconds_to_read(path):
-    """The least processor time of three readings: other work on the machine only ever adds."""
+    """The less processor time of two readings: other work on the machine only ever adds."""
     times = []
-    for _ in range(3):
+    for _ in range(2):
         start = time.process_time()
         read_rank_table(path)
         times.append(time.process_time() - start)
@@ -94,7 +94,7 @@ def repeated(entry, around='{{"version": "1.0", "status": "completed", "server_l
     return around.format(f"{entry}," * times + entry)
 
 
-SIZE = 4 << 20
+SIZE = 2 << 20
 # What reading a document may take: a multiple of its size, and bytes whatever its size. For each object and each problem
 # that is more: json.loads alone makes 25 times their text of the first.
 TEXT, OBJECTS = (10, 4 << 20), (50, 48 << 20)
@@ -103,7 +103,7 @@ MONSTERS = {
     "a million numbers": (repeated("1", times=1_000_000), "RT117", TEXT),
     "half a million numbers": (repeated("1", times=500_000), "RT205", OBJECTS),
     "long numbers": ("[" + "1234," * (SIZE // 5) + "1]", "RT201", TEXT),
-    "empty lists": ("[" + "[]," * (SIZE // 3) + "[]]", "RT117", TEXT),
+    "empty lists": ("[" + "[]," * 1_400_000 + "[]]", "RT117", TEXT),
     "empty servers": (repeated("{}"), "RT204", OBJECTS),
     "empty devices": (repeated("{}", '{{"version": "1.0", "server_list": [{{"device": [{}]}}]}}'), "RT204", OBJECTS),
     "empty ranks": (repeated("{}", '{{"version": "2.0", "rank_list": [{}]}}'), "RT204", OBJECTS),
