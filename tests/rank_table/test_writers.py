@@ -10,69 +10,44 @@ from launcher.core.records import HOST_RANK, Cluster, Device, Server
 from launcher.rank_table import render_table
 from launcher.rank_table.convert import TARGETS, convert_cluster
 
-TWO = Cluster(
-    (
-        Server("10.0.0.1", (Device(0, 0, "192.1.0.1"), Device(1, 1, "192.2.0.1"))),
-        Server("10.0.0.2", (Device(0, 2, "192.1.0.2"), Device(1, 3, "192.2.0.2"))),
-    )
+
+def on_one(server_id, *devices, options=(), **more):
+    """A cluster of one server."""
+    return Cluster((Server(server_id, devices, **more),), options=options)
+
+
+def joined(*clusters):
+    return Cluster(tuple(server for cluster in clusters for server in cluster.servers))
+
+
+FIRST = on_one("10.0.0.1", Device(0, 0, "192.1.0.1"), Device(1, 1, "192.2.0.1"))
+TWO = joined(FIRST, on_one("10.0.0.2", Device(0, 2, "192.1.0.2"), Device(1, 3, "192.2.0.2")))
+PODS = [
+    on_one(name, Device(0, rank, super_device_id=str(rank)), super_pod_id=pod)
+    for rank, (name, pod) in enumerate([("a", "p1"), ("b", "p0"), ("c", "p1")])
+]
+ADDRESSED = Server(
+    "node",
+    (Device(3, 0, "192.1.0.1", options=(("device_port", "16666"), ("host_port", "60001"))),),
+    "reserve",
+    "10.0.0.9",
+    options=(("container_ip", "172.0.0.1"),),
 )
+ON_HOST = Device(HOST_RANK, 1, options=(("bind_device_id", "0"), ("device_port", "40000")))
 LEVELS = '[{"net_instance_id":"10.0.0.1","net_layer":0,"rank_addr_list":[]}]'
-OPTIONS = (("device_port", "16666"), ("host_port", "60001"))
+LAYERED = Device(4, 0, options=(("level_list", LEVELS), ("local_id", "4")))
 CLUSTERS = {
     "two servers": (TWO, TARGETS.keys() - {"v2.0"}),
     # Keys stand in a fixed order, options after the addresses.
-    "all that a server may have": (
-        Cluster(
-            (
-                Server(
-                    "node",
-                    (Device(3, 0, "192.1.0.1", options=OPTIONS),),
-                    "reserve",
-                    "10.0.0.9",
-                    options=(("container_ip", "172.0.0.1"),),
-                ),
-            )
-        ),
-        {"v1.0", "v1.2"},
-    ),
+    "all that a server may have": (Cluster((ADDRESSED,)), {"v1.0", "v1.2"}),
     # Pods come in the order of their first server; each device has its number in the pod.
-    "super pods": (
-        Cluster(
-            tuple(
-                Server(name, (Device(0, rank, super_device_id=str(rank)),), super_pod_id=pod)
-                for rank, (name, pod) in enumerate([("a", "p1"), ("b", "p0"), ("c", "p1")])
-            )
-        ),
-        {"v1.2"},
-    ),
+    "super pods": (joined(*PODS), {"v1.2"}),
     # A host rank has device_id -1; with numbers in a super pod every key has to be there.
-    "ranks of a host": (
-        Cluster(
-            (
-                Server(
-                    "10.0.0.1",
-                    (
-                        Device(0, 0, super_device_id="7"),
-                        Device(HOST_RANK, 1, options=(("bind_device_id", "0"), ("device_port", "40000"))),
-                    ),
-                ),
-            )
-        ),
-        {"v1.1"},
-    ),
+    "ranks of a host": (on_one("10.0.0.1", Device(0, 0, super_device_id="7"), ON_HOST), {"v1.1"}),
     # A collective_id that the table has is never replaced.
-    "a name of its own": (
-        Cluster(TWO.servers[:1], options=(("collective_id", "mine"), ("mode", "rdma"))),
-        {"v1.1"},
-    ),
+    "a name of its own": (Cluster(FIRST.servers, options=(("collective_id", "mine"), ("mode", "rdma"))), {"v1.1"}),
     # Numbers are JSON integers, and the layers of the network are the very values that were read.
-    "layers": (
-        Cluster(
-            (Server("10.0.0.1", (Device(4, 0, options=(("level_list", LEVELS), ("local_id", "4"))),)),),
-            options=(("detour", "true"),),
-        ),
-        {"v2.0"},
-    ),
+    "layers": (on_one("10.0.0.1", LAYERED, options=(("detour", "true"),)), {"v2.0"}),
 }
 
 
@@ -93,7 +68,7 @@ def test_the_text_of_each_format(name, snapshot):
 
 def test_v1_1_is_called_by_its_content():
     """The name is the same on every node, and another one for another content."""
-    texts = [written(cluster, "v1.1") for cluster in (TWO, Cluster(TWO.servers), Cluster(TWO.servers[:1]))]
+    texts = [written(cluster, "v1.1") for cluster in (TWO, Cluster(TWO.servers), FIRST)]
     names = [json.loads(text)["collective_id"] for text in texts]
     assert names[0] == names[1] != names[2]
 
@@ -107,19 +82,19 @@ def test_an_address_is_never_invented(name):
 
 def test_render_table_takes_v1_2_for_super_pods():
     """What `tlaunch run` writes keeps the pods of the table that it was given."""
-    pod = Cluster((Server("a", (Device(0, 0, super_device_id="5"),), super_pod_id="p"),))
+    pod = on_one("a", Device(0, 0, super_device_id="5"), super_pod_id="p")
     assert json.loads(render_table(pod))["super_pod_list"] == [
         {"super_pod_id": "p", "server_list": [{"server_id": "a"}]}
     ]
     assert json.loads(render_table(TWO))["version"] == "1.0"
     # A device may have its number where there are no pods: HCCL does not read it there, and it is kept.
-    numbered = json.loads(render_table(Cluster((Server("a", (Device(0, 0, super_device_id="5"),)),))))
+    numbered = json.loads(render_table(on_one("a", Device(0, 0, super_device_id="5"))))
     assert (numbered["version"], numbered["server_list"][0]["device"][0]["super_device_id"]) == ("1.0", "5")
 
 
 def test_any_text_can_be_a_name():
     """Letters of any script stay as they are; half a surrogate pair, which UTF-8 cannot hold, becomes an escape."""
-    cluster = Cluster((Server("nœud", (Device(0, 0),)), Server("\ud800", (Device(0, 1),))))
+    cluster = joined(on_one("nœud", Device(0, 0)), on_one("\ud800", Device(0, 1)))
     text = written(cluster, "v1.0")
     assert '"nœud"' in text
     assert text.encode()
