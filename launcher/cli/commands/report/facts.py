@@ -93,12 +93,6 @@ class RunFacts:
         argv = self.first_rank.get("argv")
         return [str(word) for word in argv] if isinstance(argv, list) else []
 
-    @property
-    def not_restarting(self) -> str | None:
-        """The reason for which restarts that were left were not used."""
-        report = self.state.report
-        return report.not_restarting if report else self.state.progress.not_restarting
-
     def to_json(self) -> dict[str, Any]:
         return {
             **as_json(self.state),
