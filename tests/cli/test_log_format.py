@@ -23,26 +23,12 @@ def pieces(rank, text):
     return [*reader.lines(0, text.encode()), *reader.last_line()]
 
 
-def test_a_line_in_pieces_is_one_line_in_a_file():
-    lines = pieces(0, f"a\n{LONG}\nb\n")
-    assert len(lines) > 3
-    made = shape()
-    assert made.lines(lines).decode() == f"[0] a\n[0] {LONG}\n[0] b\n"
-    assert made.end() == b""
-
-
 def test_another_rank_begins_a_line_of_its_own():
     first, second, *rest = pieces(0, f"{LONG}\n")
     assert rest
     told = shape().lines([first, Line(1, 0, b"other"), second, None, *rest]).decode().splitlines()
     assert [line[:4] for line in told] == ["[0] ", "[1] ", "[0] ", "--", "[0] "]
     assert "".join(line[4:] for line in told if line.startswith("[0]")) == LONG
-
-
-def test_an_unfinished_last_line_is_ended():
-    made = shape([0])
-    assert made.lines(pieces(0, "begun")) + made.end() + made.end() == b"begun\n"
-    assert made.block(0, b"begun") + made.end() == b"begun\n"
 
 
 def test_states_of_a_progress_bar_are_lines():

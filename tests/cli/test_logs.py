@@ -121,6 +121,8 @@ def test_lines_are_searched_with_those_around_them(recorded):
     assert logs("--grep", "step (0|5)", "-A", 1, "--rank", 0).stdout.splitlines() == [
         "step 0 loss 1.000", "step 1 loss 0.500", "--", "step 5 loss 0.167", "done",
     ]  # fmt: skip
+    merged = logs("--grep", "step (0|5)", "-A", 1, "--rank", "0-1", "--merge").stdout.splitlines()
+    assert (len(merged), "--" in merged) == (8, False)  # neighbours of two ranks: their prefixes tell as much
 
 
 def test_what_was_raised_is_shown_once_with_its_ranks(recorded, launcher, snapshot):
@@ -190,7 +192,7 @@ def test_following_ends_with_the_run(launcher):
 # --- several ranks, attempts and logs ---
 
 
-@pytest.mark.parametrize("options", [(), ("--merge",), ("--collapse",), ("--grep", "o")], ids=" ".join)
+@pytest.mark.parametrize("options", [(), ("--merge",)], ids=" ".join)
 def test_ranks_that_were_not_chosen_end(launcher, options):
     run_dir = acted_run.make(launcher.runs / "a")
     me = identify(os.getpid())
@@ -256,9 +258,10 @@ def test_a_long_line_is_one_line_in_a_pipe(recorded, options):
 
 
 def test_groups_of_lines_are_apart_while_they_are_followed(recorded):
-    logs = recorded(["x\na\nb\nc\nx\n"])
+    logs = recorded(["x\na\nb\nc\nx\nx\n"])
     for follow in ((), ("-f",)):
-        assert logs(*follow, "--grep", "x", "-A", 1).stdout == "x\na\n--\nx\n"
+        for options, shown in (((), "x\na\n--\nx\nx\n"), (("-n", 2), "x\nx\n"), (("-n", 3), "a\n--\nx\nx\n")):
+            assert logs(*follow, "--grep", "x", "-A", 1, *options).stdout == shown
 
 
 def test_a_search_shows_what_it_has_found_while_it_goes_on(recorded, launcher):

@@ -68,7 +68,7 @@ def test_a_spike_asks_for_a_log_axis(last, is_log):
     """Unless a log axis cannot show the other values."""
     [chart] = charts_of([Facts("a", steps(*(2 + 5 * math.exp(-step / 25) for step in range(100)), *last))])
     assert (chart.is_log, "log scale" in chart.title) == (is_log, is_log)
-    assert "log scale" in " ".join(texts(to_svg(chart))) or not is_log
+    assert not is_log or "log scale" in " ".join(texts(to_svg(chart)))
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,11 @@ def test_a_chart_says_what_it_shows_and_how():
 
 
 def test_series_differ_by_more_than_colour():
-    """Neighbours in their dashes, values that come rarely by rings."""
-    dashes = set()
-    for style in range(5):
-        svg = to_svg(Chart("loss", (Series("a", (((1, 1.0), (2, 2.0)),), style),)))
-        dashes.add(tuple(re.findall(r"stroke-dasharray: ([^;\"]+)", svg)))
-    assert len(dashes) == 5
+    """Neighbours in their dashes."""
+    svg = to_svg(Chart("loss", tuple(Series("a", (((1, 1.0), (2, 2.0)),), style) for style in range(5))))
+    assert (
+        len(set(re.findall(r"stroke-dasharray: ([^;\"]+)", svg))) == 2 * 4
+    )  # the samples in the legend are thinner; one line is whole
 
 
 def rank_chart(marks=(), kinds=tuple(KINDS)):
@@ -128,11 +127,11 @@ def test_ranks_over_time_name_their_bars_and_marks():
     assert len(set(re.findall(r'<pattern id="(\w+)"', svg))) == 6
 
 
-@pytest.mark.parametrize("name", ["\x1b[2J<script>&\"'", "$x^2$ \\frac", "_", "漢" * 90, "\ud800"])
-def test_names_of_others_act_nowhere(name):
+def test_names_of_others_act_nowhere():
     """Neither in the page nor as a formula."""
-    svg = to_svg(next(charts_of([Facts(name, steps(1.0, 2.0)), Facts(name, steps(1.0, 2.0))])))
-    svg += to_svg(rank_chart([Mark(SECOND_NS, "saved", name)]))
+    names = ("\x1b[2J<script>&\"'", "$x^2$ \\frac", "_", "漢" * 90, "\ud800")
+    svg = to_svg(next(charts_of([Facts(name, steps(1.0, 2.0)) for name in names])))
+    svg += to_svg(rank_chart([Mark(SECOND_NS, "saved", name) for name in names]))
     assert "<script" not in svg
     assert "\x1b" not in svg
     assert "http" not in re.sub(r' xmlns(:\w+)?="[^"]+"', "", svg)

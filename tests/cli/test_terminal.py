@@ -180,16 +180,15 @@ def check_long_lines(lines):
 
 @in_turn(
     "command",
-    *("run --console all", "logs -f", "run --console collapse", "logs -f --collapse", "run --console status", "run"),
+    *("run --console all", "logs -f --collapse", "run"),
 )
 def test_every_line_of_every_rank_is_whole(launcher, play, columns, command):
     """With its prefix, each once and in order, also where one rank says it alone; no log acts on the terminal."""
     terminal = play(HOSTILE, columns, commands(command))
     assert terminal.ended() == 0
     lines = terminal.lines()
-    is_collapsed, ranks = "collapse" in command, {"run": [0], "run --console status": []}.get(command, range(4))
-    if ranks:
-        check_long_lines(lines)
+    is_collapsed, ranks = "collapse" in command, [0] if command == "run" else range(4)
+    check_long_lines(lines)
     for rank in ranks:
         steps = [f"step {step} loss {9 - step + rank / 100:.3f}" for step in range(4)]
         last = [*(["retrying"] if rank == 3 else []), *MOST, "end"]
@@ -271,7 +270,7 @@ while not os.path.exists("go"): time.sleep(0.01)
 
 @in_turn(
     "command",
-    *("run", "run --console all", "run --console collapse", "logs -f --merge", "logs -f", "logs -f --collapse"),
+    *("run", "run --console collapse", "logs -f --merge", "logs -f"),
 )
 def test_a_progress_bar_is_seen_while_it_grows(launcher, play, wait_until, columns, command):
     """In one row at the foot, which does not blink; nothing of it is left in the end; a prompt likewise."""
@@ -352,7 +351,7 @@ def test_a_bar_is_on_stdout_alone(launcher, play, wait_until):
 # --- Ctrl-C ---
 
 
-@in_turn("console", "all", "status", "collapse")
+@in_turn("console", "all", "status")
 def test_ctrl_c_ends_a_run(launcher, play, columns, console):
     """Its ranks with it; it says so, in whole lines."""
     terminal = play(GOES_ON, columns, f"tlaunch run --console {console} --devices 4 -- python program.py")
@@ -367,9 +366,8 @@ def test_ctrl_c_ends_a_run(launcher, play, columns, console):
     assert told[2:] == ["code=130", ">"]
 
 
-@in_turn("options", "--merge", "--collapse")
-def test_ctrl_c_ends_a_follower(launcher, play, columns, options):
-    terminal = play(GOES_ON, columns, commands(f"logs -f {options}"))
+def test_ctrl_c_ends_a_follower(launcher, play):
+    terminal = play(GOES_ON, 200, commands("logs -f --collapse"))
     terminal.wait_for(r"\[0\b.*\] line 9")
     terminal.press("C-c")
     assert terminal.ended() == 130
@@ -378,10 +376,9 @@ def test_ctrl_c_ends_a_follower(launcher, play, columns, options):
     assert launcher.call("stop").returncode == 0
 
 
-@in_turn("end", ("C-c", 130), ("q", 0))
-def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, play, columns, end):
+def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, play):
     program = f"import os, signal\nif os.environ['RANK'] == '3': os.kill(os.getpid(), signal.SIGSTOP)\n{GOES_ON}"
-    terminal = play(program, columns, commands("top --interval 0.1"))
+    terminal = play(program, 80, commands("top --interval 0.1"))
     states = [[str(rank), "stopped" if rank == 3 else "running"] for rank in range(4)]
 
     def table():
@@ -390,9 +387,8 @@ def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, play, columns, end
         return [row[:2] for row in rows] == states and len({len(row) for row in rows}) == 1
 
     terminal.wait_until(table, "a row for each rank")
-    key, code = end
-    terminal.press(key)
-    assert terminal.ended() == code
+    terminal.press("C-c")
+    assert terminal.ended() == 130
     assert not [line for line in terminal.lines() if "Traceback" in line]
     assert launcher.call("stop", "--kill").returncode == 0  # a stopped rank would take its whole grace
 
@@ -400,11 +396,10 @@ def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, play, columns, end
 # --- another size ---
 
 
-@in_turn("command", "run --console collapse", "logs -f --merge")
-def test_a_window_may_change_its_size(launcher, play, columns, command):
-    terminal = play(COUNTS, columns, commands(command))
+def test_a_window_may_change_its_size(launcher, play):
+    terminal = play(COUNTS, 80, commands("run --console collapse"))
     terminal.wait_for(r"\[0\b.*\] line 5")
-    for size in ((30, 10), (columns, 24), (columns + 20, 40)):
+    for size in ((30, 10), (80, 24), (200, 40)):
         terminal.resize(*size)
     terminal.touch("go")
     assert terminal.ended() == 0
