@@ -41,37 +41,13 @@ main.main(sys.argv[1:])
 """
 
 
-def start(launcher, source):
-    """A run of two ranks that goes on, once both have written."""
-    (launcher.directory / "program.py").write_text(source)
-    run = launcher.start("run", "--devices", 2, "--", "python", "program.py")
-    launcher.wait_ready(2, "on")
-    return run
-
-
-def end(run):
-    """One that nobody has harmed."""
-    assert run.poll() is None, "the run was harmed"
-    run.terminate()
-    assert run.wait(PATIENCE_S) == 143
-
-
-@pytest.fixture
-def going_on(launcher):
-    """Gives a function that starts a run of two ranks, which goes on until the end of the test and then ends well."""
-    with ExitStack() as stack:
-
-        def begin(source=TALKS):
-            stack.callback(end, start(launcher, source))
-
-        yield begin
-
-
 @pytest.fixture(scope="module", name="talking_run")
 def _talking_run(module_launcher):
-    run = start(module_launcher, TALKS)
+    run = module_launcher.start("run", "--devices", 2, "--", "python", "-c", TALKS)
+    module_launcher.wait_ready(2, "on")
     yield run
-    end(run)
+    run.terminate()
+    assert run.wait(PATIENCE_S) == 143
 
 
 @pytest.fixture(name="talking")
@@ -81,11 +57,25 @@ def _talking(module_launcher, talking_run):
     assert talking_run.poll() is None, "the run was harmed"
 
 
+@pytest.fixture
+def going_on(launcher):
+    """The directory of the run `a`, which goes on: this process is its agent, and both of its ranks."""
+    me = identify(os.getpid())
+    starts = [RankStarted(rank, me.pid, me.started) for rank in range(2)]
+    return acted_run.make(launcher.runs / "a", [AgentStarted(me, None, 2), AttemptStarted(0, 29500), *starts])
+
+
+def finish(run_dir):
+    """Write the report, the last of all files."""
+    now_ns = time.time_ns()
+    run_dir.report.write_text(Report("a", 0, Cause.FINISHED, 0, now_ns, now_ns, ()).to_json())
+
+
 @contextmanager
-def reading(launcher, *arguments, **options):
+def reading(launcher, *arguments):
     """A command with its stdout in a pipe, and the end of that pipe that reads."""
     reader, writer = os.pipe()
-    process = launcher.start(*arguments, stdout=writer, stderr=subprocess.PIPE, **options)
+    process = launcher.start(*arguments, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     with os.fdopen(reader, "rb", buffering=0) as shown:
         yield process, shown
@@ -125,8 +115,9 @@ def test_a_reader_may_leave_after_a_line_or_at_once(talking, options):
 
 def test_a_silent_run_costs_nothing_and_its_reader_may_leave(launcher, going_on):
     """A follower sleeps, listens once, and ends quietly though it has nothing to write."""
-    going_on("import time\nprint('on', flush=True)\ntime.sleep(1000)")
-    with reading_in_all_modes(launcher) as followers:
+    for rank in range(2):
+        going_on.train_log(rank).write_text("on\n")
+    with reading_in_all_modes(launcher, "a") as followers:
         assert rest(followers)
         for follower, _ in followers:
             descriptors = Path(f"/proc/{follower.pid}/fd").iterdir()
@@ -135,8 +126,9 @@ def test_a_silent_run_costs_nothing_and_its_reader_may_leave(launcher, going_on)
 
 
 def test_slow_readers_that_leave(launcher, going_on, wait_until):
-    going_on("import time\nfor _ in range(3_000): print('on' * 1000)\ntime.sleep(1000)")
-    with reading_in_all_modes(launcher, lines=3) as followers:
+    for rank in range(2):
+        going_on.train_log(rank).write_text(f"{'on' * 1000}\n" * 3_000)
+    with reading_in_all_modes(launcher, "a", lines=3) as followers:
         for follower, _ in followers:
             process = psutil.Process(follower.pid)
             wait_until(lambda process=process: process.status() == psutil.STATUS_SLEEPING, "a full pipe")
@@ -210,35 +202,31 @@ def test_a_run_goes_on_whatever_its_stdout_does(launcher, stdout):
 
 
 def test_a_run_that_is_removed_is_not_waited_for(launcher, going_on):
-    """One line says so, though its launcher lives and its ranks write where nothing will find it."""
-    going_on()
-    run_dir = launcher.latest.resolve()
-    with reading_in_all_modes(launcher) as followers:
-        run_dir.rename(launcher.directory / "elsewhere")  # at once, whatever comes to it meanwhile
-        shutil.rmtree(launcher.directory / "elsewhere")
+    """One line says so, though its agent lives and its ranks write where nothing will find it."""
+    for rank in range(2):
+        going_on.train_log(rank).write_text("on\n")
+    with reading_in_all_modes(launcher, "a") as followers:
+        going_on.root.rename(launcher.directory / "elsewhere")  # at once
         for follower, shown in followers:
             read_on(shown)
             code, words = ended(follower)
             assert (code, words.count("\n")) == (2, 1)
-            assert words.startswith(f"error: {run_dir.name}: ")
+            assert words.startswith("error: a: ")
 
 
 @pytest.mark.parametrize(("name", "options"), REMOVED, ids=str)
-def test_a_part_of_a_run_that_is_removed_is_not_missed(launcher, name, options):
+def test_a_part_of_a_run_that_is_removed_is_not_missed(launcher, going_on, name, options):
     """The others are followed until the run ends; nothing spins meanwhile."""
-    me = identify(os.getpid())
-    starts = [RankStarted(rank, me.pid, me.started) for rank in range(2)]
-    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(me, None, 2), AttemptStarted(0, 29500), *starts])
     with ExitStack() as stack:
-        logs = [stack.enter_context(run_dir.train_log(rank).open("a", buffering=1)) for rank in range(2)]
+        logs = [stack.enter_context(going_on.train_log(rank).open("a", buffering=1)) for rank in range(2)]
         follower, shown = stack.enter_context(reading(launcher, "logs", "-f", *options, "a"))
         write(logs, "on")
         read_on(shown, 1)
-        gone = run_dir.root / name
+        gone = going_on.root / name
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
         assert rest([(follower, shown)])
         write(logs, "end")
-        finish(run_dir)
+        finish(going_on)
         lines = read_on(shown).decode().splitlines()
     assert ended(follower) == (0, "")
     assert all("end" in launcher.said_by(rank, lines) for rank in range(2))
@@ -247,12 +235,6 @@ def test_a_part_of_a_run_that_is_removed_is_not_missed(launcher, name, options):
 def write(logs, line):
     for log in logs:
         print(line, file=log)
-
-
-def finish(run_dir):
-    """Write the report, the last of all files."""
-    now_ns = time.time_ns()
-    run_dir.report.write_text(Report("a", 0, Cause.FINISHED, 0, now_ns, now_ns, ()).to_json())
 
 
 # --- runs that have not begun ---

@@ -75,12 +75,6 @@ def recorded(launcher):
     return make
 
 
-def test_every_line_of_every_rank_is_shown_with_its_rank(recorded):
-    """Rank after rank, in the order in which each wrote."""
-    lines = recorded(CHATTER)().stdout.splitlines()
-    assert lines == [f"[{rank}] {line}" for rank, text in enumerate(CHATTER) for line in text.splitlines()]
-
-
 def test_ranks_are_chosen(ran):
     """By number, range, server, or as the one that failed first; one alone needs no prefix."""
     logs = ran(FAILS)

@@ -267,6 +267,9 @@ def test_where_no_mark_could_be_written_no_attempt_has_the_lines_of_another(runs
     assert "<pre>" not in runs.page("a")
     run_dir.train_log(1).write_text(f"{text}of 1\n")
     assert re.findall(r"<pre>([^{<]*)</pre>", runs.page("a")) == ["of 1"]
+    run_dir.train_log(1).unlink()
+    os.mkfifo(run_dir.train_log(1))  # which nobody waits for
+    assert "<pre>" not in runs.page("a")
 
 
 # --- several runs ---

@@ -240,18 +240,6 @@ def test_a_status_is_redrawn_in_its_place(play, wait_until):
     assert [line[:18] for line in terminal.lines() if "4 ranks" in line] == ["4 ranks ended well"]
 
 
-def test_a_status_is_as_wide_as_the_terminal_that_it_is_on(launcher, play):
-    wide = "\u6f22" * 12
-    run = f"tlaunch run --runs-dir {wide} --devices 4 -- python program.py > out"
-    terminal = play(f"import time\nprint('on', flush=True)\n{WAIT}", 30, run)
-    terminal.wait_for("4 ranks started")
-    assert [row for row in terminal.rows() if wide[:3] in row and "tlaunch" not in row and "4 ranks" not in row] == []
-    terminal.touch("go")
-    assert terminal.ended() == 0
-    assert not [line for line in terminal.lines() if "started" in line]
-    assert (launcher.directory / "out").read_text() == "on\n"
-
-
 # --- unfinished lines ---
 
 BAR = """
