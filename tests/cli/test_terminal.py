@@ -120,7 +120,7 @@ class Screen:
         deadline = time.monotonic() + PATIENCE_S
         while not (found := condition()):
             assert time.monotonic() < deadline, (what, self.rows())
-            time.sleep(0.02)
+            time.sleep(0.1)
         return found
 
     def ended(self):
