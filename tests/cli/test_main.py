@@ -144,10 +144,7 @@ os.fsync = stop
 
 @pytest.mark.parametrize(
     ("typed", "number", "code"),
-    [
-        ("convert t.json --to v1.2 --output new.json", signal.SIGTERM, 143),
-        ("fix t.json --write", signal.SIGHUP, 129),
-    ],
+    [("convert t.json --to v1.2 --output new.json", signal.SIGTERM, 143), ("fix t.json --write", signal.SIGHUP, 129)],
 )
 def test_a_command_that_is_asked_to_end_cleans_up(launcher, wait_until, sample_tables, typed, number, code):  # noqa: PLR0917
     """Ended while a file is half written, a command leaves the files as they were, and none of its own."""
