@@ -160,20 +160,14 @@ def test_last_lines_cannot_act_on_a_terminal(launcher, script, environment):
     assert (launcher.latest / "device0" / "train.log").read_bytes().startswith(wrote.encode())
 
 
-def test_a_directory_called_latest_stays_as_it_is(launcher, script):
-    (launcher.runs / "latest").mkdir(parents=True)
-    script.render("--devices", 1, "--", "true")
-    assert script.run().returncode == 0
-    assert list((launcher.runs / "latest").iterdir()) == []
-
-
 def test_output_and_order(launcher, script):
-    """A log per rank with both of its streams; runs that start in one second have names of their own."""
+    """A log per rank with both streams; runs of one second have their own names, and a directory `latest` stays as it is."""
+    launcher.latest.mkdir(parents=True)
     script.render("--devices", 3, "--name", "n", "--", "sh", "-c", "echo out $RANK; echo err >&2; cat")
     for _ in range(3):
         assert script.run().returncode == 0
-    runs = [path for path in launcher.runs.iterdir() if not path.is_symlink()]
-    assert len(runs) == 3
+    runs = list(launcher.runs.glob("2*"))
+    assert (len(runs), list(launcher.latest.iterdir())) == (3, [])
     for run in runs:
         assert [(run / f"device{rank}" / "train.log").read_text() for rank in range(3)] == [
             f"out {rank}\nerr\n" for rank in range(3)

@@ -16,7 +16,7 @@ def own_address():
     return next((address for address in addresses if not address.startswith("127.")), None)
 
 
-@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--dry-run", "--json"]], ids=" ".join)
+@pytest.mark.parametrize("more", [[], ["--dry-run", "--json"]], ids=" ".join)
 def test_a_run_warns_of_the_table_of_another_machine(launcher, table_of, more):
     start = launcher.call if more else launcher.run
     done = start("run", "--rank-table", table_of({NOWHERE: [0, 1]}), *more, "--", "true")
