@@ -105,6 +105,16 @@ class Launcher:
         self._started.append(process)
         return process
 
+    def running(self, *arguments, ranks=2, **options):
+        """Start a run of so many ranks, and return its process when all of them are ready."""
+        process = self.start("run", "--devices", ranks, *arguments, **options)
+        self.wait_ready(ranks)
+        return process
+
+    def stubborn(self, *wishes, grace, **options):
+        """As `running`; the wishes say what ranks do against their end."""
+        return self.running("--grace", grace, "--", sys.executable, PROGRAMS / "stubborn.py", *wishes, **options)
+
     def environment(self, changes):
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TLAUNCH_", "RANK"))}
         return {**inherited, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", **changes}
@@ -262,6 +272,13 @@ class Script:
 
     def render(self, *arguments):
         self.launcher.call("render", "bash", "--force", "-o", "run.sh", *arguments, code=0)
+
+    def running(self, *arguments, ranks=2, **options):
+        """Render and start it; its process when all ranks are ready."""
+        self.render("--devices", ranks, *arguments)
+        process = self.start(**options)
+        self.launcher.wait_ready(ranks)
+        return process
 
     def start(self, *words, env=None, **options):
         process = subprocess.Popen(

@@ -128,10 +128,9 @@ def test_leftovers_of_a_good_run_are_ended(launcher, programs):
     assert "left running" in done.stderr
 
 
-def test_stopped_ranks_can_be_ended_gracefully(launcher, programs, wait_until):
+def test_stopped_ranks_can_be_ended_gracefully(launcher, wait_until):
     """A rank that was stopped (SIGSTOP) is continued to act on SIGTERM, long before the grace period is over."""
-    process = launcher.start("run", "--grace", 1000, "--", sys.executable, programs / "stubborn.py", "stopped")
-    launcher.wait_ready(1)
+    process = launcher.stubborn("stopped", grace=1000, ranks=1)
     # What forked the rank may not have ended yet.
     (rank,) = wait_until(lambda: len(found := launcher.processes()) == 1 and found, "the rank alone")
     wait_until(lambda: "T (stopped)" in Path(f"/proc/{rank}/status").read_text(), "the rank stops")

@@ -81,8 +81,7 @@ def test_a_rank_that_makes_no_progress_hangs(launcher):
 
 def test_forwarded_signals_reach_every_rank(launcher):
     handler = "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(print('heard', flush=True)))"
-    process = launcher.start("run", "--devices", 2, "--", *python(handler, *WAITS))
-    launcher.wait_ready(2)
+    process = launcher.running("--", *python(handler, *WAITS))
     process.send_signal(signal.SIGUSR1)
     assert process.wait(60) == 0
     assert [train_log(launcher, rank) for rank in (0, 1)] == ["ready\nheard\n"] * 2
@@ -91,9 +90,8 @@ def test_forwarded_signals_reach_every_rank(launcher):
 
 def test_a_suspended_run_stops_its_ranks(launcher, wait_until):
     """Ctrl-Z stops launcher and ranks, also those that a failure starts anew; `fg` continues them; none hangs meanwhile."""
-    options = ["--devices", 2, "--hang-timeout", 30, "--max-restarts", 1, "--grace", 5]
-    process = launcher.start("run", *options, "--", *python("print('ready', flush=True)", UNTIL_GO))
-    launcher.wait_ready(2)
+    options = ["--hang-timeout", 30, "--max-restarts", 1, "--grace", 5]
+    process = launcher.running(*options, "--", *python("print('ready', flush=True)", UNTIL_GO))
     first = wait_until(lambda: started_ranks(launcher, 2), "both ranks")
     process.send_signal(signal.SIGTSTP)
     wait_until(lambda: all_stopped([process.pid, *first]), "everything stopped")
@@ -123,8 +121,8 @@ def test_ranks_that_start_in_a_suspended_run_are_stopped_too(launcher, preloadin
 
 def test_a_suspended_ending_keeps_its_grace(launcher, wait_until):
     save = "def save(*_):\n    for text in ('saving', 'saved'): print(text, flush=True); time.sleep(1)\n    sys.exit(0)"
-    process = launcher.start("run", "--grace", 30, "--", *python(save, "signal.signal(signal.SIGTERM, save)", *WAITS))
-    launcher.wait_ready(1)
+    program = python(save, "signal.signal(signal.SIGTERM, save)", *WAITS)
+    process = launcher.running("--grace", 30, "--", *program, ranks=1)
     process.send_signal(signal.SIGTERM)
     wait_until(lambda: "saving" in train_log(launcher, 0), "SIGTERM")
     process.send_signal(signal.SIGTSTP)
