@@ -43,8 +43,7 @@ def test_super_pods_hold_their_servers(launcher, snapshot):
 @pytest.mark.parametrize(("encoding", "boxes"), [("utf-8", True), ("ascii", False), ("latin-1", False)])
 def test_tree_is_drawn_in_what_the_stream_can_show(launcher, encoding, boxes):
     """Where the encoding has no box characters the tree is ASCII, with the same words."""
-    done = launcher.call(*samples("2pcs.json")[0].split(), env={"PYTHONIOENCODING": encoding})
-    assert done.returncode == 0
+    done = launcher.call(*samples("2pcs.json")[0].split(), env={"PYTHONIOENCODING": encoding}, code=0)
     assert any(box in done.stdout for box in BOXES) is boxes
     assert done.stdout.isascii() is not boxes
     assert "rank 1  device 1" in done.stdout

@@ -228,8 +228,7 @@ def check_name_length(name: str, max_bytes: int, added: str) -> None:
     length_bytes = len(name.encode(errors="surrogateescape"))
     if length_bytes > max_bytes:
         raise UsageError(
-            f"--name is too long: {length_bytes} bytes, and {max_bytes} leave room for {added}",
-            hint="a shorter --name",
+            f"--name is too long: {length_bytes} bytes, and {max_bytes} leave room for {added}", hint="a shorter --name"
         )
 
 
