@@ -17,11 +17,12 @@ from launcher.core import env
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import AgentEnded, AttemptStarted, Awaiting, Cause, Judged, NotBegun, RankEnded, RankStarted
 from launcher.core.proc import SPARE
-from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server
+from launcher.core.records import Cluster, Layout, RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Confidence
 from launcher.engines.command import EngineCommand
 from launcher.engines.local import signals_held_back, start_child
+from tests.servers import servers
 
 SIMULATION = Path(__file__).parents[2] / "benchmarks" / "programs" / "simulated_agents.py"
 COUNT, RANKS = 50, 2
@@ -29,12 +30,7 @@ TOKEN = "known to all"
 
 
 def spec_in(folder, count):
-    cluster = Cluster(
-        tuple(
-            Server(f"10.7.0.{index + 1}", tuple(Device(device, index * RANKS + device) for device in range(RANKS)))
-            for index in range(count)
-        )
-    )
+    cluster = Cluster(servers(*(f"10.7.0.{index + 1}" for index in range(count)), each=RANKS))
     ranks = tuple(
         RankSpec(device.global_rank, device.device_id, server.server_id, index, device.device_id, ("true",), {})
         for index, server in enumerate(cluster.servers)

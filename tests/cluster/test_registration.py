@@ -18,8 +18,7 @@ from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError
 from launcher.core.events import Cause
 from launcher.core.messages import Begin, Challenge, Finish, Refused, Waiting, Welcome
 from launcher.core.resources import fingerprint
-
-PATIENCE_S = 60
+from tests.conftest import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)

@@ -8,16 +8,11 @@ import pytest
 from launcher.core.errors import UsageError
 from launcher.core.records import Cluster, Device, Server
 from launcher.engines.render.job import nodes_for, unnamed_cluster
-
-TABLE = Path("table.json")
-
-
-def server(name, first, count=2, **more):
-    return Server(name, tuple(Device(index, first + index) for index in range(count)), **more)
+from tests.servers import server
 
 
 def cluster(*servers):
-    return Cluster(servers, TABLE)
+    return Cluster(servers, Path("table.json"))
 
 
 PLAIN = cluster(server("h2", 0, options=(("hardware_type", "gpu"),)), server("h1.example.org", 2))

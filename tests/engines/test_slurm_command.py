@@ -15,14 +15,11 @@ from launcher.doctor import network
 from launcher.engines import slurm
 from launcher.engines.slurm import Allocation, Node, cpus_notes, nodes_of, read_allocation, short_here
 from launcher.engines.slurm_time import seconds_of, time_left_s, within_job
+from tests.servers import servers
 
 NODES = (Node("n1", "n1", "10.0.0.1"), Node("n2", "host2", "10.0.0.2"), Node("n3", "n3", "10.0.0.3"))
 JOB = Allocation("12", NODES, 0, None, None, None, "Slurm 22.05.8")
 HOSTFILE = Path("/runs/x/hosts")
-
-
-def servers(*names):
-    return [Server(name, (Device(0, names.index(name)),)) for name in names]
 
 
 def command(*names, job=JOB, agent=("agent",), **more):

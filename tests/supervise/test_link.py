@@ -11,8 +11,7 @@ from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.events import Cause
 from launcher.core.messages import Begin, Done, EventReport, Finish, Ping, Pong, SignalWanted
 from launcher.supervise.link import Link
-
-PATIENCE_S = 60
+from tests.conftest import PATIENCE_S
 
 
 @pytest.fixture(name="pair")

@@ -1,0 +1,14 @@
+"""Servers of a rank table, as tests write them."""
+
+from launcher.core.records import Device, Server
+
+
+def server(name, first=0, count=2, **more):
+    """One with devices from 0 on, whose ranks begin with `first`."""
+    return Server(name, tuple(Device(index, first + index) for index in range(count)), **more)
+
+
+def servers(*names, each=1):
+    """Of so many ranks each, in turn; a name that comes again is the same server."""
+    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    return tuple(server(name, places[name] * each, each) for name in names)
