@@ -143,7 +143,7 @@ def test_a_rank_that_is_not_on_its_server_is_refused(global_rank, here, said, er
 
 
 def test_ranks_on_their_servers_pass_without_a_word():
-    """As a person says it, too; a machine that no table knows may be any server."""
+    """Or where a person says so: of a machine that the table does not know."""
     for global_rank, address in ((0, "10.77.0.1"), (1, "10.77.0.1"), (2, "10.77.0.2"), (3, "10.77.0.2")):
         assert check(TWO, global_rank, host("h", [address])) is None
         assert check(TWO, global_rank, STRANGER, address) is None
@@ -161,13 +161,10 @@ THIS_MACHINE = ["10.77.0.1", "h1", "h1.example.org", "127.0.0.1", "localhost", "
 PLACEHOLDERS = ["", "0.0.0.0", "::", "10.*.*.1", "<server>", "-"]
 
 
-@pytest.mark.parametrize(
-    ("name", "doubted"),
-    [
-        *((name, False) for name in (*THIS_MACHINE, *PLACEHOLDERS)),
-        *((name, True) for name in ("10.99.0.1", "fd00::7", "h2", "h2.example.org")),
-    ],
-)
+@pytest.mark.parametrize(("name", "doubted"), [
+    *((name, False) for name in (*THIS_MACHINE, *PLACEHOLDERS)),
+    *((name, True) for name in ("10.99.0.1", "fd00::7", "h2", "h2.example.org")),
+])  # fmt: skip
 def test_a_server_that_this_machine_is_not_known_to_be_is_doubted(name, doubted):
     """Not by its address, its name, or what that means here; alone, by loopback. No machine is called like a placeholder."""
     said = doubt(server(name), host(**{"ib0-of-h1": ["10.77.0.1"]}))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.supervise.spawn import Complaints, Program, overlaid, render_environment, spawn, write_environment
+from launcher.supervise.spawn import Complaints, Program, render_environment, spawn, write_environment
 
 NAMES = st.text("ABCDEFGHIJKLM_", min_size=1, max_size=8).map("V_{}".format)
 VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -145,10 +145,6 @@ def test_without_a_log_all_is_as_the_engine_left_it():
 
 
 # --- the environment ---
-
-
-def test_changes_are_laid_over_and_none_takes_away():
-    assert overlaid({"A": "1", "B": "2", "C": "3"}, {"B": "x", "C": None, "D": None}) == {"A": "1", "B": "x"}
 
 
 @settings(max_examples=40)
