@@ -18,6 +18,7 @@ from typing import Literal
 
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.frozen import frozen
+from launcher.core.text import counted
 
 Bind = Literal["auto", "numa", "core", "none"]
 BINDS: tuple[Bind, ...] = ("auto", "numa", "core", "none")
@@ -145,11 +146,8 @@ def _cut(cores: tuple[Core, ...], count: int) -> list[tuple[Core, ...]]:
 
 
 def _threads(core_count: int, rank_count: int, where: str = "") -> tuple[int, str]:
-    cores, ranks = (
-        f"{count} {word}" if count == 1 else f"{count} {word}s"
-        for count, word in ((core_count, "core"), (rank_count, "rank"))
-    )
-    return max(1, core_count // rank_count), f"{cores}{where} for {ranks}"
+    reason = f"{counted(core_count, 'core')}{where} for {counted(rank_count, 'rank')}"
+    return max(1, core_count // rank_count), reason
 
 
 def _cpus_of(cores: tuple[Core, ...]) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.interfaces import address_of, addresses_of, names_of
 from launcher.core.records import Cluster, Server
+from launcher.core.text import some_of
 from launcher.doctor.facts import Resolved
 from launcher.doctor.network import patience_s, resolve
 from launcher.engines.command import START_DIRECTORY, EngineCommand
@@ -302,7 +303,7 @@ def answer_of(
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(escaped, names[:SHOWN])) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    return some_of([*map(escaped, names)], SHOWN)
 
 
 def cpus_per_node(environment: Mapping[str, str]) -> tuple[int, ...]:
