@@ -48,11 +48,6 @@ class Machine:
     def core_count(self) -> int:
         return sum(len(node.cores) for node in self.nodes)
 
-    @classmethod
-    def uniform(cls, core_count: int) -> Machine:
-        """One node with cores of one cpu each."""
-        return cls((Node(0, tuple((cpu,) for cpu in range(core_count))),))
-
 
 @frozen
 class Share:

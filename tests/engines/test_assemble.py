@@ -6,7 +6,7 @@ import pytest
 
 from launcher.core.records import Cluster, Device, Layout, Server, Supervision
 from launcher.engines.assemble import Request, assemble, draft, used_cluster
-from launcher.engines.placement import Machine
+from tests.servers import uniform
 
 TWO_SERVERS = Cluster(
     (
@@ -20,7 +20,7 @@ TWO_SERVERS = Cluster(
 def request(cluster, layout, **changes):
     wanted = {
         "argv": ("python", "train.py"), "cwd": Path("/home/me"), "runs_dir": Path("/runs"), "user_env": {},
-        "supervision": Supervision(), "inherited_env": {}, "machine": Machine.uniform(8),
+        "supervision": Supervision(), "inherited_env": {}, "machine": uniform(8),
     }  # fmt: skip
     return Request(cluster=cluster, layout=layout, **{**wanted, **changes})
 

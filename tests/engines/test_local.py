@@ -8,7 +8,7 @@ from launcher.core.records import Cluster, Device, Layout, Server, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import Request, assemble
 from launcher.engines.local import signals_held_back, start_agent
-from launcher.engines.placement import Machine
+from tests.servers import uniform
 
 
 @pytest.mark.parametrize(("env", "code", "error"), [({"UNWRITABLE": "\ud800"}, 1, "UnicodeEncodeError"), ({}, 0, None)])
@@ -17,7 +17,7 @@ def test_a_broken_agent_leaves_its_traceback_in_the_run_directory(tmp_path, env,
     cluster = Cluster((Server("127.0.0.1", (Device(0, 0, "127.0.0.1"),)),), source=None)
     request = Request(
         cluster=cluster, layout=Layout(dp=1), argv=("true",), cwd=tmp_path, runs_dir=tmp_path / "runs",
-        supervision=Supervision(grace_s=1.0), user_env={}, inherited_env={}, machine=Machine.uniform(1),
+        supervision=Supervision(grace_s=1.0), user_env={}, inherited_env={}, machine=uniform(1),
     )  # fmt: skip
     spec = assemble(request, name="n", master_port=29500)
     (rank,) = spec.ranks

@@ -8,6 +8,7 @@ import pytest
 from launcher.core.errors import RefusedLayoutError
 from launcher.engines import placement
 from launcher.engines.placement import Machine, Node, read_machine, shares_of
+from tests.servers import uniform
 
 SIBLINGS = tuple((core, core + 8) for core in range(8))  # as kernels count: first threads first
 TWO_NODES = Machine((Node(0, SIBLINGS[:4]), Node(1, SIBLINGS[4:])))
@@ -20,7 +21,7 @@ def cpus(shares):
 
 @pytest.mark.parametrize(
     ("machine", "ranks", "threads"),
-    [*((Machine.uniform(cores), ranks, threads) for cores, ranks, threads in [(8, 2, 4), (8, 3, 2), (2, 8, 1), (64, 1, 64)]),
+    [*((uniform(cores), ranks, threads) for cores, ranks, threads in [(8, 2, 4), (8, 3, 2), (2, 8, 1), (64, 1, 64)]),
      (TWO_NODES, 2, 4)],
     ids=str,
 )  # fmt: skip
@@ -39,7 +40,7 @@ def test_core_keeps_siblings_together_and_nodes_apart():
 
 
 @pytest.mark.parametrize("ranks", range(1, 9))
-@pytest.mark.parametrize("machine", [TWO_NODES, UNEVEN, Machine.uniform(8)], ids=["even", "uneven", "uniform"])
+@pytest.mark.parametrize("machine", [TWO_NODES, UNEVEN, uniform(8)], ids=["even", "uneven", "uniform"])
 def test_core_shares_are_disjoint_and_leave_no_core_idle(machine, ranks):
     shares = cpus(shares_of(ranks, "core", machine))
     assert all(shares)
@@ -70,7 +71,7 @@ def test_numa_gives_each_rank_a_whole_node_in_order():
     (8, TWO_NODES, True),
     (1, TWO_NODES, False),  # half of the machine would be idle
     (9, TWO_NODES, False),  # more ranks than cores
-    (4, Machine.uniform(8), False),  # nothing to gain
+    (4, uniform(8), False),  # nothing to gain
 ])  # fmt: skip
 def test_auto_binds_where_memory_is_not_uniform_and_nothing_is_lost(ranks, machine, bound):
     """To nodes, if there are several, each gets a rank, and there are cores enough."""
