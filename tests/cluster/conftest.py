@@ -34,15 +34,6 @@ def event_log(tmp_path):
 
 
 @pytest.fixture
-def connected():
-    """Both ends of a connection: the coordinator's socket and the agent's."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        theirs = socket.create_connection(server.getsockname())
-        with theirs, server.accept()[0] as ours:
-            yield ours, theirs
-
-
-@pytest.fixture
 def spec(tmp_path):
     """Of a rank on each of two servers."""
     cluster = Cluster(servers("10.0.0.1", "10.0.0.2"))

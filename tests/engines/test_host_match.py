@@ -43,15 +43,23 @@ def check(cluster, global_rank, here, said=None, local_size=2):
 ], ids=lambda each: each.server_id)  # fmt: skip
 def test_a_server_is_known_by_addresses_and_names(here):
     """Of any interface, in short or full, and by whatever else the table calls it, or by what that resolves to."""
-    assert is_here(here, host(**{"ib0-of-h1": ["10.77.0.1"]}))
+    machine = host(**{"ib0-of-h1": ["10.77.0.1"]})
+    assert is_here(here, machine)
+    assert doubt(here, machine) is None
 
 
-@pytest.mark.parametrize("name", ["10.77.0.2", "h2", "h11", "reserve", "0", "h9", "h1.b.org"])
+@pytest.mark.parametrize("name", ["10.77.0.2", "fd00::7", "h2", "h11", "reserve", "0", "h9", "h1.b.org"])
 def test_another_server_is_not_here(name):
     """Nor by a loopback address, which Debian gives to a host's own name; full names are the same only if equal."""
     machine = host("h1.a.org", h9=["127.0.1.1"], h2=["10.77.0.2"])
     assert not is_here(server(name), machine)
+    assert f"server {name} of the rank table is not known to be this machine, h1.a.org" in doubt(server(name), machine)
     assert is_here(server("h1.A.org"), machine)
+
+
+@pytest.mark.parametrize("name", ["", "0.0.0.0", "::", "10.*.*.1", "<server>", "-"])
+def test_no_machine_is_called_like_a_placeholder(name):
+    assert doubt(server(name), host()) is None
 
 
 @pytest.mark.parametrize("name", ["container_ip", "host_ip"])
@@ -155,21 +163,6 @@ def test_a_table_of_one_unknown_server_is_worth_a_warning():
         "server 10.0.40.11 of the rank table is not known to be this machine, h1 (--server 10.0.40.11 says that it is)"
     )
     assert check(one, 0, host("a", ["10.0.40.11"]), local_size=1) is None
-
-
-THIS_MACHINE = ["10.77.0.1", "h1", "h1.example.org", "127.0.0.1", "localhost", "ib0-of-h1"]
-PLACEHOLDERS = ["", "0.0.0.0", "::", "10.*.*.1", "<server>", "-"]
-
-
-@pytest.mark.parametrize(("name", "doubted"), [
-    *((name, False) for name in (*THIS_MACHINE, *PLACEHOLDERS)),
-    *((name, True) for name in ("10.99.0.1", "fd00::7", "h2", "h2.example.org")),
-])  # fmt: skip
-def test_a_server_that_this_machine_is_not_known_to_be_is_doubted(name, doubted):
-    """Not by its address, its name, or what that means here; alone, by loopback. No machine is called like a placeholder."""
-    said = doubt(server(name), host(**{"ib0-of-h1": ["10.77.0.1"]}))
-    assert (said is not None) is doubted
-    assert not doubted or f"server {name} of the rank table is not known to be this machine, h1" in said
 
 
 @pytest.mark.parametrize("name", ["10.0.40.11", "127.0.0.1", "localhost"])

@@ -15,49 +15,12 @@ import pytest
 from launcher.core.proc import catches, every_process, stat
 from launcher.core.verdict import StackGroup
 from launcher.supervise.diagnosis.py_spy import PY_SPIES_AT_ONCE
-from launcher.supervise.diagnosis.stacks import Gathering, RankStack, Target, gather, group, sentence
+from launcher.supervise.diagnosis.stacks import Gathering, RankStack, gather, group, sentence
 from tests.conftest import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-PROGRAM = Path(__file__).resolve().parents[2] / "programs" / "stacks_rank.py"
 LONG_S = 60.0
 SHORT_S = 0.3  # a limit that is meant to pass
-
-
-class Ranks:
-    """Programs started as ranks, and how they can be asked. All are killed at the end."""
-
-    def __init__(self, directory):
-        self._directory = directory
-        self.processes = {}
-        self.targets = {}
-
-    def start(self, what):
-        """A Python program that does `what`; returns as soon as it is about to."""
-        global_rank = len(self.processes)
-        log = self._directory / f"{global_rank}.log"
-        process = self.add([sys.executable, PROGRAM, log, what], global_rank, stdout=subprocess.PIPE)
-        assert process.stdout.readline() == b"ready\n"
-        return process
-
-    def add(self, argv, global_rank, **options):
-        process = subprocess.Popen(argv, **options)
-        self.processes[global_rank] = process
-        self.targets[global_rank] = Target(process.pid, self._directory / f"{global_rank}.log")
-        return process
-
-    def close(self):
-        for process in self.processes.values():
-            process.kill()
-        for process in self.processes.values():
-            process.communicate()
-
-
-@pytest.fixture
-def ranks(tmp_path):
-    made = Ranks(tmp_path)
-    yield made
-    made.close()
 
 
 def in_state(process, letters):
