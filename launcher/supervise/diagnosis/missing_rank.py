@@ -30,7 +30,6 @@ class MissingRank:
 def find_missing_rank(
     evidence: Sequence[RankEvidence], summaries: Sequence[FailureSummary], hung: Collection[int]
 ) -> MissingRank | None:
-    """Return the rank that the others miss."""
     if not summaries and not hung:
         return None
     find = _Rules(evidence, summaries, hung)
