@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+import psutil
 import pytest
 
 from launcher.core.events import RankStarted, from_line
@@ -60,18 +62,19 @@ def table_of(path, servers, count=2, network="192.168"):
     return path
 
 
+def own_address():
+    """One that this machine has, but not every machine."""
+    found = (entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
+    addresses = [address for address in found if re.fullmatch(r"[\d.]+", address) and not address.startswith("127.")]
+    return addresses[0] if addresses else pytest.skip("this machine has no address but loopback ones")
+
+
 def run_to_end(argv, *, cwd, env):
     """Stdout and stderr as text. What hangs is killed with all that it started."""
     process = subprocess.Popen(
-        list(map(str, argv)),
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+        list(map(str, argv)), cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    )  # fmt: skip
     try:
         out, err = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
@@ -386,11 +389,8 @@ class Servers:
 
     @staticmethod
     def python(*statements):
-        return [
-            sys.executable,
-            "-c",
-            "\n".join(["import os, sys, time, signal", "rank = int(os.environ['RANK'])", *statements]),
-        ]
+        source = ["import os, sys, time, signal", "rank = int(os.environ['RANK'])", *statements]
+        return [sys.executable, "-c", "\n".join(source)]
 
     @staticmethod
     def read(path):

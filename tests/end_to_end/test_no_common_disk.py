@@ -97,13 +97,20 @@ def lines_of(rank, attempt=0):
 
 
 def test_the_head_tells_of_all_ranks(by_hand):
-    """Its console, its logs and its status, as of one server; both directories hold the same of the other's ranks."""
-    (out, _), codes = by_hand.run(0)
+    """Its console, its logs and its status, as of one server, of a failure and a restart too: each line once.
+
+    Both directories hold the same of the other's ranks.
+    """
+    (out, _), codes = by_hand.run(1, "--max-restarts", 1)
     assert codes == [0, 0]
     for rank in range(4):
-        shown = {line.partition("] ")[2] for line in out.splitlines() if line.startswith(f"[{rank}] ")}
-        assert shown == lines_of(rank) | {"the end"}
-        assert set(told("logs", by_hand.heads.root, "--rank", rank, "--prefix", "").splitlines()) == shown
+        told_lines = map(json.loads, told("logs", by_hand.heads.root, "--rank", rank, "--json").splitlines())
+        written = [(line["attempt"], line["text"]) for line in told_lines if line["text"].startswith("rank")]
+        assert sorted(written) == sorted((attempt, line) for attempt in (0, 1) for line in lines_of(rank, attempt))
+        shown = [line.partition("] ")[2] for line in out.splitlines() if line.startswith(f"[{rank}] ")]
+        assert {line for _, line in written} | {"the end"} <= {*shown}
+    assert "[3] ValueError: boom" in out
+    assert "rank 3: ValueError: boom" in told("why", by_hand.heads.root)
     for rank in (2, 3):
         assert by_hand.heads.train_log(rank).read_bytes() == by_hand.others.train_log(rank).read_bytes()
         assert by_hand.heads.env_log(rank).read_bytes() == by_hand.others.env_log(rank).read_bytes()
@@ -113,51 +120,20 @@ def test_the_head_tells_of_all_ranks(by_hand):
     assert not by_hand.others.train_log(0).exists()
 
 
-def test_a_failure_and_a_restart_are_told_at_the_head(by_hand):
-    """Why, with the failed rank's own last words; and the logs of both attempts, each line once."""
-    (out, _), codes = by_hand.run(1, "--max-restarts", 1)
-    assert codes == [0, 0]
-    assert "[3] ValueError: boom" in out
-    why = told("why", by_hand.heads.root)
-    assert "rank 3: ValueError: boom" in why
-    log = by_hand.heads.train_log(3).read_text()
-    assert log == by_hand.others.train_log(3).read_text()
-    lines = [line for line in log.splitlines() if line.startswith("rank")]
-    assert len(lines) == len(set(lines)) == 2 * LINES
-    told_lines = map(json.loads, told("logs", by_hand.heads.root, "--rank", 3, "--json").splitlines())
-    second = {line["text"] for line in told_lines if line["attempt"] == 1}
-    assert lines_of(3, 1) <= second
-    assert not lines_of(3, 0) & second
-
-
-@pytest.fixture(name="failed", scope="module")
-def _failed(tmp_path_factory):
-    """A run that rank 3 has ended."""
-    run = ByHand(tmp_path_factory.mktemp("failed"))
-    _, codes = run.run(1)
+def test_each_server_tells_of_a_failed_run(by_hand):
+    """What rank 3 itself noted is at the head too; another server tells of its own part, which it finds itself."""
+    _, codes = by_hand.run(1)
     assert codes == [1, 1]
-    return run
-
-
-def test_a_failed_run_is_told_at_the_head(failed):
-    """What rank 3 itself noted is there too."""
-    assert json.loads(failed.heads.failure(3).read_text()) == json.loads(failed.others.failure(3).read_text())
-    logs = [told("logs", runs / "latest", "--rank", 3, "--prefix", "") for runs in failed.runs]
-    assert logs[0] == logs[1]
-    assert lines_of(3) <= set(logs[0].splitlines())
-    assert "rank 3: ValueError: boom" in told("status", failed.heads.root)
-
-
-def test_another_server_tells_of_its_own_part(failed):
-    """By the same commands, which find the latest run there."""
-    runs = failed.runs[1]
-    status = told("status", "--runs-dir", runs)
+    assert json.loads(by_hand.heads.failure(3).read_text()) == json.loads(by_hand.others.failure(3).read_text())
+    assert "rank 3: ValueError: boom" in told("status", by_hand.heads.root)
+    runs = ("--runs-dir", by_hand.runs[1])
+    status = told("status", *runs)
     assert "only this server's part, ranks 2-3" in status
     assert "rank 3: ValueError: boom" in status
-    assert [rank["global_rank"] for rank in json.loads(told("status", "--runs-dir", runs, "--json"))["each"]] == [2, 3]
-    assert "rank 3: ValueError: boom" in told("why", "--runs-dir", runs)
-    assert lines_of(2) <= set(told("logs", "--runs-dir", runs, "--prefix", "").splitlines())
-    assert failed.others.root.name in told("ps", "--all", "--runs-dir", runs)
+    assert [rank["global_rank"] for rank in json.loads(told("status", *runs, "--json"))["each"]] == [2, 3]
+    assert "rank 3: ValueError: boom" in told("why", *runs)
+    assert lines_of(2) <= {*told("logs", *runs, "--prefix", "").splitlines()}
+    assert by_hand.others.root.name in told("ps", "--all", *runs)
 
 
 def test_another_server_names_no_file_that_is_not_there(by_hand):
