@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from .conftest import table_of
+from .conftest import run_to_end, table_of
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -161,13 +162,7 @@ def test_no_rank_starts_again_beside_those_of_a_server_whose_connection_was_rese
     program.write_text(ignoring + PROGRAM.read_text())
     run.start("--max-restarts", "1", "--grace", 2, "--no-preload", seconds="300,3", program=program).wait_running()
     assert len(run.hosts.on("h2", "pgrep", "-f", program).stdout.split()) == 2
-    reset = subprocess.run(
-        [run.hosts.root / "hub", "ss", "-K", "dst", "10.77.0.2"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    reset = run_to_end((run.hosts.root / "hub", "ss", "-K", "dst", "10.77.0.2"), cwd=None, env=None)
     if "ESTAB" not in reset.stdout:
         pytest.skip(f"this kernel resets no connections: {reset.stderr}")
     run.wait_running(attempt=1)
@@ -182,12 +177,9 @@ def test_a_server_that_comes_back_is_restarted_on_as_soon_as_its_ranks_have_ende
     grace_s = 200.0
     run.start("--max-restarts", "1", "--grace", grace_s, seconds="300,0.5").wait_running()
     with run.hosts.unplugged("h2"):
-        told = {"events.jsonl": "is lost", "server1/events.jsonl": "AgentEnded"}
-        run.wait_until(
-            lambda: all(word in (run.latest / name).read_text() for name, word in told.items()),
-            "both sides' ends",
-            PATIENCE_S,
-        )
+        for name, word in (("events.jsonl", "is lost"), ("server1/events.jsonl", "AgentEnded")):
+            events = run.latest / name
+            run.wait_until(lambda events=events, word=word: word in events.read_text(), f"{word} in {name}", PATIENCE_S)
     began = time.monotonic()
     run.wait_running(attempt=1)
     assert time.monotonic() - began < grace_s / 2
@@ -295,47 +287,21 @@ def test_a_full_disk_on_one_server_is_named(run):
     run.wait_nothing_left("h1", "h2")
 
 
-@pytest.fixture
-def by_hand(two_hosts, tmp_path):
-    """Starts the same command on both hosts, with a table and options for each; the exit codes and stderrs."""
-    started = []
-
-    def start(host, servers, options):
-        table = table_of(tmp_path / f"{host}.json", servers)
-        argv = [
-            two_hosts.root / "on", host, sys.executable, "-m", "launcher", "run", "--rank-table", table,
-            "--console", "none", *options, "--", sys.executable, PROGRAM, 1,
-        ]  # fmt: skip
-        process = subprocess.Popen(
-            list(map(str, argv)), cwd=tmp_path, env=two_hosts.environment(), start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        started.append(process)
-
-    def start_both(servers, options=((), ())):
-        for host, order, more in zip(("h1", "h2"), servers, options, strict=True):
-            start(host, order, more)
-        errors = [process.communicate(timeout=PATIENCE_S)[1] for process in started]
-        return [process.returncode for process in started], errors
-
-    yield start_both
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-
-
 @pytest.mark.parametrize("wrong", ["table", "server"])
-def test_machines_that_both_coordinate_give_up_after_the_join_timeout(by_hand, two_hosts, wrong):
+def test_machines_that_both_coordinate_give_up_after_the_join_timeout(two_hosts, tmp_path, wrong):
     """Each takes itself for the first server, by a table in another order or a wrong --server; the hint names both."""
     h1, h2 = two_hosts.addresses()
-    if wrong == "table":
-        missing = (h2, h1)
-        codes, said = by_hand([(h1, h2), (h2, h1)], options=[("--join-timeout", 3)] * 2)
-    else:
-        missing = (h2, h2)
-        codes, said = by_hand([(h1, h2)] * 2, options=[("--join-timeout", 3), ("--join-timeout", 3, "--server", h1)])
-    assert codes == [1, 1], said
-    for server, stderr in zip(missing, said, strict=True):
-        assert f"error: server {server} did not come: after 3 s (--join-timeout)" in stderr
-        assert "with the same rank table and as that server (--server)" in stderr
+    orders, option, missing = [(h1, h2), (h2, h1)], (), (h2, h1)
+    if wrong == "server":
+        orders, option, missing = [(h1, h2)] * 2, ("--server", h1), (h2, h2)
+    ended = []
+    with ThreadPoolExecutor() as pool:
+        for host, order, more in zip(("h1", "h2"), orders, ((), option), strict=True):
+            options = ("--rank-table", table_of(tmp_path / f"{host}.json", order), "--join-timeout", 3, *more)
+            tlaunch = (sys.executable, "-m", "launcher", "run", *options, "--", sys.executable, PROGRAM, 1)
+            argv = (two_hosts.root / "on", host, *tlaunch)
+            ended.append(pool.submit(run_to_end, argv, cwd=tmp_path, env=two_hosts.environment()))
+    for server, done in zip(missing, (each.result() for each in ended), strict=True):
+        assert done.returncode == 1, done.stderr
+        assert f"error: server {server} did not come: after 3 s (--join-timeout)" in done.stderr
+        assert "with the same rank table and as that server (--server)" in done.stderr

@@ -1,21 +1,18 @@
 """The main job through the real command: rank table in, trained model out."""
 
-import gzip
 import os
 import re
 import subprocess
 import sys
-from itertools import islice
 
 import pytest
 
 from .conftest import ROOT
 
-STEPS = 20
-MULTI30K = ROOT.parent / "shared" / "corpus" / "multi30k"
+STEPS = 12
 STEP_LINE = re.compile(r"^epoch: (\d+) step: (\d+), loss is (\d+\.\d{4}), \d+ tokens/s$", re.MULTILINE)
 VALIDATION_LINE = re.compile(
-    r"^validation loss is (\d+\.\d{6}), perplexity ([\d.]+) \(unigram model: ([\d.]+)\)$", re.MULTILINE
+    r"^validation loss is (\d+\.\d{6}), perplexity [\d.]+ \(unigram model: [\d.]+\)$", re.MULTILINE
 )
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -41,8 +38,9 @@ def _run(tmp_path_factory, environment):
     """The main job, cut short: eight ranks from the sample table at dp=2 mp=2 pp=2."""
     runs_dir = tmp_path_factory.mktemp("runs")
     done = tlaunch(
-        "run", "--rank-table", "rank_tables/rank_table_8pcs.json", "--dp", 2, "--mp", 2, "--pp", 2, "--micro-batches", 4,
-        *settings(f"train.steps={STEPS}", f"train.warmup_steps={STEPS}"), "--runs-dir", runs_dir, environment=environment,
+        "run", "--rank-table", "rank_tables/rank_table_8pcs.json", "--dp", 2, "--mp", 2, "--pp", 2, "--micro-batches", 2,
+        *settings(f"train.steps={STEPS}", f"train.warmup_steps={STEPS // 2}"), "--runs-dir", runs_dir,
+        environment=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return runs_dir / "latest", done, environment
@@ -60,7 +58,7 @@ def test_the_loss_falls_and_every_rank_tells_it(run):
 
     assert [[loss for _, _, loss in found] for found in lines] == [[loss for _, _, loss in lines[0]]] * 8
     assert [int(step) for _, step, _ in lines[0]] == list(range(1, STEPS + 1))
-    assert sum(losses[-5:]) / 5 < losses[0] - 1
+    assert sum(losses[-3:]) / 3 < losses[0] - 1
     assert f"loss is {losses[-1]:.4f}" in done.stdout
 
     collapsed = tlaunch("logs", "--collapse", "--runs-dir", directory.parent, environment=environment)
@@ -72,16 +70,11 @@ def test_the_loss_falls_and_every_rank_tells_it(run):
     assert len(shown) <= len(logs[0].splitlines()) + 2  # ranks of the two stages hold different numbers of parameters
 
 
-def test_rank_0_shows_translations(run):
-    """Sentences of the test split stand beside their references and what the model makes of them."""
-    directory, *_ = run
-    log = (directory / "device0" / "train.log").read_text()
-
-    assert len(re.findall(r"^source: .+\nreference: .+\ntranslation: .*$", log, re.MULTILINE)) == 5
-
-
 def test_the_script_of_the_documentation_gives_the_last_validation_loss(run):
-    """The weights of dp=2 mp=2 pp=2 are those of one device: a short script finds the same validation loss."""
+    """The weights of dp=2 mp=2 pp=2 are those of one device: a short script finds the same validation loss.
+
+    Rank 0 has told it, and shown sentences of the test split beside their references and what the model makes of them.
+    """
     directory, _, environment = run
     found = re.findall(r"```python\n(.+?)```", (ROOT / "docs" / "trainer.md").read_text(encoding="utf-8"), re.DOTALL)
     [script] = [each for each in found if "import torch" in each]
@@ -89,7 +82,9 @@ def test_the_script_of_the_documentation_gives_the_last_validation_loss(run):
         [sys.executable, "-c", script, directory / "model"],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    [(expected, _, _)] = VALIDATION_LINE.findall((directory / "device0" / "train.log").read_text())
+    log = (directory / "device0" / "train.log").read_text()
+    [expected] = VALIDATION_LINE.findall(log)
+    assert len(re.findall(r"^source: .+\nreference: .+\ntranslation: .*$", log, re.MULTILINE)) == 5
 
     assert done.returncode == 0, done.stderr
     assert len(script.splitlines()) <= 20
@@ -107,31 +102,6 @@ def test_the_tutorial_starts_at_the_logarithm_of_its_vocabulary(tmp_path, enviro
 
     assert (epoch, step) == ("1", "1")
     assert float(loss) == pytest.approx(9.90, abs=0.05)
-
-
-@pytest.mark.skipif(not MULTI30K.is_dir(), reason="the Multi30k text is not beside the repository (../shared/corpus)")
-def test_real_text_is_learnt_by_two_ranks(tmp_path, environment):
-    """On real captions, prepared by `tlaunch data preprocess`, perplexity falls well under the unigram model's."""
-    for split, name, count in (("train", "train", 6000), ("valid", "val", 200), ("test", "test_2016_flickr", 200)):
-        for language in ("fr", "en"):
-            with gzip.open(MULTI30K / f"{name}.{language}.gz") as whole:
-                (tmp_path / f"{name}.{language}").write_bytes(b"".join(islice(whole, count)))
-        done = tlaunch(
-            "data", "preprocess", "--fr", tmp_path / f"{name}.fr", "--en", tmp_path / f"{name}.en",
-            "--split", split, "--output", tmp_path / "text", environment=environment,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-    chosen = (
-        "model.vocabulary_size=2000", "train.steps=80", "train.warmup_steps=30", "train.learning_rate=6e-3",
-        "train.batch_size=24", "train.translations=1",
-    )  # fmt: skip
-    where = ("--data", tmp_path / "text", "--runs-dir", tmp_path / "runs")
-    done = tlaunch("run", "--devices", 2, *where, *settings(*chosen), environment=environment)
-    assert done.returncode == 0, done.stderr[-4000:]
-    log = (tmp_path / "runs" / "latest" / "device0" / "train.log").read_text()
-    [(_, perplexity, unigram)] = VALIDATION_LINE.findall(log)
-
-    assert float(perplexity) < float(unigram) / 2
 
 
 def test_what_only_rank_0_finds_ends_all_ranks_alike(tmp_path, environment):

@@ -78,7 +78,7 @@ def test_one_process_learns(trained, precision):
     """The trace that all others are held against is of a model that learns."""
     reference = read(trained, precision, REFERENCE)
 
-    assert reference["losses"][-1] < reference["losses"][0] - 0.05
+    assert reference["validation_loss"] < reference["losses"][0] - 0.05  # of what it was trained on
     assert max(reference["gradient_norms"]) > 0.3  # clipping acts
 
 
