@@ -3,22 +3,15 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from .conftest import own_address, stub_of_mpi4py, table_of
+from .conftest import PROGRAMS, TLAUNCH, TOLD, executable, own_address, stub_of_mpi4py, table_of, tlaunch
 
-PROGRAMS = Path(__file__).parents[1] / "programs"
-SHOW = (sys.executable, PROGRAMS / "exec_rank.py")
+SHOW = (sys.executable, TOLD)
 OTHER_MPI = "MPICH Version:      5.0.2\nMPICH configure:    --with-pm=hydra\n"
-
-
-def tlaunch(*arguments, cwd):
-    command = [sys.executable, "-m", "launcher", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_every_rank_gets_its_place_and_writes_its_own_log(mpirun, tmp_path):
@@ -38,15 +31,17 @@ def test_every_rank_gets_its_place_and_writes_its_own_log(mpirun, tmp_path):
     run = (tmp_path / "runs here" / "latest").resolve()
     assert run.name.startswith("my $(x) run-")
     shown = [json.loads((run / f"device{rank}" / "train.log").read_text()) for rank in range(4)]
+    environments = [each["env"] for each in shown]
     for name in ("RANK", "RANK_ID", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK"):
-        assert [each[name] for each in shown] == ["0", "1", "2", "3"]
-    assert [each["DEVICE_ID"] for each in shown] == ["3", "2", "1", "0"]
-    [port] = {each["MASTER_PORT"] for each in shown}
+        assert [each[name] for each in environments] == ["0", "1", "2", "3"]
+    assert [each["DEVICE_ID"] for each in environments] == ["3", "2", "1", "0"]
+    [(_, port)] = {(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in environments}
     common = {
         "RANK_TABLE_FILE": str(file), "TLAUNCH_DP": "2", "TLAUNCH_MP": "2", "WORLD_SIZE": "4", "WORD": "a\nb 'c'",
-        "argv": odd, "ROLE_NAME": None, "TLAUNCH_RUN_DIR": str(run), "MASTER_ADDR": shown[0]["MASTER_ADDR"],
+        "ROLE_NAME": None, "TLAUNCH_RUN_DIR": str(run),
     }  # fmt: skip
-    assert all({name: each[name] for name in common} == common for each in shown)
+    assert all({name: each.get(name) for name in common} == common for each in environments)
+    assert all(each["words"] == odd for each in shown)
     # The engine has the programs themselves as its children: no process of tlaunch stays in between.
     assert (len({each["parent"] for each in shown}), len({each["pid"] for each in shown})) == (1, 4)
     assert "ROLE_NAME=torchrun's of the environment (torchrun?) is taken away" in done.stderr
@@ -80,9 +75,9 @@ def test_a_rank_gets_what_tlaunch_run_gives_it(mpirun, tmp_path):
 def test_mpi_in_the_program_sees_its_world(mpirun):
     """MPI_Init finds the engine, and MPI's ranks are those of the environment."""
     pytest.importorskip("mpi4py")
-    done = mpirun.exec(4, "--mp", "2", "--", sys.executable, PROGRAMS / "mpi_rank.py")
+    done = mpirun.exec(4, "--mp", "2", "--", sys.executable, PROGRAMS / "mpi_world_rank.py", "well")
     assert done.returncode == 0, done.stderr
-    assert mpirun.logs() == [f"{rank} 4 {rank} 4 6\n" for rank in range(4)]
+    assert mpirun.logs() == [f"{rank} 4 {rank} 6\n" for rank in range(4)]
 
 
 def test_a_program_whose_mpi_is_not_that_of_mpirun_is_refused_before_it_starts(mpirun, tmp_path):
@@ -171,7 +166,7 @@ def test_output_can_be_left_to_the_engine(mpirun):
 
 def test_ranks_with_other_options_are_refused(mpirun):
     """A layout that only some of them have."""
-    start = [sys.executable, "-m", "launcher", "exec"]
+    start = [*TLAUNCH, "exec"]
     done = mpirun(2, *start, "--mp", "2", "--", *SHOW, ":", "-n", "2", *start, "--pp", "2", "--", *SHOW)
     assert done.returncode == 3, done.stderr
     assert "were not started alike: this one has dp=2 " in done.stderr
@@ -188,7 +183,7 @@ def test_no_job_gets_into_the_directory_of_another(mpirun):
     assert (done.returncode, mpirun.latest.name) == (0, "given")
     assert done.stderr.count("--name foo is not used: TLAUNCH_RUN_ID, given, is the whole name") == 1
     before = mpirun.logs()
-    assert [json.loads(log)["MASTER_PORT"] for log in before] == ["13452"] * 2
+    assert [each["MASTER_PORT"] for each in mpirun.environments()] == ["13452"] * 2
     done = mpirun.exec(2, *options, env=env)
     assert (done.returncode, mpirun.latest.name) == (2, "given")
     assert done.stderr.count("holds an earlier run already") == 1
@@ -228,11 +223,9 @@ def test_ranks_on_a_machine_that_the_table_does_not_have_are_refused(mpirun, tmp
     assert (done.returncode, done.stderr.count("which is not one of the table's servers")) == (3, 1)
     assert "192.0.2.77 slots=1, 192.0.2.78 slots=1" in done.stderr
     here = [f"TLAUNCH_SERVER=192.0.2.7{number}" for number in (7, 8)]
-    first, second = (
-        ["env", name, sys.executable, "-m", "launcher", "exec", "--rank-table", file, "--", *SHOW] for name in here
-    )
+    first, second = (["env", name, *TLAUNCH, "exec", "--rank-table", file, "--", *SHOW] for name in here)
     assert mpirun(1, *first, ":", "-n", "1", *second).returncode == 0
-    assert [json.loads(log)["GROUP_RANK"] for log in mpirun.logs()] == ["0", "1"]
+    assert [each["GROUP_RANK"] for each in mpirun.environments()] == ["0", "1"]
     wrong = mpirun(1, *second, ":", "-n", "1", *first)
     assert wrong.returncode == 3
     assert re.search(r"rank [01] is on server 192\.0\.2\.7[78] \(--server\), and the rank table has rank", wrong.stderr)
@@ -260,9 +253,7 @@ def test_a_table_of_one_other_server_is_only_worth_a_warning(mpirun, tmp_path):
 @pytest.mark.parametrize(("content", "code"), [("#!/no/such/interpreter\n", 127), ("junk", 126)])
 def test_a_program_that_cannot_start_is_told_by_the_engine(mpirun, tmp_path, content, code):
     """Though its output goes to a file."""
-    program = tmp_path / "program"
-    program.write_text(content)
-    program.chmod(0o755)
+    program = executable(tmp_path / "program", content)
     done = mpirun.exec(1, "--", program)
     assert (done.returncode, f"error: cannot start {program}: " in done.stderr) == (code, True)
 

@@ -31,14 +31,17 @@ HOSTILE = [
 ]
 
 
-def test_strangers_at_the_coordinator_s_endpoint_harm_nothing(servers):
-    """Whatever they say, while servers are awaited and while ranks run."""
+def test_strangers_and_who_comes_too_late_harm_nothing(servers):
+    """Whatever strangers say at the coordinator's endpoint, while servers are awaited and while ranks run."""
     first = servers.start(1, command=servers.python(READY, WAIT))
     servers.wait_until(servers.endpoint_open, "the endpoint")
     knock(servers.port)
     second = servers.start(2, command=servers.python(READY, WAIT))
     servers.wait_ready()
     knock(servers.port)
+    late = servers.start(2, command=servers.python(READY, WAIT))
+    assert servers.end(late)[0] in {2, 3}
+    assert servers.said(late)
     (servers.directory / "go").touch()
     assert servers.end(first, second) == [0, 0], servers.said(first)
 
@@ -106,22 +109,6 @@ def test_another_start_on_another_server_is_refused(servers, what):
     assert servers.pids() == {}
 
 
-def test_one_server_that_is_started_twice_is_refused(servers):
-    """Only the second one: the others wait on, and are told."""
-    three = table_of(servers.directory / "three.json", (*BY_HAND, "127.0.0.3"))
-    options = {"command": ["true"], "rank_table": three}
-    first = servers.start(1, **options)
-    second = servers.start(2, **options)
-    servers.wait_until(lambda: "waiting for server 127.0.0.3" in servers.said(first), "one of them")
-    again = servers.start(2, **options)
-    assert servers.end(again) == [3], servers.said(again)
-    twice = "both say that they are server 127.0.0.2 of the rank table"
-    assert twice in servers.said(again)
-    third = servers.start(3, **options)
-    assert servers.end(first, second, third) == [0, 0, 0], servers.said(first)
-    assert twice in servers.said(first)
-
-
 def test_servers_may_be_started_long_after_each_other(servers):
     """Longer than a silence that would be a loss: while others are awaited, the first one is heard."""
     first = servers.start(1, "--lost-after", 5, command=["true"])
@@ -148,17 +135,6 @@ def test_the_failure_is_told_although_a_server_is_lost_before_the_restart(server
     assert codes[0] == 1, servers.said(first)
     assert "has to be started by hand again" in servers.said(first)
     assert "ValueError: bad" in servers.said(first)
-
-
-def test_a_server_that_comes_too_late_harms_nothing(servers):
-    """It is refused; the run goes on."""
-    first, second = servers.both(command=servers.python(READY, WAIT))
-    servers.wait_ready()
-    late = servers.start(2, command=servers.python(READY, WAIT))
-    assert servers.end(late)[0] in {2, 3}
-    assert servers.said(late)
-    (servers.directory / "go").touch()
-    assert servers.end(first, second) == [0, 0]
 
 
 def test_a_coordinator_s_port_in_use_is_told(servers):
@@ -197,14 +173,18 @@ def test_all_servers_may_go_on_in_the_background(servers):
 
 
 def test_who_waits_for_others_is_told_who_ended_the_run(servers):
-    """Before it began; with the exit code of that signal."""
+    """Before it began; with the exit code of that signal. A server that is started twice is refused meanwhile, and only that."""
     three = table_of(servers.directory / "three.json", (*BY_HAND, "127.0.0.3"))
     first = servers.start(1, command=["true"], rank_table=three)
     second = servers.start(2, command=["true"], rank_table=three)
     servers.wait_until(lambda: "waiting for server 127.0.0.3" in servers.said(second), "the two of them")
     assert "waiting for server 127.0.0.3; at most 300 s in all (--join-timeout)" in servers.said(second)
+    again = servers.start(2, command=["true"], rank_table=three)
+    assert servers.end(again) == [3], servers.said(again)
     first.send_signal(signal.SIGTERM)
     assert servers.end(first, second) == [143, 143]
+    for process in (again, first):
+        assert "both say that they are server 127.0.0.2 of the rank table" in servers.said(process)
     asked = "stopped by SIGTERM at server 127.0.0.1"
     assert f"error: the run has ended before it began: {asked}\n" in servers.said(second)
     assert f"{asked} after" in servers.said(first)

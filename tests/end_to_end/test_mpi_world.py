@@ -10,9 +10,19 @@ import pytest
 
 from launcher.engines.mpi import Dialect, find_mpirun
 
-from .conftest import MPIRUNS, environment, more_mpiruns, run_to_end, stub_of_mpi4py, table_of
+from .conftest import (
+    MPIRUNS,
+    PROGRAMS,
+    TLAUNCH,
+    environment,
+    more_mpiruns,
+    reached_by,
+    run_to_end,
+    stub_of_mpi4py,
+    table_of,
+)
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "mpi_world_rank.py"
+PROGRAM = PROGRAMS / "mpi_world_rank.py"
 RANKS_OF_ENGINES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "PMI_FD")
 LOST_BY_OPEN_MPI = 14
 OTHERS = {True: "MPICH Version:      5.0.2\n", False: "Open MPI v5.0.11, package: Open MPI\n"}  # by: is it Open MPI?
@@ -44,7 +54,7 @@ class World:
 
     def __call__(self, servers, *command, options=()):
         table = table_of(self.directory / "table.json", servers)
-        tlaunch = (sys.executable, "-m", "launcher", "run", "--engine", "mpi", "--rank-table", table)
+        tlaunch = (*TLAUNCH, "run", "--engine", "mpi", "--rank-table", table)
         return run_to_end(
             [*self.before, *tlaunch, *options, "--", self.python, *command], cwd=self.directory, env=self.env
         )
@@ -67,13 +77,6 @@ class World:
         return json.loads((self.latest / "report.json").read_text())["attempts"]
 
 
-@pytest.fixture(params=MPIRUNS.values(), ids=MPIRUNS, name="mpirun_path")
-def _mpirun_path(request):
-    if not Path(request.param).exists():
-        pytest.skip(f"no {request.param} here")
-    return request.param
-
-
 @pytest.fixture(name="here")
 def _here(mpirun_path, tmp_path):
     return World(mpirun_path, tmp_path)
@@ -81,9 +84,7 @@ def _here(mpirun_path, tmp_path):
 
 @pytest.fixture(name="there")
 def _there(mpirun_path, two_hosts, tmp_path):
-    reach = two_hosts.root / "tlssh"
-    names = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC")
-    return World(mpirun_path, tmp_path, (two_hosts.root / "hub",), {name: str(reach) for name in names})
+    return World(mpirun_path, tmp_path, (two_hosts.root / "hub",), reached_by(two_hosts.root / "tlssh"))
 
 
 def left_on(hosts, directory):

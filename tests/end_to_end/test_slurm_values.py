@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import own_address, table_of
+from .conftest import TLAUNCH, TOLD, own_address, table_of
 
-TOLD = Path(__file__).parents[1] / "programs" / "told.py"
-TLAUNCH = (sys.executable, "-m", "launcher")
 PATIENCE_S = 120
 NOT_UTF_8 = "\udcff\udcfe"
 ODD = " a b'\"\\$(touch bad)`touch bad`;&|*\n\té%j,x=y--"

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from .conftest import ROOT
+from .conftest import ROOT, tlaunch
 
 STEPS = 12
 STEP_LINE = re.compile(r"^epoch: (\d+) step: (\d+), loss is (\d+\.\d{4}), \d+ tokens/s$", re.MULTILINE)
@@ -24,11 +24,6 @@ def _environment(tmp_path_factory):
     return {**os.environ, "TLAUNCH_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
 
 
-def tlaunch(*arguments, environment):
-    command = [sys.executable, "-m", "launcher", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-
-
 def settings(*pairs):
     return [word for pair in pairs for word in ("--set", pair)]
 
@@ -40,7 +35,7 @@ def _run(tmp_path_factory, environment):
     done = tlaunch(
         "run", "--rank-table", "rank_tables/rank_table_8pcs.json", "--dp", 2, "--mp", 2, "--pp", 2, "--micro-batches", 2,
         *settings(f"train.steps={STEPS}", f"train.warmup_steps={STEPS // 2}"), "--runs-dir", runs_dir,
-        environment=environment,
+        cwd=ROOT, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return runs_dir / "latest", done, environment
@@ -61,7 +56,7 @@ def test_the_loss_falls_and_every_rank_tells_it(run):
     assert sum(losses[-3:]) / 3 < losses[0] - 1
     assert f"loss is {losses[-1]:.4f}" in done.stdout
 
-    collapsed = tlaunch("logs", "--collapse", "--runs-dir", directory.parent, environment=environment)
+    collapsed = tlaunch("logs", "--collapse", "--runs-dir", directory.parent, cwd=ROOT, env=environment)
     shown = collapsed.stdout.splitlines()
     assert collapsed.returncode == 0, collapsed.stderr
     steps = [line for line in shown if "epoch: " in line]
@@ -95,7 +90,7 @@ def test_the_tutorial_starts_at_the_logarithm_of_its_vocabulary(tmp_path, enviro
     """With the tutorial's sizes, the first loss is ln 20000 = 9.90."""
     done = tlaunch(
         "run", "--devices", 2, "--pp", 2, "--config", "recipes/transformer/tutorial.toml",
-        *settings("train.steps=1", "train.translations=0"), "--runs-dir", tmp_path, environment=environment,
+        *settings("train.steps=1", "train.translations=0"), "--runs-dir", tmp_path, cwd=ROOT, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     [(epoch, step, loss)] = STEP_LINE.findall((tmp_path / "latest" / "device1" / "train.log").read_text())
@@ -107,7 +102,7 @@ def test_the_tutorial_starts_at_the_logarithm_of_its_vocabulary(tmp_path, enviro
 def test_what_only_rank_0_finds_ends_all_ranks_alike(tmp_path, environment):
     """A vocabulary too small for the text is rank 0's discovery: whichever rank ends first says so, with exit code 2."""
     done = tlaunch(
-        "run", "--devices", 4, "--runs-dir", tmp_path, "--set", "model.vocabulary_size=100", environment=environment
+        "run", "--devices", 4, "--runs-dir", tmp_path, "--set", "model.vocabulary_size=100", cwd=ROOT, env=environment
     )
 
     assert done.returncode == 2, done.stderr
