@@ -93,7 +93,8 @@ def test_a_hang(tmp_path):
     run_dir = make(
         tmp_path,
         *begun(4), (20, RankEnded(3, 3, 0)), (30, events.Hung((0, 1), 9.0)), (31, blame(1)),
-        (32, events.Stopping(Cause.HUNG, 1.0)), *((33, RankEnded(rank, rank, -15)) for rank in range(3)), (34, AgentEnded(Cause.HUNG, 4)),
+        (32, events.Stopping(Cause.HUNG, 1.0)), *((33, RankEnded(rank, rank, -15)) for rank in range(3)),
+        (34, AgentEnded(Cause.HUNG, 4)),
     )  # fmt: skip
     found = timeline(run_dir, ())
     assert roles(found.attempts[0]) == ["hung", "culprit", "ended", "well"]
