@@ -157,7 +157,8 @@ def check(report: TableReport, data: bytes) -> None:
     """What holds for every report, whatever was read."""
     lines = data.count(b"\n") + 1
     errors = [problem for problem in report.problems if problem.severity is Severity.ERROR]
-    assert report.valid == (not errors)
+    assert report.valid == (not errors) == (report.cluster is not None)
+    assert len(errors) == len({(one.code, one.line, one.column, one.message) for one in errors})
     assert all(1 <= problem.line <= lines and problem.column >= 1 and problem.message for problem in report.problems)
     assert [(problem.line, problem.column) for problem in report.problems] == sorted(
         (problem.line, problem.column) for problem in report.problems

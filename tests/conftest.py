@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import socket
 import tempfile
 import time
 from contextlib import suppress
@@ -100,6 +101,15 @@ def wait_until(condition, what, patience_s=PATIENCE_S):
 @pytest.fixture(name="wait_until", scope="session")
 def _wait_until():
     return wait_until
+
+
+@pytest.fixture
+def connected():
+    """Both ends of a connection, that of the side which listened first."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        with theirs, server.accept()[0] as ours:
+            yield ours, theirs
 
 
 @pytest.fixture(scope="session")

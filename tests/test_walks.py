@@ -164,18 +164,5 @@ def test_a_line_to_logs_follow(tmp_path):
 @pytest.mark.distributed
 def test_a_batch_through_a_training_step(tmp_path):
     """Followed: sentences and tensors within `Session.train_step`, on two stages of two model-parallel ranks."""
-    follow(
-        BATCH,
-        tmp_path,
-        "run",
-        "--devices",
-        "4",
-        "--mp",
-        "2",
-        "--pp",
-        "2",
-        "--micro-batches",
-        "2",
-        "--set",
-        "train.steps=1",
-    )
+    layout = ("--devices", "4", "--mp", "2", "--pp", "2", "--micro-batches", "2")
+    follow(BATCH, tmp_path, "run", *layout, "--set", "train.steps=1", "--set", "train.translations=0")

@@ -5,8 +5,8 @@ own: it comes, is ready, begins, tells that its ranks have started, stays for `-
 ended, and says farewell. What all have seen together is written to `--notes` as JSON: when (monotonic) and after how
 much CPU of the coordinator the last of them had got so far, and how many bytes went either way.
 
-A fault is one agent's: `--vanishing I` goes without a word as soon as it has begun, `--never-ready I` is welcomed and
-says no more than that it lives, `--leaving I` goes when it has been welcomed. The others then do as agents do: they testify, end their ranks and go.
+A fault is one agent's: `--vanishing I` goes without a word as soon as it has begun, `--leaving I` when it has been
+welcomed. The others then do as agents do: they testify, end their ranks and go.
 """
 
 from __future__ import annotations
@@ -147,8 +147,7 @@ class FakeAgent:
         self._simulation.notes.arrive("welcomed")
         if self._index == self._simulation.leaving:
             return False
-        if self._index != self._simulation.never_ready:
-            self._say(Ready(PORT if self._index == 0 else None))
+        self._say(Ready(PORT if self._index == 0 else None))
         return True
 
     def _on_ping(self, fields: dict[str, Any]) -> bool:
@@ -200,7 +199,6 @@ class Simulation:
         self.token = os.environ["TLAUNCH_COORDINATOR_TOKEN"]
         self.servers: list[str] = options.servers.read_text(encoding="ascii").split()
         self.ranks: int = options.ranks
-        self.never_ready: int | None = options.never_ready
         self.vanishing: int | None = options.vanishing
         self.leaving: int | None = options.leaving
         self.notes = Notes(len(self.servers))
@@ -276,7 +274,6 @@ def main() -> None:
     parser.add_argument("--notes", type=Path, help="where to write what was seen")
     parser.add_argument("--vanishing", type=int, metavar="I")
     parser.add_argument("--leaving", type=int, metavar="I")
-    parser.add_argument("--never-ready", type=int, metavar="I")
     options = parser.parse_args()
     found, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -51,10 +51,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "top": ("launcher.cli.commands.top:top", "Watch every rank's progress, CPU and memory until the run ends."),
     "logs": ("launcher.cli.commands.logs:logs", "Show the logs of all ranks, merged or collapsed."),
     "why": ("launcher.cli.commands.why:why", "Show which rank failed first and why."),
-    "report": (
-        "launcher.cli.commands.report.command:report",
-        "Show the results of runs, as text or with charts.",
-    ),
+    "report": ("launcher.cli.commands.report.command:report", "Show the results of runs, as text or with charts."),
     "stacks": ("launcher.cli.commands.stacks:stacks", "Show the current Python stack of every rank."),
     "stop": ("launcher.cli.commands.stop:stop", "End a run, and wait for all of its processes."),
     "explain": (

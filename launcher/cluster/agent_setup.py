@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from launcher.cluster.job import EXAMINATION, Job, from_text
-from launcher.cluster.join import Endpoint, Session, check_place, take_place
+from launcher.cluster.join import Endpoint, Session, take_place
 from launcher.core import atomic, env
 from launcher.core.codec import digest_of_meaning
 from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError, UsageError
@@ -118,7 +118,6 @@ def get_ready(
         mpi_variables = {**request.mpi_variables, **({} if check is None else check())}
         own = replace(at_place(request, server_index), mpi_variables=mpi_variables)
         spec = assemble(own, name=name, master_port=chosen_port or ANY_PORT)
-        check_place(spec)
         take_place(spec, server_index, files)
         if not membership.compare_files(RunDir(spec.run_dir)):
             with suppress(OSError):  # commands on this server find the run without a name

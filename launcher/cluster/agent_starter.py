@@ -109,7 +109,6 @@ class AgentStarter:
         make_room_for_servers(len(self._servers))
 
     def note_begin(self) -> None:
-        """Take note that an attempt begins on the servers that have come."""
         for index, peer in self._registration.peers.items():
             self._names[index] = (self._servers[index].server_id, *([peer.hello.host] if peer.hello else []))
         if self.engine is not None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from launcher.cluster.engine_process import EngineProcess
 from launcher.core.errors import TlaunchError
 from launcher.core.records import Server
+from launcher.core.text import some_of
 from launcher.core.verdict import Confidence, Verdict
 from launcher.doctor.join_failure import diagnose_output
 from launcher.engines.host_match import is_here
@@ -106,9 +107,7 @@ def gave_up(engine: EngineProcess, servers: Sequence[Server], names: Mapping[int
 
 
 def listed(server_ids: Sequence[str]) -> str:
-    shown = ", ".join(map(escaped, server_ids[:SHOWN]))
-    more = f" and {len(server_ids) - SHOWN} more" if len(server_ids) > SHOWN else ""
-    return f"server{'s' * (len(server_ids) > 1)} {shown}{more}"
+    return f"server{'s' * (len(server_ids) > 1)} {some_of([*map(escaped, server_ids)], SHOWN)}"
 
 
 def _quoted(lines: Sequence[str]) -> str:

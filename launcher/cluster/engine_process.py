@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
+from tempfile import gettempdir
 
 from launcher.core import atomic, env
 from launcher.core.errors import UnreadableError, exit_code_of
-from launcher.engines.command import EngineCommand, temporary_directory
+from launcher.engines.command import EngineCommand
 from launcher.logs.terminal import one_line
 from launcher.supervise.spawn import overlaid
 
@@ -166,7 +167,7 @@ class EngineProcess:
 
     def clean_up(self) -> None:
         """Remove what the engine, which has ended, leaves in the system's temporary directory."""
-        directory = temporary_directory()
+        directory = Path(gettempdir())
         for path in self._command.files:
             if path.parent == directory:
                 path.unlink(missing_ok=True)

@@ -188,8 +188,13 @@ def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> No
     """Have the run's directory here with what belongs to this server; on a shared file system it is there already.
 
     Raises:
-        UnreadableError: it cannot be made or filled.
+        UnreadableError: the directory in which ranks start is missing here, or this one cannot be made or filled.
     """
+    if not spec.cwd.is_dir():
+        raise UnreadableError(
+            f"the directory {spec.cwd}, in which ranks start, is not here",
+            hint="the program and its directory have to be at the same path on every server",
+        )
     run_dir = RunDir(spec.run_dir, server_index)
     try:
         run_dir.report.parent.mkdir(parents=True, exist_ok=True)
@@ -207,19 +212,6 @@ def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> No
             f"{run_dir.root}: this run directory cannot be made or filled: {error.strerror}",
             hint="--runs-dir DIR, or TLAUNCH_RUNS_DIR, names another place",
         ) from error
-
-
-def check_place(spec: RunSpec) -> None:
-    """Check that what ranks need to start is on this machine.
-
-    Raises:
-        UnreadableError: the directory in which ranks start is missing.
-    """
-    if not spec.cwd.is_dir():
-        raise UnreadableError(
-            f"the directory {spec.cwd}, in which ranks start, is not here",
-            hint="the program and its directory have to be at the same path on every server",
-        )
 
 
 def _enter(address: tuple[str, int], token: str, member: AgentInfo, until: float) -> Session | str:

@@ -14,7 +14,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,7 @@ class ProbeSession:
         self._alone = alone
         self._registration = Registration(plan, servers, NAME)
         self._engines = ProbeEngines(directory)
+        self.usual_limits = self._engines.usual_limits
         self._left: dict[int, str] = {}  # why connections were lost before all had joined
         self._has_gathered = False
         self._answers: dict[int, Any] = {}  # to the present messages
@@ -181,10 +182,6 @@ class ProbeSession:
             why = self._left.get(index)
             self.join_failures[index] = connection_lost(why) if why else join_timed_out(self._plan.join_timeout_s)
         self._has_gathered = True
-
-    def usual_limits(self) -> AbstractContextManager[None]:
-        """See `ProbeEngines.usual_limits`."""
-        return self._engines.usual_limits()
 
     def ask(self, messages: Mapping[int, Mapping[str, Any]]) -> Mapping[int, Mapping[str, Any]]:
         """Send all messages at once, and return the answers that came in time. Blocks until then."""

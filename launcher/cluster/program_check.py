@@ -68,7 +68,6 @@ def question(words: Sequence[str], request: Request) -> dict[str, Any]:
 
 
 def answer_to(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return this server's answer to such a question."""
     try:
         environment = {**os.environ, **{str(name): str(value) for name, value in asked["variables"].items()}}
         return {"program": digests_of([str(word) for word in asked["words"]], environment, Path(asked["cwd"]))}

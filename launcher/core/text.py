@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 LONG = 6  # characters from which on a word may hold two slips
 MIN_BEGINNING = 3  # characters of an unfinished word
@@ -33,6 +33,16 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 rank", "3 ranks"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def some_of(words: Sequence[str], shown: int) -> str:
+    """Return the first words, and how many more there are: "h1, h2 and 12 more"."""
+    return ", ".join(words[:shown]) + (f" and {len(words) - shown} more" if len(words) > shown else "")
 
 
 def near(word: str, known: Iterable[str], *, limit: int = SHOWN) -> tuple[str, ...]:

@@ -41,14 +41,14 @@ _MEMORY = Path("/proc/meminfo")
 _KIB = 1024
 
 
-def collect(request: Request, *, resolve_s: float = RESOLVE_S) -> Facts:
-    """Return what this server is like now. Blocks for `resolve_s`, plus what its file systems take."""
+def collect(request: Request) -> Facts:
+    """Return what this server is like now. Blocks for `RESOLVE_S`, plus what its file systems take."""
     hostname = socket.gethostname()
     ephemeral = network.ephemeral_ports()
     total_bytes, available_bytes = memory()
     environment = {**os.environ, **dict(request.variables)}
     mpi = mpi_library(environment)
-    resolved = resolve((*request.names, hostname), resolve_s)
+    resolved = resolve((*request.names, hostname), RESOLVE_S)
     table_digest = table_trouble = None
     if request.table is not None:
         try:  # by its meaning, which is all that HCCL reads

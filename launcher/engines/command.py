@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import gettempdir
 
 from launcher.core.frozen import frozen
 
@@ -12,11 +11,6 @@ from launcher.core.frozen import frozen
 # agents and says nothing, 5 ends without a word, Intel MPI and srun start that agent elsewhere. An agent that goes to
 # the run's directory by itself can report which server lacks it.
 START_DIRECTORY = Path("/")
-
-
-def temporary_directory() -> Path:
-    """Return the system's directory for temporary files, which hold an engine's files until it has ended."""
-    return Path(gettempdir())
 
 
 @frozen

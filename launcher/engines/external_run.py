@@ -10,6 +10,7 @@ from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.core.run_dir import LATEST
+from launcher.core.text import counted
 from launcher.logs.terminal import escaped
 
 MIN_PORT = 20000
@@ -26,7 +27,7 @@ def check_size(rank: EngineRank, layout: Layout) -> None:
     wanted = layout.world_size
     if rank.world_size is not None and rank.world_size != wanted:
         raise RefusedLayoutError(
-            f"{rank.engine} started {rank.world_size} {'rank' if rank.world_size == 1 else 'ranks'}, but dp * mp * pp = "
+            f"{rank.engine} started {counted(rank.world_size, 'rank')}, but dp * mp * pp = "
             f"{layout.dp} * {layout.mp} * {layout.pp} = {wanted}",
             hint=f"start {wanted}, one for each device, or change --dp, --mp, --pp",
         )

@@ -21,7 +21,7 @@ from launcher.core.interfaces import (
     names_of,
 )
 from launcher.core.records import Cluster, RankSpec, Server
-from launcher.core.text import ranges
+from launcher.core.text import ranges, some_of
 from launcher.doctor.network import patience_s, resolve
 from launcher.logs.terminal import escaped
 
@@ -152,7 +152,7 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
         if said not in {server.server_id for server in used.servers}:
             raise UsageError(
                 f"--server {said}: the rank table has no such server",
-                hint=f"its servers are {_listed([server.server_id for server in used.servers])}",
+                hint=f"its servers are {some_of([server.server_id for server in used.servers], SHOWN)}",
             )
         if said != rank.server_id:
             raise RefusedLayoutError(
@@ -186,7 +186,7 @@ def _described(used: Cluster, host: Host) -> str:
         return f"server {known}" if known == host.name else f"server {known} ({host.name})"
     alike = [server.server_id for server in used.servers if _fitting(server, host, alone=False)]
     if alike:
-        return f"{_called(host)}, which could be any of servers {_listed(alike)}"
+        return f"{_called(host)}, which could be any of servers {some_of(alike, SHOWN)}"
     return f"{_called(host)}, which is not one of the table's servers"
 
 
@@ -203,13 +203,9 @@ def _wanted(server: Server) -> str:
 def _hint_order(used: Cluster) -> str:
     slots = [f"{server.server_id} slots={len(server.devices)}" for server in used.servers]
     return (
-        f"name the hosts in the order of the table, each with as many ranks as devices: {_listed(slots)}; "
+        f"name the hosts in the order of the table, each with as many ranks as devices: {some_of(slots, SHOWN)}; "
         "where a machine has another name, set --server or TLAUNCH_SERVER on it"
     )
-
-
-def _listed(words: list[str]) -> str:
-    return ", ".join(words[:SHOWN]) + (f" and {len(words) - SHOWN} more" if len(words) > SHOWN else "")
 
 
 def _fitting(server: Server, host: Host, *, alone: bool) -> set[Address | str]:

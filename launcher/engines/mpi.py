@@ -29,11 +29,12 @@ from enum import Enum
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
+from tempfile import gettempdir
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Server
-from launcher.engines.command import START_DIRECTORY, EngineCommand, temporary_directory
+from launcher.engines.command import START_DIRECTORY, EngineCommand
 from launcher.engines.host_match import Host, servers_here
 from launcher.engines.render.kinds import check_host_name, check_no_colon
 from launcher.logs.terminal import escaped
@@ -249,7 +250,7 @@ def _hostfile_path(directory: Path) -> Path:
     """Open MPI 5 takes a comma for the end of a path. What stands elsewhere is named by what it is for."""
     if "," not in str(directory):
         return directory / "hosts"
-    path = temporary_directory() / f"tlaunch-hosts-{sha256(os.fsencode(directory)).hexdigest()[:16]}"
+    path = Path(gettempdir()) / f"tlaunch-hosts-{sha256(os.fsencode(directory)).hexdigest()[:16]}"
     if "," in str(path):
         raise UsageError(
             f"mpirun cannot read a hostfile in {path.parent}: it ends a path at a comma", hint="set TMPDIR"

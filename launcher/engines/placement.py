@@ -18,6 +18,7 @@ from typing import Literal
 
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.frozen import frozen
+from launcher.core.text import counted
 
 Bind = Literal["auto", "numa", "core", "none"]
 BINDS: tuple[Bind, ...] = ("auto", "numa", "core", "none")
@@ -46,11 +47,6 @@ class Machine:
     @property
     def core_count(self) -> int:
         return sum(len(node.cores) for node in self.nodes)
-
-    @classmethod
-    def uniform(cls, core_count: int) -> Machine:
-        """One node with cores of one cpu each."""
-        return cls((Node(0, tuple((cpu,) for cpu in range(core_count))),))
 
 
 @frozen
@@ -145,11 +141,8 @@ def _cut(cores: tuple[Core, ...], count: int) -> list[tuple[Core, ...]]:
 
 
 def _threads(core_count: int, rank_count: int, where: str = "") -> tuple[int, str]:
-    cores, ranks = (
-        f"{count} {word}" if count == 1 else f"{count} {word}s"
-        for count, word in ((core_count, "core"), (rank_count, "rank"))
-    )
-    return max(1, core_count // rank_count), f"{cores}{where} for {ranks}"
+    reason = f"{counted(core_count, 'core')}{where} for {counted(rank_count, 'rank')}"
+    return max(1, core_count // rank_count), reason
 
 
 def _cpus_of(cores: tuple[Core, ...]) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.interfaces import address_of, addresses_of, names_of
 from launcher.core.records import Cluster, Server
+from launcher.core.text import some_of
 from launcher.doctor.facts import Resolved
 from launcher.doctor.network import patience_s, resolve
 from launcher.engines.command import START_DIRECTORY, EngineCommand
@@ -56,7 +57,6 @@ class Node:
 class Allocation:
     job_id: str
     nodes: tuple[Node, ...]  # in Slurm's order
-    restart_count: int  # how often Slurm has queued the job again
     ends_at_s: float | None  # wall clock; None: not in Slurm's environment
     gpus_per_node: int | None  # on each of the nodes; None: unknown
     here: str | None  # the node that this process is on; None: on another machine, or unknown
@@ -82,11 +82,10 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
             found[name] = Node(name, fields.get("NodeHostName", name), fields.get("NodeAddr", name))
     for name in names:
         check_host_name(name)
-    ends_at, restarted = environment.get("SLURM_JOB_END_TIME", ""), environment.get("SLURM_RESTART_COUNT", "")
+    ends_at = environment.get("SLURM_JOB_END_TIME", "")
     return Allocation(
         job_id=job_id,
         nodes=tuple(found.get(name) or Node(name, name, name) for name in names),
-        restart_count=int(restarted) if restarted.isascii() and restarted.isdecimal() else 0,
         ends_at_s=float(ends_at) if ends_at.isdecimal() else None,
         gpus_per_node=_gpus_per_node(environment, len(names)),
         here=environment.get("SLURMD_NODENAME"),
@@ -302,7 +301,7 @@ def answer_of(
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(escaped, names[:SHOWN])) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    return some_of([*map(escaped, names)], SHOWN)
 
 
 def cpus_per_node(environment: Mapping[str, str]) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from launcher.core.frozen import frozen
 from launcher.core.interfaces import interface_variables
 from launcher.core.records import Cluster, Layout, Supervision
 from launcher.core.run_dir import RunDir
+from launcher.core.text import counted, some_of
 from launcher.engines.placement import Share
 from launcher.logs.terminal import escaped
 
@@ -202,14 +203,12 @@ def _narrow(name: str, environment: Mapping[str, str], decided: Mapping[str, str
     rank_count = int(decided.get(env.LOCAL_WORLD_SIZE) or 1)
     if value is None or not 0 < len(visible) < rank_count:
         return None
-    devices = "1 device" if len(visible) == 1 else f"{len(visible)} devices"
-    danger = f"{rank_count} ranks would look for a device each, and {devices} can be seen"
+    danger = f"{rank_count} ranks would look for a device each, and {counted(len(visible), 'device')} can be seen"
     return Conflict(name, (Found(name, _shown(name, value), Fate.KEPT),), danger)
 
 
 def _listed(found: list[Found]) -> str:
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return ", ".join(f"{one.name}={one.shown}" for one in found[:SHOWN]) + more
+    return some_of([f"{one.name}={one.shown}" for one in found], SHOWN)
 
 
 def _are(found: list[Found]) -> str:

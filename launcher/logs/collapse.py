@@ -202,11 +202,11 @@ def collapse(lines: Iterable[Line], global_ranks: Collection[int]) -> Iterator[S
 class Collapser(Stage[Alike, Shown]):
     """Collapses lines as `collapse` does, for ranks that still write.
 
-    A line may wait up to twice `window_ns` when ranks have to be brought into step.
+    A line may wait up to twice `WINDOW_NS` when ranks have to be brought into step.
     """
 
-    def __init__(self, global_ranks: Collection[int], window_ns: int = WINDOW_NS) -> None:
-        super().__init__(global_ranks, window_ns)
+    def __init__(self, global_ranks: Collection[int]) -> None:
+        super().__init__(global_ranks, WINDOW_NS)
         self._kinds = Kinds()
         self._tracebacks: defaultdict[int, TracebackLines] = defaultdict(TracebackLines)  # by global rank
         self._chars = 0

@@ -63,51 +63,41 @@ def level_in(text: str) -> int | None:
 
 def _highest_in(text: str) -> int | None:
     """Return the highest level in the parts of a line that overwrite each other."""
-    if "\r" not in text:
-        return level_in(text)
     return max((level for part in text.split("\r") if (level := level_in(part)) is not None), default=None)
 
 
 class Levels:
-    """The level of every line: its own, or that of the line it belongs to; INFO where there is neither.
+    """The level of every line of one rank: its own, or that of the line it belongs to; INFO where there is neither.
 
     To the line before belong pieces of it, indented lines and a traceback. But a traceback below a line that is no
     warning counts as an ERROR: most likely it was not logged, and the program ended there.
     """
 
     def __init__(self) -> None:
-        self._of_rank: dict[int, _RankLevel] = {}
-
-    def of(self, line: Line, text: str) -> int:
-        """Return the level of a line. `text`: of the line, without colours; a carriage return ends each part."""
-        state = self._of_rank.setdefault(line.global_rank, _RankLevel())
-        if state.line_ended:
-            state.put(text)
-        state.line_ended = line.ends
-        return state.level
-
-
-class _RankLevel:
-    """The level of one rank's lines so far."""
-
-    def __init__(self) -> None:
-        self.level = LEVELS["INFO"]
-        self.line_ended = True
+        self._level = LEVELS["INFO"]
+        self._line_ended = True
         self._is_own = False  # the last line named its level
         self._header: str | None = None  # of a traceback, whose next line has not come
         self._prefix: str | None = None  # of the lines of a traceback, "[rank3]: "; None outside of one
         self._raised = False  # the traceback has come to its exception
         self._group: GroupFrame | None = None  # of the group of exceptions that began last
-        self._of_group = self.level, ""  # and what lines outside of its frame begin with
+        self._of_group = self._level, ""  # and what lines outside of its frame begin with
 
-    def put(self, text: str) -> None:
+    def of(self, line: Line, text: str) -> int:
+        """Return the level of the next line. `text`: of it, without colours; a carriage return ends each part."""
+        if self._line_ended:
+            self._put(text)
+        self._line_ended = line.ends
+        return self._level
+
+    def _put(self, text: str) -> None:
         if self._group is not None and self._is_in(self._group, text):
-            self.level, self._prefix = self._of_group
+            self._level, self._prefix = self._of_group
             self._raised = True
         elif (HEADER in text and not self._is_quoted(text)) or (self._prefix is None and _FAULTY_LINE.match(text)):
             if self._prefix is None:
-                logged = self._is_own and self.level >= LEVELS["WARNING"]
-                self.level = self.level if logged else _highest_in(text) or LEVELS["ERROR"]
+                logged = self._is_own and self._level >= LEVELS["WARNING"]
+                self._level = self._level if logged else _highest_in(text) or LEVELS["ERROR"]
             self._header, self._prefix = text, ""
             self._raised = self._is_own = False
             self._group = GroupFrame() if begins_group(text) else None
@@ -116,12 +106,12 @@ class _RankLevel:
             own = _highest_in(text)
             self._is_own = own is not None
             if self._is_own or not text[:1].isspace():
-                self.level = own or LEVELS["INFO"]
+                self._level = own or LEVELS["INFO"]
 
     def _is_in(self, group: GroupFrame, text: str) -> bool:
         """Return whether a line stands in the frame of a group."""
         if self._header is not None:
-            self._of_group, self._header = (self.level, outside_group(prefix_of(self._header, text))), None
+            self._of_group, self._header = (self._level, outside_group(prefix_of(self._header, text))), None
         held = group.holds(text.rstrip("\r"))
         if group.is_over:
             self._group = None

@@ -157,8 +157,8 @@ class Merger(Stage[_Waiting, Line]):
     too much.
     """
 
-    def __init__(self, global_ranks: Collection[int], window_ns: int = WINDOW_NS) -> None:
-        super().__init__(global_ranks, window_ns)
+    def __init__(self, global_ranks: Collection[int]) -> None:
+        super().__init__(global_ranks, WINDOW_NS)
         self._firsts: list[tuple[int, int, int]] = []  # a heap: time, number, and global rank of each one's first
         self._oldest: deque[_Waiting] = deque()  # all lines, in the order they came; some but the first are shown
         self._latest_ns = 0  # of all lines with a time: the place of those without one is behind what came before

@@ -15,7 +15,7 @@ import math
 import re
 import signal
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection
 from time import localtime, strftime
 from types import FrameType
@@ -57,11 +57,11 @@ class Selector:
         if since_ns is not None and until_ns is not None and since_ns > until_ns:
             raise UsageError("--since is later than --until: no line can be of that time")
         self._level = level
-        self._levels = Levels()
+        self._levels: defaultdict[int, Levels] = defaultdict(Levels)  # by global rank
         self._since_ns = since_ns
         self._until_ns = until_ns
         self._matches = matches
-        self._grep = Grep(before, after)
+        self._greps: defaultdict[int, Grep] = defaultdict(lambda: Grep(before, after))  # by global rank
         self.matched = False  # whether any line did
         self.without_time: set[int] = set()  # ranks with lines that were left out because their time is unknown
         self.dated: set[int] = set()  # ranks with a line that carried a time
@@ -79,7 +79,7 @@ class Selector:
         text = ""
         if self._level or self._matches:  # the parts of text that is overwritten (progress bars), with \r between
             text = without_colours("\r".join(printable_parts(line.raw.decode("utf-8", errors="replace"))))
-        if self._level and self._levels.of(line, text) < self._level:
+        if self._level and self._levels[line.global_rank].of(line, text) < self._level:
             return []
         if self._since_ns is not None or self._until_ns is not None:
             if line.time_ns is None:
@@ -92,7 +92,7 @@ class Selector:
             return [line]
         is_match = any(map(self._matches, text.split("\r")))
         self.matched |= is_match
-        return self._grep.put(line, is_match=is_match)
+        return self._greps[line.global_rank].put(line, is_match=is_match)
 
     @property
     def searches(self) -> bool:
@@ -162,47 +162,38 @@ def _exact_ns(text: str, near_ns: int) -> int | None:
 
 
 class Grep:
-    """Selects lines that match, with those around them, as `grep -B before -A after` does, for each rank by itself."""
+    """Selects lines of one rank that match, with those around them, as `grep -B before -A after` does."""
 
-    def __init__(self, before: int = 0, after: int = 0) -> None:
-        self._before = before
-        self._after = after
-        self._of_rank: dict[int, _Around] = {}
+    def __init__(self, before: int, after: int) -> None:
+        self._before, self._after = before, after
+        self._last: deque[Line] = deque()  # at most `before`, which are shown if the next line matches
+        self._left_out = False  # lines since the last one that was shown
+        self._shown = False  # a line, ever
+        self._after_left = 0  # lines to show whatever they hold
 
     def put(self, line: Line, *, is_match: bool) -> list[Line | None]:
-        """Return the lines to show now. None stands between two groups of a rank's lines, where grep writes `--`."""
-        around = self._of_rank.setdefault(line.global_rank, _Around())
-        if not is_match and around.after_left == 0:
-            around.before.append(line)
-            if len(around.before) > self._before:
-                around.before.popleft()
-                around.left_out = True
+        """Return the lines to show now. None stands between two groups of lines, where grep writes `--`."""
+        if not is_match and self._after_left == 0:
+            self._last.append(line)
+            if len(self._last) > self._before:
+                self._last.popleft()
+                self._left_out = True
             return []
-        gap = around.left_out and around.shown and (self._before or self._after)
-        given = [*([None] if gap else []), *around.before, line]
-        around.before.clear()
-        around.left_out, around.shown = False, True
-        around.after_left = self._after if is_match else around.after_left - 1
+        gap = self._left_out and self._shown and (self._before or self._after)
+        given = [*([None] if gap else []), *self._last, line]
+        self._last.clear()
+        self._left_out, self._shown = False, True
+        self._after_left = self._after if is_match else self._after_left - 1
         return given
-
-
-class _Around:
-    """The lines around the last match of a rank."""
-
-    def __init__(self) -> None:
-        self.before: deque[Line] = deque()
-        self.left_out = False  # lines since the last one that was shown
-        self.shown = False  # a line, ever
-        self.after_left = 0  # lines to show whatever they hold
 
 
 class Matcher:
     """A user's regular expression, searched for in bounded time (see above)."""
 
-    def __init__(self, pattern: str, *, ignore_case: bool = False) -> None:
+    def __init__(self, pattern: str) -> None:
         """Compile `pattern`. Raises UsageError where it is not a regular expression."""
         try:
-            self._compiled = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+            self._compiled = re.compile(pattern)
         except (re.error, RecursionError, OverflowError) as error:
             raise UsageError(f"{pattern!r} is not a regular expression: {error}") from error
         self._repeats = len(_REPEATS.findall(pattern))

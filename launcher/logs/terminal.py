@@ -82,8 +82,8 @@ def _harmless(text: str) -> str:
     """Make text without carriage returns printable."""
     if _CONTROL.search(text) is None:
         return text
-    pieces = _COLOUR.split(_OTHER_SEQUENCE.sub("", text))
-    colours = [*_COLOUR.findall(_OTHER_SEQUENCE.sub("", text)), ""]
+    text = _OTHER_SEQUENCE.sub("", text)
+    pieces, colours = _COLOUR.split(text), [*_COLOUR.findall(text), ""]
     safe = "".join(_CONTROL.sub(_caret, piece) + colour for piece, colour in zip(pieces, colours, strict=True))
     return safe + _COLOUR_END if any(colours) and not safe.endswith(_COLOUR_END) else safe
 

@@ -48,11 +48,6 @@ class Block:
     where: str | None
     thread: str | None
 
-    @property
-    def summary(self) -> str:
-        exception = f"{self.type}: {self.message}" if self.message else self.type
-        return f"{exception} at {self.where}" if self.where else exception
-
 
 def blocks_from_first(text: str) -> Iterator[Block]:
     """Yield whole tracebacks that matter: neither those in a group of exceptions nor one that a message quotes."""
@@ -262,9 +257,6 @@ class TracebackLines:
             return None
         begins = len(self._prefix)
         body = without_prefix(self._prefix, text)
-        if not body:
+        if not (body and body[0].isspace()):
             self._prefix = None
-            return None
-        if not body[0].isspace():
-            self._prefix = None
-        return begins
+        return begins if body else None

@@ -60,7 +60,6 @@ class FoundTraceback:
     message: str
     where: str | None  # the innermost frame, "train.py:88 in step"
     text: str  # with the exceptions that it was raised from; its last `TRACEBACK_CHARS` characters, messages cut
-    first_cause: str | None = None  # of a chain: "KeyError: 'x' at data.py:8 in load", the exception it began with
     thread: str | None = None  # its name where it was not the main thread: the program went on
     lines_after: int = 0  # what the program still wrote, up to `MAX_LINES_AFTER`: many mean that it lived on
 
@@ -136,7 +135,6 @@ def _found(chain: Sequence[Block], text: str) -> FoundTraceback:
         message=block.message,
         where=block.where,
         text="\n".join(lines)[-TRACEBACK_CHARS:],
-        first_cause=chain[0].summary if len(chain) > 1 else None,
         thread=block.thread,
         lines_after=sum(1 for _ in islice(_WORDS.finditer(text, block.end), MAX_LINES_AFTER)),
     )

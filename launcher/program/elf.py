@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,14 +38,12 @@ def _names(file: BinaryIO) -> Iterator[str]:
         return
     entry = struct.Struct(order + ("qQ" if wide else "iI"))
     size = min(dynamic[3], _MAX_TABLE_BYTES) // entry.size * entry.size
-    tags: list[tuple[int, int]] = []
-    for tag, value in entry.iter_unpack(_at(file, dynamic[1], size)):
-        if tag == _END:
-            break
-        tags.append((tag, value))
+    tags = list(takewhile(lambda found: found[0] != _END, entry.iter_unpack(_at(file, dynamic[1], size))))
     strings = next((value for tag, value in tags if tag == _STRINGS), None)
-    for tag, value in tags if strings is not None else ():
-        if tag == _NEEDED and strings is not None:
+    if strings is None:
+        return
+    for tag, value in tags:
+        if tag == _NEEDED:
             name = _at(file, _offset_of(strings, segments) + value, _MAX_NAME_BYTES, whole=False)
             yield name.partition(b"\0")[0].decode(errors="replace")
 

@@ -62,7 +62,7 @@ def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[s
             scan.run(_Source(command.target, "", is_program=True))
         else:
             scan.run_files(_first_files(command, cwd, roots))
-    return (*scan.found, DYNAMO) if scan.will_import_dynamo() else tuple(scan.found)
+    return scan.modules()
 
 
 def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool | None:
@@ -115,11 +115,7 @@ class _File:
     is_program: bool = False  # it is run as `__main__`
 
     def read(self) -> _Source:
-        """Parse it.
-
-        Raises:
-            OSError, SyntaxError, ValueError, RecursionError, MemoryError: it cannot be read or parsed.
-        """
+        """Parse it. Raises one of `_UNREADABLE`."""
         return _Source(self.path.read_bytes(), self.package, is_program=self.is_program)
 
 
@@ -135,9 +131,12 @@ class _Source:
 
     def is_skipped(self, node: ast.AST) -> bool:
         """Return whether this is an `if` whose body does not run."""
-        if isinstance(node, ast.If) and getattr(node.test, "attr", getattr(node.test, "id", "")) == "TYPE_CHECKING":
-            return True
-        return not self._is_program and _is_for_the_program(node)
+        match node:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+                return True
+            case ast.If(test=ast.Compare(ast.Name(id="__name__"), [ast.Eq()], [ast.Constant(value="__main__")])):
+                return not self._is_program
+        return False
 
     def walk(self) -> Iterator[ast.AST]:
         """Yield every node that may run, at whatever depth."""
@@ -168,14 +167,12 @@ class _TopLevel:
         self._roots = roots
         self._seen: set[_File] = set()  # the program's own file is run once more where it is imported
         self._uses_compiler = self._sets_variables = False  # anywhere in the modules that were read
-        self.found: dict[str, None] = {}  # in order
+        self._found: dict[str, None] = {}  # in order
 
-    def will_import_dynamo(self) -> bool:
-        """Return True if torch will import its compiler, and finds the same when it does so before the fork.
-
-        torch reads variables while it does, so a program that sets some does without.
-        """
-        return "torch" in self.found and self._uses_compiler and not self._sets_variables
+    def modules(self) -> tuple[str, ...]:
+        """Return what was found, and torch's compiler where torch will import it; that reads variables, so none may be set."""
+        with_compiler = "torch" in self._found and self._uses_compiler and not self._sets_variables
+        return (*self._found, DYNAMO) if with_compiler else tuple(self._found)
 
     def run(self, source: _Source) -> bool:
         """Note what a module and those that it imports import; return False once a statement has ended that."""
@@ -209,9 +206,9 @@ class _TopLevel:
             # Modules of the library may be about to find it under that name, too.
             return found.root not in sys.stdlib_module_names and self.run_files(files)
         if found.root in ROOTS:
-            self.found |= dict.fromkeys((found.root, found.module))
+            self._found |= dict.fromkeys((found.root, found.module))
         elif found.root in LIBRARY:
-            self.found[found.root] = None
+            self._found[found.root] = None
         return True
 
 
@@ -222,9 +219,8 @@ class _WholeProgram:
         self.files: set[Path] = set()  # what was read, and what could not be
         self._cwd = cwd
         self._roots = roots_of(command, cwd, environment)
-        self._imports: dict[
-            _Import, None
-        ] = {}  # in order: where too many files are left out, all servers leave out the same
+        # In order: where too many files are left out, all servers leave out the same.
+        self._imports: dict[_Import, None] = {}
         self._waiting = deque(_first_files(command, cwd, self._roots))
         self.is_complete = command.kind == "code" or bool(self._waiting)  # there is a program, and it could be read
         if command.kind == "code":
@@ -293,16 +289,6 @@ def _is_passive(statement: ast.stmt) -> bool:
             return all(map(_is_plain_name, targets)) and _calls_nothing(value)
         case ast.AnnAssign(target=target, annotation=annotation, value=named):
             return _is_plain_name(target) and _calls_nothing(annotation) and _calls_nothing(named)
-    return False
-
-
-def _is_for_the_program(node: ast.AST) -> bool:
-    """Return whether this is `if __name__ == "__main__":`, whose body does not run in a module that is imported."""
-    match node:
-        case ast.If(
-            test=ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[ast.Constant(value="__main__")])
-        ):
-            return True
     return False
 
 

@@ -31,17 +31,15 @@ from launcher.rank_table.table_format import VERSIONS, Format, recognise
 
 # Importing these enters their codes into the catalogue.
 RULES = (
-    *(
-        tables,
-        addresses,
-        beyond_hccl,
-        server_list_rules,
-        super_pods,
-        node_list_rules,
-        rank_list_rules,
-        layer_rules,
-        group_list_rules,
-    ),
+    tables,
+    addresses,
+    beyond_hccl,
+    server_list_rules,
+    super_pods,
+    node_list_rules,
+    rank_list_rules,
+    layer_rules,
+    group_list_rules,
 )
 MINDIE_MODE = 0o640
 SUFFIX = ".json"

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.text import printable
+from launcher.rank_table.hostfiles import in_ranges
 from launcher.rank_table.ip import FAMILY_NAMES, UNSET, address_family
 from launcher.rank_table.profile import CHIPS
 
@@ -118,13 +119,7 @@ def name_devices(ids: Iterable[int]) -> str:
     >>> name_devices([0, 1, 2, 3, 6]), name_devices([5]), name_devices([6, 2, 3])
     ('devices 0-3,6', 'device 5', 'devices 6,2-3')
     """
-    runs: list[list[int]] = []
-    for one in ids:
-        if runs and runs[-1][-1] == one - 1:
-            runs[-1].append(one)
-        else:
-            runs.append([one])
-    words = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    words = in_ranges(map(str, ids))
     return f"device{'' if words.isdigit() else 's'} {words}"
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import NamedTuple, NoReturn
 
@@ -290,7 +290,7 @@ def compress(names: list[str]) -> str:
         else:
             groups.append((prefix, suffix, [digits]))
     return ",".join(
-        f"{prefix}{numbers[0] if len(numbers) == 1 else f'[{_ranges(numbers)}]'}{suffix}"
+        f"{prefix}{numbers[0] if len(numbers) == 1 else f'[{in_ranges(numbers)}]'}{suffix}"
         for prefix, suffix, numbers in groups
     )
 
@@ -330,7 +330,12 @@ def _numbers(ranges: str, item: str, place: Place, limit: int) -> list[str]:
     return numbers
 
 
-def _ranges(numbers: list[str]) -> str:
+def in_ranges(numbers: Iterable[str]) -> str:
+    """Return a list of numbers in which neighbours of one width that follow each other are a range.
+
+    >>> in_ranges(["08", "09", "10", "12"])
+    '08-10,12'
+    """
     runs: list[list[str]] = []
     for number in numbers:
         if runs and number == f"{int(runs[-1][-1]) + 1:0{len(runs[-1][0])}d}":

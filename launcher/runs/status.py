@@ -105,6 +105,11 @@ class RunState:
         return self.attempts[-1].verdict
 
     @property
+    def not_restarting(self) -> str | None:
+        """The reason for which restarts that were left were not used."""
+        return self.report.not_restarting if self.report else self.progress.not_restarting
+
+    @property
     def host(self) -> str | None:
         """The machine on which the run was started; None if unknown."""
         return self.progress.agent.host if self.progress.agent else None

@@ -194,7 +194,6 @@ class AttemptMonitor:
 
     @property
     def failure_cause(self) -> Cause:
-        """The cause of the attempt's end if it fails here."""
         return Cause.HUNG if self._hung else Cause.FAILED
 
     def end(self, cause: Cause, verdict: Verdict | None = None, *, restarts: bool = False) -> None:

@@ -111,11 +111,9 @@ class RunRecorder:
         self.run_dir = run_dir
         self.event_log = event_log
 
-    def record(self, event: Event) -> int:
-        """Keep `event` with the present time, which is returned, in nanoseconds since 1970."""
-        stamped = TimestampedEvent(time.time_ns(), self._server_index, event)
-        self.keep(stamped)
-        return stamped.time_ns
+    def record(self, event: Event) -> None:
+        """Keep `event` with the present time."""
+        self.keep(TimestampedEvent(time.time_ns(), self._server_index, event))
 
     def keep(self, stamped: TimestampedEvent) -> None:
         """Keep an event that was noticed before, or elsewhere."""

@@ -35,29 +35,22 @@ _READ_ONCE = (
 )
 
 
-def become_subreaper() -> bool:
-    """Adopt every descendant whose parent ends, so that none can leave this process tree. Return False if impossible."""
-    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+def become_subreaper() -> None:
+    """Adopt every descendant whose parent ends, so that none can leave this process tree, as far as the system lets us."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> bool:
-    """Ask for that signal when the parent ends; exit at once if it has ended already. Return False if impossible.
+def signal_of_parents_end(number: int) -> None:
+    """Ask for that signal, and do no more: check afterwards whether the parent has ended already.
 
     "Parent" is the thread that forked, which is why agents fork from their main thread only.
     """
-    armed = signal_of_parents_end(number)
-    if os.getppid() != parent_pid:
-        os._exit(128 + number)
-    return armed
+    _prctl(_PR_SET_PDEATHSIG, number)
 
 
-def signal_of_parents_end(number: int) -> bool:
-    """Ask for that signal, and do no more: check afterwards whether the parent has ended already."""
-    return _prctl(_PR_SET_PDEATHSIG, number)
-
-
-def _prctl(option: int, value: int) -> bool:
-    return _LIBC is not None and _LIBC.prctl(option, value, 0, 0, 0) == 0
+def _prctl(option: int, value: int) -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(option, value, 0, 0, 0)
 
 
 @frozen
@@ -153,7 +146,7 @@ def keep_descriptors_private() -> None:
 def spawn(program: Program, complaints: Complaints) -> int:
     """Start `program` and return its pid, which is its session's and process group's id too. Does not wait for exec.
 
-    The program is killed, without any grace, when this process ends first (see `die_with_parent`).
+    The program is killed, without any grace, when this process ends first (see `signal_of_parents_end`).
 
     Raises:
         OSError: no process could be made (limits on processes or memory).
@@ -176,7 +169,9 @@ def _become(program: Program, complaints: Complaints, agent_pid: int) -> None:
     try:
         with _using("a session of its own"):
             os.setsid()
-        die_with_parent(agent_pid)
+        signal_of_parents_end(signal.SIGKILL)
+        if os.getppid() != agent_pid:
+            os._exit(128 + signal.SIGKILL)
         _prepare(program)
         try:
             os.execvpe(program.argv[0], program.argv, program.environment)  # noqa: S606 - no shell is wanted

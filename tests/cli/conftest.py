@@ -43,7 +43,7 @@ class Launcher:
         return [sys.executable, "-m", "launcher", *map(str, arguments)]
 
     def run(self, *arguments, **options):
-        """Run to the end; stdout and stderr as text."""
+        """Run to the end, with `code` if there is one; stdout and stderr as text."""
         return self.ended(self.argv(*arguments), **options)
 
     def shell(self, script, *arguments, **options):
@@ -54,16 +54,20 @@ class Launcher:
         """Run Python code to the end."""
         return self.ended([sys.executable, "-c", code, *map(str, arguments)], **options)
 
-    def ended(self, argv, *, env=None, **options):
+    def ended(self, argv, *, env=None, code=None, **options):
         """Run any program in this directory to the end, with the environment that the command would have."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8", "timeout": PATIENCE_S}
         environment = self.environment(env or {})
-        return subprocess.run(argv, cwd=self.directory, env=environment, check=False, **{**pipes, **options})
+        done = subprocess.run(argv, cwd=self.directory, env=environment, check=False, **{**pipes, **options})
+        assert code in {None, done.returncode}, done
+        return done
 
-    def call(self, *arguments, env=None, input=None, **options):  # noqa: A002 - as subprocess.run calls it
+    def call(self, *arguments, env=None, input=None, code=None, **options):  # noqa: A002 - as subprocess.run calls it
         """As `run`, in this process: for commands that start none."""
         typed = list(map(str, arguments))
-        return call(typed, cwd=self.directory, env=self.environment(env or {}), given=input, **options)
+        done = call(typed, cwd=self.directory, env=self.environment(env or {}), given=input, **options)
+        assert code in {None, done.returncode}, done
+        return done
 
     def transcript(self, *done):
         """What commands have said, for a snapshot."""
@@ -72,9 +76,7 @@ class Launcher:
     def scene(self, *commands, code=None, **options):
         """The transcript of commands, each typed as one text or given as words; all end with `code`, if there is one."""
         words = [shlex.split(each) if isinstance(each, str) else each for each in commands]
-        done = [self.call(*each, **options) for each in words]
-        assert code is None or {each.returncode for each in done} == {code}, done
-        return self.transcript(*done)
+        return self.transcript(*(self.call(*each, code=code, **options) for each in words))
 
     def refused(self, code, *commands, **options):
         """As `scene`; nothing but a message on stderr is left behind, and no run."""
@@ -102,6 +104,16 @@ class Launcher:
         )
         self._started.append(process)
         return process
+
+    def running(self, *arguments, ranks=2, **options):
+        """Start a run of so many ranks, and return its process when all of them are ready."""
+        process = self.start("run", "--devices", ranks, *arguments, **options)
+        self.wait_ready(ranks)
+        return process
+
+    def stubborn(self, *wishes, grace, **options):
+        """As `running`; the wishes say what ranks do against their end."""
+        return self.running("--grace", grace, "--", sys.executable, PROGRAMS / "stubborn.py", *wishes, **options)
 
     def environment(self, changes):
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TLAUNCH_", "RANK"))}
@@ -259,8 +271,14 @@ class Script:
         self.path = launcher.directory / "run.sh"
 
     def render(self, *arguments):
-        done = self.launcher.call("render", "bash", "--force", "-o", "run.sh", *arguments)
-        assert done.returncode == 0, done.stderr
+        self.launcher.call("render", "bash", "--force", "-o", "run.sh", *arguments, code=0)
+
+    def running(self, *arguments, ranks=2, **options):
+        """Render and start it; its process when all ranks are ready."""
+        self.render("--devices", ranks, *arguments)
+        process = self.start(**options)
+        self.launcher.wait_ready(ranks)
+        return process
 
     def start(self, *words, env=None, **options):
         process = subprocess.Popen(

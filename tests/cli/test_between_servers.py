@@ -58,40 +58,25 @@ def test_explain_tells_where_an_interface_comes_from(launcher, table_of, how):
 
 
 def test_one_server_is_told_no_interface(launcher):
-    done = launcher.call("run", "--devices", 2, "--dry-run", "--", "true")
-    assert done.returncode == 0
+    done = launcher.call("run", "--devices", 2, "--dry-run", "--", "true", code=0)
     assert "SOCKET_IFNAME" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("command", ["run", "explain"])
 @pytest.mark.parametrize(
     ("version", "other", "is_set"),
     [("4.1.4", "localhost", True), ("4.1.4", "127.0.0.2", False), ("5.0.11", "localhost", False)],
 )
-def test_an_mpirun_under_which_the_programs_mpi_would_hang_is_told_of(  # noqa: PLR0917
-    launcher, table_of, command, version, other, is_set
-):
+def test_an_mpirun_under_which_the_programs_mpi_would_hang_is_told_of(launcher, table_of, version, other, is_set):
     """Before anything is started, by the mpirun that is first on PATH and the mpi4py of the program's Python."""
-    mpirun = launcher.directory / "bin" / "mpirun"
-    mpirun.parent.mkdir()
-    mpirun.write_text(f"#!/bin/sh\necho 'mpirun (Open MPI) {version}'\n")
+    mpirun = launcher.write("bin/mpirun", f"#!/bin/sh\necho 'mpirun (Open MPI) {version}'\n")
     mpirun.chmod(0o755)
-    package = launcher.directory / "packages" / "mpi4py"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("class rc:\n    initialize = True\n")
-    (package / "MPI.py").write_text("def Get_library_version():\n    return 'Open MPI v5.0.11, package: Open MPI'\n")
-    options = ("--dry-run", "--json") if command == "run" else ("--json",)
+    launcher.write("packages/mpi4py/__init__.py", "class rc:\n    initialize = True\n")
+    says = "def Get_library_version():\n    return 'Open MPI v5.0.11, package: Open MPI'\n"
+    packages = launcher.write("packages/mpi4py/MPI.py", says).parents[1]
+    paths = {"PATH": f"{mpirun.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(packages)}
+    options = ("--engine", "mpi", "--rank-table", table_of({"127.0.0.1": [0], other: [1]}), "--json")
     program = ("--", sys.executable, "-c", "from mpi4py import MPI")
-    table = table_of({"127.0.0.1": [0], other: [1]})
-    done = launcher.call(
-        command, "--engine", "mpi", "--rank-table", table, *options, *program,
-        env={"PATH": f"{mpirun.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(package.parent)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    environment = (
-        told["ranks"][1]["env"] if command == "run" else {one["name"]: one["value"] for one in told["variables"]}
-    )
+    done = launcher.call("explain", *options, *program, env=paths, code=0)
+    environment = {one["name"]: one["value"] for one in json.loads(done.stdout)["variables"]}
     assert environment.get("OMPI_MCA_coll") == ("^han" if is_set else None)
-    if command == "explain":
-        assert ("OMPI_MCA_coll=^han is set" in done.stderr) is is_set
+    assert ("OMPI_MCA_coll=^han is set" in done.stderr) is is_set

@@ -36,13 +36,13 @@ def three(launcher):
     return launcher
 
 
-@EVERY_COMMAND
 @pytest.mark.parametrize(
-    ("reference", "name"),
+    ("command", "reference", "name"),
     [
-        ("mine", "20260102-000000-mine"), ("oth", "20260103-000000-other"), ("20260101", "20260101-000000-mine"),
-        ("latest", "20260103-000000-other"), ("latest~2", "20260101-000000-mine"),
-        ("runs/20260101-000000-mine/", "20260101-000000-mine"),
+        *((command, "mine", "20260102-000000-mine") for command in COMMANDS),
+        ("status", "oth", "20260103-000000-other"), ("status", "20260101", "20260101-000000-mine"),
+        ("why", "latest", "20260103-000000-other"), ("logs", "latest~2", "20260101-000000-mine"),
+        ("stop", "runs/20260101-000000-mine/", "20260101-000000-mine"),
     ],
 )  # fmt: skip
 def test_a_run_has_many_names(three, command, reference, name):

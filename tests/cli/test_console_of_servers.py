@@ -1,4 +1,4 @@
-"""The console of a run over several servers: of all of them, and of one server's part."""
+"""The console of a run: of all of its servers, and of one server's part."""
 
 import signal
 from itertools import chain, repeat
@@ -19,10 +19,10 @@ CLUSTER = Cluster(tuple(Server(f"h{index}", (Device(0, 2 * index), Device(1, 2 *
 
 @pytest.fixture(name="console")
 def _console(tmp_path):
-    """Gives a function that makes one whose ranks have all written a line."""
+    """Gives a function that makes one whose ranks have all written a line, the last without its end."""
     for rank in range(4):
         (tmp_path / f"device{rank}").mkdir()
-        (tmp_path / f"device{rank}" / "train.log").write_text(f"line of {rank}\n")
+        (tmp_path / f"device{rank}" / "train.log").write_text(f"line of {rank}" + "\n" * (rank < 3))
 
     def make(server_index, shows):
         spec = RunSpec("run", tmp_path, CLUSTER, Layout(4), RANKS, Path("/"), "h0", 1, console=shows)
@@ -45,6 +45,8 @@ def watch(console, *events):
         (1, "rank0", "line of 2\n"),
         (1, "all", "[2] line of 2\n[3] line of 3\n"),
         (None, "all", "[0] line of 0\n[1] line of 1\n[2] line of 2\n[3] line of 3\n"),
+        (None, "collapse", "[0-3] line of 0..3\n"),
+        (1, "collapse", "[2-3] line of 2..3\n"),
         (1, "none", ""),
     ],
     ids=str,
@@ -54,11 +56,12 @@ def test_only_the_server_s_own_ranks_are_shown(console, capfdbinary, server_inde
     assert capfdbinary.readouterr().out.decode() == lines
 
 
-def test_a_server_counts_its_own_ranks(console, capfd):
-    here = console(1, "rank0")
+@pytest.mark.parametrize(("shows", "words"), [("rank0", "2 ranks started in "), ("none", "")])
+def test_a_server_counts_its_own_ranks(console, capfd, shows, words):
+    here = console(1, shows)
     watch(here, (1, RankStarted(2, 5)), (1, RankStarted(3, 6)))
     assert here.progress.rank_count == 2
-    assert "2 ranks started in " in capfd.readouterr().err
+    assert capfd.readouterr().err[: len(words) or None] == words
 
 
 def test_who_is_awaited_is_said(console, capfd, snapshot):

@@ -119,8 +119,9 @@ def test_closing_the_terminal_does_not_reach_it(log, wait_until):
     wait_until(lambda: "said at the end" in log.read_text(), "the end")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-@pytest.mark.parametrize("held_back", [False, True], ids=["before the start", "while the run was made"])
+@pytest.mark.parametrize(
+    ("number", "held_back"), [(signal.SIGINT, False), (signal.SIGTERM, True), (signal.SIGHUP, False)]
+)
 def test_an_end_that_is_asked_for_before_the_start_ends_the_run(log, wait_until, number, held_back):
     """Ctrl-C, `kill` and a hangup reach the parent only, which hands them on, also if they were held back until then."""
     process = start(log, f"held-back {int(number)}" if held_back else "wait")
@@ -156,26 +157,22 @@ def test_a_parent_that_is_killed_leaves_a_detached_run(log, wait_until):
 
 def test_a_run_goes_on_without_its_terminal(launcher, wait_until):
     """`run --detach` gives the name; status, stop and console.log belong to it from then on."""
-    done = launcher.run("run", "--detach", "--devices", 2, "--", "sh", "-c", "echo ready; exec sleep 1000")
-    assert done.returncode == 0, done.stderr
+    done = launcher.run("run", "--detach", "--devices", 2, "--", "sh", "-c", "echo ready; exec sleep 1000", code=0)
     name = done.stdout.strip()
     run_dir = launcher.wait_ready(2)
-    assert run_dir.name == name
+    assert (run_dir.name, done.stderr.split()[-1]) == (name, name)
     assert launcher.call("status", name).stdout.startswith(f"{name}: running for")
-    assert launcher.run("stop", name).returncode == 0
+    assert launcher.call("stop", name).returncode == 0
     console_log = Path(run_dir / "console.log")
     wait_until(lambda: "stopped after" in console_log.read_text(), "the closing words")
     assert console_log.stat().st_mode & 0o777 == (run_dir / "device0" / "train.log").stat().st_mode & 0o777
     assert launcher.processes() == []
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_run_is_named_as_other_commands_find_it(launcher, elsewhere):
-    """By its name in the default directory, else by its path; no line is wider than a terminal."""
-    where = ["--runs-dir", "runs/others"] if elsewhere else []
-    done = launcher.run("run", "--detach", *where, "--", "sleep", "1000")
-    *_, hint = done.stderr.splitlines()
-    reference = hint.split()[-1]
-    assert reference == ("runs/others/" if elsewhere else "") + done.stdout.strip()
+def test_a_run_elsewhere_is_named_by_its_path(launcher):
+    """As other commands find it; no line is wider than a terminal."""
+    done = launcher.run("run", "--detach", "--runs-dir", "runs/others", "--", "sleep", "1000")
+    reference = done.stderr.split()[-1]
+    assert reference == f"runs/others/{done.stdout.strip()}"
     assert max(map(len, done.stderr.splitlines())) < 80
-    assert launcher.run("stop", "--kill", reference).returncode == 0
+    assert launcher.call("stop", "--kill", reference).returncode == 0

@@ -13,27 +13,24 @@ def test_lines_can_be_pasted_into_a_shell(launcher):
     """Each command line, run by a shell, gives the program the same arguments and variables as a run would."""
     (launcher.directory / "a b").mkdir()
     words = ["it's", "a  b", "$HOME", "", "*", "new\nline"]
-    program = ["python", "-c", "import os, sys; print(sys.argv[1:], os.environ['RANK'], os.environ['X'])"]
-    done = launcher.call("run", "--devices", 2, "--env", "X=1 'two'", "--dry-run", "--", *program, *words)
+    show = "print(sys.argv[1:], *map(os.environ.get, ['RANK', 'X', 'OMPI_COMM_WORLD_RANK', 'NCCL_DEBUG']))"
+    program = ["python", "-c", f"import os, sys; {show}"]
+    env = {"OMPI_COMM_WORLD_RANK": "1", "NCCL_DEBUG": "INFO"}  # the first is what another launcher has left
+    done = launcher.call("run", "--devices", 2, "--env", "X=1 'two'", "--dry-run", "--", *program, *words, env=env)
     shown = done.stdout.split("# rank ")[1:]
     assert len(shown) == 2
     for rank, text in enumerate(shown):
         line = text.partition("\n")[2]
-        assert launcher.shell(line).stdout == f"{words} {rank} 1 'two'\n"
+        assert launcher.shell(line, env=env).stdout == f"{words} {rank} 1 'two' None INFO\n"
 
 
-def test_comments_say_who_is_where(launcher, sample_tables):
+def test_comments_say_who_is_where_and_nothing_is_created(launcher, sample_tables):
     """Each rank's server, device and coordinates stand above its command."""
     table = sample_tables / "rank_table_8pcs.json"
-    done = launcher.call("run", "--rank-table", table, "--mp", 2, "--pp", 2, "--dry-run", "--", "true")
+    done = launcher.call("run", "--rank-table", table, "--mp", 2, "--pp", 2, "--dry-run", "--", "touch", "x")
     comments = [line for line in done.stdout.splitlines() if line.startswith("#")]
     assert len(comments) == 8
     assert "device 5, pp=1 dp=0 mp=1" in comments[5]
-
-
-def test_nothing_is_created(launcher):
-    """A dry run makes no directory, whatever it shows."""
-    assert launcher.call("run", "--devices", 2, "--dry-run", "--", "touch", "x").returncode == 0
     assert list(launcher.directory.iterdir()) == []
 
 
@@ -69,19 +66,8 @@ def test_json_and_run_json_are_one_format(launcher):
 
 def test_binding_and_supervision_are_shown(launcher):
     """The cpus of a rank stand in its comment; JSON has them, and how ranks will be treated."""
-    arguments = [
-        "run",
-        "--devices",
-        "1",
-        "--bind",
-        "core",
-        "--max-restarts",
-        "2",
-        "--grace",
-        "3",
-        "--no-preload",
-        "--dry-run",
-    ]
+    options = "--devices 1 --bind core --max-restarts 2 --grace 3 --no-preload --dry-run"
+    arguments = ["run", *options.split()]
     spec = json.loads(launcher.call(*arguments, "--json", "--", "true").stdout)
     assert sorted(spec["ranks"][0]["cpus"]) == sorted(os.sched_getaffinity(0))
     assert spec["schema"] == 2
@@ -89,15 +75,6 @@ def test_binding_and_supervision_are_shown(launcher):
     assert spec["supervision"]["preload"] is None
     comment = launcher.call(*arguments, "--", "true").stdout.splitlines()[0]
     assert f", cpus {min(os.sched_getaffinity(0))}" in comment
-
-
-def test_what_other_launchers_left_is_unset(launcher):
-    """A pasted line starts the program without it, as a run does."""
-    env = {"OMPI_COMM_WORLD_RANK": "1", "NCCL_DEBUG": "INFO"}
-    shown = launcher.call("run", "--devices", 1, "--no-preload", "--dry-run", "--", "env", env=env).stdout
-    pasted = launcher.shell(shown.splitlines()[1], env=env)
-    assert "OMPI_COMM_WORLD_RANK" not in pasted.stdout
-    assert "NCCL_DEBUG=INFO" in pasted.stdout
 
 
 @pytest.fixture(name="by_mpirun")
@@ -138,9 +115,8 @@ def test_secrets_of_an_engine_are_masked(by_mpirun):
     assert env["TLAUNCH_COORDINATOR_TOKEN"] == "********"
 
 
-@pytest.mark.parametrize("json_option", [[], ["--json"]], ids=["lines", "json"])
-def test_an_engine_that_is_not_here_cannot_be_shown(launcher, sample_tables, json_option):
-    options = ["--engine", "mpi", "--rank-table", sample_tables / "rank_table_16pcs.json", "--dry-run", *json_option]
+def test_an_engine_that_is_not_here_cannot_be_shown(launcher, sample_tables):
+    options = ["--engine", "mpi", "--rank-table", sample_tables / "rank_table_16pcs.json", "--dry-run", "--json"]
     done = launcher.call("run", *options, "--", "/bin/true", env={"PATH": str(launcher.directory)})
     assert (done.returncode, done.stdout) == (2, "")
     assert "mpirun" in done.stderr

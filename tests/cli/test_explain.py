@@ -18,8 +18,7 @@ def _explained(launcher):
     """Runs the command; its rows by name."""
 
     def explained(*arguments, env=None):
-        done = launcher.call("explain", "--no-preload", *arguments, "--", "true", env={**LEFT, **(env or {})})
-        assert done.returncode == 0, done.stderr
+        done = launcher.call("explain", "--no-preload", *arguments, "--", "true", env={**LEFT, **(env or {})}, code=0)
         assert list(launcher.directory.iterdir()) == []
         return {line.split()[0]: line for line in done.stdout.splitlines() if line}
 
@@ -27,8 +26,9 @@ def _explained(launcher):
 
 
 def test_each_variable_has_its_value_and_origin(explained):
-    """Layout, --env, the shell, tlaunch, and what was removed or replaced."""
-    rows = explained("--devices", 4, "--mp", 2, "--rank", 3, "--env", "X=1", "--master-port", 29876)
+    """Layout, --env, the shell, tlaunch, and what was removed or replaced; a run's line is taken as it is."""
+    options = ("--env", "X=1", "--master-port", 29876, "--detach", "--grace", 3)
+    rows = explained("--devices", 4, "--mp", 2, "--rank", 3, *options)
     assert rows["rank"].endswith("device 3 of server 127.0.0.1, pp=0 dp=1 mp=1")
     assert rows["RANK"].split()[1:] == ["3", "layout:", "process", "3", "of", "--devices"]
     assert rows["WORLD_SIZE"].split()[1:] == ["4", "layout:", "dp=2", "*", "mp=2", "*", "pp=1,", "was", "16"]
@@ -41,19 +41,14 @@ def test_each_variable_has_its_value_and_origin(explained):
     assert "NCCL_DEBUG" not in rows
 
 
-def test_all_shows_the_whole_environment(explained):
-    """Also what tlaunch has no say in, and nothing that a rank would not have, but what is removed."""
-    assert explained("--devices", 2, "--all")["NCCL_DEBUG"].split()[1:] == ["INFO", "inherited"]
-
-
 def test_what_it_shows_is_what_a_rank_gets(launcher):
-    """The values of --all are the environment of that rank in a dry run's line, laid over the shell's."""
+    """With --all the rank's whole environment, also what tlaunch has no say in."""
     program = [sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
     arguments = ["--devices", 2, "--master-port", 29876, "--name", "n", "--no-preload"]
     done = launcher.call("explain", "--rank", 1, "--all", "--json", *arguments, "--", *program, env=LEFT)
     shown = {one["name"]: one["value"] for one in json.loads(done.stdout)["variables"]}
-    run = launcher.run("run", *arguments, "--", *program, env=LEFT)
-    assert run.returncode == 0, run.stderr
+    assert shown["NCCL_DEBUG"] == "INFO"
+    launcher.run("run", *arguments, "--", *program, env=LEFT, code=0)
     got = json.loads((launcher.latest / "device1/train.log").read_text())
     run_id = got["TLAUNCH_RUN_ID"]
     for name, value in shown.items():
@@ -92,12 +87,6 @@ def test_what_is_refused(launcher, snapshot):
     assert launcher.refused(2, "explain --no-preload --devices 2 --rank 2 -- true") == snapshot(name="2")
     told = launcher.refused(3, "explain --no-preload --devices 5000 --bind core -- true")
     assert "5000 ranks" in told  # and how many cores this machine has
-
-
-def test_a_runs_line_can_be_explained_as_it_is(launcher):
-    """Options that only matter to a run that is started are taken."""
-    done = launcher.call("explain", "--no-preload", "--detach", "--devices", 2, "--grace", 3, "--", "true")
-    assert done.returncode == 0, done.stderr
 
 
 def test_cores_of_its_own_are_counted_in_words(launcher):

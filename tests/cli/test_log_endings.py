@@ -23,10 +23,10 @@ from tests.programs import acted_run
 
 PATIENCE_S = 60
 UNTIL_GO = "until [ -e go ]; do sleep 0.01; done"
-TALKS = "import time\nwhile True:\n    print('on', flush=True)\n    time.sleep(0.01)"
+TALKS = "import time\nwhile True:\n    print('on', flush=True)\n    time.sleep(0.1)"
 ALL_MODES = [(), ("--merge",), ("--collapse",)]
+REMOVED = list(zip(["device0", "events.jsonl", "run.json"], ALL_MODES, strict=True))
 MODES = pytest.mark.parametrize("options", ALL_MODES, ids=["plain", "merge", "collapse"])
-CONSOLES = pytest.mark.parametrize("console", ["all", "collapse"])
 TAKE_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 )
@@ -41,37 +41,13 @@ main.main(sys.argv[1:])
 """
 
 
-def start(launcher, source):
-    """A run of two ranks that goes on, once both have written."""
-    (launcher.directory / "program.py").write_text(source)
-    run = launcher.start("run", "--devices", 2, "--", "python", "program.py")
-    launcher.wait_ready(2, "on")
-    return run
-
-
-def end(run):
-    """One that nobody has harmed."""
-    assert run.poll() is None, "the run was harmed"
-    run.terminate()
-    assert run.wait(PATIENCE_S) == 143
-
-
-@pytest.fixture
-def going_on(launcher):
-    """Gives a function that starts a run of two ranks, which goes on until the end of the test and then ends well."""
-    with ExitStack() as stack:
-
-        def begin(source=TALKS):
-            stack.callback(end, start(launcher, source))
-
-        yield begin
-
-
 @pytest.fixture(scope="module", name="talking_run")
 def _talking_run(module_launcher):
-    run = start(module_launcher, TALKS)
+    run = module_launcher.start("run", "--devices", 2, "--", "python", "-c", TALKS)
+    module_launcher.wait_ready(2, "on")
     yield run
-    end(run)
+    run.terminate()
+    assert run.wait(PATIENCE_S) == 143
 
 
 @pytest.fixture(name="talking")
@@ -81,11 +57,25 @@ def _talking(module_launcher, talking_run):
     assert talking_run.poll() is None, "the run was harmed"
 
 
+@pytest.fixture
+def going_on(launcher):
+    """The directory of the run `a`, which goes on: this process is its agent, and both of its ranks."""
+    me = identify(os.getpid())
+    starts = [RankStarted(rank, me.pid, me.started) for rank in range(2)]
+    return acted_run.make(launcher.runs / "a", [AgentStarted(me, None, 2), AttemptStarted(0, 29500), *starts])
+
+
+def finish(run_dir):
+    """Write the report, the last of all files."""
+    now_ns = time.time_ns()
+    run_dir.report.write_text(Report("a", 0, Cause.FINISHED, 0, now_ns, now_ns, ()).to_json())
+
+
 @contextmanager
-def reading(launcher, *arguments, **options):
+def reading(launcher, *arguments):
     """A command with its stdout in a pipe, and the end of that pipe that reads."""
     reader, writer = os.pipe()
-    process = launcher.start(*arguments, stdout=writer, stderr=subprocess.PIPE, **options)
+    process = launcher.start(*arguments, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     with os.fdopen(reader, "rb", buffering=0) as shown:
         yield process, shown
@@ -115,20 +105,19 @@ def ended(process):
 @MODES
 def test_a_reader_may_leave_after_a_line_or_at_once(talking, options):
     """With and without --follow: quiet ends, every time."""
-    for lines in (1 if options == ("--collapse",) else 2, 0):
-        with reading(talking, "logs", "-f", *options) as (follower, shown):
+    some = 1 if options == ("--collapse",) else 2
+    for follow, lines in ((("-f",), some), (("-f",), 0), ((), some)):
+        with reading(talking, "logs", *follow, *options) as (process, shown):
             read_on(shown, lines)
-        assert ended(follower) == (0, "")
-        with reading(talking, "logs", *options) as (whole, shown):
-            read_on(shown, lines)
-        code, words = ended(whole)
-        assert (code, "hold no time" in words) == (0, words != "")
+        code, words = ended(process)
+        assert (code, not follow and "hold no time" in words) == (0, words != "")
 
 
 def test_a_silent_run_costs_nothing_and_its_reader_may_leave(launcher, going_on):
     """A follower sleeps, listens once, and ends quietly though it has nothing to write."""
-    going_on("import time\nprint('on', flush=True)\ntime.sleep(1000)")
-    with reading_in_all_modes(launcher) as followers:
+    for rank in range(2):
+        going_on.train_log(rank).write_text("on\n")
+    with reading_in_all_modes(launcher, "a") as followers:
         assert rest(followers)
         for follower, _ in followers:
             descriptors = Path(f"/proc/{follower.pid}/fd").iterdir()
@@ -137,8 +126,9 @@ def test_a_silent_run_costs_nothing_and_its_reader_may_leave(launcher, going_on)
 
 
 def test_slow_readers_that_leave(launcher, going_on, wait_until):
-    going_on("import time\nfor _ in range(3_000): print('on' * 1000)\ntime.sleep(1000)")
-    with reading_in_all_modes(launcher, lines=3) as followers:
+    for rank in range(2):
+        going_on.train_log(rank).write_text(f"{'on' * 1000}\n" * 3_000)
+    with reading_in_all_modes(launcher, "a", lines=3) as followers:
         for follower, _ in followers:
             process = psutil.Process(follower.pid)
             wait_until(lambda process=process: process.status() == psutil.STATUS_SLEEPING, "a full pipe")
@@ -149,45 +139,28 @@ def test_slow_readers_that_leave(launcher, going_on, wait_until):
 @MODES
 def test_a_signal_ends_a_follower(talking, options):
     """Without a word, but for the end of the line in which a terminal shows ^C."""
-    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143))[: 1 if options else 2]:
         with reading(talking, "logs", "-f", *options) as (follower, shown):
             read_on(shown, 1)
             follower.send_signal(number)
             assert ended(follower) == (code, "\n" if number == signal.SIGINT else "")
 
 
-@MODES
-def test_a_terminal_that_is_closed_ends_a_follower(talking, options):
-    with on_terminal(talking, "logs", "-f", *options) as (follower, leader):
-        assert os.read(leader, 2)
-        os.close(leader)
-        assert follower.wait(PATIENCE_S) == 129
-
-
-@CONSOLES
-def test_a_terminal_that_is_closed_ends_a_run(launcher, console):
-    with on_terminal(launcher, "run", "--console", console, "--", "python", "-c", TALKS) as (run, leader):
-        assert os.read(leader, 2)
-        os.close(leader)
-        assert run.wait(PATIENCE_S) == 129
-    assert not launcher.processes()
-
-
-@contextmanager
-def on_terminal(launcher, *arguments):
-    """A command that leads a session in a terminal of its own, and the other side of that terminal."""
+@pytest.mark.parametrize("command", [("logs", "-f"), ("run", "--", "python", "-c", TALKS)], ids=["logs", "run"])
+def test_a_terminal_that_is_closed_ends_a_command(launcher, talking, command):
+    """One that leads a session in that terminal."""
+    used = talking if "logs" in command else launcher
     leader, follower = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", TAKE_TERMINAL, *launcher.argv(*arguments)],
-        stdin=follower, stdout=follower, stderr=follower, start_new_session=True, cwd=launcher.directory,
-        env=launcher.environment({}),
+        [sys.executable, "-c", TAKE_TERMINAL, *used.argv(*command)],
+        stdin=follower, stdout=follower, stderr=follower, start_new_session=True, cwd=used.directory,
+        env=used.environment({}),
     )  # fmt: skip
     os.close(follower)
-    try:
-        yield process, leader
-    finally:
-        process.kill()
-        process.wait()
+    assert os.read(leader, 2)
+    os.close(leader)
+    assert process.wait(PATIENCE_S) == 129
+    assert not launcher.processes()
 
 
 # --- a stdout that takes nothing ---
@@ -204,42 +177,24 @@ def test_a_full_disk_is_told(talking, options, follow):
 def test_without_a_stdout_logs_end_with_the_run(launcher, wait_until):
     run = launcher.start("run", "--devices", 2, "--", "sh", "-c", f"echo on; {UNTIL_GO}; echo end")
     log = launcher.wait_ready(2, "on") / "device1" / "train.log"
-    with ExitStack() as stack:
-        followers = [stack.enter_context(closed(launcher, "logs", "-f", *options)) for options in ALL_MODES]
-        for follower in followers:
-            files = psutil.Process(follower.pid).open_files
-            wait_until(lambda files=files: str(log) in {file.path for file in files()}, "a follower at work")
+    argv = ["sh", "-c", 'exec "$@" >&-', "sh", *launcher.argv("logs", "-f")]
+    environment = launcher.environment({})
+    with subprocess.Popen(argv, cwd=launcher.directory, env=environment, stderr=subprocess.PIPE) as follower:
+        files = psutil.Process(follower.pid).open_files
+        wait_until(lambda: str(log) in {file.path for file in files()}, "a follower at work")
         (launcher.directory / "go").touch()
-        assert [ended(follower) for follower in followers] == [(0, "")] * 3
+        assert ended(follower) == (0, "")
     assert run.wait(PATIENCE_S) == 0
 
 
-@contextmanager
-def closed(launcher, *arguments):
-    """A command without a stdout."""
-    argv = ["sh", "-c", 'exec "$@" >&-', "sh", *launcher.argv(*arguments)]
-    environment = launcher.environment({})
-    process = subprocess.Popen(argv, cwd=launcher.directory, env=environment, stderr=subprocess.PIPE)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@pytest.mark.parametrize(
-    ("console", "stdout"),
-    [("all", "leaves"), ("all", "leaves at once"), ("all", "full"), ("all", "closed"), ("collapse", "full")],
-)
-def test_a_run_goes_on_whatever_its_stdout_does(launcher, console, stdout):
-    argv = ["run", "--devices", 2, "--console", console, "--", "sh", "-c", "echo on; sleep 0.4; echo end"]
-    rest = {"leaves": "| head -n 1", "leaves at once": "| true", "full": "> /dev/full", "closed": ">&-"}[stdout]
-    script = f'{{ "$@"; echo "code $?" >&2; }} {rest}'
-    done = launcher.shell(script, *argv)
+@pytest.mark.parametrize("stdout", ["| true", "> /dev/full", ">&-"])
+def test_a_run_goes_on_whatever_its_stdout_does(launcher, stdout):
+    argv = ["run", "--devices", 2, "--console", "all", "--", "sh", "-c", "echo on; sleep 0.4; echo end"]
+    done = launcher.shell(f'{{ "$@"; echo "code $?" >&2; }} {stdout}', *argv)
     assert done.stderr.endswith("code 0\n"), done.stderr
     assert "2 ranks ended well" in done.stderr
     assert "Traceback" not in done.stderr
-    assert done.stderr.count("No space left on device") == (stdout == "full")
+    assert done.stderr.count("No space left on device") == ("full" in stdout)
     assert "end" in (launcher.latest / "device1" / "train.log").read_text()
 
 
@@ -247,52 +202,39 @@ def test_a_run_goes_on_whatever_its_stdout_does(launcher, console, stdout):
 
 
 def test_a_run_that_is_removed_is_not_waited_for(launcher, going_on):
-    """One line says so, though its launcher lives and its ranks write where nothing will find it."""
-    going_on()
-    run_dir = launcher.latest.resolve()
-    with reading_in_all_modes(launcher) as followers:
-        run_dir.rename(launcher.directory / "elsewhere")  # at once, whatever comes to it meanwhile
-        shutil.rmtree(launcher.directory / "elsewhere")
+    """One line says so, though its agent lives and its ranks write where nothing will find it."""
+    for rank in range(2):
+        going_on.train_log(rank).write_text("on\n")
+    with reading_in_all_modes(launcher, "a") as followers:
+        going_on.root.rename(launcher.directory / "elsewhere")  # at once
         for follower, shown in followers:
             read_on(shown)
             code, words = ended(follower)
             assert (code, words.count("\n")) == (2, 1)
-            assert words.startswith(f"error: {run_dir.name}: ")
+            assert words.startswith("error: a: ")
 
 
-def test_a_run_that_is_removed_and_killed_is_not_waited_for(launcher, wait_until):
-    """One line says the one or the other, whichever is seen first."""
-    run = launcher.start("run", "--devices", 2, "--", "sh", "-c", "echo on; sleep 1000")
-    run_dir = launcher.wait_ready(2, "on")
-    left = [identify(process.pid) for process in psutil.Process(run.pid).children(recursive=True)]
-    with reading_in_all_modes(launcher) as followers:
-        run_dir.rename(launcher.directory / "elsewhere")
-        run.kill()
-        for follower, shown in followers:
-            read_on(shown)
-            code, words = ended(follower)
-            assert (code, words.count("\n")) in {(0, 1), (2, 1)}, words
-            assert "lost: " in words or "removed" in words
-    wait_until(lambda: not any(process.lives for process in left), "the end of its agent and ranks")
-
-
-@pytest.mark.parametrize("name", ["device0", "events.jsonl", "run.json"])
-def test_a_part_of_a_run_that_is_removed_is_not_missed(launcher, name):
+@pytest.mark.parametrize(("name", "options"), REMOVED, ids=str)
+def test_a_part_of_a_run_that_is_removed_is_not_missed(launcher, going_on, name, options):
     """The others are followed until the run ends; nothing spins meanwhile."""
-    ranks = f"echo on; {UNTIL_GO}; echo end"
-    run = launcher.start("run", "--devices", 2, "--", "sh", "-c", ranks)
-    run_dir = launcher.wait_ready(2, "on")
-    with reading_in_all_modes(launcher) as followers:
-        gone = run_dir / name
+    with ExitStack() as stack:
+        logs = [stack.enter_context(going_on.train_log(rank).open("a", buffering=1)) for rank in range(2)]
+        follower, shown = stack.enter_context(reading(launcher, "logs", "-f", *options, "a"))
+        write(logs, "on")
+        read_on(shown, 1)
+        gone = going_on.root / name
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
-        assert rest(followers)
-        (launcher.directory / "go").touch()
-        plain, merged, collapsed = (set(read_on(shown).splitlines()) for _, shown in followers)
-        assert [ended(follower) for follower, _ in followers] == [(0, "")] * 3
-    assert run.wait(PATIENCE_S) == 0
-    assert plain >= {b"[0] end", b"[1] end"}
-    assert merged >= {b"[0] end", b"[1] end"}
-    assert b"[0-1] end" in collapsed or collapsed >= {b"[0] end", b"[1] end"}
+        assert rest([(follower, shown)])
+        write(logs, "end")
+        finish(going_on)
+        lines = read_on(shown).decode().splitlines()
+    assert ended(follower) == (0, "")
+    assert all("end" in launcher.said_by(rank, lines) for rank in range(2))
+
+
+def write(logs, line):
+    for log in logs:
+        print(line, file=log)
 
 
 # --- runs that have not begun ---
@@ -310,8 +252,7 @@ def test_a_run_is_followed_before_its_ranks_have_started(launcher, wait_until):
         run_dir.train_log(0).write_text("on\n")
         for _, shown in followers:
             read_on(shown, 1)
-        now_ns = time.time_ns()
-        run_dir.report.write_text(Report("a", 0, Cause.FINISHED, 0, now_ns, now_ns, ()).to_json())
+        finish(run_dir)
         acted_run.append(run_dir, AgentEnded(Cause.FINISHED, 0))
         assert [read_on(shown) for _, shown in followers] == [b""] * 3
         assert [ended(follower) for follower, _ in followers] == [(0, "")] * 3
@@ -337,13 +278,13 @@ def test_a_run_of_another_version_ends_with_its_report(launcher, options):
 
 # --- lines as long as logs ---
 
-LONG_BYTES = 80 << 20
-MAX_MORE_KIB = 70 << 10  # several pieces and queues; the line alone, as text, would be 80 MiB and more
+LONG_BYTES = 64 << 20
+MAX_MORE_KIB = 60 << 10  # several pieces and queues; the line alone, as text, would be 64 MiB and more
 
 
 @pytest.fixture(scope="module")
 def long_run(tmp_path_factory):
-    """A run of two ranks that ended; one wrote a line of 80 MiB, the other a few short ones; and one of short lines."""
+    """A run of two ranks that ended; one wrote a line of 64 MiB, the other a few short ones; and one of short lines."""
     runs = tmp_path_factory.mktemp("long")
     now_ns = time.time_ns()
     block = random.Random(0).randbytes(1 << 19).hex().encode()
@@ -363,21 +304,15 @@ def short_kib(module_launcher, long_run):
     return peak_of(module_launcher, long_run, "short")[0]
 
 
-@pytest.mark.parametrize("follow", [(), ("-f",)], ids=["once", "follow"])
-@pytest.mark.parametrize(
-    "options", [(), ("--merge",), ("--collapse",), ("--grep", "end|0"), ("--json",), ("-n", "1")], ids=" ".join
-)
-def test_a_line_as_long_as_a_log_needs_little_memory(launcher, long_run, short_kib, options, follow):
+SEEKS = [("--grep", "end|0"), ("--json",), ("-n", "1"), ("--errors",)]
+
+
+@pytest.mark.parametrize("options", [*ALL_MODES, *SEEKS, *(("-f", *mode) for mode in ALL_MODES)], ids=" ".join)
+def test_a_line_as_long_as_a_log_needs_little_memory(launcher, long_run, short_kib, options):
     """It comes in pieces, and what stands around it is seen."""
-    long_kib, last = peak_of(launcher, long_run, *follow, *options, "long")
+    long_kib, last = peak_of(launcher, long_run, *options, "long")
     assert long_kib - short_kib < MAX_MORE_KIB
-    assert b"end" in last
-
-
-def test_errors_behind_a_line_as_long_as_a_log_need_little_memory(launcher, long_run, short_kib):
-    long_kib, last = peak_of(launcher, long_run, "--errors", "long")
-    assert long_kib - short_kib < MAX_MORE_KIB
-    assert last == b"no traceback in these logs\n"
+    assert (b"no traceback in these logs" if "--errors" in options else b"end") in last
 
 
 def peak_of(launcher, runs, *arguments):

@@ -11,11 +11,12 @@ import time
 
 import pytest
 
-from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted
+from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, Judged, RankEnded, RankStarted
 from launcher.core.proc import identify
 from launcher.core.report import Report
 from tests.programs import acted_run
 
+from .failed_run import verdict
 from .transcript import typed_lines
 
 STEPS = [1 / (step + 1) for step in range(6)]
@@ -25,15 +26,6 @@ CHATTER = [
     + "done\n"
     for rank in range(3)
 ]
-FAILS = """
-import os, time
-rank = int(os.environ["RANK"])
-print("done", flush=True)
-open(f"said{rank}", "w").close()
-while not all(os.path.exists(f"said{each}") for each in range(3)): time.sleep(0.01)
-if rank == 1: raise ValueError("no such word")
-time.sleep(1000)
-"""
 TRACEBACK = """begin
 Traceback (most recent call last):
   File "program.py", line 7, in <module>
@@ -43,18 +35,6 @@ RAISING = [f"{TRACEBACK}{error}\n" for error in ("ValueError: why", "KeyError: '
 TIMES = [f"2026-11-21 12:00:0{second} {['INFO', 'WARNING'][second % 2]} second {second}" for second in range(6)]
 TIMED = ["".join(f"{line}\n  and more\n" for line in TIMES[rank::2]) for rank in range(2)]
 FOLLOW = pytest.mark.parametrize("follow", [(), ("-f",)], ids=["once", "follow"])
-
-
-@pytest.fixture
-def ran(launcher):
-    """Run a program of three ranks; gives a function that asks for its logs."""
-
-    def run(source, *options, devices=3):
-        launcher.write("program.py", source)
-        launcher.run("run", "--devices", devices, *options, "--", "python", "program.py")
-        return lambda *arguments: launcher.call("logs", *arguments)
-
-    return run
 
 
 @pytest.fixture
@@ -75,17 +55,11 @@ def recorded(launcher):
     return make
 
 
-def test_every_line_of_every_rank_is_shown_with_its_rank(recorded):
-    """Rank after rank, in the order in which each wrote."""
-    lines = recorded(CHATTER)().stdout.splitlines()
-    assert lines == [f"[{rank}] {line}" for rank, text in enumerate(CHATTER) for line in text.splitlines()]
-
-
-def test_ranks_are_chosen(ran):
+def test_ranks_are_chosen(recorded):
     """By number, range, server, or as the one that failed first; one alone needs no prefix."""
-    logs = ran(FAILS)
-    assert logs("--rank", "1", "-n", 1).stdout == "ValueError: no such word\n"
-    assert logs("--rank", "first-failed", "-n", 1).stdout == "ValueError: no such word\n"
+    logs = recorded(["done\n", "done\nno such word\n", "done\n"], [AttemptStarted(0, 1), Judged(verdict("x"))])
+    assert logs("--rank", "1", "-n", 1).stdout == "no such word\n"
+    assert logs("--rank", "first-failed", "-n", 1).stdout == "no such word\n"
     assert logs("--rank", "0,2", "-n", 1).stdout == "[0] done\n[2] done\n"
     assert logs("--server", "0", "--rank", "1-2", "-n", 0).stdout == ""
 
@@ -121,6 +95,8 @@ def test_lines_are_searched_with_those_around_them(recorded):
     assert logs("--grep", "step (0|5)", "-A", 1, "--rank", 0).stdout.splitlines() == [
         "step 0 loss 1.000", "step 1 loss 0.500", "--", "step 5 loss 0.167", "done",
     ]  # fmt: skip
+    merged = logs("--grep", "step (0|5)", "-A", 1, "--rank", "0-1", "--merge").stdout.splitlines()
+    assert (len(merged), "--" in merged) == (8, False)  # neighbours of two ranks: their prefixes tell as much
 
 
 def test_what_was_raised_is_shown_once_with_its_ranks(recorded, launcher, snapshot):
@@ -153,15 +129,16 @@ def test_what_is_missed_is_said(recorded, launcher, snapshot):
     assert launcher.scene(*commands, code=0) == snapshot
 
 
-def test_json_holds_rank_attempt_and_place(ran):
+def test_json_holds_rank_attempt_and_place(recorded, launcher):
     """One object a line; a restart's lines belong to the next attempt. Variables are shown by the same command."""
-    program = "import os; print('hello'); raise SystemExit(os.environ['TLAUNCH_ATTEMPT'] == '0')"
-    logs = ran(program, "--max-restarts", 1, devices=1)
+    starts = [AttemptStarted(0, 1), RankStarted(0, 1), AttemptStarted(1, 1), RankStarted(0, 1, 0, 24)]
+    logs = recorded(["hello\n--- attempt 1 ---\nhello\n"], starts)
+    launcher.write("runs/a/device0/env.log", "RANK_ID=0\n")
     lines = [json.loads(line) for line in logs("--json").stdout.splitlines()]
     assert [(line["text"], line["attempt"], line["offset"]) for line in lines] == [
         ("hello", 0, 0), ("--- attempt 1 ---", 1, 6), ("hello", 1, 24),
     ]  # fmt: skip
-    assert "RANK_ID=0\n" in logs("--env", "--rank", 0).stdout
+    assert logs("--env", "--rank", 0).stdout == "RANK_ID=0\n"
 
 
 def test_a_log_cannot_act_on_the_terminal(recorded, launcher):
@@ -190,7 +167,7 @@ def test_following_ends_with_the_run(launcher):
 # --- several ranks, attempts and logs ---
 
 
-@pytest.mark.parametrize("options", [(), ("--merge",), ("--collapse",), ("--grep", "o")], ids=" ".join)
+@pytest.mark.parametrize("options", [(), ("--merge",)], ids=" ".join)
 def test_ranks_that_were_not_chosen_end(launcher, options):
     run_dir = acted_run.make(launcher.runs / "a")
     me = identify(os.getpid())
@@ -256,9 +233,10 @@ def test_a_long_line_is_one_line_in_a_pipe(recorded, options):
 
 
 def test_groups_of_lines_are_apart_while_they_are_followed(recorded):
-    logs = recorded(["x\na\nb\nc\nx\n"])
+    logs = recorded(["x\na\nb\nc\nx\nx\n"])
     for follow in ((), ("-f",)):
-        assert logs(*follow, "--grep", "x", "-A", 1).stdout == "x\na\n--\nx\n"
+        for options, shown in (((), "x\na\n--\nx\nx\n"), (("-n", 2), "x\nx\n"), (("-n", 3), "a\n--\nx\nx\n")):
+            assert logs(*follow, "--grep", "x", "-A", 1, *options).stdout == shown
 
 
 def test_a_search_shows_what_it_has_found_while_it_goes_on(recorded, launcher):

@@ -16,18 +16,13 @@ def run_with(directory, step):
     return run_dir
 
 
-def test_the_last_beat_is_told_for_a_while(tmp_path):
-    pace = ProgressText(run_with(tmp_path, 7), on_terminal=False)
+def test_the_last_beat_is_told_for_a_while_and_forgotten_at_a_restart(tmp_path):
+    """The heartbeat is removed before the next attempt begins, and whatever that tells comes from a new one."""
+    run_dir = run_with(tmp_path, 7)
+    pace = ProgressText(run_dir, on_terminal=False)
     assert pace.text() == "step 7, loss 3.2500"
     run_with(tmp_path, 8)
     assert pace.text() == "step 7, loss 3.2500"
-
-
-def test_what_another_attempt_told_is_forgotten(tmp_path):
-    """At once: its heartbeat is removed before the next attempt begins, and whatever that tells comes from a new one."""
-    run_dir = run_with(tmp_path, 7)
-    pace = ProgressText(run_dir, on_terminal=False)
-    pace.text()
     run_dir.heartbeat(0).unlink()
     pace.forget()
     assert pace.text() == ""

@@ -83,7 +83,7 @@ def test_colours_of_a_failure_take_no_column(launcher):
     loud = replace(VERDICT.failures[0], what="\x1b[31mBoom\x1b[0m: no such word in all of it")
     make_finished(launcher.runs, "a", Cause.FAILED, 1, replace(VERDICT, failures=(loud,)))
     states = [look(acted_run.RunDir(launcher.runs / "a"))]
-    line = to_lines(states, None)[1]
+    line = to_lines(states, 999)[1]
     assert line.endswith("1  rank 1: Boom: no such word in all of it")
     assert to_lines(states, len(line))[1] == line
     assert to_lines(states, len(line) - 1)[1] == line[:-2] + "…"

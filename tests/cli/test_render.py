@@ -174,20 +174,19 @@ def test_values_that_a_format_cannot_hold_are_refused(launcher, kind):
 
 def test_what_other_servers_need_to_have_is_a_warning(launcher, sample_tables):
     table = sample_tables / "rank_table_16pcs.json"
-    done = launcher.call("render", "bash", "--rank-table", table, "--", "no-such-program")
-    assert done.returncode == 0
+    done = launcher.call("render", "bash", "--rank-table", table, "--", "no-such-program", code=0)
     assert "warning: no-such-program" in done.stderr
     assert "command=(no-such-program)" in done.stdout
 
 
 @pytest.mark.parametrize("kind", [("mpirun",), *JOBS, ("kubernetes", "--image", "x", "--flavor", "mpi")], ids=" ".join)
-def test_tlaunch_exec_is_told_of_idle_devices(launcher, sample_tables, kind):
+def test_tlaunch_is_told_of_idle_devices_and_of_the_port(launcher, sample_tables, kind):
     """It would refuse them otherwise, as `tlaunch render` does without the option."""
     arguments = ["--rank-table", sample_tables / "rank_table_4pcs.json", "--dp", 2]
     assert launcher.call("render", *kind, *arguments, "--", "true").returncode == 3
-    done = launcher.call("render", *kind, *arguments, "--allow-idle-devices", "--", "true")
-    assert done.returncode == 0
-    assert "    --allow-idle-devices \\\n" in done.stdout
+    wishes = ["--allow-idle-devices", "--master-port", 29877]
+    script = launcher.call("render", *kind, *arguments, *wishes, "--", "true", code=0).stdout
+    assert all(f"    {option} \\\n" in script for option in ("--allow-idle-devices", "--master-port 29877"))
 
 
 def test_a_warning_leaves_time_to_run(launcher):
@@ -228,8 +227,7 @@ def test_the_list_tells_of_everything(launcher):
 def test_a_template_of_ones_own_is_taken(launcher):
     """Whole, with every variable; or a part of one that is built in."""
     launcher.write("own/hostfile.openmpi.j2", "".join(f"{name}={{{{ {name} }}}}\n" for name in VARIABLES))
-    done = launcher.call("render", "hostfile", "--devices", 2, "--templates", "own")
-    assert done.returncode == 0, done.stderr
+    done = launcher.call("render", "hostfile", "--devices", 2, "--templates", "own", code=0)
     assert done.stdout.startswith("version=")
     assert len(done.stdout.splitlines()) == len(VARIABLES)
     launcher.write("own/exec.j2", "my-exec {{ command | join(' ') }}\n")

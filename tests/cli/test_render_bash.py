@@ -30,25 +30,16 @@ def dumped(launcher, ranks):
     return [environment for environment, _ in found], [arguments for _, arguments in found]
 
 
-@pytest.mark.parametrize(
-    ("ranks_and_layout", "left"),
-    [
-        ((4, ["--mp", 2]), {}),
-        ((8, ["--mp", 2, "--pp", 2, "--micro-batches", 4]), LEFT),
-        ((4, ["--mp", 2]), {**LEFT, "SLURM_PROCID": "2"}),
-    ],
-    ids=["clean", "left", "in a step"],
-)
-def test_a_rank_gets_what_run_gives_it(launcher, script, sample_tables, ranks_and_layout, left):
-    ranks, layout = ranks_and_layout
-    table = sample_tables / f"rank_table_{ranks}pcs.json"
-    arguments = ["--rank-table", table, *layout, "--name", "same", "--master-port", 29877, "--env", "X=a 'b'"]
+@pytest.mark.parametrize("left", [LEFT, {**LEFT, "SLURM_PROCID": "2"}], ids=["left", "in a step"])
+def test_a_rank_gets_what_run_gives_it(launcher, script, sample_tables, left):
+    layout = ["--rank-table", sample_tables / "rank_table_4pcs.json", "--mp", 2, "--pp", 2, "--micro-batches", 4]
+    arguments = [*layout, "--name", "same", "--master-port", 29877, "--env", "X=a 'b'"]
     command = ["--", sys.executable, "-c", DUMP, "a b"]
     script.render(*arguments, *command)
     assert script.run(env=left).returncode == 0
-    by_script, words = dumped(launcher, ranks)
+    by_script, words = dumped(launcher, 4)
     assert launcher.run("run", *arguments, *command, env=left).returncode == 0
-    by_run, words_by_run = dumped(launcher, ranks)
+    by_run, words_by_run = dumped(launcher, 4)
     assert words == words_by_run
     for one, other in zip(by_script, by_run, strict=True):
         assert one.keys() - OF_A_SHELL == other.keys() - OF_A_SHELL
@@ -169,20 +160,14 @@ def test_last_lines_cannot_act_on_a_terminal(launcher, script, environment):
     assert (launcher.latest / "device0" / "train.log").read_bytes().startswith(wrote.encode())
 
 
-def test_a_directory_called_latest_stays_as_it_is(launcher, script):
-    (launcher.runs / "latest").mkdir(parents=True)
-    script.render("--devices", 1, "--", "true")
-    assert script.run().returncode == 0
-    assert list((launcher.runs / "latest").iterdir()) == []
-
-
 def test_output_and_order(launcher, script):
-    """A log per rank with both of its streams; runs that start in one second have names of their own."""
+    """A log per rank with both streams; runs of one second have their own names, and a directory `latest` stays as it is."""
+    launcher.latest.mkdir(parents=True)
     script.render("--devices", 3, "--name", "n", "--", "sh", "-c", "echo out $RANK; echo err >&2; cat")
     for _ in range(3):
         assert script.run().returncode == 0
-    runs = [path for path in launcher.runs.iterdir() if not path.is_symlink()]
-    assert len(runs) == 3
+    runs = list(launcher.runs.glob("2*"))
+    assert (len(runs), list(launcher.latest.iterdir())) == (3, [])
     for run in runs:
         assert [(run / f"device{rank}" / "train.log").read_text() for rank in range(3)] == [
             f"out {rank}\nerr\n" for rank in range(3)

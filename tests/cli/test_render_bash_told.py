@@ -19,7 +19,6 @@ from launcher.runs.status import look, runs_going_on
 from tests.programs import acted_run
 
 WAITS = 'echo ready; trap "" HUP; while :; do sleep 0.1; done'
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
 def state_of(launcher):
@@ -38,13 +37,7 @@ def end(process, number):
 
 @pytest.mark.parametrize(
     ("deed", "code", "environment"),
-    [
-        ("exit 7", 7, {}),
-        ("kill -KILL $$", 137, {}),
-        ("kill -TERM $$", 143, {}),
-        ("exec /nowhere", 127, {}),
-        ("exit 7", 7, {"SHELLOPTS": "errexit"}),
-    ],
+    [("kill -TERM $$", 143, {}), ("exec /nowhere", 127, {}), ("exit 7", 7, {"SHELLOPTS": "errexit"})],
 )
 def test_the_first_that_fails_ends_the_others(launcher, script, deed, code, environment):
     """Its exit code is the script's, and its log is shown; ranks that ended only because of it are not reported."""
@@ -76,9 +69,7 @@ def test_a_good_end_is_told(launcher, script):
     assert launcher.call("status").stdout.count("ended") >= 2
 
 
-@pytest.mark.parametrize(
-    ("number", "program"), [(signal.SIGINT, "env"), (signal.SIGTERM, "mkdir"), (signal.SIGHUP, "env")]
-)
+@pytest.mark.parametrize(("number", "program"), [(signal.SIGINT, "env"), (signal.SIGTERM, "mkdir")])
 def test_a_signal_before_ranks_start(launcher, script, number, program):
     """It reaches all of the terminal's foreground; neither is a program blamed nor a run left that goes on."""
     acted_run.make(launcher.runs / "before", [AgentEnded(Cause.FINISHED, 0)])
@@ -86,25 +77,24 @@ def test_a_signal_before_ranks_start(launcher, script, number, program):
     stub = launcher.write(f"stubs/{program}", f"#!/bin/sh\nkill -s {number.name[3:]} 0; exec sleep 1000\n")
     stub.chmod(0o755)
     done = script.run(env={"PATH": f"{stub.parent}{os.pathsep}{launcher.environment({})['PATH']}"})
-    assert (done.returncode, "error" in done.stderr) == (CODES[number], False)
+    assert (done.returncode, "error" in done.stderr) == (128 + number, False)
     assert not list(launcher.runs.glob("*/*/train.log"))
     assert runs_going_on(launcher.runs) == ()
     assert "before" in launcher.call("status").stdout.splitlines()[0]
 
 
-@pytest.mark.parametrize(("number", "known"), [(signal.SIGINT, 0), (signal.SIGTERM, 2), (signal.SIGHUP, 2)])
+@pytest.mark.parametrize(("number", "known"), [(signal.SIGINT, 0), (signal.SIGTERM, 2)])
 def test_a_signal_between_the_start_of_a_rank_and_its_entry(launcher, script, number, known):
     """The moment is one of bash's own debugger: before a command that notes the rank."""
     script.render("--devices", 4, "--", "sleep", 1000)
     signalled = f'[[ $BASH_COMMAND == _groups+=* && ${{#_groups[@]}} == {known} ]] && kill -s {number.name[3:]} "$$"'
     done = script.run(env=debugged(launcher, signalled))
-    assert done.returncode == CODES[number]
+    assert done.returncode == 128 + number
     assert f"ending {known + 1} ranks" in done.stderr
     assert launcher.processes() == []
 
 
-@pytest.mark.parametrize("delay_s", [0, 0.04, 0.16])
-def test_ctrl_c_while_ranks_start(launcher, script, wait_until, delay_s):
+def test_ctrl_c_while_ranks_start(launcher, script, wait_until):
     script.render("--devices", 8, "--", "sleep", 1000)
     head, terminal = os.openpty()
     control = lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # noqa: E731
@@ -112,7 +102,7 @@ def test_ctrl_c_while_ranks_start(launcher, script, wait_until, delay_s):
     os.close(terminal)
     try:
         wait_until(launcher.runs.exists, "the run's directory")
-        time.sleep(delay_s)
+        time.sleep(0.04)
         os.write(head, b"\x03")
         assert process.wait(timeout=60) == 130
     finally:
@@ -129,26 +119,20 @@ def debugged(launcher, command):
 
 def test_a_signal_ends_all(launcher, script):
     """Ranks, and their children, before the script itself is gone."""
-    script.render("--devices", 3, "--", "sh", "-c", "sleep 1000 & echo ready; sleep 1000")
-    process = script.start()
-    launcher.wait_ready(3)
+    process = script.running("--", "sh", "-c", "sleep 1000 & echo ready; sleep 1000", ranks=3)
     assert end(process, signal.SIGHUP) == 129
     assert launcher.processes() == []
 
 
 def test_who_does_not_go_is_killed_after_the_grace(launcher, script, programs, wait_until):
-    script.render("--devices", 2, "--grace", 1, "--", sys.executable, programs / "stubborn.py", "ignore")
-    process = script.start()
-    launcher.wait_ready(2)
+    process = script.running("--grace", 1, "--", sys.executable, programs / "stubborn.py", "ignore")
     assert end(process, signal.SIGINT) == 130
     wait_until(lambda: not launcher.processes(), "the end of who was killed")
     assert [rank.status for rank in state_of(launcher).ranks] == [-signal.SIGKILL] * 2
 
 
 def test_a_second_interrupt_kills_at_once(launcher, script, programs):
-    script.render("--devices", 2, "--grace", 3600, "--", sys.executable, programs / "stubborn.py", "ignore")
-    process = script.start()
-    launcher.wait_ready(2)
+    process = script.running("--grace", 3600, "--", sys.executable, programs / "stubborn.py", "ignore")
     process.send_signal(signal.SIGINT)
     assert "ending 2 ranks" in process.stderr.readline()
     assert end(process, signal.SIGINT) == 130
@@ -157,10 +141,8 @@ def test_a_second_interrupt_kills_at_once(launcher, script, programs):
 
 def test_a_rank_whose_whole_group_is_killed(launcher, script, wait_until):
     """Nobody is left to tell of it, and it is noticed all the same."""
-    script.render("--devices", 2, "--", "sh", "-c", 'echo "$RANK $$"; echo ready; sleep 1000')
-    process = script.start()
-    run = launcher.wait_ready(2)
-    pid = int((run / "device1" / "train.log").read_text().split()[1])
+    process = script.running("--", "sh", "-c", 'echo "$RANK $$"; echo ready; sleep 1000')
+    pid = int((launcher.latest / "device1" / "train.log").read_text().split()[1])
     os.killpg(os.getpgid(pid), signal.SIGKILL)
     process.communicate(timeout=60)
     assert process.returncode == 137
@@ -180,13 +162,11 @@ def test_ranks_go_on_when_nobody_reads_what_the_script_says(launcher, script):
 
 
 def test_a_run_that_goes_on_is_one_of_tlaunch(launcher, script):
-    script.render("--devices", 2, "--name", "mine", "--", "sh", "-c", 'echo "pid $$"; ' + WAITS)
-    script.start()
-    run_dir = launcher.wait_ready(2)
+    script.running("--name", "mine", "--", "sh", "-c", 'echo "pid $$"; ' + WAITS)
     assert re.search(r"^\d{8}-\d{6}-mine +running +2/2 ", launcher.call("ps").stdout, re.MULTILINE)
     state = state_of(launcher)
     assert (state.state, [rank.state.value for rank in state.ranks]) == (State.RUNNING, ["running"] * 2)
-    logs = [(run_dir / f"device{rank}" / "train.log").read_text() for rank in range(2)]
+    logs = [(launcher.latest / f"device{rank}" / "train.log").read_text() for rank in range(2)]
     assert [f"pid {rank.process.pid}" for rank in state.ranks] == [log.splitlines()[0] for log in logs]
     assert "rank" in launcher.call("stacks").stdout
     assert launcher.call("logs", "--rank", "1").stdout == logs[1]
@@ -198,9 +178,7 @@ def test_a_run_that_goes_on_is_one_of_tlaunch(launcher, script):
 def test_a_run_is_ended_by_stop(launcher, script, programs, words, number):
     """Its script is asked, as an agent would be; with --kill no grace passes."""
     deed = [sys.executable, programs / "stubborn.py", "ignore"] if words else ["sh", "-c", WAITS]
-    script.render("--devices", 2, "--grace", 3600, "--", *deed)
-    process = script.start()
-    launcher.wait_ready(2)
+    process = script.running("--grace", 3600, "--", *deed)
     done = launcher.call("stop", *words)
     assert (done.returncode, launcher.processes()) == (0, []), done.stderr
     assert "stopped after" in done.stderr
@@ -214,9 +192,9 @@ def test_a_run_is_ended_by_stop(launcher, script, programs, words, number):
 
 def test_ranks_of_a_killed_script_can_be_ended_with_what_they_have_started(launcher, script):
     """They run on, and are known by their processes; a worker would keep its device."""
-    script.render("--devices", 2, "--grace", 60, "--", "sh", "-c", 'sleep 1000 & trap "exit 0" TERM; echo ready; wait')
-    process = script.start(stdout=subprocess.DEVNULL)  # else what it leaves would hold the pipe
-    launcher.wait_ready(2)
+    deed = 'sleep 1000 & trap "exit 0" TERM; echo ready; wait'
+    # What it leaves would hold a pipe.
+    process = script.running("--grace", 60, "--", "sh", "-c", deed, stdout=subprocess.DEVNULL)
     end(process, signal.SIGKILL)
     state = state_of(launcher)
     assert (state.state, state.lives) == (State.LOST, True)

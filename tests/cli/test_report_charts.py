@@ -1,20 +1,21 @@
-"""What a report's charts hold, and how they are drawn."""
+"""What a report's charts hold, which ranks have a row, and how both are drawn."""
 
 import io
 import math
 import re
+from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import pytest
 from PIL import Image
 
-from launcher.cli.commands.report.charts import KINDS, Bar, Chart, RankChart, Row, Series, charts_of
+from launcher.cli.commands.report.charts import KINDS, Bar, Chart, RankChart, Row, Series, charts_of, rank_chart
 from launcher.cli.commands.report.drawing import to_png, to_svg
 from launcher.cli.commands.report.page import Text
 from launcher.core.errors import UsageError
 from launcher.core.metrics import StepMetrics, Validation
 from launcher.runs.metrics import Metrics
-from launcher.runs.timeline import Mark
+from launcher.runs.timeline import AttemptSpan, Mark, RankSpan, Timeline
 
 pytestmark = pytest.mark.usefixtures("report_fonts")
 SECOND_NS = 10**9
@@ -68,7 +69,7 @@ def test_a_spike_asks_for_a_log_axis(last, is_log):
     """Unless a log axis cannot show the other values."""
     [chart] = charts_of([Facts("a", steps(*(2 + 5 * math.exp(-step / 25) for step in range(100)), *last))])
     assert (chart.is_log, "log scale" in chart.title) == (is_log, is_log)
-    assert "log scale" in " ".join(texts(to_svg(chart))) or not is_log
+    assert not is_log or "log scale" in " ".join(texts(to_svg(chart)))
 
 
 @pytest.mark.parametrize(
@@ -103,23 +104,22 @@ def test_a_chart_says_what_it_shows_and_how():
 
 
 def test_series_differ_by_more_than_colour():
-    """Neighbours in their dashes, values that come rarely by rings."""
-    dashes = set()
-    for style in range(5):
-        svg = to_svg(Chart("loss", (Series("a", (((1, 1.0), (2, 2.0)),), style),)))
-        dashes.add(tuple(re.findall(r"stroke-dasharray: ([^;\"]+)", svg)))
-    assert len(dashes) == 5
+    """Neighbours in their dashes."""
+    svg = to_svg(Chart("loss", tuple(Series("a", (((1, 1.0), (2, 2.0)),), style) for style in range(5))))
+    assert (
+        len(set(re.findall(r"stroke-dasharray: ([^;\"]+)", svg))) == 2 * 4
+    )  # the samples in the legend are thinner; one line is whole
 
 
-def rank_chart(marks=(), kinds=tuple(KINDS)):
-    rows = [Row(f"rank {n}", (Bar(n, 10 + n, kind, f"attempt 0: {kind}"),)) for n, kind in enumerate(kinds)]
+def bars_of_all_kinds(marks=()):
+    rows = [Row(f"rank {n}", (Bar(n, 10 + n, kind, f"attempt 0: {kind}"),)) for n, kind in enumerate(KINDS)]
     return RankChart(tuple(rows), tuple(marks), 0, 30.0)
 
 
 def test_ranks_over_time_name_their_bars_and_marks():
     """In the legend and beside the lanes; every kind of bar differs from the others by its hatch or is plain."""
     marks = [Mark(5 * SECOND_NS, "saved", "model <1>", None, 8), Mark(6 * SECOND_NS, "saved", "again")]
-    svg = to_svg(rank_chart(marks))
+    svg = to_svg(bars_of_all_kinds(marks))
     assert {*(f" {name}" for name in KINDS.values()), "rank 0", "model saved", "time since the start"} <= set(
         texts(svg)
     )
@@ -128,11 +128,11 @@ def test_ranks_over_time_name_their_bars_and_marks():
     assert len(set(re.findall(r'<pattern id="(\w+)"', svg))) == 6
 
 
-@pytest.mark.parametrize("name", ["\x1b[2J<script>&\"'", "$x^2$ \\frac", "_", "漢" * 90, "\ud800"])
-def test_names_of_others_act_nowhere(name):
+def test_names_of_others_act_nowhere():
     """Neither in the page nor as a formula."""
-    svg = to_svg(next(charts_of([Facts(name, steps(1.0, 2.0)), Facts(name, steps(1.0, 2.0))])))
-    svg += to_svg(rank_chart([Mark(SECOND_NS, "saved", name)]))
+    names = ("\x1b[2J<script>&\"'", "$x^2$ \\frac", "_", "漢" * 90, "\ud800")
+    svg = to_svg(next(charts_of([Facts(name, steps(1.0, 2.0)) for name in names])))
+    svg += to_svg(bars_of_all_kinds([Mark(SECOND_NS, "saved", name) for name in names]))
     assert "<script" not in svg
     assert "\x1b" not in svg
     assert "http" not in re.sub(r' xmlns(:\w+)?="[^"]+"', "", svg)
@@ -142,10 +142,12 @@ def test_a_picture_is_as_wide_as_a_page_and_as_high_as_its_rows():
     """1200 pixels; blocks of a row share it."""
     chart = Chart("loss", (Series("training", (((1, 2.0), (2, 1.0)),)),))
     paragraphs = [Text("A title", 16, bold=True), Text("漢字 and \x1b[2J" + "words " * 100, mono=True)]
-    pictures = [Image.open(io.BytesIO(to_png(rows))) for rows in ([[paragraphs]], [[chart, chart]], [[rank_chart()]])]
+    pictures = [
+        Image.open(io.BytesIO(to_png(rows))) for rows in ([[paragraphs]], [[chart, chart]], [[bars_of_all_kinds()]])
+    ]
     assert {(picture.format, picture.width) for picture in pictures} == {("PNG", 1200)}
     assert all(len(picture.getcolors(1 << 16)) > 10 for picture in pictures)
-    whole = Image.open(io.BytesIO(to_png([[paragraphs], [chart, chart], [rank_chart()]])))
+    whole = Image.open(io.BytesIO(to_png([[paragraphs], [chart, chart], [bars_of_all_kinds()]])))
     assert whole.size == (1200, sum(picture.height for picture in pictures))
 
 
@@ -159,3 +161,66 @@ def test_axes_show_numbers_as_people_write_them():
     """With thousands separated, and millions and more by a letter."""
     for low, high, label in ((0, 2.2e6, "2M"), (0, 25_000, "20,000"), (0.0, 3e-4, "0.0003"), (0, 1.2e17, "1e+17")):
         assert label in texts(to_svg(Chart("loss", (Series("training", (((1, low), (2, high)),)),))))
+
+
+# --- ranks over time ---
+
+
+def span(rank, role="well", start=0.0, first=1.0, end=10.0):
+    ends = None if end is None else round(end * SECOND_NS)
+    return RankSpan(rank, round(start * SECOND_NS), round(first * SECOND_NS), ends, 0 if role == "well" else 1, role)
+
+
+def ranks_over_time(*attempts, marks=(), ended_s=10):
+    spans = [AttemptSpan(number, 0, 10 * SECOND_NS, None, tuple(ranks)) for number, ranks in enumerate(attempts)]
+    times = Timeline(0, ended_s * SECOND_NS, tuple(spans), tuple(marks))
+    return rank_chart(SimpleNamespace(times=times, ended_ns=ended_s * SECOND_NS))
+
+
+def test_a_few_ranks_have_a_row_each():
+    rows = ranks_over_time([span(0), span(1, "culprit", end=4.0)]).rows
+    assert [row.label for row in rows] == ["rank 0", "rank 1"]
+    assert [(bar.start_s, bar.end_s, bar.kind) for bar in rows[1].bars] == [(0, 1, "starting"), (1, 4, "culprit")]
+    assert rows[1].bars[1].text == "attempt 0: failed of its own (exit code 1), 1.0 s to 4.0 s"
+
+
+def test_imports_have_a_bar_of_their_own():
+    attempt = AttemptSpan(0, 0, 10 * SECOND_NS, 2 * SECOND_NS, (span(0, start=2.5, first=3.0),))
+    times = Timeline(0, 10 * SECOND_NS, (attempt,), ())
+    [row] = rank_chart(SimpleNamespace(times=times, ended_ns=None, state=None)).rows
+    assert [(bar.start_s, bar.end_s, bar.kind) for bar in row.bars] == [
+        (0, 2, "imports"),
+        (2.5, 3, "starting"),
+        (3, 10, "well"),
+    ]
+
+
+def test_what_goes_on_is_drawn_until_now():
+    [row] = ranks_over_time([span(0, "running", end=None)], ended_s=20).rows
+    assert row.bars[-1].end_s == 20
+
+
+def test_many_ranks_are_grouped_and_those_that_deviate_stand_alone():
+    """The culprit, a rank that ended early, one that was slow; every rank is in one row."""
+    ranks = [span(rank, "consequence") for rank in range(1024)]
+    ranks[517] = span(517, "culprit")
+    ranks[300] = span(300, "consequence", end=3.0)
+    marks = [Mark(5 * SECOND_NS, "slow", "slow", 17), Mark(6 * SECOND_NS, "saved", "model")]
+    found = ranks_over_time(ranks, marks=marks)
+    labels = [row.label for row in found.rows]
+    assert {"rank 517", "rank 300", "rank 17"} <= set(labels)
+    assert len(labels) < 64
+    assert sum(int(count[1]) if (count := re.search(r"\((\d+)\)", text)) else 1 for text in labels) == 1024
+    assert [mark.kind for row in found.rows for mark in row.marks] == ["slow"]
+    assert [mark.kind for mark in found.marks] == ["saved"]
+
+
+def test_ranks_that_all_deviate_are_still_grouped():
+    assert len(ranks_over_time([span(rank, end=1.0 + 9 * rank / 1024) for rank in range(1024)]).rows) <= 64
+
+
+def test_groups_span_attempts():
+    second = [span(rank, "well" if rank % 2 else "ended", start=11, first=12, end=20) for rank in range(100)]
+    rows = ranks_over_time([span(rank, "consequence") for rank in range(100)], second, ended_s=20).rows
+    assert all(len({bar.kind for bar in row.bars if bar.start_s >= 12}) == 1 for row in rows)
+    assert {bar.text[:9] for row in rows for bar in row.bars} == {"attempt 0", "attempt 1"}

@@ -116,24 +116,21 @@ def test_the_others_are_ended_when_one_fails(launcher, programs):
     script = f"""
         if [ $RANK = 0 ]; then exec "{sys.executable}" "{programs / "stubborn.py"}" ignore double-fork; fi
         until grep -q ready "$TLAUNCH_RUN_DIR/device0/train.log"; do :; done; exit 5"""
-    done = launcher.run("run", "--devices", 2, "--grace", 0.3, "--", "sh", "-c", script)
-    assert done.returncode == 5
+    launcher.run("run", "--devices", 2, "--grace", 0.3, "--", "sh", "-c", script, code=5)
     assert launcher.processes() == []
     assert launcher.report.killed == 2
 
 
 def test_leftovers_of_a_good_run_are_ended(launcher, programs):
     stubborn = [sys.executable, programs / "stubborn.py", "double-fork", "ignore", "child-only"]
-    done = launcher.run("run", "--grace", 0.3, "--", *stubborn)
-    assert done.returncode == 0, done.stderr
+    done = launcher.run("run", "--grace", 0.3, "--", *stubborn, code=0)
     assert launcher.processes() == []
     assert "left running" in done.stderr
 
 
-def test_stopped_ranks_can_be_ended_gracefully(launcher, programs, wait_until):
+def test_stopped_ranks_can_be_ended_gracefully(launcher, wait_until):
     """A rank that was stopped (SIGSTOP) is continued to act on SIGTERM, long before the grace period is over."""
-    process = launcher.start("run", "--grace", 1000, "--", sys.executable, programs / "stubborn.py", "stopped")
-    launcher.wait_ready(1)
+    process = launcher.stubborn("stopped", grace=1000, ranks=1)
     # What forked the rank may not have ended yet.
     (rank,) = wait_until(lambda: len(found := launcher.processes()) == 1 and found, "the rank alone")
     wait_until(lambda: "T (stopped)" in Path(f"/proc/{rank}/status").read_text(), "the rank stops")
@@ -188,8 +185,7 @@ def test_closed_standard_descriptors_are_no_trouble(launcher):
 
 
 def test_more_ranks_than_descriptors(launcher):
-    done = launcher.shell('ulimit -n 32; "$@"', "run", "--devices", "48", "--", "sh", "-c", "echo $RANK")
-    assert done.returncode == 0, done.stderr
+    launcher.shell('ulimit -n 32; "$@"', "run", "--devices", "48", "--", "sh", "-c", "echo $RANK", code=0)
     assert {ended.global_rank for ended in launcher.report.exits} == set(range(48))
     assert (launcher.latest / "device47" / "train.log").read_text() == "47\n"
 
@@ -211,15 +207,12 @@ def test_too_few_processes_allowed(launcher):
 
 
 def test_disk_full_before_the_start_leaves_nothing(launcher):
-    done = launcher.shell('ulimit -f 0; "$@"', "run", "--", "touch", "started")
-    assert done.returncode == 2
-    assert "File too large" in done.stderr
+    assert "File too large" in launcher.shell('ulimit -f 0; "$@"', "run", "--", "touch", "started", code=2).stderr
     assert list(launcher.directory.iterdir()) == []
 
 
 def test_disk_full_while_running_does_not_change_the_end(launcher):
-    done = launcher.shell('ulimit -f 8; "$@"', "run", "--", "sh", "-c", "trap '' XFSZ; seq 20000; exit 4")
-    assert done.returncode == 4, done.stderr
+    launcher.shell('ulimit -f 8; "$@"', "run", "--", "sh", "-c", "trap '' XFSZ; seq 20000; exit 4", code=4)
     assert (launcher.latest / "device0" / "train.log").stat().st_size == 8 * 1024
     assert launcher.report.exit_code == 4
 

@@ -23,13 +23,6 @@ GRACE_S = 0.5
 UNTIL_GO = 'echo ready; until [ -e "$TLAUNCH_RUN_DIR/go$RANK" ]; do sleep 0.01; done;'
 
 
-def start_stubborn(launcher, programs, *wishes, grace=GRACE_S, **options):
-    command = ["run", "--devices", 2, "--grace", grace, "--", sys.executable, programs / "stubborn.py", *wishes]
-    process = launcher.start(*command, **options)
-    launcher.wait_ready(2)
-    return process
-
-
 def alive(pid):
     return (found := stat(pid)) is not None and found.living
 
@@ -38,14 +31,13 @@ def agent_pid(launcher):
     return launcher.events(AgentStarted)[0].agent.pid
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)], ids=["INT", "HUP"])
-def test_a_signal_ends_willing_ranks_at_once(launcher, programs, number, code):
+def test_a_hangup_ends_willing_ranks_at_once(launcher):
     """Ranks that heed SIGTERM end long before the grace period, and the exit code says which signal it was."""
-    process = start_stubborn(launcher, programs, grace=1000)
-    process.send_signal(number)
-    assert process.wait(60) == code
+    process = launcher.stubborn(grace=1000)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == 129
     report = launcher.report
-    assert (report.cause, report.exit_code, report.killed) == (Cause.STOPPED, code, 0)
+    assert (report.cause, report.exit_code, report.killed) == (Cause.STOPPED, 129, 0)
     assert launcher.processes() == []
 
 
@@ -53,9 +45,9 @@ def test_a_signal_ends_willing_ranks_at_once(launcher, programs, number, code):
     ("number", "cause", "elsewhere"),
     [(signal.SIGTERM, Cause.STOPPED, "double-fork"), (signal.SIGKILL, Cause.HEAD_LOST, "new-session")],
 )
-def test_a_launcher_that_is_ended_leaves_nothing(launcher, programs, wait_until, number, cause, elsewhere):  # noqa: PLR0917
+def test_a_launcher_that_is_ended_leaves_nothing(launcher, wait_until, number, cause, elsewhere):
     """Ranks and grandchildren that ignore SIGTERM are gone after the grace period; a killed launcher's agent ends them."""
-    process = start_stubborn(launcher, programs, "ignore", elsewhere)
+    process = launcher.stubborn("ignore", elsewhere, grace=GRACE_S)
     agent = agent_pid(launcher)
     process.send_signal(number)
     assert process.wait(60) == (143 if number == signal.SIGTERM else -number)
@@ -99,13 +91,12 @@ def test_killed_agent_leaves_bystanders_alone(launcher, programs, wait_until):
 
 def test_the_first_of_several_failures_is_blamed(launcher, wait_until, suspend):
     """Ranks that failed while the agent was suspended are told in the order in which they did."""
-    process = launcher.start("run", "--devices", 3, "--grace", 5, "--", "sh", "-c", f"{UNTIL_GO} exit 4$RANK")
-    run_dir = launcher.wait_ready(3)
+    process = launcher.running("--grace", 5, "--", "sh", "-c", f"{UNTIL_GO} exit 4$RANK", ranks=3)
     wait_until(lambda: len(launcher.events(RankStarted)) == 3, "that the agent knows all ranks")
     pids = {event.global_rank: event.pid for event in launcher.events(RankStarted)}
     suspend(agent_pid(launcher))
     for rank in (1, 2, 0):
-        (run_dir / f"go{rank}").touch()
+        (launcher.latest / f"go{rank}").touch()
         wait_until(lambda pid=pids[rank]: not alive(pid), f"the end of rank {rank}")
     os.kill(agent_pid(launcher), signal.SIGCONT)
     assert process.wait(60) == 41
@@ -117,20 +108,19 @@ def test_an_unknown_order_of_failures_is_told(launcher, wait_until, suspend):
     """Where descriptors are too few to watch ranks, those that ended unseen are marked as in no known order."""
     few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))  # noqa: E731
     script = ["sh", "-c", f"{UNTIL_GO} exit 4"]
-    process = launcher.start("run", "--devices", 3, "--grace", 5, "--", *script, preexec_fn=few)
-    run_dir = launcher.wait_ready(3)
+    process = launcher.running("--grace", 5, "--", *script, ranks=3, preexec_fn=few)
     agent = agent_pid(launcher)
     suspend(agent)
     for rank in range(3):
-        (run_dir / f"go{rank}").touch()
+        (launcher.latest / f"go{rank}").touch()
     wait_until(lambda: not launcher.processes(), "the end of the ranks")
     os.kill(agent, signal.SIGCONT)
     assert process.wait(60) == 4
     assert [ended.order_known for ended in launcher.report.exits] == [False] * 3
 
 
-def test_an_orphaned_agent_keeps_no_reader_waiting(launcher, programs, wait_until):
-    process = start_stubborn(launcher, programs, "ignore", grace=1000, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def test_an_orphaned_agent_keeps_no_reader_waiting(launcher, wait_until):
+    process = launcher.stubborn("ignore", grace=1000, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     agent = agent_pid(launcher)
     process.kill()
     process.communicate(timeout=60)
@@ -148,8 +138,8 @@ def test_what_the_launcher_starts_with_cannot_break_supervision(launcher):
     assert (done.returncode, launcher.report.cause, launcher.events(Killing)) == (7, Cause.FAILED, []), done.stderr
 
 
-def test_a_stopped_agent_is_ended(launcher, programs, suspend):
-    process = start_stubborn(launcher, programs)
+def test_a_stopped_agent_is_ended(launcher, suspend):
+    process = launcher.stubborn(grace=GRACE_S)
     agent = agent_pid(launcher)
     suspend(agent)
     process.terminate()
@@ -157,11 +147,11 @@ def test_a_stopped_agent_is_ended(launcher, programs, suspend):
     assert launcher.processes() == []
 
 
-def test_second_interrupt_kills_at_once(launcher, programs):
+def test_second_interrupt_kills_at_once(launcher):
     """Ctrl-C in a terminal is told and repeated: the second ends ranks that ignore the first, without any grace."""
     head, terminal = pty.openpty()
-    process = start_stubborn(
-        launcher, programs, "ignore", "new-session", grace=1000,
+    process = launcher.stubborn(
+        "ignore", "new-session", grace=1000,
         stdin=terminal, stdout=terminal, stderr=terminal, preexec_fn=own_terminal, start_new_session=False,
     )  # fmt: skip
     os.close(terminal)
@@ -180,16 +170,15 @@ def test_second_interrupt_kills_at_once(launcher, programs):
 @pytest.mark.parametrize("has_begun", [False, True])
 def test_two_interrupts_before_the_first_rank(launcher, wait_until, has_begun):
     """While Python is still starting, or a run directory has only just been made, of which nothing is left."""
-    for _ in range(3 - 2 * has_begun):
-        process = launcher.start("run", "--devices", 4, "--grace", 5, "--", "sleep", 1000)
-        if has_begun:
-            wait_until(launcher.runs.exists, "the runs directory")
-        process.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGINT)
-        code = process.wait(60)
-        assert code == 130 if has_begun else code != 0
-        assert launcher.processes() == []
-        assert not list(launcher.runs.glob(".*"))
+    process = launcher.start("run", "--devices", 4, "--grace", 5, "--", "sleep", 1000)
+    if has_begun:
+        wait_until(launcher.runs.exists, "the runs directory")
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    code = process.wait(60)
+    assert code == 130 if has_begun else code != 0
+    assert launcher.processes() == []
+    assert not list(launcher.runs.glob(".*"))
 
 
 def test_stop_while_a_failure_is_being_handled(launcher, programs, wait_until):
@@ -207,23 +196,21 @@ def test_stop_while_a_failure_is_being_handled(launcher, programs, wait_until):
     assert launcher.processes() == []
 
 
-def test_hung_up_under_nohup_goes_on(launcher, programs):
+def test_hung_up_under_nohup_goes_on(launcher):
     ignored = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
-    process = launcher.start("run", "--", "sh", "-c", UNTIL_GO, preexec_fn=ignored)
-    run_dir = launcher.wait_ready(1)
+    process = launcher.running("--", "sh", "-c", UNTIL_GO, ranks=1, preexec_fn=ignored)
     process.send_signal(signal.SIGHUP)
-    (run_dir / "go0").touch()
+    (launcher.latest / "go0").touch()
     assert process.wait(60) == 0
 
 
 def test_a_stopped_head_does_not_stop_supervision(launcher, wait_until, suspend):
     script = ["sh", "-c", f"{UNTIL_GO} exit $RANK"]
-    process = launcher.start("run", "--devices", 2, "--grace", 1, "--", *script)
-    run_dir = launcher.wait_ready(2)
+    process = launcher.running("--grace", 1, "--", *script)
     suspend(process.pid)
     for rank in range(2):
-        (run_dir / f"go{rank}").touch()
-    wait_until((run_dir / "report.json").is_file, "the report")
+        (launcher.latest / f"go{rank}").touch()
+    wait_until((launcher.latest / "report.json").is_file, "the report")
     assert launcher.processes() == []
     process.send_signal(signal.SIGCONT)
     assert process.wait(60) == 1

@@ -53,11 +53,6 @@ def test_ranks_of_a_run_that_never_began_wait_for_nothing(launcher, snapshot):
     assert launcher.scene("status a", code=0) == snapshot
 
 
-def test_an_unknown_run_is_wrong_usage(launcher, snapshot):
-    acted_run.make(launcher.runs / "a")
-    assert launcher.refused(2, "status missing") == snapshot
-
-
 def test_a_run_elsewhere_is_said_to_be_there(launcher):
     acted_run.make(launcher.runs / "a", [AgentStarted(AGENT, None, 1), RankStarted(0, 8)], ranks=1)
     done = launcher.call("status", "a")

@@ -13,15 +13,9 @@ from tests.programs import acted_run
 OVER = [AgentEnded(Cause.FINISHED, 0)]
 
 
-def start(launcher, *command, grace=30):
-    process = launcher.start("run", "--devices", 2, "--grace", grace, "--", *command, stderr=subprocess.PIPE)
-    launcher.wait_ready(2)
-    return process
-
-
 def test_a_run_is_ended_from_another_shell(launcher):
     """By its launcher, as SIGTERM would; when the command returns, no rank is left."""
-    process = start(launcher, "sh", "-c", "echo ready; exec sleep 1000")
+    process = launcher.running("--", "sh", "-c", "echo ready; exec sleep 1000", stderr=subprocess.PIPE)
     done = launcher.call("stop")
     assert launcher.processes() == []
     assert (done.returncode, done.stdout) == (0, "")
@@ -32,9 +26,9 @@ def test_a_run_is_ended_from_another_shell(launcher):
     assert b"SIGTERM: " in errors
 
 
-def test_a_run_without_its_launcher_is_ended_too(launcher, programs):
+def test_a_run_without_its_launcher_is_ended_too(launcher):
     """Its agent is asked; the run was ending by then, since its launcher was killed."""
-    process = start(launcher, "python", programs / "stubborn.py", "ignore", grace=1000)
+    process = launcher.stubborn("ignore", grace=1000, stderr=subprocess.PIPE)
     process.kill()
     process.wait()
     done = launcher.call("stop", "--kill")
@@ -42,12 +36,10 @@ def test_a_run_without_its_launcher_is_ended_too(launcher, programs):
     assert "2 processes" in done.stderr
 
 
-def test_patience_can_be_limited(launcher, programs, wait_until):
+def test_patience_can_be_limited(launcher, wait_until):
     """--timeout gives up with 1, and says what may help: --kill lets no grace pass."""
-    process = start(launcher, "python", programs / "stubborn.py", "ignore", grace=1000)
-    done = launcher.call("stop", "--timeout", "0.5")
-    assert done.returncode == 1
-    assert "--kill" in done.stderr
+    process = launcher.stubborn("ignore", grace=1000, stderr=subprocess.PIPE)
+    assert "--kill" in launcher.call("stop", "--timeout", "0.5", code=1).stderr
     events = launcher.latest / "events.jsonl"  # of two signals that wait, the agent would hear SIGQUIT first
     wait_until(lambda: "Stopping" in events.read_text(), "that it has heard the first")
     killed = launcher.call("stop", "--kill")
@@ -109,8 +101,8 @@ def test_one_of_several_runs_has_to_be_named(launcher, words):
         assert (done.returncode, done.stderr.startswith(f"{first}: stopped")) == (0, True), done.stderr
 
 
-def test_killing_is_told_as_killing(launcher, programs):
-    process = start(launcher, "python", programs / "stubborn.py", "ignore", grace=1000)
+def test_killing_is_told_as_killing(launcher):
+    process = launcher.stubborn("ignore", grace=1000, stderr=subprocess.PIPE)
     assert launcher.call("stop", "--kill").returncode == 0
     _, errors = process.communicate(timeout=60)
     assert errors.count(b"killing all ranks\n") == 1

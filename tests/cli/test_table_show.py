@@ -7,6 +7,7 @@ import pytest
 
 from launcher.cli.commands.table.show import Placement, _as_text
 from launcher.core.records import Cluster, Device, Server
+from tests.rank_table.tables import make_pods
 
 from .transcript import typed_lines
 
@@ -24,25 +25,6 @@ def samples(typed):
     return [f"table show rank_tables/rank_table_{each}" for each in typed_lines(typed)]
 
 
-def super_pod_table():
-    """A v1.2 table of two servers, each in a super pod of its own."""
-    servers = []
-    for server in (1, 2):
-        devices = [
-            {"device_id": f"{device}", "super_device_id": f"{device}", "device_ip": f"192.{device + 1}.0.{server}"}
-            for device in range(2)
-        ]
-        for device, entry in enumerate(devices):
-            entry["rank_id"] = str((server - 1) * 2 + device)
-        servers.append({"server_id": f"10.0.0.{server}", "device": devices})
-    pods = [
-        {"super_pod_id": f"pod{number}", "server_list": [{"server_id": server["server_id"]}]}
-        for number, server in enumerate(servers)
-    ]
-    table = {"version": "1.2", "server_count": "2", "status": "completed"}
-    return {**table, "server_list": servers, "super_pod_list": pods}
-
-
 def test_tree(launcher, snapshot):
     """Servers and devices; with a layout places, peers and groups that cross servers; for programs everything."""
     assert launcher.scene(*samples(SHOWN), code=0) == snapshot
@@ -53,7 +35,7 @@ def test_a_layout_that_does_not_fit_is_refused(launcher, snapshot):
 
 
 def test_super_pods_hold_their_servers(launcher, snapshot):
-    table = super_pod_table()
+    table = make_pods(2, 1, 2)
     table["super_pod_list"][0]["super_pod_id"] = "[red]:smile:\x1b[2J"
     assert launcher.scene("table show -", code=0, input=json.dumps(table)) == snapshot
 
@@ -61,8 +43,7 @@ def test_super_pods_hold_their_servers(launcher, snapshot):
 @pytest.mark.parametrize(("encoding", "boxes"), [("utf-8", True), ("ascii", False), ("latin-1", False)])
 def test_tree_is_drawn_in_what_the_stream_can_show(launcher, encoding, boxes):
     """Where the encoding has no box characters the tree is ASCII, with the same words."""
-    done = launcher.call(*samples("2pcs.json")[0].split(), env={"PYTHONIOENCODING": encoding})
-    assert done.returncode == 0
+    done = launcher.call(*samples("2pcs.json")[0].split(), env={"PYTHONIOENCODING": encoding}, code=0)
     assert any(box in done.stdout for box in BOXES) is boxes
     assert done.stdout.isascii() is not boxes
     assert "rank 1  device 1" in done.stdout
@@ -70,7 +51,7 @@ def test_tree_is_drawn_in_what_the_stream_can_show(launcher, encoding, boxes):
 
 def test_lines_are_whole_and_plain_in_a_pipe(launcher):
     """However narrow the terminal is said to be, no line is wrapped, cut or coloured."""
-    table = super_pod_table()
+    table = make_pods(2, 1, 2)
     table["server_list"][0]["server_id"] = table["super_pod_list"][0]["server_list"][0]["server_id"] = "x" * 60
     env = {"COLUMNS": "20", "FORCE_COLOR": "1", "TERM": "xterm-256color"}
     done = launcher.call("table", "show", "-", "--dp", 4, input=json.dumps(table), env=env)

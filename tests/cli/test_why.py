@@ -65,11 +65,3 @@ def test_of_a_lost_run_the_last_that_is_known_is_told(launcher, snapshot):
         acted_run.RunDir(launcher.runs / "a").agent_log.write_text("Traceback\nOops\n")
         lost, last, *log = launcher.call("why", "a").stdout.splitlines()
     assert (last.endswith("2 of 2 ranks ran then"), [lost, *log]) == (True, snapshot)
-
-
-def test_a_real_failure_is_explained(launcher):
-    launcher.run("run", "--devices", 2, "--", "sh", "-c", '[ "$RANK" = 0 ] || { echo sorry; exit 5; }; sleep 1000')
-    done = launcher.call("why")
-    assert done.stdout.splitlines()[2].startswith("rank 1: ")
-    assert "exit code 5" in done.stdout
-    assert "  | sorry" in done.stdout

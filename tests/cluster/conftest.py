@@ -17,12 +17,13 @@ from launcher.cluster.join import AgentInfo, Endpoint, join
 from launcher.cluster.registration import Registration, take_first_words
 from launcher.core.channel import Channel
 from launcher.core.messages import Challenge, to_line
-from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server
+from launcher.core.records import Cluster, Layout, RankSpec, RunSpec
 from launcher.engines.command import EngineCommand
 from launcher.supervise.event_log import EventLog
+from tests.conftest import PATIENCE_S
+from tests.servers import servers
 
-PATIENCE_S = 60
-SERVERS = (Server("10.0.0.1", (Device(0, 0),)), Server("h2", (Device(0, 1),)))
+SERVERS = servers("10.0.0.1", "h2")
 
 
 @pytest.fixture
@@ -33,20 +34,13 @@ def event_log(tmp_path):
 
 
 @pytest.fixture
-def connected():
-    """Both ends of a connection: the coordinator's socket and the agent's."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        theirs = socket.create_connection(server.getsockname())
-        with theirs, server.accept()[0] as ours:
-            yield ours, theirs
-
-
-@pytest.fixture
 def spec(tmp_path):
     """Of a rank on each of two servers."""
-    servers = (Server("10.0.0.1", (Device(0, 0),)), Server("10.0.0.2", (Device(0, 1),)))
-    ranks = tuple(RankSpec(rank, 0, server.server_id, rank, 0, ("true",), {}) for rank, server in enumerate(servers))
-    return RunSpec("a-run", tmp_path, Cluster(servers), Layout(dp=2), ranks, tmp_path, "10.0.0.1", 0)
+    cluster = Cluster(servers("10.0.0.1", "10.0.0.2"))
+    ranks = tuple(
+        RankSpec(rank, 0, each.server_id, rank, 0, ("true",), {}) for rank, each in enumerate(cluster.servers)
+    )
+    return RunSpec("a-run", tmp_path, cluster, Layout(dp=2), ranks, tmp_path, "10.0.0.1", 0)
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from launcher.core.channel import Channel
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.interfaces import addresses_of
 from launcher.core.messages import Hello, Ping, Pong
-from launcher.core.records import Device, Server
 from launcher.engines.host_match import ServerIndex
+from tests.conftest import PATIENCE_S
+from tests.servers import servers
 
-PATIENCE_S = 60
-SERVERS = tuple(Server(name, (Device(0, rank),)) for rank, name in enumerate(["10.0.0.1", "h2", "10.0.0.3"]))
+SERVERS = servers("10.0.0.1", "h2", "10.0.0.3")
 
 
 def hello(host="somewhere", addresses=(), **more):

@@ -2,11 +2,12 @@
 
 import os
 import shlex
+from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 
 from launcher.cluster.engine_output import not_come, turned_back
-from launcher.engines.command import temporary_directory
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_a_program_that_ended_well_was_no_agent(ended):
 
 
 def test_files_in_the_system_s_directory_do_not_outlive_the_engine(ended, tmp_path):
-    aside, kept = temporary_directory() / f"tlaunch-test-{os.getpid()}", tmp_path / "hosts"
+    aside, kept = Path(gettempdir()) / f"tlaunch-test-{os.getpid()}", tmp_path / "hosts"
     engine = ended("cat $0", {aside: "h1\n", kept: "h1\n"})
     assert aside.exists()
     engine.clean_up()

@@ -22,11 +22,11 @@ from launcher.control import events, orders
 from launcher.control.controller import Phase, RunController
 from launcher.control.events import Setup
 from launcher.core.codec import encode
-from launcher.core.records import Device, Server
 from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import FailureRecord
 from launcher.supervise.diagnosis.servers import Evidence
 from launcher.supervise.diagnosis.stack_parser import RankStack
+from tests.servers import servers
 
 COUNT = 1000
 START_S = 1_700_000_000.0
@@ -85,10 +85,7 @@ class History:
         self.seed, self._kinds = seed, kinds
         self._source = source = random.Random(seed)
         count, size = source.randint(2, 4), source.randint(1, 3)
-        self.servers = tuple(
-            Server(f"10.0.0.{index + 1}", tuple(Device(local, index * size + local) for local in range(size)))
-            for index in range(count)
-        )
+        self.servers = servers(*(f"10.0.0.{index + 1}" for index in range(count)), each=size)
         self.ranks = [Rank(number, number // size) for number in range(count * size)]
         self.causes = []
         self.lost = {}  # by server: when, and how

@@ -15,9 +15,9 @@ from launcher.cluster.job import Job, from_text, to_text
 from launcher.core.errors import RefusedTableError
 from launcher.core.records import Cluster, Device, Layout, Server, Supervision
 from launcher.engines.assemble import Request
-from launcher.engines.placement import Machine
+from tests.servers import uniform
 
-HERE, THERE = Machine.uniform(4), Machine.uniform(2)
+HERE, THERE = uniform(4), uniform(2)
 SERVERS = (
     Server("h1", (Device(0, 0), Device(1, 1, "10.1.1.1")), options=(("container_ip", "10.0.0.9"),)),
     Server("h2", (Device(7, 2),), "10.0.0.2", "10.0.0.3", "pod"),

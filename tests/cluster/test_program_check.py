@@ -9,9 +9,9 @@ import pytest
 from launcher.cluster.agent_starter import JoinBarrier
 from launcher.cluster.program_check import answer_to, odd_programs, programs_of, question, refusal
 from launcher.core.messages import Begin
-from launcher.core.records import Device, Server
+from tests.servers import servers
 
-SERVERS = tuple(Server(f"h{index + 1}", (Device(0, index),)) for index in range(4))
+SERVERS = servers("h1", "h2", "h3", "h4")
 SAME = {"train.py": "a", "util.py": "b"}
 
 

@@ -11,10 +11,10 @@ from launcher.control import inquiry
 from launcher.control.events import ProbeResult
 from launcher.control.inquiry import ALL_PAIRS, ReachCheck, cut_off, pairs_of
 from launcher.core.messages import Hello, ProbeTarget
-from launcher.core.records import Device, Server
 from launcher.supervise.soundings import ReachProbes
+from tests.conftest import PATIENCE_S
+from tests.servers import server
 
-PATIENCE_S = 60.0
 HERE, NOWHERE = "127.0.0.1", "255.255.255.255"  # to which no connection can be made
 
 
@@ -72,17 +72,15 @@ def test_servers_that_reach_each_other_are_asked_once(check):
 
 
 def test_servers_of_which_neither_reaches_the_other_are_apart(check):
-    """With the ports that were tried, and what came of it; a server that does not answer says nothing of others."""
+    """With the ports that were tried, and what came of it.
+
+    Of a server that does not answer nothing is known, nor does it say anything of others; it is not waited for any longer.
+    """
+    assert check(NOWHERE, NOWHERE, deaf={0})[0] == check(NOWHERE, NOWHERE, deaf={1})[0] == ()
     apart, agents = check(NOWHERE, NOWHERE, HERE, deaf={2})
     [found] = apart
     assert (found.pair, found.ports) == ((0, 1), (agents[0].soundings.port, agents[1].soundings.port))
     assert found.why
-
-
-@pytest.mark.parametrize("deaf", [0, 1])
-def test_a_server_that_does_not_answer_is_not_apart(check, deaf):
-    """Nothing is known then, and it is not waited for any longer."""
-    assert check(NOWHERE, NOWHERE, deaf={deaf})[0] == ()
 
 
 def test_one_way_or_a_port_on_which_ranks_listen_is_enough(check):
@@ -99,7 +97,7 @@ def test_a_server_whose_name_means_nothing_is_tried_where_it_comes_from():
     """Of its many own addresses most lead nowhere from another machine, and only some are tried."""
     inner = tuple(f"172.17.0.{number}" for number in range(1, 9))
     peer = SimpleNamespace(hello=Hello("", "", "", "", "", "h2", (*inner, "10.0.0.2")), address="10.0.0.2")
-    assert addresses_to_try(Server("h2", (Device(0, 1),)), peer, {"h2": ("127.0.1.1",)})[0] == "10.0.0.2"
+    assert addresses_to_try(server("h2"), peer, {"h2": ("127.0.1.1",)})[0] == "10.0.0.2"
 
 
 def test_what_is_reported_of_servers_that_were_not_to_be_tried_parts_none():

@@ -6,8 +6,8 @@ from launcher.cluster.recorder import passed_on
 from launcher.core import events
 from launcher.core.events import Cause, Hung, Leftovers, RankEnded, RankStarted, TimestampedEvent, Trouble, to_line
 from launcher.core.proc import ProcessId
-from launcher.core.records import Device, Server
 from launcher.core.verdict import Confidence, Verdict
+from tests.servers import server
 
 PASSED_ON = (
     events.AgentStarted(ProcessId(1, 2, "h", "b"), None, 4), events.Preloading(1, ("m",)), events.Preloaded(0.5),
@@ -19,7 +19,7 @@ OWN = (
     events.Stopping(Cause.FAILED, 1.0), events.Paused(), events.Continued(), events.Forwarded(10),
     events.AgentEnded(Cause.FAILED, 1),
 )  # fmt: skip
-H2 = Server("h2", tuple(Device(number, number + 1) for number in range(3)))  # ranks 1 to 3
+H2 = server("h2", 1, 3)  # ranks 1 to 3
 
 
 def heard(event, server_index=1):

@@ -18,8 +18,7 @@ from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError
 from launcher.core.events import Cause
 from launcher.core.messages import Begin, Challenge, Finish, Refused, Waiting, Welcome
 from launcher.core.resources import fingerprint
-
-PATIENCE_S = 60
+from tests.conftest import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -55,29 +54,24 @@ def refused(house, agents, **member):
 
 
 def test_a_server_is_awaited_until_it_is_ready(opened, agents):
-    """It hears what it is and what to do; having come is not yet being ready."""
+    """It hears what it is and what to do; having come is not yet being ready. Its clock becomes known."""
     membership = come(opened, agents)
     assert opened.registration.missing == ("10.0.0.1", "h2")
     welcome = membership.welcome
     assert (welcome.server_index, welcome.run_name, welcome.silence_s, welcome.job) == (0, "a-run", 20.0, "the job")
     start = agents.wait(membership, 4711)
     opened.attend(lambda: opened.registration.missing == ("h2",))
-    assert opened.registration.peers[0].ready.master_port == 4711
-    opened.registration.peers[0].send(Begin(0, 4711))
+    (peer,) = opened.registration.peers.values()
+    assert peer.ready.master_port == 4711
+    opened.attend(lambda: peer.pings.clock.known)
+    assert abs(peer.pings.clock.ahead_ns) <= peer.pings.clock.error_ns
+    peer.send(Begin(0, 4711))
     assert start.result(PATIENCE_S) == Begin(0, 4711)
 
 
 def test_an_agent_that_was_started_by_hand_needs_no_job(house, agents):
     agreement = {"layout": "dp=2"}
     assert come(house(agreement=agreement), agents, agreement=agreement).welcome.job is None
-
-
-def test_the_clock_of_a_newcomer_is_known_before_it_is_ready(opened, agents):
-    start = agents.wait(come(opened, agents))
-    opened.attend(lambda: opened.registration.peers[0].pings.clock.known)
-    assert abs(opened.registration.peers[0].pings.clock.ahead_ns) <= opened.registration.peers[0].pings.clock.error_ns
-    opened.registration.peers[0].send(Begin(0, 1))
-    start.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,11 @@ VERDICTS = {
     "a failure long before a loss":
         ((1, 1), [is_lost(1, SILENT), report(0, raised(0, 1e9))], (0, None, "certain", "failed"),
          f"; server 10.0.0.2 with rank 1 was lost: {SILENT}"),
+    "a server that is not heard":
+        ((1, 1), [report(0, raised(0))], (0, None, "likely", "failed"),
+         "; server 10.0.0.2 with rank 1 was not heard in time"),
+    "all are heard":
+        ((1, 1), [report(0, raised(0)), report(1, living(1))], (0, None, "certain", "failed"), "no other rank has failed"),
     # The unheard one may have failed before; the loss was not before, as far as all know that were heard.
     "a server that is lost, one that is not heard":
         ((1, 1, 1), [is_lost(1, SILENT), report(0, raised(0, 1e9))], (0, None, "likely", "failed"),
@@ -118,16 +123,6 @@ def test_a_lost_server_is_not_awaited(make_evidence):
     report(0, living(0))(evidence)
     assert evidence.awaited([0, 1]) == []
     assert blamed(evidence)[1] == "10.0.0.2"
-
-
-def test_nothing_is_certain_while_a_server_has_not_been_heard(make_evidence):
-    evidence = make_evidence(1, 1)
-    report(0, raised(0))(evidence)
-    assert blamed(evidence)[2] == "likely"
-    assert evidence.diagnosed().verdict.reason.endswith("; server 10.0.0.2 with rank 1 was not heard in time")
-    report(1, living(1))(evidence)
-    assert blamed(evidence)[2] == "certain"
-    assert "heard" not in evidence.diagnosed().verdict.reason
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from launcher.cluster.coordinator_files import AskerEndpoint, read_endpoint, rem
 from launcher.cluster.stacks import CoordinatorUnreachableError, ask_stacks
 from launcher.core.messages import AskStacks, Stacks, TakeStacks, proof_of
 from launcher.core.run_dir import RunDir
+from tests.conftest import PATIENCE_S
 
 KEY = "the key"
-PATIENCE_S = 60
 
 
 @pytest.fixture(autouse=True)

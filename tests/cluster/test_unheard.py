@@ -11,8 +11,7 @@ from launcher.cluster import unheard
 from launcher.cluster.agent_connection import listen
 from launcher.cluster.unheard import Unheard, longest_s, tell_freed
 from launcher.core.messages import Freed, proof_of
-
-PATIENCE_S = 60
+from tests.conftest import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from launcher.cli.commands.data import data
-from launcher.core.errors import RefusedError, TlaunchError, UnreadableError, UsageError
+from launcher.core.errors import TlaunchError, UsageError
 from launcher.corpus import preprocess
 
 
@@ -57,10 +57,9 @@ def test_sample_prints_the_paths_that_it_wrote(tmp_path):
     assert sorted(result.stdout.splitlines()) == sorted(str(path) for path in tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ["preprocess", "sample"])
-def test_nothing_is_overwritten_unless_forced(tmp_path, texts, command):
+def test_nothing_is_overwritten_unless_forced(tmp_path):
     """A second run is refused and changes nothing; with --force it replaces."""
-    arguments = (command, *(texts if command == "preprocess" else ()), "--output", tmp_path / "out")
+    arguments = ("sample", "--output", tmp_path / "out")
     tlaunch_data(*arguments)
     kept = tmp_path / "out" / "wmt14.fr_en.txt"
     kept.write_text("mine\tmien\n")
@@ -69,15 +68,6 @@ def test_nothing_is_overwritten_unless_forced(tmp_path, texts, command):
     assert kept.read_text() == "mine\tmien\n"
     assert tlaunch_data(*arguments, "--force").exit_code == 0
     assert kept.read_text() != "mine\tmien\n"
-
-
-def test_errors_reach_the_entry_point(tmp_path, texts):
-    """Missing files and unequal counts come out as errors of the one tree, which own their exit codes."""
-    with pytest.raises(UnreadableError, match="No such file"):
-        tlaunch_data("preprocess", "--fr", tmp_path / "none", "--en", texts[3], "--output", tmp_path / "out")
-    texts[3].write_text("one\n")
-    with pytest.raises(RefusedError, match=r"has 3 lines, but .* has 1"):
-        tlaunch_data("preprocess", *texts, "--output", tmp_path / "out")
 
 
 @pytest.mark.parametrize("wrong", [("--split", "dev"), ("--max-words", "0"), ()])

@@ -18,24 +18,21 @@ def corpus(tmp_path):
 
 
 def test_a_directory_gives_the_splits_it_has(corpus):
-    """Each direction finds its own files; splits without a file are None."""
+    """Each direction finds its own files; splits without a file are None. A file is its own training split."""
     assert find_splits(corpus, "fr_en") == Splits(corpus / "wmt14.fr_en.txt", corpus / "wmt14.fr_en.valid.txt", None)
     assert find_splits(corpus, "en_fr") == Splits(corpus / "wmt14.en_fr.txt", None, None)
-
-
-def test_a_file_is_its_own_training_split(tmp_path):
-    """One pair file of any name is enough."""
-    file = tmp_path / "mine.tsv"
-    file.write_text("a\tb\n")
-    assert find_splits(file, "en_fr") == Splits(file, None, None)
+    mine = (corpus / "wmt14.en_fr.txt").rename(corpus / "mine.tsv")
+    assert find_splits(mine, "en_fr") == find_splits(mine, "fr_en") == Splits(mine, None, None)
 
 
 def test_a_file_of_the_other_direction_is_refused(corpus):
-    """A name that says fr_en is not read as en_fr, since nothing later would notice."""
+    """A name that says fr_en is not read as en_fr, since nothing later would notice. There are no other directions."""
     with pytest.raises(UsageError) as caught:
         find_splits(corpus / "wmt14.fr_en.txt", "en_fr")
     assert "its name says fr_en, but en_fr was asked for" in caught.value.message
     assert str(corpus / "wmt14.en_fr.txt") in caught.value.hint
+    with pytest.raises(UsageError, match="fr_de: there is no such direction"):
+        find_splits(corpus, "fr_de")
 
 
 def test_what_is_missing_is_named(tmp_path):
@@ -49,12 +46,6 @@ def test_what_is_missing_is_named(tmp_path):
         find_splits(tmp_path / "nowhere", "fr_en")
 
 
-def test_an_unknown_direction_is_a_usage_error(corpus):
-    """Only fr_en and en_fr exist."""
-    with pytest.raises(UsageError, match="fr_de: there is no such direction"):
-        find_splits(corpus, "fr_de")
-
-
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_pairs_are_read_in_order(tmp_path, pack):
     """Source and target of each line, plain or packed."""
@@ -63,17 +54,11 @@ def test_pairs_are_read_in_order(tmp_path, pack):
     assert read_pairs(file) == [("Un chat.", "A cat."), ("L'été\u2028!", "Summer!")]
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ("a\tb\nno tab\n", ":2: 0 tabs"),
-        ("a\tb\tc\n", ":1: 2 tabs"),
-        ("a\tb\n\n", ":2: 0 tabs"),
-        ("a\t \n", ":1: the target is empty"),
-        ("\tb\n", ":1: the source is empty"),
-        ("", ": no sentence pairs: the file is empty"),
-    ],
-)
+@pytest.mark.parametrize(("content", "expected"), [
+    ("a\tb\nno tab\n", ":2: 0 tabs"), ("a\tb\tc\n", ":1: 2 tabs"), ("a\tb\n\n", ":2: 0 tabs"),
+    ("a\t \n", ":1: the target is empty"), ("\tb\n", ":1: the source is empty"),
+    ("", ": no sentence pairs: the file is empty"),
+])  # fmt: skip
 def test_a_malformed_line_is_named(tmp_path, content, expected):
     """A line that is not one pair is an error with file and line."""
     file = tmp_path / "pairs"

@@ -83,34 +83,30 @@ def test_a_damaged_sample_is_refused(tmp_path, monkeypatch, damage):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_cache_is_made_once(cache):
-    """The second call finds the first one's directory and writes nothing."""
+def test_the_cache_is_made_once(cache, sample):
+    """The second call finds the first one's directory and writes nothing, but for a file that somebody deleted."""
     directory = cached_sample()
     stamps = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
     assert cached_sample() == directory
     assert {path: path.stat().st_mtime_ns for path in directory.iterdir()} == stamps
     assert list(cache.iterdir()) == [directory]
     assert set(stamps) == set(sample_files(directory))
-
-
-def test_a_cache_that_lost_a_file_is_completed(cache, sample):
-    """A file that somebody deleted comes back with the same text."""
-    lost = cached_sample() / "wmt14.fr_en.valid.txt"
+    lost = directory / "wmt14.fr_en.valid.txt"
     lost.unlink()
-    assert cached_sample() == lost.parent
+    assert cached_sample() == directory
     assert lost.read_bytes() == (sample / lost.name).read_bytes()
 
 
-def test_eight_processes_at_once_share_one_cache(cache):
+def test_processes_at_once_share_one_cache(cache):
     """All of them return the same complete directory, and nothing else is left beside it."""
     programs = [
         subprocess.Popen(
             [sys.executable, "-c", MAKE_WHEN_TOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        for _ in range(8)
+        for _ in range(4)
     ]
     try:
-        assert [program.stdout.readline() for program in programs] == ["ready\n"] * 8
+        assert [program.stdout.readline() for program in programs] == ["ready\n"] * 4
         for program in programs:
             program.stdin.write("go\n")
             program.stdin.flush()
@@ -119,7 +115,7 @@ def test_eight_processes_at_once_share_one_cache(cache):
         for program in programs:
             program.kill()
             program.wait()
-    assert [program.returncode for program in programs] == [0] * 8
+    assert [program.returncode for program in programs] == [0] * 4
     assert answers == {str(path) for path in cache.iterdir()}
     assert len(answers) == 1
     assert all(path.is_file() for path in sample_files(next(cache.iterdir())))

@@ -15,24 +15,18 @@ from launcher.corpus.text import normalised
 
 @pytest.fixture
 def read(tmp_path):
-    def texts(body: str) -> dict[tuple[str, str], str]:
+    """Read what a file with this text has."""
+
+    def read_text(body):
         file = tmp_path / "set.sgm"
-        file.write_text(body, encoding="utf-8")
-        return {key: segment.text for key, segment in read_sgm(file).segments.items()}
+        file.write_bytes(body if isinstance(body, bytes) else body.encode())
+        return read_sgm(file)
 
-    return texts
+    return read_text
 
 
-@pytest.fixture
-def fails(tmp_path):
-    def message(body: str) -> str:
-        file = tmp_path / "set.sgm"
-        file.write_text(body, encoding="utf-8")
-        with pytest.raises(UnreadableError) as caught:
-            read_sgm(file)
-        return str(caught.value).replace(f"{file}:", "@")
-
-    return message
+def texts(sgm):
+    return {key: segment.text for key, segment in sgm.segments.items()}
 
 
 WMT = """<refset setid="newstest2014" srclang="any" trglang="fr">
@@ -54,11 +48,9 @@ WMT = """<refset setid="newstest2014" srclang="any" trglang="fr">
 """
 
 
-def test_a_wmt_file_as_it_is(tmp_path):
-    """Headlines are sentences, ids start again in each doc, and lines, language and set are known."""
-    file = tmp_path / "newstest.sgm"
-    file.write_text(WMT)
-    sgm = read_sgm(file)
+def test_a_wmt_file_as_it_is(read):
+    """Headlines are sentences, ids start again in each doc, and lines, language and set are known; also when packed."""
+    sgm = read(WMT)
     assert [(key, segment.text, segment.line) for key, segment in sgm.segments.items()] == [
         (("lemonde/1", "1"), "Un titre", 4),
         (("lemonde/1", "2"), "Première phrase.", 7),
@@ -66,118 +58,83 @@ def test_a_wmt_file_as_it_is(tmp_path):
         (("lemonde/2", "1"), "Autre doc.", 13),
     ]
     assert (sgm.language, sgm.set_id) == ("fr", "newstest2014")
+    assert read(gzip.compress(WMT.encode())) == sgm
 
 
-def test_a_packed_file_reads_the_same(tmp_path):
-    """`.sgm.gz` gives what `.sgm` gives."""
-    plain, packed = tmp_path / "a.sgm", tmp_path / "a.sgm.gz"
-    plain.write_text(WMT)
-    packed.write_bytes(gzip.compress(WMT.encode()))
-    assert read_sgm(plain).segments == read_sgm(packed).segments
-
-
-@pytest.mark.parametrize(
-    ("header", "language"),
-    [
-        ('<srcset setid="x" srclang="fr">', "fr"),
-        ('<refset setid="x" srclang="fr" trglang="en">', "en"),
-        ('<tstset trglang="French" srclang="English">', "French"),
-        ('<srcset setid="x" srclang="any">', None),
-        ("", None),
-    ],
-)
-def test_the_language_is_that_of_the_text(tmp_path, header, language):
+@pytest.mark.parametrize(("header", "language"), [
+    ('<srcset setid="x" srclang="fr">', "fr"),
+    ('<refset setid="x" srclang="fr" trglang="en">', "en"),
+    ('<tstset trglang="French" srclang="English">', "French"),
+    ('<srcset setid="x" srclang="any">', None),
+    ("", None),
+])  # fmt: skip
+def test_the_language_is_that_of_the_text(read, header, language):
     """A source set is in `srclang`, references and translations in `trglang`; "any" says nothing."""
-    file = tmp_path / "set.sgm"
-    file.write_text(f"{header}<doc docid='d'><seg id=1>x</seg></doc>")
-    assert read_sgm(file).language == language
+    assert read(f"{header}<doc docid='d'><seg id=1>x</seg></doc>").language == language
 
 
-@pytest.mark.parametrize(
-    ("inside", "text"),
-    [
-        ("Tom &amp; Jerry", "Tom & Jerry"),
-        ("a &lt; b &gt; c", "a < b > c"),
-        ("&quot;oui&quot; l&apos;ami", '"oui" l\'ami'),
-        ("caf&#233; caf&#xE9; caf&eacute;", "café café café"),
-        ("AT&T R&D Q&A", "AT&T R&D Q&A"),
-        ("a &unknown; b &", "a &unknown; b &"),
-        ("&copy 2014 &notit;", "&copy 2014 &notit;"),
-        ("&amp;quot;", "&quot;"),  # resolved once
-        ("1 < 2 and a <b c", "1 < 2 and a <b c"),
-        ("x <b and c> y", "x <b and c> y"),
-        ("<b>fort</b> et <font color='red'>rouge</font>", "fort et rouge"),
-        ("&lt;b&gt;", "<b>"),
-        ("avant<!-- <seg id='9'>no</seg> -->apres", "avant apres"),
-        ("\n   deux\n\tlignes  \n", "deux lignes"),
-        ("un&#10;deux&#9;trois&nbsp;!", "un deux trois !"),
-        ("", ""),
-        ("日本 🙂", "日本 🙂"),
-    ],
-)
+@pytest.mark.parametrize(("inside", "text"), [
+    ("Tom &amp; Jerry", "Tom & Jerry"),
+    ("a &lt; b &gt; c", "a < b > c"),
+    ("&quot;oui&quot; l&apos;ami", '"oui" l\'ami'),
+    ("caf&#233; caf&#xE9; caf&eacute;", "café café café"),
+    ("AT&T R&D Q&A", "AT&T R&D Q&A"),
+    ("a &unknown; b &", "a &unknown; b &"),
+    ("&copy 2014 &notit;", "&copy 2014 &notit;"),
+    ("&amp;quot;", "&quot;"),  # resolved once
+    ("1 < 2 and a <b c", "1 < 2 and a <b c"),
+    ("x <b and c> y", "x <b and c> y"),
+    ("<b>fort</b> et <font color='red'>rouge</font>", "fort et rouge"),
+    ("&lt;b&gt;", "<b>"),
+    ("avant<!-- <seg id='9'>no</seg> -->apres", "avant apres"),
+    ("\n   deux\n\tlignes  \n", "deux lignes"),
+    ("un&#10;deux&#9;trois&nbsp;!", "un deux trois !"),
+    ("", ""),
+    ("日本 🙂", "日本 🙂"),
+])  # fmt: skip
 def test_what_stands_in_a_segment(read, inside, text):
     """Entities are resolved once, markup is dropped, and whatever only looks like either stays."""
-    assert read(f'<doc docid="d"><seg id="1">{inside}</seg></doc>') == {("d", "1"): text}
+    assert texts(read(f'<doc docid="d"><seg id="1">{inside}</seg></doc>')) == {("d", "1"): text}
 
 
-@pytest.mark.parametrize(
-    "tag",
-    [
-        '<seg id="7">',
-        "<seg id='7'>",
-        "<seg id=7>",
-        '<SEG ID="7">',
-        '<Seg Id = "7" >',
-        '<seg\n  id="7"\n>',
-        '<seg lang="fr" id="7" note="a > b">',
-        '<seg id=" 7 ">',
-    ],
-)
+@pytest.mark.parametrize("tag", [
+    '<seg id="7">', "<seg id='7'>", "<seg id=7>", '<SEG ID="7">', '<Seg Id = "7" >', '<seg\n  id="7"\n>',
+    '<seg lang="fr" id="7" note="a > b">', '<seg id=" 7 ">',
+])  # fmt: skip
 def test_how_a_tag_may_be_written(read, tag):
     """Either case, any quotes or none, any order of attributes, blanks and newlines anywhere."""
-    assert read(f'<DOC sysid="x" docid="a&amp;b">{tag}mot</SEG ></DOC>') == {("a&b", "7"): "mot"}
+    assert texts(read(f'<DOC sysid="x" docid="a&amp;b">{tag}mot</SEG ></DOC>')) == {("a&b", "7"): "mot"}
 
 
-def test_ids_that_are_missing_are_counted(read):
-    """Docs and segments without an id go by their place, so that both languages still meet."""
-    body = "<doc><seg>a</seg><seg>b</seg></doc><doc><seg>c</seg></doc>"
-    assert read(body) == {("#1", "#1"): "a", ("#1", "#2"): "b", ("#2", "#1"): "c"}
+@pytest.mark.parametrize(("body", "expected"), [
+    # Docs and segments without an id go by their place, so that both languages still meet.
+    ("<doc><seg>a</seg><seg>b</seg></doc><doc><seg>c</seg></doc>",
+     {("#1", "#1"): "a", ("#1", "#2"): "b", ("#2", "#1"): "c"}),
+    # What is commented out is not read, nor a declaration before the set.
+    ("<?xml version='1.0'?><!DOCTYPE mteval>\n<!-- <seg id=1>no</seg> --><doc docid=d><seg id=1>yes</seg></doc>",
+     {("d", "1"): "yes"}),
+])  # fmt: skip
+def test_which_segments_there_are(read, body, expected):
+    assert texts(read(body)) == expected
 
 
-def test_comments_and_declarations_hold_no_segments(read):
-    """What is commented out is not read, nor a declaration before the set."""
-    body = "<?xml version='1.0'?><!DOCTYPE mteval>\n<!-- <seg id=1>no</seg> --><doc docid=d><seg id=1>yes</seg></doc>"
-    assert read(body) == {("d", "1"): "yes"}
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("line one\nline two", "@2: no <seg> up to this last line"),
-        ("", "@1: no <seg>"),
-        (
-            "<doc docid=d>\n<seg id=1>a</seg>\n<seg id=1>b</seg></doc>",
-            "@3: doc d has a second seg 1; the first is on line 2",
-        ),
-        ("<doc docid=d>\n\n<seg id=4>never", "@3: <seg> 4 is never closed"),
-        ("<doc docid=d>\n<seg id=1>a\n<seg id=2>b</seg>", "@3: <seg id=2> comes before the </seg> of seg 1 on line 2"),
-        ("<doc docid=d>\n<seg id=1>a\n</doc>", "@3: </doc> comes before the </seg> of seg 1 on line 2"),
-        ("<doc docid=d>\n</seg>", "@2: </seg> closes a segment that was never opened"),
-        ('<doc docid=d>\n<seg id="1>a</seg>\n<seg id=2>b</seg>', "@2: <seg begins a tag that has no proper end"),
-        ("<doc docid=d>\n<seg id=1>a</seg", "@2: </seg begins a tag that has no proper end"),
-    ],
-)
-def test_errors_carry_the_line(fails, body, expected):
+@pytest.mark.parametrize(("body", "expected"), [
+    ("line one\nline two", "2: no <seg> up to this last line"),
+    ("", "1: no <seg>"),
+    ("<doc docid=d>\n<seg id=1>a</seg>\n<seg id=1>b</seg></doc>", "3: doc d has a second seg 1; the first is on line 2"),
+    ("<doc docid=d>\n\n<seg id=4>never", "3: <seg> 4 is never closed"),
+    ("<doc docid=d>\n<seg id=1>a\n<seg id=2>b</seg>", "3: <seg id=2> comes before the </seg> of seg 1 on line 2"),
+    ("<doc docid=d>\n<seg id=1>a\n</doc>", "3: </doc> comes before the </seg> of seg 1 on line 2"),
+    ("<doc docid=d>\n</seg>", "2: </seg> closes a segment that was never opened"),
+    ('<doc docid=d>\n<seg id="1>a</seg>\n<seg id=2>b</seg>', "2: <seg begins a tag that has no proper end"),
+    ("<doc docid=d>\n<seg id=1>a</seg", "2: </seg begins a tag that has no proper end"),
+    ("<doc docid=d>\n<seg id=1>été</seg></doc>".encode("latin-1"), "2: not UTF-8: byte 0xe9"),
+])  # fmt: skip
+def test_errors_carry_the_line(read, tmp_path, body, expected):
     """Whatever would lose or shift a sentence is refused with its line."""
-    assert fails(body).startswith(expected)
-
-
-def test_a_wrong_encoding_carries_the_line(tmp_path):
-    """Latin-1 in an .sgm file is refused at its first accent."""
-    file = tmp_path / "latin.sgm"
-    file.write_bytes("<doc docid='d'>\n<seg id='1'>été</seg></doc>".encode("latin-1"))
-    with pytest.raises(UnreadableError, match=r"latin\.sgm:2: not UTF-8: byte 0xe9"):
-        read_sgm(file)
+    with pytest.raises(UnreadableError) as caught:
+        read(body)
+    assert str(caught.value).startswith(f"{tmp_path / 'set.sgm'}:{expected}")
 
 
 @given(st.lists(st.text(st.characters(blacklist_categories=["Cs"]), max_size=30), min_size=1, max_size=8))

@@ -37,13 +37,10 @@ def test_a_pipe_can_be_read(tmp_path):
     writer.join()
 
 
-@pytest.mark.parametrize(
-    ("content", "where", "hint"),
-    [
-        ("bon\nété\n".encode("latin-1"), ":2: not UTF-8: byte 0xe9 at position 1", "iconv -f ISO-8859-1"),
-        ("bon\n".encode("utf-16"), ":1: not UTF-8: byte 0xff at position 1", "iconv -f UTF-16"),
-    ],
-)
+@pytest.mark.parametrize(("content", "where", "hint"), [
+    ("bon\nété\n".encode("latin-1"), ":2: not UTF-8: byte 0xe9 at position 1", "iconv -f ISO-8859-1"),
+    ("bon\n".encode("utf-16"), ":1: not UTF-8: byte 0xff at position 1", "iconv -f UTF-16"),
+])  # fmt: skip
 def test_a_wrong_encoding_names_line_and_byte(tmp_path, content, where, hint):
     """The error says where the first wrong byte is and how to convert the file."""
     file = tmp_path / "wrong"
@@ -54,33 +51,27 @@ def test_a_wrong_encoding_names_line_and_byte(tmp_path, content, where, hint):
     assert hint in caught.value.hint
 
 
-@pytest.mark.parametrize("damage", [slice(0, 60), slice(0, 5)])
-def test_a_cut_off_gzip_file_is_an_error(tmp_path, damage):
+PACKED = gzip.compress(os.urandom(1000).hex().encode())
+
+
+@pytest.mark.parametrize(("content", "reason"), [
+    (PACKED[:60], r"odd: cannot be read"), (PACKED[:5], r"odd: cannot be read"), (None, "No such file"),
+])  # fmt: skip
+def test_what_is_cut_off_or_missing_is_an_error(tmp_path, content, reason):
     """Half a packed file is reported, not read as if it were whole."""
-    file = tmp_path / "half.gz"
-    file.write_bytes(gzip.compress(os.urandom(1000).hex().encode())[damage])
-    with pytest.raises(UnreadableError, match=r"half\.gz: cannot be read"):
-        list(read_lines(file))
-
-
-def test_missing_files_and_directories_are_unreadable(tmp_path):
-    """What cannot be opened is named with the system's reason."""
-    with pytest.raises(UnreadableError, match="No such file"):
-        list(read_lines(tmp_path / "missing"))
+    if content:
+        (tmp_path / "odd").write_bytes(content)
+    with pytest.raises(UnreadableError, match=reason):
+        list(read_lines(tmp_path / "odd"))
     with pytest.raises(UnreadableError, match="directory"):
         list(read_lines(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("raw", "clean"),
-    [
-        ("  a \t b\n\nc ", "a b c"),
-        ("e\u0301te\u0301", "\u00e9t\u00e9"),  # composed
-        ("Quoi\u00a0? Oui\u202f!", "Quoi ? Oui !"),
-        ("a\x00b\x1fc\x85d\u2028e", "a b c d e"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("raw", "clean"), [
+    ("  a \t b\n\nc ", "a b c"),
+    ("e\u0301te\u0301", "\u00e9t\u00e9"),  # composed
+    ("Quoi\u00a0? Oui\u202f!", "Quoi ? Oui !"), ("a\x00b\x1fc\x85d\u2028e", "a b c d e"), ("", ""),
+])  # fmt: skip
 def test_normalised(raw, clean):
     """Text is composed, and every kind of blank or control character becomes one blank."""
     assert normalised(raw) == clean

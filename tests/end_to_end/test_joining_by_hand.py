@@ -31,14 +31,17 @@ HOSTILE = [
 ]
 
 
-def test_strangers_at_the_coordinator_s_endpoint_harm_nothing(servers):
-    """Whatever they say, while servers are awaited and while ranks run."""
+def test_strangers_and_who_comes_too_late_harm_nothing(servers):
+    """Whatever strangers say at the coordinator's endpoint, while servers are awaited and while ranks run."""
     first = servers.start(1, command=servers.python(READY, WAIT))
     servers.wait_until(servers.endpoint_open, "the endpoint")
     knock(servers.port)
     second = servers.start(2, command=servers.python(READY, WAIT))
     servers.wait_ready()
     knock(servers.port)
+    late = servers.start(2, command=servers.python(READY, WAIT))
+    assert servers.end(late)[0] in {2, 3}
+    assert servers.said(late)
     (servers.directory / "go").touch()
     assert servers.end(first, second) == [0, 0], servers.said(first)
 
@@ -80,62 +83,30 @@ def test_a_first_server_that_never_comes_is_named(servers):
     assert servers.end(second) == [1]
     held.close()
     assert servers.said(second).count(f"127.0.0.1 port {servers.port}: Connection refused") == 2
-    whom = "the launcher on server 127.0.0.1"
-    assert f"waiting for {whom} (127.0.0.1 port {servers.port}: Connection refused); at most 3 s" in servers.said(
-        second
-    )
+    whom, refused = "the launcher on server 127.0.0.1", f"127.0.0.1 port {servers.port}: Connection refused"
+    assert f"waiting for {whom} ({refused}); at most 3 s" in servers.said(second)
     assert f"error: {whom} cannot be reached: " in servers.said(second)
     assert not servers.runs.exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (("--mp", 2), "another layout: dp=2 mp=2 pp=1 micro_batches=1 there, dp=4 mp=1 pp=1"),
-        (("--max-restarts", 3), "another --max-restarts: 3 there, 0 on the first server"),
-        (("--env", "SECRET=hidden"), "another set of --env variables: SECRET there, none on the first server"),
-    ],
-    ids=["layout", "restarts", "variables"],
-)
-def test_other_words_on_another_server_are_refused(servers, options, told):
-    """By both launchers, with both sides; no rank starts."""
+@pytest.mark.parametrize("what", ["variables", "rank table"])
+def test_another_start_on_another_server_is_refused(servers, what):
+    """By both launchers, with both sides; no rank starts. Of a table it is enough that a device differs."""
+    if what == "variables":
+        options, table = ("--env", "SECRET=hidden"), None
+        told = "another set of --env variables: SECRET there, none on the first server"
+    else:
+        options, table = (), table_of(servers.directory / "other.json", BY_HAND, network="192.169")
+        told = "another rank table: 4 devices on 2 servers, of other"
     first = servers.start(1, command=["sleep", "5"])
-    second = servers.start(2, *options, command=["sleep", "5"])
+    second = servers.start(2, *options, command=["sleep", "5"], rank_table=table)
     assert servers.end(first, second) == [3, 3]
     for process in (first, second):
-        assert f"error: server 127.0.0.2 was started with {told}" in servers.said(process), servers.said(first)
-        assert "hidden" not in servers.said(process)
+        said = servers.said(process)
+        assert f"error: server 127.0.0.2 was started with {told}" in said
+        assert ("hint: have the same table on every server; `tlaunch table diff`" in said) == (what == "rank table")
+        assert "hidden" not in said
     assert servers.pids() == {}
-
-
-def test_another_rank_table_on_another_server_is_refused(servers):
-    """Even if only a device differs."""
-    other = table_of(servers.directory / "other.json", BY_HAND)
-    other.write_text(other.read_text().replace("192.168.1.2", "192.168.1.3"))
-    first = servers.start(1, command=["sleep", "5"])
-    second = servers.start(2, command=["sleep", "5"], rank_table=other)
-    assert servers.end(first, second) == [3, 3]
-    for process in (first, second):
-        assert "server 127.0.0.2 was started with another rank table: 4 devices on 2 servers, of other" in servers.said(
-            process
-        )
-        assert "hint: have the same table on every server; `tlaunch table diff`" in servers.said(process)
-
-
-def test_one_server_that_is_started_twice_is_refused(servers):
-    """Only the second one: the others wait on, and are told."""
-    three = table_of(servers.directory / "three.json", (*BY_HAND, "127.0.0.3"))
-    options = {"command": ["true"], "rank_table": three}
-    first = servers.start(1, **options)
-    second = servers.start(2, **options)
-    servers.wait_until(lambda: "waiting for server 127.0.0.3" in servers.said(first), "one of them")
-    again = servers.start(2, **options)
-    assert servers.end(again) == [3], servers.said(again)
-    twice = "both say that they are server 127.0.0.2 of the rank table"
-    assert twice in servers.said(again)
-    third = servers.start(3, **options)
-    assert servers.end(first, second, third) == [0, 0, 0], servers.said(first)
-    assert twice in servers.said(first)
 
 
 def test_servers_may_be_started_long_after_each_other(servers):
@@ -164,17 +135,6 @@ def test_the_failure_is_told_although_a_server_is_lost_before_the_restart(server
     assert codes[0] == 1, servers.said(first)
     assert "has to be started by hand again" in servers.said(first)
     assert "ValueError: bad" in servers.said(first)
-
-
-def test_a_server_that_comes_too_late_harms_nothing(servers):
-    """It is refused; the run goes on."""
-    first, second = servers.both(command=servers.python(READY, WAIT))
-    servers.wait_ready()
-    late = servers.start(2, command=servers.python(READY, WAIT))
-    assert servers.end(late)[0] in {2, 3}
-    assert servers.said(late)
-    (servers.directory / "go").touch()
-    assert servers.end(first, second) == [0, 0]
 
 
 def test_a_coordinator_s_port_in_use_is_told(servers):
@@ -208,23 +168,23 @@ def test_all_servers_may_go_on_in_the_background(servers):
     servers.wait_ready()
     (servers.directory / "go").touch()
     servers.wait_until((servers.latest / "report.json").is_file, "the report")
-    servers.wait_until(
-        lambda: "2 ranks ended well" in servers.read(servers.latest / "server1" / "console.log"), "its last words"
-    )
-    servers.wait_until(
-        lambda: "4 ranks ended well" in servers.read(servers.latest / "console.log"), "the last words of all"
-    )
+    for log, words in (("server1/console.log", "2 ranks ended well"), ("console.log", "4 ranks ended well")):
+        servers.wait_until(lambda log=log, words=words: words in servers.read(servers.latest / log), words)
 
 
 def test_who_waits_for_others_is_told_who_ended_the_run(servers):
-    """Before it began; with the exit code of that signal."""
+    """Before it began; with the exit code of that signal. A server that is started twice is refused meanwhile, and only that."""
     three = table_of(servers.directory / "three.json", (*BY_HAND, "127.0.0.3"))
     first = servers.start(1, command=["true"], rank_table=three)
     second = servers.start(2, command=["true"], rank_table=three)
     servers.wait_until(lambda: "waiting for server 127.0.0.3" in servers.said(second), "the two of them")
     assert "waiting for server 127.0.0.3; at most 300 s in all (--join-timeout)" in servers.said(second)
+    again = servers.start(2, command=["true"], rank_table=three)
+    assert servers.end(again) == [3], servers.said(again)
     first.send_signal(signal.SIGTERM)
     assert servers.end(first, second) == [143, 143]
+    for process in (again, first):
+        assert "both say that they are server 127.0.0.2 of the rank table" in servers.said(process)
     asked = "stopped by SIGTERM at server 127.0.0.1"
     assert f"error: the run has ended before it began: {asked}\n" in servers.said(second)
     assert f"{asked} after" in servers.said(first)

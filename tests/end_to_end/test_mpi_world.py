@@ -10,9 +10,19 @@ import pytest
 
 from launcher.engines.mpi import Dialect, find_mpirun
 
-from .conftest import MPIRUNS, environment, more_mpiruns, run_to_end, stub_of_mpi4py, table_of
+from .conftest import (
+    MPIRUNS,
+    PROGRAMS,
+    TLAUNCH,
+    environment,
+    more_mpiruns,
+    reached_by,
+    run_to_end,
+    stub_of_mpi4py,
+    table_of,
+)
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "mpi_world_rank.py"
+PROGRAM = PROGRAMS / "mpi_world_rank.py"
 RANKS_OF_ENGINES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "PMI_FD")
 LOST_BY_OPEN_MPI = 14
 OTHERS = {True: "MPICH Version:      5.0.2\n", False: "Open MPI v5.0.11, package: Open MPI\n"}  # by: is it Open MPI?
@@ -24,8 +34,8 @@ for step in range(100):
         os._exit(0) if sys.argv[1] == "leave" else os.kill(os.getpid(), 9)
 """
 OVER_TCP = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo"}
-# What rank 1 does: its status, restarts, and the exit code of the run.
-FAILURES = {"raise": (1, 0, 1), "exit": (3, 1, 0), "kill": (-9, 0, 137)}
+# What rank 1 does: its status, and the exit code of a run without restarts.
+FAILURES = {"raise": (1, 1), "exit": (3, 3), "kill": (-9, 137)}
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -44,7 +54,7 @@ class World:
 
     def __call__(self, servers, *command, options=()):
         table = table_of(self.directory / "table.json", servers)
-        tlaunch = (sys.executable, "-m", "launcher", "run", "--engine", "mpi", "--rank-table", table)
+        tlaunch = (*TLAUNCH, "run", "--engine", "mpi", "--rank-table", table)
         return run_to_end(
             [*self.before, *tlaunch, *options, "--", self.python, *command], cwd=self.directory, env=self.env
         )
@@ -67,13 +77,6 @@ class World:
         return json.loads((self.latest / "report.json").read_text())["attempts"]
 
 
-@pytest.fixture(params=MPIRUNS.values(), ids=MPIRUNS, name="mpirun_path")
-def _mpirun_path(request):
-    if not Path(request.param).exists():
-        pytest.skip(f"no {request.param} here")
-    return request.param
-
-
 @pytest.fixture(name="here")
 def _here(mpirun_path, tmp_path):
     return World(mpirun_path, tmp_path)
@@ -81,9 +84,7 @@ def _here(mpirun_path, tmp_path):
 
 @pytest.fixture(name="there")
 def _there(mpirun_path, two_hosts, tmp_path):
-    reach = two_hosts.root / "tlssh"
-    names = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC")
-    return World(mpirun_path, tmp_path, (two_hosts.root / "hub",), {name: str(reach) for name in names})
+    return World(mpirun_path, tmp_path, (two_hosts.root / "hub",), reached_by(two_hosts.root / "tlssh"))
 
 
 def left_on(hosts, directory):
@@ -102,10 +103,9 @@ def known(size):
     return [f"{rank} {size} {rank} {sum(range(size))}" for rank in range(size)]
 
 
-def check_failure(world, servers, how, restarts=None):
+def check_failure(world, servers, how, restarts):
     """Rank 1 fails in the first attempt: it is named, and all others have their grace. The next attempt ends well."""
-    status, usual, exit_code = FAILURES[how]
-    restarts = usual if restarts is None else restarts
+    status, exit_code = FAILURES[how]
     done = world(servers, PROGRAM, how, options=("--max-restarts", restarts))
     assert done.returncode == (0 if restarts else exit_code), done.stderr
     failed, *later = world.attempts()
@@ -124,10 +124,10 @@ def check_failure(world, servers, how, restarts=None):
         assert all("had its grace" in logs[rank] for rank in others)
 
 
-@pytest.mark.parametrize("how", FAILURES)
-def test_the_rank_that_fails_is_named_and_a_restart_takes_another_engine(here, how):
+@pytest.mark.parametrize(("how", "restarts"), [("raise", 0), ("exit", 1), ("kill", 0)])
+def test_the_rank_that_fails_is_named_and_a_restart_takes_another_engine(here, how, restarts):
     """Others have their grace, whatever the engine makes of it, and nobody waits in MPI_Finalize."""
-    check_failure(here, {"127.0.0.1": range(2)}, how)
+    check_failure(here, {"127.0.0.1": range(2)}, how, restarts)
 
 
 @pytest.mark.parametrize(
@@ -151,20 +151,14 @@ def test_ranks_that_open_mpi_ends_are_not_to_blame(tmp_path, how, found):
     assert all(one["reason"].startswith("it lost the connection to another rank") for one in others)
 
 
-def test_a_program_without_mpi_gets_one_process_of_the_engine(here):
-    """And its ranks nothing of that one."""
-    source = f"import os; print([name for name in {RANKS_OF_ENGINES} if name in os.environ])"
-    done = here({"127.0.0.1": range(2)}, "-c", source)
+@pytest.mark.parametrize("wish", [(), ("--mpi-ranks",)], ids=["not asked for", "asked for"])
+def test_ranks_that_never_call_mpi_end_as_others_do(here, wish):
+    """There is one process of the engine, of which ranks have nothing; or one for each, where --mpi-ranks asks for it."""
+    names = RANKS_OF_ENGINES[:2] if wish else RANKS_OF_ENGINES
+    source = f"import os; print([*{{os.environ[name] for name in {names} if name in os.environ}}])"
+    done = here({"127.0.0.1": range(2)}, "-c", source, options=wish)
     assert done.returncode == 0, done.stderr
-    assert here.logs() == [["[]"]] * 2
-
-
-def test_ranks_that_never_call_mpi_end_as_others_do(here):
-    """Asked for by --mpi-ranks."""
-    source = f"import os; print({{os.environ[name] for name in {RANKS_OF_ENGINES[:2]} if name in os.environ}})"
-    done = here({"127.0.0.1": range(2)}, "-c", source, options=("--mpi-ranks",))
-    assert done.returncode == 0, done.stderr
-    assert here.logs() == [[f"{{'{rank}'}}"] for rank in range(2)]
+    assert here.logs() == [[f"['{rank}']"] if wish else ["[]"] for rank in range(2)]
 
 
 def test_an_mpi_that_does_not_go_with_mpirun_is_refused_before_any_rank_starts(here, tmp_path):
@@ -173,11 +167,8 @@ def test_an_mpi_that_does_not_go_with_mpirun_is_refused_before_any_rank_starts(h
     options = ("--mpi-ranks", "--env", f"PYTHONPATH={stub}")
     done = here({"127.0.0.1": range(2)}, "-c", "import mpi4py", options=options)
     assert done.returncode == 3, done.stderr
-    engine = find_mpirun(here.env)
-    assert (
-        f"mpi4py of {here.python} loads {'MPICH 5.0.2' if 'MPICH' in here.other_mpi else 'Open MPI 5.0.11'}, "
-        in done.stderr
-    )
+    engine, library = find_mpirun(here.env), "MPICH 5.0.2" if "MPICH" in here.other_mpi else "Open MPI 5.0.11"
+    assert f"mpi4py of {here.python} loads {library}, " in done.stderr
     assert f"which does not go with {engine.version} ({Path(engine.path).resolve().with_name('mpirun')})" in done.stderr
     assert "hint: put the mpirun of that MPI first on PATH" in done.stderr
     assert not list(here.latest.glob("device*/train.log"))
@@ -214,14 +205,15 @@ def test_an_open_mpi_that_is_too_old_for_mpirun_is_refused(here):
     assert "put the mpirun of that MPI first on PATH: PATH=/usr/bin:$PATH" in done.stderr
 
 
-def test_a_program_of_which_nobody_knows_whether_it_uses_mpi_is_told_of_the_option(here):
+def test_a_program_of_which_nobody_knows_whether_it_uses_mpi_is_told_of_the_option(mpirun, tmp_path):
     """A shell's script may start anything, an installed package too. Whoever has chosen, or starts what can be read, is told nothing."""
     note = "{} is started without MPI ranks; --mpi-ranks gives each its place in MPI_COMM_WORLD\n"
-    python = here.python
+    world = World(mpirun.path, tmp_path)
+    python = world.python
 
     def said(program, *words, options=()):
-        here.python = program
-        return here({"127.0.0.1": range(2)}, *words, options=("--dry-run", *options)).stderr
+        world.python = program
+        return world({"127.0.0.1": range(2)}, *words, options=("--dry-run", *options)).stderr
 
     assert note.format("sh") in said("/bin/sh", "-c", "sleep 0.5")
     assert "MPI_COMM_WORLD" not in said("/bin/sh", "-c", "sleep 0.5", options=("--no-mpi-ranks",))
@@ -252,9 +244,8 @@ def test_another_mpi_on_one_server_alone_is_refused(there, two_hosts, tmp_path):
     assert not list(there.latest.glob("device*/train.log"))
 
 
-@pytest.mark.parametrize(("how", "restarts"), [("raise", 0), ("kill", 1)])
-def test_a_failure_on_one_server_ends_all(there, two_hosts, how, restarts, wait_until):
+def test_a_failure_on_one_server_ends_all(there, two_hosts, wait_until):
     """By the same grace, and nothing is left on any of them. Another mpirun starts the next attempt on all."""
     servers = dict(zip(two_hosts.addresses(), (range(2), range(2, 4)), strict=True))
-    check_failure(there, servers, how, restarts)
+    check_failure(there, servers, "kill", 1)
     wait_until(lambda: not left_on(two_hosts, there.directory), "that nothing is left")

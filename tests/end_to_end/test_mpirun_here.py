@@ -1,29 +1,24 @@
 """`tlaunch run --engine mpi` whose only server is this machine: what a real mpirun makes of it."""
 
 import os
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from .conftest import ROOT, environment, run_to_end, table_of
+from .conftest import ROOT, TLAUNCH, environment, executable, reached_by, run_to_end, table_of
 
-MPIRUNS = sorted({str(Path(found).parent) for path in (str(Path(sys.executable).parent), "/usr/bin")
-                  if (found := shutil.which("mpirun", path=path))})  # fmt: skip
-
-pytestmark = [pytest.mark.distributed, pytest.mark.skipif(not MPIRUNS, reason="there is no mpirun")]
+pytestmark = [pytest.mark.distributed]
 
 
-@pytest.fixture(name="run", params=MPIRUNS)
-def _run(request, tmp_path):
+@pytest.fixture(name="run")
+def _run(mpirun_path, tmp_path):
     """Gives a function that runs one rank to its end: exit code, and all that was said."""
     table_of(tmp_path / "table.json", [os.uname().nodename], 1)
-    env = environment({"PATH": f"{request.param}{os.pathsep}{os.environ['PATH']}"})
+    env = environment({"PATH": f"{Path(mpirun_path).parent}{os.pathsep}{os.environ['PATH']}"})
     env |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{env.get('PYTHONPATH', '')}"}
 
     def run(*options):
-        argv = (sys.executable, "-m", "launcher", "run", "--engine", "mpi", "--rank-table", "table.json",
+        argv = (*TLAUNCH, "run", "--engine", "mpi", "--rank-table", "table.json",
                 "--join-timeout", "60", *options, "--", "/bin/sh", "-c", "sleep 0.3")  # fmt: skip
         done = run_to_end(argv, cwd=tmp_path, env=env)
         return done.returncode, done.stdout + done.stderr
@@ -35,11 +30,7 @@ def _run(request, tmp_path):
 def test_what_ssh_says_is_told_of_the_server_that_it_could_not_reach(run):
     """Before all that mpirun concludes from it, and where no rank was started none has left anything."""
     words = "ssh: connect to host 127.0.0.2 port 22: Connection refused"
-    ssh = run.directory / "reach"
-    ssh.write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 255\n")
-    ssh.chmod(0o755)
-    names = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC")
-    run.env.update(dict.fromkeys(names, str(ssh)))
+    run.env |= reached_by(executable(run.directory / "reach", f"#!/bin/sh\necho '{words}' >&2\nexit 255\n"))
     table_of(run.directory / "two.json", [os.uname().nodename, "127.0.0.2"], 1)
     code, said = run("--rank-table", "two.json")
     assert code == 1, said

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import AS_ROOT, environment, run_to_end, table_of
+from .conftest import AS_ROOT, TLAUNCH, environment, run_to_end, table_of
 
 DEBIANS_MPIRUN = Path("/usr/bin/mpirun")
 FABRIC = ("10.88.0.1", "10.88.0.2")
@@ -54,13 +54,10 @@ class Fabric:
         after = self.counts()
         return min(after[host][interface] - before[host][interface] for host in after)
 
-    def tlaunch(self, *words):
-        return [sys.executable, "-m", "launcher", *words]
-
     def from_hub(self, *words):
         """A command of tlaunch, to its end."""
         env = self.hosts.environment()
-        return run_to_end([self.hosts.root / "hub", *self.tlaunch(*words)], cwd=self.directory, env=env)
+        return run_to_end([self.hosts.root / "hub", *TLAUNCH, *words], cwd=self.directory, env=env)
 
     def by_engine(self, *options):
         program = ("--", sys.executable, self.program)
@@ -68,7 +65,7 @@ class Fabric:
 
     def by_hand(self, *options):
         """The same command on each host; how the first one ended."""
-        words = self.tlaunch("run", "--rank-table", self.table, *options, "--", sys.executable, self.program)
+        words = (*TLAUNCH, "run", "--rank-table", self.table, *options, "--", sys.executable, self.program)
         there = ("sh", "-c", 'cd "$0" && exec "$@"', self.directory, *words)
         first, second = ([str(word) for word in (self.hosts.root / "on", host, *there)] for host in ("h1", "h2"))
         nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
@@ -142,7 +139,7 @@ def test_each_rank_that_mpirun_starts_is_told_the_interface_of_its_server(fabric
     """By `tlaunch exec`."""
     hosts = fabric.hosts
     options = ("--mca", "plm_rsh_agent", hosts.root / "tlssh", "--host", "10.88.0.1:1,10.88.0.2:1", "-x", "PATH")
-    ranks = fabric.tlaunch("exec", "--rank-table", fabric.table, "--", sys.executable, fabric.program)
+    ranks = (*TLAUNCH, "exec", "--rank-table", fabric.table, "--", sys.executable, fabric.program)
     mpirun = shutil.which("mpirun", path=hosts.environment()["PATH"])
     before = fabric.counts()
     done = run_to_end(
@@ -204,13 +201,13 @@ def test_open_mpi_5_does_not_hang_under_the_mpirun_of_4_over_names(by_name):
     """As it would in MPI_Barrier."""
     program = ("--", sys.executable, by_name.program)
     words = ("run", "--engine", "mpi", "--rank-table", by_name.table, *program)
-    by_name.check(by_name(sys.executable, "-m", "launcher", *words))
+    by_name.check(by_name(*TLAUNCH, *words))
 
 
 def test_open_mpi_5_does_not_hang_in_a_rank_that_the_mpirun_of_4_has_started(by_name):
     """`tlaunch exec` sets the variable before the program is there."""
     reach = ("--mca", "plm_rsh_agent", by_name.hosts.root / "tlssh", "--noprefix", "--bind-to", "none")
-    tlaunch = (sys.executable, "-m", "launcher", "exec", "--rank-table", by_name.table)
+    tlaunch = (*TLAUNCH, "exec", "--rank-table", by_name.table)
     ranks = (*tlaunch, "--", sys.executable, by_name.program)
     by_name.check(by_name(DEBIANS_MPIRUN, *reach, "--host", "h1:2,h2:2", "-x", "PATH", "-n", "4", *ranks, **AS_ROOT))
 
@@ -218,7 +215,7 @@ def test_open_mpi_5_does_not_hang_in_a_rank_that_the_mpirun_of_4_has_started(by_
 def test_the_doctor_tells_of_a_library_that_would_hang(by_name):
     """As a note: ranks get what keeps them from it."""
     words = ("doctor", "--engine", "mpi", "--rank-table", by_name.table, "--no-links", "--json")
-    done = by_name(sys.executable, "-m", "launcher", *words)
+    done = by_name(*TLAUNCH, *words)
     assert done.returncode == 0, done.stderr
     found = {one["code"]: one["servers"] for one in json.loads(done.stdout)["findings"]}
     assert found["mpi-by-name"] == [0, 1]

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -11,9 +10,8 @@ import pytest
 
 from launcher.core.run_dir import RunDir
 
-from .conftest import BY_HAND, free_port, table_of
+from .conftest import TLAUNCH, run_to_end, table_of, tlaunch
 
-PATIENCE_S = 120
 LINES = 3000
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(400)]
 
@@ -39,136 +37,84 @@ print("the end")
 """
 
 
-def tlaunch(*arguments):
-    return [sys.executable, "-m", "launcher", *map(str, arguments)]
-
-
 def told(*arguments):
-    found = subprocess.run(tlaunch(*arguments), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    found = tlaunch(*arguments)
     assert found.returncode == 0, found.stderr
     return found.stdout
 
 
-class ByHand:
-    """The same command on two servers of this machine, each with a runs directory of its own."""
-
-    def __init__(self, directory):
-        self.directory = directory
-        self.runs = [directory / "one", directory / "two"]
-        (directory / "program.py").write_text(PROGRAM)
-        table_of(directory / "table.json", BY_HAND)
-
-    def run(self, failures, *options, failing=3):
-        """What the first server's launcher wrote to stdout, and the exit codes."""
-        common = ("run", "--rank-table", self.directory / "table.json", "--coordinator-port", free_port(), *options)
-        started = [
-            subprocess.Popen(
-                tlaunch(*common, "--server", each, "--console", "all", "--runs-dir", runs, "--",
-                        sys.executable, self.directory / "program.py", failures, failing),
-                cwd=self.directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-            for each, runs in zip(BY_HAND, self.runs, strict=True)
-        ]  # fmt: skip
-        try:
-            ended = [process.communicate(timeout=PATIENCE_S) for process in started]
-        finally:
-            for process in started:
-                process.kill()
-                process.communicate()
-        self.closing = [said for _, said in ended]
-        return ended[0], [process.returncode for process in started]
-
-    @property
-    def heads(self):
-        return RunDir((self.runs[0] / "latest").resolve())
-
-    @property
-    def others(self):
-        return RunDir((self.runs[1] / "latest").resolve())
+def run_by_hand(servers, failures, *options, failing=3):
+    """The same command on two servers, each with a runs directory of its own: the launchers' exit codes, stdouts and stderrs."""
+    program = servers.directory / "program.py"
+    program.write_text(PROGRAM)
+    launchers = [
+        servers.start(
+            number, "--runs-dir", servers.directory / f"runs{number}", *options, console="all",
+            command=[sys.executable, program, failures, failing],
+        )
+        for number in (1, 2)
+    ]  # fmt: skip
+    return servers.end(*launchers), [*map(servers.shown, launchers)], [*map(servers.said, launchers)]
 
 
-@pytest.fixture(name="by_hand")
-def _by_hand(tmp_path):
-    return ByHand(tmp_path)
+def run_dir(servers, number):
+    return RunDir((servers.directory / f"runs{number}" / "latest").resolve())
 
 
 def lines_of(rank, attempt=0):
     return {f"rank {rank} attempt {attempt} line {number}" for number in range(LINES)}
 
 
-def test_the_head_tells_of_all_ranks(by_hand):
-    """Its console, its logs and its status, as of one server; both directories hold the same of the other's ranks."""
-    (out, _), codes = by_hand.run(0)
+def test_the_head_tells_of_all_ranks(servers):
+    """Its console, its logs and its status, as of one server, of a failure and a restart too: each line once.
+
+    Both directories hold the same of the other's ranks.
+    """
+    codes, (out, _), _ = run_by_hand(servers, 1, "--max-restarts", 1)
     assert codes == [0, 0]
+    heads, others = (run_dir(servers, number) for number in (1, 2))
     for rank in range(4):
-        shown = {line.partition("] ")[2] for line in out.splitlines() if line.startswith(f"[{rank}] ")}
-        assert shown == lines_of(rank) | {"the end"}
-        assert set(told("logs", by_hand.heads.root, "--rank", rank, "--prefix", "").splitlines()) == shown
-    for rank in (2, 3):
-        assert by_hand.heads.train_log(rank).read_bytes() == by_hand.others.train_log(rank).read_bytes()
-        assert by_hand.heads.env_log(rank).read_bytes() == by_hand.others.env_log(rank).read_bytes()
-    status = json.loads(told("status", by_hand.heads.root, "--json"))
-    assert [rank["heartbeat"]["step"] for rank in status["each"]] == [7] * 4
-    assert not list(by_hand.heads.root.glob(".*"))
-    assert not by_hand.others.train_log(0).exists()
-
-
-def test_a_failure_and_a_restart_are_told_at_the_head(by_hand):
-    """Why, with the failed rank's own last words; and the logs of both attempts, each line once."""
-    (out, _), codes = by_hand.run(1, "--max-restarts", 1)
-    assert codes == [0, 0]
+        told_lines = map(json.loads, told("logs", heads.root, "--rank", rank, "--json").splitlines())
+        written = [(line["attempt"], line["text"]) for line in told_lines if line["text"].startswith("rank")]
+        assert sorted(written) == sorted((attempt, line) for attempt in (0, 1) for line in lines_of(rank, attempt))
+        shown = [line.partition("] ")[2] for line in out.splitlines() if line.startswith(f"[{rank}] ")]
+        assert {line for _, line in written} | {"the end"} <= {*shown}
     assert "[3] ValueError: boom" in out
-    why = told("why", by_hand.heads.root)
-    assert "rank 3: ValueError: boom" in why
-    log = by_hand.heads.train_log(3).read_text()
-    assert log == by_hand.others.train_log(3).read_text()
-    lines = [line for line in log.splitlines() if line.startswith("rank")]
-    assert len(lines) == len(set(lines)) == 2 * LINES
-    told_lines = map(json.loads, told("logs", by_hand.heads.root, "--rank", 3, "--json").splitlines())
-    second = {line["text"] for line in told_lines if line["attempt"] == 1}
-    assert lines_of(3, 1) <= second
-    assert not lines_of(3, 0) & second
+    assert "rank 3: ValueError: boom" in told("why", heads.root)
+    for rank in (2, 3):
+        assert heads.train_log(rank).read_bytes() == others.train_log(rank).read_bytes()
+        assert heads.env_log(rank).read_bytes() == others.env_log(rank).read_bytes()
+    status = json.loads(told("status", heads.root, "--json"))
+    assert [rank["heartbeat"]["step"] for rank in status["each"]] == [7] * 4
+    assert not list(heads.root.glob(".*"))
+    assert not others.train_log(0).exists()
 
 
-@pytest.fixture(name="failed", scope="module")
-def _failed(tmp_path_factory):
-    """A run that rank 3 has ended."""
-    run = ByHand(tmp_path_factory.mktemp("failed"))
-    _, codes = run.run(1)
+def test_each_server_tells_of_a_failed_run(servers):
+    """What rank 3 itself noted is at the head too; another server tells of its own part, which it finds itself."""
+    codes, *_ = run_by_hand(servers, 1)
     assert codes == [1, 1]
-    return run
-
-
-def test_a_failed_run_is_told_at_the_head(failed):
-    """What rank 3 itself noted is there too."""
-    assert json.loads(failed.heads.failure(3).read_text()) == json.loads(failed.others.failure(3).read_text())
-    logs = [told("logs", runs / "latest", "--rank", 3, "--prefix", "") for runs in failed.runs]
-    assert logs[0] == logs[1]
-    assert lines_of(3) <= set(logs[0].splitlines())
-    assert "rank 3: ValueError: boom" in told("status", failed.heads.root)
-
-
-def test_another_server_tells_of_its_own_part(failed):
-    """By the same commands, which find the latest run there."""
-    runs = failed.runs[1]
-    status = told("status", "--runs-dir", runs)
+    heads, others = (run_dir(servers, number) for number in (1, 2))
+    assert json.loads(heads.failure(3).read_text()) == json.loads(others.failure(3).read_text())
+    assert "rank 3: ValueError: boom" in told("status", heads.root)
+    runs = ("--runs-dir", others.root.parent)
+    status = told("status", *runs)
     assert "only this server's part, ranks 2-3" in status
     assert "rank 3: ValueError: boom" in status
-    assert [rank["global_rank"] for rank in json.loads(told("status", "--runs-dir", runs, "--json"))["each"]] == [2, 3]
-    assert "rank 3: ValueError: boom" in told("why", "--runs-dir", runs)
-    assert lines_of(2) <= set(told("logs", "--runs-dir", runs, "--prefix", "").splitlines())
-    assert failed.others.root.name in told("ps", "--all", "--runs-dir", runs)
+    assert [rank["global_rank"] for rank in json.loads(told("status", *runs, "--json"))["each"]] == [2, 3]
+    assert "rank 3: ValueError: boom" in told("why", *runs)
+    assert lines_of(2) <= {*told("logs", *runs, "--prefix", "").splitlines()}
+    assert others.root.name in told("ps", "--all", *runs)
 
 
-def test_another_server_names_no_file_that_is_not_there(by_hand):
+def test_another_server_names_no_file_that_is_not_there(servers):
     """Nor a process, nor restarts that nobody made; where the log of a rank of the first server is, all of them say."""
-    by_hand.run(1, failing=0)
-    first, second = by_hand.closing
+    *_, (first, second) = run_by_hand(servers, 1, failing=0)
     assert "log of rank 0: " in first
     elsewhere = "log of rank 0: on server 127.0.0.1, which has the logs of all ranks"
     assert f"{elsewhere}\nranks here: 2 by SIGTERM" in second
     assert "  server 127.0.0.1, device 0\n" in second or "  server 127.0.0.1, device 0, exit code 1\n" in second
-    assert elsewhere in told("why", "--runs-dir", by_hand.runs[1])
+    assert elsewhere in told("why", run_dir(servers, 2).root)
 
 
 # --- hosts that share nothing but the program ---
@@ -186,19 +132,14 @@ def test_hosts_without_a_common_disk(two_hosts, mpirun, tmp_path, own_place):
     """By mpirun, which starts an agent on each; the head's directory holds the logs of both."""
     (tmp_path / "program.py").write_text(PROGRAM)
     table = table_of(tmp_path / "table.json", two_hosts.addresses())
-    ended = subprocess.run(
-        [two_hosts.root / "hub", *tlaunch("run", "--engine", "mpi", "--rank-table", table, "--max-restarts", 1,
-         "--runs-dir", own_place / "runs", "--", sys.executable, tmp_path / "program.py", 1)],
-        env=two_hosts.environment(Path(mpirun.path).parent),
-        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    options = ("--engine", "mpi", "--rank-table", table, "--max-restarts", 1, "--runs-dir", own_place / "runs")
+    program = ("--", sys.executable, tmp_path / "program.py", 1)
+    env = two_hosts.environment(Path(mpirun.path).parent)
+    ended = run_to_end((two_hosts.root / "hub", *TLAUNCH, "run", *options, *program), cwd=tmp_path, env=env)
     assert ended.returncode == 0, ended.stderr
     heads = RunDir((own_place / "runs" / "latest").resolve())
     for rank in range(4):
-        there = subprocess.run(
-            [two_hosts.root / "on", f"h{rank // 2 + 1}", "cat", heads.train_log(rank)],
-            capture_output=True, text=True, timeout=PATIENCE_S, check=True,
-        ).stdout  # fmt: skip
+        there = two_hosts.on(f"h{rank // 2 + 1}", "cat", heads.train_log(rank)).stdout
         assert heads.train_log(rank).read_text() == there
         assert lines_of(rank, 0) | lines_of(rank, 1) <= set(there.splitlines())
     assert "rank 3: ValueError: boom" in told("why", heads.root)

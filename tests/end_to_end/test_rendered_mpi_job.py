@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from .conftest import BESIDE, run_to_end
+from .conftest import BESIDE, TLAUNCH, executable, run_to_end
 
 SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MPIRUNS = {"Open MPI 4": Path("/usr/bin"), "Open MPI 5": BESIDE}
@@ -34,10 +34,7 @@ def _pods(two_hosts, tmp_path):
         f"User root\nIdentityFile {two_hosts.root}/id\nIdentitiesOnly yes\nBatchMode yes\nLogLevel ERROR\n"
         "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n"
     )
-    ssh = tmp_path / "bin" / "ssh"
-    ssh.parent.mkdir()
-    ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
-    ssh.chmod(0o755)
+    executable(tmp_path / "bin" / "ssh", f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
     (tmp_path / "hostfile").write_text("".join(f"{name}.default.svc slots=2\n" for name in workers))
     return two_hosts
 
@@ -68,13 +65,12 @@ def test_ranks_are_on_the_workers(pods, tmp_path, engine):
     if not mpirun.exists() or engine not in version_of(mpirun):
         pytest.skip(f"no {engine} here")
     table = tmp_path / "table.json"
-    tlaunch = (sys.executable, "-m", "launcher")
     here = {"cwd": tmp_path, "env": dict(os.environ)}
-    run_to_end((*tlaunch, "table", "generate", "--servers", "a,b", "--devices", 2, "-o", table), **here)
+    run_to_end((*TLAUNCH, "table", "generate", "--servers", "a,b", "--devices", 2, "-o", table), **here)
     options = ("--flavor", "mpi", "--image", "x", "--name", "t", "--rank-table", table, "--cwd", tmp_path)
     variables = ("--env-from-secret", "HUB_TOKEN=hub:token", "--env", "MODE=fast")
     done = run_to_end(
-        (*tlaunch, "render", "kubernetes", *options, *variables, "--", sys.executable, "-c", SHOW), **here
+        (*TLAUNCH, "render", "kubernetes", *options, *variables, "--", sys.executable, "-c", SHOW), **here
     )
     assert done.returncode == 0, done.stderr
     config, _ = yaml.safe_load_all(done.stdout)

@@ -7,16 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from .conftest import table_of
+from .conftest import PROGRAMS, TLAUNCH, executable, run_to_end, table_of
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
-PROGRAM = Path(__file__).parents[1] / "programs" / "until_told.py"
+PROGRAM = PROGRAMS / "until_told.py"
 MISSED = PROGRAM.with_name("missed.py")
 LOST_AFTER_S = 8.0  # no process of a busy machine is silent for so long
 PATIENCE_S = 120.0
@@ -37,7 +38,7 @@ class Run:
 
     def start(self, *options, seconds=60, mpirun=MPIRUN, program=PROGRAM):
         argv = [
-            self.hosts.root / "hub", sys.executable, "-m", "launcher", "run", "--engine", "mpi",
+            self.hosts.root / "hub", *TLAUNCH, "run", "--engine", "mpi",
             "--rank-table", self.table, "--lost-after", LOST_AFTER_S, "--join-timeout", 60, "--grace", 5, *options,
             "--", sys.executable, program, seconds,
         ]  # fmt: skip
@@ -161,13 +162,7 @@ def test_no_rank_starts_again_beside_those_of_a_server_whose_connection_was_rese
     program.write_text(ignoring + PROGRAM.read_text())
     run.start("--max-restarts", "1", "--grace", 2, "--no-preload", seconds="300,3", program=program).wait_running()
     assert len(run.hosts.on("h2", "pgrep", "-f", program).stdout.split()) == 2
-    reset = subprocess.run(
-        [run.hosts.root / "hub", "ss", "-K", "dst", "10.77.0.2"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    reset = run_to_end((run.hosts.root / "hub", "ss", "-K", "dst", "10.77.0.2"), cwd=None, env=None)
     if "ESTAB" not in reset.stdout:
         pytest.skip(f"this kernel resets no connections: {reset.stderr}")
     run.wait_running(attempt=1)
@@ -182,12 +177,9 @@ def test_a_server_that_comes_back_is_restarted_on_as_soon_as_its_ranks_have_ende
     grace_s = 200.0
     run.start("--max-restarts", "1", "--grace", grace_s, seconds="300,0.5").wait_running()
     with run.hosts.unplugged("h2"):
-        told = {"events.jsonl": "is lost", "server1/events.jsonl": "AgentEnded"}
-        run.wait_until(
-            lambda: all(word in (run.latest / name).read_text() for name, word in told.items()),
-            "both sides' ends",
-            PATIENCE_S,
-        )
+        for name, word in (("events.jsonl", "is lost"), ("server1/events.jsonl", "AgentEnded")):
+            events = run.latest / name
+            run.wait_until(lambda events=events, word=word: word in events.read_text(), f"{word} in {name}", PATIENCE_S)
     began = time.monotonic()
     run.wait_running(attempt=1)
     assert time.monotonic() - began < grace_s / 2
@@ -196,26 +188,15 @@ def test_a_server_that_comes_back_is_restarted_on_as_soon_as_its_ranks_have_ende
     run.wait_nothing_left("h1", "h2")
 
 
-@pytest.fixture
-def slow_mpirun(run):
-    """One that takes three seconds more to end than it takes to end everything else."""
-    directory = run.directory / "slow"
-    directory.mkdir()
-    slow = directory / "mpirun"
-    slow.write_text(
-        f'#!/bin/sh\n[ "$1" = --version ] && exec {MPIRUN} "$@"\n{MPIRUN} "$@"\ncode=$?\nsleep 3\nexit $code\n'
-    )
-    slow.chmod(0o755)
-    return slow
-
-
 @pytest.mark.parametrize("how", ["at once", "late"])
-def test_a_lost_daemon_of_the_engine_is_named(run, slow_mpirun, how):
+def test_a_lost_daemon_of_the_engine_is_named(run, how):
     """An mpirun ends all agents when its own process on one server is gone: that server is named, not the signal.
 
-    It is waited for, since only its end tells the one from the other.
+    It is waited for, since only its end tells the one from the other: also one that takes three seconds more.
     """
-    run.start(mpirun=MPIRUN if how == "at once" else slow_mpirun).wait_running()
+    slow = f'#!/bin/sh\n[ "$1" = --version ] && exec {MPIRUN} "$@"\n{MPIRUN} "$@"\ncode=$?\nsleep 3\nexit $code\n'
+    mpirun = MPIRUN if how == "at once" else executable(run.directory / "slow" / "mpirun", slow)
+    run.start(mpirun=mpirun).wait_running()
     run.hosts.on("h2", "pkill", "-9", "orted|prted")
     code, err = run.finish(within_s=40)
     assert code == 1, err
@@ -255,30 +236,6 @@ def test_servers_in_another_order_take_their_own_places(run):
     ]  # fmt: skip
 
 
-def test_one_server_in_place_of_two_is_refused(run):
-    """Two agents on one machine cannot be two servers."""
-    twice = run.directory / "twice"
-    twice.write_text("10.77.0.2\n10.77.0.2\n")
-    code, err = run.start("--engine-option", "--hostfile", "--engine-option", twice).finish()
-    assert code == 3
-    assert "both say that they are server 10.77.0.2 of the rank table" in err
-    run.wait_nothing_left("h1", "h2")
-
-
-def test_another_table_on_one_server_is_refused(run):
-    """A file at the same path with another device: named with its server, before anything starts."""
-    other = run.directory / "other.json"
-    other.write_text(run.table.read_text().replace("192.168.1.2", "192.168.1.9"))
-    run.hosts.on("h2", "mount", "--bind", other, run.table)
-    try:
-        code, err = run.start().finish()
-    finally:
-        run.hosts.on("h2", "umount", run.table)
-    assert code == 3
-    assert f"server 10.77.0.2 (h2): {run.table} is another rank table here" in err
-    run.wait_nothing_left("h1", "h2")
-
-
 def test_a_full_disk_on_one_server_is_named(run):
     """Where the run directory cannot be filled, nothing starts anywhere."""
     full = run.directory / "full"
@@ -295,47 +252,21 @@ def test_a_full_disk_on_one_server_is_named(run):
     run.wait_nothing_left("h1", "h2")
 
 
-@pytest.fixture
-def by_hand(two_hosts, tmp_path):
-    """Starts the same command on both hosts, with a table and options for each; the exit codes and stderrs."""
-    started = []
-
-    def start(host, servers, options):
-        table = table_of(tmp_path / f"{host}.json", servers)
-        argv = [
-            two_hosts.root / "on", host, sys.executable, "-m", "launcher", "run", "--rank-table", table,
-            "--console", "none", *options, "--", sys.executable, PROGRAM, 1,
-        ]  # fmt: skip
-        process = subprocess.Popen(
-            list(map(str, argv)), cwd=tmp_path, env=two_hosts.environment(), start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        started.append(process)
-
-    def start_both(servers, options=((), ())):
-        for host, order, more in zip(("h1", "h2"), servers, options, strict=True):
-            start(host, order, more)
-        errors = [process.communicate(timeout=PATIENCE_S)[1] for process in started]
-        return [process.returncode for process in started], errors
-
-    yield start_both
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-
-
 @pytest.mark.parametrize("wrong", ["table", "server"])
-def test_machines_that_both_coordinate_give_up_after_the_join_timeout(by_hand, two_hosts, wrong):
+def test_machines_that_both_coordinate_give_up_after_the_join_timeout(two_hosts, tmp_path, wrong):
     """Each takes itself for the first server, by a table in another order or a wrong --server; the hint names both."""
     h1, h2 = two_hosts.addresses()
-    if wrong == "table":
-        missing = (h2, h1)
-        codes, said = by_hand([(h1, h2), (h2, h1)], options=[("--join-timeout", 3)] * 2)
-    else:
-        missing = (h2, h2)
-        codes, said = by_hand([(h1, h2)] * 2, options=[("--join-timeout", 3), ("--join-timeout", 3, "--server", h1)])
-    assert codes == [1, 1], said
-    for server, stderr in zip(missing, said, strict=True):
-        assert f"error: server {server} did not come: after 3 s (--join-timeout)" in stderr
-        assert "with the same rank table and as that server (--server)" in stderr
+    orders, option, missing = [(h1, h2), (h2, h1)], (), (h2, h1)
+    if wrong == "server":
+        orders, option, missing = [(h1, h2)] * 2, ("--server", h1), (h2, h2)
+    ended = []
+    with ThreadPoolExecutor() as pool:
+        for host, order, more in zip(("h1", "h2"), orders, ((), option), strict=True):
+            options = ("--rank-table", table_of(tmp_path / f"{host}.json", order), "--join-timeout", 3, *more)
+            tlaunch = (*TLAUNCH, "run", *options, "--", sys.executable, PROGRAM, 1)
+            argv = (two_hosts.root / "on", host, *tlaunch)
+            ended.append(pool.submit(run_to_end, argv, cwd=tmp_path, env=two_hosts.environment()))
+    for server, done in zip(missing, (each.result() for each in ended), strict=True):
+        assert done.returncode == 1, done.stderr
+        assert f"error: server {server} did not come: after 3 s (--join-timeout)" in done.stderr
+        assert "with the same rank table and as that server (--server)" in done.stderr

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import table_of
+from .conftest import PROGRAMS, TLAUNCH, executable, table_of
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "slurm_rank.py"
+PROGRAM = PROGRAMS / "slurm_rank.py"
 PATIENCE_S = 120
-TLAUNCH = (sys.executable, "-m", "launcher")
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -132,14 +131,6 @@ def test_ranks_are_where_the_table_wants_them(cluster):
     assert [log[0].split()[1:3] for log in cluster.logs()] == [["n3", "0"], ["n3", "1"], ["n1", "0"]]
 
 
-def test_a_server_that_is_no_node_is_refused_before_there_is_a_run(cluster):
-    table = table_of(cluster.directory / "table.json", ["n1", "n9"], 1)
-    out, code = cluster.end(cluster.start("--rank-table", table))
-    assert code == 3, out
-    assert "n9 of the rank table is no node of job" in out
-    assert not cluster.runs.exists()
-
-
 def test_a_rank_that_fails_is_told_with_its_server(cluster):
     """Once; the ranks of other nodes are ended too."""
     out, code = cluster.end(cluster.start("--devices", 2, words=("raise", "3"), asked=("--exclusive",)))
@@ -165,14 +156,10 @@ def test_a_node_s_agent_is_killed_and_a_restart_begins_with_new_ones(cluster, wh
 
 def test_a_start_that_is_in_vain_is_not_tried_for_ever(cluster):
     """An srun that ends at once, when agents are to be had anew: once is enough, whatever restarts are left."""
-    wrapper = cluster.directory / "bin" / "srun"
-    wrapper.parent.mkdir()
-    srun = shutil.which("srun")
-    wrapper.write_text(
-        f"#!/bin/sh\necho called >>{cluster.directory}/calls\n"
-        f'[ "$(wc -l <{cluster.directory}/calls)" -gt 1 ] && {{ echo no more >&2; exit 3; }}\nexec {srun} "$@"\n'
-    )
-    wrapper.chmod(0o755)
+    calls = cluster.directory / "calls"
+    again = f'[ "$(wc -l <{calls})" -gt 1 ] && {{ echo no more >&2; exit 3; }}'
+    source = f'#!/bin/sh\necho called >>{calls}\n{again}\nexec {shutil.which("srun")} "$@"\n'
+    wrapper = executable(cluster.directory / "bin" / "srun", source)
     cluster.slurm = {**cluster.slurm, "PATH": f"{wrapper.parent}{os.pathsep}{cluster.slurm['PATH']}"}
     process = cluster.start("--devices", 2, "--max-restarts", 5, words=("live", "600"))
     cluster.wait_begun(4)
@@ -181,7 +168,7 @@ def test_a_start_that_is_in_vain_is_not_tried_for_ever(cluster):
     assert code != 0, out
     assert "did not come: Slurm" in out
     assert "| no more" in out
-    assert (cluster.directory / "calls").read_text() == "called\n" * 2
+    assert calls.read_text() == "called\n" * 2
 
 
 def test_slurm_s_end_comes_in_time_for_an_orderly_one(cluster):

@@ -6,19 +6,15 @@ files. Whatever is executed of a value leaves a file of the name `bad`.
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
-from .conftest import table_of
+from .conftest import TLAUNCH, TOLD, own_address, table_of
 
-TOLD = Path(__file__).parents[1] / "programs" / "told.py"
-TLAUNCH = (sys.executable, "-m", "launcher")
 PATIENCE_S = 120
 NOT_UTF_8 = "\udcff\udcfe"
 ODD = " a b'\"\\$(touch bad)`touch bad`;&|*\n\té%j,x=y--"
@@ -183,10 +179,3 @@ def test_all_arrives_by_an_mpirun_that_is_given_rendered_files(mpirun, tmp_path,
     assert name.startswith(ODD_NAME)
     assert len(told) == 1
     place.check(told, words)
-
-
-def own_address():
-    """One that this machine has, but not every machine."""
-    found = (entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
-    addresses = [address for address in found if re.fullmatch(r"[\d.]+", address) and not address.startswith("127.")]
-    return addresses[0] if addresses else pytest.skip("this machine has no address but loopback ones")

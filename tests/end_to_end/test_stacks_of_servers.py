@@ -3,10 +3,10 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
+
+from .conftest import tlaunch
 
 pytestmark = [pytest.mark.slow]
 
@@ -16,22 +16,18 @@ WAIT = "def held():\n    time.sleep(600)\nheld()"
 
 def stacks(servers, *words, code=0):
     """Of the latest run, as JSON."""
-    argv = [sys.executable, "-m", "launcher", "stacks", "--json", *map(str, words)]
-    done = subprocess.run(argv, cwd=servers.directory, capture_output=True, text=True, timeout=60, check=False)
+    done = tlaunch("stacks", "--json", *words, cwd=servers.directory)
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout) if done.stdout else done.stderr
 
 
-@pytest.fixture
-def running(servers):
-    """Two launchers, started by hand, whose ranks all wait at one line."""
+def test_the_ranks_of_all_servers_are_shown_together(servers):
+    """Those at one place as one group, whichever server they are on; and of some ranks no others.
+
+    A server that is stopped, and so cannot answer, is named; the ranks of the others are shown nevertheless.
+    """
     launchers = servers.both(command=servers.python(READY, WAIT))
     servers.wait_ready()
-    return launchers
-
-
-def test_the_ranks_of_all_servers_are_shown_together(servers, running):
-    """Those at one place as one group, whichever server they are on; and of some ranks no others."""
     servers.wait_until(
         lambda: all("held" in str(rank["frames"]) for rank in stacks(servers)["ranks"]), "every rank there"
     )
@@ -41,8 +37,17 @@ def test_the_ranks_of_all_servers_are_shown_together(servers, running):
     assert told["not_shown"] == {}
     assert [rank["global_rank"] for rank in stacks(servers, "--rank", "1-2")["ranks"]] == [1, 2]
     assert (servers.latest / "endpoint.json").stat().st_mode & 0o777 == 0o600
-    running[0].send_signal(signal.SIGTERM)
-    assert servers.end(*running) == [143, 143]
+    agent = servers.agent(1)
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        told = stacks(servers, code=1)
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    assert [rank["global_rank"] for rank in told["ranks"]] == [0, 1]
+    assert not told["sentence"].startswith("all ")
+    assert told["not_shown"] == {"server 127.0.0.2": "it gave no answer within 4 s"}
+    launchers[0].send_signal(signal.SIGTERM)
+    assert servers.end(*launchers) == [143, 143]
     assert not (servers.latest / "endpoint.json").exists()
 
 
@@ -62,18 +67,3 @@ def test_a_server_with_a_run_directory_of_its_own_shows_all_ranks_too(servers):
     launchers[1].send_signal(signal.SIGTERM)
     assert servers.end(*launchers) == [143, 143]
     assert not [path for place in places.values() for path in place.glob("*/endpoint.json")]
-
-
-def test_a_server_that_is_stopped_is_named(servers, running):
-    """Its agent cannot answer; the ranks of the others are shown nevertheless."""
-    agent = servers.agent(1)
-    os.kill(agent, signal.SIGSTOP)
-    try:
-        told = stacks(servers, code=1)
-    finally:
-        os.kill(agent, signal.SIGCONT)
-    assert [rank["global_rank"] for rank in told["ranks"]] == [0, 1]
-    assert not told["sentence"].startswith("all ")
-    assert told["not_shown"] == {"server 127.0.0.2": "it gave no answer within 4 s"}
-    running[0].send_signal(signal.SIGTERM)
-    servers.end(*running)

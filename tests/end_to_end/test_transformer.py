@@ -1,21 +1,18 @@
 """The main job through the real command: rank table in, trained model out."""
 
-import gzip
 import os
 import re
 import subprocess
 import sys
-from itertools import islice
 
 import pytest
 
-from .conftest import ROOT
+from .conftest import ROOT, tlaunch
 
-STEPS = 20
-MULTI30K = ROOT.parent / "shared" / "corpus" / "multi30k"
+STEPS = 12
 STEP_LINE = re.compile(r"^epoch: (\d+) step: (\d+), loss is (\d+\.\d{4}), \d+ tokens/s$", re.MULTILINE)
 VALIDATION_LINE = re.compile(
-    r"^validation loss is (\d+\.\d{6}), perplexity ([\d.]+) \(unigram model: ([\d.]+)\)$", re.MULTILINE
+    r"^validation loss is (\d+\.\d{6}), perplexity [\d.]+ \(unigram model: [\d.]+\)$", re.MULTILINE
 )
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -27,11 +24,6 @@ def _environment(tmp_path_factory):
     return {**os.environ, "TLAUNCH_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
 
 
-def tlaunch(*arguments, environment):
-    command = [sys.executable, "-m", "launcher", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-
-
 def settings(*pairs):
     return [word for pair in pairs for word in ("--set", pair)]
 
@@ -41,70 +33,53 @@ def _run(tmp_path_factory, environment):
     """The main job, cut short: eight ranks from the sample table at dp=2 mp=2 pp=2."""
     runs_dir = tmp_path_factory.mktemp("runs")
     done = tlaunch(
-        "run", "--rank-table", "rank_tables/rank_table_8pcs.json", "--dp", 2, "--mp", 2, "--pp", 2, "--micro-batches", 4,
-        *settings(f"train.steps={STEPS}", f"train.warmup_steps={STEPS}"), "--runs-dir", runs_dir, environment=environment,
+        "run", "--rank-table", "rank_tables/rank_table_8pcs.json", "--dp", 2, "--mp", 2, "--pp", 2, "--micro-batches", 2,
+        *settings(f"train.steps={STEPS}", f"train.warmup_steps={STEPS // 2}"), "--runs-dir", runs_dir,
+        cwd=ROOT, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
-    return runs_dir / "latest", done
-
-
-def test_each_device_has_its_directory_and_logs(run):
-    """Eight ranks leave eight directories, each with its output and its environment."""
-    directory, _ = run
-
-    assert sorted(path.name for path in directory.glob("device*")) == [f"device{rank}" for rank in range(8)]
-    for rank in range(8):
-        environment = (directory / f"device{rank}" / "env.log").read_text()
-        assert f"RANK_ID={rank}\n" in environment
-        assert "TLAUNCH_PP=2\n" in environment
-        assert (directory / f"device{rank}" / "train.log").is_file()
+    return runs_dir / "latest", done, environment
 
 
 def test_the_loss_falls_and_every_rank_tells_it(run):
-    """Every rank writes the same losses, one line per step, whatever stage it is in; they fall clearly."""
-    directory, done = run
-    lines = {rank: STEP_LINE.findall((directory / f"device{rank}" / "train.log").read_text()) for rank in range(8)}
+    """Every rank writes the same losses, one line per step, whatever stage it is in; they fall clearly.
+
+    Of what eight ranks have written collapsed logs show an eighth, and each line says whose it is.
+    """
+    directory, done, environment = run
+    logs = [(directory / f"device{rank}" / "train.log").read_text() for rank in range(8)]
+    lines = [STEP_LINE.findall(log) for log in logs]
     losses = [float(loss) for _, _, loss in lines[0]]
 
-    assert [[loss for _, _, loss in found] for found in lines.values()] == [[loss for _, _, loss in lines[0]]] * 8
+    assert [[loss for _, _, loss in found] for found in lines] == [[loss for _, _, loss in lines[0]]] * 8
     assert [int(step) for _, step, _ in lines[0]] == list(range(1, STEPS + 1))
-    assert sum(losses[-5:]) / 5 < losses[0] - 1
+    assert sum(losses[-3:]) / 3 < losses[0] - 1
     assert f"loss is {losses[-1]:.4f}" in done.stdout
 
-
-def test_collapsed_logs_are_what_one_rank_prints(run, environment):
-    """Of what eight ranks have written an eighth is left, and each line says whose it is."""
-    directory, _ = run
-    written = [(directory / f"device{rank}" / "train.log").read_text().splitlines() for rank in range(8)]
-    done = tlaunch("logs", "--collapse", "--runs-dir", directory.parent, environment=environment)
-    shown = done.stdout.splitlines()
+    collapsed = tlaunch("logs", "--collapse", "--runs-dir", directory.parent, cwd=ROOT, env=environment)
+    shown = collapsed.stdout.splitlines()
+    assert collapsed.returncode == 0, collapsed.stderr
     steps = [line for line in shown if "epoch: " in line]
-
-    assert done.returncode == 0, done.stderr
     assert len(steps) == STEPS
     assert all(line.startswith("[0-7] epoch: 1 step: ") for line in steps)
-    assert len(shown) <= len(written[0]) + 2  # ranks of the two stages hold different numbers of parameters
-    assert len(shown) < sum(map(len, written)) / 4
+    assert len(shown) <= len(logs[0].splitlines()) + 2  # ranks of the two stages hold different numbers of parameters
 
 
-def test_rank_0_shows_translations(run):
-    """Sentences of the test split stand beside their references and what the model makes of them."""
-    directory, _ = run
-    log = (directory / "device0" / "train.log").read_text()
+def test_the_script_of_the_documentation_gives_the_last_validation_loss(run):
+    """The weights of dp=2 mp=2 pp=2 are those of one device: a short script finds the same validation loss.
 
-    assert len(re.findall(r"^source: .+\nreference: .+\ntranslation: .*$", log, re.MULTILINE)) == 5
-
-
-def test_the_script_of_the_documentation_gives_the_last_validation_loss(run, environment):
-    """The weights of dp=2 mp=2 pp=2 are those of one device: a short script finds the same validation loss."""
-    directory, _ = run
+    Rank 0 has told it, and shown sentences of the test split beside their references and what the model makes of them.
+    """
+    directory, _, environment = run
     found = re.findall(r"```python\n(.+?)```", (ROOT / "docs" / "trainer.md").read_text(encoding="utf-8"), re.DOTALL)
     [script] = [each for each in found if "import torch" in each]
     done = subprocess.run(
         [sys.executable, "-c", script, directory / "model"],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    [(expected, _, _)] = VALIDATION_LINE.findall((directory / "device0" / "train.log").read_text())
+    log = (directory / "device0" / "train.log").read_text()
+    [expected] = VALIDATION_LINE.findall(log)
+    assert len(re.findall(r"^source: .+\nreference: .+\ntranslation: .*$", log, re.MULTILINE)) == 5
 
     assert done.returncode == 0, done.stderr
     assert len(script.splitlines()) <= 20
@@ -115,7 +90,7 @@ def test_the_tutorial_starts_at_the_logarithm_of_its_vocabulary(tmp_path, enviro
     """With the tutorial's sizes, the first loss is ln 20000 = 9.90."""
     done = tlaunch(
         "run", "--devices", 2, "--pp", 2, "--config", "recipes/transformer/tutorial.toml",
-        *settings("train.steps=1", "train.translations=0"), "--runs-dir", tmp_path, environment=environment,
+        *settings("train.steps=1", "train.translations=0"), "--runs-dir", tmp_path, cwd=ROOT, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     [(epoch, step, loss)] = STEP_LINE.findall((tmp_path / "latest" / "device1" / "train.log").read_text())
@@ -124,35 +99,10 @@ def test_the_tutorial_starts_at_the_logarithm_of_its_vocabulary(tmp_path, enviro
     assert float(loss) == pytest.approx(9.90, abs=0.05)
 
 
-@pytest.mark.skipif(not MULTI30K.is_dir(), reason="the Multi30k text is not beside the repository (../shared/corpus)")
-def test_real_text_is_learnt_by_two_ranks(tmp_path, environment):
-    """On real captions, prepared by `tlaunch data preprocess`, perplexity falls well under the unigram model's."""
-    for split, name, count in (("train", "train", 6000), ("valid", "val", 200), ("test", "test_2016_flickr", 200)):
-        for language in ("fr", "en"):
-            with gzip.open(MULTI30K / f"{name}.{language}.gz") as whole:
-                (tmp_path / f"{name}.{language}").write_bytes(b"".join(islice(whole, count)))
-        done = tlaunch(
-            "data", "preprocess", "--fr", tmp_path / f"{name}.fr", "--en", tmp_path / f"{name}.en",
-            "--split", split, "--output", tmp_path / "text", environment=environment,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-    chosen = (
-        "model.vocabulary_size=2000", "train.steps=80", "train.warmup_steps=30", "train.learning_rate=6e-3",
-        "train.batch_size=24", "train.translations=1",
-    )  # fmt: skip
-    where = ("--data", tmp_path / "text", "--runs-dir", tmp_path / "runs")
-    done = tlaunch("run", "--devices", 2, *where, *settings(*chosen), environment=environment)
-    assert done.returncode == 0, done.stderr[-4000:]
-    log = (tmp_path / "runs" / "latest" / "device0" / "train.log").read_text()
-    [(_, perplexity, unigram)] = VALIDATION_LINE.findall(log)
-
-    assert float(perplexity) < float(unigram) / 2
-
-
 def test_what_only_rank_0_finds_ends_all_ranks_alike(tmp_path, environment):
     """A vocabulary too small for the text is rank 0's discovery: whichever rank ends first says so, with exit code 2."""
     done = tlaunch(
-        "run", "--devices", 4, "--runs-dir", tmp_path, "--set", "model.vocabulary_size=100", environment=environment
+        "run", "--devices", 4, "--runs-dir", tmp_path, "--set", "model.vocabulary_size=100", cwd=ROOT, env=environment
     )
 
     assert done.returncode == 2, done.stderr

@@ -6,7 +6,7 @@ import pytest
 
 from launcher.core.records import Cluster, Device, Layout, Server, Supervision
 from launcher.engines.assemble import Request, assemble, draft, used_cluster
-from launcher.engines.placement import Machine
+from tests.servers import uniform
 
 TWO_SERVERS = Cluster(
     (
@@ -20,7 +20,7 @@ TWO_SERVERS = Cluster(
 def request(cluster, layout, **changes):
     wanted = {
         "argv": ("python", "train.py"), "cwd": Path("/home/me"), "runs_dir": Path("/runs"), "user_env": {},
-        "supervision": Supervision(), "inherited_env": {}, "machine": Machine.uniform(8),
+        "supervision": Supervision(), "inherited_env": {}, "machine": uniform(8),
     }  # fmt: skip
     return Request(cluster=cluster, layout=layout, **{**wanted, **changes})
 
@@ -52,15 +52,6 @@ def test_idle_devices_take_their_server_away():
     assert [server.server_id for server in used_cluster(TWO_SERVERS, 2).servers] == ["10.0.0.1"]
 
 
-def test_a_persons_choices_stand():
-    """What is inherited is not overridden; what --env says overrides."""
-    inherited = {"OMP_NUM_THREADS": "3", "PYTHONUNBUFFERED": ""}
-    spec = spec_of(Cluster.local(1), Layout(), inherited_env=inherited)
-    assert not {"OMP_NUM_THREADS", "PYTHONUNBUFFERED"} & spec.ranks[0].env.keys()
-    spec = spec_of(Cluster.local(1), Layout(), inherited_env=inherited, user_env={"OMP_NUM_THREADS": "5", "X": "y"})
-    assert (spec.ranks[0].env["OMP_NUM_THREADS"], spec.ranks[0].env["X"]) == ("5", "y")
-
-
 def test_layout_and_run_reach_the_ranks():
     """Sizes of all axes, micro batches, the run's directory and name, its restarts, and each rank's own file."""
     spec = spec_of(Cluster.local(4), Layout(dp=1, mp=2, pp=2, micro_batches=4), supervision=Supervision(max_restarts=3))
@@ -85,39 +76,33 @@ def test_binding_is_part_of_the_spec():
     assert {rank.cpus for rank in spec_of(TWO_SERVERS, Layout(dp=4), bind="core").ranks} == {None}
 
 
-def test_what_other_launchers_left_is_taken_away():
-    """Unless --env gives it back; what merely tunes something stays."""
-    inherited = {"OMPI_COMM_WORLD_RANK": "0", "PMIX_RANK": "0", "NCCL_DEBUG": "INFO"}
-    (rank,) = spec_of(Cluster.local(1), Layout(), inherited_env=inherited, user_env={"PMIX_RANK": "0"}).ranks
-    assert rank.env["OMPI_COMM_WORLD_RANK"] is None
-    assert rank.env["PMIX_RANK"] == "0"
-    assert "NCCL_DEBUG" not in rank.env
-
-
 def test_every_variable_has_its_origin():
-    inherited = {"RANK": "7", "OMP_NUM_THREADS": "3", "WORLD_SIZE": "2", "MS_ROLE": "MS_WORKER"}
-    wanted = request(TWO_SERVERS, Layout(dp=2), inherited_env=inherited, user_env={"PYTHONUNBUFFERED": "0"})
+    """What --env says overrides all else, and gives back what is taken away; the shell's own choices stand.
+
+    What --env replaces is told truly: the environment's own value is no choice of tlaunch's.
+    """
+    inherited = {
+        "RANK": "7", "OMP_NUM_THREADS": "3", "WORLD_SIZE": "2", "MS_ROLE": "MS_WORKER", "PMIX_RANK": "0",
+        "NCCL_DEBUG": "INFO", "GLOO_SOCKET_IFNAME": "eth7",
+    }  # fmt: skip
+    user_env = {"PYTHONUNBUFFERED": "0", "PMIX_RANK": "0", "GLOO_SOCKET_IFNAME": "ib1", "X": "y"}
+    wanted = request(TWO_SERVERS, Layout(dp=2), inherited_env=inherited, user_env=user_env, interfaces={0: "ib0"})
     one = draft(wanted, name="n", master_port=1)[1]
     found = {variable.name: variable for variable in one.variables}
-    assert {name: found[name].origin.value for name in (*inherited, "RANK_TABLE_FILE", "PYTHONUNBUFFERED", "TLAUNCH_RUN_ID")} == {
+    names = (*inherited, *user_env, "RANK_TABLE_FILE", "TLAUNCH_RUN_ID")
+    assert {name: found[name].origin.value for name in names if name in found} == {
         "RANK": "rank table", "OMP_NUM_THREADS": "inherited", "WORLD_SIZE": "layout", "MS_ROLE": "removed",
-        "RANK_TABLE_FILE": "rank table", "PYTHONUNBUFFERED": "--env", "TLAUNCH_RUN_ID": "tlaunch",
+        "PMIX_RANK": "--env", "GLOO_SOCKET_IFNAME": "--env", "X": "--env", "RANK_TABLE_FILE": "rank table",
+        "PYTHONUNBUFFERED": "--env", "TLAUNCH_RUN_ID": "tlaunch",
     }  # fmt: skip
     assert (found["RANK"].value, found["RANK"].instead_of) == ("1", "7")
     assert found["WORLD_SIZE"].instead_of is None
-    assert len(found) == len(one.variables)
-
-
-def test_what_env_replaces_is_told_truly():
-    """The environment's own value is no choice of tlaunch's; a value that tlaunch would set is."""
-    inherited = {"OMP_NUM_THREADS": "5"}
-    wanted = request(
-        Cluster.local(1), Layout(), inherited_env=inherited, user_env={"OMP_NUM_THREADS": "3", "PYTHONUNBUFFERED": "0"}
-    )
-    found = {variable.name: variable for variable in draft(wanted, name="n", master_port=1)[0].variables}
-    threads, unbuffered = found["OMP_NUM_THREADS"], found["PYTHONUNBUFFERED"]
-    assert (threads.origin.value, threads.why, threads.instead_of) == ("--env", "", "5")
+    interface, unbuffered = found["GLOO_SOCKET_IFNAME"], found["PYTHONUNBUFFERED"]
+    assert (interface.why, interface.instead_of) == ("", "eth7")
     assert (unbuffered.why, unbuffered.instead_of) == ("instead of tlaunch's 1", None)
+    assert len(found) == len(one.variables)
+    shown = {name: one.rank.env.get(name, "as it is") for name in (*user_env, "OMP_NUM_THREADS", "MS_ROLE")}
+    assert shown == {**user_env, "OMP_NUM_THREADS": "as it is", "MS_ROLE": None}
 
 
 INTERFACE = {

@@ -10,13 +10,10 @@ import psutil
 import pytest
 
 from launcher.core.errors import RefusedLayoutError, UsageError
-from launcher.core.records import Cluster, Device, RankSpec, Server
+from launcher.core.records import Cluster, RankSpec
 from launcher.engines import host_match
 from launcher.engines.host_match import Host, check_server, doubt, own_interface, read_host, servers_here
-
-
-def server(name, first=0, count=2, **more):
-    return Server(name, tuple(Device(index, first + index) for index in range(count)), **more)
+from tests.servers import server
 
 
 def host(name="h1", addresses=("10.77.0.1", "127.0.0.1", "fe80::1"), **resolved):
@@ -31,19 +28,12 @@ def is_here(one, host, *others):
 TWO = Cluster((server("10.77.0.1"), server("10.77.0.2", first=2)))
 
 
-def rank_of(cluster, global_rank):
-    [(index, each, device)] = [
-        (index, each, device)
-        for index, each in enumerate(cluster.servers)
-        for device in each.devices
-        if device.global_rank == global_rank
-    ]
-    return RankSpec(global_rank, 0, each.server_id, index, device.device_id, ("true",), {})
-
-
-def check(cluster, global_rank, here, said=None):
-    """Return what is said of a rank that is one of two that the engine has started here."""
-    return check_server(rank_of(cluster, global_rank), cluster, here, said, 2)
+def check(cluster, global_rank, here, said=None, local_size=2):
+    """Return what is said of a rank that is one of so many that the engine has started here."""
+    places = {device.global_rank: place for place, each in enumerate(cluster.servers) for device in each.devices}
+    place = places[global_rank]
+    rank = RankSpec(global_rank, 0, cluster.servers[place].server_id, place, 0, ("true",), {})
+    return check_server(rank, cluster, here, said, local_size)
 
 
 @pytest.mark.parametrize("here", [
@@ -53,15 +43,23 @@ def check(cluster, global_rank, here, said=None):
 ], ids=lambda each: each.server_id)  # fmt: skip
 def test_a_server_is_known_by_addresses_and_names(here):
     """Of any interface, in short or full, and by whatever else the table calls it, or by what that resolves to."""
-    assert is_here(here, host(**{"ib0-of-h1": ["10.77.0.1"]}))
+    machine = host(**{"ib0-of-h1": ["10.77.0.1"]})
+    assert is_here(here, machine)
+    assert doubt(here, machine) is None
 
 
-@pytest.mark.parametrize("name", ["10.77.0.2", "h2", "h11", "reserve", "0", "h9", "h1.b.org"])
+@pytest.mark.parametrize("name", ["10.77.0.2", "fd00::7", "h2", "h11", "reserve", "0", "h9", "h1.b.org"])
 def test_another_server_is_not_here(name):
     """Nor by a loopback address, which Debian gives to a host's own name; full names are the same only if equal."""
     machine = host("h1.a.org", h9=["127.0.1.1"], h2=["10.77.0.2"])
     assert not is_here(server(name), machine)
+    assert f"server {name} of the rank table is not known to be this machine, h1.a.org" in doubt(server(name), machine)
     assert is_here(server("h1.A.org"), machine)
+
+
+@pytest.mark.parametrize("name", ["", "0.0.0.0", "::", "10.*.*.1", "<server>", "-"])
+def test_no_machine_is_called_like_a_placeholder(name):
+    assert doubt(server(name), host()) is None
 
 
 @pytest.mark.parametrize("name", ["container_ip", "host_ip"])
@@ -111,13 +109,9 @@ def test_what_others_call_a_machine_counts_as_its_own_name_does():
     assert "n9 (h1)" in check(Cluster(table.servers[:1]), 0, stranger)
 
 
-def test_a_name_of_its_own_is_not_looked_up():
-    found = read_host(["n7", "no-such-host.invalid"], other_names=("n7",))
-    assert found.resolved == (("no-such-host.invalid", frozenset()),)
-
-
 def test_this_machine_is_what_its_interfaces_say():
-    found = read_host(["10.77.0.1", "no-such-host.invalid"])
+    """A name of its own is not looked up, nor an address."""
+    found = read_host(["10.77.0.1", "n7", "no-such-host.invalid"], other_names=("n7",))
     addresses = {entry.address.partition("%")[0] for each in psutil.net_if_addrs().values() for entry in each}
     assert {str(address) for address in found.addresses} <= addresses
     assert ip_address("127.0.0.1") in found.addresses
@@ -137,11 +131,6 @@ def test_names_are_resolved_all_at_once(monkeypatch):
     assert dict(read_host(list(meant)).resolved) == meant
 
 
-@pytest.mark.parametrize("global_rank", range(4))
-def test_ranks_on_their_servers_pass_without_a_word(global_rank):
-    assert check(TWO, global_rank, host("h", ["10.77.0.1" if global_rank < 2 else "10.77.0.2"])) is None
-
-
 STRANGER = host("h9", ["10.9.9.9"])
 
 
@@ -159,7 +148,13 @@ def test_a_rank_that_is_not_on_its_server_is_refused(global_rank, here, said, er
     with pytest.raises(UsageError if said == "h2" else RefusedLayoutError, match=re.escape(error)) as refused:
         check(TWO, global_rank, here, said)
     assert hint in refused.value.hint
-    assert check(TWO, 3, STRANGER, "10.77.0.2") is None
+
+
+def test_ranks_on_their_servers_pass_without_a_word():
+    """Or where a person says so: of a machine that the table does not know."""
+    for global_rank, address in ((0, "10.77.0.1"), (1, "10.77.0.1"), (2, "10.77.0.2"), (3, "10.77.0.2")):
+        assert check(TWO, global_rank, host("h", [address])) is None
+        assert check(TWO, global_rank, STRANGER, address) is None
 
 
 def test_a_table_of_one_unknown_server_is_worth_a_warning():
@@ -167,25 +162,7 @@ def test_a_table_of_one_unknown_server_is_worth_a_warning():
     assert check(one, 0, host()) == (
         "server 10.0.40.11 of the rank table is not known to be this machine, h1 (--server 10.0.40.11 says that it is)"
     )
-    assert check_server(rank_of(one, 0), one, host("a", ["10.0.40.11"]), None, 1) is None
-
-
-THIS_MACHINE = ["10.77.0.1", "h1", "h1.example.org", "127.0.0.1", "localhost", "ib0-of-h1"]
-PLACEHOLDERS = ["", "0.0.0.0", "::", "10.*.*.1", "<server>", "-"]
-
-
-@pytest.mark.parametrize(
-    ("name", "doubted"),
-    [
-        *((name, False) for name in (*THIS_MACHINE, *PLACEHOLDERS)),
-        *((name, True) for name in ("10.99.0.1", "fd00::7", "h2", "h2.example.org")),
-    ],
-)
-def test_a_server_that_this_machine_is_not_known_to_be_is_doubted(name, doubted):
-    """Not by its address, its name, or what that means here; alone, by loopback. No machine is called like a placeholder."""
-    said = doubt(server(name), host(**{"ib0-of-h1": ["10.77.0.1"]}))
-    assert (said is not None) is doubted
-    assert not doubted or f"server {name} of the rank table is not known to be this machine, h1" in said
+    assert check(one, 0, host("a", ["10.0.40.11"]), local_size=1) is None
 
 
 @pytest.mark.parametrize("name", ["10.0.40.11", "127.0.0.1", "localhost"])

@@ -6,18 +6,14 @@ from pathlib import Path
 import pytest
 
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.core.records import Device, Server
 from launcher.engines.host_match import Host
 from launcher.engines.mpi import SSH_OPTIONS, Dialect, Mpirun, alone_variables, find_mpirun, mpi_command
+from tests.servers import servers
 
 ALL = tuple(Dialect)
 OPEN = (Dialect.OPEN_MPI_4, Dialect.OPEN_MPI_5)
 HERE = Host("head", frozenset({ip_address("10.0.0.1")}))
 HOSTFILE = Path("/runs/x/hosts")
-
-
-def servers(*names):
-    return [Server(name, (Device(0, names.index(name)),)) for name in names]
 
 
 def command(dialect, *names, path="/opt/mpi/bin/mpirun", agent=("agent",), **more):

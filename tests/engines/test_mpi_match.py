@@ -1,33 +1,14 @@
 """Which MPI a program is taken to use. tests/end_to_end has real ones."""
 
 import os
-import shutil
-import subprocess
 import sys
 
 import pytest
 
 from launcher.core.errors import RefusedError
+from launcher.engines import mpi_match
 from launcher.engines.mpi import Dialect, Mpirun
 from launcher.engines.mpi_match import check_library, compiled_for, variables_under
-
-COMPILER = shutil.which("cc") or shutil.which("gcc")
-
-
-def compiled(directory, *libraries):
-    """A program that needs these, in this order."""
-    if COMPILER is None:
-        pytest.skip("no C compiler here")
-    for library in libraries:
-        build("void nothing(void) {}", "-shared", "-fPIC", f"-Wl,-soname,{library}", "-o", directory / library)
-    paths = [directory / library for library in libraries]
-    build("int main(void) { return 0; }", "-o", directory / "program", "-Wl,--no-as-needed", *paths)
-    return [str(directory / "program")]
-
-
-def build(source, *options):
-    command = [COMPILER, "-x", "c", "-", "-x", "none", *map(str, options)]
-    subprocess.run(command, input=source, text=True, check=True, timeout=60)
 
 
 @pytest.mark.parametrize(("needed", "name"), [
@@ -36,8 +17,10 @@ def build(source, *options):
     (("libmpi_strange.so.3",), "libmpi_strange.so.3"), (("libmpich.so.12",), "libmpich.so.12"),
     (("libstrange.so.40",), None),
 ])  # fmt: skip
-def test_of_the_names_in_a_program_one_that_shows_the_family_is_taken(tmp_path, needed, name):
-    assert getattr(compiled_for(compiled(tmp_path, *needed), None, tmp_path), "path", None) == name
+def test_of_the_names_in_a_program_one_that_shows_the_family_is_taken(monkeypatch, tmp_path, needed, name):
+    """tests/program/test_elf.py has a program that was compiled."""
+    monkeypatch.setattr(mpi_match, "needed_libraries", lambda _file: needed)
+    assert getattr(compiled_for([sys.executable], None, tmp_path), "path", None) == name
 
 
 @pytest.fixture(name="in_a_step")

@@ -8,6 +8,7 @@ import pytest
 from launcher.core.errors import RefusedLayoutError
 from launcher.engines import placement
 from launcher.engines.placement import Machine, Node, read_machine, shares_of
+from tests.servers import uniform
 
 SIBLINGS = tuple((core, core + 8) for core in range(8))  # as kernels count: first threads first
 TWO_NODES = Machine((Node(0, SIBLINGS[:4]), Node(1, SIBLINGS[4:])))
@@ -20,7 +21,7 @@ def cpus(shares):
 
 @pytest.mark.parametrize(
     ("machine", "ranks", "threads"),
-    [*((Machine.uniform(cores), ranks, threads) for cores, ranks, threads in [(8, 2, 4), (8, 3, 2), (2, 8, 1), (64, 1, 64)]),
+    [*((uniform(cores), ranks, threads) for cores, ranks, threads in [(8, 2, 4), (8, 3, 2), (2, 8, 1), (64, 1, 64)]),
      (TWO_NODES, 2, 4)],
     ids=str,
 )  # fmt: skip
@@ -39,7 +40,7 @@ def test_core_keeps_siblings_together_and_nodes_apart():
 
 
 @pytest.mark.parametrize("ranks", range(1, 9))
-@pytest.mark.parametrize("machine", [TWO_NODES, UNEVEN, Machine.uniform(8)], ids=["even", "uneven", "uniform"])
+@pytest.mark.parametrize("machine", [TWO_NODES, UNEVEN, uniform(8)], ids=["even", "uneven", "uniform"])
 def test_core_shares_are_disjoint_and_leave_no_core_idle(machine, ranks):
     shares = cpus(shares_of(ranks, "core", machine))
     assert all(shares)
@@ -54,18 +55,15 @@ def test_core_with_too_few_cores_is_refused_with_numbers():
 
 
 def test_numa_gives_each_rank_a_whole_node_in_order():
-    """Five ranks on two nodes are three and two, next to each other; threads are the node's cores shared among them."""
+    """Five ranks on two nodes are three and two, next to each other; threads are the node's cores shared among them.
+
+    A node of six cores takes three of four ranks, one of two cores the other; numbers may have gaps.
+    """
     shares = shares_of(5, "numa", TWO_NODES)
     first, second = TWO_NODES.nodes
     assert cpus(shares) == [first.cpus] * 3 + [second.cpus] * 2
     assert [share.threads for share in shares] == [1, 1, 1, 2, 2]
-
-
-def test_numa_follows_the_nodes_sizes():
-    """A node of six cores takes three of four ranks, one of two cores the other; numbers may have gaps."""
-    shares = shares_of(4, "numa", UNEVEN)
-    assert [share.node for share in shares] == [0, 0, 0, 3]
-    assert [share.threads for share in shares] == [2, 2, 2, 2]
+    assert [(share.node, share.threads) for share in shares_of(4, "numa", UNEVEN)] == [(0, 2)] * 3 + [(3, 2)]
 
 
 @pytest.mark.parametrize(("ranks", "machine", "bound"), [
@@ -73,7 +71,7 @@ def test_numa_follows_the_nodes_sizes():
     (8, TWO_NODES, True),
     (1, TWO_NODES, False),  # half of the machine would be idle
     (9, TWO_NODES, False),  # more ranks than cores
-    (4, Machine.uniform(8), False),  # nothing to gain
+    (4, uniform(8), False),  # nothing to gain
 ])  # fmt: skip
 def test_auto_binds_where_memory_is_not_uniform_and_nothing_is_lost(ranks, machine, bound):
     """To nodes, if there are several, each gets a rank, and there are cores enough."""

@@ -72,13 +72,10 @@ def test_an_argument_of_sbatch(text, written):
     assert templates.sbatch(text) == written
 
 
-@pytest.mark.parametrize(
-    ("write", "text"),
-    [
-        *((write, text) for write in (templates.sbatch, templates.word) for text in ("a\nb", "a\x1b[2J")),
-        *((templates.word, text) for text in ("", "a b", "-x", "#x")),  # only quotes could hold it
-    ],
-)
+@pytest.mark.parametrize(("write", "text"), [
+    *((write, text) for write in (templates.sbatch, templates.word) for text in ("a\nb", "a\x1b[2J")),
+    *((templates.word, text) for text in ("", "a b", "-x", "#x")),  # only quotes could hold it
+])  # fmt: skip
 def test_what_a_format_cannot_hold_is_refused(write, text):
     with pytest.raises(UsageError) as refused:
         write(text)

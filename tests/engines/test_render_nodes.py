@@ -8,16 +8,11 @@ import pytest
 from launcher.core.errors import UsageError
 from launcher.core.records import Cluster, Device, Server
 from launcher.engines.render.job import nodes_for, unnamed_cluster
-
-TABLE = Path("table.json")
-
-
-def server(name, first, count=2, **more):
-    return Server(name, tuple(Device(index, first + index) for index in range(count)), **more)
+from tests.servers import server
 
 
 def cluster(*servers):
-    return Cluster(servers, TABLE)
+    return Cluster(servers, Path("table.json"))
 
 
 PLAIN = cluster(server("h2", 0, options=(("hardware_type", "gpu"),)), server("h1.example.org", 2))
@@ -59,14 +54,10 @@ def test_what_holds_on_the_table_s_own_servers_alone_keeps_the_job_there(first):
     assert "--nodes 2" in nodes.note
 
 
-@pytest.mark.parametrize(
-    "servers",
-    [
-        (server("h1", 0, 2), server("h2", 2, 1)),
-        (Server("h1", (Device(0, 0), Device(1, 2))), Server("h2", (Device(0, 1), Device(1, 3)))),
-    ],
-    ids=["unequal", "turns"],
-)
+@pytest.mark.parametrize("servers", [
+    (server("h1", 0, 2), server("h2", 2, 1)),
+    (Server("h1", (Device(0, 0), Device(1, 2))), Server("h2", (Device(0, 1), Device(1, 3)))),
+], ids=["unequal", "turns"])  # fmt: skip
 def test_ranks_that_any_nodes_would_not_get_so_keep_the_job_there(servers):
     """Without a table they are counted from node to node, equally many on each."""
     assert asked(cluster(*servers)).names == ("h1", "h2")

@@ -15,14 +15,11 @@ from launcher.doctor import network
 from launcher.engines import slurm
 from launcher.engines.slurm import Allocation, Node, cpus_notes, nodes_of, read_allocation, short_here
 from launcher.engines.slurm_time import seconds_of, time_left_s, within_job
+from tests.servers import servers
 
 NODES = (Node("n1", "n1", "10.0.0.1"), Node("n2", "host2", "10.0.0.2"), Node("n3", "n3", "10.0.0.3"))
-JOB = Allocation("12", NODES, 0, None, None, None, "Slurm 22.05.8")
+JOB = Allocation("12", NODES, None, None, None, "Slurm 22.05.8")
 HOSTFILE = Path("/runs/x/hosts")
-
-
-def servers(*names):
-    return [Server(name, (Device(0, names.index(name)),)) for name in names]
 
 
 def command(*names, job=JOB, agent=("agent",), **more):
@@ -116,9 +113,9 @@ def test_a_name_server_that_is_slow_is_waited_for_and_one_that_is_silent_is_told
 
 def test_an_allocation_is_read_from_the_environment_and_the_controller(tmp_path):
     """Outside of a job the hint is how to get one."""
-    given = {"SLURM_RESTART_COUNT": "2", "SLURM_JOB_CPUS_PER_NODE": "4(x2)", "SLURM_JOB_END_TIME": "99"}
+    given = {"SLURM_JOB_CPUS_PER_NODE": "4(x2)", "SLURM_JOB_END_TIME": "99"}
     assert read_allocation(slurm_here(tmp_path, scontrol=SCONTROL) | given) == Allocation(
-        job_id="12", nodes=(Node("n1", "alpha", "10.0.0.1"), Node("n2", "n2", "n2-ib")), restart_count=2, ends_at_s=99.0,
+        job_id="12", nodes=(Node("n1", "alpha", "10.0.0.1"), Node("n2", "n2", "n2-ib")), ends_at_s=99.0,
         gpus_per_node=None, here=None, version="Slurm 23.11.4", cpus_per_node=(4, 4),
     )  # fmt: skip
     with pytest.raises(UsageError) as error:

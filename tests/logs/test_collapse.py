@@ -22,6 +22,8 @@ from launcher.logs.collapse import (
 from launcher.logs.lines import Line
 from launcher.logs.times import Clock
 
+from .conftest import put
+
 
 def line(global_rank, text):
     return Line(global_rank, 0, text.encode())
@@ -33,19 +35,9 @@ def in_turns(texts_of_rank):
     return [each for turn in zip_longest(*ranks) for each in turn if each is not None]
 
 
-def collapsed(**texts_of_rank):
-    """`r0=[...]`: the lines of rank 0."""
-    texts = {int(name[1:]): some for name, some in texts_of_rank.items()}
-    return list(map(str, collapse(in_turns(texts), texts)))
-
-
-def put(collapser, *lines):
-    for each in lines:
-        collapser.put(each)
-
-
-def shown(lines):
-    return list(map(str, lines))
+def collapsed(*texts_of_ranks):
+    """The lines of rank 0, of rank 1, ..., as they are shown together."""
+    return list(map(str, collapse(in_turns(dict(enumerate(texts_of_ranks))), range(len(texts_of_ranks)))))
 
 
 # --- logs that have ended ---
@@ -54,24 +46,21 @@ def shown(lines):
 LAST = ["last", "loss 0.5", "loss 1.5"]
 
 
-@pytest.mark.parametrize(
-    ("texts", "seen"),
-    [
-        ([["start", "loss is 9.87"], ["start", "loss is 9.91"]], "[0-1] start|[0-1] loss is 9.87..9.91"),
-        (["acd", "abcd", "acd"], "[0-2] a|[1] b|[0-2] c|[0-2] d"),
-        (["abc", "axc", "abc"], "[0-2] a|[0,2] b|[1] x|[0-2] c"),
-        (["abc", "ac", "abc"], "[0-2] a|[0,2] b|[0-2] c"),
-        (["-a-b-", "-a-b-"], "[0-1] -|[0-1] a|[0-1] -|[0-1] b|[0-1] -"),
-        (["xxx", "xx"], "[0-1] x|[0-1] x|[0] x"),
-        (["-a-b", "--a-b"], "[0-1] -|[1] -|[0-1] a|[0-1] -|[0-1] b"),
-        ([["a", "", "b", ""], ["", "a", "", "b", ""]], "[1] |[0-1] a|[0-1] |[0-1] b|[0-1] "),
-        (["abc", "def"], "[0] a|[1] d|[0] b|[1] e|[0] c|[1] f"),
-        ([["first"], ["first"], LAST, LAST], "[0-1] first|[2-3] last|[2-3] loss 0.5|[2-3] loss 1.5"),
-    ],
-)
+@pytest.mark.parametrize(("texts", "seen"), [
+    ([["start", "loss is 9.87"], ["start", "loss is 9.91"]], "[0-1] start|[0-1] loss is 9.87..9.91"),
+    (["acd", "abcd", "acd"], "[0-2] a|[1] b|[0-2] c|[0-2] d"),
+    (["abc", "axc", "abc"], "[0-2] a|[0,2] b|[1] x|[0-2] c"),
+    (["abc", "ac", "abc"], "[0-2] a|[0,2] b|[0-2] c"),
+    (["-a-b-", "-a-b-"], "[0-1] -|[0-1] a|[0-1] -|[0-1] b|[0-1] -"),
+    (["xxx", "xx"], "[0-1] x|[0-1] x|[0] x"),
+    (["-a-b", "--a-b"], "[0-1] -|[1] -|[0-1] a|[0-1] -|[0-1] b"),
+    ([["a", "", "b", ""], ["", "a", "", "b", ""]], "[1] |[0-1] a|[0-1] |[0-1] b|[0-1] "),
+    (["abc", "def"], "[0] a|[1] d|[0] b|[1] e|[0] c|[1] f"),
+    ([["first"], ["first"], LAST, LAST], "[0-1] first|[2-3] last|[2-3] loss 0.5|[2-3] loss 1.5"),
+])  # fmt: skip
 def test_what_ranks_say_alike_is_one_line(texts, seen):
     """Whatever each says alone, leaves out or repeats: the ranks are in step again behind it."""
-    assert list(map(str, collapse(in_turns(dict(enumerate(texts))), range(len(texts))))) == seen.split("|")
+    assert collapsed(*texts) == seen.split("|")
 
 
 def traceback(rank, line, message, mark=""):
@@ -82,9 +71,9 @@ def traceback(rank, line, message, mark=""):
 def test_tracebacks_that_differ_stay_apart():
     """By a line, an address, or a pid; figures outside of them are ranges as ever."""
     told = collapsed(
-        r0=traceback(0, 16, "RuntimeError: <A at 0x7f01>, pid 11"),
-        r1=traceback(1, 16, "RuntimeError: <A at 0x7f02>, pid 12"),
-        r2=traceback(2, 18, "RuntimeError: <A at 0x7f01>, pid 11"),
+        traceback(0, 16, "RuntimeError: <A at 0x7f01>, pid 11"),
+        traceback(1, 16, "RuntimeError: <A at 0x7f02>, pid 12"),
+        traceback(2, 18, "RuntimeError: <A at 0x7f01>, pid 11"),
     )
     assert told == [
         "[0-2] step 3",
@@ -100,7 +89,7 @@ def test_tracebacks_that_differ_stay_apart():
 
 def test_the_same_traceback_is_one_behind_what_torch_puts_before_it():
     """Every rank has its own number there."""
-    told = collapsed(**{f"r{rank}": traceback(rank, 16, "ValueError: 7", "[rank{}]: ") for rank in range(2)})
+    told = collapsed(*(traceback(rank, 16, "ValueError: 7", "[rank{}]: ") for rank in range(2)))
     assert told[2:5] == [
         '[0-1] [rank0..1]:   File "ddp.py", line 16, in <module>',
         "[0-1] [rank0..1]:     f(7)",
@@ -111,9 +100,9 @@ def test_the_same_traceback_is_one_behind_what_torch_puts_before_it():
 def test_a_rank_that_lost_a_line_does_not_lag_behind_ever_after():
     """Its step 2 is not taken for the others' step 1, though the words are the same."""
     steps = [f"step {step} loss {step * 0.7:.2f}" for step in range(1, 50)]
-    lines = collapsed(r0=steps, r1=steps[1:], r2=steps)
+    lines = collapsed(steps, steps[1:], steps)
     assert lines[-40:] == [f"[0-2] {text}" for text in steps[-40:]]
-    lines = collapsed(r0=steps, r1=[*steps[:20], *steps[25:]], r2=steps)
+    lines = collapsed(steps, [*steps[:20], *steps[25:]], steps)
     assert lines == [f"[{'0-2' if number not in range(20, 25) else '0,2'}] {text}" for number, text in enumerate(steps)]
 
 
@@ -145,73 +134,46 @@ TEXTS = st.lists(
 )
 
 
+def assert_whole(lines, texts):
+    """No line is lost, and none overtakes one of its rank. Numbers may have become ranges."""
+    for rank, some in enumerate(texts):
+        assert [one.text[:1] for one in lines if rank in one.ranks] == [text[:1] for text in some]
+    assert all(list(each.ranks) == sorted(set(each.ranks)) for each in lines)
+
+
 @settings(max_examples=50)
 @given(TEXTS)
 def test_no_line_is_lost_and_none_overtakes_one_of_its_rank(texts):
     """However little the ranks have in common."""
-    lines = list(collapse(in_turns(dict(enumerate(texts))), range(len(texts))))
-    for rank, some in enumerate(texts):
-        of_rank = [each.text for each in lines if rank in each.ranks]
-        assert all(
-            one == text or text.partition(" ")[0] == one.partition(" ")[0]
-            for one, text in zip(of_rank, some, strict=True)
-        )
-    assert all(list(each.ranks) == sorted(set(each.ranks)) for each in lines)
+    assert_whole(list(collapse(in_turns(dict(enumerate(texts))), range(len(texts)))), texts)
 
 
 # --- while ranks write ---
 
 
-def test_a_line_is_shown_when_every_rank_has_written_it():
-    """And no sooner, unless it has waited for long enough."""
-    collapser = Collapser([0, 1, 2])
-    put(collapser, line(0, "a"), line(1, "a"))
-    assert shown(collapser.take(0)) == []
-    put(collapser, line(2, "a"), line(0, "b"))
-    assert shown(collapser.take(1)) == ["[0-2] a"]
-    assert shown(collapser.take(WINDOW_NS)) == []
-    assert shown(collapser.take(WINDOW_NS + 1)) == ["[0] b"]
-    put(collapser, line(1, "b"))
-    assert shown(collapser.flush()) == ["[1] b"]
-
-
-def test_a_rank_that_has_ended_is_not_waited_for():
-    """Until it writes again, after a restart."""
-    collapser = Collapser([0, 1, 2])
-    put(collapser, line(0, "a"), line(1, "a"))
-    collapser.end(2)
-    assert shown(collapser.take(0)) == ["[0-1] a"]
-    put(collapser, line(2, "again"))
-    assert shown(collapser.take(0)) == []
-    assert shown(collapser.flush()) == ["[2] again"]
-
-
-def test_lines_behind_tell_at_once_who_says_more():
-    """Nobody waits where it is clear; where it is not, the ranks that differ get time to come together."""
-    collapser = Collapser([0, 1])
-    put(collapser, line(0, "a"), line(1, "more"), line(1, "a"))
-    assert shown(collapser.take(0)) == ["[1] more", "[0-1] a"]
-    put(collapser, line(0, "b"), line(1, "warning"))
-    assert shown(collapser.take(1)) == []
-    put(collapser, line(1, "b"))
-    assert shown(collapser.take(2)) == ["[1] warning", "[0-1] b"]
-
-
-def test_one_rank_may_tell_for_those_that_say_the_same():
-    """Who has written more already knows what comes."""
-    for order in ((0, 1), (1, 0)):
-        collapser = Collapser([0, 1, 2])
-        put(collapser, *(line(rank, "a") for rank in order), line(order[1], "b"), line(2, "b"))
-        assert shown(collapser.take(0)) == ["[0-1] a"]
-
-
-def test_a_blank_line_makes_nothing_clear():
-    """That two ranks both wrote one says nothing about the lines before it."""
-    collapser = Collapser([0, 1])
-    put(collapser, line(0, "a"), line(0, ""), line(1, "x"), line(1, ""))
-    assert shown(collapser.take(0)) == []
-    put(collapser, line(1, "a"))
-    assert shown(collapser.take(1)) == ["[1] x", "[1] ", "[0-1] a"]
+@pytest.mark.parametrize(("ranks", "turns"), [
+    # It is shown when every rank has written it, and no sooner, unless it has waited for long enough.
+    (3, [("0a 1a", 0, ""), ("2a 0b", 1, "[0-2] a"), ("", WINDOW_NS, ""), ("", WINDOW_NS + 1, "[0] b"), ("1b", None, "[1] b")]),
+    # A rank that has ended is not waited for, until it writes again, after a restart.
+    (3, [("0a 1a 2-", 0, "[0-1] a"), ("2again", 0, ""), ("", None, "[2] again")]),
+    # Lines behind tell at once who says more; where they do not, the ranks that differ get time to come together.
+    (2, [("0a 1more 1a", 0, "[1] more|[0-1] a"), ("0b 1warning", 1, ""), ("1b", 2, "[1] warning|[0-1] b")]),
+    # One rank may tell for those that say the same: who has written more already knows what comes.
+    (3, [("0a 1a 1b 2b", 0, "[0-1] a")]),
+    (3, [("1a 0a 0b 2b", 0, "[0-1] a")]),
+    # That two ranks both wrote a blank line says nothing about the lines before it.
+    (2, [("0a 0_ 1x 1_", 0, ""), ("1a", 1, "[1] x|[1] |[0-1] a")]),
+], ids=["common", "ended", "behind", "one for others", "another for others", "blank"])  # fmt: skip
+def test_when_a_line_is_shown(ranks, turns):
+    """In turns: what ranks write (or that one has ended, `2-`), the time (None: all have ended), and what is shown then."""
+    collapser = Collapser(range(ranks))
+    for written, now, seen in turns:
+        for rank, text in ((int(each[0]), each[1:]) for each in written.split()):
+            if text == "-":
+                collapser.end(rank)
+            else:
+                collapser.put(line(rank, text.strip("_")))
+        assert "|".join(map(str, collapser.flush() if now is None else collapser.take(now))) == seen
 
 
 def test_a_rank_that_lags_behind_is_shown_by_itself():
@@ -221,13 +183,9 @@ def test_a_rank_that_lags_behind_is_shown_by_itself():
     for step in range(40):
         put(collapser, line(0, f"step {step}"), line(1, f"step {step}"))
         if step >= 10:
-            put(
-                collapser,
-                *([line(2, f"step {late}") for late in range(10)] if step == 10 else []),
-                line(2, f"step {step}"),
-            )
-        seen += shown(collapser.take(step * WINDOW_NS // 4))
-    seen += shown(collapser.flush())
+            put(collapser, *(line(2, f"step {late}") for late in range(0 if step == 10 else step, step + 1)))
+        seen += map(str, collapser.take(step * WINDOW_NS // 4))
+    seen += map(str, collapser.flush())
     assert seen[0] == "[0-1] step 0"
     assert seen[-20:] == [f"[0-2] step {step}" for step in range(20, 40)]
 
@@ -273,26 +231,14 @@ def test_live_as_afterwards_no_line_is_lost_or_overtakes(texts, data):
         collapser.put(line(rank, left[rank].pop(0)))
         now += data.draw(st.sampled_from([0, WINDOW_NS // 3, WINDOW_NS]))
         lines += collapser.take(now)
-    lines += collapser.flush()
-    for rank, some in enumerate(texts):
-        assert [one.text[:1] for one in lines if rank in one.ranks] == [text[:1] for text in some]
+    assert_whole(lines + collapser.flush(), texts)
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "pair"),
-    [
-        ("abc", "abc", (0, 0)),
-        ("abc", "xabc", (0, 1)),
-        ("xabc", "abc", (1, 0)),
-        ("xbc", "abc", (1, 1)),
-        ("abc", "xyz", None),
-        ("cab", "abc", (1, 0)),
-        ("", "a", None),
-        ([None, "a"], [None, "a"], (1, 1)),
-        ([None], [None], None),
-        (["7", "slow", "more"], ["slow", "more", "7"], (0, 2)),
-    ],
-)
+@pytest.mark.parametrize(("ours", "theirs", "pair"), [
+    ("abc", "abc", (0, 0)), ("abc", "xabc", (0, 1)), ("xabc", "abc", (1, 0)), ("xbc", "abc", (1, 1)), ("abc", "xyz", None),
+    ("cab", "abc", (1, 0)), ("", "a", None), ([None, "a"], [None, "a"], (1, 1)), ([None], [None], None),
+    (["7", "slow", "more"], ["slow", "more", "7"], (0, 2)),
+])  # fmt: skip
 def test_where_two_sequences_come_together(ours, theirs, pair):
     """By the longest sequence that both have, in which a line that counts weighs most; what is None does not count."""
     identities = [[each and (each, ("26",) if each == "7" else ()) for each in some] for some in (ours, theirs)]
@@ -309,7 +255,7 @@ def test_lines_of_different_attempts_are_not_one():
 
 
 def at(global_rank, minute, text):
-    return Clock(0).stamped(Line(global_rank, 0, f"2026-11-21 12:{minute:02}:00 {text}".encode()))
+    return Clock(0).stamped(line(global_rank, f"2026-11-21 12:{minute:02}:00 {text}"))
 
 
 def test_a_straggler_stands_by_itself():
@@ -327,12 +273,11 @@ def test_a_straggler_stands_by_itself():
     assert told[-1] == "[0-3] 2026-11-21 12:10:00 step"
 
 
-def test_a_rank_that_was_first_by_far_stands_by_itself():
+@pytest.mark.parametrize(("minute", "ranks"), [(2, [(0,), (1, 2)]), (1, [(0, 1, 2)])])
+def test_a_rank_that_was_first_by_far_stands_by_itself(minute, ranks):
     """Though most came later."""
-    lines = [at(0, 0, "ready"), *(at(rank, 2, "ready") for rank in (1, 2))]
-    assert [each.ranks for each in collapse(lines, range(3))] == [(0,), (1, 2)]
-    lines = [at(0, 0, "ready"), *(at(rank, 1, "ready") for rank in (1, 2))]
-    assert [each.ranks for each in collapse(lines, range(3))] == [(0, 1, 2)]
+    lines = [at(0, 0, "ready"), at(1, minute, "ready"), at(2, minute, "ready")]
+    assert [each.ranks for each in collapse(lines, range(3))] == ranks
 
 
 # --- lines that say the same, and what becomes of their numbers ---
@@ -341,33 +286,32 @@ def test_a_rank_that_was_first_by_far_stands_by_itself():
 def lines_of(*texts, kinds=None):
     """One line of each rank."""
     kinds = kinds or Kinds()
-    return [_line(rank, text, kinds) for rank, text in enumerate(texts)]
+    return [Alike(Clock(0).stamped(line(rank, text)), kinds) for rank, text in enumerate(texts)]
 
 
-def _line(rank, text, kinds):
-    return Alike(Clock(0).stamped(Line(rank, 0, text.encode())), kinds)
+RED = "\x1b[31mloss 1\x1b[0m"
 
 
-@pytest.mark.parametrize(
-    ("texts", "one"),
-    [
-        (["loss is 9.87", "loss is 9.91", "loss is 9.9"], "loss is 9.87..9.91"),
-        (["loss is 9.870", "loss is 9.91"], "loss is 9.870..9.91"),
-        (["step 7, loss 10", "step 7, loss 9"], "step 7, loss 9..10"),
-        (["loss 9", "loss 9.5"], "loss 9..9.5"),
-        (["x -3", "x -1", "x 2"], "x -3..2"),
-        (["x=-0.5", "x=0.25"], "x=-0.5..0.25"),
-        (["lr 1e-4", "lr 3e-5"], "lr 3e-5..1e-4"),
-        (["[rank0]: cuda:0", "[rank1]: cuda:1"], "[rank0..1]: cuda:0..1"),
-        (["1,900 tokens", "2,100 tokens", "950 tokens"], "950..2,100 tokens"),
-        (["at 0x7f1a", "at 0x7f0c"], "at 0x7f0c..0x7f1a"),
-        (["took 3ms.", "took 12ms."], "took 3..12ms."),
-        (["a-1 to a-2", "a-1 to a-3"], "a-1 to a-2..3"),
-        (["1.0 x 2", "1.00 x 3"], "1.0 x 2..3"),
-        (["same", "same"], "same"),
-        (["", ""], ""),
-    ],
-)
+@pytest.mark.parametrize(("texts", "one"), [
+    (["loss is 9.87", "loss is 9.91", "loss is 9.9"], "loss is 9.87..9.91"),
+    (["loss is 9.870", "loss is 9.91"], "loss is 9.870..9.91"), (["step 7, loss 10", "step 7, loss 9"], "step 7, loss 9..10"),
+    (["loss 9", "loss 9.5"], "loss 9..9.5"), (["x -3", "x -1", "x 2"], "x -3..2"), (["x=-0.5", "x=0.25"], "x=-0.5..0.25"),
+    (["lr 1e-4", "lr 3e-5"], "lr 3e-5..1e-4"), (["at 0x7f1a", "at 0x7f0c"], "at 0x7f0c..0x7f1a"),
+    (["[rank0]: cuda:0", "[rank1]: cuda:1"], "[rank0..1]: cuda:0..1"), (["took 3ms.", "took 12ms."], "took 3..12ms."),
+    (["1,900 tokens", "2,100 tokens", "950 tokens"], "950..2,100 tokens"), (["a-1 to a-2", "a-1 to a-3"], "a-1 to a-2..3"),
+    (["1.0 x 2", "1.00 x 3"], "1.0 x 2..3"), (["same", "same"], "same"), (["", ""], ""),
+    # A place in a source file stays as it is; what torch puts before it may differ.
+    ([f'[rank{rank}]:   File "/tmp/7/ddp.py", line 16, in f' for rank in (0, 1)],
+     '[rank0..1]:   File "/tmp/7/ddp.py", line 16, in f'),
+    (["train.py:88: loss 1.5", "train.py:88: loss 1.7"], "train.py:88: loss 1.5..1.7"),
+    # Times differ always, and a range of them would say little.
+    (["2026-11-21 12:00:00,999 INFO loss 1.5", "2026-11-21 12:00:01,002 INFO loss 1.7"],
+     "2026-11-21 12:00:00,999 INFO loss 1.5..1.7"),
+    # Colours do not make lines different, and stay where nothing is folded.
+    ([RED, RED], RED),
+    ([RED, RED, "loss 1"], "loss 1"),
+    ([RED, "loss 1", "\x1b[31mloss 2\x1b[0m"], "loss 1..2"),
+])  # fmt: skip
 def test_numbers_that_differ_become_ranges(texts, one):
     """As they are written; equal ones stay."""
     lines = lines_of(*texts)
@@ -375,59 +319,28 @@ def test_numbers_that_differ_become_ranges(texts, one):
     assert folded(lines) == one
 
 
-@pytest.mark.parametrize(
-    "texts",
-    [
-        ["loss is 9.87", "loss is nan"],
-        ["a 1", "b 1"],
-        ["1 2", "1 2 3"],
-        ["10.0.0.1 is up", "10.0.0.2 is up"],
-        ["torch 2.1.0", "torch 2.1.1"],
-        ["id 12345678901234567890", "id 12345678901234567891"],
-        ["x" * 3000 + "1", "x" * 3000 + "2"],
-        ["I1121 12:00:00 x", "E1121 12:00:00 x"],
-        ['  File "ddp.py", line 16, in <module>', '  File "ddp.py", line 18, in <module>'],
-        ["[rank0]: in train.py:88: loss 1", "[rank1]: in train.py:90: loss 2"],
-    ],
-)
+@pytest.mark.parametrize("texts", [
+    ["loss is 9.87", "loss is nan"], ["a 1", "b 1"], ["1 2", "1 2 3"], ["10.0.0.1 is up", "10.0.0.2 is up"],
+    ["torch 2.1.0", "torch 2.1.1"], ["id 12345678901234567890", "id 12345678901234567891"],
+    ["x" * 3000 + "1", "x" * 3000 + "2"], ["I1121 12:00:00 x", "E1121 12:00:00 x"],
+    ['  File "ddp.py", line 16, in <module>', '  File "ddp.py", line 18, in <module>'],
+    ["[rank0]: in train.py:88: loss 1", "[rank1]: in train.py:90: loss 2"],
+])  # fmt: skip
 def test_what_is_not_alike(texts):
     """Other words, more numbers, addresses, versions, places in source files, and what is too long for either."""
     first, second = lines_of(*texts)
     assert first.identity != second.identity
 
 
-def test_a_place_is_no_number_but_others_of_its_line_are():
-    """Line and path stay as they are; what torch puts before them may differ."""
-    lines = lines_of('[rank0]:   File "/tmp/7/ddp.py", line 16, in f', '[rank1]:   File "/tmp/7/ddp.py", line 16, in f')
-    assert folded(lines) == '[rank0..1]:   File "/tmp/7/ddp.py", line 16, in f'
-    assert folded(lines_of("train.py:88: loss 1.5", "train.py:88: loss 1.7")) == "train.py:88: loss 1.5..1.7"
-
-
-def test_the_time_of_a_line_is_that_of_the_first():
-    """Times differ always, and a range of them would say little."""
-    lines = lines_of("2026-11-21 12:00:00,999 INFO loss 1.5", "2026-11-21 12:00:01,002 INFO loss 1.7")
-    assert lines[0].identity == lines[1].identity
-    assert folded(lines) == "2026-11-21 12:00:00,999 INFO loss 1.5..1.7"
-
-
-def test_colours_stay_where_nothing_is_folded():
-    """They do not make lines different."""
-    red = lines_of("\x1b[31mloss 1\x1b[0m", "\x1b[31mloss 1\x1b[0m", "loss 1", "\x1b[31mloss 2\x1b[0m")
-    assert len({line.identity for line in red}) == 1
-    assert folded(red[:2]) == "\x1b[31mloss 1\x1b[0m"
-    assert folded(red[:3]) == "loss 1"
-    assert folded(red) == "loss 1..2"
-
-
 def test_a_number_that_counts_must_be_equal():
     """Once it is seen to grow evenly, and to be common to ranks: step 7 of one is not step 8 of another."""
     kinds = Kinds()
     for step in range(1, 6):
-        lines = [
-            _line(rank, f"step {step}, loss {step * 0.37 + rank}, {rank * 7 + step} ms", kinds) for rank in range(4)
-        ]
+        lines = lines_of(
+            *(f"step {step}, loss {step * 0.37 + rank}, {rank * 7 + step} ms" for rank in range(4)), kinds=kinds
+        )
         assert len({line.identity for line in lines}) == 1
-    early, late = _line(0, "step 6, loss 1.5, 5 ms", kinds), _line(1, "step 7, loss 1.5, 5 ms", kinds)
+    early, late = lines_of("step 6, loss 1.5, 5 ms", "step 7, loss 1.5, 5 ms", kinds=kinds)
     assert early.identity != late.identity
 
 
@@ -435,7 +348,7 @@ def test_numbers_of_each_rank_alone_do_not_count():
     """Each rank reads every fourth sample: no two have the same, and they are alike all the same."""
     kinds = Kinds()
     for step in range(10):
-        lines = [_line(rank, f"sample {4 * step + rank}", kinds) for rank in range(4)]
+        lines = lines_of(*(f"sample {4 * step + rank}" for rank in range(4)), kinds=kinds)
     assert folded(lines) == "sample 36..39"
     assert len({line.identity for line in lines}) == 1
 
@@ -444,9 +357,10 @@ def test_a_number_that_stops_growing_evenly_counts_no_more():
     """It was taken for a counter by accident."""
     kinds = Kinds()
     for value in (1, 2, 3, 4, 5, 9, 2):
-        lines = [_line(rank, f"queue {value}", kinds) for rank in range(2)]
+        lines = lines_of(*[f"queue {value}"] * 2, kinds=kinds)
     assert lines[0].kind.counting == ()
-    assert _line(0, "queue 7", kinds).identity == _line(1, "queue 8", kinds).identity
+    one, other = lines_of("queue 7", "queue 8", kinds=kinds)
+    assert one.identity == other.identity
 
 
 def test_what_is_known_is_bounded(monkeypatch):
@@ -459,7 +373,7 @@ def test_what_is_known_is_bounded(monkeypatch):
         assert kinds.of("often") is often
     assert len(kinds._kinds) == 10
     for value in range(1000):
-        _line(value % 2, f"step {value}", kinds)
+        lines_of(f"step {value}", kinds=kinds)
     (kind,) = [kind for kind in kinds._kinds.values() if kind.words.startswith("step")]
     assert len(kind._rank_of[0]) <= collapse_module.MAX_VALUES
 
@@ -468,8 +382,8 @@ def test_what_is_known_is_bounded(monkeypatch):
 def test_any_lines_are_read(texts):
     """A line that is alone is shown as it is; of lines that are alike the words stay."""
     lines = lines_of(*texts)
-    for line in lines:
-        assert folded([line]) == line.coloured
-    same = [line for line in lines if line.identity == lines[0].identity]
-    assert all(len(line.numbers) == len(lines[0].numbers) for line in same)
+    for each in lines:
+        assert folded([each]) == each.coloured
+    same = [each for each in lines if each.identity == lines[0].identity]
+    assert all(len(each.numbers) == len(lines[0].numbers) for each in same)
     assert folded(same) is not None

@@ -4,30 +4,41 @@ import os
 import resource
 import threading
 import time
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.logs import follow as module
 from launcher.logs.follow import Changes, Follower
 from launcher.logs.lines import PIECE_BYTES
 from launcher.logs.log_file import CHUNK_BYTES, GrowingLog
+from tests.conftest import wait_until
+
+from .conftest import append
 
 
 @pytest.fixture
-def log(tmp_path):
-    return tmp_path / "train.log"
+def follow():
+    """Gives a function that follows logs, by rank."""
+    made = []
+
+    def follower_of(logs):
+        made.append(Follower({rank: GrowingLog(log) for rank, log in logs.items()}))
+        return made[-1]
+
+    yield follower_of
+    for follower in made:
+        follower.close()
 
 
 @pytest.fixture
-def follower(log):
-    made = Follower({3: GrowingLog(log)})
-    yield made
-    made.close()
+def follower(follow, log):
+    return follow({3: log})
 
 
 def poll(follower, **options):
@@ -39,26 +50,13 @@ def poll(follower, **options):
     return seen
 
 
-def poll_until(follower, count):
-    """As `poll`, waiting for that many lines."""
-    seen, deadline = poll(follower), time.monotonic() + 60
-    while len(seen) < count:
-        assert time.monotonic() < deadline, f"only {seen}"
-        follower.wait(1)
-        seen += poll(follower)
-    return seen
-
-
-def append(log, data=b"x"):
-    with log.open("ab") as file:
-        file.write(data)
-
-
 def test_a_log_that_does_not_exist_yet(log, follower):
     """It is waited for, then read from its start."""
     assert poll(follower) == []
     append(log, b"one\ntwo\n")
-    assert poll_until(follower, 2) == [(3, "one"), (3, "two")]
+    seen = []
+    wait_until(lambda: seen.extend(poll(follower)) or len(seen) == 2 or follower.wait(1), "both lines")
+    assert seen == [(3, "one"), (3, "two")]
     assert poll(follower) == []
 
 
@@ -89,27 +87,16 @@ def test_a_log_that_is_emptied_at_the_end(log, follower):
     assert poll(follower, ended=True) == [(3, "and a hal"), (3, "new"), (3, "last")]
 
 
-def test_a_log_that_is_made_again(log, follower):
-    """The old one is read to its end, then the new one from its start, though that is longer already."""
-    append(log, b"one\nhalf of")
-    assert poll(follower) == [(3, "one")]
-    append(log, b" two\n")
-    log.unlink()
-    append(log, b"the first line of another log\n")
-    assert poll(follower) == [(3, "half of two"), (3, "the first line of another log")]
-
-
-def test_logs_take_turns_in_small_portions(tmp_path):
+def test_logs_take_turns_in_small_portions(follow, tmp_path):
     """However much one log holds, the caller gets its turn soon, and so does the other log."""
     logs = {rank: tmp_path / f"{rank}.log" for rank in (0, 1)}
     for log in logs.values():
         append(log, b"0123456789abcde\n" * 20_000)
-    follower = Follower({rank: GrowingLog(log) for rank, log in logs.items()})
+    follower = follow(logs)
     portions = [(rank, block.splitlines()) for rank, block in (follower.next_block() for _ in range(4))]
     assert [rank for rank, _ in portions] == [0, 1, 0, 1]
     assert all(len(lines) <= 2 * CHUNK_BYTES / 16 for _, lines in portions)
     assert sum(len(lines) for _, lines in portions) + len(poll(follower)) == 40_000
-    follower.close()
 
 
 def test_only_the_end_of_what_is_unread(log, follower):
@@ -129,86 +116,73 @@ def test_a_line_longer_than_what_is_kept(log, follower):
     assert skipped + sum(len(line) for _, line in poll(follower, ended=True)) == 1000
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(
-    lines=st.lists(st.text(st.characters(exclude_categories=["C"])), max_size=20),
-    cuts=st.lists(st.integers(0, 400), max_size=8),
+    st.lists(st.text(st.characters(exclude_categories=["C"])), max_size=20), st.lists(st.integers(0, 400), max_size=8)
 )
 def test_any_way_of_writing_gives_the_same_lines(tmp_path_factory, lines, cuts):
     """Wherever the writes are cut, the lines are those of the whole text."""
     log = tmp_path_factory.mktemp("follow") / "train.log"
     data = "".join(f"{line}\n" for line in lines).encode()
-    follower = Follower({0: GrowingLog(log)})
-    seen = []
-    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    for first, last in pairwise(edges):
-        append(log, data[first:last])
-        seen += [line for _, line in poll(follower)]
-    seen += [line for _, line in poll(follower, ended=True)]
-    follower.close()
-    assert seen == lines
+    with closing(Follower({0: GrowingLog(log)})) as follower:
+        seen = []
+        for first, last in pairwise([0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]):
+            append(log, data[first:last])
+            seen += poll(follower)
+        assert [line for _, line in seen + poll(follower, ended=True)] == lines
 
 
-def test_what_others_do_not_need_is_not_left_out(tmp_path):
+def test_what_others_do_not_need_is_not_left_out(follow, tmp_path):
     """The bytes to keep are those of all logs together."""
     logs = {rank: tmp_path / f"{rank}.log" for rank in range(10)}
     for log in logs.values():
         append(log, b"short\n")
     append(logs[3], b"0123456789abcde\n" * 1000)
-    follower = Follower({rank: GrowingLog(log) for rank, log in logs.items()})
+    follower = follow(logs)
     assert list(follower.skip_to_last(20_000)) == []
     ((rank, skipped),) = follower.skip_to_last(10_000)
     assert rank == 3
     assert 16_006 - 10_000 + 9 * 6 <= skipped < 16_006 - 10_000 + 9 * 6 + 32
-    follower.close()
 
 
 # --- which files have changed: told at once where the kernel tells, found by looking elsewhere, and never missed ---
 
 
-@pytest.fixture(params=["told", "looked at"])
-def watched(request, tmp_path, monkeypatch):
-    """A function that watches files of a directory, with inotify and as on a network file system."""
-    if request.param == "looked at":
-        monkeypatch.setattr(module, "LOCAL", frozenset())
+@pytest.fixture
+def watch(tmp_path):
+    """A function that watches files of a directory."""
     made = []
 
-    def watch(*names):
+    def changes_of(*names):
         made.append(Changes({key: tmp_path / name for key, name in enumerate(names)}))
         return made[-1]
 
-    yield watch
+    yield changes_of
     for changes in made:
         changes.close()
 
 
+@pytest.fixture(params=["told", "looked at"])
+def watched(request, watch, monkeypatch):
+    """Watches with inotify, and as on a network file system."""
+    if request.param == "looked at":
+        monkeypatch.setattr(module, "LOCAL", frozenset())
+    return watch
+
+
 def settle(changes):
     """Read everything to its end."""
-    deadline = time.monotonic() + 60
-    while due := changes.due():
-        for key in due:
-            changes.nothing_new(key)
-        assert time.monotonic() < deadline, f"{due} never become quiet"
+    wait_until(lambda: not [changes.nothing_new(key) for key in changes.due()], "that all are quiet")
 
 
-def wait_due(changes, patience_s=60):
-    deadline = time.monotonic() + patience_s
-    while not (due := changes.due()):
-        assert time.monotonic() < deadline, "no change was seen"
-        changes.wait(1)
-    return due
+def wait_due(changes):
+    return wait_until(changes.due, "a change")
 
 
-def test_everything_is_due_at_first(watched, tmp_path):
-    """What was written before anybody watched is to be read."""
-    append(tmp_path / "a")
-    assert watched("a", "missing").due() == (0, 1)
-
-
-def test_once_nobody_writes_every_file_is_due_once(watched, tmp_path):
+def test_every_file_is_due_at_first_and_once_nobody_writes(watched, tmp_path):
     """Each until it was read to its end; those that were quiet before, too. Should somebody write again, it is seen."""
     append(tmp_path / "a")
     changes = watched("a", "missing")
+    assert changes.due() == (0, 1)
     settle(changes)
     assert changes.due(ended=True) == (0, 1)
     changes.nothing_new(1)
@@ -246,31 +220,25 @@ def test_a_write_between_reading_and_asking_is_not_missed(watched, tmp_path):
         append(tmp_path / "a")
 
 
-def test_a_file_that_comes_later(watched, tmp_path):
-    """It is looked for."""
-    changes = watched("late")
-    settle(changes)
-    append(tmp_path / "late")
-    assert wait_due(changes) == (0,)
-
-
-@pytest.mark.parametrize("how", ["removed and made again", "another one renamed to its name", "emptied"])
+@pytest.mark.parametrize("how", ["made late", "removed and made again", "another one renamed to its name", "emptied"])
 def test_a_file_that_is_replaced(watched, tmp_path, how):
     """Its name counts."""
-    append(tmp_path / "a", b"long ago")
+    file, other = tmp_path / "a", tmp_path / "b"
+    if how != "made late":
+        append(file, b"long ago")
     changes = watched("a")
     settle(changes)
     if how == "emptied":
-        os.truncate(tmp_path / "a", 0)
-    elif how == "removed and made again":
-        (tmp_path / "a").unlink()
-        append(tmp_path / "a", b"today")
+        os.truncate(file, 0)
+    elif "renamed" in how:
+        append(other, b"today")
+        other.rename(file)
     else:
-        append(tmp_path / "b", b"today")
-        (tmp_path / "b").rename(tmp_path / "a")
+        file.unlink(missing_ok=True)
+        append(file, b"today")
     assert wait_due(changes) == (0,)
     settle(changes)
-    append(tmp_path / "a")
+    append(file)
     assert wait_due(changes) == (0,)
 
 
@@ -288,56 +256,52 @@ def test_waiting_ends_with_a_change(watched, tmp_path):
     assert time.monotonic() - before_s < 500
 
 
-def test_a_writer_wakes_nobody_who_has_much_to_read(tmp_path):
+def test_a_writer_wakes_nobody_who_has_much_to_read(watch, tmp_path):
     """A file that is due makes the kernel say nothing more, however often it is written."""
     append(tmp_path / "a")
-    changes = Changes({0: tmp_path / "a"})
+    changes = watch("a")
     settle(changes)
     for _ in range(100):
         append(tmp_path / "a")
     assert len(changes._inotify.take()) <= 2  # the change, and that nobody listens any more
-    changes.close()
 
 
-def test_a_thousand_files(tmp_path):
+def test_a_thousand_files(watch, tmp_path):
     """Each is told of by itself, and costs no descriptor."""
     for number in range(1024):
         append(tmp_path / str(number))
-    changes = Changes({number: tmp_path / str(number) for number in range(1024)})
+    changes = watch(*map(str, range(1024)))
     settle(changes)
     assert len(list(Path("/proc/self/fd").iterdir())) < 512
     append(tmp_path / "777")
     assert wait_due(changes) == (777,)
-    changes.close()
 
 
-def test_without_inotify_files_are_looked_at(tmp_path, monkeypatch):
+def test_without_inotify_files_are_looked_at(watch, tmp_path):
     """A limit on its instances or watches costs speed alone."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     append(tmp_path / "a")
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # no descriptor for it
-        changes = Changes({0: tmp_path / "a"})
+        changes = watch("a")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     settle(changes)
     append(tmp_path / "a")
     assert wait_due(changes) == (0,)
-    changes.close()
 
 
-def test_what_the_kernel_does_not_tell_is_found_all_the_same(tmp_path, monkeypatch):
+def test_what_the_kernel_does_not_tell_is_found_all_the_same(watch, tmp_path, monkeypatch):
     """A look at every file now and then: nothing rests on inotify alone."""
     monkeypatch.setattr(module, "_MODIFY", 0x10000000)  # asks for nothing that will ever happen
     clock = Clock(monkeypatch)
     append(tmp_path / "a")
-    changes = Changes({0: tmp_path / "a"})
+    changes = watch("a")
     settle(changes)
     append(tmp_path / "a")
     assert changes.due() == ()
     clock.now_s += module.MAKE_SURE_EVERY_S
     assert changes.due() == (0,)
-    changes.close()
 
 
 class Clock:
@@ -348,7 +312,7 @@ class Clock:
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
 
 
-def test_many_files_are_looked_at_less_often(tmp_path, monkeypatch):
+def test_many_files_are_looked_at_less_often(watch, tmp_path, monkeypatch):
     """So that looking costs little, however many there are: here each look at a file takes ten microseconds."""
     monkeypatch.setattr(module, "LOCAL", frozenset())
     clock, signature, looking_s = Clock(monkeypatch), module._signature, 0.0
@@ -361,13 +325,12 @@ def test_many_files_are_looked_at_less_often(tmp_path, monkeypatch):
 
     def looking_share():
         nonlocal looking_s
-        changes = Changes({number: tmp_path / str(number) for number in range(500)})
+        changes = watch(*map(str, range(500)))
         settle(changes)
         began_s, looking_s = clock.now_s, 0.0
         while clock.now_s < began_s + 10:
             clock.now_s += module.LOOK_EVERY_S
             changes.due()
-        changes.close()
         return looking_s / (clock.now_s - began_s)
 
     monkeypatch.setattr(module, "_signature", slow_signature)

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from launcher.logs.lines import PIECE_BYTES, Line, LineReader, piece_end, shown, with_attempts
 
+from .conftest import lines_of
+
 
 def cut(data, cuts, start=0):
     """Chunks with their offsets, cut at `cuts`."""
@@ -57,7 +59,7 @@ def test_a_long_line_comes_in_pieces(size, chunk_bytes):
 def test_a_long_line_is_not_cut_within_a_character():
     """Every piece can be shown by itself."""
     text = "x" + "é" * PIECE_BYTES
-    assert "".join(shown(line) for line in split(0, [(0, text.encode())])) == text
+    assert "".join(map(shown, lines_of(text))) == text
     assert raws(split(0, [(0, b"\x80" * (PIECE_BYTES + 1))])) == [b"\x80" * PIECE_BYTES, b"\x80"]
 
 
@@ -73,28 +75,16 @@ def test_a_very_long_line_costs_no_more_than_many_short_ones():
     assert most_kept < 4 * PIECE_BYTES
 
 
-def test_a_line_in_the_making_is_given_when_it_is_whole():
-    """Of a log that grows."""
-    reader = LineReader(0)
-    assert raws(reader.lines(0, b"one\ntw")) == [b"one"]
-    assert raws(reader.lines(6, b"")) == []
-    assert raws(reader.lines(6, b"o\n")) == [b"two"]
-    assert raws(reader.last_line()) == []
-
-
 def test_missing_bytes_end_a_line():
     """What stands after a gap does not continue what stands before it."""
-    assert list(split(0, [(0, b"one\ntwo"), (100, b"three\n")])) == [
-        Line(0, 0, b"one"),
-        Line(0, 4, b"two"),
-        Line(0, 100, b"three"),
-    ]
+    lines = list(split(0, [(0, b"one\ntwo"), (100, b"three\n")]))
+    assert lines == [Line(0, 0, b"one"), Line(0, 4, b"two"), Line(0, 100, b"three")]
 
 
 def test_the_attempt_of_a_line_is_told_by_its_offset():
     """What stands before the first attempt that is known has none; a new attempt may begin meanwhile."""
     starts = [(4, 0), (8, 1)]
-    lines = with_attempts(split(0, [(0, b"one\ntwo\nsix\nten\n")]), starts)
+    lines = with_attempts(iter(lines_of("one\ntwo\nsix\nten\n")), starts)
     assert [next(lines).attempt for _ in range(3)] == [None, 0, 1]
     starts.append((12, 2))
     assert next(lines).attempt == 2
@@ -107,14 +97,8 @@ def test_a_line_is_shown_as_a_terminal_may_show_it():
 
 
 @pytest.mark.parametrize(("begun", "limit", "end"), [
-    (b"aaaa", 2, 2),
-    (b"a\raa", 3, 2),
-    (b"a\raa", 2, 2),
-    (b"aa\raa", 2, 2),
-    (b"\raaa", 3, 1),
-    (b"a\rbb\r\r", 6, 2),  # a newline may follow
-    (b"a\r\rbb", 4, 3),
-    (b"aa\r\r", 3, 3),
+    (b"aaaa", 2, 2), (b"a\raa", 3, 2), (b"a\raa", 2, 2), (b"aa\raa", 2, 2), (b"\raaa", 3, 1), (b"a\r\rbb", 4, 3),
+    (b"a\rbb\r\r", 6, 2), (b"aa\r\r", 3, 3),  # a newline may follow
     ("\u00e9\u00e9".encode(), 3, 2),
 ])  # fmt: skip
 def test_a_piece_ends_between_states_or_characters(begun, limit, end):

@@ -1,6 +1,6 @@
 """Lines of many ranks in one sequence."""
 
-from itertools import groupby
+from itertools import count, groupby
 
 import pytest
 from hypothesis import given
@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from launcher.logs.lines import Line
 from launcher.logs.merge import MAX_BLOCK_LINES, MAX_BYTES, MAX_LINES, WINDOW_NS, Merger, merge
+
+from .conftest import put
 
 
 def line(global_rank, text, time_ns=None, *, dated=None):
@@ -32,17 +34,13 @@ def texts(lines):
 # --- logs that have ended ---
 
 
-@pytest.mark.parametrize(
-    ("logs", "together"),
-    [
-        (["1 a|4 b", "2 c|3 d", "5 e"], "1 a|2 c|3 d|4 b|5 e"),
-        (["1 a|more a|3 b", "1 c|more c|2 d"], "1 a|more a|1 c|more c|2 d|3 b"),
-        (["1 a|1 b", "1 c|1 d"], "1 a|1 c|1 b|1 d"),
-        (["a|b|c", "d|e"], "a|d|b|e|c"),
-        (["a|b|c", "1 d|2 e"], "a|1 d|b|2 e|c"),
-    ],
-    ids=["times", "without a time", "equal times", "no times", "some times"],
-)
+@pytest.mark.parametrize(("logs", "together"), [
+    (["1 a|4 b", "2 c|3 d", "5 e"], "1 a|2 c|3 d|4 b|5 e"),
+    (["1 a|more a|3 b", "1 c|more c|2 d"], "1 a|more a|1 c|more c|2 d|3 b"),
+    (["1 a|1 b", "1 c|1 d"], "1 a|1 c|1 b|1 d"),
+    (["a|b|c", "d|e"], "a|d|b|e|c"),
+    (["a|b|c", "1 d|2 e"], "a|1 d|b|2 e|c"),
+], ids=["times", "without a time", "equal times", "no times", "some times"])  # fmt: skip
 def test_lines_are_merged_by_their_times(logs, together):
     """Those without a time stay behind their line; ranks take turns where times are equal or missing."""
     lines = {rank: iter(stamped(rank, *log.split("|"))) for rank, log in enumerate(logs)}
@@ -57,20 +55,17 @@ def test_many_lines_without_a_time_let_others_through():
 
 def test_only_one_line_of_each_rank_is_read_ahead():
     """Memory does not grow with the logs."""
-    read = 0
+    read = []
 
     def endless(global_rank):
-        nonlocal read
-        number = 0
-        while True:
-            read += 1
+        for number in count():
+            read.append(number)
             yield line(global_rank, str(number), number)
-            number += 1
 
     lines = merge({0: endless(0), 1: endless(1)})
     for _ in range(1000):
         next(lines)
-    assert read <= 1002
+    assert len(read) <= 1002
 
 
 LOGS = st.lists(st.lists(st.sampled_from(["1 x", "2 x", "3 x", "9 x", "more"]), max_size=8), min_size=1, max_size=4)
@@ -80,10 +75,13 @@ LOGS = st.lists(st.lists(st.sampled_from(["1 x", "2 x", "3 x", "9 x", "more"]), 
 def test_no_line_is_lost_and_none_overtakes_one_of_its_rank(logs):
     """Whatever the times say."""
     lines = {rank: stamped(rank, *some) for rank, some in enumerate(logs)}
-    together = list(merge({rank: iter(some) for rank, some in lines.items()}))
-    for rank, some in lines.items():
-        assert [each for each in together if each.global_rank == rank] == some
-    assert len(together) == sum(map(len, logs))
+    assert of_ranks(merge({rank: iter(some) for rank, some in lines.items()}), lines) == lines
+
+
+def of_ranks(together, ranks):
+    """Each rank's lines, in their order."""
+    given = list(together)
+    return {rank: [each for each in given if each.global_rank == rank] for rank in ranks}
 
 
 @given(st.lists(st.lists(st.integers(0, 20)).map(sorted), min_size=1, max_size=4))
@@ -97,76 +95,43 @@ def test_where_every_rank_is_in_order_all_are(logs):
 # --- while ranks write ---
 
 
-def put(merger, *lines):
-    for each in lines:
-        merger.put(each)
+@pytest.mark.parametrize(("ranks", "turns"), [
+    # A line waits for earlier ones of other ranks, which may come later: files are read one after the other.
+    (2, [("0 5 late", 0, ""), ("1 4 early", 1, "4 early"), ("", WINDOW_NS - 1, ""), ("", WINDOW_NS, "5 late")]),
+    # Nothing waits where every rank has given a line: nothing earlier can come.
+    (2, [("0 1 a|0 3 b|1 2 c", 0, "1 a|2 c")]),
+    # A rank that has ended is not waited for, until it writes again, after a restart.
+    (2, [("1 -|0 1 a", 0, "1 a"), ("1 2 b", 0, ""), ("0 1 c", 0, "1 c")]),
+    # Earlier lines go before one that has waited enough, however new they are.
+    (3, [("0 5 late", 0, ""), ("1 4 early|1 6 later", WINDOW_NS, "4 early|5 late"), ("", 2 * WINDOW_NS, "6 later")]),
+    # Lines without times come in the order of their coming: among each other, and behind what had come before them.
+    (3, [("1 a|0 b|1 c|2 5 d|0 e", 0, "a|b|c"), ("", None, "5 d|e")]),
+    # What follows a line is shown with it, as far as it is there.
+    (2, [("0 1 a|0 1+more a|0 2 b|1 1 c|1 1+more c|1 1+more|1 4 d", 0, "1 a|1+more a|1 c|1+more c|1+more|2 b"),
+         ("0 3 e|0 3+more e", 0, "3 e|3+more e"), ("", None, "4 d"), ("", None, "")]),
+], ids=["waiting", "nothing waits", "ended", "earlier", "no times", "followers"])  # fmt: skip
+def test_when_a_line_is_shown(ranks, turns):
+    """In turns: ranks and what they write (or that one has ended), the time (None: all have), and what is shown then.
+
+    `5 a` carries time 5, and `5+a` follows such a line.
+    """
+    merger = Merger(range(ranks))
+    for written, now, seen in turns:
+        for rank, _, text in (each.partition(" ") for each in written.split("|") if each):
+            if text == "-":
+                merger.end(int(rank))
+            else:
+                time_ns = int(text[0]) if text[0].isdigit() else None
+                merger.put(line(int(rank), text, time_ns, dated=text[1:2] == " "))
+        assert "|".join(texts(merger.flush() if now is None else merger.take(now))) == seen
 
 
-def test_a_line_waits_for_earlier_ones_of_other_ranks():
-    """They may come later: files are read one after the other."""
-    merger = Merger([0, 1])
-    put(merger, line(0, "late", 5))
-    assert merger.take(0) == []
-    put(merger, line(1, "early", 4))
-    assert texts(merger.take(1)) == ["early"]
-    assert merger.take(WINDOW_NS - 1) == []
-    assert texts(merger.take(WINDOW_NS)) == ["late"]
-
-
-def test_nothing_waits_where_every_rank_has_given_a_line():
-    """Nothing earlier can come."""
-    merger = Merger([0, 1])
-    put(merger, line(0, "a", 1), line(0, "b", 3), line(1, "c", 2))
-    assert texts(merger.take(0)) == ["a", "c"]
-
-
-def test_a_rank_that_has_ended_is_not_waited_for():
-    """Until it writes again, after a restart."""
-    merger = Merger([0, 1])
-    merger.end(1)
-    put(merger, line(0, "a", 1))
-    assert texts(merger.take(0)) == ["a"]
-    put(merger, line(1, "b", 2))
-    assert texts(merger.take(0)) == []
-    put(merger, line(0, "c", 1))
-    assert texts(merger.take(0)) == ["c"]
-
-
-def test_earlier_lines_go_before_one_that_has_waited_enough():
-    """However new they are."""
-    merger = Merger([0, 1, 2])
-    put(merger, line(0, "late", 5))
-    merger.take(0)
-    put(merger, line(1, "early", 4), line(1, "later", 6))
-    assert texts(merger.take(WINDOW_NS)) == ["early", "late"]
-    assert texts(merger.take(2 * WINDOW_NS)) == ["later"]
-
-
-def test_lines_without_times_come_in_the_order_of_their_coming():
-    """Among each other, and behind what had come before them."""
-    merger = Merger([0, 1, 2])
-    put(merger, line(1, "a"), line(0, "b"), line(1, "c"), line(2, "d", 5), line(0, "e"))
-    assert texts(merger.take(0)) == ["a", "b", "c"]
-    assert texts(merger.flush()) == ["d", "e"]
-
-
-def test_what_follows_a_line_is_shown_with_it():
-    """As far as it is there."""
-    merger = Merger([0, 1])
-    put(merger, *stamped(0, "1 a", "more a", "2 b"), *stamped(1, "1 c", "more c", "more", "4 d"))
-    assert texts(merger.take(0)) == ["1 a", "more a", "1 c", "more c", "more", "2 b"]
-    put(merger, *stamped(0, "3 e", "more e"))
-    assert texts(merger.take(0)) == ["3 e", "more e"]
-    assert texts(merger.flush()) == ["4 d"]
-    assert merger.flush() == []
-
-
-@pytest.mark.parametrize(("count", "size", "most"), [(MAX_LINES + 50, 1, MAX_LINES), (300, 1 << 16, MAX_BYTES >> 16)])
-def test_too_many_lines_do_not_wait(count, size, most):
+@pytest.mark.parametrize(("lines", "size", "most"), [(MAX_LINES + 50, 1, MAX_LINES), (300, 1 << 16, MAX_BYTES >> 16)])
+def test_too_many_lines_do_not_wait(lines, size, most):
     """Memory is bounded while one rank writes much and another nothing."""
     merger = Merger([0, 1])
-    put(merger, *(line(0, "x" * size, number) for number in range(count)))
-    assert len(merger.take(0)) == count - most
+    put(merger, *(line(0, "x" * size, number) for number in range(lines)))
+    assert len(merger.take(0)) == lines - most
     assert len(merger.flush()) == most
     assert not merger._oldest
     assert not merger.waits
@@ -185,16 +150,15 @@ def test_nothing_is_kept_of_what_was_shown():
 def test_live_as_afterwards_no_line_is_lost_or_overtakes(logs, data):
     """In whatever portions they come."""
     merger = Merger(range(len(logs)))
-    left = {rank: stamped(rank, *some) for rank, some in enumerate(logs)}
-    whole = {rank: list(some) for rank, some in left.items()}
+    whole = {rank: stamped(rank, *some) for rank, some in enumerate(logs)}
+    left = {rank: list(some) for rank, some in whole.items()}
     shown, now = [], 0
     while any(left.values()):
         rank = data.draw(st.sampled_from([rank for rank, some in left.items() if some]))
         merger.put(left[rank].pop(0))
         now += data.draw(st.sampled_from([0, WINDOW_NS // 2, WINDOW_NS]))
         shown += merger.take(now)
-    shown += merger.flush()
-    assert {rank: [each for each in shown if each.global_rank == rank] for rank in whole} == whole
+    assert of_ranks(shown + merger.flush(), whole) == whole
 
 
 @given(st.lists(st.lists(st.integers(0, 20)).map(sorted), min_size=1, max_size=4))

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs import times
-from launcher.logs.lines import Line, LineReader
+from launcher.logs.lines import Line
 from launcher.logs.times import FIRST_CHARS, Clock, time_in
+
+from .conftest import lines_of
 
 NEAR = int(datetime(2026, 11, 22, tzinfo=timezone.utc).timestamp()) * 10**9
 
@@ -21,22 +22,9 @@ def time_of(raw, near_ns):
 
 
 @pytest.fixture(autouse=True)
-def zone(monkeypatch):
-    """Change the zone of this machine; to begin with it is none that a machine of tests has, and one with summer time."""
-
-    def change(name):
-        monkeypatch.setenv("TZ", name)
-        _new_zone()
-
-    change("America/New_York")
-    yield change
-    monkeypatch.undo()
-    _new_zone()
-
-
-def _new_zone():
-    time.tzset()
-    times._found_minute_ns.cache_clear()
+def _none_that_a_machine_of_tests_has(zone):
+    """One with summer time."""
+    zone("America/New_York")
 
 
 def local(*calendar, ns=0):
@@ -47,42 +35,39 @@ def utc(*calendar, ns=0):
     return int(datetime(*calendar, tzinfo=timezone.utc).timestamp()) * 10**9 + ns
 
 
-@pytest.mark.parametrize(
-    ("line", "ns"),
-    [
-        ("2026-11-21 12:00:00", 0),
-        ("2026-11-21 12:00:00,123 INFO root: step 3", 123_000_000),
-        ("2026-11-21T12:00:00.123456 x", 123_456_000),
-        ("2026-11-21 12:00:00.1234567890123 x", 123_456_789),
-        ("2026/11/21 12:00:00 nginx", 0),
-        ("[2026-11-21 12:00:00] x", 0),
-        ("[2026-11-21 12:00:00,5][train][INFO] - x", 500_000_000),
-        ("\x1b[32m2026-11-21 12:00:00.123\x1b[0m | INFO", 123_000_000),
-        ("2026-11-21-12:00:00.123.456", 123_456_000),
-        ("[WARNING] DEVICE(123,7f01,python):2026-11-21-12:00:00.123.456 [mindspore/a.cc:3]", 123_456_000),
-        ("I1121 12:00:00.123456 1234 x.cc:3] y", 123_456_000),
-        ("[rank0]:[W1121 12:00:00.123456789 ProcessGroupNCCL.cpp:1] y", 123_456_789),
-        ("E20261121 12:00:00.000001 x", 1_000),
-        ("\x1b[33mW1121 12:00:00.5\x1b[0m x", 500_000_000),
-        ("2026-11-21 12:00:00 - 3 - x", 0),
-        ("2026-11-21 12:00:00 -1 is the loss", 0),
-        ("11/21/2026 12:00:00 - INFO - x", 0),
-        ("[11/21/26 12:00:00] INFO     x", 0),
-        ("11/21/2026, 12:00:00.5 x", 500_000_000),
-        ("20261121 12:00:00 x", 0),
-        ("20261121-12:00:00.123 x", 123_000_000),
-        ("INFO:     2026-11-21 12:00:00 x", 0),
-        ("warning 2026-11-21 12:00:00 x", 0),
-        ("train - 2026-11-21 12:00:00,5 - x", 500_000_000),
-        ("node-1 2026-11-21 12:00:00 x", 0),
-        ("my host I1121 12:00:00 x", 0),
-        ("(Worker pid=1, ip=10.0.0.1 of a job) 2026-11-21 12:00:00 x", 0),
-        ("[rank 3 of many] 2026-11-21 12:00:00 x", 0),
-        ("[1,0]<stdout>:2026-11-21 12:00:00 x", 0),
-        ("level=info msg=the words time=2026-11-21T12:00:00", 0),
-        ('{"message": "many words", "time": "2026-11-21 12:00:00"}', 0),
-    ],
-)
+@pytest.mark.parametrize(("line", "ns"), [
+    ("2026-11-21 12:00:00", 0),
+    ("2026-11-21 12:00:00,123 INFO root: step 3", 123_000_000),
+    ("2026-11-21T12:00:00.123456 x", 123_456_000),
+    ("2026-11-21 12:00:00.1234567890123 x", 123_456_789),
+    ("2026/11/21 12:00:00 nginx", 0),
+    ("[2026-11-21 12:00:00] x", 0),
+    ("[2026-11-21 12:00:00,5][train][INFO] - x", 500_000_000),
+    ("\x1b[32m2026-11-21 12:00:00.123\x1b[0m | INFO", 123_000_000),
+    ("2026-11-21-12:00:00.123.456", 123_456_000),
+    ("[WARNING] DEVICE(123,7f01,python):2026-11-21-12:00:00.123.456 [mindspore/a.cc:3]", 123_456_000),
+    ("I1121 12:00:00.123456 1234 x.cc:3] y", 123_456_000),
+    ("[rank0]:[W1121 12:00:00.123456789 ProcessGroupNCCL.cpp:1] y", 123_456_789),
+    ("E20261121 12:00:00.000001 x", 1_000),
+    ("\x1b[33mW1121 12:00:00.5\x1b[0m x", 500_000_000),
+    ("2026-11-21 12:00:00 - 3 - x", 0),
+    ("2026-11-21 12:00:00 -1 is the loss", 0),
+    ("11/21/2026 12:00:00 - INFO - x", 0),
+    ("[11/21/26 12:00:00] INFO     x", 0),
+    ("11/21/2026, 12:00:00.5 x", 500_000_000),
+    ("20261121 12:00:00 x", 0),
+    ("20261121-12:00:00.123 x", 123_000_000),
+    ("INFO:     2026-11-21 12:00:00 x", 0),
+    ("warning 2026-11-21 12:00:00 x", 0),
+    ("train - 2026-11-21 12:00:00,5 - x", 500_000_000),
+    ("node-1 2026-11-21 12:00:00 x", 0),
+    ("my host I1121 12:00:00 x", 0),
+    ("(Worker pid=1, ip=10.0.0.1 of a job) 2026-11-21 12:00:00 x", 0),
+    ("[rank 3 of many] 2026-11-21 12:00:00 x", 0),
+    ("[1,0]<stdout>:2026-11-21 12:00:00 x", 0),
+    ("level=info msg=the words time=2026-11-21T12:00:00", 0),
+    ('{"message": "many words", "time": "2026-11-21 12:00:00"}', 0),
+])  # fmt: skip
 def test_a_time_without_an_offset_is_local(line, ns):
     """In every form that loggers write."""
     assert time_in(line, NEAR).time_ns == local(2026, 11, 21, 12, ns=ns)
@@ -98,94 +83,64 @@ def test_local_is_where_the_machine_is(zone, name):
     assert time_of(b"2026-11-21T12:00:00Z x", NEAR) == utc(2026, 11, 21, 12)
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("2026-11-21T12:00:00Z x", (12, 0)),
-        ("2026-11-21 12:00:00.5Z x", (12, 5 * 10**8)),
-        ("2026-11-21 12:00:00 UTC x", (12, 0)),
-        ("2026-11-21T12:00:00+01:00", (11, 0)),
-        ("2026-11-21T12:00:00-0800", (20, 0)),
-        ("2026-11-21 12:00:00 +0200 x", (10, 0)),
-        ("2026-11-21 12:00:00+02 x", (10, 0)),
-    ],
-)
-def test_an_offset_from_utc_counts(line, expected):
+@pytest.mark.parametrize(("line", "ns"), [
+    ("2026-11-21T12:00:00Z x", utc(2026, 11, 21, 12)),
+    ("2026-11-21 12:00:00.5Z x", utc(2026, 11, 21, 12, ns=5 * 10**8)),
+    ("2026-11-21 12:00:00 UTC x", utc(2026, 11, 21, 12)),
+    ("2026-11-21T12:00:00+01:00", utc(2026, 11, 21, 11)),
+    ("2026-11-21T12:00:00-0800", utc(2026, 11, 21, 20)),
+    ("2026-11-21 12:00:00 +0200 x", utc(2026, 11, 21, 10)),
+    ("2026-11-21 12:00:00+02 x", utc(2026, 11, 21, 10)),
+])  # fmt: skip
+def test_an_offset_from_utc_counts(line, ns):
     """With or without a colon, with or without minutes."""
-    hour, ns = expected
-    assert time_in(line, NEAR).time_ns == utc(2026, 11, 21, hour, ns=ns)
+    assert time_in(line, NEAR).time_ns == ns
 
 
-def test_seconds_since_1970():
-    """At the start of a line, in brackets, or after a key that says so; elsewhere a number is a number."""
-    for line in ("1795262400.5 x", "[1795262400.5] x", '{"ts": 1795262400.5, "a": 1}', "time=1795262400.5 x"):
-        assert time_of(line.encode(), NEAR) == 1795262400_500_000_000
-    for line in ("1795262400: x", "[1795262400] x", '{"ts":1795262400}', "1795262400, x"):
-        assert time_of(line.encode(), NEAR) == 1795262400_000_000_000
-    line = b"[1795262400.5] lease ends 2026-11-30 00:00:00"
-    assert time_of(line, NEAR) == 1795262400_500_000_000
-    for line in ("got 1795262400 bytes", "17952624001 x", "1795262400-1 x", "1795262400.5.1", "1795262400 bytes"):
-        assert time_of(line.encode(), NEAR) is None
+SECONDS = 1795262400 * 10**9
 
 
-def test_seconds_without_a_key_are_near_the_run():
-    """Other numbers of ten digits are sizes, counts and seeds."""
-    for line in ("1895825408 parameters", "1073741824, 3", "1073741824: x", "[1895825408] x", "1073741824.5 x"):
-        assert time_of(line.encode(), NEAR) is None
-    assert time_of(b'{"ts": 1495262400.5}', NEAR) == 1495262400_500_000_000
+@pytest.mark.parametrize(("line", "ns"), [
+    # At the start of a line, in brackets, or after a key that says so; elsewhere a number is a number.
+    *((line, SECONDS + 5 * 10**8)
+      for line in ("1795262400.5 x", "[1795262400.5] x", '{"ts": 1795262400.5, "a": 1}', "time=1795262400.5 x",
+                   "[1795262400.5] lease ends 2026-11-30 00:00:00")),
+    *((line, SECONDS) for line in ("1795262400: x", "[1795262400] x", '{"ts":1795262400}', "1795262400, x")),
+    *((line, None)
+      for line in ("got 1795262400 bytes", "17952624001 x", "1795262400-1 x", "1795262400.5.1", "1795262400 bytes")),
+    # Those without a key are near the run: other numbers of ten digits are sizes, counts and seeds.
+    *((line, None)
+      for line in ("1895825408 parameters", "1073741824, 3", "1073741824: x", "[1895825408] x", "1073741824.5 x")),
+    ('{"ts": 1495262400.5}', 1495262400_500_000_000),
+    # Smaller units come after a key only, as pino and bunyan write them.
+    *((f'{{"level":30,"time":1795262400{digits},"pid":1}}', SECONDS + int(digits.ljust(9, "0")))
+      for digits in ("123", "123456", "123456789")),
+    *((f"1795262400{digits}: x", None) for digits in ("123", "123456", "123456789")),
+])  # fmt: skip
+def test_seconds_since_1970(line, ns):
+    assert time_of(line.encode(), NEAR) == ns
 
 
-@pytest.mark.parametrize(("digits", "ns"), [("123", 123_000_000), ("123456", 123_456_000), ("123456789", 123_456_789)])
-def test_smaller_units_since_1970(digits, ns):
-    """After a key only: as pino and bunyan write them."""
-    assert time_of(f'{{"level":30,"time":1795262400{digits},"pid":1}}'.encode(), NEAR) == 1795262400 * 10**9 + ns
-    assert time_of(f"1795262400{digits}: x".encode(), NEAR) is None
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "step 12:00:00",
-        "epoch: 1 step: 20, loss is 6.6276, 1252 tokens/s",
-        "2026-13-21 12:00:00",
-        "2026-11-31 12:00:00",
-        "2026-11-21 24:00:00",
-        "2026-11-21 12:00:61",
-        "2026-11-21 12:60:00",
-        "12026-11-21 12:00:00",
-        "0000-11-21 12:00:00",
-        "XI1121 12:00:00",
-        "I1321 12:00:00",
-        "I0230 12:00:00",
-        "2026-11-21 12:00:001",
-        "x" * FIRST_CHARS + "2026-11-21 12:00:00",
-        "x" * FIRST_CHARS + " 1795262400",
-        "lease ends 2026-11-30 00:00:00",
-        "resuming from checkpoint of 2025-01-02 03:04:05",
-        "[rank0]: lease ends: 2026-11-30 00:00:00",
-        "INFO: lease ends 2026-11-30 00:00:00",
-        "21/11/2026 12:00:00",
-        "1/11/21/26 12:00:00",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "", "step 12:00:00", "epoch: 1 step: 20, loss is 6.6276, 1252 tokens/s", "2026-13-21 12:00:00", "2026-11-31 12:00:00",
+    "2026-11-21 24:00:00", "2026-11-21 12:00:61", "2026-11-21 12:60:00", "12026-11-21 12:00:00", "0000-11-21 12:00:00",
+    "XI1121 12:00:00", "I1321 12:00:00", "I0230 12:00:00", "2026-11-21 12:00:001", "21/11/2026 12:00:00",
+    "1/11/21/26 12:00:00", "x" * FIRST_CHARS + "2026-11-21 12:00:00", "x" * FIRST_CHARS + " 1795262400",
+    "lease ends 2026-11-30 00:00:00", "[rank0]: lease ends: 2026-11-30 00:00:00", "INFO: lease ends 2026-11-30 00:00:00",
+    "resuming from checkpoint of 2025-01-02 03:04:05",
+])  # fmt: skip
 def test_what_is_no_time(line):
     """Nothing, days and hours that do not exist, and whatever stands far in a line."""
     assert time_of(line.encode(), NEAR) is None
 
 
-def test_dates_behind_words_count_where_a_rank_has_its_dates_there():
+@pytest.mark.parametrize(("texts", "dated"), [
+    (["train loop 2026-11-21 12:00:00 a", "train loop 2026-11-21 12:00:01 b", "lease ends on 2026-11-30 00:00:00"], [0, 1, 0]),
+    (["2026-11-21 12:00:00 a", *["lease ends 2026-11-30 00:00:00"] * 2, "2026-11-21 12:00:01 b"], [1, 0, 0, 1]),
+])  # fmt: skip
+def test_dates_behind_words_count_where_a_rank_has_its_dates_there(texts, dated):
     """From the second on, unless its lines have them at the beginning."""
-    clock = Clock(NEAR)
-    lines = [
-        b"train loop 2026-11-21 12:00:00 a",
-        b"train loop 2026-11-21 12:00:01 b",
-        b"lease ends on 2026-11-30 00:00:00",
-    ]
-    assert [clock.stamped(Line(0, 0, raw)).dated for raw in lines] == [False, True, False]
-    clock = Clock(NEAR)
-    lines = [b"2026-11-21 12:00:00 a", *[b"lease ends 2026-11-30 00:00:00"] * 2, b"2026-11-21 12:00:01 b"]
-    assert [clock.stamped(Line(0, 0, raw)).dated for raw in lines] == [True, False, False, True]
+    assert [each.dated for each in map(Clock(NEAR).stamped, lines_of("\n".join(texts)))] == dated
 
 
 def test_where_the_time_stands():
@@ -197,16 +152,11 @@ def test_where_the_time_stands():
     assert time_in(late, NEAR).time_ns == utc(2026, 11, 21, 11, ns=123_456_000)
 
 
-@pytest.mark.parametrize(
-    ("text", "near", "year"),
-    [
-        ("I1231 23:59:59 x", (2027, 1, 1), 2026),
-        ("I0101 00:00:01 x", (2026, 12, 31), 2027),
-        ("I0715 12:00:00 x", (2026, 11, 21), 2026),
-        ("W715 12:00:00 x", (2026, 11, 21), 2026),
-        ("I0229 12:00:00 x", (2024, 3, 1), 2024),
-    ],
-)
+@pytest.mark.parametrize(("text", "near", "year"), [
+    ("I1231 23:59:59 x", (2027, 1, 1), 2026), ("I0101 00:00:01 x", (2026, 12, 31), 2027),
+    ("I0715 12:00:00 x", (2026, 11, 21), 2026), ("W715 12:00:00 x", (2026, 11, 21), 2026),
+    ("I0229 12:00:00 x", (2024, 3, 1), 2024),
+])  # fmt: skip
 def test_a_time_without_a_year_is_near_the_run(text, near, year):
     """Also around New Year."""
     found = time_in(text, local(*near))
@@ -232,8 +182,7 @@ def test_any_text_is_read(text):
 def test_a_line_without_a_time_has_that_of_the_line_before():
     """Lines before the first time have none; a piece of a long line has the line's, whatever it holds."""
     data = b"hello\n2026-11-21 12:00:00 a\n  more\n2026-11-21 12:00:01 b\n2026-11-21 12:00:00 c"
-    reader = LineReader(0)
-    lines = list(map(Clock(NEAR).stamped, [*reader.lines(0, data), *reader.last_line()]))
+    lines = list(map(Clock(NEAR).stamped, lines_of(data.decode())))
     noon = local(2026, 11, 21, 12)
     assert [line.time_ns for line in lines] == [None, noon, noon, noon + 10**9, noon]
     assert [line.dated for line in lines] == [False, True, False, True, True]

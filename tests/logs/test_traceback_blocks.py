@@ -1,7 +1,5 @@
 """Single tracebacks in a text: where each begins and ends, and what of it is told."""
 
-import traceback
-
 import pytest
 
 from launcher.logs.traceback_blocks import (
@@ -14,21 +12,11 @@ from launcher.logs.traceback_blocks import (
     without_prefix,
 )
 
-
-def fail(message):
-    raise ValueError(message)
+from .conftest import BROKEN_GROUP, GROUP, LINK, TRACEBACK, marked
 
 
 def raised(message):
-    """As Python prints it."""
-    try:
-        fail(message)
-    except ValueError:
-        return traceback.format_exc()
-
-
-def marked(text, prefix):
-    return "".join(f"{prefix}{line}\n" for line in text.splitlines())
+    return TRACEBACK.replace("no\n", f"{message}\n")
 
 
 MANY = f"step 1\n{raised('a')}step 2\n{marked(raised('b'), '[rank3]: ')}{raised('c')}  {raised('cut')[:60]}"
@@ -53,18 +41,11 @@ def test_those_before_a_place_are_found():
     assert list(blocks_from_last(MANY, 0)) == []
 
 
-@pytest.mark.parametrize(
-    ("before", "following", "prefix"),
-    [
-        ("", "  File", ""),
-        ("[rank3]: ", "[rank3]:   File", "[rank3]: "),
-        ("[rank3]: ", "  File", ""),
-        (" 50%|##\r[rank3]: ", "[rank3]:   File", "[rank3]: "),
-        ("Original ", "  File", ""),
-        ("  + Exception Group ", "  |   File", "  | "),
-        ("[rank3]:   + Exception Group ", "[rank3]:   |   File", "[rank3]:   | "),
-    ],
-)
+@pytest.mark.parametrize(("before", "following", "prefix"), [
+    ("", "  File", ""), ("[rank3]: ", "[rank3]:   File", "[rank3]: "), ("[rank3]: ", "  File", ""),
+    (" 50%|##\r[rank3]: ", "[rank3]:   File", "[rank3]: "), ("Original ", "  File", ""),
+    ("  + Exception Group ", "  |   File", "  | "), ("[rank3]:   + Exception Group ", "[rank3]:   |   File", "[rank3]:   | "),
+])  # fmt: skip
 def test_what_every_line_begins_with(before, following, prefix):
     """The header's line and the one below it must agree."""
     assert prefix_of(f"{before}{HEADER}", following) == prefix
@@ -78,9 +59,7 @@ def test_a_line_without_what_it_begins_with(line, rest):
     assert without_prefix("[rank3]: ", line) == rest
 
 
-@pytest.mark.parametrize(
-    "kind", ["f.<locals>.MyErr", "<lambda>.<locals>.E", "__mp_main__.Full", "Élan", "a.b.Überlauf"]
-)
+@pytest.mark.parametrize("kind", ["f.<locals>.E", "<lambda>.<locals>.E", "__mp_main__.Full", "Élan", "a.b.Überlauf"])
 def test_exceptions_of_any_name(kind):
     """Of classes that are defined in a function, or whose names have letters beyond ASCII."""
     for line, message in ((kind, ""), (f"{kind}: text", "text"), (f"{kind}: ", "")):
@@ -99,94 +78,51 @@ def test_a_traceback_behind_a_level_is_none_of_a_message():
     text = f"step 1\nERROR: {raised('a')}"
     (block,) = blocks_from_last(text, len(text))
     assert (block.message, list(blocks_from_first(text))) == ("a", [block])
-    quoting = raised("a").replace("    raise ValueError(message)", f'    raise ValueError("{HEADER}" + message)')
+    quoting = raised("a").replace("load()", f'load("{HEADER}")')
     assert quoting.count(HEADER) == 2
     (block,) = blocks_from_last(quoting, len(quoting))
     assert list(blocks_from_first(quoting)) == [block]
-    assert block.summary.startswith("ValueError: a at ")
-
-
-GROUP = """\
-  + Exception Group Traceback (most recent call last):
-  |   File "/a/train.py", line 88, in step
-  | ExceptionGroup: two
-lines (2 sub-exceptions)
-  +-+---------------- 1 ----------------
-    | TypeError: b
-
-multi
-    +---------------- 2 ----------------
-    | KeyError: 'c'
-    +------------------------------------
-"""
+    assert (block.type, block.message) == ("ValueError", "a")
 
 
 @pytest.mark.parametrize("prefix", ["", "[rank3]: "])
 def test_a_group_is_whole_though_messages_break_its_frame(prefix):
     """What comes below it is none of it, though that may look like a frame."""
-    text = marked(GROUP, prefix)
+    text = marked(BROKEN_GROUP, prefix)
     after = f"{prefix}step 2\n    | a | b |\n"
     (block,) = blocks_from_first(text + after)
     assert (block.type, block.end) == ("ExceptionGroup", len(text))
-    assert "\n".join(block.body).endswith(
-        "multi\n  +---------------- 2 ----------------\n  | KeyError: 'c'\n  +" + "-" * 36
-    )
+    assert "\n".join(block.body).endswith(f"multi\n  +{'-' * 16} 2 {'-' * 16}\n  | KeyError: 'c'\n  +{'-' * 36}")
     assert list(blocks_from_last(text + after, len(text + after))) == [block]
 
 
 def test_how_far_the_frame_of_a_group_is_looked_for():
     """Up to the next traceback, and no further than a message is long."""
-    broken = GROUP.partition("    +---------------- 2")[0]
-    for between in ("x\n" * MESSAGE_LINES, GROUP.splitlines(keepends=True)[0]):
+    broken = BROKEN_GROUP.partition("    +---------------- 2")[0]
+    for between in ("x\n" * MESSAGE_LINES, BROKEN_GROUP.splitlines(keepends=True)[0]):
         (block, *_) = blocks_from_first(f"{broken}{between}    | KeyError: 'c'\n")
         assert block.end == broken.index("\n\nmulti") + 1
 
 
 # --- line by line ---
 
-PLAIN = ["Traceback (most recent call last):", '  File "a.py", line 3, in f', "    f(7)", "ValueError: 12"]
-LINES_OF_GROUP = [
-    "  + Exception Group Traceback (most recent call last):",
-    '  |   File "a.py", line 3, in f',
-    "  | ExceptionGroup: two (2 sub-exceptions)",
-    "  +-+---------------- 1 ----------------",
-    "    | Traceback (most recent call last):",
-    '    |   File "a.py", line 4, in g',
-    "    | ValueError: 1",
-    "    +------------------------------------",
-]
+PLAIN = TRACEBACK.splitlines()
+IN_TORCH = marked(TRACEBACK, "[rank3]: ").splitlines()
 
 
-def begins(*lines):
-    tracebacks = TracebackLines()
-    return [tracebacks.put(line) for line in lines]
-
-
-@pytest.mark.parametrize("mark", ["", "[rank3]: "], ids=["python", "torch"])
-def test_from_the_header_to_the_exception(mark):
-    """What torch puts before each line is none of the traceback's own text."""
-    lines = [f"{mark}{line}" for line in PLAIN]
-    at = len(mark)
-    assert begins("step 1", *lines, "step 2") == [None, at, at, at, at, None]
-
-
-def test_a_chain_and_what_links_it():
-    """The sentence between two tracebacks is of neither."""
-    link = ["", "During handling of the above exception, another exception occurred:", ""]
-    assert begins(*PLAIN, *link, *PLAIN) == [0, 0, 0, 0, None, None, None, 0, 0, 0, 0]
-
-
-def test_a_group_and_the_tracebacks_in_it():
-    """Each behind its own frame."""
-    assert begins(*LINES_OF_GROUP) == [20, 4, 4, None, 6, 6, 6, None]
-
-
-def test_a_traceback_that_is_cut_off_does_not_go_on():
-    """A blank line, or one without torch's mark, belongs to something else."""
-    assert begins(*PLAIN[:2], "", "    f(7)") == [0, 0, None, None]
-    assert begins(*(f"[rank0]: {line}" for line in PLAIN[:2]), "NCCL WARN 1", "  2") == [9, 9, None, None]
-
-
-def test_a_header_that_a_program_quotes_is_none():
-    """Only as the end of its line."""
-    assert begins("Traceback (most recent call last): it said", "  5") == [None, None]
+@pytest.mark.parametrize(("lines", "begins"), [
+    # From the header to the exception; what torch puts before each line is none of the traceback's own text.
+    (["step 1", *PLAIN, "step 2"], [None, 0, 0, 0, 0, None]),
+    (["step 1", *IN_TORCH, "step 2"], [None, 9, 9, 9, 9, None]),
+    # The sentence between two tracebacks is of neither.
+    ([*PLAIN, *LINK.splitlines(), *PLAIN], [0, 0, 0, 0, None, None, None, 0, 0, 0, 0]),
+    # The tracebacks in a group are each behind its own frame.
+    (GROUP.splitlines(), [20, 4, 4, 4, None, 6, 6, 6, 6, None, None, None]),
+    # One that is cut off does not go on: a blank line, or one without torch's mark, belongs to something else.
+    ([*PLAIN[:2], "", "    f(7)"], [0, 0, None, None]),
+    ([*IN_TORCH[:2], "NCCL WARN 1", "  2"], [9, 9, None, None]),
+    # A header that a program quotes is none: only as the end of its line.
+    ([f"{HEADER} it said", "  5"], [None, None]),
+], ids=["python", "torch", "chain", "group", "cut off", "torch's, cut off", "quoted"])  # fmt: skip
+def test_where_the_text_of_a_traceback_begins_in_each_line(lines, begins):
+    assert list(map(TracebackLines().put, lines)) == begins

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.logs.lines import LineReader
+from launcher.logs.lines import Line, LineReader
 from launcher.logs.traceback_blocks import GROUP_LINES, HEADER, MAX_TRACEBACKS, MESSAGE_CHARS, MESSAGE_LINES
 from launcher.logs.tracebacks import (
     FIRST_BYTES,
@@ -20,6 +20,8 @@ from launcher.logs.tracebacks import (
     tracebacks_in,
 )
 
+from .conftest import GROUP, LINK, TRACEBACK, lines_of, marked
+
 PROGRAM = Path(__file__).parents[1] / "programs" / "blame_raise.py"
 
 
@@ -29,174 +31,124 @@ def printed_by(*arguments, program=PROGRAM):
     return subprocess.run(command, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, check=False).stdout
 
 
-def marked(text, rank=7):
-    """Each line behind what torch puts before it."""
-    return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
-
-
-def line_of(text):
-    """The number of the line of the program that holds `text` first."""
-    lines = PROGRAM.read_text().splitlines()
-    return next(number for number, line in enumerate(lines, 1) if text in line)
-
-
-STEP = f"blame_raise.py:{line_of('raise ValueError(message)')} in step"
-
-
+RAISING = next(
+    number for number, line in enumerate(PROGRAM.read_text().splitlines(), 1) if "raise ValueError(message)" in line
+)
+STEP = f"blame_raise.py:{RAISING} in step"
 needs_groups = pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with 3.11")
 
 
 # --- tracebacks of real programs ---
 
 
-@pytest.mark.parametrize(
-    ("kind", "type_name", "message", "where", "thread"),
-    [
-        *[
-            (kind, "ValueError", "no such word", STEP, None)
-            for kind in ("uncaught", "caught", "after_a_bar", "at_exit")
-        ],
-        ("ignored_afterwards", "ValueError", "no such word", STEP, None),
-        ("thread_after_main", "ValueError", "in the main thread", STEP, None),
-        ("thread", "ValueError", "no such word", STEP, "loader"),
-        ("many_lines", "ValueError", "one", STEP, None),
-        ("prefixed", "ValueError", "one\ntwo", STEP, None),
-        ("syntax", "SyntaxError", None, "settings.py:1", None),
-        ("no_message", "KeyboardInterrupt", "", None, None),
-        ("deep", "RecursionError", None, None, None),
-        pytest.param("group", "ExceptionGroup", None, None, None, marks=needs_groups),
-    ],
-)
+@pytest.mark.parametrize(("kind", "type_name", "message", "where", "thread"), [
+    *(
+        (kind, "ValueError", "no such word", STEP, None)
+        for kind in ("uncaught", "caught", "after_a_bar", "at_exit")
+    ),
+    ("ignored_afterwards", "ValueError", "no such word", STEP, None),
+    ("thread_after_main", "ValueError", "in the main thread", STEP, None),
+    ("thread", "ValueError", "no such word", STEP, "loader"),
+    ("many_lines", "ValueError", "one", STEP, None),
+    ("prefixed", "ValueError", "one\ntwo", STEP, None),
+    ("syntax", "SyntaxError", None, "settings.py:1", None),
+    ("no_message", "KeyboardInterrupt", "", None, None),
+    ("deep", "RecursionError", None, None, None),
+    pytest.param("group", "ExceptionGroup", None, None, None, marks=needs_groups),
+])  # fmt: skip
 def test_the_last_traceback_of_a_program_is_found(kind, type_name, message, where, thread):
-    """Uncaught or caught and printed; after it may come what Python prints of exceptions that change nothing."""
-    found = find_traceback(printed_by(kind))
+    """Uncaught or caught and printed; after it may come what Python prints of exceptions that change nothing.
+
+    Read from the first on, each is found as it is from the end; one of the main thread is preferred.
+    """
+    text = printed_by(kind)
+    found, from_first = find_traceback(text), list(tracebacks_in(text))
+    assert found == ([each for each in from_first if each.thread is None] or from_first)[-1]
     assert (found.type, found.thread) == (type_name, thread)
     assert message in {None, found.message}
     assert where in {None, found.where}
     assert found.text.startswith(HEADER) or kind == "group"
 
 
-def test_of_chained_exceptions_the_last_is_the_failure_and_the_first_its_origin():
-    """Both links: raised from another, and raised while another was handled."""
-    found = find_traceback(printed_by("chained_twice"))
-    assert (found.type, found.message) == ("KeyError", "'x'")
-    assert found.first_cause == f"ValueError: no such word at {STEP}"
-    assert found.text.count("Traceback (most recent call last):") == 3
-    assert find_traceback(printed_by("chained")).where.endswith(" in chained")
-
-
-def test_separate_tracebacks_are_no_chain():
-    """A traceback that was printed earlier for its own sake caused nothing."""
-    assert find_traceback(printed_by("caught") + printed_by("uncaught")).first_cause is None
-
-
 # --- texts ---
 
-SIMPLE = 'Traceback (most recent call last):\n  File "/a/train.py", line 88, in step\n    load()\nValueError: no\n'
-LINK = "During handling of the above exception, another exception occurred:"
-WORKER = (
-    'Traceback (most recent call last):\n  File "/a/train.py", line 88, in step\n    next(batches)\n'
-    "ValueError: Caught ValueError in DataLoader worker process 0.\n"
-    'Original Traceback (most recent call last):\n  File "/a/data.py", line 8, in load\n    parse()\nValueError: bad line\n'
-)
+WORKER = f"""{TRACEBACK[:-3]}Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/a/data.py", line 8, in load
+    parse()
+ValueError: bad line
+"""
+LOADING = TRACEBACK.replace("ValueError: no", "RuntimeError: Error(s) in loading state_dict for Net:")
+IGNORED, OF_THREAD = "Exception ignored in: <x>\n", "Exception in thread Thread-1 (run):\n"
+FRAMES = '  File "/a/b.py", line 1, in f\n    f()\n' * 1000
+KEYS = '\tMissing key(s) in state_dict: "a".\n\tsize mismatch for b'
 
 
-def test_the_traceback_of_a_data_worker_is_the_one_that_counts():
-    """It is printed by torch below the main process's own."""
-    found = find_traceback(WORKER)
-    assert (found.message, found.where) == ("bad line", "data.py:8 in load")
+@pytest.mark.parametrize(("text", "told"), [
+    (TRACEBACK, {"message": "no", "where": "train.py:88 in step", "lines_after": 0}),
+    (f"{TRACEBACK}step 2\n\nstep 3\n", {"lines_after": 2}),
+    # The traceback of a data worker is printed by torch below the main process's own, and is the one that counts.
+    (WORKER, {"message": "bad line", "where": "data.py:8 in load"}),
+    # Printed earlier for its own sake, a traceback caused nothing.
+    (f"{TRACEBACK}step 2\n{TRACEBACK}", {"text": TRACEBACK.strip()}),
+    # A program that was killed while it printed had printed another before.
+    (f"{TRACEBACK}more\n{TRACEBACK[:60]}", {"where": "train.py:88 in step"}),
+    # Indented lines below an exception belong to it, as torch writes them; a progress bar does not.
+    (f"{LOADING}{KEYS}\nstep 2\n", {"message": f"Error(s) in loading state_dict for Net:\n{KEYS}",
+                                    "text": f"{LOADING}{KEYS}", "lines_after": 1}),
+    (f"{TRACEBACK}  10%|#\r  20%|##\n 30%|##\n", {"message": "no"}),
+    # A long one is cut; the end is kept, where the exception is.
+    (f"{HEADER}\n{FRAMES}ValueError: no\n", {"text": f"{FRAMES}ValueError: no"[-TRACEBACK_CHARS:]}),
+    # Without the exception, its last line, nothing is known.
+    ("", None), (HEADER, None), (TRACEBACK[:60], None), (TRACEBACK[:-16], None), ("\0" * 5000, None),
+])  # fmt: skip
+def test_what_is_told_of_a_text(text, told):
+    found = find_traceback(text)
+    assert (found and {name: getattr(found, name) for name in told}) == told
 
 
 @pytest.mark.parametrize("begin", ["", "50%|###  | 5/10\r"])
-@pytest.mark.parametrize("text", [SIMPLE, WORKER])
+@pytest.mark.parametrize("text", [TRACEBACK, WORKER])
 def test_lines_that_all_begin_alike_are_read_without_that(text, begin):
     """As torch marks them, also after a progress bar, which ends no line."""
     found, plain = find_traceback(begin + marked(text)), find_traceback(text)
     assert (found.type, found.message, found.where) == (plain.type, plain.message, plain.where)
 
 
-@pytest.mark.parametrize("text", ["", "Traceback (most recent call last):", SIMPLE[:60], SIMPLE[:-16], "\0" * 5000])
-def test_what_is_cut_off_is_no_traceback(text):
-    """The exception is the last line of one: without it nothing is known."""
-    assert find_traceback(text) is None
-
-
-def test_a_cut_off_traceback_leaves_the_one_before():
-    """A program that was killed while it printed had printed another before."""
-    assert find_traceback(SIMPLE + "more\n" + SIMPLE[:60]).where == "train.py:88 in step"
-
-
-def test_what_a_program_wrote_after_its_traceback_is_counted():
-    """Many lines mean that it lived on."""
-    assert find_traceback(SIMPLE).lines_after == 0
-    assert find_traceback(SIMPLE + "step 2\n\nstep 3\n").lines_after == 2
-
-
-def test_long_tracebacks_and_messages_are_cut():
-    """The end is kept, where the exception is."""
-    frames = '  File "/a/b.py", line 1, in f\n    f()\n' * 1000
-    found = find_traceback(f"Traceback (most recent call last):\n{frames}ValueError: no\n")
-    assert len(found.text) == TRACEBACK_CHARS
-    assert found.text.endswith("ValueError: no")
-    many = "\n".join(["[rank0]: x"] * 100)
-    found = find_traceback(marked(SIMPLE, rank=0) + many)
-    assert found.message.count("\n") == MESSAGE_LINES
+def test_of_a_message_some_lines_are_kept():
+    """Of those that all begin alike nothing else tells where the message ends."""
+    assert find_traceback(marked(TRACEBACK + "x\n" * 100)).message.count("\n") == MESSAGE_LINES
 
 
 def test_of_a_long_message_the_beginning_is_kept():
     """With the frames, and a mark where it was cut."""
-    found = find_traceback(SIMPLE.replace("ValueError: no", "ValueError: size " + "y" * 9000))
-    assert found.text.startswith("\n".join(SIMPLE.splitlines()[:3]) + "\nValueError: size yyy")
+    found = find_traceback(TRACEBACK.replace("ValueError: no", "ValueError: size " + "y" * 9000))
+    assert found.text.startswith("\n".join(TRACEBACK.splitlines()[:3]) + "\nValueError: size yyy")
     assert found.text.endswith(f"yyy… {9000 + len('ValueError: size ') - MESSAGE_CHARS} more characters")
     assert len(found.message) == 9000 + len("size ")
 
 
-def test_indented_lines_below_an_exception_belong_to_it():
-    """As torch writes them; a progress bar does not."""
-    raised = SIMPLE.replace("ValueError: no", "RuntimeError: Error(s) in loading state_dict for Net:")
-    more = '\tMissing key(s) in state_dict: "a".\n\tsize mismatch for b'
-    found = find_traceback(f"{raised}{more}\nstep 2\n")
-    assert found.message == f"Error(s) in loading state_dict for Net:\n{more}"
-    assert (found.text, found.lines_after) == (f"{raised}{more}", 1)
-    assert find_traceback(f"{SIMPLE}  10%|#\r  20%|##\n 30%|##\n").message == "no"
-
-
-@pytest.mark.parametrize("kind", ["chained", "chained_twice"])
-def test_a_chain_keeps_the_sentences_that_link_it(kind):
-    """Whether an exception was raised from another or while another was handled."""
+@pytest.mark.parametrize(("kind", "tracebacks", "raised"), [
+    ("chained", 2, ("RuntimeError", "cannot go on")), ("chained_twice", 3, ("KeyError", "'x'")),
+])  # fmt: skip
+def test_of_chained_exceptions_the_last_is_the_failure(kind, tracebacks, raised):
+    """It is told with the others and the sentences that link them, whether raised from another or while it was handled."""
     printed = printed_by(kind).removeprefix("starting\n")
-    assert find_traceback(printed).text == printed.strip() == next(tracebacks_in(printed)).text
-
-
-GROUP = """\
-  + Exception Group Traceback (most recent call last):
-  |   File "/a/train.py", line 88, in step
-  |     raise group
-  | ExceptionGroup: several (2 sub-exceptions)
-  +-+---------------- 1 ----------------
-    | Traceback (most recent call last):
-    |   File "/a/data.py", line 8, in load
-    |     parse()
-    | ValueError: first
-    +---------------- 2 ----------------
-    | KeyError: 'second'
-    +------------------------------------
-"""
+    found = find_traceback(printed)
+    assert (found.type, found.message, found.text.count(HEADER)) == (*raised, tracebacks)
+    assert found.text == printed.strip() == next(tracebacks_in(printed)).text
 
 
 def test_a_group_keeps_its_exceptions():
     """They are part of it, and no tracebacks of their own; many are cut."""
-    for found in (find_traceback(f"{SIMPLE}step\n{GROUP}step\n"), next(tracebacks_in(f"{GROUP}step\n{SIMPLE}"))):
-        assert (found.type, found.message, found.lines_after > 0) == (
-            "ExceptionGroup",
-            "several (2 sub-exceptions)",
-            True,
-        )
+    for found in (find_traceback(f"{TRACEBACK}step\n{GROUP}step\n"), next(tracebacks_in(f"{GROUP}step\n{TRACEBACK}"))):
+        assert (found.type, found.message) == ("ExceptionGroup", "several (2 sub-exceptions)")
+        assert found.lines_after > 0
         assert "\n  | ValueError: first\n" in found.text
         assert found.text.endswith("  | KeyError: 'second'\n  +------------------------------------")
-    assert [each.type for each in tracebacks_in(f"{GROUP}{SIMPLE}")] == ["ExceptionGroup", "ValueError"]
-    chain = find_traceback(f"{SIMPLE}\n{LINK}\n\n{GROUP}\n{LINK}\n\n{SIMPLE}")
-    assert (chain.first_cause, chain.text.count(LINK)) == ("ValueError: no at train.py:88 in step", 2)
+    assert [each.type for each in tracebacks_in(f"{GROUP}{TRACEBACK}")] == ["ExceptionGroup", "ValueError"]
+    chain = find_traceback(f"{TRACEBACK}{LINK}{GROUP}{LINK}{TRACEBACK}")
+    assert (chain.text.startswith(TRACEBACK), chain.text.count(LINK)) == (True, 2)
     many = find_traceback(GROUP + "    | x\n" * GROUP_LINES)
     assert many.text.endswith(f"… {GROUP.count(chr(10)) - 4} more lines")
 
@@ -222,60 +174,37 @@ if __name__ == "__main__":
 QUOTING = """\
 raise ValueError("Traceback (most recent call last):\\n  nested text\\nFoo: x")
 """
+NO_INT = "invalid literal for int() with base 10: 'x'"
+TWO = f"{NO_INT}\n\nThe above exception was the direct cause of the following exception:\n\n{HEADER}"
 
 
-@pytest.fixture
-def printed(tmp_path):
-    """Runs a program; gives what it prints."""
-
-    def run(source):
-        program = tmp_path / "program.py"
-        program.write_text(source)
-        return printed_by(program=program)
-
-    return run
-
-
-@needs_groups
-@pytest.mark.parametrize("shown", [str, marked])
-def test_a_group_that_led_to_another_exception(printed, shown):
-    """Though Python breaks its frame at a message of several lines."""
-    text = shown(printed(GROUP_AS_CAUSE))
-    (found,) = tracebacks_in(text)
-    assert found == find_traceback(text)
-    assert (found.type, found.message) == ("RuntimeError", "outer")
-    assert found.first_cause == "ExceptionGroup: g (2 sub-exceptions) at program.py:2 in <module>"
-    assert "multi\n" in found.text
-    assert "| KeyError: 'c'\n" in found.text
-
-
-@pytest.mark.parametrize("shown", [str, marked])
-@pytest.mark.parametrize("source", [IN_POOL, IN_EXECUTOR])
-def test_a_traceback_of_another_process_led_to_the_one_here(printed, source, shown):
-    """They are one chain from either end, though each ends with the same exception."""
-    text = shown(printed(source))
-    (found,) = tracebacks_in(text)
-    assert found == find_traceback(text) == traceback_in(text.encode())
-    assert found.first_cause.startswith("ValueError: invalid literal for int() with base 10: 'x' at ")
-    assert ("<module>" in found.text, found.text.count("Traceback")) == (True, 2)
-
-
-@pytest.mark.parametrize("shown", [str, marked])
-def test_a_traceback_in_a_message_replaces_none(printed, shown):
-    """The exception that ended the program is told, and what it quotes with it."""
-    text = shown(printed(QUOTING))
-    (found,) = tracebacks_in(text)
-    assert found == find_traceback(text)
-    assert (found.type, found.where) == ("ValueError", "program.py:1 in <module>")
-    assert found.message == "Traceback (most recent call last):\n  nested text\nFoo: x"
-    assert found.text.endswith(found.message)
+@pytest.mark.parametrize(("source", "raised", "contained"), [
+    # Python breaks the frame of a group at a message of several lines.
+    pytest.param(GROUP_AS_CAUSE, ("RuntimeError", "outer", "program.py:4 in <module>"),
+                 ["ExceptionGroup: g (2 sub-exceptions)\n", "multi\n", "| KeyError: 'c'\n"], marks=needs_groups),
+    # Tracebacks of another process and of this one are one chain, though each ends with the same exception.
+    (IN_POOL, ("ValueError", NO_INT), ["<module>", TWO]),
+    (IN_EXECUTOR, ("ValueError", NO_INT), ["<module>", TWO]),
+    # A traceback in a message replaces none.
+    (QUOTING, ("ValueError", f"{HEADER}\n  nested text\nFoo: x", "program.py:1 in <module>"), ["\nFoo: x"]),
+])  # fmt: skip
+def test_several_tracebacks_may_be_one(tmp_path, source, raised, contained):
+    """From either end, also as torch marks them."""
+    program = tmp_path / "program.py"
+    program.write_text(source)
+    printed = printed_by(program=program)
+    for text in (printed, marked(printed)):
+        (found,) = tracebacks_in(text)
+        assert found == find_traceback(text) == traceback_in(text.encode())
+        assert (found.type, found.message, found.where)[: len(raised)] == raised
+        assert all(each in found.text for each in contained)
 
 
 def test_the_last_hundreds_of_tracebacks_are_looked_at():
     """From the end; unusable ones are passed over once each, and a log that is full of them is given up."""
-    harmless = "Exception ignored in: <x>\n" + SIMPLE
-    assert find_traceback(SIMPLE + harmless * (MAX_TRACEBACKS - 1)).where == "train.py:88 in step"
-    assert find_traceback(SIMPLE + harmless * MAX_TRACEBACKS) is None
+    harmless = IGNORED + TRACEBACK
+    assert find_traceback(TRACEBACK + harmless * (MAX_TRACEBACKS - 1)).where == "train.py:88 in step"
+    assert find_traceback(TRACEBACK + harmless * MAX_TRACEBACKS) is None
 
 
 def work(function, *arguments):
@@ -299,22 +228,13 @@ def work(function, *arguments):
 
 
 LOG_BYTES = 256 << 10
-HEADERS = 500
+HEADERS = 200
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Traceback (most recent call last):\n",
-        "  Traceback (most recent call last):\n",
-        "  Traceback (most recent call last):\n  x\n",
-        "  + Exception Group Traceback (most recent call last):\n  | E: x\n",
-        "  | Traceback (most recent call last):\n",
-        "E: Traceback (most recent call last):\n  x\n",
-        "Traceback (most recent call last):\n  x\nE: Traceback (most recent call last):\n",
-        "[rank0]: Traceback (most recent call last):\n[rank0]:   x\n",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    f"{HEADER}\n", f"  {HEADER}\n", f"  {HEADER}\n  x\n", f"  + Exception Group {HEADER}\n  | E: x\n", f"  | {HEADER}\n",
+    f"E: {HEADER}\n  x\n", f"{HEADER}\n  x\nE: {HEADER}\n", f"[rank0]: {HEADER}\n[rank0]:   x\n",
+])  # fmt: skip
 @pytest.mark.parametrize("search", [find_traceback, lambda text: list(tracebacks_in(text))])
 def test_many_headers_cost_no_more_each_than_few(line, search):
     """Whatever a program prints, the time to read it grows with its length only."""
@@ -322,7 +242,7 @@ def test_many_headers_cost_no_more_each_than_few(line, search):
     assert many < 6 * few
 
 
-@pytest.mark.parametrize("first", ["", SIMPLE])
+@pytest.mark.parametrize("first", ["", TRACEBACK])
 def test_lines_without_a_traceback_cost_nothing(first):
     """Hundreds of ranks fail at once, each after 256 KiB of short lines: only lines of tracebacks are looked at."""
     log = (first + "a\n" * (LOG_BYTES // 2))[:LOG_BYTES].encode()
@@ -330,46 +250,34 @@ def test_lines_without_a_traceback_cost_nothing(first):
     assert work(traceback_in, log) < 1000
 
 
-@pytest.mark.parametrize("far", [SIMPLE, SIMPLE + f"\n{LINK}\n\n"])
-def test_what_lies_far_before_the_end_of_a_log_is_not_forgotten(far):
-    """The end of a log is searched first: the rest too if the traceback there began earlier, or does not count."""
-    many = '  File "/a/train.py", line 1, in f\n    f()\n' * (NEAR_BYTES // 40)
-    long = f"Traceback (most recent call last):\n{many}KeyError: 1\n"
-    assert traceback_in((far + long).encode()) == find_traceback(far + long)
-    harmless = f"Exception ignored in: <x>\n{SIMPLE}Exception in thread T:\n{SIMPLE}"
-    assert traceback_in((far + "a\n" * NEAR_BYTES + harmless).encode()).thread is None
+MANY_FRAMES = TRACEBACK.replace("    load()\n", f"    load()\n{FRAMES}")
+LONG_LINE = TRACEBACK.replace("    load()\n", f"    load({'x' * NEAR_BYTES})\n")
 
 
-def test_a_chain_that_begins_before_the_end_of_a_log_is_read_whole():
-    """Its first exception lies further from the end than is looked at first."""
-    long = SIMPLE.replace("    load()\n", f"    load({'x' * NEAR_BYTES})\n")
-    assert traceback_in(f"{long}\n{LINK}\n\n{SIMPLE}".encode()).first_cause == "ValueError: no at train.py:88 in step"
+@pytest.mark.parametrize(
+    "text", [TRACEBACK + MANY_FRAMES, f"{TRACEBACK}{LINK}{MANY_FRAMES}", f"{LONG_LINE}{LINK}{TRACEBACK}"]
+)
+def test_what_lies_far_before_the_end_of_a_log_is_not_forgotten(text):
+    """The end of a log is searched first: the rest too if the traceback there began earlier."""
+    assert traceback_in(text.encode()) == find_traceback(text)
+
+
+def test_a_traceback_far_before_those_that_do_not_count_is_found():
+    text = f"{TRACEBACK}{'a' * NEAR_BYTES}\n{IGNORED}{TRACEBACK}{OF_THREAD}{TRACEBACK}"
+    assert traceback_in(text.encode()).thread is None
 
 
 # --- all of them ---
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["uncaught", "chained_twice", "thread", "thread_after_main", pytest.param("group", marks=needs_groups), "prefixed"],
-)
-def test_the_last_of_all_tracebacks_is_the_last_one(kind):
-    """Read from the first on, each is found as it is from the end; one of the main thread is preferred."""
-    text = printed_by(kind)
-    found = list(tracebacks_in(text))
-    assert find_traceback(text) == ([each for each in found if each.thread is None] or found)[-1]
-
-
 def test_every_traceback_is_found_once():
     """A chain is one; harmless and cut off ones are none; that of a data worker takes the place of the main process's."""
-    text = f"{SIMPLE}step\n{SIMPLE}\n{LINK}\n\n{SIMPLE}Exception ignored in: <x>\n{SIMPLE}{WORKER}{SIMPLE[:60]}"
+    text = (
+        f"{TRACEBACK}step\n{TRACEBACK}{LINK}{TRACEBACK}Exception ignored in: <x>\n{TRACEBACK}{WORKER}{TRACEBACK[:60]}"
+    )
     found = list(tracebacks_in(text))
-    assert [(each.message, each.first_cause is not None) for each in found] == [
-        ("no", False),
-        ("no", True),
-        ("bad line", False),
-    ]
-    assert not list(tracebacks_in("Traceback (most recent call last):"))
+    assert [(each.message, each.text.count(LINK)) for each in found] == [("no", 0), ("no", 1), ("bad line", 0)]
+    assert not list(tracebacks_in(HEADER))
 
 
 def test_the_frames_of_a_traceback():
@@ -380,108 +288,74 @@ def test_the_frames_of_a_traceback():
 # --- the first traceback of each rank ---
 
 
-def split(global_rank, chunks):
-    """All lines, an unfinished last one too."""
-    reader = LineReader(global_rank)
-    for offset, chunk in chunks:
-        yield from reader.lines(offset, chunk)
-    yield from reader.last_line()
-
-
-def traceback(message="no", line=88, kind="ValueError"):
-    return f'Traceback (most recent call last):\n  File "/a/train.py", line {line}, in step\n    load()\n{kind}: {message}\n'
+def traceback(message, line=88, kind="ValueError"):
+    return TRACEBACK.replace("88", str(line)).replace("ValueError: no", f"{kind}: {message}")
 
 
 def raised(*texts):
     """`texts`: what each rank wrote. Ranks, and what they raised first."""
-    lines = {rank: split(rank, [(0, text.encode(errors="surrogateescape"))]) for rank, text in enumerate(texts)}
+    lines = {rank: lines_of(text, rank) for rank, text in enumerate(texts)}
     return [(each.ranks, each.traceback.type, each.traceback.message) for each in first_tracebacks(lines)]
 
 
-def test_the_first_of_each_rank_counts():
-    """What followed it is mostly its consequence."""
-    assert raised(f"step 1\n{traceback()}step 2\n{traceback('late')}") == [((0,), "ValueError", "no")]
+FAR = ("- " * 50 + "\n") * (FIRST_BYTES // 50)
+THROWN = "terminate called after throwing an instance of 'std::runtime_error'"
+A, B = ((0,), "ValueError", "a"), ((0,), "ValueError", "b")
 
 
-def test_ranks_that_raised_the_same_are_one():
-    """In the order of the lowest rank of each; ranks that raised nothing are in none."""
-    texts = [
-        traceback("a"),
-        traceback("b"),
-        "fine\n",
-        traceback("a"),
-        traceback("a", kind="KeyError"),
-        traceback("a", line=9),
-    ]
-    assert raised(*texts) == [
-        ((0, 3), "ValueError", "a"),
-        ((1,), "ValueError", "b"),
-        ((4,), "KeyError", "a"),
-        ((5,), "ValueError", "a"),
-    ]
-    assert raised("fine\n", "") == []
-
-
-def test_numbers_in_messages_are_no_difference():
-    """Ranks name themselves, their devices and addresses; torch marks every line with the rank."""
-    other = marked(traceback("device 1 at 0x7f1a"), rank=1)
-    assert raised(traceback("device 0 at 0x7e"), other) == [((0, 1), "ValueError", "device 0 at 0x7e")]
-
-
-@pytest.mark.parametrize("before", ["Exception ignored in: <x>\n", "Exception in thread Thread-1 (run):\n"])
-def test_what_ended_no_program_is_passed_over(before):
-    """Unless it is all there is of a thread."""
-    assert raised(f"{before}{traceback('a')}step\n{traceback('b')}") == [((0,), "ValueError", "b")]
-    far = "x" * 100 + "\n"
-    assert raised(f"{before}{traceback('a')}{far * (FIRST_BYTES // 50)}{traceback('b')}") == [((0,), "ValueError", "b")]
-    alone = raised(f"{before}{traceback('a')}")
-    assert alone == ([((0,), "ValueError", "a")] if "thread" in before else [])
+@pytest.mark.parametrize(("texts", "expected"), [
+    # What followed the first is mostly its consequence.
+    ([f"step 1\n{traceback('a')}step 2\n{traceback('late')}"], [A]),
+    # Ranks that raised the same are one, in the order of the lowest; ranks that raised nothing are in none.
+    ([traceback("a"), traceback("b"), "fine\n", traceback("a"), traceback("a", kind="KeyError"), traceback("a", line=9)],
+     [((0, 3), "ValueError", "a"), ((1,), "ValueError", "b"), ((4,), "KeyError", "a"), ((5,), "ValueError", "a")]),
+    (["fine\n", ""], []),
+    ([f"{HEADER}\n"], []),
+    # Numbers in messages are no difference: ranks name themselves, their devices and addresses, and torch marks lines.
+    ([traceback("device 0 at 0x7e"), marked(traceback("device 1 at 0x7f1a"))], [((0, 1), "ValueError", "device 0 at 0x7e")]),
+    # What ended no program is passed over, unless it is all there is of a thread.
+    *(([f"{before}{traceback('a')}{between}{traceback('b')}"], [B])
+      for before in (IGNORED, OF_THREAD) for between in ("step\n", FAR)),
+    ([f"{OF_THREAD}{traceback('a')}"], [A]),
+    ([f"{IGNORED}{traceback('a')}"], []),
+    # The line before a header is the one before it, also behind what was read at once.
+    ([f"{IGNORED}{traceback('c')}{FAR}{OF_THREAD}{traceback('a')}{FAR}{traceback('b')}"], [B]),
+    ([f"{traceback('a')[:60]}\n{FAR}{IGNORED}{traceback('a')}"], []),
+    # Where there is no traceback, what else Python or C++ print of a crash counts.
+    (["step 1\nFatal Python error: Segmentation fault\n\nCurrent thread 0x1\n"],
+     [((0,), "Fatal Python error", "Segmentation fault")]),
+    ([f"{THROWN}\n  what():  no\n"], [((0,), THROWN, "")]),
+    ([f"{THROWN}\n{traceback('a')}{THROWN}\n"], [A]),
+])  # fmt: skip
+def test_the_first_traceback_of_each_rank(texts, expected):
+    assert raised(*texts) == expected
 
 
 @pytest.mark.parametrize("before_cut", range(0, 200, 7))
 def test_a_traceback_at_the_end_of_what_is_read_at_once_is_found(before_cut):
     """With the line before it, which tells whether it counts."""
-    thread = f"Exception in thread Thread-1 (run):\n{traceback('a')}"
+    thread = f"{OF_THREAD}{traceback('a')}"
     far = "x" * (FIRST_BYTES - len(thread) - before_cut - 1) + "\n"
-    assert raised(f"{thread}{far}{traceback('b')}") == [((0,), "ValueError", "b")]
-    ignored = f"Exception ignored in: <x>\n{traceback('c')}"
-    assert raised(f"{thread}{far}{ignored}step\n{traceback('b')}") == [((0,), "ValueError", "b")]
+    for between in ("", f"{IGNORED}{traceback('c')}step\n"):
+        assert raised(f"{thread}{far}{between}{traceback('b')}") == [B]
 
 
-def test_the_line_before_a_header_is_the_one_before_it():
-    """Also behind what was read at once."""
-    thread = f"Exception in thread Thread-1 (run):\n{traceback('a')}"
-    far = ("- " * 50 + "\n") * (FIRST_BYTES // 50)
-    assert raised(f"Exception ignored in: <x>\n{traceback()}{far}{thread}{far}{traceback('b')}") == [
-        ((0,), "ValueError", "b")
-    ]
-    assert raised(f"{traceback()[:60]}\n{far}Exception ignored in: <x>\n{traceback()}") == []
-
-
-def test_what_ended_a_program_without_a_traceback_counts_where_there_is_none():
-    """Crashes of the interpreter and of C++, and a script that Python cannot read, with its place."""
-    assert raised("step 1\nFatal Python error: Segmentation fault\n\nCurrent thread 0x1\n") == [
-        ((0,), "Fatal Python error", "Segmentation fault")
-    ]
-    thrown = "terminate called after throwing an instance of 'std::runtime_error'"
-    assert raised(f"{thrown}\n  what():  no\n") == [((0,), thrown, "")]
-    assert raised(f"{thrown}\n{traceback()}{thrown}\n") == [((0,), "ValueError", "no")]
+def test_a_script_that_python_cannot_read_is_told_with_its_place():
     place = '  File "/a/train.py", line 3\n    x = = 1\n        ^\nSyntaxError: invalid syntax'
-    (folded,) = first_tracebacks({0: split(0, [(0, f"step 1\n{place}\nstep 2\n".encode())])})
+    (folded,) = first_tracebacks({0: lines_of(f"step 1\n{place}\nstep 2\n")})
     assert folded.traceback.text == place
 
 
 def test_no_more_is_read_than_it_takes():
-    """Of a log without end, and of one whose header nothing follows."""
+    """Of a log without end, and of one that is no text."""
+    reader, first, more = LineReader(0), traceback("no").encode(), b"step\n" * 1000
 
     def endless():
-        yield 0, traceback().encode()
-        offset = len(traceback())
-        while True:
-            assert offset < 4 * FIRST_BYTES
-            yield offset, b"step\n" * 1000
-            offset += 5000
+        yield from reader.lines(0, first)
+        for offset in range(len(first), 4 * FIRST_BYTES, len(more)):
+            yield from reader.lines(offset, more)
+        raise AssertionError("all is read")
 
-    (folded,) = first_tracebacks({0: split(0, endless())})
+    (folded,) = first_tracebacks({0: endless()})
     assert folded.traceback.message == "no"
-    assert raised("Traceback (most recent call last):\n") == raised("\udcff" * 3000) == []
+    assert first_tracebacks({0: [Line(0, 0, b"\xff" * 3000)]}) == []

@@ -14,12 +14,13 @@ from launcher.program.elf import needed_libraries
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 
 
-@pytest.fixture(name="program")
-def _program(tmp_path):
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
     """One that was compiled for a library called libmpi.so.12."""
     if COMPILER is None:
         pytest.skip("no C compiler here")
-    library, program = tmp_path / "libmpi.so.12", tmp_path / "program"
+    directory = tmp_path_factory.mktemp("compiled")
+    library, program = directory / "libmpi.so.12", directory / "program"
     for argv, source in (
         (["-shared", "-fPIC", "-Wl,-soname,libmpi.so.12", "-o", library], "int MPI_Init(void) { return 0; }"),
         (["-o", program, library], "int MPI_Init(void); int main(void) { return MPI_Init(); }"),

@@ -94,7 +94,8 @@ def test_modules_of_the_program_are_read_where_they_are_imported(write):
     "class A:\n    ...", "@f\ndef g(): ...", "def __getattr__(name): ...", "__path__ = []", "f()", "x = f()", "x[0] = 1",
     "x.y = 1", "x += 1", "del x", "assert x", "with x: ...", "for x in y: ...", "while x: ...", "x = [f for f in y]",
     "x = lambda: f()", "def g(x=f()): ...", "x: f() = 1", "(x := 1)", "match x:\n    case 1: ...", "if x: ...",
-    "if TYPE_CHECKING:\n    ...\nelse:\n    f()",
+    "if TYPE_CHECKING:\n    ...\nelse:\n    f()", "x[0]", "x.y", "x[:0] = [f]", "x = f'{f()}'", "from y import *\nf()",
+    "try:\n    from y import z\nexcept ImportError: ...", "class A(B): ...", "[f() for f in y]", "import lib.re\nlib.re.f()",
 ])  # fmt: skip
 def test_whatever_else_a_module_does_ends_that(write, source):
     """In a module of its own as in the program, whose imports below count no more."""
@@ -121,6 +122,8 @@ ON_PATH = {"train": "import model", "lib_in_model": "import torch"}
     (PACKAGE, ("module", "package"), {}, ("numpy", "torch")),
     (PACKAGE, ("script", "package"), {}, ("torch",)),
     (PACKAGE, ("module", "package.run"), {}, ("numpy",)),
+    ({"package_in_INIT": "import os\nos.environ['A'] = '1'", "package_in_run": "import numpy"}, ("module", "package.run"),
+     {}, ()),
     # Modules of the command line's code are in the working directory.
     ({"model": "import torch"}, ("code", "import model"), {}, ("torch",)),
     ({"model": "import torch"}, ("code", "import model", ("-I",)), {}, ()),

@@ -7,134 +7,37 @@ from pathlib import Path
 
 import pytest
 
-from launcher.program.command import PythonCommand
-from launcher.program.import_scan import modules_to_preload
-
 PATIENCE_S = 120
 # numpy looks at NUMPY_MADVISE_HUGEPAGE when it is imported, and remembers.
-SHOW = "import numpy; print(numpy.__file__, numpy._core.multiarray._set_madvise_hugepage(True), flush=True)"
-SET = "import os\nos.environ['NUMPY_MADVISE_HUGEPAGE'] = '0'"
-IN_FUNCTION = "import os\ndef setup(*_, **__):\n    os.environ['NUMPY_MADVISE_HUGEPAGE'] = '0'\n"
-SHADOW = """
-class multiarray:
-    _set_madvise_hugepage = staticmethod(lambda on: "shadow")
-class _core:
-    multiarray = multiarray
+HELPER = "import os\ndef setup():\n    os.environ['NUMPY_MADVISE_HUGEPAGE'] = '0'\n"
+PROGRAM = """\
+from helper import setup
+setup()
+import numpy
+print(numpy._core.multiarray._set_madvise_hugepage(True), flush=True)
 """
-FILES = {
-    "helper.py": IN_FUNCTION,
-    "sets.py": SET,
-    "indirect.py": "from helper import setup\nsetup()",
-    "instance.py": IN_FUNCTION + "class Config:\n    x = property(setup)\nconfig = Config()",
-    "base.py": IN_FUNCTION + "class Base:\n    __init_subclass__ = classmethod(setup)\n",
-    "hook.py": IN_FUNCTION + "class Base:\n    def __init_subclass__(cls):\n        setup()\n",
-    "generic.py": IN_FUNCTION + "class Box:\n    def __class_getitem__(cls, item):\n        setup()\n",
-    "lazy.py": IN_FUNCTION + "def __getattr__(name):\n    setup()\n    raise AttributeError(name)\n",
-    "star.py": IN_FUNCTION + "len = setup\n",
-    "package/__init__.py": SET,
-    "package/inner.py": SHOW,
-    "shadow/numpy/__init__.py": SHADOW,
-    "lib/__init__.py": "",
-    "lib/argparse.py": IN_FUNCTION + "ArgumentParser = setup\n",
-    "site/numpy.pth": "import os; os.environ['NUMPY_MADVISE_HUGEPAGE'] = '0'",
-}
-CHANGES = {
-    "a function of a helper": "from helper import setup\nsetup()\nimport numpy",
-    "another name": "import os\nenv = os.environ\nenv['NUMPY_MADVISE_HUGEPAGE'] = '0'\nimport numpy",
-    "a constructor": IN_FUNCTION + "class Setup:\n    def __init__(self):\n        setup()\nSetup()\nimport numpy",
-    "a lazy import": IN_FUNCTION + "def main():\n    setup()\n    train()\ndef train():\n    import numpy\nmain()",
-    "in a module": "import sets, numpy",
-    "called in a module": "import indirect, numpy",
-    "imported by a function": "def main():\n    import sets\n    import numpy\nmain()",
-    "a decorator": "from helper import setup\n@setup\ndef f(): ...\nimport numpy",
-    "a class decorator": "from helper import setup\n@setup\nclass A: ...\nimport numpy",
-    "a class body": "from helper import setup\nclass A:\n    x = setup()\nimport numpy",
-    "a base": "from hook import Base\nclass A(Base): ...\nimport numpy",
-    "a metaclass": "from helper import setup\nclass A(metaclass=setup): ...\nimport numpy",
-    "another base": "from base import Base\nclass A(Base): ...\nimport numpy",
-    "an index": "from generic import Box\nBox[int]\nimport numpy",
-    "a module's attribute": "try:\n    from lazy import value\nexcept ImportError:\n    pass\nimport numpy",
-    "a property": "import instance\ninstance.config.x\nimport numpy",
-    "partial": "import functools, helper\nfunctools.partial(helper.setup)()\nimport numpy",
-    "map": "from helper import setup\nlist(map(setup, [1]))\nimport numpy",
-    "a default": "from helper import setup\ndef f(x=setup()): ...\nimport numpy",
-    "a text": "from helper import setup\nx = f'{setup()}'\nimport numpy",
-    "a condition": "from helper import setup\nif setup() is None:\n    import numpy",
-    "a comprehension": "from helper import setup\n[setup() for _ in (1,)]\nimport numpy",
-    "a lambda": "from helper import setup\nf = lambda: setup()\nf()\nimport numpy",
-    "globals": "from helper import setup\nglobals()['setup']()\nimport numpy",
-    "a star": "from star import *\nlen()\nimport numpy",
-    "a context": "import contextlib, helper\n@contextlib.contextmanager\ndef c():\n    helper.setup()\n    yield\n"
-                 "with c():\n    import numpy",
-    "an enumeration": IN_FUNCTION + "import enum\nclass A(enum.Enum):\n    X = 1\n    __init__ = setup\nimport numpy",
-    "merged": "from os import environ\nenviron |= {'NUMPY_MADVISE_HUGEPAGE': '0'}\nimport numpy",
-    "renamed": "from os import environ as e\ne['NUMPY_MADVISE_HUGEPAGE'] = '0'\nimport numpy",
-    "by its method": "import os\nos.environ.__setitem__('NUMPY_MADVISE_HUGEPAGE', '0')\nimport numpy",
-    "by its name": "import os\ngetattr(os, 'environ')['NUMPY_MADVISE_HUGEPAGE'] = '0'\nimport numpy",
-    "executed": f"exec({SET!r})\nimport numpy",
-    "by a module of any name": "import importlib\nimportlib.import_module('se' + 'ts')\nimport numpy",
-    "by a file": "import importlib.util as u\ndef main():\n    spec = u.spec_from_file_location('x', 'sets.py')\n"
-                 "    spec.loader.exec_module(u.module_from_spec(spec))\n    import numpy\nmain()",
-    "a function of a library's name": "import lib.argparse\nfrom lib import argparse\nargparse.ArgumentParser()\nimport numpy",
-    "the path": "import sys\nsys.path.insert(0, 'shadow')\nimport numpy",
-    "the path, computed": "import sys, os\nsys.path[:0] = [os.path.join(os.path.dirname(__file__), 'shadow')]\nimport numpy",
-    "the path, by its name": "from sys import path\npath.insert(0, 'shadow')\nimport numpy",
-    "the path, in a function": "import sys\ndef f():\n    sys.path.insert(0, 'shadow')\n    import numpy\nf()",
-    "loaded modules": "import sys, types\nm = types.ModuleType('numpy', '')\nm.__file__ = 'x'\n"
-                      f"exec({SHADOW!r}, m.__dict__)\nsys.modules.setdefault('numpy', m)\nimport numpy",
-    "finders": "import sys\nfrom importlib.machinery import PathFinder\nclass F:\n"
-               "    @staticmethod\n    def find_spec(name, path=None, target=None):\n"
-               "        return PathFinder.find_spec(name, ['shadow']) if name == 'numpy' else None\n"
-               "sys.meta_path.insert(0, F)\nimport numpy",
-    "a site": "import site\nsite.addsitedir('site')\nimport numpy",
-    "the working directory": "import os, sys\nsys.path.insert(0, '')\nos.chdir('shadow')\nimport numpy",
-}  # fmt: skip
 
 
-def write_program(directory, source):
-    for name, text in {**FILES, "train.py": f"{source}\n{SHOW}\n"}.items():
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text(text)
-
-
-@pytest.fixture
-def shown(tmp_path):
-    """Give what a rank of a program prints, run with some options of tlaunch; without any, what Python alone prints."""
+def test_a_change_before_an_import_is_seen_by_it(tmp_path):
+    """A rank prints what Python alone prints, unless numpy is preloaded all the same."""
     numpy = pytest.importorskip("numpy")
     if not hasattr(numpy._core.multiarray, "_set_madvise_hugepage"):
         pytest.skip("another numpy")
-    write_program(tmp_path, "")
+    (tmp_path / "helper.py").write_text(HELPER)
+    (tmp_path / "train.py").write_text(PROGRAM)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment = {**inherited, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def run(command, *options):
-        argv = [sys.executable, "-m", "launcher", "run", "--devices", "1", "--name", "run", *options, "--"]
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        environment = {**inherited, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(
-            [*(argv if options else ()), sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True,
-            check=True, timeout=PATIENCE_S,
-        )  # fmt: skip
-        return (tmp_path / "runs/latest/device0/train.log").read_bytes() if options else done.stdout
+    def printed_by(*argv):
+        command = [sys.executable, *argv]
+        return subprocess.check_output(command, cwd=tmp_path, env=environment, timeout=PATIENCE_S)
 
-    return run
+    def printed_by_rank(*options):
+        printed_by(
+            "-m", "launcher", "run", "--devices", "1", "--name", "run", *options, "--", sys.executable, "train.py"
+        )
+        return (tmp_path / "runs/latest/device0/train.log").read_bytes()
 
-
-@pytest.mark.parametrize("source", CHANGES.values(), ids=CHANGES)
-def test_nothing_is_preloaded_below_a_change(tmp_path, source):
-    write_program(tmp_path, source)
-    command = PythonCommand(sys.executable, (), "script", "train.py", ())
-    assert "numpy" not in modules_to_preload(command, tmp_path, {})
-
-
-def test_nothing_is_preloaded_below_a_change_in_the_package_of_a_module(tmp_path):
-    """`python -m package.inner` runs the `__init__` before it."""
-    write_program(tmp_path, "")
-    command = PythonCommand(sys.executable, (), "module", "package.inner", ())
-    assert "numpy" not in modules_to_preload(command, tmp_path, {})
-
-
-@pytest.mark.parametrize("name", ["a function of a helper", "loaded modules"])
-def test_a_change_before_an_import_is_seen_by_it(tmp_path, shown, name):
-    write_program(tmp_path, CHANGES[name])
-    expected = shown(["train.py"])
-    assert shown(["train.py"], "--devices", "1") == expected
-    assert shown(["train.py"], "--preload", "numpy") != expected
+    expected = printed_by("train.py")
+    assert printed_by_rank() == expected
+    assert printed_by_rank("--preload", "numpy") != expected

@@ -1,10 +1,10 @@
 """A rank that does what its arguments say, one after another, and then sleeps.
 
-    pulse_rank.py beat:3 sleep:0.5 touch print spin tree
+    pulse_rank.py beat:3 touch print spin tree
 
-`beat:N` writes a heartbeat of step N, `touch` touches the file, `print` writes a line, `sleep:S` sleeps S seconds;
-`spin`, `talk` and `keep-beating` go on for ever, `tree` leaves an orphan that spins in the session of this process, and
-`strays` a child that spins in a session of its own.
+`beat:N` writes a heartbeat of step N, `touch` touches the file, `print` writes a line; `spin`, `talk` and `keep-beating`
+go on for ever, `tree` leaves an orphan that spins in the session of this process, and `strays` a child that spins in a
+session of its own.
 """
 
 import itertools
@@ -52,18 +52,12 @@ def strays():
 
 DEEDS = {
     "beat": lambda step: beat(os.environ, Beat(step=int(step))),
-    "touch": lambda _: touch(os.environ),
-    "print": lambda _: print("a line", flush=True),
-    "sleep": lambda seconds: time.sleep(float(seconds)),
-    "spin": lambda _: spin(),
-    "talk": lambda _: talk(),
-    "keep-beating": lambda _: keep_beating(),
-    "tree": lambda _: tree(),
-    "strays": lambda _: strays(),
-}
+    "touch": lambda: touch(os.environ),
+    "print": lambda: print("a line", flush=True),
+    "spin": spin, "talk": talk, "keep-beating": keep_beating, "tree": tree, "strays": strays,
+}  # fmt: skip
 
-if __name__ == "__main__":
-    for argument in sys.argv[1:]:
-        deed, _, value = argument.partition(":")
-        DEEDS[deed](value)
-    time.sleep(1000)
+for argument in sys.argv[1:]:
+    deed, *values = argument.split(":")
+    DEEDS[deed](*values)
+time.sleep(1000)

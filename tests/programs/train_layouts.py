@@ -1,6 +1,7 @@
 """Train a small model under each layout that standard input lists, and write what came out.
 
-    train_layouts.py DIRECTORY < [{"name": "dp2", "dp": 2, "mp": 1, "pp": 1, "micro_batches": 1, "precision": "float64"}]
+    train_layouts.py DIRECTORY < [{"name": "dp2", "dp": 2, "mp": 1, "pp": 1, "micro_batches": 1, "precision": "float64",
+                                    "settings": []}]
 
 The ranks are forked from this process, which imports the trainer once and runs no tensor operation itself. Writes
 <name>.json (the loss of every step), <name>.gradients and <name>.weights (safetensors, gathered) for each layout.
@@ -26,7 +27,7 @@ from launcher.trainer.saved import gather
 from launcher.trainer.session import Session, learning_rate_at
 from launcher.trainer.world import open_world, this_place
 
-STEPS = 5
+STEPS = 3  # moments and a rate beyond the warm-up have acted by then
 BATCH_SIZE = 32
 VOCABULARY_SIZE = 67  # no number of ranks divides it
 LONGEST = 12
@@ -62,8 +63,8 @@ def batches() -> list[list[Example]]:
 
 
 def train(case: dict, directory: Path) -> None:
-    settings = [f"{key}={value}" for key, value in {**SETTINGS, "train.precision": case["precision"]}.items()]
-    recipe = load_transformer(None, [*settings, *case.get("settings", [])])
+    settings = [f"{key}={value}" for key, value in SETTINGS.items()]
+    recipe = load_transformer(None, [*settings, f"train.precision={case['precision']}", *case["settings"]])
     torch.set_num_threads(1)
     with open_world(this_place(micro_batches=1), torch.device("cpu")) as world:
         session = Session(recipe, world)

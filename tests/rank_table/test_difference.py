@@ -30,7 +30,7 @@ def kinds(before, after):
     return [(found.kind, found.pointer) for found in compare(report(before), report(after)).differences]
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(VALUES)
 def test_writing_does_not_matter(value):
     """Order of keys, white space and escapes change neither checksum nor verdict."""
@@ -41,7 +41,7 @@ def test_writing_does_not_matter(value):
     assert comparison.checksums[0] == comparison.checksums[1]
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(VALUES, VALUES)
 def test_a_difference_is_found_exactly_where_checksums_differ(one, other):
     """No difference of content is overlooked, and none is invented."""
@@ -50,7 +50,7 @@ def test_a_difference_is_found_exactly_where_checksums_differ(one, other):
     assert bool(comparison.differences) != comparison.would_match
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(VALUES, VALUES)
 def test_differences_lead_from_one_to_the_other(one, other):
     """Applied to the first document, the differences give the second."""
@@ -140,12 +140,3 @@ def test_ranks_of_one_table_only_are_reported(table):
         (3, "rank", None),
     ]
     assert changes[0].after == "device 0 of server 10.0.0.2"
-
-
-def test_an_invalid_table_has_no_ranks_to_compare(table):
-    """Values are compared all the same."""
-    broken = table()
-    broken["server_list"][0]["device"][1]["rank_id"] = "7"
-    comparison = compare(report(table()), report(broken))
-    assert comparison.rank_changes is None
-    assert [found.pointer for found in comparison.differences] == ["/server_list/0/device/1/rank_id"]

@@ -6,13 +6,16 @@ import codecs
 import json
 import math
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.rank_table import render_table
+from launcher.rank_table import parse_rank_table, render_table
 from launcher.rank_table.document import parse_document
+
+from .tables import MAKERS, mangled
 
 FAULTS = {
     "trailing comma in a list": ("RT103", '{"a": [\n  "x"¦,\n]}', True),
@@ -183,17 +186,11 @@ TABLE = (
 PIECES = st.one_of(st.sampled_from(list("{}[],:\"'/*#.\n 0-eE+\x00\x7fé…")), st.sampled_from(string.ascii_letters))
 
 
-EDITS = st.lists(st.tuples(st.integers(0, len(TABLE)), st.integers(0, 3), st.lists(PIECES, max_size=3)), max_size=4)
-
-
-@given(EDITS, st.binary(max_size=200))
-def test_faults_are_found_exactly_where_json_refuses(edits, data):
+@given(mangled(TABLE, PIECES), st.binary(max_size=200))
+def test_faults_are_found_exactly_where_json_refuses(text, data):
     """A mangled table has faults when Python's own strict parser refuses it, and only then; any bytes get an answer."""
     document = parse_document(data)
     assert document.faults or document.checkable
-    text = TABLE
-    for at, removed, inserted in edits:
-        text = text[:at] + "".join(inserted) + text[at + removed :]
     document = parse_document(text.encode())
     assert bool(document.faults) is not is_json(text)
     if not document.faults:
@@ -239,3 +236,19 @@ def test_rendered_table_is_what_the_parser_reads(table, report):
     document = parse_document(render_table(cluster).encode())
     assert document.faults == ()
     assert document.value == table(2, 2)
+
+
+SIZES = {"servers": (2, 2), "pods": (2, 1, 2), "nodes": (1, 2, "1.2"), "ranks": (2, 1), "lab": (1, 2), "cloud": (2, 1)}
+
+
+@given(data=st.data(), kind=st.sampled_from(sorted(SIZES)))
+def test_one_deleted_character_is_refused_near_its_place(data, kind):
+    """Without any one of its punctuation marks a table is no JSON; the first fault is not reported before it."""
+    text = json.dumps(MAKERS[kind](*SIZES[kind]), indent=1)
+    at = data.draw(st.sampled_from([n for n, char in enumerate(text) if char in '{}[]:,"']))
+    report = parse_rank_table((text[:at] + text[at + 1 :]).encode(), Path("table.json"))
+    assert report.cluster is None
+    damage = next(problem for problem in report.problems if problem.code.startswith("RT1"))
+    opening = text.rfind('"', 0, at) if text[at] == '"' else at
+    line_of_damage = text.count("\n", 0, max(opening, 0)) + 1
+    assert damage.line >= line_of_damage - 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import copy
 import json
 import re
 from dataclasses import replace
@@ -15,9 +14,10 @@ from hypothesis import strategies as st
 
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table import Profile, parse_rank_table, render_table
-from launcher.rank_table.convert import convert_cluster
 from launcher.rank_table.document import parse_document
 from launcher.rank_table.fix import fix_table
+
+from .tables import cloud, lab, mangled, ranks, servers
 
 CORPUS = Path(__file__).resolve().parents[3] / "shared" / "rank_table_corpus"
 PATH = Path("table.json")
@@ -148,20 +148,16 @@ def test_byte_order_mark_is_kept(table):
 )
 def test_number_is_rewritten_as_the_same_number(code, key, written, table):
     """A number gets its quotes, or loses what only HCCL reads over; nothing else changes."""
-    broken = table()
-    broken["server_list"][0]["device"][1][key] = written
-    fixed = fix(broken)
+    fixed = fix(servers(1, 2).make({f"d0.1/{key}": written}))
     assert json.loads(fixed.after) == table()
     assert [repair.code for repair in fixed.repairs] == [code]
     assert fixed.report.valid
 
 
 @pytest.mark.parametrize("written", ["1x", "0x1", "1.5", 1.5, -1, True, None, "", [1], {}, 10**30, "²"])
-def test_number_that_needs_a_person_is_left_alone(written, table):
+def test_number_that_needs_a_person_is_left_alone(written):
     """A rank that may have been meant as another number is shown, never changed."""
-    broken = table()
-    broken["server_list"][0]["device"][1]["rank_id"] = written
-    fixed = fix(broken)
+    fixed = fix(servers(1, 2).make({"d0.1/rank_id": written}))
     written_after = json.loads(fixed.after)["server_list"][0]["device"][1]["rank_id"]
     assert str(written_after) == str(written)
     assert fixed.report.problems
@@ -171,11 +167,9 @@ def test_number_that_needs_a_person_is_left_alone(written, table):
     ("key", "written"),
     [("rank_id", "7"), ("device_id", "0"), ("device_ip", "1.2"), ("device_ip", "192.1.0.1")],
 )
-def test_ranks_ids_and_addresses_are_never_changed(key, written, table):
+def test_ranks_ids_and_addresses_are_never_changed(key, written):
     """What is used twice or out of range needs a decision by a person."""
-    broken = table()
-    broken["server_list"][0]["device"][1][key] = written
-    fixed = fix(broken)
+    fixed = fix(servers(1, 2).make({f"d0.1/{key}": written}))
     assert not fixed.changed
     assert not fixed.report.valid
 
@@ -240,22 +234,16 @@ def filled(text, **parts):
     return re.sub(r"\b[A-D]\b", lambda match: parts[match.group()], text)
 
 
-def test_order_is_left_alone_where_ranks_are_not_sound(table):
+def test_order_is_left_alone_where_ranks_are_not_sound():
     """Without every rank from 0 to n-1 there is no order to speak of."""
-    broken = table(1, 3)
-    for device, rank in zip(broken["server_list"][0]["device"], "210", strict=True):
-        device["rank_id"] = rank
-    assert fix(broken).changed
-    broken["server_list"][0]["device"][2]["rank_id"] = "1"
-    assert not fix(broken).changed
+    for ranks_of_devices, is_sorted in (("210", True), ("211", False)):
+        changes = {f"d0.{device}/rank_id": rank for device, rank in enumerate(ranks_of_devices)}
+        assert fix(servers(1, 3).make(changes)).changed is is_sorted
 
 
-def test_order_that_a_reader_asks_for_is_left_alone(table):
+def test_order_that_a_reader_asks_for_is_left_alone():
     """For msrun entry i of a server is device i: sorting by ranks would break the table for it, and is not done."""
-    wanted = table(1, 2)
-    wanted["server_list"][0]["pod_ip"] = "10.0.0.1"
-    for device, rank in zip(wanted["server_list"][0]["device"], "10", strict=True):
-        device["rank_id"] = rank
+    wanted = servers(1, 2).make({"s0/pod_ip": "10.0.0.1", "d0.0/rank_id": "1", "d0.1/rank_id": "0"})
     assert fix(wanted).changed
     assert not fix(wanted, "msrun").changed
 
@@ -368,17 +356,11 @@ TABLE = (
 PIECES = st.sampled_from(list("{}[],:\"'/*#.\n\r 0-eE+\x00\x7fé…“”，ab"))  # noqa: RUF001
 
 
-EDITS = st.lists(st.tuples(st.integers(0, len(TABLE)), st.integers(0, 3), st.lists(PIECES, max_size=3)), max_size=4)
-
-
-@given(EDITS, st.binary(max_size=100))
-def test_mangled_text_is_never_made_worse(edits, data):
+@given(mangled(TABLE, PIECES), st.binary(max_size=100))
+def test_mangled_text_is_never_made_worse(text, data):
     """Whatever a text holds, repairing leaves only faults that it had, keeps the values, and comes to an end."""
     fixed = fix(data)
     assert fixed.changed or fixed.data == data
-    text = TABLE
-    for at, removed, inserted in edits:
-        text = text[:at] + "".join(inserted) + text[at + removed :]
     before, fixed = parse_document(text.encode()), fix(text)
     after = parse_document(fixed.data)
     certain = sum(fault.repair is not None for fault in before.faults)
@@ -459,37 +441,23 @@ def test_lost_server_is_not_hidden_by_other_repairs():
     assert not fixed.report.valid
 
 
-COUNTED = {
-    "rank_count": ("RT371", "v2.0", ("rank_count",), 3),
-    "group_count": ("RT601", "legacy-lab", ("group_count",), "2"),
-    "instance_count of a lab": ("RT602", "legacy-lab", ("group_list", 0, "instance_count"), "3"),
-    "device_num": ("RT603", "legacy-lab", ("group_list", 0, "device_num"), "3"),
-    "server_num": ("RT604", "legacy-lab", ("group_list", 0, "server_num"), "2"),
-    "para_plane_nic_num": ("RT412", "legacy-lab", ("para_plane_nic_num",), "3"),
-    "instance_count of a cloud": ("RT602", "legacy-cloud", ("group_list", 0, "instance_count"), "3"),
-    "device_count": ("RT603", "legacy-cloud", ("group_list", 0, "device_count"), "3"),
-}
-
-
-@pytest.mark.parametrize("name", COUNTED)
-def test_every_count_that_differs_is_only_offered(name):
+@pytest.mark.parametrize(
+    ("code", "table", "short", "wrong"),
+    [
+        ("RT371", ranks(1, 2), "rank_count", 3),
+        ("RT601", lab(1, 2), "group_count", "2"),
+        ("RT602", lab(1, 2), "g0/instance_count", "3"),
+        ("RT603", lab(1, 2), "g0/device_num", "3"),
+        ("RT604", lab(1, 2), "g0/server_num", "2"),
+        ("RT412", lab(1, 2), "para_plane_nic_num", "3"),
+        ("RT602", cloud(1, 2), "g0/instance_count", "3"),
+        ("RT603", cloud(1, 2), "g0/device_count", "3"),
+    ],
+)
+def test_every_count_that_differs_is_only_offered(code, table, short, wrong):
     """What repeats the length of a list is the only witness of an entry that was lost, in whatever format."""
-    code, form, pointer, wrong = COUNTED[name]
-    levels = '[{"net_instance_id":"a","net_layer":0,"rank_addr_list":[]}]'
-    options = (("level_list", levels), ("local_id", "0")), (("level_list", levels), ("local_id", "1"))
-    devices = (
-        Device(number, number, options=options[number])
-        if form == "v2.0"
-        else Device(number, number, f"10.0.0.{number}")
-        for number in range(2)
-    )
-    sound = json.loads(convert_cluster(Cluster((Server("a", tuple(devices)),)), form).text)
-    broken = copy.deepcopy(sound)
-    holder = broken
-    for part in pointer[:-1]:
-        holder = holder[part]
-    holder[pointer[-1]] = wrong
+    broken = table.make({short: wrong})
     fixed = fix(broken)
     assert not fixed.changed
     assert [offer.code for offer in fixed.offers] == [code]
-    assert json.loads(fix(broken, unsafe=True).after) == sound
+    assert json.loads(fix(broken, unsafe=True).after) == table.make()

@@ -139,13 +139,6 @@ def test_all_faults_are_named_with_their_lines():
         assert words in line
 
 
-def test_line_written_twice_is_a_warning():
-    """The same address again changes nothing, and is said."""
-    conf = parse_hccn_conf("address_0=10.0.0.1\naddress_0=10.0.0.1\n", "x")
-    assert conf.devices == (FoundDevice(0, "10.0.0.1"),)
-    assert "line 2: address_0 stands on line 1 already" in conf.notes[0]
-
-
 def test_bytes_in_any_encoding_are_read_up_to_a_size():
     """Comments in another encoding do not disturb; a file that is far too large is none."""
     assert decode_conf("# 卡\n".encode("gbk") + b"address_0=10.0.0.1\n", "x").endswith("\naddress_0=10.0.0.1\n")
@@ -184,29 +177,6 @@ def test_any_conf_becomes_a_valid_table_with_exactly_its_addresses(drawn):
 
 
 # --- clusters ---
-
-
-def test_ranks_follow_the_order_given():
-    """Servers get their ranks in the order given, with a warning where it is not the dictionary's; sorted, none."""
-    machines = [plain("10.0.0.9", 2), plain("10.0.0.10", 1)]
-    given_order = build_cluster(machines)
-    assert [server.server_id for server in given_order.cluster.servers] == ["10.0.0.9", "10.0.0.10"]
-    assert [note.is_warning for note in given_order.notes if "--sort" in note.text] == [True]
-    ordered = build_cluster(machines, sort=True)
-    assert [server.server_id for server in ordered.cluster.servers] == ["10.0.0.10", "10.0.0.9"]
-    assert [device.global_rank for server in ordered.cluster.servers for device in server.devices] == [0, 1, 2]
-    assert not any("--sort" in note.text for note in ordered.notes)
-
-
-def test_servers_named_by_address_talk_over_it():
-    """Without device_ip, and with addresses as names, every server has its host_ip, and HCCL takes the table."""
-    generated = build_cluster([plain("10.0.0.1", 2), plain("10.0.0.2", 2)])
-    assert [server.host_ip for server in generated.cluster.servers] == ["10.0.0.1", "10.0.0.2"]
-    (note,) = generated.notes
-    assert note.text.startswith("the devices have no device_ip")
-    assert "not on Atlas A2, which always needs device_ip" in note.text
-    assert not note.is_warning
-    assert report_on(generated.cluster).problems == ()
 
 
 @pytest.mark.parametrize(("hardware", "written"), [(None, "cpu"), ("gpu", "gpu")])

@@ -12,6 +12,9 @@ from launcher.rank_table.formats.group_list import read as group_list
 from launcher.rank_table.schema import Shapes
 from launcher.rank_table.table_format import Format
 
+from . import tables
+from .tables import BOARD, make_groups
+
 
 def read(document, **profile):
     text = document if isinstance(document, str) else json.dumps(document)
@@ -24,38 +27,17 @@ def pod(name, server_id, *devices):
 
 
 def cloud(*groups):
-    """A cloud's table with these lists of pods, its counts right."""
-    return {
-        "status": "completed",
-        "group_count": str(len(groups)),
-        "group_list": [
-            {
-                "group_name": f"group{number}",
-                "instance_count": str(len(pods)),
-                "device_count": str(sum(len(one["devices"]) for one in pods)),
-                "instance_list": list(pods),
-            }
-            for number, pods in enumerate(groups)
-        ],
-    }
+    """A cloud's table with these lists of pods."""
+    return make_groups([(f"group{number}", list(pods)) for number, pods in enumerate(groups)], "device_count")
 
 
-def lab(*instances, chip_info="910", servers=1):
-    """A lab's table of these (rank, server_id, device_id), its counts right."""
-    count = str(len(instances))
+def lab(*instances, chip_info="910"):
+    """A lab's table of these (rank, server_id, device_id)."""
     entries = [
         {"rank_id": str(rank), "server_id": server_id, "devices": [{"device_id": str(device), "device_ip": ""}]}
         for rank, server_id, device in instances
     ]
-    group = {"group_name": "", "device_num": count, "server_num": str(servers)}
-    return {
-        "status": "completed",
-        "deploy_mode": "lab",
-        "chip_info": chip_info,
-        "para_plane_nic_location": "device",
-        "group_count": "1",
-        "group_list": [{**group, "instance_count": count, "instance_list": entries}],
-    }
+    return {**BOARD, "chip_info": chip_info, **make_groups([("", entries)], "device_num", "server_num")}
 
 
 def test_ranks_of_a_cloud_follow_names_and_devices():
@@ -98,7 +80,7 @@ def test_rank_in_a_device_of_a_cloud_means_nothing():
 
 def test_ranks_of_a_lab_are_those_of_its_instances():
     """Each instance of a lab is a rank; instances of one server need not stand together."""
-    table = lab((3, "b", 1), (0, "a", 0), (1, "a", 1), (2, "b", 0), servers=2)
+    table = lab((3, "b", 1), (0, "a", 0), (1, "a", 1), (2, "b", 0))
     # The network cards that may be listed with the servers are left alone, whatever they are.
     card = {"eth0": "192.168.200.2"}
     table["group_list"][0]["server_list"] = [{"server_id": "b", "para_plane_info": [card, card]}]
@@ -129,10 +111,9 @@ def test_chip_info_says_what_to_check_for(chip_info, chip, valid):
     assert read(table, chip=chip).valid is valid
 
 
-def test_instance_moved_to_another_server_is_no_fault_of_server_num(makers, report):
+def test_instance_moved_to_another_server_is_no_fault_of_server_num(report):
     """Where servers are unequal, the number of servers is not called wrong as well: writing another would not help."""
-    broken = makers["lab"](2, 8)
-    broken["group_list"][0]["instance_list"][3]["server_id"] = "10.0.0.15"
+    broken = tables.lab(2, 8).make({"i0.3/server_id": "10.0.0.15"})
     codes = {problem.code for problem in report(broken).errors}
     assert "RT342" in codes
     assert "RT604" not in codes

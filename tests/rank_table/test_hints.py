@@ -10,6 +10,8 @@ from launcher.rank_table import Profile
 from launcher.rank_table.document import parse_document
 from launcher.rank_table.table_format import Format
 
+from .tables import cloud, nodes
+
 
 def codes(report):
     return [problem.code for problem in report.problems]
@@ -108,22 +110,22 @@ def test_a_stray_bracket_in_a_table_is_its_only_fault(table, report):
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1", "1.2", "2.0"])
-def test_a_version_over_the_groups_of_a_legacy_table_is_named_as_the_mix_up(version, makers, report):
+def test_a_version_over_the_groups_of_a_legacy_table_is_named_as_the_mix_up(version, report):
     """A group_list belongs to tables without a version; without it the table is valid."""
-    cloud = makers["cloud"](1, 1)
-    (problem,) = report({"version": version, **cloud}).problems
+    table = cloud(1, 1).make()
+    (problem,) = report({"version": version, **table}).problems
     assert (problem.code, problem.pointer) == ("RT351", "/version")
     assert "group_list" in problem.message
     assert "leave version out" in problem.hint
-    assert report(cloud).valid
+    assert report(table).valid
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.2", "2.0"])
-def test_a_version_over_the_list_of_another_one_is_named_as_the_mix_up(version, nodes, report):
+def test_a_version_over_the_list_of_another_one_is_named_as_the_mix_up(version, report):
     """The hint names the version that the list belongs to."""
-    (problem,) = report({**nodes(1, 1), "version": version}).problems
+    (problem,) = report(nodes(1, 1).make({"version": version})).problems
     assert (problem.code, problem.hint) == ("RT351", 'write "1.1"')
-    assert report(nodes(1, 1)).format is Format.V1_1
+    assert report(nodes(1, 1).make()).format is Format.V1_1
 
 
 @pytest.mark.parametrize(

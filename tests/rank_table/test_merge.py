@@ -60,16 +60,6 @@ def test_text_is_the_same_whatever_the_layout(reports):
     assert list(json.loads(texts.pop())["server_list"][0]) == ["server_id", "device"]
 
 
-def test_a_repeated_server_is_refused_with_both_lines(reports, tmp_path):
-    """Both files are named with the lines where the server and its addresses stand."""
-    with pytest.raises(RefusedTableError) as caught:
-        merge_tables(reports(one(1), one(2), one(1)))
-    lines = str(caught.value).splitlines()
-    assert lines[0] == f"{tmp_path}/2.json:6: error: server_id '10.0.0.1' is in {tmp_path}/0.json:6 too"
-    assert lines[1] == f"{tmp_path}/2.json:8: error: device_ip '192.0.0.1' is in {tmp_path}/0.json:8 too"
-    assert len(lines) == 4
-
-
 def test_a_repeated_address_is_refused(reports):
     """An address is one device's, also where it is one of several."""
     other = Cluster((Server("10.0.0.9", (Device(0, 0, "192.9.9.9"), Device(1, 1, "192.1.0.1"))),))
@@ -92,15 +82,6 @@ def test_different_formats_are_refused(reports):
     with pytest.raises(RefusedTableError, match=r"different formats: .* is v1\.0, .* is v1\.2") as caught:
         merge_tables(mixed)
     assert "convert FILE --to v1.0" in caught.value.hint
-
-
-def test_the_merged_table_is_checked(reports):
-    """Tables that are valid alone and not together are refused with the reader's own problems."""
-    bare = [Cluster((Server(name, (Device(0, 0),)),)) for name in ("a", "b")]
-    with pytest.raises(RefusedTableError, match="RT333"):
-        merge_tables(reports(*bare))
-    on_gpus = Profile(chip="none")
-    assert merge_tables(reports(*bare, profile=on_gpus), on_gpus).cluster.device_count == 2
 
 
 def test_a_table_with_errors_is_not_merged(reports):

@@ -9,60 +9,30 @@ from launcher.core.records import Device
 from launcher.rank_table.formats.rank_list import rules
 from launcher.rank_table.table_format import Format
 
-
-def rank(table, number=0):
-    return table["rank_list"][number]
+from .tables import ranks
 
 
-def level(table, number=0, layer=0):
-    return rank(table, number)["level_list"][layer]
-
-
-def address(table, number=0, layer=0, index=0):
-    return level(table, number, layer)["rank_addr_list"][index]
-
-
-def put(holder, **values):
-    """Set values, or take keys away where the value is None."""
-    for key, value in values.items():
-        if value is None:
-            holder.pop(key, None)
-        else:
-            holder[key] = value
-
-
-def with_control_plane(table, **values):
-    rank(table)["control_plane"] = {"addr_type": "IPV4", "addr": "10.0.0.1", "listen_port": 8000, **values}
-
-
-def as_draft(entry):
+def as_draft(level, **more):
     """The keys of a draft instead of those of today, and addresses left out."""
-    layer, instance = entry["net_layer"], entry["net_instance_id"]
-    entry.clear()
-    entry.update(level=layer, id=instance, fabric_type="INNER", rank_addrs=[])
+    layer, instance = level["net_layer"], level["net_instance_id"]
+    return {"level": layer, "id": instance, "fabric_type": "INNER", "rank_addrs": [], **more}
 
 
-def test_numbers_in_quotes_are_refused(ranks, report):
+def test_numbers_in_quotes_are_refused(report):
     """Where the older formats write numbers as strings, this one writes numbers, and the hint shows how."""
-    table = ranks(1, 2)
-    put(table, rank_count="2")
-    put(rank(table, 1), rank_id="1", local_id="1")
-    problems = report(table).problems
+    problems = report(ranks(1, 2).make({"rank_count": "2", "r1/rank_id": "1", "r1/local_id": "1"})).problems
     assert {problem.code for problem in problems} == {"RT205"}
     assert [problem.hint.split(":")[0] for problem in problems] == ["write 2", "write 1", "write 1"]
 
 
-def test_keys_of_a_draft_get_their_names_of_today(ranks, report):
+def test_keys_of_a_draft_get_their_names_of_today(report):
     """Each key of the draft is named once, at its first use, and following the hints gives a valid table."""
-    table = ranks(1, 2)
-    for number in range(2):
-        as_draft(level(table, number))
+    table = ranks(1, 2).make({"l0.0": as_draft, "l1.0": as_draft})
     problems = report(table).problems
     assert [problem.code for problem in problems] == ["RT389"] * 4
     assert all("/rank_list/0/level_list/0/" in problem.pointer for problem in problems)
     assert all("(and 1 more like it)" in problem.message for problem in problems)
-    for number in range(2):
-        draft = level(table, number)
+    for draft in (rank["level_list"][0] for rank in table["rank_list"]):
         for problem in problems:
             key, value = problem.pointer.rsplit("/", 1)[1], re.match(r'write "(\w+)"(?:: "(\w+)")?', problem.hint)
             draft[value.group(1)] = draft.pop(key) if value.group(2) is None else value.group(2)
@@ -70,30 +40,27 @@ def test_keys_of_a_draft_get_their_names_of_today(ranks, report):
     assert report(table).problems == ()
 
 
-def test_draft_key_for_the_kind_of_addresses_moves_into_the_entries(ranks, report):
+def test_draft_key_for_the_kind_of_addresses_moves_into_the_entries(report):
     """rank_addr_type had one kind for all addresses; each address has its own today."""
-    table = ranks(1, 1)
-    as_draft(level(table))
-    level(table)["rank_addr_type"] = "EID"
+    table = ranks(1, 1).make({"l0.0": lambda level: as_draft(level, rank_addr_type="EID")})
     (problem,) = [problem for problem in report(table).problems if problem.pointer.endswith("rank_addr_type")]
     assert '"addr_type"' in problem.hint
 
 
-def test_more_ranks_than_hccl_takes_are_refused(ranks, report, monkeypatch):
+def test_more_ranks_than_hccl_takes_are_refused(report, monkeypatch):
     """65,536 ranks are the most that a table may have; a lower limit takes as many, and refuses one more."""
     assert rules.RANK_LIMIT == 65536
     monkeypatch.setattr(rules, "RANK_LIMIT", 4)
-    assert report(ranks(1, 4)).errors == ()
-    errors = report(ranks(1, 5)).errors
+    assert report(ranks(1, 4).make()).errors == ()
+    errors = report(ranks(1, 5).make()).errors
     assert [(problem.code, problem.pointer) for problem in errors] == [("RT371", "/rank_list")]
 
 
-def test_servers_are_networks_of_layer_zero(ranks, report):
+def test_servers_are_networks_of_layer_zero(report):
     """Ranks that share a network of layer 0 are one server, in the order in which the networks appear."""
-    table = ranks(2, 2)
-    table["detour"] = "true"
-    put(rank(table), device_port=16667, host_port=60001, replaced_local_id=9)
-    with_control_plane(table)
+    control_plane = {"addr_type": "IPV4", "addr": "10.0.0.1", "listen_port": 8000}
+    of_first = {"device_port": 16667, "host_port": 60001, "replaced_local_id": 9, "control_plane": control_plane}
+    table = ranks(2, 2).make({"detour": "true", **{f"r0/{key}": value for key, value in of_first.items()}})
     found = report(table)
     assert found.format is Format.V2_0
     assert found.problems == ()
@@ -102,7 +69,7 @@ def test_servers_are_networks_of_layer_zero(ranks, report):
     first = found.cluster.servers[0].devices[0]
     options = dict(first.options)
     assert first == Device(0, 0, options=tuple(sorted(options.items())))
-    assert json.loads(options.pop("level_list")) == rank(table)["level_list"]
+    assert json.loads(options.pop("level_list")) == table["rank_list"][0]["level_list"]
     assert options == {
         "control_plane": '{"addr":"10.0.0.1","addr_type":"IPV4","listen_port":8000}',
         "device_port": "16667",
@@ -112,18 +79,13 @@ def test_servers_are_networks_of_layer_zero(ranks, report):
     }
 
 
-def test_devices_are_sorted_by_rank_whatever_the_file_does(ranks, report):
+def test_devices_are_sorted_by_rank_whatever_the_file_does(report):
     """The order of keys and ranks in the file changes nothing but the order of the servers."""
-    table = ranks(1, 3)
-    expected = report(table).cluster
-    table["rank_list"] = [dict(reversed(entry.items())) for entry in reversed(table["rank_list"])]
-    assert report(table).cluster == expected
+    turned = {"rank_list": lambda entries: [dict(reversed(entry.items())) for entry in reversed(entries)]}
+    assert report(ranks(1, 3).make(turned)).cluster == report(ranks(1, 3).make()).cluster
 
 
-def test_empty_lists_are_refused_where_hccl_needs_an_entry(ranks, report):
+def test_empty_lists_are_refused_where_hccl_needs_an_entry(report):
     """No ranks and no layers are faults; a layer without addresses is none."""
-    table = ranks(1, 1)
-    put(rank(table), level_list=[])
-    assert [problem.code for problem in report(table).errors] == ["RT206"]
-    put(table, rank_list=[], rank_count=0)
-    assert [problem.code for problem in report(table).errors] == ["RT206"]
+    for changes in ({"r0/level_list": []}, {"rank_list": [], "rank_count": 0}):
+        assert [problem.code for problem in report(ranks(1, 1).make(changes)).errors] == ["RT206"]

@@ -14,18 +14,16 @@ from launcher.core.records import Device, Server
 from launcher.core.resources import data_dir
 from launcher.rank_table import Profile, load_cluster, read_rank_table, render_table
 
+from .tables import DROP, MAKERS, backwards, find, pointer_of, servers, steps
+
 
 def codes(report):
     return [problem.code for problem in report.problems]
 
 
-def test_cluster_has_devices_by_rank_and_servers_in_file_order(table, report):
+def test_cluster_has_devices_by_rank_and_servers_in_file_order(report):
     """The records keep the file's order of servers and sort each server's devices by global rank."""
-    shuffled = table(2, 2)
-    shuffled["server_list"].reverse()
-    for server in shuffled["server_list"]:
-        server["device"].reverse()
-    found = report(shuffled)
+    found = report(servers(2, 2).make({"s0/device": backwards, "s1/device": backwards, "server_list": backwards}))
     assert [server.server_id for server in found.cluster.servers] == ["10.0.0.2", "10.0.0.1"]
     assert found.cluster.servers[0] == Server(
         "10.0.0.2", (Device(0, 2, "192.1.0.2"), Device(1, 3, "192.2.0.2")), "reserve"
@@ -56,64 +54,51 @@ def test_strings_are_strings(key, broken, table, report):
 
 
 @pytest.mark.parametrize("key", ["device_id", "rank_id", "device_port"])
-def test_number_for_a_string_has_the_value_to_write(key, table, report):
+def test_number_for_a_string_has_the_value_to_write(key, report):
     """An integer for a string is shown at its place, and the hint puts quotes around it."""
-    wrong = table()
-    wrong["server_list"][0]["device"][1][key] = 1
-    found = report(wrong)
+    found = report(servers(1, 2).make({f"d0.1/{key}": 1}))
     assert codes(found) == ["RT205"]
     assert found.problems[0].pointer == f"/server_list/0/device/1/{key}"
     assert found.problems[0].hint.startswith('write "1"')
 
 
-LAYER = "rank_list/0/level_list/0"
 MISSING = [
     ("servers", "", "version status server_list"),
-    ("servers", "server_list/0", "server_id device"),
-    ("servers", "server_list/0/device/1", "device_id rank_id"),
+    ("servers", "s0", "server_id device"),
+    ("servers", "d0.1", "device_id rank_id"),
     ("nodes", "", "version status collective_id node_list"),
-    ("nodes", "node_list/0", "node_addr ranks"),
-    ("nodes", "node_list/0/ranks/0", "rank_id"),
+    ("nodes", "n0", "node_addr ranks"),
+    ("nodes", "r0.0", "rank_id"),
     ("ranks", "", "version rank_count rank_list"),
-    ("ranks", "rank_list/0", "rank_id device_id local_id level_list"),
-    ("ranks", "rank_list/0/control_plane", "addr_type addr listen_port"),
-    ("ranks", LAYER, "net_layer net_instance_id rank_addr_list"),
-    ("ranks", f"{LAYER}/rank_addr_list/0", "addr_type addr ports"),
+    ("ranks", "r0", "rank_id device_id local_id level_list"),
+    ("ranks", "r0/control_plane", "addr_type addr listen_port"),
+    ("ranks", "l0.0", "net_layer net_instance_id rank_addr_list"),
+    ("ranks", "a0.0.0", "addr_type addr ports"),
 ]
 
 
 @pytest.mark.parametrize(
     ("kind", "holder", "key"), [(kind, holder, key) for kind, holder, keys in MISSING for key in keys.split()]
 )
-def test_missing_key_is_shown_where_it_should_be(kind, holder, key, makers, report):
+def test_missing_key_is_shown_where_it_should_be(kind, holder, key, report):
     """A missing key is reported at the object that lacks it, with an example."""
-    wrong = lacking = makers[kind](1, 2)
+    wrong, pointer = MAKERS[kind](1, 2), pointer_of(holder)
     if kind == "ranks":
         wrong["rank_list"][0]["control_plane"] = {"addr_type": "IPV4", "addr": "10.0.0.1", "listen_port": 8000}
-    for part in holder.split("/") if holder else ():
-        lacking = lacking[int(part) if part.isdigit() else part]
-    del lacking[key]
+    del find(wrong, steps(pointer))[key]
     (problem,) = report(wrong).problems
-    assert (problem.code, problem.message) == ("RT204", f"{key} is missing here")
-    assert problem.pointer == (f"/{holder}" if holder else "")
+    assert (problem.code, problem.message, problem.pointer) == ("RT204", f"{key} is missing here", pointer)
     assert problem.hint.startswith(f'add "{key}": ')
 
 
-@pytest.mark.parametrize("entry", [3, "server", None, []])
-def test_entries_are_objects(entry, table, report):
-    """Something else than an object in a list is refused, and the other entries are still checked."""
-    wrong = table(2, 1)
-    wrong["server_list"][0] = entry
-    wrong["server_list"][1]["device"][0]["device_ip"] = "10.*.*.*"
-    assert {"RT205", "RT331"} <= set(codes(report(wrong)))
+def test_other_entries_are_checked_beside_one_that_is_no_object(report):
+    """Something else than an object in a list hides nothing of the objects there."""
+    assert {"RT205", "RT331"} <= set(codes(report(servers(2, 1).make({"d1.0/device_ip": "10.*.*.*", "s0": 3}))))
 
 
-def test_problems_come_in_file_order_and_all_at_once(table, report):
+def test_problems_come_in_file_order_and_all_at_once(report):
     """A trailing comma hides neither the faults above it nor those below."""
-    wrong = table(2, 2)
-    wrong["server_list"][0]["device"][1]["rank_id"] = "7"
-    wrong["server_list"][1]["server_id"] = "10.0.0.1"
-    wrong["status"] = "waiting"
+    wrong = servers(2, 2).make({"d0.1/rank_id": "7", "s1/server_id": "10.0.0.1", "status": "waiting"})
     text = json.dumps(wrong, indent=2).replace("\n  ],", ",\n  ],")
     found = report(text)
     assert codes(found) == ["RT301", "RT314", "RT103", "RT311"]
@@ -130,18 +115,9 @@ def test_repeated_key_is_a_warning_and_the_last_one_counts(table, report):
     assert found.problems[0].pointer == "/server_list/0/server_id"
 
 
-def test_name_without_json_is_a_warning(table, report):
-    """HCCL refuses a file by its name, so the name is worth a warning."""
-    found = report(table(), name="table.txt")
-    assert codes(found) == ["RT406"]
-    assert found.cluster is not None
-
-
-def test_rendered_problem_has_place_source_caret_and_hint(table, report):
+def test_rendered_problem_has_place_source_caret_and_hint(report):
     """What a person sees: where, which code, the line itself, what to write."""
-    wrong = table(1, 2)
-    wrong["server_list"][0]["device"][1]["rank_id"] = "5"
-    found = report(wrong)
+    found = report(servers(1, 2).make({"d0.1/rank_id": "5"}))
     line = next(n for n, text in enumerate(found.document.text.split("\n"), 1) if '"rank_id": "5"' in text)
     source = '          "rank_id": "5"'
     column = source.index('"5"') + 1
@@ -155,20 +131,17 @@ def test_rendered_problem_has_place_source_caret_and_hint(table, report):
     )
 
 
-def test_terminal_controls_in_a_table_stay_harmless(table, report):
+def test_terminal_controls_in_a_table_stay_harmless(report):
     """No value of a table reaches the terminal with the power to move its cursor."""
-    wrong = table(1, 1)
-    wrong["server_list"][0]["device"][0]["device_ip"] = "\x1b[2J\u202e"
+    wrong = servers(1, 1).make({"d0.0/device_ip": "\x1b[2J\u202e"})
     for ascii_only in (True, False):
         shown = report(json.dumps(wrong, ensure_ascii=ascii_only)).render()
         assert all(char.isprintable() or char == "\n" for char in shown)
 
 
-def test_caret_of_a_long_line_stays_in_view(table, report):
+def test_caret_of_a_long_line_stays_in_view(report):
     """In a table of one long line only the part around the fault is shown, with the caret under it."""
-    wrong = table(8, 8)
-    wrong["server_list"][5]["device"][3]["device_ip"] = "nowhere"
-    found = report(json.dumps(wrong))
+    found = report(json.dumps(servers(8, 8).make({"d5.3/device_ip": "nowhere"})))
     _, source, caret, *_ = found.render().split("\n")
     assert len(source) < 130
     start = caret.index("^")
@@ -186,11 +159,9 @@ def test_caret_stands_under_its_character_after_wide_ones(report, table):
     assert problem.width == len('"no"')
 
 
-def test_many_problems_are_shown_up_to_a_limit_and_counted(table, report):
+def test_many_problems_are_shown_up_to_a_limit_and_counted(report):
     """A table with a thousand faults does not fill the screen, and the count is right."""
-    wrong = table(1, 1)
-    wrong["server_list"][0]["device"] = [{"device_id": 1, "rank_id": 1}] * 500
-    found = report(wrong)
+    found = report(servers(1, 1).make({"s0/device": [{"device_id": 1, "rank_id": 1}] * 500}))
     shown = found.render()
     assert len(found.problems) == 1000
     assert "... and 950 more" in shown
@@ -304,11 +275,9 @@ def test_a_table_that_was_only_begun_is_not_to_be_completed_by_hand(report):
     assert "RT206" not in codes(report({"status": "initializing", "version": "1.0", "server_list": []}))
 
 
-def test_ranks_are_not_judged_where_a_list_is_missing(table, report):
+def test_ranks_are_not_judged_where_a_list_is_missing(report):
     """A misspelt list on one server does not make the ranks of the others wrong."""
-    wrong = table(2, 4)
-    wrong["server_list"][0]["devices"] = wrong["server_list"][0].pop("device")
-    assert codes(report(wrong)) == ["RT204", "RT401"]
+    assert codes(report(servers(2, 4).make({"s0/devices": [], "s0/device": DROP}))) == ["RT204", "RT401"]
 
 
 @pytest.mark.parametrize(

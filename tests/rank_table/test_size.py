@@ -1,13 +1,10 @@
-"""Files by their size: too large ones are refused early, what is read keeps to little memory; and how they are replaced."""
+"""Files by their size: too large ones are refused early; and how they are replaced."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import stat
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -18,42 +15,6 @@ from launcher.rank_table import parse_rank_table, read_rank_table
 from launcher.rank_table.read import MAX_TABLE_BYTES, overwrite, read_bytes, read_stream
 
 MIB = 1 << 20
-SIZE = 4 * MIB
-# In a process of its own: what it held at most, in bytes, beyond what it holds once everything is imported.
-PEAK = """
-import resource, sys
-from pathlib import Path
-from launcher.rank_table import read_rank_table
-small, large = map(Path, sys.argv[1:])
-peaks = []
-for path in (small, large):
-    report = read_rank_table(path)
-    report.render()
-    del report
-    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-print(peaks[1] - peaks[0])
-"""
-WORTHLESS = {
-    "newlines": "\n" * SIZE,
-    "newlines in braces": "{" + "\n" * SIZE + "}",
-    "newlines in a table": '{"version": "1.0",' + "\n" * SIZE + "}",
-    "blanks": " " * SIZE,
-    "words on lines": "ab\n" * (SIZE // 3),
-    "numbers": "[" + "1234," * (SIZE // 5) + "1]",
-    "empty lists": "[" + "[]," * (SIZE // 3) + "[]]",
-    "repeated keys": "{" + ",".join('"k": 1' for _ in range(SIZE // 8)) + "}",
-    "a string of escapes": '["' + "\\n" * (SIZE // 2),
-}
-
-
-@pytest.mark.parametrize("name", WORTHLESS)
-def test_what_is_no_table_costs_a_few_times_its_size(name, tmp_path):
-    """Millions of blanks, line ends, short values or repeated keys take less than ten times the memory of the text."""
-    small, large = tmp_path / "small.json", tmp_path / "large.json"
-    small.write_text('{"version": "9"}')
-    large.write_text(WORTHLESS[name])
-    done = subprocess.run([sys.executable, "-c", PEAK, small, large], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 10 * SIZE
 
 
 def test_a_file_that_is_too_large_is_refused_unread(tmp_path):
@@ -88,15 +49,6 @@ def test_a_stream_without_end_is_left_at_the_limit():
     with pytest.raises(UnreadableError, match="/dev/zero"):
         read_rank_table(Path("/dev/zero"), max_bytes=MIB)
     assert read_stream(io.BytesIO(b"x" * MIB), "it", MIB) == b"x" * MIB
-
-
-def test_a_larger_table_is_read_where_that_is_asked_for(table, tmp_path):
-    """The limit can be lifted for a table that is known to be large."""
-    path = tmp_path / "table.json"
-    path.write_text(json.dumps(table(64, 8), indent=4))
-    with pytest.raises(UnreadableError):
-        read_rank_table(path, max_bytes=1024)
-    assert read_rank_table(path, max_bytes=10 * MIB).valid
 
 
 def test_data_of_short_values_is_no_table(table, tmp_path):

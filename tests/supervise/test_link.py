@@ -11,24 +11,13 @@ from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.events import Cause
 from launcher.core.messages import Begin, Done, EventReport, Finish, Ping, Pong, SignalWanted
 from launcher.supervise.link import Link
-
-PATIENCE_S = 60
+from tests.conftest import PATIENCE_S
 
 
 @pytest.fixture(name="pair")
-def _pair():
+def _pair(connected):
     """Gives a function: a link, and the coordinator's channel."""
-    made = []
-
-    def make(silence_s=60.0):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            other = Channel(socket.create_connection(server.getsockname()))
-            made.extend((Link(Channel(server.accept()[0]), silence_s), other))
-        return made[-2:]
-
-    yield make
-    for each in made:
-        each.close()
+    return lambda silence_s=60.0: (Link(Channel(connected[0]), silence_s), Channel(connected[1]))
 
 
 def take(link):

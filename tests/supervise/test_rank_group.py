@@ -41,16 +41,13 @@ def _make(tmp_path):
         yield make
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (None, "--- attempt 1 ---\n"),
-        ("", "--- attempt 1 ---\n"),
-        ("step 1\n", "step 1\n--- attempt 1 ---\n"),
-        ("step 1", "step 1\n--- attempt 1 ---\n"),
-        ("\n", "\n--- attempt 1 ---\n"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after"), [
+    (None, "--- attempt 1 ---\n"),
+    ("", "--- attempt 1 ---\n"),
+    ("step 1\n", "step 1\n--- attempt 1 ---\n"),
+    ("step 1", "step 1\n--- attempt 1 ---\n"),
+    ("\n", "\n--- attempt 1 ---\n"),
+])  # fmt: skip
 def test_the_line_between_attempts_is_a_line_of_its_own(make, tmp_path, before, after):
     """A rank that was killed in the middle of a line has left its beginning. The first attempt has no line."""
     log = RunDir(tmp_path).train_log(0)

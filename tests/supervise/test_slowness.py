@@ -27,17 +27,14 @@ def usual(**others):
 SLOW, WELL = [usual(r2=0.2)], [usual()]
 
 
-@pytest.mark.parametrize(
-    ("rounds", "count"),
-    [
-        (SLOW * (STEPS - 1), 0),
-        (SLOW * STEPS, 1),
-        (SLOW * 50, 1),
-        (SLOW * STEPS + WELL * (STEPS - 1) + SLOW * STEPS, 1),
-        (SLOW * STEPS + WELL * STEPS + SLOW * STEPS, 2),
-        ((SLOW * (STEPS - 1) + WELL) * 10, 0),  # one that writes a checkpoint now and then
-    ],
-)
+@pytest.mark.parametrize(("rounds", "count"), [
+    (SLOW * (STEPS - 1), 0),
+    (SLOW * STEPS, 1),
+    (SLOW * 50, 1),
+    (SLOW * STEPS + WELL * (STEPS - 1) + SLOW * STEPS, 1),
+    (SLOW * STEPS + WELL * STEPS + SLOW * STEPS, 2),
+    ((SLOW * (STEPS - 1) + WELL) * 10, 0),  # one that writes a checkpoint now and then
+])  # fmt: skip
 def test_a_rank_is_named_after_five_slow_steps_in_a_row_and_again_after_five_good_ones(rounds, count):
     assert len(run(Slowness(ALIKE), *rounds)) == count
 
@@ -50,21 +47,18 @@ def test_the_medians_of_five_different_steps_are_given():
     assert not any(run(slowness, usual(r2=0.2), first_step=7) for _ in range(3 * STEPS))
 
 
-@pytest.mark.parametrize(
-    ("layout", "round_", "named"),
-    [
-        (ALIKE, usual(r2=0.13), []),  # the limit itself is not beyond the limit
-        (ALIKE, {rank: busy_s / 40 for rank, busy_s in usual(r2=0.19).items()}, []),  # the system's scheduler decides
-        (Layout(dp=2), {0: 0.1, 1: 0.14}, []),  # of two, either may be the normal one
-        (Layout(dp=2), {0: 0.1, 1: 0.16}, [(1, 0.16, 0.1)]),
-        (Layout(), {0: 100.0}, []),
-        # The last stage has more to do; the slow rank of the first one is still faster than it.
-        (Layout(dp=3, pp=2), {0: 0.1, 1: 0.2, 2: 0.1, 3: 0.5, 4: 0.5, 5: 0.5}, [(1, 0.2, 0.1)]),
-        (Layout(pp=4), {0: 0.1, 1: 0.1, 2: 0.1, 3: 0.25}, []),  # twice the work of another stage is the layout's doing
-        (Layout(pp=4), {0: 0.1, 1: 0.1, 2: 0.1, 3: 0.4}, [(3, 0.4, 0.1)]),
-        (None, usual(r0=0.2), [(0, 0.2, 0.1)]),  # nothing is known of ranks but their times
-    ],
-)
+@pytest.mark.parametrize(("layout", "round_", "named"), [
+    (ALIKE, usual(r2=0.13), []),  # the limit itself is not beyond the limit
+    (ALIKE, {rank: busy_s / 40 for rank, busy_s in usual(r2=0.19).items()}, []),  # the system's scheduler decides
+    (Layout(dp=2), {0: 0.1, 1: 0.14}, []),  # of two, either may be the normal one
+    (Layout(dp=2), {0: 0.1, 1: 0.16}, [(1, 0.16, 0.1)]),
+    (Layout(), {0: 100.0}, []),
+    # The last stage has more to do; the slow rank of the first one is still faster than it.
+    (Layout(dp=3, pp=2), {0: 0.1, 1: 0.2, 2: 0.1, 3: 0.5, 4: 0.5, 5: 0.5}, [(1, 0.2, 0.1)]),
+    (Layout(pp=4), {0: 0.1, 1: 0.1, 2: 0.1, 3: 0.25}, []),  # twice the work of another stage is the layout's doing
+    (Layout(pp=4), {0: 0.1, 1: 0.1, 2: 0.1, 3: 0.4}, [(3, 0.4, 0.1)]),
+    (None, usual(r0=0.2), [(0, 0.2, 0.1)]),  # nothing is known of ranks but their times
+])  # fmt: skip
 def test_ranks_are_held_against_those_that_do_the_same_work(layout, round_, named):
     told = run(Slowness(layout), *[round_] * 10)
     assert told == [Slow(rank, busy_s=busy_s, median_s=median_s, steps=STEPS) for rank, busy_s, median_s in named]

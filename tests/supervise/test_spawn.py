@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.supervise.spawn import Complaints, Program, overlaid, render_environment, spawn, write_environment
+from launcher.supervise.spawn import Complaints, Program, render_environment, spawn, write_environment
 
 NAMES = st.text("ABCDEFGHIJKLM_", min_size=1, max_size=8).map("V_{}".format)
 VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -98,7 +98,7 @@ def test_a_process_dies_with_its_parent(tmp_path):
         os.close(watched)
 
 
-# --- this process ---
+# --- this process; end_to_end/test_exec.py has programs that cannot be started ---
 
 BECOME = """
 import os, sys
@@ -127,40 +127,24 @@ def test_the_program_has_this_process_s_pid_and_the_log(tmp_path):
     assert log.read_text() == "earlier\n0 a b$(c) x  y\n\nerror\n"
 
 
-def test_without_a_log_stdout_and_stderr_stay():
-    """For an engine that gathers them; its descriptors stay open, too: PMI talks over one."""
+def test_without_a_log_all_is_as_the_engine_left_it():
+    """Output, for an engine that gathers it; descriptors, as PMI talks over one; signals, as Python's own changes are undone."""
     reader, writer = os.pipe()
     try:
-        program = f"echo out; echo error >&2; echo through >/dev/fd/{writer}; exit 7"
-        done = run_become("", "sh", "-c", program, pass_fds=(writer,))
-        assert (done.stdout, done.stderr, done.returncode) == ("before\nout\n", "error\n", 7)
+        program = f"echo error >&2; echo through >/dev/fd/{writer}; grep SigIgn /proc/self/status; exit 7"
+        ignoring = ("sh", "-c", "trap '' HUP; exec \"$@\"", "-")
+        done = run_become("", "sh", "-c", program, before=ignoring, pass_fds=(writer,))
         assert os.read(reader, 100) == b"through\n"
     finally:
         os.close(reader)
         os.close(writer)
-
-
-def test_why_a_program_did_not_start_is_told_where_people_look(tmp_path):
-    """On the stderr that this process had, not in the log. end_to_end/test_exec.py has programs of other kinds."""
-    program = tmp_path / "program"
-    program.write_text("#!/bin/sh\n")
-    done = run_become(tmp_path / "log", program)
-    assert (done.returncode, done.stderr) == (126, f"error: cannot start {program}: Permission denied\n")
-
-
-def test_signals_are_as_the_engine_left_them():
-    """Python's own changes are undone, and what was ignored before stays ignored."""
-    done = run_become("", "grep", "SigIgn", "/proc/self/status", before=("sh", "-c", "trap '' HUP; exec \"$@\"", "-"))
-    ignored = int(done.stdout.split()[-1], 16)
+    assert (done.stderr, done.returncode) == ("error\n", 7)
+    ignored = int(done.stdout.removeprefix("before\nSigIgn:"), 16)
     numbers = (signal.SIGHUP, signal.SIGUSR1, signal.SIGPIPE)
     assert [ignored >> (number - 1) & 1 for number in numbers] == [1, 0, 0]
 
 
 # --- the environment ---
-
-
-def test_changes_are_laid_over_and_none_takes_away():
-    assert overlaid({"A": "1", "B": "2", "C": "3"}, {"B": "x", "C": None, "D": None}) == {"A": "1", "B": "x"}
 
 
 @settings(max_examples=40)

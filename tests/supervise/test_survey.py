@@ -1,9 +1,6 @@
 """What an agent finds out about its ranks for clients: real processes."""
 
-import subprocess
-import sys
-from contextlib import ExitStack, closing
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 
@@ -12,8 +9,6 @@ from launcher.core.messages import TakeStacks
 from launcher.core.run_dir import RunDir
 from launcher.supervise.survey import Survey, part_from
 from tests.conftest import wait_until
-
-PROGRAM = Path(__file__).parents[1] / "programs" / "stacks_rank.py"
 
 
 @pytest.fixture
@@ -27,50 +22,33 @@ def survey(tmp_path, sent):
         yield made
 
 
-@pytest.fixture
-def start(tmp_path):
-    """Gives a function that starts a rank which waits for a lock."""
-    with ExitStack() as stack:
-
-        def start_rank(global_rank):
-            RunDir(tmp_path).device(global_rank).mkdir()
-            argv = [sys.executable, PROGRAM, RunDir(tmp_path).stacks_log(global_rank), "lock"]
-            process = stack.enter_context(subprocess.Popen(argv, stdout=subprocess.PIPE))
-            stack.callback(process.kill)
-            assert process.stdout.readline() == b"ready\n"
-            return process
-
-        yield start_rank
-
-
 def answers(survey, sent, count):
     wait_until(lambda: (survey.step(), len(sent) >= count)[-1], "the answers")
     return {told.number: part_from(told.content) for told in sent}
 
 
-def test_two_questions_at_once_are_both_answered(tmp_path, start, survey, sent):
+def test_two_questions_at_once_are_both_answered(tmp_path, ranks, survey, sent):
     """With process, step and place of every rank that each is about; then nothing is due any more.
 
     A rank that ended meanwhile is named without a place.
     """
-    running = {global_rank: start(global_rank).pid for global_rank in (0, 3)}
-    beat({"TLAUNCH_HEARTBEAT_FILE": str(RunDir(tmp_path).heartbeat(3))}, Beat(step=12))
+    running = {global_rank: ranks.start("lock").pid for global_rank in (0, 1)}
+    beat({"TLAUNCH_HEARTBEAT_FILE": str(RunDir(tmp_path).heartbeat(1))}, Beat(step=12))
     assert survey.timeout_s is None
     survey.begin(TakeStacks(1), running)
     survey.begin(TakeStacks(2, ((1, 3),)), running)
     told = answers(survey, sent, 2)
     assert {(rank.global_rank, rank.pid, rank.step) for rank in told[1].ranks} == {
-        (0, running[0], None), (3, running[3], 12),
+        (0, running[0], None), (1, running[1], 12),
     }  # fmt: skip
-    assert [rank.global_rank for rank in told[2].ranks] == [3]
+    assert [rank.global_rank for rank in told[2].ranks] == [1]
     assert all(rank.stack is not None for rank in told[1].ranks)
     assert survey.timeout_s is None
-    process = start(1)
-    process.kill()
-    process.wait()
-    survey.begin(TakeStacks(5), {1: process.pid})
+    ranks.processes[0].kill()
+    ranks.processes[0].wait()
+    survey.begin(TakeStacks(5), {0: running[0]})
     (rank,) = answers(survey, sent, 3)[5].ranks
-    assert (rank.global_rank, rank.stack) == (1, None)
+    assert (rank.global_rank, rank.stack) == (0, None)
 
 
 @pytest.mark.parametrize(("broken", "trouble"), [(None, None), ("Gathering", "strange"), ("Gathering.close", None)])

@@ -1,7 +1,8 @@
-"""Play one schedule with the real `tlaunch run`: `python tests/torture/play.py SEED [--keep]`.
+"""Play schedules with the real `tlaunch run`, some at once: `python tests/torture/play.py SEED... [--keep]`.
 
-Prints what is wrong (and then the whole schedule, what was struck, and the end of the launcher's output) and exits
-with 1, or prints nothing and exits with 0. Being a subreaper, this process inherits whatever a run leaves behind.
+Prints of each what is wrong (and then the whole schedule, what was struck, and the end of the launcher's output) and
+exits with 1, or prints nothing and exits with 0. Each schedule is played by a process of its own, a subreaper, which
+inherits whatever the run leaves behind.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -32,6 +34,7 @@ from launcher.core.proc import every_process
 from launcher.supervise.spawn import become_subreaper
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "torture_rank.py"
+AT_ONCE = 10  # most of a schedule's time is waiting
 PATIENCE_S = 60  # for what must happen at all
 READY_PATIENCE_S = 5  # ranks may never be ready all together
 TICK_S = 0.01
@@ -342,17 +345,34 @@ def timed(fields: dict[str, Any], started_ns: int) -> str:
     return f"  {(fields['time_ns'] - started_ns) / 1e9:7.3f} s {rest}"
 
 
+def play_apart(seed: int, *, keep: bool) -> None:
+    """Fork a process that plays a schedule, prints what is to be said of it, and exits with 1 if anything is wrong."""
+    if os.fork() == 0:
+        status = 2
+        try:
+            become_subreaper()
+            wrong, shown = play(seed, keep=keep)
+            if wrong or keep:
+                print(f"seed {seed}: {'; '.join(wrong) or 'nothing is wrong'}\n{shown}", flush=True)
+            status = 1 if wrong else 0
+        except BaseException:  # noqa: BLE001 - it must never return into the caller's code
+            traceback.print_exc()
+        os._exit(status)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("seed", type=int)
-    parser.add_argument("--keep", action="store_true", help="keep the run directory, and show all that happened")
+    parser.add_argument("seeds", type=int, nargs="+", metavar="SEED")
+    parser.add_argument("--keep", action="store_true", help="keep the run directories, and show all that happened")
     arguments = parser.parse_args()
-    become_subreaper()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    wrong, shown = play(arguments.seed, keep=arguments.keep)
-    if wrong or arguments.keep:
-        print(f"seed {arguments.seed}: {'; '.join(wrong) or 'nothing is wrong'}\n{shown}")
-    return 1 if wrong else 0
+    statuses = []
+    for number, seed in enumerate(arguments.seeds):
+        if number >= AT_ONCE:
+            statuses.append(os.wait()[1])
+        play_apart(seed, keep=arguments.keep)
+    statuses += [os.wait()[1] for _ in range(len(arguments.seeds) - len(statuses))]
+    return 1 if any(statuses) else 0
 
 
 if __name__ == "__main__":

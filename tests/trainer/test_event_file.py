@@ -5,9 +5,6 @@ import subprocess
 import sys
 import threading
 
-import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
 from launcher.trainer.event_file import EventFile, _check
 
 # What is imported costs: as if these were installed, and noticed.
@@ -25,37 +22,15 @@ print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 """
 
 
-def read(directory):
-    """By tag: time in seconds, step and value of each scalar."""
-    found = EventAccumulator(str(directory))
-    found.Reload()
-    return {
-        tag: [(each.wall_time, each.step, each.value) for each in found.Scalars(tag)] for tag in found.Tags()["scalars"]
-    }
-
-
-def test_scalars_are_read_by_tensorboard(tmp_path):
+def test_scalars_are_read_by_tensorboard(tmp_path, board):
     """With time, step and tags; several in one record."""
     file = EventFile(tmp_path / "board", attempt=0, purge_step=None)
     file.scalars(1_500_000_000, 1, {"loss/train": 7.5, "memory_bytes": 2.0**40})
     file.scalars(2_500_000_000, 2, {"loss/train": float("inf")})
-    assert read(tmp_path / "board") == {
+    assert board(tmp_path / "board") == {
         "loss/train": [(1.5, 1, 7.5), (2.5, 2, float("inf"))],
         "memory_bytes": [(1.5, 1, 2.0**40)],
     }
-
-
-def test_a_later_attempt_takes_the_place_of_steps_that_it_repeats(tmp_path):
-    """In a file of its own, whatever the numbers of their processes are."""
-    first = EventFile(tmp_path / "board", attempt=0, purge_step=None)
-    for step in range(1, 7):
-        first.scalars(step * 10**9, step, {"loss": 1.0})
-    second = EventFile(tmp_path / "board", attempt=1, purge_step=4)
-    second.scalars(10**10, 4, {"loss": 2.0})
-    assert len(list((tmp_path / "board").iterdir())) == 2
-    assert [(step, value) for _, step, value in read(tmp_path / "board")["loss"]] == [
-        (1, 1.0), (2, 1.0), (3, 1.0), (4, 2.0),
-    ]  # fmt: skip
 
 
 def test_the_check_is_that_of_the_standard():
@@ -65,20 +40,13 @@ def test_the_check_is_that_of_the_standard():
     assert _check(bytes(32)) == masked.to_bytes(4, "little")
 
 
-def test_no_run_directory_is_made(tmp_path):
-    """One that somebody removed stays away."""
-    with pytest.raises(FileNotFoundError):
-        EventFile(tmp_path / "run" / "tensorboard", attempt=0, purge_step=None)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_each_record_is_in_the_file_at_once(tmp_path):
+def test_each_record_is_in_the_file_at_once(tmp_path, board):
     """No thread keeps it back."""
     threads = {*threading.enumerate()}
     file = EventFile(tmp_path / "board", attempt=0, purge_step=None)
     for step in range(3):
         file.scalars(step, step, {"loss": 1.0})
-        assert len(read(tmp_path / "board")["loss"]) == step + 1
+        assert len(board(tmp_path / "board")["loss"]) == step + 1
     assert {*threading.enumerate()} <= threads
 
 

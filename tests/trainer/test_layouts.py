@@ -1,6 +1,5 @@
 """Every layout trains the same model: the same losses, gradients and weights as one process."""
 
-import functools
 import json
 import subprocess
 import sys
@@ -43,109 +42,69 @@ TRAINED = {
 }
 COMPARED = [(precision, name) for precision, layouts in TRAINED.items() for name in layouts if name != REFERENCE]
 
-
-@pytest.fixture(scope="module")
-def train(tmp_path_factory):
-    """Gives a function: train the layouts of a precision, once; the directory of what they wrote."""
-
-    @functools.cache
-    def train_all(precision):
-        directory = tmp_path_factory.mktemp(precision)
-        train_cases([case(name, precision) for name in TRAINED[precision]], directory)
-        return directory
-
-    return train_all
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 
-@pytest.fixture
-def trained(request, train):
-    """Of a precision: the directory of what its layouts wrote, and the tolerance."""
-    return train(request.param), TOLERANCE[request.param]
+@pytest.fixture(scope="module", name="trained")
+def _trained(tmp_path_factory):
+    """The directory of what all cases wrote.
 
-
-def read(directory, name):
-    return json.loads((directory / f"{name}.json").read_text())
-
-
-@pytest.mark.distributed
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(("trained", "layout"), COMPARED, indirect=["trained"])
-def test_losses_equal_those_of_one_process(trained, layout):
-    """Five steps and a validation give the same losses under every layout."""
-    directory, tolerance = trained
-    ours, reference = read(directory, layout), read(directory, REFERENCE)
-
-    assert len(ours["losses"]) == 5
-    assert ours["losses"] == pytest.approx(reference["losses"], rel=tolerance)
-    # The norm's own rounding: it sums squares of what the losses' rounding has touched already.
-    assert ours["gradient_norms"] == pytest.approx(reference["gradient_norms"], rel=100 * tolerance)
-    assert ours["validation_loss"] == pytest.approx(reference["validation_loss"], rel=tolerance)
-
-
-@pytest.mark.distributed
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("trained", list(TRAINED), indirect=True)
-def test_one_process_learns(trained):
-    """The trace that all others are held against is of a model that learns."""
-    reference = read(trained[0], REFERENCE)
-
-    assert reference["losses"][-1] < reference["losses"][0] - 0.05
-    assert max(reference["gradient_norms"]) > 0.3  # clipping acts
-
-
-@pytest.mark.distributed
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(("trained", "layout"), COMPARED, indirect=["trained"])
-def test_gradients_equal_those_of_one_process(trained, layout):
-    """The gathered gradients of the first batch are those of one process, element by element."""
-    directory, tolerance = trained
-
-    assert_close(directory, f"{layout}.gradients", f"{REFERENCE}.gradients", tolerance)
-
-
-@pytest.mark.distributed
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("trained", ["float64"], indirect=True)
-@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != REFERENCE])
-def test_weights_equal_those_of_one_process(trained, layout):
-    """The gathered weights after the last step are those of one process.
-
-    In float64 only: AdamW divides by the gradient's size, so where a gradient is all but zero, rounding decides the
-    direction of a whole step.
+    The one with dropout is there for what the program checks in every rank: those that share parameters hold the same
+    bits, as masks agree wherever tensors do.
     """
-    directory, tolerance = trained
-
-    assert_close(directory, f"{layout}.weights", f"{REFERENCE}.weights", 100 * tolerance)
-
-
-@pytest.mark.distributed
-def test_replicas_stay_equal_under_dropout(tmp_path):
-    """With dropout, ranks that share parameters still hold the same bits: masks agree wherever tensors do.
-
-    The program checks that in every rank; without dropout it does so for all layouts above.
-    """
-    cases = [
-        {**case(name, "float32"), "settings": ["model.dropout=0.3"]}
-        for name in ("dp2 mp2", "dp2 mp2 pp2, 4 micro batches")
-    ]
-    train_cases(cases, tmp_path)
-
-
-def case(name, precision):
-    dp, mp, pp, micro_batches = LAYOUTS[name]
-    return {"name": name, "dp": dp, "mp": mp, "pp": pp, "micro_batches": micro_batches, "precision": precision}
-
-
-def train_cases(cases, directory):
+    directory = tmp_path_factory.mktemp("trained")
+    cases = [case(name, precision) for precision, layouts in TRAINED.items() for name in layouts]
+    with_dropout = {"name": "with dropout", "settings": ["model.dropout=0.3"]}
+    cases.append(case("dp2 mp2 pp2, 4 micro batches", "float32") | with_dropout)
     done = subprocess.run(
         [sys.executable, PROGRAM, directory], input=json.dumps(cases), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
+    return directory
 
 
-def assert_close(directory, ours_name, reference_name, tolerance):
+def case(name, precision):
+    dp, mp, pp, micro_batches = LAYOUTS[name]
+    axes = {"dp": dp, "mp": mp, "pp": pp, "micro_batches": micro_batches}
+    return {"name": f"{precision} {name}", **axes, "precision": precision, "settings": []}
+
+
+def read(directory, precision, name):
+    return json.loads((directory / f"{precision} {name}.json").read_text())
+
+
+@pytest.mark.parametrize("precision", TRAINED)
+def test_one_process_learns(trained, precision):
+    """The trace that all others are held against is of a model that learns."""
+    reference = read(trained, precision, REFERENCE)
+
+    assert reference["validation_loss"] < reference["losses"][0] - 0.05  # of what it was trained on
+    assert max(reference["gradient_norms"]) > 0.3  # clipping acts
+
+
+@pytest.mark.parametrize(("precision", "layout"), COMPARED)
+def test_a_layout_trains_as_one_process_does(trained, precision, layout):
+    """The same losses, gradients of the first batch, validation, and weights after the last step.
+
+    Weights in float64 only: AdamW divides by the gradient's size, so where a gradient is all but zero, rounding decides
+    the direction of a whole step.
+    """
+    tolerance = TOLERANCE[precision]
+    ours, reference = (read(trained, precision, name) for name in (layout, REFERENCE))
+
+    assert len(ours["losses"]) == 3
+    assert ours["losses"] == pytest.approx(reference["losses"], rel=tolerance)
+    # The norm's own rounding: it sums squares of what the losses' rounding has touched already.
+    assert ours["gradient_norms"] == pytest.approx(reference["gradient_norms"], rel=100 * tolerance)
+    assert ours["validation_loss"] == pytest.approx(reference["validation_loss"], rel=tolerance)
+    assert_close(trained, precision, layout, "gradients", tolerance)
+    if precision == "float64":
+        assert_close(trained, precision, layout, "weights", 100 * tolerance)
+
+
+def assert_close(directory, precision, layout, what, tolerance):
     """Every tensor within `tolerance` of its own largest element."""
-    ours, reference = load_file(directory / ours_name), load_file(directory / reference_name)
+    ours, reference = (load_file(directory / f"{precision} {name}.{what}") for name in (layout, REFERENCE))
 
     assert ours.keys() == reference.keys()
     for name, expected in reference.items():

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from launcher.core.env import TLAUNCH_ATTEMPT, TLAUNCH_RUN_DIR
 from launcher.core.events import RankStarted
@@ -41,11 +40,12 @@ def step(metrics, number, *, seconds=0.5, tokens=100, loss=2.0, learning_rate=1e
     )
 
 
-def board(directory):
-    """By tag: the scalars that TensorBoard shows."""
-    found = EventAccumulator(str(directory))
-    found.Reload()
-    return {tag: found.Scalars(tag) for tag in found.Tags()["scalars"]}
+@pytest.fixture(name="shown")
+def _shown(board):
+    """Gives a function: of a run's directory, by tag, step and value of each scalar."""
+    return lambda directory: {
+        tag: [(step, value) for _, step, value in scalars] for tag, scalars in board(directory / "tensorboard").items()
+    }
 
 
 @pytest.fixture(name="no_rest")
@@ -172,7 +172,7 @@ def test_only_one_rank_of_a_run_writes_of_steps(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-def test_tensorboard_shows_the_same(tmp_path, no_rest):
+def test_tensorboard_shows_the_same(tmp_path, no_rest, board):
     """Each number under its tag, at its step and its time; what JSON does not have too."""
     metrics = Metrics(under(tmp_path), CPU)
     for number in range(1, 4):
@@ -184,33 +184,35 @@ def test_tensorboard_shows_the_same(tmp_path, no_rest):
     for tag, name in (
         ("loss/train", "loss"), ("learning_rate",) * 2, ("tokens_per_s",) * 2, ("memory_bytes",) * 2,
     ):  # fmt: skip
-        expected = [(each.step, getattr(each, name), each.time_ns / 1e9) for each in found.steps]
-        assert [(each.step, each.value, each.wall_time) for each in shown.pop(tag)] == [
-            (number, pytest.approx(value, rel=1e-6), pytest.approx(time_s)) for number, value, time_s in expected
+        assert shown.pop(tag) == [
+            (pytest.approx(each.time_ns / 1e9), each.step, pytest.approx(getattr(each, name), rel=1e-6))
+            for each in found.steps
         ]
-    assert [each.value for each in shown.pop("loss/validation")] == [800.0, pytest.approx(math.nan, nan_ok=True)]
-    assert shown.pop("perplexity")[0].value == math.inf  # beyond fp32
+    assert [value for *_, value in shown.pop("loss/validation")] == [800.0, pytest.approx(math.nan, nan_ok=True)]
+    assert shown.pop("perplexity")[0][2] == math.inf  # beyond fp32
     assert shown == {}
     assert [str(each.validation_loss) for each in found.validations] == ["800.0", "nan"]
 
 
-def test_after_a_restart_tensorboard_shows_each_step_once(tmp_path, no_rest):
-    """What the attempt before wrote of steps that are taken again is replaced; metrics.jsonl keeps both."""
+def test_after_a_restart_tensorboard_shows_each_step_once(tmp_path, no_rest, shown):
+    """What the attempt before wrote of steps that are taken again is replaced; metrics.jsonl keeps both.
+
+    Each attempt has a file of its own, whatever the numbers of their processes are.
+    """
     first, second = Metrics(under(tmp_path), CPU), Metrics(under(tmp_path, 1), CPU)
     for number in range(1, 6):
         step(first, number, loss=1.0)
     for number in range(3, 5):
         step(second, number, loss=2.0)
 
-    assert [(each.step, each.value) for each in board(tmp_path / "tensorboard")["loss/train"]] == [
-        (1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0),
-    ]  # fmt: skip
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 2
+    assert shown(tmp_path)["loss/train"] == [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0)]
     assert [(each.attempt, each.step) for each in read_metrics(tmp_path / "metrics.jsonl").steps] == [
         (0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (1, 3), (1, 4),
     ]  # fmt: skip
 
 
-def test_a_full_disk_costs_one_line_of_the_log(tmp_path, no_rest, capfd):
+def test_a_full_disk_costs_one_line_of_the_log(tmp_path, no_rest, shown, capfd):
     """Later failures are silent, and as soon as there is room lines are written again."""
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     metrics = Metrics(under(tmp_path), CPU)
@@ -221,7 +223,7 @@ def test_a_full_disk_costs_one_line_of_the_log(tmp_path, no_rest, capfd):
 
     assert capfd.readouterr().out == f"metrics will be missing from {tmp_path}/metrics.jsonl: No space left on device\n"
     assert [each.step for each in read_metrics(tmp_path / "metrics.jsonl").steps] == [3]
-    assert [each.step for each in board(tmp_path / "tensorboard")["loss/train"]] == [1, 2, 3]
+    assert [number for number, _ in shown(tmp_path)["loss/train"]] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("steps_before", [0, 1])
@@ -270,21 +272,32 @@ def test_without_tensorboard_there_are_lines_all_the_same(tmp_path, no_rest, cap
 
 SETTINGS = (
     "model.vocabulary_size=400", "model.d_model=16", "model.heads=2", "model.feed_forward_dim=16",
-    "model.encoder_layers=1", "model.decoder_layers=1", "train.batch_size=4", "train.steps=600",
-    "train.validate_every=400", "train.translations=0",
+    "model.encoder_layers=1", "model.decoder_layers=1", "train.batch_size=4", "train.steps=300",
+    "train.validate_every=200", "train.translations=0",
 )  # fmt: skip
 
 
+@pytest.fixture(name="train", scope="module")
+def _train(tmp_path_factory):
+    """Gives a function that starts a small training; all have one cache for the corpus and its tokenizer."""
+    cache = tmp_path_factory.mktemp("cache")
+
+    def start(directory, *options, settings=()):
+        words = [word for setting in (*SETTINGS, *settings) for word in ("--set", setting)]
+        return subprocess.Popen(
+            [sys.executable, "-m", "launcher", "run", *options, *words, "--runs-dir", directory / "runs"],
+            cwd=ROOT, env={**os.environ, "TLAUNCH_CACHE_DIR": str(cache)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    return start
+
+
 @pytest.mark.distributed
-def test_the_step_whose_gradient_is_no_number_is_recorded(tmp_path):
+def test_the_step_whose_gradient_is_no_number_is_recorded(tmp_path, train):
     """And all before it, though the training ends there."""
-    settings = [part for setting in (*SETTINGS, "train.learning_rate=1e38") for part in ("--set", setting)]
-    done = subprocess.run(
-        [sys.executable, "-m", "launcher", "run", *settings, "--runs-dir", tmp_path / "runs"],
-        cwd=ROOT, env={**os.environ, "TLAUNCH_CACHE_DIR": str(tmp_path / "cache")},
-        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-    )  # fmt: skip
-    failed = int(re.search(r"step (\d+): the norm of the gradient is", done.stdout + done.stderr)[1])
+    output, _ = train(tmp_path, settings=["train.learning_rate=1e38"]).communicate(timeout=PATIENCE_S)
+    failed = int(re.search(r"step (\d+): the norm of the gradient is", output)[1])
     last = read_metrics(RunDir(tmp_path / "runs" / "latest").metrics).steps[-1]
     assert last.step == failed
     assert math.isnan(last.loss)
@@ -295,15 +308,9 @@ def lines_of(run_dir):
 
 
 @pytest.mark.distributed
-def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path, wait_until):
+def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path, train, shown, wait_until):
     """Rank 0 is killed after a few steps: both attempts have their lines, their spans and the steps that count."""
-    command = [sys.executable, "-m", "launcher", "run", "--devices", "2", "--pp", "2", "--max-restarts", "1"]
-    settings = [part for setting in SETTINGS for part in ("--set", setting)]
-    process = subprocess.Popen(
-        [*command, *settings, "--runs-dir", tmp_path / "runs"],
-        cwd=ROOT, env={**os.environ, "TLAUNCH_CACHE_DIR": str(tmp_path / "cache")},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    process = train(tmp_path, "--devices", "2", "--pp", "2", "--max-restarts", "1")
     run_dir = RunDir(tmp_path / "runs" / "latest")
     wait_until(lambda: lines_of(run_dir), "a step", PATIENCE_S)
     started = [
@@ -313,15 +320,14 @@ def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path, wait_until):
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
 
-    metrics, shown = read_metrics(run_dir.metrics), board(run_dir.tensorboard)
+    metrics, scalars = read_metrics(run_dir.metrics), shown(run_dir.root)
     told = timeline(run_dir, (*metrics.steps, *metrics.validations, *metrics.saved))
     steps = [each for each in metrics.steps if each.attempt == 1]
-    assert (steps[0].step, steps[-1].step, metrics.strange) == (1, 600, 0)
-    assert [each.step for each in metrics.validations if each.attempt == 1] == [400, 600]
-    assert [(each.attempt, each.step, each.saved) for each in metrics.saved] == [(1, 600, "model")]
+    assert (steps[0].step, steps[-1].step, metrics.strange) == (1, 300, 0)
+    assert [each.step for each in metrics.validations if each.attempt == 1] == [200, 300]
+    assert [(each.attempt, each.step, each.saved) for each in metrics.saved] == [(1, 300, "model")]
     for tag, name in (("loss/train", "loss"), ("memory_bytes",) * 2, ("learning_rate",) * 2):
-        expected = [(each.step, pytest.approx(getattr(each, name), rel=1e-6)) for each in steps]
-        assert [(each.step, each.value) for each in shown[tag]] == expected
+        assert scalars[tag] == [(each.step, pytest.approx(getattr(each, name), rel=1e-6)) for each in steps]
 
     first, second = told.attempts
     assert [rank.role for rank in second.ranks] == ["well", "well"]

@@ -47,6 +47,16 @@ def test_an_engine_that_does_not_tell_its_size_is_refused():
         engine_variables({"PMIX_RANK": "2", "PMIX_NAMESPACE": "job@1", **MEETING})
 
 
+def test_ranks_that_nothing_tells_where_to_meet_need_mpi4py(monkeypatch):
+    """Or an address, with which it is not needed: both are said."""
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(
+        UsageError, match="started 4 ranks, and nothing says where they meet: mpi4py is not inst"
+    ) as error:
+        engine_variables(MPICH)
+    assert "MASTER_ADDR, an address of rank 0's server, and MASTER_PORT" in error.value.hint
+
+
 def test_two_ranks_with_one_local_rank_are_refused():
     """They would take one device: the second is told so while the first one lives, and not by itself."""
     meeting = {**MEETING, "MASTER_PORT": str(os.getpid())}

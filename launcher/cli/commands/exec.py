@@ -16,17 +16,7 @@ from launcher.cli.launch.options import UNSUPERVISED, RunOptions
 from launcher.cli.launch.prepare import Prepared, prepare
 from launcher.cli.launch.program import Program
 from launcher.cli.launch.samples import is_sample
-from launcher.cli.options.run import (
-    allow_idle_devices_option,
-    chip_option,
-    devices_option,
-    env_option,
-    layout_options,
-    master_port_option,
-    rank_table_option,
-    runs_dir_option,
-    server_option,
-)
+from launcher.cli.options import run as of_run
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.engine_rank import EngineRank, read_engine_rank
@@ -70,20 +60,20 @@ table, layout, order of hosts or MPI library; 126 COMMAND could not be started, 
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
-@rank_table_option
-@devices_option(", all on one machine.  [default: the engine's number of ranks]")
-@layout_options
-@chip_option
-@allow_idle_devices_option
-@runs_dir_option
+@of_run.rank_table_option
+@of_run.devices_option(", all on one machine.  [default: the engine's number of ranks]")
+@of_run.layout_options
+@of_run.chip_option
+@of_run.allow_idle_devices_option
+@of_run.runs_dir_option
 @click.option(
     "--name",
     metavar="NAME",
     help="Name of the run; the job ID is put after it. TLAUNCH_RUN_ID takes precedence.  [default: the program's name]",
 )
-@env_option
-@server_option
-@master_port_option("derived from the job ID")
+@of_run.env_option
+@of_run.server_option
+@of_run.master_port_option("derived from the job ID")
 @click.option("--no-log", is_flag=True, help="Leave stdout and stderr to the engine; write no train.log.")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARG]...")
 @click.pass_context

@@ -12,7 +12,7 @@ import click
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text import run_text as run_words
-from launcher.cli.text.columns import aligned, counted, duration, fitted
+from launcher.cli.text.columns import counted, duration, fitted
 from launcher.cli.text.run_text import culprit, running_ranks, shown_name
 from launcher.cli.text.stdout import write_out
 from launcher.core.codec import json_text
@@ -55,7 +55,7 @@ def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
     if as_json:
         write_out(json_text([run_words.as_json(state) for state in states]))
     elif states:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
         write_out("".join(f"{line}\n" for line in to_lines(states, width)))
     elif everything:
         click.echo(f"no run in {printable(str(runs_dir))}", err=True)
@@ -68,12 +68,9 @@ def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
         click.echo(f"{words}; --all lists such runs", err=True)
 
 
-def to_lines(states: list[RunState], width: int | None) -> list[str]:
-    """Return the table, in lines of at most `width` columns where there is a width: what matters least gives way."""
-    rows = [_row(state) for state in states]
-    if width is None:
-        return aligned(HEADER, rows, right=RIGHT)
-    return fitted(HEADER, rows, width, giving_way=GIVING_WAY, right=RIGHT)
+def to_lines(states: list[RunState], width: int) -> list[str]:
+    """Return the table, in lines of at most `width` columns: what matters least gives way."""
+    return fitted(HEADER, [_row(state) for state in states], width, giving_way=GIVING_WAY, right=RIGHT)
 
 
 def _may_be_active(state: RunState) -> bool:

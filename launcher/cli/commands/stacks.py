@@ -89,8 +89,8 @@ def parse_ranks(text: str) -> tuple[RankRange, ...]:
     """
     ranges = []
     for part in text.split(","):
-        first, _, last = (word.strip() for word in part.partition("-"))
-        last = last or first if "-" not in part else last
+        first, dash, last = (word.strip() for word in part.partition("-"))
+        last = last if dash else first
         if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
             raise UsageError(
                 f"--rank {text!r}: {part.strip()!r} is neither a rank nor a range", hint="for instance 0,3-5"

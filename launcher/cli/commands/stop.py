@@ -33,10 +33,7 @@ Exit codes: 0 no process of the run is left; 1 the run is still active after --t
 (another machine, another user, another version of tlaunch); 2 wrong usage, no such run, or several runs are active and
 RUN is not given.
 """
-WAYS_OUT = {
-    State.UNKNOWN: "use the tlaunch that started it",
-    State.UNWATCHED: "end the mpirun or srun that started it",
-}
+WAYS_OUT = {State.UNKNOWN: "use the tlaunch that started it", State.UNWATCHED: "end the mpirun or srun that started it"}
 
 
 @click.command(epilog=EPILOG, help=f"End a run, and wait for all of its processes.\n\n{ONLY_RUN_HELP}")

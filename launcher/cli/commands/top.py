@@ -21,7 +21,7 @@ from rich.text import Text
 
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, run_argument
 from launcher.cli.options.types import Seconds
-from launcher.cli.text.columns import aligned, columns_of, counted, duration, has_blocks, number, size, sparkline
+from launcher.cli.text.columns import counted, duration, fitted, has_blocks, number, size, sparkline
 from launcher.cli.text.run_text import describe, shown_name
 from launcher.cli.text.stdout import write_out
 from launcher.cli.text.verdict_text import describe_status
@@ -48,8 +48,8 @@ Exit codes: 0 the run has ended, or you pressed q; 130 Ctrl-C; 2 wrong usage, or
 QUITS = frozenset(b"qQ\x04")
 SAMPLE_S = 0.3  # between the two looks that a single table needs
 HEADER = ("RANK", "STATE", "STEP", "LOSS", "TOKENS/S", "CPU", "RSS", "DEVICE", "BEAT")
-LEFT_BEGINNING = frozenset({"STATE"})
-MIN_IMPORTANT = ("DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S", "LOSS", "STEP")  # left out in this order
+RIGHT = frozenset(HEADER) - {"STATE"}
+GIVING_WAY = [(name, 0) for name in ("DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S", "LOSS", "STEP")]
 LINES_AROUND = 4  # of a screen: title, header, the line about the rest, the cursor's own
 PLAIN_COLUMNS = 120
 RECENT_NS = 300 * 10**9
@@ -180,16 +180,8 @@ def to_screen(state: RunState, rows: list[Row], measured: list[str], width: int,
 
 def _table(state: RunState, rows: list[Row], width: int, most_rows: int | None) -> Iterator[str]:
     shown = rows[:most_rows]
-    header: tuple[str, ...] = HEADER
     cells = [tuple(_cells(row, state)) for row in shown]
-    for name in ("", *MIN_IMPORTANT):
-        kept = [place for place, each in enumerate(header) if each != name]
-        header = tuple(header[place] for place in kept)
-        cells = [tuple(row[place] for place in kept) for row in cells]
-        lines = aligned(header, cells, right=frozenset(header) - LEFT_BEGINNING)
-        if max(map(columns_of, lines)) <= width:
-            break
-    yield from lines
+    yield from fitted(HEADER, cells, width, giving_way=GIVING_WAY, right=RIGHT)
     if rest := len(rows) - len(shown):
         yield f"... and {counted(rest, 'more rank')}"
 

@@ -80,9 +80,9 @@ def to_lines(state: RunState) -> Iterator[str]:
             yield from _judged(verdict, state.attempts[-1], state)
     if state.state.value == "lost":
         yield from _last_known(state)
-    if reason := _not_restarting(state):
+    if state.not_restarting:
         yield ""
-        yield f"not restarted: {printable(reason)}"
+        yield f"not restarted: {printable(state.not_restarting)}"
 
 
 def _failed(attempt: Attempt, state: RunState) -> bool:
@@ -152,10 +152,6 @@ def _last_known(state: RunState) -> Iterator[str]:
                 yield from quoted(lines)
 
 
-def _not_restarting(state: RunState) -> str | None:
-    return state.report.not_restarting if state.report else state.progress.not_restarting
-
-
 def _to_json(state: RunState) -> dict[str, Any]:
     noted = self_reported_verdict(state)
     verdicts = [noted or attempt.verdict for attempt in state.attempts]  # an unwatched run has one attempt
@@ -170,7 +166,7 @@ def _to_json(state: RunState) -> dict[str, Any]:
         for attempt, verdict in zip(state.attempts, verdicts, strict=True)
     ]
     known = {"culprit": noted.culprit, "failure": headline(noted)} if noted else {}
-    return as_json(state) | known | {"attempts": attempts, "not_restarting": _not_restarting(state)}
+    return as_json(state) | known | {"attempts": attempts, "not_restarting": state.not_restarting}
 
 
 def _is_over(attempt: Attempt, state: RunState) -> bool:

@@ -5,14 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from launcher.cluster.agent_setup import (
-    awaited_begin,
-    check_table,
-    get_ready,
-    is_examination,
-    received_job,
-    start,
-)
+from launcher.cluster.agent_setup import awaited_begin, check_table, get_ready, is_examination, received_job, start
 from launcher.cluster.join import AgentInfo, Endpoint, join
 from launcher.cluster.launcher_loop import LauncherLoop
 from launcher.cluster.mpi_ranks import Place, check_server, gather, open_endpoint

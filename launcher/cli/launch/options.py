@@ -26,7 +26,7 @@ MAX_NAME_BYTES = 200  # of the 255 that a file system takes
 FORWARDABLE = ("USR1", "USR2", "HUP", "WINCH", "URG")
 _FLAGS = {"engine_options": "--engine-option", "settings": "--set"}  # those that are called otherwise
 # What identifies a rank comes from the table and the layout alone.
-_DECIDED_BY_TLAUNCH = {
+DECIDED_BY_TLAUNCH = {
     **dict.fromkeys(
         (
             env.DEVICE_ID, env.RANK_ID, env.RANK_SIZE, env.RANK_TABLE_FILE, env.RANK, env.LOCAL_RANK, env.WORLD_SIZE,
@@ -182,8 +182,8 @@ def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[s
             raise UsageError(f"{option}: this is not KEY=VALUE", hint=f"for instance {option} NCCL_DEBUG=INFO")
         if not name.isprintable():
             raise UsageError(f"{option} {name!r}: a variable's name cannot hold control characters")
-        if name in _DECIDED_BY_TLAUNCH:
-            raise UsageError(f"{option} {name}: tlaunch decides this variable", hint=_DECIDED_BY_TLAUNCH[name])
+        if name in DECIDED_BY_TLAUNCH:
+            raise UsageError(f"{option} {name}: tlaunch decides this variable", hint=DECIDED_BY_TLAUNCH[name])
         variables[name] = value
     return variables
 
@@ -228,8 +228,7 @@ def check_name_length(name: str, max_bytes: int, added: str) -> None:
     length_bytes = len(name.encode(errors="surrogateescape"))
     if length_bytes > max_bytes:
         raise UsageError(
-            f"--name is too long: {length_bytes} bytes, and {max_bytes} leave room for {added}",
-            hint="a shorter --name",
+            f"--name is too long: {length_bytes} bytes, and {max_bytes} leave room for {added}", hint="a shorter --name"
         )
 
 

@@ -161,10 +161,7 @@ def join_first_server(
     first = servers[Cluster(servers).first_server].server_id
     whom = f"the launcher on server {first}"
     member = AgentInfo(
-        host=host.name,
-        addresses=tuple(map(str, host.addresses)),
-        said=servers[here].server_id,
-        agreement=agreed,
+        host=host.name, addresses=tuple(map(str, host.addresses)), said=servers[here].server_id, agreement=agreed
     )
     endpoint = Endpoint(((first, options.port_by_hand),), shared_token())
     until = time.monotonic() + options.join_timeout

@@ -110,11 +110,10 @@ chip_option = click.option(
 env_option = click.option("--env", multiple=True, metavar="KEY=VALUE", help="Set a variable in every rank. Repeatable.")
 
 
-def runs_dir_option(command: Command) -> Command:
-    return click.option(
-        "--runs-dir", type=click.Path(path_type=Path), metavar="DIR", envvar=TLAUNCH_RUNS_DIR, default=DEFAULT_RUNS_DIR,
-        help=f"Directory of the run directories.  [default: ${TLAUNCH_RUNS_DIR} or {DEFAULT_RUNS_DIR}]",
-    )(command)  # fmt: skip
+runs_dir_option = click.option(
+    "--runs-dir", type=click.Path(path_type=Path), metavar="DIR", envvar=TLAUNCH_RUNS_DIR, default=DEFAULT_RUNS_DIR,
+    help=f"Directory of the run directories.  [default: ${TLAUNCH_RUNS_DIR} or {DEFAULT_RUNS_DIR}]",
+)  # fmt: skip
 
 
 def devices_option(where: str = " on this machine; with --engine slurm, on each node.") -> Callable[[Command], Command]:

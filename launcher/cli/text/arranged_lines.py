@@ -107,29 +107,24 @@ class Selection:
         self._after_gap: set[tuple[int, int]] = set()  # ranks and offsets of lines before which others were left out
         self._last_rank: int | None = None  # whose line was shown last
 
-    def put(self, line: Line) -> list[Line]:
-        """Return the lines to show now that `line` has come. Raises what `Selector.put` does."""
-        shown: list[Line] = []
-        is_after_gap = False
-        searches = self._selector is not None and self._selector.searches
-        for selected in self._selector.put(line) if self._selector else (line,):
-            if selected is None:
-                is_after_gap = True
-                continue
-            # What follows overwrites this piece of a progress bar, and it was not searched for.
-            nothing = selected.overwritten or not (selected.ends or selected.raw.strip(OVERWRITES))
-            if nothing and not searches and not self._format.as_json:
-                continue
-            if (kept := self._format.of_long(selected)) is not None:
-                if is_after_gap:
-                    self._after_gap.add((kept.global_rank, kept.offset))
-                    is_after_gap = False
-                shown.append(kept)
-        return shown
-
     def of(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Yield the lines to show as `lines` come. Raises what `Selector.put` does."""
+        searches = self._selector is not None and self._selector.searches
         for line in lines:
-            yield from self.put(line)
+            is_after_gap = False
+            for selected in self._selector.put(line) if self._selector else (line,):
+                if selected is None:
+                    is_after_gap = True
+                    continue
+                # What follows overwrites this piece of a progress bar, and it was not searched for.
+                nothing = selected.overwritten or not (selected.ends or selected.raw.strip(OVERWRITES))
+                if nothing and not searches and not self._format.as_json:
+                    continue
+                if (kept := self._format.of_long(selected)) is not None:
+                    if is_after_gap:
+                        self._after_gap.add((kept.global_rank, kept.offset))
+                        is_after_gap = False
+                    yield kept
 
     def last(self, lines: Iterable[Line], count: int) -> list[Line]:
         """Return the last `count` lines to show; no more of them are in memory."""

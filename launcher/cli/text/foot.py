@@ -19,7 +19,7 @@ from launcher.cli.text.columns import columns_of, counted, cut_to
 from launcher.cli.text.log_format import Format
 from launcher.cli.text.summary import describe
 from launcher.core.events import AttemptStarted, Cause, Event, RankEnded, Stopping
-from launcher.core.heartbeat import read_heartbeat
+from launcher.core.heartbeat import Beat, read_heartbeat
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.text import ranges
@@ -196,14 +196,12 @@ class ProgressText:
         now_s = time.monotonic()
         if now_s >= self._next_s:
             heartbeat = read_heartbeat(self._path)
-            figures = []
-            if heartbeat:
-                beat = heartbeat.beat
-                figures = [
-                    None if beat.step is None else f"step {beat.step}",
-                    None if beat.loss is None else f"loss {beat.loss:.4f}",
-                    None if beat.tokens_per_s is None else f"{beat.tokens_per_s:,.0f} tokens/s",
-                ]
+            beat = heartbeat.beat if heartbeat else Beat()
+            figures = (
+                None if beat.step is None else f"step {beat.step}",
+                None if beat.loss is None else f"loss {beat.loss:.4f}",
+                None if beat.tokens_per_s is None else f"{beat.tokens_per_s:,.0f} tokens/s",
+            )
             self._text = ", ".join(filter(None, figures))
             self._next_s = now_s + (self._every_s if self._text else HEARTBEAT_EVERY_S)
         return self._text

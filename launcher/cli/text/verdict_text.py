@@ -34,13 +34,10 @@ HINTS = {
 NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
-def render(
-    verdict: Verdict, place: Callable[[int], str] | None = None, *, frames: int = FRAMES, traceback: bool = True
-) -> Iterator[str]:
+def render(verdict: Verdict, place: Callable[[int], str] | None = None, *, traceback: bool = True) -> Iterator[str]:
     """Return the lines of one verdict, the headline first, safe to show.
 
-    `place` says for a global rank where and what it was ("server 127.0.0.1, device 3, process 4711"); `frames` is how
-    many innermost frames are shown of each group of ranks but the largest, which waits.
+    `place` says for a global rank where and what it was ("server 127.0.0.1, device 3, process 4711").
     """
     failure = culprit_failure(verdict)
     lines = [headline(verdict)]
@@ -58,7 +55,7 @@ def render(
     for number, group in enumerate(verdict.stacks):
         lines += [printable(f"  {rank_list(group.global_ranks)}: {one_line(group.doing)}")]
         if number < len(verdict.stacks) - 1 or len(verdict.stacks) == 1:  # the largest group waits, as its phrase says
-            lines += [printable(f"      {frame}") for frame in group.frames[:frames]]
+            lines += [printable(f"      {frame}") for frame in group.frames[:FRAMES]]
     return map(shortened, lines)
 
 

@@ -18,6 +18,7 @@ from launcher.core import env
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout, RankSpec, Server
+from launcher.core.text import counted
 from launcher.engines.assemble import Request, draft, used_cluster
 from launcher.engines.variables import Leftovers, Origin, leftovers
 from launcher.logs.terminal import escaped
@@ -72,7 +73,7 @@ def nodes_for(cluster: Cluster, used: Cluster, *, pinned: bool, chosen_by_hand: 
     listed = escaped(",".join(names))
     if kept is None and not pinned:
         note = (
-            f"any {_nodes(count)} will do: of {table} only the numbers of servers and devices count; --pin-nodes asks "
+            f"any {counted(count, 'node')} will do: of {table} only the numbers of servers and devices count; --pin-nodes asks "
             f"for {listed}"
         )
         return Nodes((), len(cluster.servers[0].devices), "" if chosen_by_hand else note)
@@ -93,7 +94,7 @@ def _by_address(used: Cluster, table: str, *, pinned: bool, chosen_by_hand: bool
         raise UsageError(
             f"--pin-nodes: {table} calls a server {first}, and Slurm is asked for nodes by their names", hint=hint
         )
-    note = f"warning: the job asks for any {_nodes(count)}, and will end with 3 where they are not those of {table}"
+    note = f"warning: the job asks for any {counted(count, 'node')}, and will end with 3 where they are not those of {table}"
     return Nodes((), None, f"{note}, which Slurm does not know by {first}; {hint}")
 
 
@@ -126,10 +127,6 @@ def _of_this_server(server: Server) -> str | None:
                 f"rank {device.global_rank} on device {device.device_id}, which is another one where ranks are counted"
             )
     return None
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
 
 
 # Known when the ranks start, or of one server or rank: templates give them themselves.

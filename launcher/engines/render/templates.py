@@ -16,6 +16,7 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined,
 from launcher.core.env import masked_argv
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.resources import data_dir
+from launcher.core.text import counted
 from launcher.engines.render.job import Job
 from launcher.logs.terminal import escaped
 from launcher.runs.record import masked_environment
@@ -67,11 +68,6 @@ def word(value: Any) -> str:
 def masked(value: Any) -> Any:
     """Return the words of a command, or variables by name, with secrets masked."""
     return masked_environment(value) if isinstance(value, Mapping) else masked_argv(value)
-
-
-def counted(count: int, noun: str) -> str:
-    """1 rank, 2 ranks."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _text(value: Any) -> str:

@@ -28,41 +28,35 @@ def dump(value: Any) -> str:
     return json.dumps(value) if any("\ud800" <= char <= "\udfff" for char in text) else text
 
 
-def one_line(fields: Mapping[str, Any]) -> str:
-    """Return an object on one line, without the keys that have no value."""
-    return dump({key: value for key, value in fields.items() if value is not None})
+class Rows(NamedTuple):
+    """A list that has a line for each of its entries; an object that holds one has a line for each of its members."""
+
+    entries: Iterable[Mapping[str, Any]]
 
 
-def block(members: Iterable[str], indent: int) -> str:
-    """Return an object over several lines; `indent` is where its brackets stand."""
-    return _bracketed("{", members, "}", indent)
+def table_text(table: Mapping[str, Any]) -> str:
+    """Return a table as text. Everything but `Rows`, and what holds them, is on one line; what is None is left out."""
+    return f"{_laid_out(table, 0)}\n"
 
 
-def listing(items: Iterable[str], indent: int) -> str:
-    """Return a list with one item per line; `indent` is where its brackets stand."""
-    return _bracketed("[", items, "]", indent)
-
-
-def member(key: str, value: Any) -> str:
-    """Return a key with a value that fits on its line."""
-    return f'"{key}": {dump(value)}'
-
-
-def present(fields: Mapping[str, Any]) -> list[str]:
-    """Return members for those keys that have a value, in the order given."""
-    return [member(key, value) for key, value in fields.items() if value is not None]
+def _laid_out(value: Any, indent: int) -> str:
+    if isinstance(value, Rows):
+        brackets, items = "[]", (_laid_out(entry, indent + 2) for entry in value.entries)
+    elif not isinstance(value, dict):
+        return dump(value)
+    else:
+        members = {key: inner for key, inner in value.items() if inner is not None}
+        if Rows not in map(type, members.values()):
+            return dump(members)
+        brackets, items = "{}", (f'"{key}": {_laid_out(inner, indent + 2)}' for key, inner in members.items())
+    lines = ",\n".join(f"{' ' * (indent + 2)}{item}" for item in items)
+    return f"{brackets[0]}\n{lines}\n{' ' * indent}{brackets[1]}"
 
 
 def picked(options: Options, keys: Iterable[str]) -> dict[str, str]:
     """Return the options named by `keys`, in the order of `keys`."""
     known = dict(options)
     return {key: known[key] for key in keys if key in known}
-
-
-def _bracketed(opening: str, items: Iterable[str], closing: str, indent: int) -> str:
-    inner = " " * (indent + 2)
-    lines = ",\n".join(f"{inner}{item}" for item in items)
-    return f"{opening}\n{lines}\n{' ' * indent}{closing}"
 
 
 def parsed(text: str) -> Any:

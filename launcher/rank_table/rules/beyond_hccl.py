@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import combinations, pairwise
-from typing import Any
 
 from launcher.rank_table.catalogue import Finding, Severity, rule, warning
 from launcher.rank_table.ip import address_family, why_no_address
@@ -208,11 +207,8 @@ def pod_ip_unusable(table: Table) -> Iterator[Finding]:
 
     A placeholder is never found; the log says that HOST_IP cannot be found, and the ranks are not used.
     """
-    for server in table.servers:
-        written = server.fields.get("pod_ip")
-        if "pod_ip" in server.fields and (not isinstance(written, str) or address_family(written) is None):
-            message = f"pod_ip is {_quoted(written)}, and msrun looks for the host's address there"
-            yield Finding(server.at("pod_ip"), message, "write the address by which the server reaches the others")
+    hint = "write the address by which the server reaches the others"
+    yield from _no_addresses(table, "pod_ip", "and msrun looks for the host's address there", hint)
 
 
 @for_msrun("RT513", "a device that is not at its place in the list, for msrun", formats=SERVER_LISTS)
@@ -295,13 +291,8 @@ def server_id_no_address(table: Table) -> Iterator[Finding]:
 @for_mindie("RT532", "a container_ip that is not an address, for MindIE", formats=SERVER_LISTS)
 def container_ip_unusable(table: Table) -> Iterator[Finding]:
     """Between containers MindIE connects to container_ip, an IP address."""
-    for server in table.servers:
-        written = server.fields.get("container_ip")
-        if "container_ip" in server.fields and (not isinstance(written, str) or address_family(written) is None):
-            message = f"container_ip is {_quoted(written)}, not an IP address"
-            yield Finding(
-                server.at("container_ip"), message, "write the container's address, or leave container_ip out"
-            )
+    hint = "write the container's address, or leave container_ip out"
+    yield from _no_addresses(table, "container_ip", "not an IP address", hint)
 
 
 @for_mindie("RT533", "a server without container_ip, for MindIE", severity=Severity.WARNING, formats=SERVER_LISTS)
@@ -325,5 +316,10 @@ def beyond_mindie(table: Table) -> Iterator[Finding]:
         yield Finding((), message, "split the table, or ask the vendor")
 
 
-def _quoted(written: Any) -> str:
-    return f'"{written[:45]}"' if isinstance(written, str) else "no string"
+def _no_addresses(table: Table, key: str, why: str, hint: str) -> Iterator[Finding]:
+    """Report each server whose `key` is written and is no address, with the reason `why` it has to be one."""
+    for server in table.servers:
+        written = server.fields.get(key)
+        if key in server.fields and (not isinstance(written, str) or address_family(written) is None):
+            quoted = f'"{written[:45]}"' if isinstance(written, str) else "no string"
+            yield Finding(server.at(key), f"{key} is {quoted}, {why}", hint)

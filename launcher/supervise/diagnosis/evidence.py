@@ -59,8 +59,6 @@ class RankEvidence:
 
 @frozen
 class FailureSummary:
-    """The summary of a failed rank's evidence."""
-
     evidence: RankEvidence
     symptom: Symptom
     what: str  # "ValueError: no such word", "SIGSEGV (signal 11)"

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from launcher.core.frozen import frozen
+from launcher.core.text import counted
 from launcher.core.verdict import Confidence
 from launcher.supervise.diagnosis.error_patterns import Kind
 from launcher.supervise.diagnosis.evidence import FailureSummary, RankEvidence
@@ -29,7 +30,6 @@ class MissingRank:
 def find_missing_rank(
     evidence: Sequence[RankEvidence], summaries: Sequence[FailureSummary], hung: Collection[int]
 ) -> MissingRank | None:
-    """Return the rank that the others miss."""
     if not summaries and not hung:
         return None
     find = _Rules(evidence, summaries, hung)
@@ -45,11 +45,11 @@ def find_missing_rank(
         return None
     first = min(suspects, key=_progress)
     if len(suspects) > 1:
-        reason = f"{first.reason}; the same is true of {count(len(suspects) - 1, 'other rank')}"
+        reason = f"{first.reason}; the same is true of {counted(len(suspects) - 1, 'other rank')}"
         first = replace(first, reason=reason, confidence=Confidence.UNSURE)
     if unheard := sum(not rank.heard for rank in evidence):
         # They may be missed as well; but one that is stopped would be enough.
-        reason = f"{first.reason}; what {count(unheard, 'other rank')} did is not known"
+        reason = f"{first.reason}; what {counted(unheard, 'other rank')} did is not known"
         confidence = Confidence.LIKELY if stopped(first.evidence) else Confidence.UNSURE
         first = replace(first, reason=reason, confidence=confidence)
     return first
@@ -77,11 +77,6 @@ def hang_at(rank: RankEvidence) -> str | None:
     return f"hang at {rank.stack.place.partition(' in ')[0]}"
 
 
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 rank", "3 ranks"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 class _Rules:
     """The rules by which a rank is missing. Each returns all ranks that it fits."""
 
@@ -92,7 +87,7 @@ class _Rules:
         self._evidence, self._summaries, self._hung = evidence, summaries, hung
         self._healthy = [rank for rank in evidence if rank.heard and rank.global_rank not in failed]
         self._waiting = len(summaries) + sum(_waits(rank) for rank in self._healthy)
-        self._meanwhile = f", while {count(self._waiting, 'other rank')} waited for it" if self._waiting else ""
+        self._meanwhile = f", while {counted(self._waiting, 'other rank')} waited for it" if self._waiting else ""
 
     def stopped(self) -> list[MissingRank]:
         what, reason = "does not take part", f"stopped (SIGSTOP){self._meanwhile}"
@@ -109,7 +104,7 @@ class _Rules:
         if not len(found) == 1 < len(self._healthy) or _waits(found[0]):
             return []
         alive = sum(rank.alive for rank in self._evidence if rank is not found[0])
-        others = f"{count(alive, 'other rank')} do{'es' if alive == 1 else ''}" if alive else "all others have ended"
+        others = f"{counted(alive, 'other rank')} do{'es' if alive == 1 else ''}" if alive else "all others have ended"
         reason = f"{_doing(found[0])}; it alone makes no progress, while {others}"
         return [MissingRank(found[0], "makes no progress", reason, signature=hang_at(found[0]))]
 
@@ -157,7 +152,7 @@ class _Rules:
         ]
         if len(ended) > 1 and len(self._summaries) == 1 and len(ended) + 1 == len(self._evidence):
             return []
-        reason = f"it ended well, but {count(self._waiting, 'other rank')} still expected it"
+        reason = f"it ended well, but {counted(self._waiting, 'other rank')} still expected it"
         return [MissingRank(rank, "ended too early", reason) for rank in ended]
 
     def named(self) -> list[MissingRank]:

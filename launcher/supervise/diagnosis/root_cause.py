@@ -40,9 +40,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from launcher.core.text import counted
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.supervise.diagnosis.evidence import FROM_OUTSIDE, FailureSummary, RankEvidence, failed, summarize
-from launcher.supervise.diagnosis.missing_rank import MissingRank, count, find_missing_rank, hang_at, stopped
+from launcher.supervise.diagnosis.missing_rank import MissingRank, find_missing_rank, hang_at, stopped
 from launcher.supervise.diagnosis.rank_ends import LATE_S
 
 __all__ = ["RankEvidence", "first_by_itself", "is_doubtful", "judge", "summaries_of"]
@@ -67,7 +68,7 @@ def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Ve
         return _blame_missing_rank(missing, summaries)
     if summaries:
         return _blame_first(summaries)
-    reason = f"{count(len(hung), 'rank')} of {len(evidence)} made no progress, and none of them stands out"
+    reason = f"{counted(len(hung), 'rank')} of {len(evidence)} made no progress, and none of them stands out"
     return Verdict(None, Confidence.UNSURE, reason if hung else "no rank has failed")
 
 
@@ -189,7 +190,7 @@ def _why_cause(cause: FailureSummary, others: Sequence[FailureSummary], alike: S
     second = next((one for one in others if not one.symptom.consequence), None)
     if second is None:
         how = "was killed from outside" if outside else "failed by itself"
-        return f"it {how}, and {count(len(others), 'failure')} of other ranks followed from it"
+        return f"it {how}, and {counted(len(others), 'failure')} of other ranks followed from it"
     later_s = _later_s(second, cause)
     if later_s >= MIN_S:
         before = f"it failed {_span(later_s)} before"

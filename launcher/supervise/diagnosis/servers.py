@@ -25,9 +25,10 @@ from dataclasses import replace
 
 from launcher.core.events import Event, Trouble
 from launcher.core.frozen import frozen
+from launcher.core.text import counted
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.diagnosis.evidence import FailureSummary, RankEvidence
-from launcher.supervise.diagnosis.missing_rank import NEED_A_DEAD_PEER, count, leaves, stopped
+from launcher.supervise.diagnosis.missing_rank import NEED_A_DEAD_PEER, leaves, stopped
 from launcher.supervise.diagnosis.root_cause import first_by_itself, is_doubtful, judge, summaries_of
 from launcher.supervise.diagnosis.stacks import group
 
@@ -245,7 +246,7 @@ def _blame_loss(silent: Sequence[Loss], doubt: str) -> Finding:
     if any(loss.alone for loss in silent):
         doubt = "no other machine is heard, so that the network of the one that coordinates may have failed"
     elif ended:
-        doubt = f"{count(len(ended), 'rank')} of those lost had failed before, rank {ended[0]} first"
+        doubt = f"{counted(len(ended), 'rank')} of those lost had failed before, rank {ended[0]} first"
     # The verdict names all of those that were lost at about the same time.
     at_once = any(first.since_ns <= other.until_ns and other.since_ns <= first.until_ns for other in silent[1:])
     return Finding(first, Confidence.LIKELY if doubt or at_once else Confidence.CERTAIN, doubt)

@@ -13,9 +13,9 @@ process that asks, and for v1.1 everything after the parser. Variables have thei
 
 from __future__ import annotations
 
-from hccl_oracle.a5 import rank_table_info
-from hccl_oracle.config import by_version
-from hccl_oracle.reading import RefusedError, need, parse
+from .a5 import rank_table_info
+from .config import by_version
+from .reading import RefusedError, need, parse
 
 CHIPS = ("910", "a2", "a3", "300i", "a5")
 

@@ -6,7 +6,7 @@ import re
 import socket
 from typing import Any
 
-from hccl_oracle.reading import U32, need
+from .reading import U32, need
 
 
 def number_of(holder: Any, key: str, *, default: int | None = None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hccl_oracle.reading import (
+from .reading import (
     U32,
     UNSET,
     Address,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from hccl_oracle.concise import concise
-from hccl_oracle.heterog import heterog
-from hccl_oracle.reading import Cluster, Rank, need, text_of
-from hccl_oracle.standard import standard
+from .concise import concise
+from .heterog import heterog
+from .reading import Cluster, Rank, need, text_of
+from .standard import standard
 
 RINGS = ("0145", "0246", "0347", "1256", "1357", "2367", "0123", "4567")  # topoinfo_parse.cc
 

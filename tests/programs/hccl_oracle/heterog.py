@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hccl_oracle.reading import (
+from .reading import (
     Address,
     Cluster,
     Pool,

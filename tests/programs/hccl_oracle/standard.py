@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hccl_oracle.reading import UNSET, Cluster, Pool, Rank, list_of, members, need, size, text_of, unsigned
+from .reading import UNSET, Cluster, Pool, Rank, list_of, members, need, size, text_of, unsigned
 
 
 def standard(document: Any, chip: str) -> Cluster:

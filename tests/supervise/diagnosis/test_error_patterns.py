@@ -67,38 +67,35 @@ TORCH_FRAMES = USER_FRAMES + '  File "/v/site-packages/torch/distributed/distrib
 BELOW_TORCH = '  File "/v/site-packages/torch/distributed/run.py", line 9, in main\n    x\n' + USER_FRAMES * 4
 
 
-@pytest.mark.parametrize(
-    ("type_name", "message", "traceback", "kind", "certain"),
-    [
-        ("ValueError", "no such word", USER_FRAMES, Kind.OWN_FAULT, True),
-        ("ConnectionResetError", "[Errno 104] Connection reset by peer", USER_FRAMES, Kind.PEER_CLOSED, False),
-        ("ConnectionResetError", "[Errno 104] Connection reset by peer", TORCH_FRAMES, Kind.PEER_CLOSED, True),
-        ("ConnectionResetError", "[Errno 104] Connection reset by peer", BELOW_TORCH, Kind.PEER_CLOSED, False),
-        ("BrokenPipeError", "[Errno 32] Broken pipe", "", Kind.PEER_CLOSED, False),
-        ("TimeoutError", "", "", Kind.TIMEOUT, False),
-        ("requests.exceptions.ReadTimeout", "HTTPSConnectionPool(host='x', port=443)", "", Kind.TIMEOUT, False),
-        ("urllib.error.URLError", "<urlopen error timed out>", "", Kind.TIMEOUT, False),
-        ("ConnectionRefusedError", "[Errno 111] Connection refused", "", Kind.STORE_LOST, False),
-        ("torch.distributed.DistNetworkError", "Connection reset by peer", "", Kind.STORE_LOST, True),
-        ("DistStoreError", "Socket Timeout", "", Kind.RENDEZVOUS, True),
-        ("torch.distributed.DistNetworkError", "failed to listen on any local network address. EADDRINUSE", "",
-         Kind.OWN_FAULT, True),
-        ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", "", Kind.OWN_FAULT, True),
-        ("torch.distributed.DistBackendError", ("NCCL error in: x.cpp:1, remote process exited or there was a network "
-         "error, NCCL version 2.20.5\nncclRemoteError: A call failed possibly due to a network error"), "",
-         Kind.PEER_CLOSED, True),
-        ("torch.distributed.DistBackendError", "NCCL error in: x.cpp:1, unhandled system error", "",
-         Kind.PEER_CLOSED, False),
-        ("torch.distributed.DistBackendError", ("[4] is setting up NCCL communicator and retrieving ncclUniqueId from "
-         "[0] via c10d key-value store by key '0', but store->get('0') got error: Socket Timeout"), "",
-         Kind.RENDEZVOUS, True),
-        ("RuntimeError", ("OPS function error: HcclAllreduce, error code is 6\n[ERROR] ERR01100 OPS call acl api failed."
-         "\nEI0006: [PID: 9] Getting socket times out. Reason: Remote Rank did not send the data in time."), "",
-         Kind.RENDEZVOUS, True),
-        ("RuntimeError", "NPU out of memory. Tried to allocate 2.00 GiB", "", Kind.OWN_FAULT, True),
-        ("horovod.common.exceptions.HorovodInternalError", "Horovod has been shut down", "", Kind.PEER_FAILED, True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("type_name", "message", "traceback", "kind", "certain"), [
+    ("ValueError", "no such word", USER_FRAMES, Kind.OWN_FAULT, True),
+    ("ConnectionResetError", "[Errno 104] Connection reset by peer", USER_FRAMES, Kind.PEER_CLOSED, False),
+    ("ConnectionResetError", "[Errno 104] Connection reset by peer", TORCH_FRAMES, Kind.PEER_CLOSED, True),
+    ("ConnectionResetError", "[Errno 104] Connection reset by peer", BELOW_TORCH, Kind.PEER_CLOSED, False),
+    ("BrokenPipeError", "[Errno 32] Broken pipe", "", Kind.PEER_CLOSED, False),
+    ("TimeoutError", "", "", Kind.TIMEOUT, False),
+    ("requests.exceptions.ReadTimeout", "HTTPSConnectionPool(host='x', port=443)", "", Kind.TIMEOUT, False),
+    ("urllib.error.URLError", "<urlopen error timed out>", "", Kind.TIMEOUT, False),
+    ("ConnectionRefusedError", "[Errno 111] Connection refused", "", Kind.STORE_LOST, False),
+    ("torch.distributed.DistNetworkError", "Connection reset by peer", "", Kind.STORE_LOST, True),
+    ("DistStoreError", "Socket Timeout", "", Kind.RENDEZVOUS, True),
+    ("torch.distributed.DistNetworkError", "failed to listen on any local network address. EADDRINUSE", "",
+     Kind.OWN_FAULT, True),
+    ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", "", Kind.OWN_FAULT, True),
+    ("torch.distributed.DistBackendError", ("NCCL error in: x.cpp:1, remote process exited or there was a network "
+     "error, NCCL version 2.20.5\nncclRemoteError: A call failed possibly due to a network error"), "",
+     Kind.PEER_CLOSED, True),
+    ("torch.distributed.DistBackendError", "NCCL error in: x.cpp:1, unhandled system error", "",
+     Kind.PEER_CLOSED, False),
+    ("torch.distributed.DistBackendError", ("[4] is setting up NCCL communicator and retrieving ncclUniqueId from "
+     "[0] via c10d key-value store by key '0', but store->get('0') got error: Socket Timeout"), "",
+     Kind.RENDEZVOUS, True),
+    ("RuntimeError", ("OPS function error: HcclAllreduce, error code is 6\n[ERROR] ERR01100 OPS call acl api failed."
+     "\nEI0006: [PID: 9] Getting socket times out. Reason: Remote Rank did not send the data in time."), "",
+     Kind.RENDEZVOUS, True),
+    ("RuntimeError", "NPU out of memory. Tried to allocate 2.00 GiB", "", Kind.OWN_FAULT, True),
+    ("horovod.common.exceptions.HorovodInternalError", "Horovod has been shut down", "", Kind.PEER_FAILED, True),
+])  # fmt: skip
 def test_exceptions_are_sorted_by_their_words_and_their_place(type_name, message, traceback, kind, certain):
     """General errors are consequences for certain only if a communication library raised them."""
     symptom = of_exception(type_name, message, traceback)
@@ -121,22 +118,19 @@ NOTIFY_TIMEOUT = (
 )
 
 
-@pytest.mark.parametrize(
-    ("tail", "kind", "named"),
-    [
-        ("step 3 loss 2.1\nTimeoutError while fetching, will retry\n", Kind.OWN_FAULT, ()),
-        (NCCL_TIMEOUT, Kind.TIMEOUT, ()),
-        (CUDA_FAULT, Kind.OWN_FAULT, ()),
-        ("[PG 0 Rank 144] Heartbeat monitor timed out! Process will be terminated", Kind.WATCHDOG, ()),
-        (NOTIFY_TIMEOUT.format("unknown"), Kind.TIMEOUT, ()),
-        (NOTIFY_TIMEOUT.format(5), Kind.TIMEOUT, (5,)),
-        ("The node: 3 is timed out. It may exit with exception, please check this node's log.", Kind.PEER_FAILED, (3,)),
-        ("[ERROR] ME(1) Time out nodes are ['3', '12']", Kind.PEER_FAILED, (3, 12)),
-        ("MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\nwith errorcode 1.", Kind.PEER_FAILED, (3,)),
-        (f"[Rank 0]: Ranks {'7' * 5000}, 2 failed to pass monitoredBarrier in 2000 ms", Kind.TIMEOUT, (2,)),
-        ("[Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 2000 ms", Kind.TIMEOUT, (1, 2)),
-    ],
-)
+@pytest.mark.parametrize(("tail", "kind", "named"), [
+    ("step 3 loss 2.1\nTimeoutError while fetching, will retry\n", Kind.OWN_FAULT, ()),
+    (NCCL_TIMEOUT, Kind.TIMEOUT, ()),
+    (CUDA_FAULT, Kind.OWN_FAULT, ()),
+    ("[PG 0 Rank 144] Heartbeat monitor timed out! Process will be terminated", Kind.WATCHDOG, ()),
+    (NOTIFY_TIMEOUT.format("unknown"), Kind.TIMEOUT, ()),
+    (NOTIFY_TIMEOUT.format(5), Kind.TIMEOUT, (5,)),
+    ("The node: 3 is timed out. It may exit with exception, please check this node's log.", Kind.PEER_FAILED, (3,)),
+    ("[ERROR] ME(1) Time out nodes are ['3', '12']", Kind.PEER_FAILED, (3, 12)),
+    ("MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\nwith errorcode 1.", Kind.PEER_FAILED, (3,)),
+    (f"[Rank 0]: Ranks {'7' * 5000}, 2 failed to pass monitoredBarrier in 2000 ms", Kind.TIMEOUT, (2,)),
+    ("[Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 2000 ms", Kind.TIMEOUT, (1, 2)),
+])  # fmt: skip
 def test_logs_of_programs_that_abort_are_sorted_by_their_words(tail, kind, named):
     """Some messages name the ranks that they hold responsible. General words in a log say nothing."""
     symptom = of_log(tail)

@@ -26,13 +26,10 @@ def test_a_record_is_read_as_it_was_written(path):
     assert read_failure(path, pid=78) is None
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"", b"\xff\xfe\x00", b"{", b"[]", b"null", b'"text"', b"{}", b'{"time_ns": 1}', b'{"time_ns": "1", "pid": 2}',
-        b'{"time_ns": true, "pid": 2}', b"[" * 100_000, b'{"time_ns": 1, "pid": 2, "message": "\xff"}',
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("content", [
+    b"", b"\xff\xfe\x00", b"{", b"[]", b"null", b'"text"', b"{}", b'{"time_ns": 1}', b'{"time_ns": "1", "pid": 2}',
+    b'{"time_ns": true, "pid": 2}', b"[" * 100_000, b'{"time_ns": 1, "pid": 2, "message": "\xff"}',
+])  # fmt: skip
 def test_rubbish_is_no_record(path, content):
     path.write_bytes(content)
     assert read_failure(path) is None

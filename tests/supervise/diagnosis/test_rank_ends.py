@@ -34,19 +34,16 @@ def end(pid):
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-@pytest.mark.parametrize(
-    ("happens", "asked"),
-    [
-        # Neither fork order nor the order in which they are asked for decides; unwatched ones come last, unknown.
-        ("watch1 watch2 watch3 watch4 end3 end0 end1 end4 end2", [("01234", "31420", False)]),
-        # One that had ended before it was asked for comes before one that ended after.
-        ("watch0 watch1 watch2 end2 end1 end0", [("1", "1", True), ("02", "20", True)]),
-        # One that had ended before it was watched may have ended before all others: agents learn of ranks late.
-        ("watch0 end0 end1 watch1", [("01", "01", False)]),
-        ("watch1 end1 end0 watch0", [("01", "10", False)]),
-        ("end1 watch1 end0 watch0", [("01", "10", False)]),
-    ],
-)
+@pytest.mark.parametrize(("happens", "asked"), [
+    # Neither fork order nor the order in which they are asked for decides; unwatched ones come last, unknown.
+    ("watch1 watch2 watch3 watch4 end3 end0 end1 end4 end2", [("01234", "31420", False)]),
+    # One that had ended before it was asked for comes before one that ended after.
+    ("watch0 watch1 watch2 end2 end1 end0", [("1", "1", True), ("02", "20", True)]),
+    # One that had ended before it was watched may have ended before all others: agents learn of ranks late.
+    ("watch0 end0 end1 watch1", [("01", "01", False)]),
+    ("watch1 end1 end0 watch0", [("01", "10", False)]),
+    ("end1 watch1 end0 watch0", [("01", "10", False)]),
+])  # fmt: skip
 def test_children_come_in_the_order_in_which_they_ended(order, pids, happens, asked):
     for each in happens.split():
         (order.watch if each.startswith("watch") else end)(pids[int(each[-1])])

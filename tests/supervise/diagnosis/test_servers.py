@@ -94,26 +94,23 @@ def between(held_up):
 FIFTH_S = S // 5
 
 
-@pytest.mark.parametrize(
-    ("servers", "error_ns", "known"),
-    [
-        (([ended(0, 5)], [ended(1, 5.9)]), {}, ""),
-        (([ended(0, 5)], [ended(1, 6.1)]), {}, "0 1"),
-        (([ended(0, 5, place=0), ended(1, 5.1, place=1)], [living(2)]), {}, "0 1 2"),
-        (([ended(0, 5)], [ended(1, 5.5, status=0)]), {}, "0 1"),
-        (([ended(0, 5, order_known=False)], [ended(1, 9)]), {}, "1"),
-        (([ended(0, 5), ended(1, 5.2, place=1), ended(2, 5.4, place=2)], [ended(3, 6.1)]), {}, "0"),
-        # One that looked late knows no order within that, and brings those of other servers into doubt only by that.
-        (between(ended(3, 15, late_s=10)), {}, ""),  # perhaps it was before all of them
-        (between(ended(3, 15, late_s=2.5)), {}, "0 1"),
-        (between(ended(3, 15)), {}, "0 1 2 3"),
-        (between(ended(3, 8, late_s=7)), {}, "0 1 2 3"),  # late or not: before all of them
-        # Clocks may be wrong, by as much as those of both servers may be.
-        (([ended(0, 5)], [ended(1, 6.5)]), {}, "0 1"),
-        (([ended(0, 5)], [ended(1, 6.5)]), {0: FIFTH_S, 1: FIFTH_S}, "0 1"),
-        (([ended(0, 5)], [ended(1, 6.5)]), {0: FIFTH_S, 1: 2 * FIFTH_S}, ""),
-    ],
-)
+@pytest.mark.parametrize(("servers", "error_ns", "known"), [
+    (([ended(0, 5)], [ended(1, 5.9)]), {}, ""),
+    (([ended(0, 5)], [ended(1, 6.1)]), {}, "0 1"),
+    (([ended(0, 5, place=0), ended(1, 5.1, place=1)], [living(2)]), {}, "0 1 2"),
+    (([ended(0, 5)], [ended(1, 5.5, status=0)]), {}, "0 1"),
+    (([ended(0, 5, order_known=False)], [ended(1, 9)]), {}, "1"),
+    (([ended(0, 5), ended(1, 5.2, place=1), ended(2, 5.4, place=2)], [ended(3, 6.1)]), {}, "0"),
+    # One that looked late knows no order within that, and brings those of other servers into doubt only by that.
+    (between(ended(3, 15, late_s=10)), {}, ""),  # perhaps it was before all of them
+    (between(ended(3, 15, late_s=2.5)), {}, "0 1"),
+    (between(ended(3, 15)), {}, "0 1 2 3"),
+    (between(ended(3, 8, late_s=7)), {}, "0 1 2 3"),  # late or not: before all of them
+    # Clocks may be wrong, by as much as those of both servers may be.
+    (([ended(0, 5)], [ended(1, 6.5)]), {}, "0 1"),
+    (([ended(0, 5)], [ended(1, 6.5)]), {0: FIFTH_S, 1: FIFTH_S}, "0 1"),
+    (([ended(0, 5)], [ended(1, 6.5)]), {0: FIFTH_S, 1: 2 * FIFTH_S}, ""),
+])  # fmt: skip
 def test_an_order_over_servers_is_known_only_where_much_time_lies_between(servers, error_ns, known):
     """Within a server it is known as before; ends that were no failures do not count."""
     whole = merge_evidence({index: Evidence(tuple(ranks)) for index, ranks in enumerate(servers)}, {}, error_ns)
@@ -166,48 +163,45 @@ def timed_out(at_s):
     return raised(0, at_s, "RuntimeError", TIMED_OUT)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "losses", "stalled_s", "to_blame", "confidence"),
-    [
-        # A rank's own fault beats a loss only where it was first.
-        ([raised(0, 9.0 - ENDED_S), living(1)], [LOST], None, 0, CERTAIN),
-        ([raised(0, 8.9), living(1)], [LOST], None, 0, LIKELY),
-        ([raised(0, 9.5), living(1)], [LOST], None, 0, LIKELY),
-        ([raised(0, 10.1), living(1)], [LOST], None, "server 1", CERTAIN),
-        ([raised(0, 10.1, clock_error_ns=FIFTH_S), living(1)], [LOST], None, "server 1", LIKELY),
-        ([raised(0, 8.9, clock_error_ns=FIFTH_S), living(1)], [LOST], None, 0, LIKELY),
-        ([ended(0, 10.5, -11), living(1)], [LOST], None, "server 1", LIKELY),
-        ([ended(0, 11.5, -11), living(1)], [LOST], None, "server 1", CERTAIN),
-        ([ended(0, 11.5, -11, late_s=3.0), living(1)], [LOST], None, "server 1", LIKELY),
-        # While a server was silent already, it is less likely the first.
-        ([raised(0, 9.5), living(1)], [SILENT], None, 0, LIKELY),
-        ([raised(0, 15), living(1)], [SILENT], None, "server 1", LIKELY),
-        # A loss beats a rank that is only missed: a connection is closed by who has died, and not by who is busy.
-        ([living(0), living(1, SLEEPING)], [LOST], None, "server 1", CERTAIN),
-        ([living(0), living(1, STOPPED)], [LOST], None, "server 1", CERTAIN),
-        ([closed(10.01), living(1, SLEEPING)], [LOST], None, "server 1", CERTAIN),
-        ([closed(9.9), living(1, SLEEPING)], [LOST], None, "server 1", CERTAIN),
-        # It is only likely where others may have been missed before; a stopped rank that surely was beats it.
-        ([timed_out(9.5), living(1, SLEEPING)], [LOST], None, "server 1", LIKELY),
-        ([closed(9.5), ended(1, 9.3, 0)], [LOST], None, "server 1", LIKELY),
-        ([raised(0, 9.5, "ConnectionResetError", "reset"), living(1)], [LOST], None, "server 1", LIKELY),
-        ([closed(8.5), living(1)], [LOST], None, "server 1", LIKELY),
-        ([timed_out(8.5), living(1, STOPPED)], [LOST], None, 1, LIKELY),
-        ([living(0), living(1, STOPPED)], [LOST], 5, 1, LIKELY),
-        ([living(0), living(1, STOPPED)], [LOST], 9.5, "server 1", LIKELY),
-        ([living(0), living(1, SLEEPING)], [LOST], 5, "server 1", LIKELY),
-        ([living(0), living(1)], [LOST], 9.5, "server 1", CERTAIN),
-        # Of several losses the first is certain only where their times lie apart.
-        ([living(0)], [LATER, LOST], None, "server 1", LIKELY),
-        ([living(0)], [LATER, loss(4, 9)], None, "server 1", CERTAIN),
-        # A loss is only likely where ranks of any of the lost servers had failed before.
-        ([living(0)], [loss(9, 10, ended=(8,))], None, "server 1", LIKELY),
-        ([living(0)], [loss(4, 9), loss(9.5, 10.5, server_index=2, ended=(9,))], None, "server 1", LIKELY),
-        # A server that had testified is the cause only where nothing else is: what was told came before its loss.
-        ([raised(0, 9.9), living(1)], [TESTIFIED], None, 0, CERTAIN),
-        ([living(0), living(1)], [TESTIFIED], 9.5, "server 1", LIKELY),
-    ],
-)
+@pytest.mark.parametrize(("ranks", "losses", "stalled_s", "to_blame", "confidence"), [
+    # A rank's own fault beats a loss only where it was first.
+    ([raised(0, 9.0 - ENDED_S), living(1)], [LOST], None, 0, CERTAIN),
+    ([raised(0, 8.9), living(1)], [LOST], None, 0, LIKELY),
+    ([raised(0, 9.5), living(1)], [LOST], None, 0, LIKELY),
+    ([raised(0, 10.1), living(1)], [LOST], None, "server 1", CERTAIN),
+    ([raised(0, 10.1, clock_error_ns=FIFTH_S), living(1)], [LOST], None, "server 1", LIKELY),
+    ([raised(0, 8.9, clock_error_ns=FIFTH_S), living(1)], [LOST], None, 0, LIKELY),
+    ([ended(0, 10.5, -11), living(1)], [LOST], None, "server 1", LIKELY),
+    ([ended(0, 11.5, -11), living(1)], [LOST], None, "server 1", CERTAIN),
+    ([ended(0, 11.5, -11, late_s=3.0), living(1)], [LOST], None, "server 1", LIKELY),
+    # While a server was silent already, it is less likely the first.
+    ([raised(0, 9.5), living(1)], [SILENT], None, 0, LIKELY),
+    ([raised(0, 15), living(1)], [SILENT], None, "server 1", LIKELY),
+    # A loss beats a rank that is only missed: a connection is closed by who has died, and not by who is busy.
+    ([living(0), living(1, SLEEPING)], [LOST], None, "server 1", CERTAIN),
+    ([living(0), living(1, STOPPED)], [LOST], None, "server 1", CERTAIN),
+    ([closed(10.01), living(1, SLEEPING)], [LOST], None, "server 1", CERTAIN),
+    ([closed(9.9), living(1, SLEEPING)], [LOST], None, "server 1", CERTAIN),
+    # It is only likely where others may have been missed before; a stopped rank that surely was beats it.
+    ([timed_out(9.5), living(1, SLEEPING)], [LOST], None, "server 1", LIKELY),
+    ([closed(9.5), ended(1, 9.3, 0)], [LOST], None, "server 1", LIKELY),
+    ([raised(0, 9.5, "ConnectionResetError", "reset"), living(1)], [LOST], None, "server 1", LIKELY),
+    ([closed(8.5), living(1)], [LOST], None, "server 1", LIKELY),
+    ([timed_out(8.5), living(1, STOPPED)], [LOST], None, 1, LIKELY),
+    ([living(0), living(1, STOPPED)], [LOST], 5, 1, LIKELY),
+    ([living(0), living(1, STOPPED)], [LOST], 9.5, "server 1", LIKELY),
+    ([living(0), living(1, SLEEPING)], [LOST], 5, "server 1", LIKELY),
+    ([living(0), living(1)], [LOST], 9.5, "server 1", CERTAIN),
+    # Of several losses the first is certain only where their times lie apart.
+    ([living(0)], [LATER, LOST], None, "server 1", LIKELY),
+    ([living(0)], [LATER, loss(4, 9)], None, "server 1", CERTAIN),
+    # A loss is only likely where ranks of any of the lost servers had failed before.
+    ([living(0)], [loss(9, 10, ended=(8,))], None, "server 1", LIKELY),
+    ([living(0)], [loss(4, 9), loss(9.5, 10.5, server_index=2, ended=(9,))], None, "server 1", LIKELY),
+    # A server that had testified is the cause only where nothing else is: what was told came before its loss.
+    ([raised(0, 9.9), living(1)], [TESTIFIED], None, 0, CERTAIN),
+    ([living(0), living(1)], [TESTIFIED], 9.5, "server 1", LIKELY),
+])  # fmt: skip
 def test_what_is_to_blame_beside_lost_servers(ranks, losses, stalled_s, to_blame, confidence):
     evidence = Evidence((*ranks, unheard(8), unheard(9)), () if stalled_s is None else (0, 1))
     verdict = evidence.verdict

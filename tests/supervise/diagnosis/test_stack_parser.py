@@ -137,31 +137,28 @@ STEP = ("/home/me/train.py", 40, "step")
 AT_STEP = "at train.py:40 in step"
 
 
-@pytest.mark.parametrize(
-    ("inner", "doing"),
-    [
-        # Neither the standard library, nor installed packages, nor what tlaunch put below is a user's place.
-        ([("/usr/lib64/python3.11/threading.py", 327, "wait"), (f"{SITE}/torch/utils/data/loader.py", 1, "__next__")],
-         f"{AT_STEP}, inside threading.py:327 in wait"),
-        ([("/usr/lib/python3.11/queue.py", 1, "get"), (f"{SITE}/launcher/trainer/session.py", 5, "run")],
-         "at session.py:5 in run, inside queue.py:1 in get"),
-        # A collective is named as the user called it: not as a function deep inside of it, nor as a wrapper around it.
-        ([(C10D, 3252, "all_reduce"), (LOGGER, 83, "wrapper")], "in all_reduce"),
-        ([(C10D, 9, "_store_barrier"), (C10D, 8, "init_process_group")],
-         "in init_process_group"),
-        ([(f"{TORCH}/rendezvous.py", 9, "_create_store"), (LOGGER, 83, "wrapper")], "in _create_store"),
-        ([(f"{SITE}/deepspeed/comm/comm.py", 9, "all_gather")], "in all_gather"),
-        ([(f"{SITE}/mindspore/communication/management.py", 9, "init")], "in init"),
-        # Who waits for a thread, or imports torch, does not wait for other ranks.
-        ([("/usr/lib/python3.11/connection.py", 1, "recv")], f"{AT_STEP}, inside connection.py:1 in recv"),
-        ([("/usr/lib/python3.11/threading.py", 700, "barrier")], f"{AT_STEP}, inside threading.py:700 in barrier"),
-        ([("/usr/lib/python3.11/inspect.py", 1, "signature"), (f"{TORCH}/tensor.py", 2, "<module>")],
-         f"{AT_STEP}, inside inspect.py:1 in signature"),
-        ([], AT_STEP),
-        # A model that torch.distributed's wrapper calls computes: the wrapper further out does not wait.
-        ([("/home/me/model.py", 3, "forward"), (f"{TORCH}/fsdp/wrap.py", 9, "forward")], "at model.py:3 in forward"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("inner", "doing"), [
+    # Neither the standard library, nor installed packages, nor what tlaunch put below is a user's place.
+    ([("/usr/lib64/python3.11/threading.py", 327, "wait"), (f"{SITE}/torch/utils/data/loader.py", 1, "__next__")],
+     f"{AT_STEP}, inside threading.py:327 in wait"),
+    ([("/usr/lib/python3.11/queue.py", 1, "get"), (f"{SITE}/launcher/trainer/session.py", 5, "run")],
+     "at session.py:5 in run, inside queue.py:1 in get"),
+    # A collective is named as the user called it: not as a function deep inside of it, nor as a wrapper around it.
+    ([(C10D, 3252, "all_reduce"), (LOGGER, 83, "wrapper")], "in all_reduce"),
+    ([(C10D, 9, "_store_barrier"), (C10D, 8, "init_process_group")],
+     "in init_process_group"),
+    ([(f"{TORCH}/rendezvous.py", 9, "_create_store"), (LOGGER, 83, "wrapper")], "in _create_store"),
+    ([(f"{SITE}/deepspeed/comm/comm.py", 9, "all_gather")], "in all_gather"),
+    ([(f"{SITE}/mindspore/communication/management.py", 9, "init")], "in init"),
+    # Who waits for a thread, or imports torch, does not wait for other ranks.
+    ([("/usr/lib/python3.11/connection.py", 1, "recv")], f"{AT_STEP}, inside connection.py:1 in recv"),
+    ([("/usr/lib/python3.11/threading.py", 700, "barrier")], f"{AT_STEP}, inside threading.py:700 in barrier"),
+    ([("/usr/lib/python3.11/inspect.py", 1, "signature"), (f"{TORCH}/tensor.py", 2, "<module>")],
+     f"{AT_STEP}, inside inspect.py:1 in signature"),
+    ([], AT_STEP),
+    # A model that torch.distributed's wrapper calls computes: the wrapper further out does not wait.
+    ([("/home/me/model.py", 3, "forward"), (f"{TORCH}/fsdp/wrap.py", 9, "forward")], "at model.py:3 in forward"),
+])  # fmt: skip
 def test_the_place_is_the_users_own_code_or_the_collective_that_it_called(inner, doing):
     below = [
         ("/home/me/train.py", 50, "<module>"),

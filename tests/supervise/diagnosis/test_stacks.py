@@ -1,9 +1,7 @@
 """Asking real processes what they do, without ending or delaying any."""
 
-import faulthandler
 import fcntl
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -17,49 +15,12 @@ import pytest
 from launcher.core.proc import catches, every_process, stat
 from launcher.core.verdict import StackGroup
 from launcher.supervise.diagnosis.py_spy import PY_SPIES_AT_ONCE
-from launcher.supervise.diagnosis.stacks import Gathering, RankStack, Target, gather, group, sentence
-from tests.conftest import PATIENCE_S, wait_until
+from launcher.supervise.diagnosis.stacks import Gathering, RankStack, gather, group, sentence
+from tests.conftest import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-PROGRAM = Path(__file__).resolve().parents[2] / "programs" / "stacks_rank.py"
 LONG_S = 60.0
 SHORT_S = 0.3  # a limit that is meant to pass
-
-
-class Ranks:
-    """Programs started as ranks, and how they can be asked. All are killed at the end."""
-
-    def __init__(self, directory):
-        self._directory = directory
-        self.processes = {}
-        self.targets = {}
-
-    def start(self, what):
-        """A Python program that does `what`; returns as soon as it is about to."""
-        global_rank = len(self.processes)
-        log = self._directory / f"{global_rank}.log"
-        process = self.add([sys.executable, PROGRAM, log, what], global_rank, stdout=subprocess.PIPE)
-        assert process.stdout.readline() == b"ready\n"
-        return process
-
-    def add(self, argv, global_rank, **options):
-        process = subprocess.Popen(argv, **options)
-        self.processes[global_rank] = process
-        self.targets[global_rank] = Target(process.pid, self._directory / f"{global_rank}.log")
-        return process
-
-    def close(self):
-        for process in self.processes.values():
-            process.kill()
-        for process in self.processes.values():
-            process.communicate()
-
-
-@pytest.fixture
-def ranks(tmp_path):
-    made = Ranks(tmp_path)
-    yield made
-    made.close()
 
 
 def in_state(process, letters):
@@ -262,36 +223,6 @@ def test_no_file_of_a_rank_is_touched_but_its_log(ranks, monkeypatch):
     assert [str(Path(path).readlink()) for path in touched] == [str(ranks.targets[0].stacks_log.resolve())]
 
 
-def become_rank(log, writer):
-    faulthandler.register(signal.SIGRTMAX - 3, file=log.open("ab"), all_threads=True, chain=False)
-    os.write(writer, b".")
-    time.sleep(PATIENCE_S)
-
-
-def test_many_ranks_answer(tmp_path):
-    """Forked from one process, as a preloaded run's are; each with the stack of its own."""
-    reader, writer = os.pipe()
-    logs = {global_rank: tmp_path / f"{global_rank}.log" for global_rank in range(30)}
-    forks = [
-        multiprocessing.get_context("fork").Process(target=become_rank, args=(log, writer)) for log in logs.values()
-    ]
-    try:
-        for fork in forks:
-            fork.start()
-            os.read(reader, 1)
-        stacks = gather({rank: Target(forks[rank].pid, log) for rank, log in logs.items()}, LONG_S)
-        assert list(stacks) == list(logs)
-        assert {stack.state for stack in stacks.values()} == {"running"}
-        assert {frame for stack in stacks.values() for frame in stack.frames if "become_rank" in frame}
-    finally:
-        for fork in forks:
-            fork.kill()
-            fork.join()
-            fork.close()
-        os.close(reader)
-        os.close(writer)
-
-
 # --- py-spy ---
 
 
@@ -349,19 +280,16 @@ SILENT = RankStack("silent", "no Python stack, waiting in futex")
 AT_SEVEN_PLACES = [RankStack("running", f"at train.py:{min(rank, 6)} in f") for rank in range(9)]
 
 
-@pytest.mark.parametrize(
-    ("stacks", "steps", "words"),
-    [
-        ([], (), ""),
-        ([WAITING] * 4, (), "all 4 ranks wait in all_reduce"),
-        ([WAITING] * 3, (12, 11, 12), "2 ranks wait in all_reduce at step 12; rank 1 waits in all_reduce at step 11"),
-        ([LOADING] * 3, (12, 11, 12), "all 3 ranks are at data.py:88 in load: time.sleep(30)"),
-        ([RankStack("stopped", "stopped (SIGSTOP)"), SILENT, SILENT], (),
-         "2 ranks have no Python stack, waiting in futex; rank 0 is stopped (SIGSTOP)"),
-        (AT_SEVEN_PLACES, (), ("3 ranks are at train.py:6 in f; rank 0 is at train.py:0 in f; "
-         "rank 1 is at train.py:1 in f; rank 2 is at train.py:2 in f; 3 elsewhere")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("stacks", "steps", "words"), [
+    ([], (), ""),
+    ([WAITING] * 4, (), "all 4 ranks wait in all_reduce"),
+    ([WAITING] * 3, (12, 11, 12), "2 ranks wait in all_reduce at step 12; rank 1 waits in all_reduce at step 11"),
+    ([LOADING] * 3, (12, 11, 12), "all 3 ranks are at data.py:88 in load: time.sleep(30)"),
+    ([RankStack("stopped", "stopped (SIGSTOP)"), SILENT, SILENT], (),
+     "2 ranks have no Python stack, waiting in futex; rank 0 is stopped (SIGSTOP)"),
+    (AT_SEVEN_PLACES, (), ("3 ranks are at train.py:6 in f; rank 0 is at train.py:0 in f; "
+     "rank 1 is at train.py:1 in f; rank 2 is at train.py:2 in f; 3 elsewhere")),
+])  # fmt: skip
 def test_the_sentence_of_groups(stacks, steps, words):
     """Only ranks that wait are parted by steps; each group has the verb that fits, and four are named."""
     assert sentence(group(dict(enumerate(stacks)), dict(enumerate(steps)))) == words

@@ -20,21 +20,9 @@ from launcher.cli.launch.network import doubt_of_table
 from launcher.cli.launch.options import RunOptions, for_engine
 from launcher.cli.launch.prepare import Prepared, prepare
 from launcher.cli.launch.servers import join_first_server, open_endpoint, shared_token, this_server
+from launcher.cli.options import run as of_run
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.command_types import TakesCommand
-from launcher.cli.options.run import (
-    chip_option,
-    coordinator_port_option,
-    devices_option,
-    engine_option,
-    engine_words_option,
-    env_option,
-    join_timeout_option,
-    master_port_option,
-    rank_table_option,
-    runs_dir_option,
-    server_option,
-)
 from launcher.cli.text.columns import awaited, server_list
 from launcher.cli.text.stdout import say, write_out
 from launcher.cluster.job import EXAMINATION, Plan
@@ -104,18 +92,18 @@ class _LayoutFree(TakesCommand):
 
 
 @click.command(cls=_LayoutFree, epilog=EPILOG)
-@rank_table_option
-@devices_option()
-@engine_option
-@engine_words_option
-@server_option
-@join_timeout_option(EXAMINATION_JOIN_S, "Servers that have not joined by then are reported as missing.")
-@coordinator_port_option
-@chip_option
-@env_option
-@master_port_option("free")
+@of_run.rank_table_option
+@of_run.devices_option()
+@of_run.engine_option
+@of_run.engine_words_option
+@of_run.server_option
+@of_run.join_timeout_option(EXAMINATION_JOIN_S, "Servers that have not joined by then are reported as missing.")
+@of_run.coordinator_port_option
+@of_run.chip_option
+@of_run.env_option
+@of_run.master_port_option("free")
 @click.option("--no-links", is_flag=True, help="Skip the measurement of the links between servers.")
-@runs_dir_option
+@of_run.runs_dir_option
 @json_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
 @click.pass_context

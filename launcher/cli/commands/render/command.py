@@ -94,16 +94,11 @@ OF_KIND = {
     "master_port": ("bash", "mpirun", "slurm", "kubernetes"),
     "image": ("kubernetes",),
     "resource": ("kubernetes", "slurm"),
-    "pvc": ("kubernetes",),
-    "env_from_secret": ("kubernetes",),
-    "nodes": ("slurm",),
-    "pin_nodes": ("slurm",),
-    "cpus_per_device": ("slurm",),
-    "time_limit": ("slurm",),
-    "warn_before": ("slurm",),
-    "restarts": ("slurm",),
-    "sbatch": ("slurm",),
-    "submit": ("slurm",),
+    **dict.fromkeys(("pvc", "env_from_secret"), ("kubernetes",)),
+    **dict.fromkeys(
+        ("nodes", "pin_nodes", "cpus_per_device", "time_limit", "warn_before", "restarts", "sbatch", "submit"),
+        ("slurm",),
+    ),
 }
 SCRIPT_MODE, FILE_MODE, OWNER_ONLY = 0o755, 0o644, 0o700
 

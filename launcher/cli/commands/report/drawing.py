@@ -72,8 +72,8 @@ STYLE = {
 }  # fmt: skip
 # Colours that the page has in light and dark.
 VARIABLES = {
-    PAPER: "card", TEXT: "text", FAINT: "faint", GRID: "grid", **{colour: f"s{n}" for n, colour in enumerate(COLOURS[:6])},
-    "#c9ced6": "imports", "#a3abb7": "starting", "#8b94a1": "ended", "#f3cd7e": "consequence",
+    **{colour: kind for kind, (colour, _) in FILLS.items()}, **{colour: f"s{n}" for n, colour in enumerate(COLOURS[:6])},
+    PAPER: "card", TEXT: "text", FAINT: "faint", GRID: "grid",
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -19,7 +20,7 @@ from launcher.core.events import Cause, RankStarted
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import RunDir, mark_of
 from launcher.core.verdict import Role
-from launcher.logs.log_file import TAIL_BYTES
+from launcher.logs.log_file import TAIL_BYTES, bytes_between, opened
 from launcher.logs.terminal import one_line, printable, shortened
 from launcher.runs.metrics import Metrics, read_metrics
 from launcher.runs.progress import State
@@ -92,12 +93,6 @@ class RunFacts:
         """What every rank runs, as run.json has it: with secrets masked."""
         argv = self.first_rank.get("argv")
         return [str(word) for word in argv] if isinstance(argv, list) else []
-
-    @property
-    def not_restarting(self) -> str | None:
-        """The reason for which restarts that were left were not used."""
-        report = self.state.report
-        return report.not_restarting if report else self.state.progress.not_restarting
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -240,13 +235,11 @@ def _spans_of_logs(run_dir: RunDir) -> dict[tuple[int, int], _Span]:
 
 def _end_of_log(path: Path, begin: int, end: int | None, mark: bytes) -> str:
     """Return the end of what an attempt wrote, as far as that is still there: the log may have been emptied."""
-    with suppress(OSError), path.open("rb") as log:
-        log_end = log.seek(0, 2)
-        if end is not None:
-            log.seek(end)
-            if log.read(len(mark)) != mark:
-                return ""  # the log was emptied in that attempt, or later
-        end = log_end if end is None else end
-        log.seek(max(begin if begin <= end else 0, end - TAIL_BYTES))  # behind the end: emptied in this attempt
-        return log.read(end - log.tell()).decode(errors="replace")
+    with suppress(OSError), opened(path) as log:
+        if end is None:
+            end = os.fstat(log).st_size
+        elif bytes_between(log, end, end + len(mark)) != mark:
+            return ""  # the log was emptied in that attempt, or later
+        begin = begin if begin <= end else 0  # behind the end: emptied in this attempt
+        return bytes_between(log, max(begin, end - TAIL_BYTES), end).decode(errors="replace")
     return ""

@@ -14,18 +14,11 @@ from launcher import __version__
 from launcher.cli.commands.report.charts import Chart, RankChart, charts_of, rank_chart, safe
 from launcher.cli.commands.report.facts import RunFacts, attempts_of, mapping
 from launcher.cli.commands.report.text import UNKNOWN, figures, notes, to_lines
+from launcher.cli.launch.options import DECIDED_BY_TLAUNCH
 from launcher.cli.text.columns import aligned, counted, cut_off
-from launcher.core import env
 from launcher.core.frozen import frozen
 from launcher.core.resources import data_dir
 from launcher.logs.terminal import shortened
-
-# Variables that tlaunch sets for every rank, besides TLAUNCH_*: they differ between any two runs.
-OF_EVERY_RUN = frozenset({
-    env.DEVICE_ID, env.RANK_ID, env.RANK_SIZE, env.RANK_TABLE_FILE, env.RANK, env.LOCAL_RANK, env.WORLD_SIZE,
-    env.LOCAL_WORLD_SIZE, env.GROUP_RANK, env.GROUP_WORLD_SIZE, env.MASTER_ADDR, env.MASTER_PORT,
-    env.TORCHELASTIC_RESTART_COUNT, env.TORCHELASTIC_MAX_RESTARTS,
-})  # fmt: skip
 
 
 def to_html(runs: Sequence[RunFacts], to_svg: Callable[[Chart | RankChart], str]) -> str:
@@ -100,10 +93,10 @@ def _settings(facts: RunFacts) -> dict[str, str]:
         else:
             command.append(word)
     variables = mapping(facts.first_rank.get("env")).items()
-    return {**chosen, "command": shlex.join(command), **sets} | {
+    return {**chosen, "command": shlex.join(command), **sets} | {  # without variables that differ between any two runs
         f"${name}": str(value)
         for name, value in variables
-        if value and not name.startswith("TLAUNCH_") and name not in OF_EVERY_RUN
+        if value and not name.startswith("TLAUNCH_") and name not in DECIDED_BY_TLAUNCH
     }
 
 
@@ -169,7 +162,7 @@ def rows_of(runs: Sequence[RunFacts]) -> Iterator[list[Block]]:
             texts += [Text(text) for text in (attempt.verdict, attempt.confidence) if text]
             texts += [Text(line, mono=True) for line in attempt.last_lines]
             texts += [Text(f"Only followed: {attempt.consequences}", faint=True)] if attempt.consequences else []
-        if texts and facts.not_restarting:
-            texts.append(Text(f"Not restarted again: {facts.not_restarting}", faint=True))
+        if texts and facts.state.not_restarting:
+            texts.append(Text(f"Not restarted again: {facts.state.not_restarting}", faint=True))
         if texts:
             yield [texts]

@@ -171,8 +171,7 @@ class _Rows:
         self._form = form
         self._shapes = shapes
         self._numbers: dict[str, int] = {}  # of the servers that have a name
-        self._servers: list[ServerRow] = []  # still without devices
-        self._devices: list[list[DeviceRow]] = []  # of each server
+        self._servers: list[tuple[ServerRow, list[DeviceRow]]] = []  # rows still without devices, and those
 
     def group(self, pointer: Pointer, fields: Fields) -> GroupRow:
         """Return the row of a group, and keep the servers of its instances."""
@@ -187,8 +186,7 @@ class _Rows:
 
     def servers(self) -> tuple[ServerRow, ...]:
         """Return all servers, in the order in which the table first names them."""
-        pairs = zip(self._servers, self._devices, strict=True)
-        return tuple(server._replace(devices=tuple(devices)) for server, devices in pairs)
+        return tuple(server._replace(devices=tuple(devices)) for server, devices in self._servers)
 
     def _instance(self, pointer: Pointer, fields: Fields, *, has_addresses: bool) -> InstanceRow:
         self._shapes.check(self._form.instance, pointer, fields)
@@ -207,14 +205,14 @@ class _Rows:
             first = devices[0] if devices else DeviceRow(number, pointer, {}, None, None, ())
             rank = fields.get("rank_id")
             ranked = first._replace(global_rank=read_decimal(rank), words={}, rank_pointer=pointer)
-            self._devices[number].append(ranked._replace(fields={**first.fields, "rank_id": rank}))
+            self._servers[number][1].append(ranked._replace(fields={**first.fields, "rank_id": rank}))
         else:
-            self._devices[number] += devices
+            self._servers[number][1].extend(devices)
         return InstanceRow(pointer, fields, server_id, len(devices))
 
     def _server_number(self, server_id: str | None, pointer: Pointer, fields: Fields) -> int:
         number = len(self._servers) if server_id is None else self._numbers.setdefault(server_id, len(self._servers))
         if number == len(self._servers):
-            self._servers.append(ServerRow(number, pointer, fields, server_id, None, (), self._form.server_words))
-            self._devices.append([])
+            row = ServerRow(number, pointer, fields, server_id, None, (), self._form.server_words)
+            self._servers.append((row, []))
         return number

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from launcher.core.records import Cluster, Device
 from launcher.rank_table.formats.writing import (
     DEVICE_LIMITS,
     Reason,
+    Rows,
     Target,
-    block,
     devices_of,
-    dump,
     equal_servers,
     few_of,
-    listing,
-    member,
     one_address_each,
-    one_line,
     pairs_of,
     parsed,
+    table_text,
 )
 from launcher.rank_table.table_format import LAB_NETWORK_CARDS, LAB_TABLE_OPTIONS, usual_board
 
@@ -39,45 +36,27 @@ def write_lab(cluster: Cluster) -> str:
         board[LAB_NETWORK_CARDS] = cards
     count = str(cluster.device_count)
     instances = (
-        dump({"devices": [_device(device)], "rank_id": str(device.global_rank), "server_id": server.server_id})
+        {"devices": [_device(device)], "rank_id": str(device.global_rank), "server_id": server.server_id}
         for server, device in pairs_of(cluster)
     )
-    group = [
-        member("group_name", ""),
-        member("device_num", count),
-        member("server_num", str(len(cluster.servers))),
-        member("instance_count", count),
-        f'"instance_list": {listing(instances, 6)}',
-    ]
-    members = [
-        member("deploy_mode", "lab"),
-        *(member(key, board[key]) for key in LAB_TABLE_OPTIONS),
-        member("group_count", "1"),
-        f'"group_list": {listing([block(group, 4)], 2)}',
-        member("status", "completed"),
-    ]
-    return f"{block(members, 0)}\n"
+    counts = {"device_num": count, "server_num": str(len(cluster.servers)), "instance_count": count}
+    described = {key: board[key] for key in LAB_TABLE_OPTIONS}
+    return table_text({"deploy_mode": "lab", **described, **_one_group(counts, instances), "status": "completed"})
 
 
 def write_cloud(cluster: Cluster) -> str:
     """Write one instance per server, called like it; a process finds its ranks by that name."""
-    instances = []
-    for server in cluster.servers:
-        devices = listing((one_line(_device(device)) for device in server.devices), 10)
-        names = [member("pod_name", server.server_id), member("server_id", server.server_id)]
-        instances.append(block([*names, f'"devices": {devices}'], 8))
-    group = [
-        member("group_name", ""),
-        member("instance_count", str(len(cluster.servers))),
-        member("device_count", str(cluster.device_count)),
-        f'"instance_list": {listing(instances, 6)}',
-    ]
-    members = [
-        member("status", "completed"),
-        member("group_count", "1"),
-        f'"group_list": {listing([block(group, 4)], 2)}',
-    ]
-    return f"{block(members, 0)}\n"
+    instances = (
+        {"pod_name": server.server_id, "server_id": server.server_id, "devices": Rows(map(_device, server.devices))}
+        for server in cluster.servers
+    )
+    counts = {"instance_count": str(len(cluster.servers)), "device_count": str(cluster.device_count)}
+    return table_text({"status": "completed", **_one_group(counts, instances)})
+
+
+def _one_group(counts: dict[str, str], instances: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    group = {"group_name": "", **counts, "instance_list": Rows(instances)}
+    return {"group_count": "1", "group_list": Rows([group])}
 
 
 def _device(device: Device) -> dict[str, str]:

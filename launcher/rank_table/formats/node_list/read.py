@@ -71,7 +71,13 @@ def read(document: Fields, shapes: Shapes, profile: Profile) -> Table:
         shapes.check(TableShape, (), document)
         rank_shape = SuperPodRankShape if SUB_VERSION in document else RankShape
         for pointer, fields in shapes.entries((), document, "node_list"):
-            servers.append(_server_row(len(servers), pointer, fields, shapes, rank_shape))
+            shapes.check(NodeShape, pointer, fields)
+            devices = []
+            for at, entry in shapes.entries(pointer, fields, "ranks"):
+                shapes.check(rank_shape, at, entry)
+                devices.append(_device_row(len(servers), at, entry))
+            name = text_at(fields, "node_addr")
+            servers.append(ServerRow(len(servers), pointer, fields, name, None, tuple(devices), NODE_WORDS))
     options = options_at(document, TABLE_OPTIONS)
     return Table(Format.V1_1, document, tuple(servers), profile.hardware, profile.consumer, options)
 
@@ -94,15 +100,6 @@ def cluster(table: Table) -> Cluster:
             devices.append(device)
         servers.append(Server(node.server_id or "", tuple(devices)))
     return Cluster(tuple(servers), options=table.options)
-
-
-def _server_row(number: int, pointer: Pointer, fields: Fields, shapes: Shapes, rank_shape: type[Shape]) -> ServerRow:
-    shapes.check(NodeShape, pointer, fields)
-    devices = []
-    for at, entry in shapes.entries(pointer, fields, "ranks"):
-        shapes.check(rank_shape, at, entry)
-        devices.append(_device_row(number, at, entry))
-    return ServerRow(number, pointer, fields, text_at(fields, "node_addr"), None, tuple(devices), NODE_WORDS)
 
 
 def _device_row(server: int, pointer: Pointer, fields: Fields) -> DeviceRow:

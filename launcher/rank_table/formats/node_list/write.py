@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 from launcher.core.records import HOST_RANK, Cluster, Device
 from launcher.rank_table.formats.server_list.write import write_v1_2
 from launcher.rank_table.formats.writing import (
     Reason,
+    Rows,
     Target,
-    block,
     devices_of,
     few_of,
-    listing,
-    member,
     one_address_each,
-    one_line,
     one_rank_per_device,
     pairs_of,
     picked,
-    present,
+    table_text,
 )
 from launcher.rank_table.ip import address_family
 from launcher.rank_table.table_format import NO_SUPER_DEVICE, NODE_RANK_OPTIONS, NODE_TABLE_OPTIONS
@@ -48,33 +46,25 @@ def completed_v1_1(cluster: Cluster) -> Cluster:
 
 def write_v1_1(cluster: Cluster) -> str:
     complete = "heterog_sub_version" in dict(cluster.options)
-    nodes = []
-    for server in cluster.servers:
-        ranks = listing((_rank(device, complete=complete) for device in server.devices), 6)
-        nodes.append(block([member("node_addr", server.server_id), f'"ranks": {ranks}'], 4))
-    members = [
-        member("version", "1.1"),
-        *present(picked(cluster.options, NODE_TABLE_OPTIONS)),
-        f'"node_list": {listing(nodes, 2)}',
-        member("status", "completed"),
-    ]
-    return f"{block(members, 0)}\n"
-
-
-def _rank(device: Device, *, complete: bool) -> str:
-    """Return a rank on one line. With heterog_sub_version every key has to be there, also where it is empty."""
-    options = picked(device.options, NODE_RANK_OPTIONS)
-    super_device_id = device.super_device_id or (NO_SUPER_DEVICE if complete else None)
-    return one_line(
-        {
-            "rank_id": str(device.global_rank),
-            "device_id": str(device.device_id),
-            "rank_ip": device.device_ip or ("" if complete else None),
-            "port": options.get("device_port") or (AUTOMATIC_PORT if complete else None),
-            "sdid": super_device_id,
-            "bind_device_id": options.get("bind_device_id") if device.device_id == HOST_RANK else None,
-        }
+    nodes = (
+        {"node_addr": server.server_id, "ranks": Rows(_rank(device, complete=complete) for device in server.devices)}
+        for server in cluster.servers
     )
+    options = picked(cluster.options, NODE_TABLE_OPTIONS)
+    return table_text({"version": "1.1", **options, "node_list": Rows(nodes), "status": "completed"})
+
+
+def _rank(device: Device, *, complete: bool) -> dict[str, Any]:
+    """Return the keys of a rank. With heterog_sub_version every key has to be there, also where it is empty."""
+    options = picked(device.options, NODE_RANK_OPTIONS)
+    return {
+        "rank_id": str(device.global_rank),
+        "device_id": str(device.device_id),
+        "rank_ip": device.device_ip or ("" if complete else None),
+        "port": options.get("device_port") or (AUTOMATIC_PORT if complete else None),
+        "sdid": device.super_device_id or (NO_SUPER_DEVICE if complete else None),
+        "bind_device_id": options.get("bind_device_id") if device.device_id == HOST_RANK else None,
+    }
 
 
 def servers_are_addresses(cluster: Cluster) -> Iterator[Reason]:

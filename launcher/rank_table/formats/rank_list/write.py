@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.formats.writing import (
     Reason,
+    Rows,
     Target,
-    block,
-    listing,
-    member,
+    devices_of,
     no_host_ranks,
-    one_line,
     parsed,
     picked,
-    present,
+    table_text,
 )
 from launcher.rank_table.table_format import RANK_LAYERS, RANK_NUMBERS, RANK_OPTIONS, RANK_TABLE_OPTIONS
 
 
 def write_v2_0(cluster: Cluster) -> str:
     """Write the ranks server by server, so that the order of the servers survives."""
-    ranks = listing((_rank(device) for server in cluster.servers for device in server.devices), 2)
-    members = [
-        member("version", "2.0"),
-        member("status", "completed"),
-        *present(picked(cluster.options, RANK_TABLE_OPTIONS)),
-        member("rank_count", cluster.device_count),
-        f'"rank_list": {ranks}',
-    ]
-    return f"{block(members, 0)}\n"
+    options = picked(cluster.options, RANK_TABLE_OPTIONS)
+    head = {"version": "2.0", "status": "completed", **options, "rank_count": cluster.device_count}
+    return table_text({**head, "rank_list": Rows(map(_rank, devices_of(cluster)))})
 
 
-def _rank(device: Device) -> str:
+def _rank(device: Device) -> dict[str, Any]:
     options = dict(device.options)
     numbers = {key: int(options[key]) for key in RANK_NUMBERS if key in options}
     layers = {key: parsed(options[key]) for key in RANK_LAYERS if key in options}
-    return one_line({"rank_id": device.global_rank, "device_id": device.device_id, **numbers, **layers})
+    return {"rank_id": device.global_rank, "device_id": device.device_id, **numbers, **layers}
 
 
 def network_layers_for_all(cluster: Cluster) -> Iterator[Reason]:

@@ -3,54 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from launcher.core.records import Cluster, Server
-from launcher.rank_table.formats.writing import (
-    DEVICE_LIMITS,
-    Reason,
-    Target,
-    block,
-    dump,
-    listing,
-    member,
-    one_line,
-    picked,
-    present,
-)
+from launcher.rank_table.formats.writing import DEVICE_LIMITS, Reason, Rows, Target, picked, table_text
 from launcher.rank_table.table_format import DEVICE_OPTIONS, SERVER_OPTIONS, SUPER_POD
 
 
 def write_v1_0(cluster: Cluster) -> str:
-    return _table(cluster, "1.0", [])
+    return _table(cluster, "1.0", {})
 
 
 def write_v1_2(cluster: Cluster) -> str:
     """Write a v1.2 table. Without super_pod_list HCCL treats each server as a super pod of its own."""
-    pods: dict[str, list[str]] = {}  # in the order of their first server, each with its servers in file order
+    pods: dict[
+        str, list[dict[str, str]]
+    ] = {}  # in the order of their first server, each with its servers in file order
     for server in cluster.servers:
         if server.super_pod_id is not None:
-            pods.setdefault(server.super_pod_id, []).append(server.server_id)
-    blocks = []
-    for name, members in pods.items():
-        servers = listing((dump({"server_id": server_id}) for server_id in members), 6)
-        blocks.append(block([member("super_pod_id", name), f'"server_list": {servers}'], 4))
-    return _table(cluster, "1.2", [f'"super_pod_list": {listing(blocks, 2)}'] if pods else [])
+            pods.setdefault(server.super_pod_id, []).append({"server_id": server.server_id})
+    entries = [{"super_pod_id": name, "server_list": Rows(members)} for name, members in pods.items()]
+    return _table(cluster, "1.2", {"super_pod_list": Rows(entries)} if entries else {})
 
 
-def _table(cluster: Cluster, version: str, more: list[str]) -> str:
-    servers = listing((_server(server) for server in cluster.servers), 2)
-    members = [
-        member("version", version),
-        member("server_count", str(len(cluster.servers))),
-        f'"server_list": {servers}',
-        *more,
-        member("status", "completed"),
-    ]
-    return f"{block(members, 0)}\n"
+def _table(cluster: Cluster, version: str, more: dict[str, Rows]) -> str:
+    servers = Rows(map(_server, cluster.servers))
+    head = {"version": version, "server_count": str(len(cluster.servers)), "server_list": servers}
+    return table_text({**head, **more, "status": "completed"})
 
 
-def _server(server: Server) -> str:
-    fields = (
+def _server(server: Server) -> dict[str, Any]:
+    devices = (
         {
             "device_id": str(device.device_id),
             "device_ip": device.device_ip,
@@ -60,15 +43,13 @@ def _server(server: Server) -> str:
         }
         for device in server.devices
     )
-    devices = listing(map(one_line, fields), 6)
-    addresses = {"host_ip": server.host_ip, "host_nic_ip": server.host_nic_ip}
-    members = [
-        member("server_id", server.server_id),
-        f'"device": {devices}',
-        *present(addresses),
-        *present(picked(server.options, SERVER_OPTIONS)),
-    ]
-    return block(members, 4)
+    return {
+        "server_id": server.server_id,
+        "device": Rows(devices),
+        "host_ip": server.host_ip,
+        "host_nic_ip": server.host_nic_ip,
+        **picked(server.options, SERVER_OPTIONS),
+    }
 
 
 def super_pods_for_all(cluster: Cluster) -> Iterator[Reason]:

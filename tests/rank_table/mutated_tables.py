@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from .tables import make_cloud, make_lab, make_nodes, make_pods, make_ranks, make_table
+
 EID = "000000000000002000100000df0010"
 
 
@@ -19,33 +21,9 @@ class Mutant(NamedTuple):
     seed: str
 
 
-def servers_of(servers: int, devices: int, **more: Any) -> list[dict[str, Any]]:
-    """The server_list of v1.0 and v1.2: on a 910 each of these tables is sound, and on every later chip."""
-    return [
-        {
-            "server_id": f"10.0.0.{server + 1}",
-            "device": [
-                {
-                    "device_id": str(device),
-                    "device_ip": f"192.{device % 4 + 1}.{server}.{device // 4 + 1}",
-                    "rank_id": str(server * devices + device),
-                    **more,
-                }
-                for device in range(devices)
-            ],
-        }
-        for server in range(servers)
-    ]
-
-
-def v1_0(servers: int, devices: int, **more: Any) -> dict[str, Any]:
-    table = {"version": "1.0", "status": "completed", "server_count": str(servers)}
-    return {**table, "server_list": servers_of(servers, devices, **more)}
-
-
 def host_addresses() -> dict[str, Any]:
     """Servers that talk over their own cards."""
-    table = v1_0(2, 2)
+    table = make_table(2, 2)
     for number, server in enumerate(table["server_list"]):
         server["host_ip"] = f"10.9.0.{number + 1}"
         for device in server["device"]:
@@ -54,144 +32,58 @@ def host_addresses() -> dict[str, Any]:
 
 
 def two_addresses() -> dict[str, Any]:
-    table = v1_0(2, 1)
+    table = make_table(2, 1)
     for number, server in enumerate(table["server_list"]):
         server["device"][0]["device_ip"] = f"fd00::{number + 1},fd01::{number + 1}%eth0"
     return table
 
 
-def v1_2(pods: int, servers: int, devices: int) -> dict[str, Any]:
-    """`servers` in each of the pods; none are named where `pods` is 0."""
-    table = {**v1_0(max(pods, 1) * servers, devices), "version": "1.2"}
-    for server in table["server_list"]:
-        for device in server["device"]:
-            device["super_device_id"] = device["rank_id"]
-    names = [{"server_id": server["server_id"]} for server in table["server_list"]]
-    if pods:
-        groups = [names[pod * servers : (pod + 1) * servers] for pod in range(pods)]
-        table["super_pod_list"] = [{"super_pod_id": str(pod), "server_list": group} for pod, group in enumerate(groups)]
+def with_host_ranks() -> dict[str, Any]:
+    """Each node has a device's rank and one on the host, and no super pods."""
+    table = make_nodes(2, 2, "1.2")
+    del table["heterog_sub_version"]
     return table
-
-
-def v1_1(nodes: int, *, in_pods: bool) -> dict[str, Any]:
-    """Each node has a device's rank and one on the host."""
-    table: dict[str, Any] = {"version": "1.1", "status": "completed", "collective_id": "job-1", "node_list": []}
-    for node in range(nodes):
-        ranks: list[dict[str, Any]] = [
-            {"rank_id": str(2 * node), "device_id": "0", "rank_ip": f"192.1.0.{node + 1}", "port": "60008"},
-            {"rank_id": str(2 * node + 1), "device_id": "-1", "rank_ip": "", "port": "0"},
-        ]
-        if in_pods:
-            ranks[0].update(sdid="3")
-            ranks[1].update(sdid="-1", bind_device_id="0")
-        table["node_list"].append({"node_addr": f"10.0.0.{node + 1}", "ranks": ranks})
-    return {**table, "heterog_sub_version": "1.2"} if in_pods else table
-
-
-def v2_0(servers: int, devices: int, kind: str) -> dict[str, Any]:
-    """Two layers, one or two addresses in each."""
-
-    def address(layer: int, number: int) -> dict[str, Any]:
-        numbered = {"EID": f"{EID}{number:02x}", "IPV4": f"172.16.{layer}.{number + 1}"}
-        written = {**numbered, "IPV6": f"fd0{layer}::{number + 1:x}"}
-        found = {"addr_type": kind, "addr": written[kind], "ports": ["0/1", f"1/{layer}"], "plane_id": "plane0"}
-        return found if kind == "EID" else {**found, "backup_addr": [written[kind]]}
-
-    def level(layer: int, instance: str, number: int) -> dict[str, Any]:
-        addresses = [address(layer, 2 * number + index) for index in range(layer + 1)]
-        named = {"net_layer": layer, "net_instance_id": instance, "net_attr": ""}
-        return {**named, "net_type": "CLOS" if layer else "TOPO_FILE_DESC", "rank_addr_list": addresses}
-
-    ranks = [
-        {
-            "rank_id": server * devices + device,
-            "local_id": device,
-            "device_id": device,
-            "device_port": 16666,
-            "level_list": [level(0, f"rack{server}", device), level(1, "all", server * devices + device)],
-        }
-        for server in range(servers)
-        for device in range(devices)
-    ]
-    return {"version": "2.0", "status": "completed", "rank_count": len(ranks), "rank_list": ranks}
 
 
 def with_backup() -> dict[str, Any]:
-    """A spare device in place of a broken one, and a control plane."""
-    table = v2_0(1, 2, "IPV4")
-    table["rank_list"][1].update(local_id=64, replaced_local_id=1, device_id=64, host_port=60001)
+    """A spare device in place of a broken one, a control plane, and addresses that stand in for others."""
+    table = make_ranks(1, 2)
+    table["rank_list"][1].update(local_id=64, replaced_local_id=1, device_id=64, device_port=16666, host_port=60001)
     table["rank_list"][0]["control_plane"] = {"addr_type": "IPV4", "addr": "10.0.0.1", "listen_port": 60000}
+    for rank in table["rank_list"]:
+        for level in rank["level_list"]:
+            level["rank_addr_list"][0]["backup_addr"] = ["172.17.0.1"]
     return {**table, "detour": "false"}
-
-
-def lab(servers: int, devices: int, groups: int = 1) -> dict[str, Any]:
-    """Each group has `servers` of its own."""
-    table: dict[str, Any] = {
-        "status": "completed", "deploy_mode": "lab", "board_id": "0x0000", "para_plane_nic_location": "device",
-        "para_plane_nic_name": ["eth0"], "para_plane_nic_num": "1", "group_count": str(groups), "group_list": [],
-    }  # fmt: skip
-    for group in range(groups):
-        first = group * servers * devices
-        instances = [
-            {
-                "rank_id": str(first + number),
-                "server_id": f"10.0.{group}.{number // devices + 1}",
-                "devices": [{"device_id": str(number % devices), "device_ip": f"192.1.{group}.{number + 1}"}],
-            }
-            for number in range(servers * devices)
-        ]
-        counts = {"device_num": str(len(instances)), "server_num": str(servers), "instance_count": str(len(instances))}
-        table["group_list"].append({"group_name": f"g{group}" * group, **counts, "instance_list": instances})
-    return table
-
-
-def cloud(pods: int, devices: int, groups: int = 1) -> dict[str, Any]:
-    table: dict[str, Any] = {"status": "completed", "group_count": str(groups), "group_list": []}
-    for group in range(groups):
-        instances = [
-            {
-                "pod_name": f"pod-{group}-{pod}",
-                "server_id": f"10.0.{group}.{pod + 1}",
-                "devices": [
-                    {"device_id": str(device), "device_ip": f"192.{device + 1}.{group}.{pod + 1}"}
-                    for device in range(devices)
-                ],
-            }
-            for pod in range(pods)
-        ]
-        counts = {"instance_count": str(pods), "device_count": str(pods * devices)}
-        table["group_list"].append({"group_name": f"group{group}", **counts, "instance_list": instances})
-    return table
 
 
 LATER, EARLIER = ("auto", "a5"), ("auto", "910", "a2", "a3", "300i")
 SEEDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "v1.0 1x1": (v1_0(1, 1), EARLIER),
-    "v1.0 1x4": (v1_0(1, 4), EARLIER),
-    "v1.0 1x8": (v1_0(1, 8), EARLIER),
-    "v1.0 2x2": (v1_0(2, 2), EARLIER),
-    "v1.0 1x16": (v1_0(1, 16), ("auto", "a2", "a3", "300i")),
-    "v1.0 2x8": (v1_0(2, 8), EARLIER),
-    "v1.0 3x1": (v1_0(3, 1), EARLIER),
-    "v1.0 ports": (v1_0(2, 1, device_port="16666", device_vnic_port="16667", host_port="60001"), EARLIER),
+    "v1.0 1x1": (make_table(1, 1), EARLIER),
+    "v1.0 1x4": (make_table(1, 4), EARLIER),
+    "v1.0 1x8": (make_table(1, 8), EARLIER),
+    "v1.0 2x2": (make_table(2, 2), EARLIER),
+    "v1.0 1x16": (make_table(1, 16), ("auto", "a2", "a3", "300i")),
+    "v1.0 2x8": (make_table(2, 8), EARLIER),
+    "v1.0 3x1": (make_table(3, 1), EARLIER),
+    "v1.0 ports": (make_table(2, 1, device_port="16666", device_vnic_port="16667", host_port="60001"), EARLIER),
     "v1.0 host_ip": (host_addresses(), ("auto", "910", "a3", "300i")),
     "v1.0 two addresses": (two_addresses(), EARLIER),
-    "v1.1": (v1_1(2, in_pods=False), EARLIER),
-    "v1.1 one node": (v1_1(1, in_pods=False), EARLIER),
-    "v1.1 super pod": (v1_1(2, in_pods=True), EARLIER),
-    "v1.2 no pods": (v1_2(0, 2, 2), EARLIER),
-    "v1.2 one pod": (v1_2(1, 2, 2), EARLIER),
-    "v1.2 two pods": (v1_2(2, 1, 2), EARLIER),
-    "v2.0 EID": (v2_0(2, 2, "EID"), LATER),
-    "v2.0 IPV4": (v2_0(1, 2, "IPV4"), LATER),
-    "v2.0 IPV6": (v2_0(1, 3, "IPV6"), LATER),
+    "v1.1": (with_host_ranks(), EARLIER),
+    "v1.1 one node": (make_nodes(1), EARLIER),
+    "v1.1 super pod": (make_nodes(2, 2, "1.2"), EARLIER),
+    "v1.2 no pods": (make_pods(0, 2, 2), EARLIER),
+    "v1.2 one pod": (make_pods(1, 2, 2), EARLIER),
+    "v1.2 two pods": (make_pods(2, 1, 2), EARLIER),
+    "v2.0 EID": (make_ranks(2, 2, "EID"), LATER),
+    "v2.0 IPV4": (make_ranks(1, 2, "IPV4"), LATER),
+    "v2.0 IPV6": (make_ranks(1, 3, "IPV6"), LATER),
     "v2.0 backup": (with_backup(), LATER),
-    "lab 1x2": (lab(1, 2), EARLIER),
-    "lab 2x4": (lab(2, 4), EARLIER),
-    "lab 2 groups": (lab(1, 2, groups=2), EARLIER),
-    "cloud 1x2": (cloud(1, 2), EARLIER),
-    "cloud 2x2": (cloud(2, 2), EARLIER),
-    "cloud 2 groups": (cloud(2, 1, groups=2), EARLIER),
+    "lab 1x2": (make_lab(1, 2), EARLIER),
+    "lab 2x4": (make_lab(2, 4), EARLIER),
+    "lab 2 groups": (make_lab(2, 2, groups=("", "g1")), EARLIER),
+    "cloud 1x2": (make_cloud(1, 2), EARLIER),
+    "cloud 2x2": (make_cloud(2, 2), EARLIER),
+    "cloud 2 groups": (make_cloud(4, 1, groups=("group0", "group1")), EARLIER),
 }  # fmt: skip
 
 TEXTS: tuple[str, ...] = (
