@@ -58,18 +58,6 @@ class Report:
     schema: int = SCHEMA
 
     @property
-    def exits(self) -> tuple[RankExit, ...]:
-        return self.attempts[-1].exits if self.attempts else ()
-
-    @property
-    def killed(self) -> int:
-        return sum(attempt.killed for attempt in self.attempts)
-
-    @property
-    def culprit(self) -> int | None:
-        return None if self.verdict is None else self.verdict.culprit
-
-    @property
     def verdict(self) -> Verdict | None:
         return self.attempts[-1].verdict if self.attempts else None
 

@@ -13,7 +13,7 @@ import sys  # noqa: E402
 _MIN_VERSION = (3, 10)
 
 
-def _load_start():  # type: ignore[no-untyped-def] # noqa: ANN202 - the package's types cannot be imported here
+def _load_run_main():  # type: ignore[no-untyped-def] # noqa: ANN202 - the package's types cannot be imported here
     """Load the siblings under a private name, by hand: importlib is a package that a program may want to see unloaded."""
     from _frozen_importlib import module_from_spec
     from _frozen_importlib_external import spec_from_file_location
@@ -26,7 +26,7 @@ def _load_start():  # type: ignore[no-untyped-def] # noqa: ANN202 - the package'
     assert spec.loader is not None, "there is a loader for .py files"
     sys.modules[spec.name] = package = module_from_spec(spec)
     spec.loader.exec_module(package)
-    return __import__("_tlaunch_preload.start").start
+    return __import__("_tlaunch_preload.run_main").run_main
 
 
 def _do_without() -> None:
@@ -50,6 +50,6 @@ if __name__ == "__main__" and sys.version_info < _MIN_VERSION:
 elif __name__ == "__main__":
     if not getattr(sys.flags, "safe_path", sys.flags.isolated):
         del sys.path[0]  # this directory
-    _load_start().main(  # type: ignore[no-untyped-call,unused-ignore]
+    _load_run_main().main(  # type: ignore[no-untyped-call,unused-ignore]
         {name: value for name, value in _born_with.items() if name.startswith("__")}
     )

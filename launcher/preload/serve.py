@@ -22,8 +22,7 @@ from . import failure
 from .fork_safety import why_unsafe
 from .frames import message
 from .protocol import Connection
-from .run_main import Program, prepare, process_name, rename_process, renew_main, show_command_line
-from .start import note_imports
+from .run_main import Program, note_imports, prepare, process_name, rename_process, renew_main, show_command_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

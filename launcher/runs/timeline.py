@@ -1,7 +1,8 @@
 """The timeline of a run as plain data: its attempts, their ranks, and the moments that are worth a mark.
 
-It is made of metrics and, read once and line by line, of events.jsonl and, where a run broke off without a last event, of
-heartbeats. What is kept is bounded: a record per rank and attempt, a mark per event, a thousand marks of each kind of metrics.
+It is made of metrics, of events.jsonl, read once and line by line, and of heartbeats where a run broke off without a
+last event. What is kept is bounded: a record per rank and attempt, a mark per event, a thousand marks of each kind of
+metrics.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def test_an_observer_that_fails_is_let_go(launcher):
     assert done.returncode == 7, done.stderr
     assert done.stderr.count("RuntimeError: seen once") == 1
     assert "ended well" not in done.stderr
-    assert launcher.report.culprit == 1
+    assert launcher.report.verdict.culprit == 1
 
 
 def test_logs_are_not_read_for_nobody(launcher, wait_until):

@@ -103,7 +103,7 @@ def test_first_failure_is_the_exit_code(launcher, program, code, snapshot):
     launcher.write("script", "#!/nonexistent/interpreter\n").chmod(0o755)
     done = launcher.run("run", "--devices", 2, "--", *program)
     assert done.returncode == code
-    culprit = launcher.report.culprit
+    culprit = launcher.report.verdict.culprit
     assert culprit == 1 or code == 127
     told = launcher.transcript(done).partition("error: ")[2].splitlines()[0]
     assert told.replace(f"rank {culprit}:", "rank N:") == snapshot
@@ -118,7 +118,7 @@ def test_the_others_are_ended_when_one_fails(launcher, programs):
         until grep -q ready "$TLAUNCH_RUN_DIR/device0/train.log"; do :; done; exit 5"""
     launcher.run("run", "--devices", 2, "--grace", 0.3, "--", "sh", "-c", script, code=5)
     assert launcher.processes() == []
-    assert launcher.report.killed == 2
+    assert launcher.report.attempts[-1].killed == 2
 
 
 def test_leftovers_of_a_good_run_are_ended(launcher, programs):
@@ -136,7 +136,7 @@ def test_stopped_ranks_can_be_ended_gracefully(launcher, wait_until):
     wait_until(lambda: "T (stopped)" in Path(f"/proc/{rank}/status").read_text(), "the rank stops")
     process.terminate()
     assert process.wait(60) == 143
-    assert launcher.report.killed == 0
+    assert launcher.report.attempts[-1].killed == 0
 
 
 def test_a_rank_inherits_nothing_it_should_not(launcher, programs):
@@ -186,7 +186,7 @@ def test_closed_standard_descriptors_are_no_trouble(launcher):
 
 def test_more_ranks_than_descriptors(launcher):
     launcher.shell('ulimit -n 32; "$@"', "run", "--devices", "48", "--", "sh", "-c", "echo $RANK", code=0)
-    assert {ended.global_rank for ended in launcher.report.exits} == set(range(48))
+    assert {ended.global_rank for ended in launcher.report.attempts[-1].exits} == set(range(48))
     assert (launcher.latest / "device47" / "train.log").read_text() == "47\n"
 
 

@@ -37,7 +37,7 @@ def test_a_hangup_ends_willing_ranks_at_once(launcher):
     process.send_signal(signal.SIGHUP)
     assert process.wait(60) == 129
     report = launcher.report
-    assert (report.cause, report.exit_code, report.killed) == (Cause.STOPPED, 129, 0)
+    assert (report.cause, report.exit_code, report.attempts[-1].killed) == (Cause.STOPPED, 129, 0)
     assert launcher.processes() == []
 
 
@@ -56,7 +56,7 @@ def test_a_launcher_that_is_ended_leaves_nothing(launcher, wait_until, number, c
     wait_until((launcher.latest / "report.json").is_file, "the agent's report")
     wait_until(lambda: not alive(agent), "the end of the agent")
     assert launcher.report.cause is cause
-    assert number == signal.SIGKILL or launcher.report.killed == 4
+    assert number == signal.SIGKILL or launcher.report.attempts[-1].killed == 4
 
 
 def test_killed_agent_leaves_bystanders_alone(launcher, programs, wait_until):
@@ -86,7 +86,7 @@ def test_killed_agent_leaves_bystanders_alone(launcher, programs, wait_until):
     assert left == bystanders
     assert (code, "was killed" in said.read_text(), launcher.processes()) == (137, True, [])
     assert launcher.report.cause is Cause.AGENT_LOST
-    assert launcher.report.killed in {1, 2}, "the rank may still be dying of its agent's death"
+    assert launcher.report.attempts[-1].killed in {1, 2}, "the rank may still be dying of its agent's death"
 
 
 def test_the_first_of_several_failures_is_blamed(launcher, wait_until, suspend):
@@ -100,7 +100,7 @@ def test_the_first_of_several_failures_is_blamed(launcher, wait_until, suspend):
         wait_until(lambda pid=pids[rank]: not alive(pid), f"the end of rank {rank}")
     os.kill(agent_pid(launcher), signal.SIGCONT)
     assert process.wait(60) == 41
-    ends = [(ended.global_rank, ended.status, ended.order_known) for ended in launcher.report.exits]
+    ends = [(ended.global_rank, ended.status, ended.order_known) for ended in launcher.report.attempts[-1].exits]
     assert ends == [(1, 41, True), (2, 42, True), (0, 40, True)]
 
 
@@ -116,7 +116,7 @@ def test_an_unknown_order_of_failures_is_told(launcher, wait_until, suspend):
     wait_until(lambda: not launcher.processes(), "the end of the ranks")
     os.kill(agent, signal.SIGCONT)
     assert process.wait(60) == 4
-    assert [ended.order_known for ended in launcher.report.exits] == [False] * 3
+    assert [ended.order_known for ended in launcher.report.attempts[-1].exits] == [False] * 3
 
 
 def test_an_orphaned_agent_keeps_no_reader_waiting(launcher, wait_until):

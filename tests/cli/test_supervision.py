@@ -138,7 +138,9 @@ def test_ranks_that_are_being_forked_are_ended_with_the_others(launcher, wait_un
     wait_until(lambda: launcher.events(RankStarted), "some ranks")
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
-    assert len([ended for ended in launcher.report.exits if ended.pid]) == len(launcher.events(RankStarted))
+    assert len([ended for ended in launcher.report.attempts[-1].exits if ended.pid]) == len(
+        launcher.events(RankStarted)
+    )
     assert (launcher.events(Killing), launcher.processes()) == ([], [])
 
 

@@ -83,10 +83,9 @@ def test_a_report_survives_its_file():
     report = Report("name", 0, Cause.STOPPED, 143, 1, 20, attempts, "in vain", unkillable=(3,), events_lost=1)
     text = report.to_json()
     assert Report.from_json(text) == Report.from_json(json.dumps(later(json.loads(text)))) == report
-    assert (report.exits, report.killed, report.culprit) == (exits[:1], 3, None)
+    assert (report.verdict, report.attempts[0].verdict) == (None, VERDICT)
     nothing = Report("name", 0, Cause.AGENT_LOST, 137, 1, 20, ())  # stopped before ranks were started
     assert Report.from_json(nothing.to_json()) == nothing
-    assert (nothing.exits, nothing.killed, nothing.culprit) == ((), 0, None)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -43,8 +43,15 @@ class Ways:
         return self._start(bootstrap_argv(command, device_dir), env, device_dir, executable=command.interpreter)
 
     def preload(self, argv, env=None, modules=()):
-        [ended] = self.forked(argv, [env], modules)
-        return ended
+        fork_server = self.fork_server(argv, env, modules)
+        try:
+            [ready] = listen(fork_server)
+            assert isinstance(ready, Ready), ready
+            [ended] = self.fork(fork_server, [self.request(env=env)])
+            return ended
+        finally:
+            fork_server.close()
+            os.waitpid(fork_server.pid, 0)
 
     def fork_server(self, argv, env=None, modules=()):
         command = parse_python(argv, os.environ["PATH"], self.cwd)
@@ -56,17 +63,6 @@ class Ways:
     def request(self, rank=0, env=None, **fields):
         device_dir = self._fresh("forked")
         return ForkRequest(rank, environment(env), fields.pop("log", device_dir / "train.log"), device_dir, **fields)
-
-    def forked(self, argv, envs, modules=()):
-        """Return how one rank for every environment ended, in their order."""
-        fork_server = self.fork_server(argv, envs[0], modules)
-        try:
-            [ready] = listen(fork_server)
-            assert isinstance(ready, Ready), ready
-            return self.fork(fork_server, [self.request(rank, env) for rank, env in enumerate(envs)])
-        finally:
-            fork_server.close()
-            os.waitpid(fork_server.pid, 0)
 
     def fork(self, fork_server, requests):
         fork_server.fork(requests)

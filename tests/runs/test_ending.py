@@ -32,7 +32,7 @@ def stop_run(directory, *, kill=False, timeout_s=LONG_S):
 
 @pytest.mark.parametrize("wish", ["alone", "head", "deaf-head"])
 def test_a_run_is_asked_and_waited_for(tmp_path, monkeypatch, wish):
-    """By its launcher; by its agent where the launcher is gone or does not listen. Without pidfds ages of processes tell."""
+    """By its launcher; by its agent where that is gone or does not listen. Without pidfds, ages of processes tell."""
     if wish == "alone":
         monkeypatch.delattr(os, "pidfd_open", raising=False)
     with acted_run.playing(tmp_path / "a", wish):
@@ -102,7 +102,7 @@ HEEDS, STUBBORN = "echo ready; exec sleep 1000", "trap '' TERM; echo ready; whil
 
 
 def test_ranks_without_launcher_and_agent_are_ended(tmp_path, orphaned):
-    """By the run's own grace rule, which patience that ends before does not cut short; who was ended, and how, is told."""
+    """By the run's own grace rule, whoever has less patience; who was ended, and how, is told."""
     ranks, _ = orphaned(HEEDS, STUBBORN, supervision={"grace_s": 2.0})
     stopped = stop_run(tmp_path / "a", timeout_s=0.2)
     assert (stopped.outcome, stopped.killed, ranks[1].poll()) == (Outcome.STILL_ENDING, (), None)

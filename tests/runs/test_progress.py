@@ -3,29 +3,19 @@
 import pytest
 
 from launcher.core import events
-from launcher.core.events import (
-    COORDINATOR,
-    AgentStarted,
-    AttemptStarted,
-    Cause,
-    Killing,
-    RankEnded,
-    RankStarted,
-    Stopping,
-    TimestampedEvent,
-)
+from launcher.core.events import COORDINATOR, AttemptStarted, Cause, RankEnded, RankStarted, Stopping, TimestampedEvent
 from launcher.core.proc import ProcessId
 from launcher.core.verdict import Confidence, Verdict
 from launcher.runs.progress import Ending, Progress, State
 
 AGENT = ProcessId(11, 500, "host", "boot")
-STARTED = AgentStarted(AGENT, None, 2)
+STARTED = events.AgentStarted(AGENT, None, 2)
 VERDICT = Verdict(1, Confidence.CERTAIN, "it was first")
 
 
-def told(*events, rank_count=None):
-    """A progress that took `events`, the first at 1000 ns, one every nanosecond."""
-    return told_by(*((0, event) for event in events), rank_count=rank_count)
+def told(*took, rank_count=None):
+    """A progress that took these events, the first at 1000 ns, one every nanosecond."""
+    return told_by(*((0, event) for event in took), rank_count=rank_count)
 
 
 def told_by(*words, rank_count=None):
@@ -37,7 +27,7 @@ def told_by(*words, rank_count=None):
 
 
 @pytest.mark.parametrize(
-    ("events", "state"),
+    ("took", "state"),
     [
         ([], State.STARTING),
         ([AttemptStarted(0, 1)], State.STARTING),
@@ -54,9 +44,9 @@ def told_by(*words, rank_count=None):
         ([AttemptStarted(1, 2), RankStarted(0, 6)], State.RUNNING),
     ],
 )
-def test_the_state_follows_from_the_events(events, state):
+def test_the_state_follows_from_the_events(took, state):
     """Each event leads where its name says, and a preloading that was given up is over with the first rank."""
-    assert told(STARTED, *events).state is state
+    assert told(STARTED, *took).state is state
 
 
 @pytest.mark.parametrize(
@@ -82,9 +72,9 @@ def test_the_last_word_decides(cause, state):
 def test_another_attempt_begins_anew_and_keeps_the_last_one():
     """Ranks, exits and judgement of the attempt before are in `past`, which ended before the next began."""
     progress = told(
-        STARTED, AttemptStarted(0, 100), RankStarted(0, 5, 77), RankStarted(1, 6), RankEnded(1, 6, 3), events.Judged(VERDICT),
-        events.Slow(0, 2.0, 1.0, 5), Stopping(Cause.FAILED, 1, restarts=True), Killing(1), RankEnded(0, 5, -9),
-        AttemptStarted(1, 101), RankStarted(0, 8),
+        STARTED, AttemptStarted(0, 100), RankStarted(0, 5, 77), RankStarted(1, 6), RankEnded(1, 6, 3),
+        events.Judged(VERDICT), events.Slow(0, 2.0, 1.0, 5), Stopping(Cause.FAILED, 1, restarts=True),
+        events.Killing(1), RankEnded(0, 5, -9), AttemptStarted(1, 101), RankStarted(0, 8),
     )  # fmt: skip
     current = progress.current
     assert (current.number, current.running, current.exits, current.verdict) == (1, 1, {}, None)
@@ -118,15 +108,15 @@ def test_what_ends_while_it_is_ended_is_no_failure():
 
 def test_the_grace_that_passed_is_known():
     """From the first SIGTERM, or the notice of leftovers, to SIGKILL."""
-    progress = told(STARTED, Stopping(Cause.STOPPED, 2), events.Trouble(""), Killing(3))
+    progress = told(STARTED, Stopping(Cause.STOPPED, 2), events.Trouble(""), events.Killing(3))
     assert (progress.current.ending.killed, progress.current.ending.grace_passed_s) == (3, 2e-9)
 
 
 COORDINATES = ProcessId(10, 1, "h1", "b1")
 THERE = [ProcessId(pid, 2, f"h{pid}", f"b{pid}") for pid in (1, 2)]
 OF_TWO_SERVERS = [
-    (COORDINATOR, AgentStarted(COORDINATES, None, 3)), (0, AgentStarted(THERE[0], COORDINATES, 2)),
-    (1, AgentStarted(THERE[1], None, 1)), (COORDINATOR, AttemptStarted(0, 9)), (0, RankStarted(0, 5, 70)),
+    (COORDINATOR, events.AgentStarted(COORDINATES, None, 3)), (0, events.AgentStarted(THERE[0], COORDINATES, 2)),
+    (1, events.AgentStarted(THERE[1], None, 1)), (COORDINATOR, AttemptStarted(0, 9)), (0, RankStarted(0, 5, 70)),
     (1, RankStarted(2, 5, 71)), (0, RankStarted(1, 6, 72)),
 ]  # fmt: skip
 
@@ -143,8 +133,9 @@ def test_the_coordinator_of_several_servers_speaks_for_all():
 def test_what_several_servers_count_is_added_up():
     """Killed and left processes of all, the last word of each; another attempt begins at nothing."""
     words = [
-        (0, events.Leftovers(1)), (1, events.Leftovers(2)), (COORDINATOR, Stopping(Cause.FAILED, 1)), (0, Killing(1)), (1, Killing(4)),
-        (0, Killing(3)), (0, events.Unkillable((7,))), (1, events.Unkillable((8, 9))),
+        (0, events.Leftovers(1)), (1, events.Leftovers(2)), (COORDINATOR, Stopping(Cause.FAILED, 1)),
+        (0, events.Killing(1)), (1, events.Killing(4)), (0, events.Killing(3)),
+        (0, events.Unkillable((7,))), (1, events.Unkillable((8, 9))),
     ]  # fmt: skip
     progress = told_by(*OF_TWO_SERVERS, *words)
     assert (progress.current.ending.killed, progress.current.ending.leftovers, progress.unkillable) == (7, 3, (7, 8, 9))

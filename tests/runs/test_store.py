@@ -35,7 +35,7 @@ def test_a_name_and_a_directory_mean_the_same(runs_dir, monkeypatch):
 
 @pytest.mark.parametrize("reference", ["missing", "no-run"])
 def test_what_is_no_run_is_refused_with_those_there_are(runs_dir, reference):
-    """A wrong name, or a directory without run.json, ends with those as a hint that began last, whatever they are called."""
+    """A wrong name, or a directory without run.json: the hint has those that began last, whatever they are called."""
     begin(runs_dir, "20260102-000000-b", "again", "20260101-000000-a")
     with pytest.raises(UnreadableError) as caught:
         find_run(runs_dir, reference)

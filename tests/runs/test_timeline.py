@@ -7,22 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.core.events import (
-    COORDINATOR,
-    AgentEnded,
-    AgentStarted,
-    AttemptStarted,
-    Cause,
-    Hung,
-    Judged,
-    Preloaded,
-    Preloading,
-    RankEnded,
-    RankStarted,
-    Stopping,
-    TimestampedEvent,
-    to_line,
-)
+from launcher.core import events
+from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted
 from launcher.core.metrics import Saved, StepMetrics, Validation
 from launcher.core.report import Report
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
@@ -37,14 +23,16 @@ def failure(global_rank, role=Role.CAUSE, time_ns=None):
 
 
 def blame(culprit, *failures):
-    return Judged(Verdict(culprit, Confidence.CERTAIN, "a reason", failures))
+    return events.Judged(Verdict(culprit, Confidence.CERTAIN, "a reason", failures))
 
 
-def make(directory, *events, **other):
+def make(directory, *told, **other):
     """A run whose events come at the given times, of the first server unless another one is given."""
     run_dir = acted_run.make(directory / "a", **other)
     run_dir.events.write_text(
-        "".join(to_line(TimestampedEvent(time_ns, *server or [0], event)) for time_ns, event, *server in events)
+        "".join(
+            events.to_line(events.TimestampedEvent(time_ns, *server or [0], event)) for time_ns, event, *server in told
+        )
     )
     return run_dir
 
@@ -64,12 +52,13 @@ def test_a_run_that_ended_well(tmp_path):
     """Start, end of imports, first step and end of each rank; what was measured has its marks."""
     run_dir = make(
         tmp_path,
-        (10, AgentStarted(someone_gone(), None, 2)), (11, Preloading(5, ("torch",))), (12, AttemptStarted(0, 29500)),
-        (20, Preloaded(0.5)), (21, RankStarted(0, 7)), (22, RankStarted(1, 8)), (60, RankEnded(1, 8, 0)),
+        (10, AgentStarted(someone_gone(), None, 2)), (11, events.Preloading(5, ("torch",))), (12, AttemptStarted(0, 1)),
+        (20, events.Preloaded(0.5)), (21, RankStarted(0, 7)), (22, RankStarted(1, 8)), (60, RankEnded(1, 8, 0)),
         (61, RankEnded(0, 7, 0)), (63, AgentEnded(Cause.FINISHED, 0)),
     )  # fmt: skip
     measured = [
-        StepMetrics(30, 0, 1, 9.9), StepMetrics(35, 0, 2, 9.1), Validation(50, 0, 2, 2.0, 7.4), Saved(55, 0, 2, "model"),
+        StepMetrics(30, 0, 1, 9.9), StepMetrics(35, 0, 2, 9.1),
+        Validation(50, 0, 2, 2.0, 7.4), Saved(55, 0, 2, "model"),
     ]  # fmt: skip
     ranks = (RankSpan(0, 21, 30, 61, 0, "well"), RankSpan(1, 22, 30, 60, 0, "well"))
     marks = (
@@ -84,7 +73,7 @@ def test_a_failure_and_a_restart(tmp_path):
     run_dir = make(
         tmp_path,
         *begun(3), (30, RankEnded(1, 1, 1)), (31, blame(1, failure(1, time_ns=29), failure(0, Role.CONSEQUENCE))),
-        (32, Stopping(Cause.FAILED, 1.0, restarts=True)), (33, RankEnded(0, 0, 1)), (34, RankEnded(2, 2, -15)),
+        (32, events.Stopping(Cause.FAILED, 1.0, restarts=True)), (33, RankEnded(0, 0, 1)), (34, RankEnded(2, 2, -15)),
         (40, AttemptStarted(1, 29501)), (41, RankStarted(0, 10)), (70, RankEnded(0, 10, 0)),
         (71, AgentEnded(Cause.FINISHED, 0)),
     )  # fmt: skip
@@ -103,8 +92,9 @@ def test_a_hang(tmp_path):
     """What hung stays so, however it was ended; a culprit that the verdict names is the culprit."""
     run_dir = make(
         tmp_path,
-        *begun(4), (20, RankEnded(3, 3, 0)), (30, Hung((0, 1), 9.0)), (31, blame(1)), (32, Stopping(Cause.HUNG, 1.0)),
-        *((33, RankEnded(rank, rank, -15)) for rank in range(3)), (34, AgentEnded(Cause.HUNG, 4)),
+        *begun(4), (20, RankEnded(3, 3, 0)), (30, events.Hung((0, 1), 9.0)), (31, blame(1)),
+        (32, events.Stopping(Cause.HUNG, 1.0)), *((33, RankEnded(rank, rank, -15)) for rank in range(3)),
+        (34, AgentEnded(Cause.HUNG, 4)),
     )  # fmt: skip
     found = timeline(run_dir, ())
     assert roles(found.attempts[0]) == ["hung", "culprit", "ended", "well"]
@@ -112,14 +102,15 @@ def test_a_hang(tmp_path):
 
 
 def test_of_several_servers_the_coordinator_counts_for_all(tmp_path):
-    """An attempt is not over when as many ranks have ended as one server has; each server tells of its own that hang."""
+    """An attempt is not over when as many ranks have ended as one server has; each tells of its own that hang."""
     gone = replace(me(), host="another")
     run_dir = make(
         tmp_path,
-        (10, AgentStarted(me(), None, 4), COORDINATOR), (11, AttemptStarted(0, 1), COORDINATOR),
+        (10, AgentStarted(me(), None, 4), events.COORDINATOR), (11, AttemptStarted(0, 1), events.COORDINATOR),
         (12, AgentStarted(gone, None, 2)), (12, AgentStarted(gone, None, 2), 1),
         *((13, RankStarted(rank, rank), rank // 2) for rank in range(4)),
-        (20, Hung((0,), 9.0)), (21, Hung((2,), 9.0), 1), (30, RankEnded(1, 1, 0)), (31, RankEnded(3, 3, 0), 1),
+        (20, events.Hung((0,), 9.0)), (21, events.Hung((2,), 9.0), 1),
+        (30, RankEnded(1, 1, 0)), (31, RankEnded(3, 3, 0), 1),
     )  # fmt: skip
     [attempt] = timeline(run_dir, ()).attempts
     assert (attempt.ended_ns, roles(attempt)) == (None, ["hung", "well", "hung", "well"])
@@ -129,9 +120,9 @@ def test_of_several_servers_the_coordinator_counts_for_all(tmp_path):
 
 def test_a_run_that_goes_on(tmp_path):
     """Has no end, nor has a rank that runs; one that has not started is missing. A torn last line waits."""
-    run_dir = make(tmp_path, *begun(4, me(), started=3), (15, RankEnded(1, 1, 0)), (20, Hung((2,), 5.0)))
+    run_dir = make(tmp_path, *begun(4, me(), started=3), (15, RankEnded(1, 1, 0)), (20, events.Hung((2,), 5.0)))
     with run_dir.events.open("a") as file:
-        file.write(to_line(TimestampedEvent(30, 0, AgentEnded(Cause.FINISHED, 0)))[:-9])
+        file.write(events.to_line(events.TimestampedEvent(30, 0, AgentEnded(Cause.FINISHED, 0)))[:-9])
     found = timeline(run_dir, ())
     assert (found.started_ns, found.ended_ns) == (10, None)
     assert (found.attempts[0].ended_ns, roles(found.attempts[0])) == (None, ["running", "well", "hung"])
@@ -145,7 +136,7 @@ def test_an_attempt_whose_ranks_have_all_ended_is_over(tmp_path):
 
 
 def test_a_run_that_broke_off_ends_with_its_last_sign_of_life(tmp_path):
-    """Its agent was killed; heartbeats tell how long each rank went on. One that an earlier attempt left tells nothing."""
+    """Its agent was killed; heartbeats tell how long each rank went on, but for those of an earlier attempt."""
     run_dir = make(tmp_path, *begun(3, head=someone_gone()), (20, RankEnded(2, 2, 0)), ranks=3)
     for rank, beat_ns in ((0, 90), (1, 5), (2, 99)):
         run_dir.heartbeat(rank).write_text("{}")
@@ -172,7 +163,7 @@ def test_times_that_cannot_be_are_not_believed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "events",
+    "told",
     [
         [(10, AgentStarted(replace(me(), host="another"), None, 1))],
         [],  # it has not said a word
@@ -180,8 +171,8 @@ def test_times_that_cannot_be_are_not_believed(tmp_path):
     ],
     ids=["of another machine", "without an agent", "of a head alone"],
 )
-def test_of_what_cannot_be_seen_no_end_is_claimed(tmp_path, events):
-    found = timeline(make(tmp_path, *events, (11, AttemptStarted(0, 1)), (12, RankStarted(0, 1))), ())
+def test_of_what_cannot_be_seen_no_end_is_claimed(tmp_path, told):
+    found = timeline(make(tmp_path, *told, (11, AttemptStarted(0, 1)), (12, RankStarted(0, 1))), ())
     assert (found.ended_ns, found.attempts[0].ended_ns, roles(found.attempts[0])) == (None, None, ["running"])
 
 
@@ -193,7 +184,7 @@ class Hesitating(timeline_module._EventsSeen):
     @property
     def agent_lives(self):
         with self.run_dir.events.open("a") as file:
-            file.write(to_line(TimestampedEvent(30, 0, AgentEnded(Cause.FINISHED, 0))))
+            file.write(events.to_line(events.TimestampedEvent(30, 0, AgentEnded(Cause.FINISHED, 0))))
         return super().agent_lives
 
 
@@ -242,14 +233,14 @@ def test_what_is_kept_does_not_grow_with_what_was_said(tmp_path):
     attempts, ranks = 20, 32
     long = [replace(failure(rank), traceback="x" * 4000) for rank in range(ranks)]
 
-    def events():
+    def told():
         for time_ns in range(10, 10 + attempts):
             yield time_ns, AttemptStarted(time_ns - 10, 1)
             yield from ((time_ns, RankStarted(rank, rank)) for rank in range(ranks))
             yield time_ns, blame(0, *long)
             yield from ((time_ns, RankEnded(rank, rank, 1)) for rank in range(ranks))
 
-    run_dir = make(tmp_path, *events())
+    run_dir = make(tmp_path, *told())
     tracemalloc.start()
     try:
         found = timeline(run_dir, (Validation(1, 0, 1, 1.0) for _ in range(10_000)))
