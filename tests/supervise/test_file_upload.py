@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -30,14 +29,13 @@ def write(path, data):
 class Both:
     """An agent's side and a coordinator's, with a run directory each."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, connected):
         self.there, self.here = (RunDir(directory / name) for name in ("there", "here"))
         for run_dir in (self.there, self.here):
             for rank in range(4):
                 run_dir.device(rank).mkdir(parents=True)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.link = Link(Channel(socket.create_connection(listener.getsockname())), 60.0, shares_files=False)
-            self.channel = Channel(listener.accept()[0])
+        self.link = Link(Channel(connected[1]), 60.0, shares_files=False)
+        self.channel = Channel(connected[0])
         self.mirror = FileUpload(self.there, OURS, self.link)
         self.troubles = []
         self.mirrored = FileReceiver(self.here, RANKS, self.troubles.append)
@@ -76,9 +74,9 @@ class Both:
 
 
 @pytest.fixture(name="both")
-def _both(tmp_path, monkeypatch):
+def _both(tmp_path, connected, monkeypatch):
     monkeypatch.setattr(FINISH_S, FOR_EVER_S)
-    with closing(Both(tmp_path)) as both:
+    with closing(Both(tmp_path, connected)) as both:
         yield both
 
 
