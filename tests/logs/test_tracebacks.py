@@ -102,6 +102,7 @@ KEYS = '\tMissing key(s) in state_dict: "a".\n\tsize mismatch for b'
     (f"{HEADER}\n{FRAMES}ValueError: no\n", {"text": f"{FRAMES}ValueError: no"[-TRACEBACK_CHARS:]}),
     # Without the exception, its last line, nothing is known.
     ("", None), (HEADER, None), (TRACEBACK[:60], None), (TRACEBACK[:-16], None), ("\0" * 5000, None),
+    (f"{TRACEBACK[:60]}\n\nstep 2\n", None), (f"{marked(TRACEBACK[:60])}step 2\n", None),
 ], ids=count())  # fmt: skip
 def test_what_is_told_of_a_text(text, told):
     found = find_traceback(text)
