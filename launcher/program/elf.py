@@ -40,11 +40,9 @@ def _names(file: BinaryIO) -> Iterator[str]:
     size = min(dynamic[3], _MAX_TABLE_BYTES) // entry.size * entry.size
     tags = list(takewhile(lambda found: found[0] != _END, entry.iter_unpack(_at(file, dynamic[1], size))))
     strings = next((value for tag, value in tags if tag == _STRINGS), None)
-    if strings is None:
-        return
-    for tag, value in tags:
-        if tag == _NEEDED:
-            name = _at(file, _offset_of(strings, segments) + value, _MAX_NAME_BYTES, whole=False)
+    if strings is not None:
+        for needed in (value for tag, value in tags if tag == _NEEDED):
+            name = _at(file, _offset_of(strings, segments) + needed, _MAX_NAME_BYTES, whole=False)
             yield name.partition(b"\0")[0].decode(errors="replace")
 
 

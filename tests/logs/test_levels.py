@@ -4,6 +4,7 @@ import logging
 import re
 import subprocess
 import sys
+from itertools import count
 
 import pytest
 
@@ -95,7 +96,7 @@ BAR = " 20%|##  | 2/10"
     ("DEBUG: x\rERROR: y\r 20%|##\nWARNING: x\r\n", "EW"),
     # A traceback that is cut off ends at the next line.
     (f"{TRACEBACK[:70]}\n\n--- attempt 1 ---\n", "EE E I"),
-])  # fmt: skip
+], ids=count())  # fmt: skip
 def test_every_line_has_the_level_of_what_it_belongs_to(text, levels):
     """Each level by its first letter."""
     assert "".join(level[0] for level in levels_of(text)) == levels.replace(" ", "")

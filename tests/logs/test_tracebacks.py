@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,8 @@ KEYS = '\tMissing key(s) in state_dict: "a".\n\tsize mismatch for b'
     (f"{HEADER}\n{FRAMES}ValueError: no\n", {"text": f"{FRAMES}ValueError: no"[-TRACEBACK_CHARS:]}),
     # Without the exception, its last line, nothing is known.
     ("", None), (HEADER, None), (TRACEBACK[:60], None), (TRACEBACK[:-16], None), ("\0" * 5000, None),
-])  # fmt: skip
+    (f"{TRACEBACK[:60]}\n\nstep 2\n", None), (f"{marked(TRACEBACK[:60])}step 2\n", None),
+], ids=count())  # fmt: skip
 def test_what_is_told_of_a_text(text, told):
     found = find_traceback(text)
     assert (found and {name: getattr(found, name) for name in told}) == told
@@ -187,7 +189,7 @@ TWO = f"{NO_INT}\n\nThe above exception was the direct cause of the following ex
     (IN_EXECUTOR, ("ValueError", NO_INT), ["<module>", TWO]),
     # A traceback in a message replaces none.
     (QUOTING, ("ValueError", f"{HEADER}\n  nested text\nFoo: x", "program.py:1 in <module>"), ["\nFoo: x"]),
-])  # fmt: skip
+], ids=["group", "pool", "executor", "quoted"])  # fmt: skip
 def test_several_tracebacks_may_be_one(tmp_path, source, raised, contained):
     """From either end, also as torch marks them."""
     program = tmp_path / "program.py"
@@ -254,9 +256,9 @@ MANY_FRAMES = TRACEBACK.replace("    load()\n", f"    load()\n{FRAMES}")
 LONG_LINE = TRACEBACK.replace("    load()\n", f"    load({'x' * NEAR_BYTES})\n")
 
 
-@pytest.mark.parametrize(
-    "text", [TRACEBACK + MANY_FRAMES, f"{TRACEBACK}{LINK}{MANY_FRAMES}", f"{LONG_LINE}{LINK}{TRACEBACK}"]
-)
+@pytest.mark.parametrize("text", [
+    TRACEBACK + MANY_FRAMES, f"{TRACEBACK}{LINK}{MANY_FRAMES}", f"{LONG_LINE}{LINK}{TRACEBACK}",
+], ids=["two", "chain", "long line"])  # fmt: skip
 def test_what_lies_far_before_the_end_of_a_log_is_not_forgotten(text):
     """The end of a log is searched first: the rest too if the traceback there began earlier."""
     assert traceback_in(text.encode()) == find_traceback(text)
