@@ -1,4 +1,4 @@
-"""Data-parallel training with torch: start it with `tlaunch run --devices 2 -- python examples/ddp.py`.
+"""Data-parallel training with torch: start it in the checkout with `tlaunch run --devices 2 -- python examples/ddp.py`.
 
 Nothing here knows of tlaunch: torch reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The heartbeat at the end of a
 step is optional; with it `tlaunch status` shows the step and `--hang-timeout` notices a rank that stands still.

@@ -21,8 +21,8 @@ HEAD = """\
 # Rank table codes
 
 `tlaunch validate` reports each problem of a rank table with a code. A code keeps its number and its meaning in later
-versions. `tlaunch table explain CODE` prints the same paragraphs. How to check and repair a table is described in
-[Rank tables](../rank-tables.md).
+versions. `tlaunch table explain CODE` prints the same explanation. [Rank tables](../rank-tables.md)
+says how to check and repair a table, and names [formats and hardware](../rank-tables.md#formats-and-hardware).
 """
 
 

@@ -289,7 +289,8 @@ RT406 - warning the file's name does not end in .json
 HCCL looks for .json at the end of the path and refuses a file of any other name (EI0004). Other readers do not mind.
 
 RT535 - error a file that others may read, for MindIE
-MindIE refuses to read a rank table that everybody may read or its group may write: the mode is 640 or stricter.
+MindIE refuses to read a rank table that everybody may read or its group may write: the mode is 640 or stricter. Checked
+with --for mindie.
 """
 
 for _paragraph in _ENTRIES.strip().split("\n\n"):

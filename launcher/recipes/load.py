@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.resources import data_dir
 from launcher.recipes.settings import Assignment, build
 from launcher.recipes.transformer.config import TransformerRecipe
 
@@ -59,10 +60,11 @@ def find_config(config: str) -> Path:
 
 def packaged_config(config: str) -> Path | None:
     """Return the packaged configuration for a `config` that is not a file here; None if it is one, or there is none."""
-    path, packaged = Path(config), PACKAGED / config.removeprefix("recipes/")
+    path = Path(config)
     if path.is_file() or ".." in path.parts or path.is_absolute():
         return None
-    return packaged if packaged.is_file() else None
+    places = PACKAGED / config.removeprefix("recipes/"), data_dir("templates") / config.removeprefix("templates/")
+    return next((place for place in places if place.is_file()), None)
 
 
 def _file_assignments(path: Path) -> Iterator[Assignment]:

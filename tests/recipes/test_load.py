@@ -6,7 +6,7 @@ import pytest
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.resources import data_dir
-from launcher.recipes.load import load_transformer
+from launcher.recipes.load import find_config, load_transformer
 from launcher.recipes.settings import all_settings
 from launcher.recipes.transformer.config import TransformerRecipe
 
@@ -33,6 +33,11 @@ def test_a_setting_overrides_the_file_which_overrides_the_default(config):
 def test_the_tutorial_is_found_by_its_name_from_any_directory():
     model = load_transformer("recipes/transformer/tutorial.toml").model
     assert (model.vocabulary_size, model.d_model, model.heads) == (20000, 128, 8)
+
+
+def test_the_template_is_found_by_its_name_from_any_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_config("templates/transformer.toml") == data_dir("templates") / "transformer.toml"
 
 
 def test_an_unknown_file_lists_the_packaged_ones():
