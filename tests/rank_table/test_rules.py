@@ -289,6 +289,7 @@ CASES = [
     case("RT380", ranks(1, 1), {"l0.0/net_instance_id": "n" * 1025}, {"l0.0/net_instance_id": "n" * 1024}),
     case("RT381", ranks(1, 1), {"l0.1/net_type": "clos"}, {"l0.1/net_type": DROP}),
     case("RT382", ranks(1, 1), {KIND: "ipv4"}, {KIND: "EID", ADDR: EID}),
+    case("RT382", ranks(1, 1), {BACKUPS: ["172.16.9.9"], KIND: "ipv4"}, {BACKUPS: ["172.16.9.9"]}),
     case("RT382", ranks(1, 1), {PLANE: plane("IP")}, {PLANE: plane("IPV6", "fd00::1")}, at=f"{PLANE}/addr_type"),
     case("RT383", ranks(1, 1), {"a0.0.0/addr": "fd00::1"}, {"a0.0.0/addr_type": "IPV6", "a0.0.0/addr": "fd00::1"}),
     case("RT383", ranks(1, 1), {KIND: "IPV6", ADDR: "fe80::1%eth0"}, {KIND: "IPV6", ADDR: "fe80::1"}),
