@@ -41,7 +41,7 @@ def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> 
     Raises:
         RefusedTableError: the formats differ, a server or an address is in two files, a server is called by a
             loopback address, or the result would not be valid. The message names the files with lines.
-        UsageError: `reports` is empty, or one of them has errors.
+        UsageError: one of the reports, of which there is at least one, has errors.
     """
     clusters = []
     for report in reports:
@@ -79,8 +79,6 @@ def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> 
 
 def _common_format(reports: Sequence[TableReport]) -> str:
     names = {report.format.value: report.path for report in reversed(reports) if report.format is not None}
-    if not names:
-        raise UsageError("there is nothing to merge", hint="name the tables, one per server")
     if len(names) > 1:
         said = ", ".join(f"{path} is {name}" for name, path in reversed(names.items()))
         first = reports[0].format

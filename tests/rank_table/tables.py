@@ -286,3 +286,15 @@ def mangled(text, pieces):
         return changed
 
     return st.lists(places, max_size=4).map(with_edits)
+
+
+# A strategy: any JSON value.
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**6), 10**6)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    max_leaves=15,
+)

@@ -72,6 +72,8 @@ def refusal(cluster, target, drop=()):
         ("legacy-lab", one_device(options=(("device_port", "16666"),)), "no place for device_port"),
         ("v2.0", one_device(), "rank 0: it has no local_id and no level_list"),
         ("v2.0", one_device(device_ip="1.2.3.4"), "no place for device_ip"),
+        ("v2.0", one_device(options=(("level_list", "["), ("local_id", "0"))), "its first layer is 'None'"),
+        ("v2.0", one_device(options=(("level_list", "[]"), ("local_id", "-1"))), "local_id '-1' is no whole number"),
         ("v1.0", one_device(options=(("level_list", "[]"), ("local_id", "0"))), "no place for local_id"),
         ("legacy-cloud", servers(1, 1, names="ba"), "device 0 of 'a' would become rank 0, and is rank 1"),
         ("legacy-cloud", on_a(Device(1, 0), Device(0, 1)), "device 0 of 'a' would become rank 0"),

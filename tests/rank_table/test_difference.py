@@ -5,20 +5,11 @@ import json
 from pathlib import Path
 
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from launcher.rank_table import parse_rank_table
 from launcher.rank_table.difference import Kind, canonical, compare
 
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(10**6), 10**6)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
-    max_leaves=12,
-)
+from .tables import VALUES
 
 
 def report(value, **options):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from launcher.rank_table import parse_rank_table, render_table
 from launcher.rank_table.document import parse_document
 
-from .tables import MAKERS, mangled
+from .tables import MAKERS, VALUES, mangled
 
 FAULTS = {
     "trailing comma in a list": ("RT103", '{"a": [\n  "x"¦,\n]}', True),
@@ -199,13 +199,6 @@ def test_faults_are_found_exactly_where_json_refuses(text, data):
         assert 0 <= fault.offset <= len(text)
         line, column = document.position(fault.offset)
         assert len(document.line_text(line)) + 1 >= column >= 1
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
-    max_leaves=20,
-)
 
 
 def pointers_of(value, way=()):

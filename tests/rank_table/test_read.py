@@ -160,9 +160,10 @@ def test_caret_stands_under_its_character_after_wide_ones(report, table):
 
 
 def test_many_problems_are_shown_up_to_a_limit_and_counted(report):
-    """A table with a thousand faults does not fill the screen, and the count is right."""
-    found = report(servers(1, 1).make({"s0/device": [{"device_id": 1, "rank_id": 1}] * 500}))
+    """A table with a thousand faults does not fill the screen, and the last of them says that there are more."""
+    found = report(servers(1, 1).make({"s0/device": [{"device_id": 1, "rank_id": 1}] * 600}))
     shown = found.render()
+    assert "more like it" in found.problems[-1].message
     assert len(found.problems) == 1000
     assert "... and 950 more" in shown
     assert shown.endswith("1000 errors")

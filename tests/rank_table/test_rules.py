@@ -260,6 +260,7 @@ CASES = [
     case("RT205", ranks(1, 2), {"r1/rank_id": "1"}),
     case("RT205", ranks(1, 2), {"r1/device_id": None}),
     case("RT205", ranks(1, 2), {"rank_list": 1}),
+    case("RT205", ranks(1, 2), {"r1/local_id": 10**30}),
     case("RT207", ranks(1, 1), {}, at="version", chip="a3"),
     case("RT301", ranks(1, 2), {"r1/rank_id": 2}),
     case("RT301", ranks(1, 2), {"r1/rank_id": -1}, {"rank_list": backwards}),
@@ -275,6 +276,7 @@ CASES = [
     case("RT372", ranks(1, 1), {PLANE: plane(listen_port=0)}, {PLANE: plane()}, at=f"{PLANE}/listen_port"),
     case("RT373", ranks(1, 3), SPARE | {"r2/replaced_local_id": 2, "r2/local_id": 64}, SPARE),
     case("RT374", ranks(1, 2), {"r1/local_id": 64}, {"r1/replaced_local_id": 10}, at="r1"),
+    case("RT374", ranks(1, 2), {"r1/local_id": 64, REPLACED: "1"}, SPARE),
     case("RT374", ranks(1, 2), {"r1/local_id": 64, REPLACED: 64}, {"r1/local_id": 64, REPLACED: 63}),
     case("RT375", ranks(1, 2), {"r1/local_id": 64, REPLACED: 0}, SPARE),
     case("RT376", ranks(2, 2), {"r1/local_id": 0}, {"r1/device_id": 0}),
@@ -287,6 +289,7 @@ CASES = [
     case("RT380", ranks(1, 1), {"l0.0/net_instance_id": "n" * 1025}, {"l0.0/net_instance_id": "n" * 1024}),
     case("RT381", ranks(1, 1), {"l0.1/net_type": "clos"}, {"l0.1/net_type": DROP}),
     case("RT382", ranks(1, 1), {KIND: "ipv4"}, {KIND: "EID", ADDR: EID}),
+    case("RT382", ranks(1, 1), {BACKUPS: ["172.16.9.9"], KIND: "ipv4"}, {BACKUPS: ["172.16.9.9"]}),
     case("RT382", ranks(1, 1), {PLANE: plane("IP")}, {PLANE: plane("IPV6", "fd00::1")}, at=f"{PLANE}/addr_type"),
     case("RT383", ranks(1, 1), {"a0.0.0/addr": "fd00::1"}, {"a0.0.0/addr_type": "IPV6", "a0.0.0/addr": "fd00::1"}),
     case("RT383", ranks(1, 1), {KIND: "IPV6", ADDR: "fe80::1%eth0"}, {KIND: "IPV6", ADDR: "fe80::1"}),
@@ -372,6 +375,7 @@ CASES = [
     case("RT423", pods(), {"version": "1.0"}, at="super_pod_list"),
     case("RT514", nodes(1, 1), {}, twin=changed(servers(1, 1), PODS), at="", reader="msrun"),
     case("RT524", nodes(1, 1), {}, twin=servers(1, 1), at="", reader="serving"),
+    case("RT524", cloud(1, 1), {}, twin=lab(1, 1), at="", reader="serving"),
 ]
 NAMED_VALUE = re.compile(r'(?:write|add "(?P<key>\w+)":) (?P<value>"[^"]*"|\d+\b)')
 # The hints of these say what to write; all others ask for what only people know.

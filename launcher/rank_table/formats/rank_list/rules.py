@@ -133,7 +133,7 @@ def _backups(table: Table) -> Iterator[DeviceRow]:
     return (device for device in table.devices if integer_at(device.fields, "local_id") == BACKUP)
 
 
-@warning("RT427", "an A5 table that is not completed", formats=frozenset({Format.V2_0}))
+@warning("RT427", "an A5 table that is not completed", formats=V2_0)
 def status_of_a5_not_completed(table: Table) -> Iterator[Finding]:
     """HCCL does not read the status of a v2.0 table, but the loader of graph mode waits until it says "completed"."""
     status = table.fields.get("status", COMPLETED)
