@@ -119,17 +119,6 @@ def test_data_goes_by_the_network_of_the_tables_addresses(fabric, how):
         assert (told["GLOO_SOCKET_IFNAME"], told["NCCL_SOCKET_IFNAME"]) == ("ib0", "=ib0")
 
 
-def test_an_interface_that_the_user_chooses_is_taken(fabric, monkeypatch):
-    """On all servers; what other libraries are told is left to tlaunch."""
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
-    before = fabric.counts()
-    done = fabric.by_engine()
-    assert done.returncode == 0, done.stderr
-    assert fabric.carried(before, "eth0") > SENT_BYTES
-    for told in fabric.environments():
-        assert (told["GLOO_SOCKET_IFNAME"], told["NCCL_SOCKET_IFNAME"]) == ("eth0", "=ib0")
-
-
 def test_each_rank_that_mpirun_starts_is_told_the_interface_of_its_server(fabric):
     """By `tlaunch exec`."""
     hosts = fabric.hosts
