@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -31,32 +31,22 @@ class Walk:
 
 
 TABLE = Walk(
-    "A rank table, from the command line to a forked rank",
-    max_files=40,
-    marker="walked_table.json",
-    types=("Document", "Table", "Cluster", "RankSpec"),
-    until_fork=True,
-)
+    "A rank table, from the command line to a forked rank", 40, "walked_table.json",
+    ("Document", "Table", "Cluster", "RankSpec"), until_fork=True,
+)  # fmt: skip
 FAILURE = Walk(
-    "A failure, from the exit of a rank to the printed verdict",
-    max_files=35,
-    marker=MARKER,
-    types=("Verdict", "RankEnded", "RankFailed"),
+    "A failure, from the exit of a rank to the printed verdict", 35, MARKER, ("Verdict", "RankEnded", "RankFailed")
 )
-LINE = Walk("A line, from a rank to `logs -f`", max_files=20, marker=MARKER)
+LINE = Walk("A line, from a rank to `logs -f`", 20, MARKER)
 BATCH = Walk(
-    "A batch, through a training step",
-    max_files=15,
-    types=("Batch", "Example", "Tensor", "Parameter"),
-    within="train_step",
+    "A batch, through a training step", 15, types=("Batch", "Example", "Tensor", "Parameter"), within="train_step"
 )
 
 
 def named_files(walk):
     """The files that the page names in the section of this walk."""
-    section = re.search(
-        rf"^### {re.escape(walk.heading)}$(.*?)(?=^##|\Z)", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
-    )
+    pattern = rf"^### {re.escape(walk.heading)}$(.*?)(?=^##|\Z)"
+    section = re.search(pattern, PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert section, f"{PAGE} has no section '### {walk.heading}'"
     return re.findall(r"`(launcher/[\w/]+\.py)`", section[1])
 
@@ -65,25 +55,11 @@ def traced(walk, folder, command, cwd):
     """Start a command of tlaunch whose processes note what handles the value, and return it."""
     folder.mkdir()
     shutil.copy(TRACER, folder)
-    (folder / "walk.json").write_text(
-        json.dumps(
-            {
-                "package": f"{ROOT / 'launcher'}/",
-                "marker": walk.marker,
-                "types": walk.types,
-                "within": walk.within,
-                "until_fork": walk.until_fork,
-            }
-        )
-    )
+    (folder / "walk.json").write_text(json.dumps({"package": f"{ROOT / 'launcher'}/", **asdict(walk)}))
     return subprocess.Popen(
-        [sys.executable, "-m", "launcher", *command],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+        [sys.executable, "-m", "launcher", *command], cwd=cwd, env={**os.environ, "PYTHONPATH": str(folder)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
 
 
 def check_page(walk, folder):
@@ -113,9 +89,8 @@ def test_a_rank_table_to_a_forked_rank(tmp_path):
     """Followed: the path of the table, and what is made of it, until the ranks are forked."""
     shutil.copy(ROOT / "rank_tables" / "rank_table_2pcs.json", tmp_path / TABLE.marker)
     (tmp_path / "program.py").write_text("print('begun')\n")
-    follow(
-        TABLE, tmp_path, "run", "--rank-table", TABLE.marker, "--console", "none", "--", sys.executable, "program.py"
-    )
+    options = ("--rank-table", TABLE.marker, "--console", "none")
+    follow(TABLE, tmp_path, "run", *options, "--", sys.executable, "program.py")
 
 
 def test_a_failure_to_the_printed_verdict(tmp_path):

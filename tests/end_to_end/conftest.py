@@ -1,6 +1,7 @@
 """A real `mpirun`, several hosts or a Slurm on one machine where they can be had, and two launchers started by hand."""
 
 import ctypes
+import gzip
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import psutil
@@ -18,6 +20,7 @@ import pytest
 
 from launcher.core.events import RankStarted, from_line
 from launcher.core.report import Report
+from launcher.corpus.sample import PACKED
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
@@ -154,6 +157,20 @@ class Mpirun:
     def environments(self):
         """Of ranks that run told.py, by global rank."""
         return [json.loads(log)["env"] for log in self.logs()]
+
+
+@pytest.fixture(scope="session")
+def small_text(tmp_path_factory):
+    """A directory with a small part of the sample corpus, as `tlaunch data` prepares it."""
+    directory = tmp_path_factory.mktemp("data")
+    with gzip.open(PACKED, "rt", encoding="utf-8") as packed:
+        pairs = [line.split("\t") for line in islice(packed, 240)]
+    (directory / "fr").write_text("".join(f"{french}\n" for french, _ in pairs), encoding="utf-8")
+    (directory / "en").write_text("".join(english for _, english in pairs), encoding="utf-8")
+    texts = ("--fr", directory / "fr", "--en", directory / "en", "--split", "train", "--output", directory / "text")
+    done = tlaunch("data", "preprocess", *texts)
+    assert done.returncode == 0, done.stderr
+    return directory / "text"
 
 
 @pytest.fixture
@@ -334,22 +351,21 @@ class Servers:
         self.runs = directory / "runs"
         self.table = table_of(directory / "table.json", BY_HAND)
         self.port = free_port()
-        self._started = {}
+        self._started = []
 
-    def start(self, number, *arguments, command, rank_table=None, console="none", variables=None, **options):
-        """Of server `number`, from 1; a second one of a server replaces the first in what is looked at."""
+    def start(self, number, *arguments, command, rank_table=None, console="none", variables=None):
+        """Of server `number`, from 1."""
         words = (
-            *TLAUNCH, "run", "--rank-table", rank_table or self.table,
-            "--server", f"127.0.0.{number}", "--coordinator-port", self.port, "--grace", 5, "--console", console,
+            *TLAUNCH, "run", "--rank-table", rank_table or self.table, "--server", f"127.0.0.{number}",
+            "--coordinator-port", self.port, "--grace", 5, "--console", console, *arguments, "--", *command,
         )  # fmt: skip
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
-        key = f"{number}-{len(self._started)}"
+        key = len(self._started)
         with (self.directory / f"out{key}").open("wb") as out, (self.directory / f"err{key}").open("wb") as err:
             process = subprocess.Popen(
-                list(map(str, (*words, *arguments, "--", *command))), cwd=self.directory, env={**environment, **(variables or {})},
-                stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True, **options,
+                list(map(str, words)), cwd=self.directory, env=environment(variables or {}),
+                stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
             )  # fmt: skip
-        self._started[key] = process
+        self._started.append(process)
         process.key = key
         return process
 
@@ -378,8 +394,8 @@ class Servers:
         path = self.latest / f"device{rank}" / "train.log"
         return path.read_text() if path.is_file() else ""
 
-    def wait_ready(self, ranks=range(4), marker="ready"):
-        self.wait_until(lambda: all(marker in self.log(rank) for rank in ranks), f"{marker} in all logs")
+    def wait_ready(self, ranks=range(4)):
+        self.wait_until(lambda: all("ready" in self.log(rank) for rank in ranks), "ready in all logs")
 
     def events(self, kind):
         path = self.latest / "events.jsonl"
@@ -404,11 +420,11 @@ class Servers:
         return [int(path.name) for path in Path("/proc").glob("[0-9]*") if mark in environ(path)]
 
     def close(self):
-        at_work = [process for process in self._started.values() if process.poll() is None]
+        at_work = [process for process in self._started if process.poll() is None]
         survivors = [] if at_work else self.ranks()
         for process in at_work:
             process.kill()
-        for process in self._started.values():
+        for process in self._started:
             process.wait()
         for pid in self.ranks():
             with suppress(ProcessLookupError):

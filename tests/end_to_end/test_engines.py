@@ -1,18 +1,14 @@
 """The bundled trainer, started in every way there is, on one machine and on two hosts: the losses are the same."""
 
-import gzip
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from itertools import islice
 from pathlib import Path
 
 import pytest
-
-from launcher.corpus.sample import PACKED
 
 from .conftest import PATIENCE_S, TLAUNCH, TOLD, environment, run_to_end, table_of
 
@@ -29,18 +25,10 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600
 
 
 @pytest.fixture(scope="module", name="settings")
-def _settings(tmp_path_factory):
+def _settings(small_text):
     """Of a small model, and a small part of the sample corpus: it is not the time of training that is tested here."""
     pytest.importorskip("torch")
-    directory = tmp_path_factory.mktemp("data")
-    with gzip.open(PACKED, "rt", encoding="utf-8") as packed:
-        pairs = [line.split("\t") for line in islice(packed, STEPS * 80)]
-    (directory / "fr").write_text("".join(f"{french}\n" for french, _ in pairs), encoding="utf-8")
-    (directory / "en").write_text("".join(english for _, english in pairs), encoding="utf-8")
-    texts = ("--fr", directory / "fr", "--en", directory / "en", "--split", "train", "--output", directory / "text")
-    prepared = (*TLAUNCH, "data", "preprocess", *texts)
-    subprocess.run(prepared, check=True, timeout=60, capture_output=True)
-    return ("--data", str(directory / "text"), *(word for setting in SMALL for word in ("--set", setting)))
+    return ("--data", str(small_text), *(word for setting in SMALL for word in ("--set", setting)))
 
 
 def losses(run):

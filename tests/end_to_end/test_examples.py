@@ -2,11 +2,10 @@
 
 import os
 import re
-import subprocess
 
 import pytest
 
-from .conftest import BESIDE, ROOT  # `python` and `tlaunch` of the environment under test are in BESIDE
+from .conftest import BESIDE, ROOT, run_to_end  # `python` and `tlaunch` of the environment under test are in BESIDE
 
 PATIENCE_S = 200
 
@@ -25,9 +24,7 @@ def _run(tmp_path):
     def run(*words, extra=None):
         path = f"{BESIDE}{os.pathsep}{os.environ['PATH']}"
         env = {**os.environ, "PATH": path, "TLAUNCH_RUNS_DIR": str(tmp_path), **(extra or {})}
-        done = subprocess.run(
-            list(map(str, words)), cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        done = run_to_end(words, cwd=ROOT, env=env)
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 

@@ -232,22 +232,15 @@ def test_ranks_on_a_machine_that_the_table_does_not_have_are_refused(mpirun, tmp
 
 
 def test_devices_that_stay_idle_are_cut_from_the_table(mpirun, tmp_path):
-    """Each rank finds the table of this run when it starts."""
-    file = table_of(tmp_path / "table.json", [own_address()], 4)
+    """Each rank finds the table of this run when it starts. That its one server is another one is only worth a warning."""
+    file = table_of(tmp_path / "table.json", ["192.0.2.77"], 4)
     options = ("--rank-table", file, "--dp", "2", "--allow-idle-devices")
     done = mpirun.exec(2, *options, "--", "sh", "-c", "cat $RANK_TABLE_FILE; sleep 0.5")
     assert done.returncode == 0, done.stderr
     tables = [json.loads(log) for log in mpirun.logs()]
     assert [len(each["server_list"][0]["device"]) for each in tables] == [2, 2]
     assert "2 of 4 devices stay idle: ranks 2 to 3" in done.stderr
-
-
-def test_a_table_of_one_other_server_is_only_worth_a_warning(mpirun, tmp_path):
-    """Its ranks are here all the same."""
-    file = table_of(tmp_path / "table.json", ["192.0.2.77"])
-    done = mpirun.exec(2, "--rank-table", file, "--", *SHOW)
-    said = "192.0.2.77 of the rank table is not known to be this machine"
-    assert (done.returncode, done.stderr.count(said)) == (0, 1)
+    assert done.stderr.count("192.0.2.77 of the rank table is not known to be this machine") == 1
 
 
 @pytest.mark.parametrize(("content", "code"), [("#!/no/such/interpreter\n", 127), ("junk", 126)])

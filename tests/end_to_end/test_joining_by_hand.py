@@ -146,19 +146,6 @@ def test_a_coordinator_s_port_in_use_is_told(servers):
     assert not servers.runs.exists()
 
 
-def test_a_first_server_may_go_on_in_the_background(servers):
-    """--detach prints the run's name once ranks run; the second launcher sees the end."""
-    first = servers.start(1, "--detach", command=servers.python(READY, WAIT))
-    second = servers.start(2, command=servers.python(READY, WAIT))
-    assert servers.end(first) == [0], servers.said(first)
-    assert servers.shown(first).strip() == servers.latest.resolve().name
-    servers.wait_ready()
-    (servers.directory / "go").touch()
-    assert servers.end(second) == [0]
-    servers.wait_until((servers.latest / "report.json").is_file, "the report")
-    servers.wait_until(lambda: not servers.endpoint_open(), "the end of the coordinator")
-
-
 def test_all_servers_may_go_on_in_the_background(servers):
     """Started from one shell, one after the other; each has a file for what it would have shown."""
     for number in (1, 2):
@@ -170,6 +157,7 @@ def test_all_servers_may_go_on_in_the_background(servers):
     servers.wait_until((servers.latest / "report.json").is_file, "the report")
     for log, words in (("server1/console.log", "2 ranks ended well"), ("console.log", "4 ranks ended well")):
         servers.wait_until(lambda log=log, words=words: words in servers.read(servers.latest / log), words)
+    servers.wait_until(lambda: not servers.endpoint_open(), "the end of the coordinator")
 
 
 def test_who_waits_for_others_is_told_who_ended_the_run(servers):

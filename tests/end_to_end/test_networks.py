@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import AS_ROOT, TLAUNCH, environment, run_to_end, table_of
+from .conftest import AS_ROOT, PROGRAMS, TLAUNCH, environment, run_to_end, table_of
 
 DEBIANS_MPIRUN = Path("/usr/bin/mpirun")
 FABRIC = ("10.88.0.1", "10.88.0.2")
@@ -21,12 +21,7 @@ for _ in range(5):
     dist.all_reduce(content)
 dist.destroy_process_group()
 """
-WAITS_FOR_ALL = """from time import sleep
-from mpi4py import MPI
-MPI.COMM_WORLD.Barrier()
-print(MPI.COMM_WORLD.allreduce(1), flush=True)
-sleep(0.5)
-"""
+PROGRAM = PROGRAMS / "mpi_world_rank.py"  # it waits for all in MPI_Barrier
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -59,13 +54,13 @@ class Fabric:
         env = self.hosts.environment()
         return run_to_end([self.hosts.root / "hub", *TLAUNCH, *words], cwd=self.directory, env=env)
 
-    def by_engine(self, *options):
-        program = ("--", sys.executable, self.program)
-        return self.from_hub("run", "--engine", "mpi", "--rank-table", self.table, *options, *program)
+    def by_engine(self):
+        options = ("--engine", "mpi", "--rank-table", self.table)
+        return self.from_hub("run", *options, "--", sys.executable, self.program)
 
-    def by_hand(self, *options):
+    def by_hand(self):
         """The same command on each host; how the first one ended."""
-        words = (*TLAUNCH, "run", "--rank-table", self.table, *options, "--", sys.executable, self.program)
+        words = (*TLAUNCH, "run", "--rank-table", self.table, "--", sys.executable, self.program)
         there = ("sh", "-c", 'cd "$0" && exec "$@"', self.directory, *words)
         first, second = ([str(word) for word in (self.hosts.root / "on", host, *there)] for host in ("h1", "h2"))
         nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
@@ -124,17 +119,6 @@ def test_data_goes_by_the_network_of_the_tables_addresses(fabric, how):
         assert (told["GLOO_SOCKET_IFNAME"], told["NCCL_SOCKET_IFNAME"]) == ("ib0", "=ib0")
 
 
-def test_an_interface_that_the_user_chooses_is_taken(fabric, monkeypatch):
-    """On all servers; what other libraries are told is left to tlaunch."""
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
-    before = fabric.counts()
-    done = fabric.by_engine()
-    assert done.returncode == 0, done.stderr
-    assert fabric.carried(before, "eth0") > SENT_BYTES
-    for told in fabric.environments():
-        assert (told["GLOO_SOCKET_IFNAME"], told["NCCL_SOCKET_IFNAME"]) == ("eth0", "=ib0")
-
-
 def test_each_rank_that_mpirun_starts_is_told_the_interface_of_its_server(fabric):
     """By `tlaunch exec`."""
     hosts = fabric.hosts
@@ -171,8 +155,6 @@ class ByName:
         self.hosts, self.directory = hosts, directory
         self.env = hosts.environment(DEBIANS_MPIRUN.parent)
         self.table = table_of(directory / "table.json", ("h1", "h2"))
-        self.program = directory / "waits.py"
-        self.program.write_text(WAITS_FOR_ALL)
 
     def __call__(self, *words, **more):
         return run_to_end([self.hosts.root / "hub", *words], cwd=self.directory, env=self.env | more)
@@ -181,7 +163,8 @@ class ByName:
         assert done.returncode == 0, done.stderr
         assert done.stderr.count("OMPI_MCA_coll=^han is set") == 1
         latest = (self.directory / "runs" / "latest").resolve()
-        assert [(latest / f"device{rank}" / "train.log").read_text() for rank in range(4)] == ["4\n"] * 4
+        logs = [(latest / f"device{rank}" / "train.log").read_text() for rank in range(4)]
+        assert logs == [f"{rank} 4 {rank} 6\n" for rank in range(4)]
         assert all("OMPI_MCA_coll=^han\n" in path.read_text() for path in latest.glob("device*/env.log"))
 
 
@@ -199,7 +182,7 @@ def _by_name(two_hosts, tmp_path):
 
 def test_open_mpi_5_does_not_hang_under_the_mpirun_of_4_over_names(by_name):
     """As it would in MPI_Barrier."""
-    program = ("--", sys.executable, by_name.program)
+    program = ("--", sys.executable, PROGRAM, "well")
     words = ("run", "--engine", "mpi", "--rank-table", by_name.table, *program)
     by_name.check(by_name(*TLAUNCH, *words))
 
@@ -208,7 +191,7 @@ def test_open_mpi_5_does_not_hang_in_a_rank_that_the_mpirun_of_4_has_started(by_
     """`tlaunch exec` sets the variable before the program is there."""
     reach = ("--mca", "plm_rsh_agent", by_name.hosts.root / "tlssh", "--noprefix", "--bind-to", "none")
     tlaunch = (*TLAUNCH, "exec", "--rank-table", by_name.table)
-    ranks = (*tlaunch, "--", sys.executable, by_name.program)
+    ranks = (*tlaunch, "--", sys.executable, PROGRAM, "well")
     by_name.check(by_name(DEBIANS_MPIRUN, *reach, "--host", "h1:2,h2:2", "-x", "PATH", "-n", "4", *ranks, **AS_ROOT))
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from .conftest import ROOT, tlaunch
+from .conftest import ROOT, run_to_end, tlaunch
 
 STEPS = 12
 STEP_LINE = re.compile(r"^epoch: (\d+) step: (\d+), loss is (\d+\.\d{4}), \d+ tokens/s$", re.MULTILINE)
@@ -18,19 +18,14 @@ VALIDATION_LINE = re.compile(
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module", name="environment")
-def _environment(tmp_path_factory):
-    """The environment of all runs here: one cache for the sample corpus, none of this machine's."""
-    return {**os.environ, "TLAUNCH_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
-
-
 def settings(*pairs):
     return [word for pair in pairs for word in ("--set", pair)]
 
 
 @pytest.fixture(scope="module", name="run")
-def _run(tmp_path_factory, environment):
+def _run(tmp_path_factory):
     """The main job, cut short: eight ranks from the sample table at dp=2 mp=2 pp=2."""
+    environment = {**os.environ, "TLAUNCH_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}  # none of this machine's
     runs_dir = tmp_path_factory.mktemp("runs")
     done = tlaunch(
         "run", "--rank-table", "rank_tables/rank_table_8pcs.json", "--dp", 2, "--mp", 2, "--pp", 2, "--micro-batches", 2,
@@ -86,11 +81,11 @@ def test_the_script_of_the_documentation_gives_the_last_validation_loss(run):
     assert float(re.search(r"[\d.]+", done.stdout)[0]) == pytest.approx(float(expected), abs=1e-4)
 
 
-def test_the_tutorial_starts_at_the_logarithm_of_its_vocabulary(tmp_path, environment):
+def test_the_tutorial_starts_at_the_logarithm_of_its_vocabulary(tmp_path, small_text):
     """With the tutorial's sizes, the first loss is ln 20000 = 9.90."""
     done = tlaunch(
-        "run", "--devices", 2, "--pp", 2, "--config", "recipes/transformer/tutorial.toml",
-        *settings("train.steps=1", "train.translations=0"), "--runs-dir", tmp_path, cwd=ROOT, env=environment,
+        "run", "--devices", 2, "--pp", 2, "--config", "recipes/transformer/tutorial.toml", "--data", small_text,
+        *settings("train.steps=1", "train.translations=0"), "--runs-dir", tmp_path, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     [(epoch, step, loss)] = STEP_LINE.findall((tmp_path / "latest" / "device1" / "train.log").read_text())
@@ -99,25 +94,22 @@ def test_the_tutorial_starts_at_the_logarithm_of_its_vocabulary(tmp_path, enviro
     assert float(loss) == pytest.approx(9.90, abs=0.05)
 
 
-def test_what_only_rank_0_finds_ends_all_ranks_alike(tmp_path, environment):
+def test_what_only_rank_0_finds_ends_all_ranks_alike(tmp_path, small_text):
     """A vocabulary too small for the text is rank 0's discovery: whichever rank ends first says so, with exit code 2."""
-    done = tlaunch(
-        "run", "--devices", 4, "--runs-dir", tmp_path, "--set", "model.vocabulary_size=100", cwd=ROOT, env=environment
-    )
+    small = ("--data", small_text, "--set", "model.vocabulary_size=100")
+    done = tlaunch("run", "--devices", 4, *small, "--runs-dir", tmp_path, cwd=ROOT)
 
     assert done.returncode == 2, done.stderr
     assert "model.vocabulary_size = 100" in done.stderr
     assert "gloo" not in done.stderr
 
 
-def test_the_trainer_runs_under_torchrun(tmp_path, environment):
+def test_the_trainer_runs_under_torchrun(tmp_path, small_text):
     """Without tlaunch's variables every rank is a data-parallel copy, and --output says where the model goes."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "launcher.trainer"]
-    chosen = settings("train.steps=2", "train.translations=0", "data.direction=en_fr")
-    done = subprocess.run(
-        [*command, *chosen, "--output", tmp_path / "model"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "launcher.trainer")
+    chosen = settings("train.steps=2", "train.translations=0", "data.direction=en_fr", "model.vocabulary_size=400")
+    env = {**os.environ, "TMPDIR": str(tmp_path)}  # where torchrun leaves a directory
+    done = run_to_end((*command, "--data", small_text, *chosen, "--output", tmp_path / "model"), cwd=ROOT, env=env)
 
     assert done.returncode == 0, done.stderr[-4000:]
     assert [step for _, step, _ in STEP_LINE.findall(done.stdout)] == ["1", "2"]

@@ -23,13 +23,8 @@ from launcher.trainer.world import open_world, this_place
 
 SLOWER_S = 0.5
 SETTINGS = (
-    "vocabulary_size=64",
-    "d_model=16",
-    "heads=2",
-    "feed_forward_dim=16",
-    "encoder_layers=1",
-    "decoder_layers=1",
-)
+    "vocabulary_size=64", "d_model=16", "heads=2", "feed_forward_dim=16", "encoder_layers=1", "decoder_layers=1",
+)  # fmt: skip
 EXAMPLES = [Example([5, 6, 2], [6, 5, 2])] * 4
 
 

@@ -210,12 +210,13 @@ class Play:
         killed = self.facts.status == -signal.SIGKILL and self.facts.hit("head", signal.SIGKILL)
         patience_s = longest_s(self._schedule) if killed else 0
         zombies: list[int] = []
-        self._await(lambda: zombies.extend(reap()) or not self._survivors(), patience_s)
+        all_ended = self._await(lambda: zombies.extend(reap()) or not self._survivors(), patience_s)
         zombies += reap()
         if zombies and not killed:
             self.facts.left.append(f"{len(zombies)} zombies came to the launcher's parent")
-        self.facts.left += [f"a process is left: {survivor}" for survivor in self._survivors()]
-        self._kill_survivors()
+        if not all_ended:
+            self.facts.left += [f"a process is left: {survivor}" for survivor in self._survivors()]
+            self._kill_survivors()
         self.facts.left += [f"a file is left in TMPDIR: {path.name}" for path in self._temporary.iterdir()]
         groups = [path for agent in self._agents() for path in control_groups(agent)]
         self.facts.left += [

@@ -75,20 +75,16 @@ def device_of(local_rank, device_id, accelerators, monkeypatch, environment=None
     return str(choose_device(place, "auto", environment or {}))
 
 
-def test_a_rank_takes_the_physical_device_of_its_table(monkeypatch):
-    """Where all devices are seen, DEVICE_ID is the index."""
-    ids = [5, 1, 7, 2]
-    chosen = [device_of(rank, ids[rank], Accelerators(8), monkeypatch) for rank in range(4)]
+@pytest.mark.parametrize(
+    ("ids", "visible", "environment", "indices"),
+    [([5, 1, 7, 2], 8, {}, [5, 1, 7, 2]), ([1, 4, 5, 6], 4, {"CUDA_VISIBLE_DEVICES": "1,4,5,6"}, [0, 1, 2, 3])],
+    ids=["all are seen", "a narrowed view"],
+)
+def test_a_rank_takes_the_device_of_its_table(monkeypatch, ids, visible, environment, indices):
+    """Where all devices are seen, DEVICE_ID is the index; else ranks take what they see, in order, and never two the same."""
+    chosen = [device_of(rank, ids[rank], Accelerators(visible), monkeypatch, environment) for rank in range(4)]
 
-    assert chosen == ["cuda:5", "cuda:1", "cuda:7", "cuda:2"]
-
-
-def test_a_narrowed_view_is_counted_from_zero(monkeypatch):
-    """Under CUDA_VISIBLE_DEVICES, ranks take what they see, in order, and never two the same."""
-    narrowed = {"CUDA_VISIBLE_DEVICES": "1,4,5,6"}
-    chosen = [device_of(rank, [1, 4, 5, 6][rank], Accelerators(4), monkeypatch, narrowed) for rank in range(4)]
-
-    assert chosen == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
+    assert chosen == [f"cuda:{index}" for index in indices]
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
