@@ -70,10 +70,9 @@ def test_nothing_is_imported_that_is_not_needed(launcher, typed, unwanted):
     assert not set(json.loads(done.stderr.splitlines()[-1])) & set(unwanted)
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_table_says_what_the_command_says(name):
+@pytest.mark.parametrize(("target", "short_help"), [*cli.COMMANDS.values(), *TABLE_COMMANDS.values()])
+def test_table_says_what_the_command_says(target, short_help):
     """The one-line help in the table is the command's own."""
-    target, short_help = cli.COMMANDS[name]
     module, _, attribute = target.partition(":")
     assert getattr(importlib.import_module(module), attribute).get_short_help_str(200) == short_help
 
