@@ -94,14 +94,15 @@ class Launcher:
         path.write_text(text if isinstance(text, str) else json.dumps(text, indent=1), **options)
         return path
 
-    def start(self, *arguments, env=None, **options):
+    def start(self, *arguments, **options):
         """Start and return a Popen; it is killed and reaped at the end of the test, if need be."""
-        process = subprocess.Popen(
-            self.argv(*arguments),
-            cwd=self.directory,
-            env=self.environment(env or {}),
-            **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True, **options},
-        )
+        return self.begin(self.argv(*arguments), **options)
+
+    def begin(self, argv, *, env=None, **options):
+        """As `start`, any program."""
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+        environment = self.environment(env or {})
+        process = subprocess.Popen(argv, cwd=self.directory, env=environment, **{**silent, **options})
         self._started.append(process)
         return process
 
@@ -161,11 +162,11 @@ class Launcher:
         survivors = [] if at_work else self.processes()
         for process in at_work:
             process.kill()
-        for process in self._started:
-            process.communicate()
-        for pid in self.processes():
+        for pid in self.processes():  # some hold pipes that are read to their ends
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        for process in self._started:
+            process.communicate()
         assert not survivors, f"ranks survive their launcher: {survivors}"
 
 
@@ -267,7 +268,7 @@ class Script:
     """A rendered run.sh, and its runs."""
 
     def __init__(self, launcher):
-        self.launcher, self._started = launcher, []
+        self.launcher = launcher
         self.path = launcher.directory / "run.sh"
 
     def render(self, *arguments):
@@ -280,32 +281,15 @@ class Script:
         self.launcher.wait_ready(ranks)
         return process
 
-    def start(self, *words, env=None, **options):
-        process = subprocess.Popen(
-            ["bash", self.path, *words],
-            cwd=self.launcher.directory,
-            env=self.launcher.environment(env or {}),
-            encoding="utf-8",
-            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True, **options},
-        )
-        self._started.append(process)
-        return process
+    def start(self, *words, **options):
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"}
+        return self.launcher.begin(["bash", self.path, *words], **{**pipes, **options})
 
     def run(self, *words, env=None):
         """To its end."""
-        process = self.start(*words, env=env)
-        stdout, stderr = process.communicate(timeout=PATIENCE_S)
-        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
-
-    def close(self):
-        for process in self._started:
-            if process.poll() is None:
-                process.terminate()
-                process.communicate(timeout=PATIENCE_S)
+        return self.launcher.ended(["bash", self.path, *words], env=env, start_new_session=True)
 
 
 @pytest.fixture
 def script(launcher):
-    made = Script(launcher)
-    yield made
-    made.close()
+    return Script(launcher)

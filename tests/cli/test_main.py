@@ -70,10 +70,9 @@ def test_nothing_is_imported_that_is_not_needed(launcher, typed, unwanted):
     assert not set(json.loads(done.stderr.splitlines()[-1])) & set(unwanted)
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_table_says_what_the_command_says(name):
+@pytest.mark.parametrize(("target", "short_help"), [*cli.COMMANDS.values(), *TABLE_COMMANDS.values()])
+def test_table_says_what_the_command_says(target, short_help):
     """The one-line help in the table is the command's own."""
-    target, short_help = cli.COMMANDS[name]
     module, _, attribute = target.partition(":")
     assert getattr(importlib.import_module(module), attribute).get_short_help_str(200) == short_help
 
@@ -184,13 +183,13 @@ def test_a_signal_while_modules_are_imported_ends_it_quietly(launcher, name, cod
 def test_a_hangup_that_is_ignored_stays_ignored(launcher, wait_until):
     """Under nohup a command lives on; a request to end still ends it."""
     ignoring = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *launcher.argv("table", "fix", "-", "--write")]
-    with subprocess.Popen(ignoring, cwd=launcher.directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        caught = Path(f"/proc/{process.pid}/status")
-        wait_until(lambda: _has(caught.read_text(), "SigCgt", signal.SIGTERM), "the handler")
-        assert _has(caught.read_text(), "SigIgn", signal.SIGHUP)
-        process.send_signal(signal.SIGHUP)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 143
+    process = launcher.begin(ignoring, stdin=subprocess.PIPE)
+    caught = Path(f"/proc/{process.pid}/status")
+    wait_until(lambda: _has(caught.read_text(), "SigCgt", signal.SIGTERM), "the handler")
+    assert _has(caught.read_text(), "SigIgn", signal.SIGHUP)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
 
 
 def _has(status, field, number):

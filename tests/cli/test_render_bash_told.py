@@ -18,6 +18,8 @@ from launcher.runs.progress import State
 from launcher.runs.status import look, runs_going_on
 from tests.programs import acted_run
 
+from .conftest import PROGRAMS
+
 WAITS = 'echo ready; trap "" HUP; while :; do sleep 0.1; done'
 
 
@@ -172,15 +174,14 @@ def test_a_run_that_goes_on_is_one_of_tlaunch(launcher, script):
     assert launcher.call("logs", "--rank", "1").stdout == logs[1]
 
 
-@pytest.mark.parametrize(
-    ("words", "number"), [((), signal.SIGTERM), (("--kill",), signal.SIGQUIT)], ids=["stop", "kill"]
-)
-def test_a_run_is_ended_by_stop(launcher, script, programs, words, number):
+@pytest.mark.parametrize(("number", "words"), {signal.SIGTERM: (), signal.SIGQUIT: ("--kill",)}.items())
+def test_a_run_is_ended_by_stop(launcher, script, wait_until, number, words):
     """Its script is asked, as an agent would be; with --kill no grace passes."""
-    deed = [sys.executable, programs / "stubborn.py", "ignore"] if words else ["sh", "-c", WAITS]
+    deed = [sys.executable, PROGRAMS / "stubborn.py", "ignore"] if words else ["sh", "-c", WAITS]
     process = script.running("--grace", 3600, "--", *deed)
-    done = launcher.call("stop", *words)
-    assert (done.returncode, launcher.processes()) == (0, []), done.stderr
+    done = launcher.call("stop", *words, code=0)
+    assert words or launcher.processes() == []
+    wait_until(lambda: not launcher.processes(), "the end of who was killed")
     assert "stopped after" in done.stderr
     assert number.name in done.stderr
     process.communicate(timeout=60)

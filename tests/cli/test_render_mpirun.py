@@ -40,14 +40,8 @@ def _script(launcher):
 
     def start(*arguments, env=None, words=()):
         launcher.call("render", "mpirun", "--flavor", flavor, "-o", "mpirun.sh", *arguments, code=0)
-        return subprocess.Popen(
-            ["bash", launcher.directory / "mpirun.sh", *words],
-            cwd=launcher.directory,
-            env=launcher.environment({**AS_ROOT, **(env or {})}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
+        return launcher.begin(["bash", "mpirun.sh", *words], env={**AS_ROOT, **(env or {})}, **pipes)
 
     return start
 

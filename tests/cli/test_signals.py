@@ -68,10 +68,9 @@ def test_killed_agent_leaves_bystanders_alone(launcher, programs, wait_until):
     )
     stubborn = [sys.executable, programs / "stubborn.py", "ignore", "double-fork"]
     run = launcher.argv("run", "--grace", GRACE_S, "--", *stubborn)
-    environment, said = launcher.environment({}), launcher.write("said")
+    said = launcher.write("said")
     with said.open("wb") as stderr:
-        shell = ["sh", "-c", others, "sh", *run]
-        process = subprocess.Popen(shell, cwd=launcher.directory, env=environment, stderr=stderr)
+        process = launcher.begin(["sh", "-c", others, "sh", *run], stderr=stderr)
     launcher.wait_ready(1)
     launcher.write("go")
     orphan = launcher.directory / "orphan"

@@ -97,6 +97,5 @@ def test_both_of_two_samples_are_told(launcher):
 def test_a_packaged_recipe_that_stands_in_for_a_missing_one_is_told(launcher):
     run = ["run", "--devices", "1", "--dry-run", "--config", RECIPE]
     assert launcher.call(*run, code=0).stderr.count(f"note: {RECIPE} is not here; the packaged recipe ") == 1
-    (launcher.directory / RECIPE).parent.mkdir(parents=True)
-    (launcher.directory / RECIPE).touch()
+    launcher.write(RECIPE)
     assert "is not here" not in launcher.call(*run).stderr
