@@ -1,4 +1,4 @@
-"""Plain, frozen records that rooms hand to each other. No behaviour beyond what follows from the fields."""
+"""Plain, frozen records that packages hand to each other. No behaviour beyond what follows from the fields."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The preload process: imports what the program will need, and forks a process for every rank that is asked for.
+"""The fork server: imports what the program will need, and forks a process for every rank that is asked for.
 
 It ends without a message when the agent's end of the socket closes, by SIGTERM, and with the agent. Ranks are forked by a
 child that ends at once, so that the agent, a subreaper, becomes their parent. A forked rank then makes itself what an
 interpreter started for it alone would be.
 
-Not imitated: ranks share the seed of `hash` if PYTHONHASHSEED does not set it, and have the preload process's addresses
-in memory. /proc/self/environ shows the environment that the preload process was started with, and /proc/self/cmdline no
+Not imitated: ranks share the seed of `hash` if PYTHONHASHSEED does not set it, and have the fork server's addresses
+in memory. /proc/self/environ shows the environment that the fork server was started with, and /proc/self/cmdline no
 more of the command than fits where that process's own was.
 """
 

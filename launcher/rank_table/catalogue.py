@@ -5,7 +5,7 @@ RT2xx  the JSON is not a table              (found by `formats` and `schema`, RT
 RT3xx  the table contradicts itself
 RT4xx  warnings: HCCL continues, users should look
 RT5xx  what one reader asks for beyond HCCL (only when that reader is named)
-RT6xx  what HCCL asks for in one format only
+RT6xx  what HCCL asks for in one format only (of v2.0: RT371 to RT392)
 Where no function in `rules` or in a format's `rules.py` finds a code, it is explained below. A code is never given a second meaning, and never
 renumbered.
 """

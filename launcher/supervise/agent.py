@@ -1,6 +1,6 @@
 """The agent of one server: one loop that starts ranks, watches them, ends them by one rule, and starts them again.
 
-Everything is an event of one selector: signals and ended children through a `SignalPipe` and pidfds, the preload process
+Everything is an event of one selector: signals and ended children through a `SignalPipe` and pidfds, the fork server
 through its socket, the launcher's end through a pipe that only the launcher holds open. Nothing here needs a thread.
 """
 
@@ -120,7 +120,7 @@ class Agent:
 
     def _make_control(self) -> LocalControl | RemoteControl:
         """Return the control of the ranks' attempts: by a controller here, or by the coordinator of several servers."""
-        from launcher.supervise.attempts import Attempts  # noqa: PLC0415 - loaded while the preload process imports
+        from launcher.supervise.attempts import Attempts  # noqa: PLC0415 - loaded while the fork server imports
 
         share = self._share
         self._attempts = Attempts(
@@ -163,11 +163,11 @@ class Agent:
                 "fork_server": (fork_server, _events(fork_server), fork_server.send if fork_server else _nothing),
                 "coordinator": (link, _events(link), _nothing),
                 "members": (self._proxy_control, selectors.EVENT_READ, _nothing),
-                "soundings": (self._control.soundings, selectors.EVENT_READ, _nothing),
+                "reach_probes": (self._control.reach_probes, selectors.EVENT_READ, _nothing),
                 "backlog": (backlog, selectors.EVENT_WRITE, self._event_log.send),
             }
         )
-        timed = (self._attempts.monitor, self._proxy_control, self._control.soundings)
+        timed = (self._attempts.monitor, self._proxy_control, self._control.reach_probes)
         due_s = [each.timeout_s for each in timed if each is not None]
         due_s += self._services.due_s if self._services else []
         for key, _ in self._selector.select(min((seconds for seconds in due_s if seconds is not None), default=None)):

@@ -52,7 +52,7 @@ class Stage(Enum):
 class RankEnder(Ending):
     """Ends the ranks of one attempt, with all that they have started, but not what must outlive them.
 
-    `may_repeat`: ranks may be forked once more after this attempt, so that the preload process lives on.
+    `may_repeat`: ranks may be forked once more after this attempt, so that the fork server lives on.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The agent's side of preloading: one process imports heavy modules once, and is then forked for every rank.
 
-    fork server (here)  -- {"program": ..., "modules": [...], "agent_pid": n} ------>  preload process (launcher/preload)
+    agent (here)  -- {"program": ..., "modules": [...], "agent_pid": n} ------>  fork server (launcher/preload)
                     <-- {"ready": true, "seconds": s} | {"unsafe": why} | {"failed": why} --
                     -- {"fork": [{"key": global_rank, "env": {...}, "log": ..., ...}, ...]} -->
                     <-- {"key": global_rank, "pid": n} | {"key": global_rank, "error": why} --
@@ -80,7 +80,7 @@ def bootstrap_argv(command: PythonCommand, device_dir: Path) -> tuple[str, ...]:
 
 
 class ForkServer:
-    """A preload process, from its start to its end. Nothing here blocks, except that `__init__` forks.
+    """A fork server, from its start to its end. Nothing here blocks, except that `__init__` forks.
 
     Raises (`__init__`):
         OSError: no process could be made.
@@ -181,7 +181,7 @@ class ForkServer:
             for line in lines:
                 answers.append(self._read(bytes(line)))  # noqa: PERF401 - kept although a line raises
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            ended = f"the preload process wrote a line that cannot be read: {error}"
+            ended = f"the fork server wrote a line that cannot be read: {error}"
         refused = next((message for message in answers if isinstance(message, Unusable)), None)
         if refused is not None:
             return [message for message in answers if message is not refused] + self._end(refused)
@@ -229,12 +229,12 @@ class ForkServer:
                 self._heard = time.monotonic()
                 self._incoming += chunk
                 if len(self._incoming) > _MAX_LINE_BYTES:
-                    return f"the preload process wrote more than {_MAX_LINE_BYTES} bytes at once"
+                    return f"the fork server wrote more than {_MAX_LINE_BYTES} bytes at once"
         except BlockingIOError:
             return None
         except OSError:  # it ended before it had read everything
             pass
-        return self._complaints.reason_of(self.pid) or "the preload process ended"
+        return self._complaints.reason_of(self.pid) or "the fork server ended"
 
     def _read(self, line: bytes) -> Answer:
         fields = json.loads(line)
@@ -252,7 +252,7 @@ class ForkServer:
         self.close()
         return [unusable, *self._refuse_rest(unusable.reason)]
 
-    def _refuse_rest(self, reason: str = "the preload process has ended") -> list[Answer]:
+    def _refuse_rest(self, reason: str = "the fork server has ended") -> list[Answer]:
         refused: list[Answer] = [ForkFailed(global_rank, reason) for global_rank in self._asked]
         self._asked.clear()
         return refused

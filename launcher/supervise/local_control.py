@@ -19,7 +19,7 @@ SERVER = 0  # its index: there is no other
 class LocalControl:
     """Reports to the controller what becomes of the ranks, and has its orders carried out."""
 
-    soundings = None  # there is no other server to reach
+    reach_probes = None  # there is no other server to reach
 
     def __init__(self, spec: RunSpec, attempts: Attempts, event_log: EventLog, first_attempt: int) -> None:
         self._attempts = attempts

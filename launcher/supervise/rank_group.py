@@ -117,7 +117,7 @@ class RankGroup:
     def note_ends(self, statuses: Mapping[int, int], time_ns: int) -> list[RankExit]:
         """Account for reaped processes, by pid. Return the ranks among them, in the order in which they ended.
 
-        Others are what ranks had left behind, or ranks whose pid the preload process has not reported yet.
+        Others are what ranks had left behind, or ranks whose pid the fork server has not reported yet.
         """
         ranks = [pid for pid in statuses if pid in self._running]
         late_s, self._looked_s = time.monotonic() - self._looked_s, self._looks_s

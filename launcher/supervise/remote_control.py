@@ -38,7 +38,7 @@ from launcher.supervise.attempts import Attempts
 from launcher.supervise.diagnosis.servers import judged, merge_evidence, with_remark
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.link import Link, LinkServices
-from launcher.supervise.soundings import ReachProbes, listening_ports
+from launcher.supervise.reach_probes import ReachProbes, listening_ports
 
 
 class RemoteControl:
@@ -65,7 +65,7 @@ class RemoteControl:
         self._reported = False  # the evidence of this attempt
         self._waits = False  # nothing of the last attempt is left here
         self._finish: Finish | None = None  # the coordinator's last message
-        self.soundings: ReachProbes | None = None  # while others may try whether they reach this server
+        self.reach_probes: ReachProbes | None = None  # while others may try whether they reach this server
 
     def begin(self) -> None:
         self._attempts.begin(self._first_attempt, self._attempts.master_port)
@@ -95,10 +95,10 @@ class RemoteControl:
                     self._report_evidence()
                 else:
                     self._attempts.monitor.collect()
-            case ProbeRequest() if self.soundings is not None:
-                self.soundings.begin(message.number, message.targets, message.timeout_s)
+            case ProbeRequest() if self.reach_probes is not None:
+                self.reach_probes.begin(message.number, message.targets, message.timeout_s)
             case Decision(attempt=attempt) if attempt == self._attempts.number:
-                self._end_soundings()
+                self._end_reach_probes()
                 self._end_decided(message)
             case Begin(attempt=attempt, master_port=port) if self._waits and attempt == self._attempts.number + 1:
                 self._waits = self._reported = False
@@ -144,7 +144,11 @@ class RemoteControl:
 
     def step(self, *, childless: bool) -> bool:
         """Report what has become of the ranks; return False when the run is over."""
-        if self.soundings is not None and (answer := self.soundings.step()) is not None and self._link is not None:
+        if (
+            self.reach_probes is not None
+            and (answer := self.reach_probes.step()) is not None
+            and self._link is not None
+        ):
             attempts = self._attempts
             pids = {*attempts.rank_group.leaders, *attempts.monitor.ender.left()}
             self._link.send(replace(answer, ports=listening_ports(pids)))
@@ -173,17 +177,17 @@ class RemoteControl:
         self._reported = True
         if self._link is None:
             return
-        self._end_soundings()
+        self._end_reach_probes()
         with suppress(OSError, AttributeError):  # no descriptor is left, or no epoll: others do not try this server
-            self.soundings = ReachProbes()
-        port = None if self.soundings is None else self.soundings.port
+            self.reach_probes = ReachProbes()
+        port = None if self.reach_probes is None else self.reach_probes.port
         evidence = encode(self._attempts.monitor.evidence())
         self._link.send(EvidenceReport(self._attempts.number, evidence, port))
 
-    def _end_soundings(self) -> None:
-        if self.soundings is not None:
-            self.soundings.close()
-            self.soundings = None
+    def _end_reach_probes(self) -> None:
+        if self.reach_probes is not None:
+            self.reach_probes.close()
+            self.reach_probes = None
 
     # --- the end of an attempt ---
 
@@ -202,7 +206,7 @@ class RemoteControl:
 
     def _stop(self, stop: Stop) -> None:
         """End the ranks for good. If that is under way, its cause stands; if no rank is left, wait for other servers."""
-        self._end_soundings()
+        self._end_reach_probes()
         stage = self._attempts.monitor.stage
         if self._waits:
             return

@@ -1,4 +1,4 @@
-"""Starts the processes of ranks: forked from a preload process if there is one, else one by one."""
+"""Starts the processes of ranks: forked from a fork server if there is one, else one by one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from launcher.supervise.fork_server import (
 )
 from launcher.supervise.spawn import Complaints, Program, common, overlaid, read_at_import, spawn
 
-FORK_PATIENCE_S = 10.0  # a preload process that takes longer to fork is stopped, or stuck
+FORK_PATIENCE_S = 10.0  # a fork server that takes longer to fork is stopped, or stuck
 
 
 @frozen
@@ -46,7 +46,7 @@ StartResult = ForkResult | ForkFailed | NotWanted
 
 
 class _Preload:
-    """The preload process while there is one, and the ranks that it was asked to fork."""
+    """The fork server while there is one, and the ranks that it was asked to fork."""
 
     def __init__(self, event_log: EventLog, import_patience_s: float | None) -> None:
         """`import_patience_s`: the longest that it may import without using processor time; None: any time."""
@@ -86,7 +86,7 @@ class _Preload:
                 log=run_dir.preload_log,
             )
         except OSError as error:
-            self._event_log.record(Trouble(f"no preload process could be made: {error.strerror}"))
+            self._event_log.record(Trouble(f"no fork server could be made: {error.strerror}"))
             return
         self._event_log.record(Preloading(self.server.pid, modules))
 
@@ -146,10 +146,10 @@ class _Preload:
             return results
         patience_s = self._import_patience_s
         if not self.ready and patience_s is not None and self.server.idle_s >= patience_s:
-            reason = f"the preload process imports, and has done nothing for {patience_s:g} s (--hang-timeout)"
+            reason = f"the fork server imports, and has done nothing for {patience_s:g} s (--hang-timeout)"
             results += self.server.give_up(reason, died=False)
         if self.server.waiting_for_s > FORK_PATIENCE_S:
-            results += self.server.give_up(f"the preload process has not answered for {FORK_PATIENCE_S:g} s")
+            results += self.server.give_up(f"the fork server has not answered for {FORK_PATIENCE_S:g} s")
         return results
 
 
@@ -169,7 +169,7 @@ class Spawner:
         *,
         descriptors: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
-        """`descriptors`: those of this process that a rank inherits, by global rank, unless a preload process forks it."""
+        """`descriptors`: those of this process that a rank inherits, by global rank, unless a fork server forks it."""
         self._descriptors = descriptors or {}
         self._spec = spec
         self._run_dir = run_dir or RunDir(spec.run_dir)
@@ -195,7 +195,7 @@ class Spawner:
 
     @property
     def preloading(self) -> ForkServer | None:
-        """The preload process, if there is one. Call `take` when it is readable."""
+        """The fork server, if there is one. Call `take` when it is readable."""
         return self._preload.server
 
     @property
@@ -264,7 +264,7 @@ class Spawner:
         return self._preload.forked_in_vain.pop(pid, None) or self._complaints.reason_of(pid)
 
     def end_preloading(self) -> None:
-        """Let the preload process end as soon as it has answered for the ranks that it forks: no more will be asked for."""
+        """Let the fork server end as soon as it has answered for the ranks that it forks: no more will be asked for."""
         self._preload.end_soon()
 
     def close(self) -> None:
@@ -275,7 +275,7 @@ class Spawner:
                 self._run_dir.preload_log.unlink()
 
     def _start(self, wanted: StartRequest) -> ForkResult | ForkFailed:
-        """Start one rank without the preload process. Python programs get the failure hook this way too."""
+        """Start one rank without the fork server. Python programs get the failure hook this way too."""
         rank = wanted.rank
         argv = rank.argv
         if self._python is not None and self._preload.imitable:

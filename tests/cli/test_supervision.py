@@ -107,7 +107,7 @@ def test_ranks_that_start_in_a_suspended_run_are_stopped_too(launcher, preloadin
     """Ctrl-Z while modules are imported: the ranks that are forked afterwards wait for `fg`."""
     source = "import os, time\nwhile not os.path.exists('import'): time.sleep(0.01)"
     process = preloading(launcher.start, source, UNTIL_GO, "print('through')")
-    wait_until(lambda: launcher.events(Preloading), "the preload process")
+    wait_until(lambda: launcher.events(Preloading), "the fork server")
     process.send_signal(signal.SIGTSTP)
     wait_until(lambda: launcher.events(Paused), "the pause")
     launcher.write("import")
@@ -179,7 +179,7 @@ def preloading(launcher):
 
 def test_a_run_can_be_stopped_while_it_imports(launcher, preloading, wait_until):
     process = preloading(launcher.start, "import time; time.sleep(1000)", *WAITS)
-    wait_until(lambda: launcher.events(Preloading), "the preload process")
+    wait_until(lambda: launcher.events(Preloading), "the fork server")
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143
     assert len(launcher.report.attempts) == 1
@@ -215,7 +215,7 @@ def test_a_module_that_starts_threads_is_not_preloaded(launcher, preloading):
 def test_a_preload_process_that_is_killed_is_done_without(launcher, preloading, wait_until):
     source = "import time; open('importing', 'w').close(); time.sleep(1000)"
     process = preloading(launcher.start, source, "print('ready')")
-    (event,) = wait_until(lambda: launcher.events(Preloading), "the preload process")
+    (event,) = wait_until(lambda: launcher.events(Preloading), "the fork server")
     wait_until((launcher.directory / "importing").exists, "its import")
     os.kill(event.pid, signal.SIGKILL)
     assert process.wait(60) == 0

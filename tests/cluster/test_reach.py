@@ -11,7 +11,7 @@ from launcher.control import inquiry
 from launcher.control.events import ProbeResult
 from launcher.control.inquiry import ALL_PAIRS, ReachCheck, cut_off, pairs_of
 from launcher.core.messages import Hello, ProbeTarget
-from launcher.supervise.soundings import ReachProbes
+from launcher.supervise.reach_probes import ReachProbes
 from tests.conftest import PATIENCE_S
 from tests.servers import server
 
@@ -22,13 +22,13 @@ class Agent:
     """The agent of a server: it carries out what the check orders. `deaf`: it answers nothing."""
 
     def __init__(self, *, deaf=False, ports=()):
-        self.soundings, self.deaf, self.ports, self.asked = ReachProbes(), deaf, ports, []
+        self.reach_probes, self.deaf, self.ports, self.asked = ReachProbes(), deaf, ports, []
 
     def probe(self, order, server_ids):
         self.asked.append(order)
         targets = [ProbeTarget(to, (server_ids[to],), ports) for to, ports in order.targets]
         if not self.deaf:
-            self.soundings.begin(order.number, targets, order.timeout_s)
+            self.reach_probes.begin(order.number, targets, order.timeout_s)
 
 
 @pytest.fixture
@@ -38,11 +38,11 @@ def check():
 
     def check(*server_ids, ports=None, deaf=(), master_port=1, refuses=False):
         for agent in agents.values():
-            agent.soundings.close()
+            agent.reach_probes.close()
         agents.update(
             {index: Agent(deaf=index in deaf, ports=(ports or {}).get(index, ())) for index in range(len(server_ids))}
         )
-        endpoints = {index: 1 if refuses else agent.soundings.port for index, agent in agents.items()}
+        endpoints = {index: 1 if refuses else agent.reach_probes.port for index, agent in agents.items()}
         begun = ReachCheck(endpoints, first_server=0, master_port=master_port)
         now_s, awaited, ends = 0.0, set(), time.monotonic() + PATIENCE_S
         orders = begun.begin(now_s)
@@ -51,7 +51,7 @@ def check():
                 agents[order.server].probe(order, server_ids)
                 awaited.add(order.server)
             for index, agent in agents.items():
-                if (answer := agent.soundings.step()) is not None:
+                if (answer := agent.reach_probes.step()) is not None:
                     begun.take(ProbeResult(index, answer.number, answer.unreached, agent.ports))
                     awaited.remove(index)
             now_s += 0.0 if awaited - set(deaf) else inquiry.TRY_S + inquiry.ANSWER_S
@@ -61,7 +61,7 @@ def check():
 
     yield check
     for agent in agents.values():
-        agent.soundings.close()
+        agent.reach_probes.close()
 
 
 def test_servers_that_reach_each_other_are_asked_once(check):
@@ -79,7 +79,7 @@ def test_servers_of_which_neither_reaches_the_other_are_apart(check):
     assert check(NOWHERE, NOWHERE, deaf={0})[0] == check(NOWHERE, NOWHERE, deaf={1})[0] == ()
     apart, agents = check(NOWHERE, NOWHERE, HERE, deaf={2})
     [found] = apart
-    assert (found.pair, found.ports) == ((0, 1), (agents[0].soundings.port, agents[1].soundings.port))
+    assert (found.pair, found.ports) == ((0, 1), (agents[0].reach_probes.port, agents[1].reach_probes.port))
     assert found.why
 
 

@@ -1,4 +1,4 @@
-"""Run a program in three ways: by Python itself, through the bootstrap, forked from a preload process."""
+"""Run a program in three ways: by Python itself, through the bootstrap, forked from a fork server."""
 
 import os
 import select

@@ -1,4 +1,4 @@
-"""A program that is run through the bootstrap, or forked from a preload process, is what Python alone makes of it."""
+"""A program that is run through the bootstrap, or forked from a fork server, is what Python alone makes of it."""
 
 import math
 import shutil

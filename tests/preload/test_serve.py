@@ -1,4 +1,4 @@
-"""The preload process: what it imports, refuses, forks, and how it ends."""
+"""The fork server: what it imports, refuses, forks, and how it ends."""
 
 import os
 import re
@@ -27,7 +27,7 @@ CLOCK_S = 0.001  # what is lost in sums of floating-point times
 
 @pytest.fixture
 def fork_server(ways):
-    """Start a preload process; whatever happens it is ended and reaped."""
+    """Start a fork server; whatever happens it is ended and reaped."""
     made = []
 
     def start(source, *modules, env=None):
@@ -58,7 +58,7 @@ def printed(ways, fork_server):
 
 
 def test_modules_are_imported_once_for_all_ranks(ways, printed):
-    """Every rank finds them loaded; what they print goes to the preload process's own log.
+    """Every rank finds them loaded; what they print goes to the fork server's own log.
 
     A part of a package that cannot be imported is left out: the program may handle that, or never come to it.
     """
@@ -222,7 +222,7 @@ def test_ranks_live_on_when_the_preload_process_ends(ways, fork_server, tmp_path
     [forked] = listen(started)
     os.kill(started.pid, signal.SIGKILL)
     [unusable] = listen(started)
-    assert unusable == Unusable("the preload process ended", died=True)
+    assert unusable == Unusable("the fork server ended", died=True)
     fifo.write_text("read")
     assert reap(forked.pid) == 0
     assert request.log.read_text() == "read\n"

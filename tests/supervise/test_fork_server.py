@@ -1,4 +1,4 @@
-"""The agent's side of preloading: it must live through whatever the preload process does."""
+"""The agent's side of preloading: it must live through whatever the fork server does."""
 
 import os
 import select
@@ -103,7 +103,7 @@ def test_a_killed_process_is_told_with_what_it_owes(start, python, suspend, tmp_
     assert fork_server.take() == []
     assert fork_server.waiting_for_s > 0
     os.kill(fork_server.pid, signal.SIGKILL)
-    reason = "the preload process ended"
+    reason = "the fork server ended"
     assert listen(fork_server, 3) == [Unusable(reason, died=True), ForkFailed(0, reason), ForkFailed(1, reason)]
     assert fork_server.fileno() == -1
     fork_server.fork(requests(tmp_path, 1))

@@ -76,7 +76,7 @@ def test_an_attempt_begins_where_the_log_ends_though_no_line_can_be_written(make
 
 
 def test_a_rank_that_ends_before_its_pid_is_reported_is_in_no_known_order(make, tmp_path, wait_until):
-    """A preload process forks ranks: one may be reaped before its pid is reported."""
+    """A fork server forks ranks: one may be reaped before its pid is reported."""
     program = "import os; open('pid', 'w').write(str(os.getpid())); raise SystemExit(3)"
     rank = replace(RANK, argv=(sys.executable, "-c", program))
     rank_group, spawner = make(0, rank, os.environ, preload=("json",))

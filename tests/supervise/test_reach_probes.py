@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from launcher.core.messages import ProbeTarget
-from launcher.supervise.soundings import ReachProbes, listening_ports
+from launcher.supervise.reach_probes import ReachProbes, listening_ports
 from tests.conftest import PATIENCE_S, wait_until
 
 
@@ -19,8 +19,8 @@ def _two():
         each.close()
 
 
-def answer_of(soundings, *others):
-    return wait_until(lambda: ([other.step() for other in others], soundings.step())[-1], "an answer")
+def answer_of(reach_probes, *others):
+    return wait_until(lambda: ([other.step() for other in others], reach_probes.step())[-1], "an answer")
 
 
 def test_servers_are_reached_by_any_address_and_port(two):
