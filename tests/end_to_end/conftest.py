@@ -21,6 +21,8 @@ import pytest
 from launcher.core.events import RankStarted, from_line
 from launcher.core.report import Report
 from launcher.corpus.sample import PACKED
+from tests.conftest import pids_in
+from tests.servers import table_of
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
@@ -47,25 +49,6 @@ def environment(changes):
     """Nothing of another job, and the commands of this Python first."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
     return {**inherited, "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **changes}
-
-
-def table_of(path, servers, count=2, network="192.168"):
-    """Write a rank table, and return its path. `servers`: ids, each with `count` devices, or a mapping of them to global ranks."""
-    if not isinstance(servers, dict):
-        servers = {server: range(number * count, (number + 1) * count) for number, server in enumerate(servers)}
-    entries = [
-        {
-            "server_id": server,
-            "device": [
-                {"device_id": str(index), "device_ip": f"{network}.{number}.{index + 1}", "rank_id": str(rank)}
-                for index, rank in enumerate(ranks)
-            ],
-        }
-        for number, (server, ranks) in enumerate(servers.items())
-    ]
-    whole = {"version": "1.0", "server_count": str(len(servers)), "server_list": entries, "status": "completed"}
-    path.write_text(json.dumps(whole))
-    return path
 
 
 def executable(path, text):
@@ -416,8 +399,7 @@ class Servers:
 
     def ranks(self):
         """The pids of every process of any run in this directory that has a run's mark."""
-        mark = f"TLAUNCH_RUN_DIR={self.runs}".encode()
-        return [int(path.name) for path in Path("/proc").glob("[0-9]*") if mark in environ(path)]
+        return pids_in(self.runs)
 
     def close(self):
         at_work = [process for process in self._started if process.poll() is None]
@@ -445,13 +427,6 @@ class Servers:
         """Whether somebody listens at the coordinator's port."""
         with socket.socket() as asking:
             return asking.connect_ex(("127.0.0.1", self.port)) == 0
-
-
-def environ(process):
-    try:
-        return (process / "environ").read_bytes()
-    except OSError:
-        return b""
 
 
 def free_port():
