@@ -47,18 +47,6 @@ def test_sgm_pairs_go_by_doc_and_segment_not_by_line(run):
     assert (result.kept, dict(result.dropped), result.warnings) == (3, {}, ())
 
 
-def test_missing_partners_are_counted_and_the_first_few_named(run):
-    """Each side's lonely segments are dropped; doc, seg, file and line of the first ones are told."""
-    fr = sgm({("d", str(n)): f"mot {n}" for n in range(1, 9)})
-    en = sgm({("d", "1"): "word 1", ("e", "5"): "alone"})
-    result, pairs = run(fr, en, names=SGM)
-    assert pairs == [("mot 1", "word 1")]
-    assert dict(result.dropped) == {"missing partner": 8}
-    assert len(result.missing) == 5
-    assert "doc d seg 2" in result.missing[0]
-    assert "in.fr.sgm:3) has no partner in" in result.missing[0]
-
-
 def test_every_reason_is_counted(run):
     """Empty sides, long sides and repetitions are dropped for their own reason, and the counts add up."""
     fr = "un\nun\n \nseul\nbeaucoup de mots ici\nun\t \tdeux\n"
