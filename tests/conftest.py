@@ -104,6 +104,23 @@ def _wait_until():
     return wait_until
 
 
+def executable(path, text="#!/bin/sh\n"):
+    """Write a program, and return its path."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def stub_of_mpi4py(directory, says):
+    """A directory for PYTHONPATH whose mpi4py loads nothing, and says that it has loaded another MPI."""
+    package = directory / "mpi4py"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("class rc:\n    initialize = True\n")
+    (package / "MPI.py").write_text(f"def Get_library_version():\n    return {says!r}\n")
+    return directory
+
+
 def pids_in(runs):
     """Of every rank, and descendant of a rank, of any run in this directory of runs."""
     mark = f"TLAUNCH_RUN_DIR={runs}".encode()
@@ -113,6 +130,15 @@ def pids_in(runs):
             if mark in path.read_bytes():
                 found.append(int(path.parent.name))
     return found
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Gives a function that puts a shell script on PATH, which holds nothing else then."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    monkeypatch.setenv("PATH", str(directory))
+    return lambda name, script: executable(directory / name, f"#!/bin/sh\n{script}\n")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import pytest
 from launcher.core.events import RankStarted, from_line
 from launcher.core.report import Report
 from launcher.corpus.sample import PACKED
-from tests.conftest import pids_in
+from tests.conftest import executable, pids_in, stub_of_mpi4py  # noqa: F401 - for the tests of this room
 from tests.servers import table_of
 
 ROOT = Path(__file__).parents[2]
@@ -49,14 +49,6 @@ def environment(changes):
     """Nothing of another job, and the commands of this Python first."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
     return {**inherited, "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **changes}
-
-
-def executable(path, text):
-    """Write a program, and return its path."""
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
 
 
 def reached_by(agent):
@@ -101,15 +93,6 @@ MPIRUNS = {
     "beside Python": str(BESIDE / "mpirun"),
     **{path: path for path in more_mpiruns()},
 }
-
-
-def stub_of_mpi4py(directory, says):
-    """A directory for PYTHONPATH whose mpi4py loads nothing, and says that it has loaded another MPI."""
-    package = directory / "mpi4py"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("class rc:\n    initialize = True\n")
-    (package / "MPI.py").write_text(f"def Get_library_version():\n    return {says!r}\n")
-    return directory
 
 
 class Mpirun:
