@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.errors import RefusedError, UnreadableError, UsageError
+from launcher.core.errors import RefusedError, UsageError
 from launcher.corpus.dataset import read_pairs
 from launcher.corpus.preprocess import preprocess
 
@@ -133,16 +133,6 @@ def test_files_that_exist_are_kept_unless_forced(run):
     assert "--force" in caught.value.hint
     assert read_pairs(result.written[0]) == [("un", "one")]
     assert run("deux\n", "two\n", force=True)[1] == [("deux", "two")]
-
-
-def test_an_error_in_the_middle_of_the_input_leaves_the_old_files(run, tmp_path):
-    """Both files stay what they were when line 5000 turns out to be Latin-1."""
-    result, _ = run("un\n", "one\n")
-    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    with pytest.raises(UnreadableError, match=r"in\.fr:5000: not UTF-8"):
-        run(b"mot\n" * 4999 + b"\xe9t\xe9\n", "word\n" * 5000, split="train", force=True)
-    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
-    assert set(before) == set(result.written)
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"real text is not at {MULTI30K}")
