@@ -7,6 +7,7 @@ import socket
 import tempfile
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import hypothesis
 import psutil
@@ -103,6 +104,43 @@ def _wait_until():
     return wait_until
 
 
+def executable(path, text="#!/bin/sh\n"):
+    """Write a program, and return its path."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def stub_of_mpi4py(directory, says):
+    """A directory for PYTHONPATH whose mpi4py loads nothing, and says that it has loaded another MPI."""
+    package = directory / "mpi4py"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("class rc:\n    initialize = True\n")
+    (package / "MPI.py").write_text(f"def Get_library_version():\n    return {says!r}\n")
+    return directory
+
+
+def pids_in(runs):
+    """Of every rank, and descendant of a rank, of any run in this directory of runs."""
+    mark = f"TLAUNCH_RUN_DIR={runs}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has ended meanwhile
+            if mark in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Gives a function that puts a shell script on PATH, which holds nothing else then."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    monkeypatch.setenv("PATH", str(directory))
+    return lambda name, script: executable(directory / name, f"#!/bin/sh\n{script}\n")
+
+
 @pytest.fixture
 def connected():
     """Both ends of a connection, that of the side which listened first."""
@@ -110,6 +148,24 @@ def connected():
         theirs = socket.create_connection(server.getsockname())
         with theirs, server.accept()[0] as ours:
             yield ours, theirs
+
+
+@pytest.fixture
+def memory_group(request):
+    """A control group that may use so many bytes as the test says, where this machine lets us make one."""
+    version_1 = Path("/sys/fs/cgroup/memory")
+    group = (version_1 if version_1.is_dir() else Path("/sys/fs/cgroup")) / f"tlaunch-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        limit = group / ("memory.limit_in_bytes" if version_1.is_dir() else "memory.max")
+        limit.write_text(str(request.param), encoding="ascii")
+    except OSError as error:
+        with suppress(OSError):
+            group.rmdir()
+        pytest.skip(f"no memory control group can be made: {error}")
+    yield group
+    with suppress(FileNotFoundError):
+        group.rmdir()
 
 
 @pytest.fixture(scope="session")

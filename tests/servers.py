@@ -1,5 +1,7 @@
 """Servers of a rank table, and machines, as tests write them."""
 
+import json
+
 from launcher.core.records import Device, Server
 from launcher.engines.placement import Machine, Node
 
@@ -18,3 +20,22 @@ def servers(*names, each=1):
 def uniform(core_count):
     """A machine of one node with cores of one cpu each."""
     return Machine((Node(0, tuple((cpu,) for cpu in range(core_count))),))
+
+
+def table_of(path, servers, count=2, network="192.168"):
+    """Write a rank table, and return its path. `servers`: ids, each with `count` devices, or a mapping of them to global ranks."""
+    if not isinstance(servers, dict):
+        servers = {server: range(number * count, (number + 1) * count) for number, server in enumerate(servers)}
+    entries = [
+        {
+            "server_id": server,
+            "device": [
+                {"device_id": str(index), "device_ip": f"{network}.{number}.{index + 1}", "rank_id": str(rank)}
+                for index, rank in enumerate(ranks)
+            ],
+        }
+        for number, (server, ranks) in enumerate(servers.items())
+    ]
+    whole = {"version": "1.0", "server_count": str(len(servers)), "server_list": entries, "status": "completed"}
+    path.write_text(json.dumps(whole))
+    return path

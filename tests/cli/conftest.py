@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from launcher.core.events import from_line
 from launcher.core.report import Report
+from tests import servers
+from tests.conftest import pids_in
 
 from .in_process import call
 from .transcript import transcript
@@ -153,8 +156,7 @@ class Launcher:
 
     def processes(self):
         """The pids of every rank, and descendant of a rank, of any run in this directory."""
-        mark = f"TLAUNCH_RUN_DIR={self.runs}".encode()
-        return [int(path.name) for path in Path("/proc").glob("[0-9]*") if mark in _environ(path)]
+        return pids_in(self.runs)
 
     def close(self):
         """Kill what is left. Ranks may be left only where a launcher is still at work."""
@@ -190,13 +192,6 @@ def _numbers(ranges):
     """Those that `0-2,5` stands for."""
     bounds = [part.split("-") for part in ranges.split(",")]
     return {number for bound in bounds for number in range(int(bound[0]), int(bound[-1]) + 1)}
-
-
-def _environ(process):
-    try:
-        return (process / "environ").read_bytes()
-    except OSError:
-        return b""
 
 
 @pytest.fixture
@@ -235,24 +230,7 @@ def umask():
 @pytest.fixture
 def table_of(launcher):
     """Write a rank table, given as the ranks on each server by its name."""
-
-    def write(servers):
-        entries = [
-            {
-                "server_id": name,
-                "device": [
-                    {"device_id": str(index), "device_ip": f"192.168.{number}.{index + 1}", "rank_id": str(rank)}
-                    for index, rank in enumerate(ranks)
-                ],
-            }
-            for number, (name, ranks) in enumerate(servers.items())
-        ]
-        table = {"version": "1.0", "server_count": str(len(servers)), "server_list": entries, "status": "completed"}
-        path = launcher.directory / "table.json"
-        path.write_text(json.dumps(table))
-        return path
-
-    return write
+    return partial(servers.table_of, launcher.directory / "table.json")
 
 
 @pytest.fixture(scope="session")

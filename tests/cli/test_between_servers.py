@@ -9,6 +9,7 @@ import pytest
 from launcher.cli.launch.network import note_of_interface, note_of_mpi
 from launcher.core.interfaces import INTERFACE_VARIABLES
 from launcher.core.records import Device, Server
+from tests.conftest import executable, stub_of_mpi4py
 
 SERVERS = [Server("10.88.0.1", (Device(0, 0),)), Server("10.88.0.2", (Device(0, 1),))]
 ON_LOOPBACK = [Server("127.0.0.1", (Device(0, 0),)), Server("127.0.0.2", (Device(0, 1),))]
@@ -68,11 +69,8 @@ def test_one_server_is_told_no_interface(launcher):
 )
 def test_an_mpirun_under_which_the_programs_mpi_would_hang_is_told_of(launcher, table_of, version, other, is_set):
     """Before anything is started, by the mpirun that is first on PATH and the mpi4py of the program's Python."""
-    mpirun = launcher.write("bin/mpirun", f"#!/bin/sh\necho 'mpirun (Open MPI) {version}'\n")
-    mpirun.chmod(0o755)
-    launcher.write("packages/mpi4py/__init__.py", "class rc:\n    initialize = True\n")
-    says = "def Get_library_version():\n    return 'Open MPI v5.0.11, package: Open MPI'\n"
-    packages = launcher.write("packages/mpi4py/MPI.py", says).parents[1]
+    mpirun = executable(launcher.directory / "bin" / "mpirun", f"#!/bin/sh\necho 'mpirun (Open MPI) {version}'\n")
+    packages = stub_of_mpi4py(launcher.directory / "packages", "Open MPI v5.0.11, package: Open MPI")
     paths = {"PATH": f"{mpirun.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(packages)}
     options = ("--engine", "mpi", "--rank-table", table_of({"127.0.0.1": [0], other: [1]}), "--json")
     program = ("--", sys.executable, "-c", "from mpi4py import MPI")

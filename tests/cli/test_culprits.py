@@ -4,8 +4,6 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -36,23 +34,7 @@ def test_the_rank_that_is_to_blame_is_named(launcher, programs, wish, culprit, w
     assert exit_code == code
 
 
-@pytest.fixture
-def memory_group():
-    """A control group that allows 200 MiB."""
-    version_1 = Path("/sys/fs/cgroup/memory")
-    group = (version_1 if version_1.is_dir() else Path("/sys/fs/cgroup")) / f"tlaunch-test-culprit-{os.getpid()}"
-    try:
-        group.mkdir()
-        limit = group / ("memory.limit_in_bytes" if version_1.is_dir() else "memory.max")
-        limit.write_text(str(200 << 20))
-    except OSError as error:
-        with suppress(OSError):
-            group.rmdir()
-        pytest.skip(f"no memory control group can be made: {error}")
-    yield group
-    group.rmdir()
-
-
+@pytest.mark.parametrize("memory_group", [200 << 20], indirect=True, ids=["200 MiB"])
 @pytest.mark.parametrize("_time", range(REPEATS))
 def test_a_rank_that_took_too_much_memory_is_named_with_the_reason(launcher, programs, memory_group, _time):
     """The kernel's own count tells the out-of-memory killer from anybody else's SIGKILL."""

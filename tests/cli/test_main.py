@@ -58,11 +58,12 @@ json.dump(sorted(sys.modules), sys.stderr)
             {*HEAVY, "launcher.rank_table", *(name.partition(":")[0] for name, _ in TABLE_COMMANDS.values())},
         ),
         ("run --help", HEAVY),
+        ("data preprocess --help", {*HEAVY, "launcher.corpus"}),
         (RUN_TRAINER, {"torch", "numpy", "psutil", "launcher.trainer"}),
         # Neither a reader of tables, nor what several servers ask each other, nor what looks at ranks that hang.
         ("run --devices 2 -- true", {*HEAVY, "launcher.core.messages", "launcher.supervise.survey"}),
     ],
-    ids=["help", "table help", "run help", "dry run", "run"],
+    ids=["help", "table help", "run help", "data help", "dry run", "run"],
 )
 def test_nothing_is_imported_that_is_not_needed(launcher, typed, unwanted):
     done = launcher.python(MODULES_AFTER, *typed.split())

@@ -91,8 +91,7 @@ def test_values_arrive_as_they_are(launcher, documents):
     variables = [word for number, value in enumerate(ODD) for word in ("--env", f"ODD{number}={value}")]
     show = "import json, os, sys; print(json.dumps([sys.argv[1:], [os.environ[f'ODD{n}'] for n in range(13)]]))"
     config, _, job = documents("--devices", 1, *variables, "--", sys.executable, "-c", show, *ODD)
-    script = launcher.directory / "run.sh"
-    script.write_text(config["data"]["run.sh"])
+    script = launcher.write("run.sh", config["data"]["run.sh"])
     done = launcher.ended(["bash", script, "0", "x"])
     assert yaml.safe_load(done.stdout.split("\n", 1)[1]) == [ODD, ODD]
     command = job["spec"]["template"]["spec"]["containers"][0]["command"]
@@ -103,8 +102,7 @@ def test_the_script_as_two_pods_run_it(launcher, documents, table_of):
     """Each shows its first rank's output, as `kubectl logs` would."""
     command = ["sh", "-c", "echo $RANK of $WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT; exit $RANK"]
     config, *_ = documents("--rank-table", table_of({"h1": [0], "h2": [1, 2]}), "--name", "t", "--", *command)
-    script = launcher.directory / "run.sh"
-    script.write_text(config["data"]["run.sh"])
+    script = launcher.write("run.sh", config["data"]["run.sh"])
     pods = []
     for index in range(2):
         pod = launcher.directory / f"pod{index}"

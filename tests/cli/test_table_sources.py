@@ -14,12 +14,10 @@ TWO_GPUS = 'echo "GPU 0: A100 (UUID: GPU-1)"; echo "GPU 1: A100 (UUID: GPU-2)"'
 
 
 @pytest.fixture
-def machine(tmp_path, monkeypatch):
+def machine(install, tmp_path, monkeypatch):
     """A machine that has the programs, device files and hccn.conf that a test gives it, and no others."""
-    programs, devices = tmp_path / "bin", tmp_path / "dev"
-    programs.mkdir()
+    devices = tmp_path / "dev"
     devices.mkdir()
-    monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setattr(discover, "DEVICE_FILES", devices)
     monkeypatch.setattr(discover, "HCCN_TOOL", tmp_path / "no_driver")
     monkeypatch.setattr(discover, "HCCN_CONF", tmp_path / "hccn.conf")
@@ -30,9 +28,7 @@ def machine(tmp_path, monkeypatch):
         if conf is not None:
             discover.HCCN_CONF.write_text(conf)
         for name, script in scripts.items():
-            program = programs / name.replace("nvidia_smi", "nvidia-smi")
-            program.write_text(f"#!/bin/sh\n{script}\n")
-            program.chmod(0o755)
+            install(name.replace("nvidia_smi", "nvidia-smi"), script)
 
     return furnish
 

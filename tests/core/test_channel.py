@@ -15,14 +15,11 @@ PATIENCE_S = 60
 
 
 @pytest.fixture(name="pair")
-def _pair():
+def _pair(connected):
     """A channel, and the naked socket at its other end."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        other = socket.create_connection(server.getsockname())
-        channel = Channel(server.accept()[0])
-    yield channel, other
+    channel = Channel(connected[0])
+    yield channel, connected[1]
     channel.close()
-    other.close()
 
 
 def soon():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -59,18 +58,3 @@ def test_an_output_that_is_a_file_is_unwritable(tmp_path):
     with pytest.raises(UnreadableError, match="out: cannot be written"), replacing_together([tmp_path / "out" / "a"]):
         pass
     assert (tmp_path / "out").read_bytes() == b""
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_read_only_directory_is_unwritable(tmp_path):
-    (tmp_path / "out").mkdir(mode=0o555)
-    with pytest.raises(UnreadableError, match="Permission denied"), replacing_together([tmp_path / "out" / "a"]):
-        pass
-
-
-def test_missing_directories_are_made(tmp_path):
-    """The output may be several levels below what exists."""
-    paths = pair_files(tmp_path / "deep" / "er", "valid")
-    with replacing_together(paths) as files:
-        files[0].write("a\tb\n")
-    assert [path.read_text() for path in paths] == ["a\tb\n", ""]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.errors import RefusedError, UnreadableError, UsageError
+from launcher.core.errors import RefusedError, UsageError
 from launcher.corpus.dataset import read_pairs
 from launcher.corpus.preprocess import preprocess
 
@@ -45,18 +45,6 @@ def test_sgm_pairs_go_by_doc_and_segment_not_by_line(run):
     result, pairs = run(fr, en, names=SGM)
     assert pairs == [("un", "one"), ("deux", "two"), ("trois", "three")]
     assert (result.kept, dict(result.dropped), result.warnings) == (3, {}, ())
-
-
-def test_missing_partners_are_counted_and_the_first_few_named(run):
-    """Each side's lonely segments are dropped; doc, seg, file and line of the first ones are told."""
-    fr = sgm({("d", str(n)): f"mot {n}" for n in range(1, 9)})
-    en = sgm({("d", "1"): "word 1", ("e", "5"): "alone"})
-    result, pairs = run(fr, en, names=SGM)
-    assert pairs == [("mot 1", "word 1")]
-    assert dict(result.dropped) == {"missing partner": 8}
-    assert len(result.missing) == 5
-    assert "doc d seg 2" in result.missing[0]
-    assert "in.fr.sgm:3) has no partner in" in result.missing[0]
 
 
 def test_every_reason_is_counted(run):
@@ -145,16 +133,6 @@ def test_files_that_exist_are_kept_unless_forced(run):
     assert "--force" in caught.value.hint
     assert read_pairs(result.written[0]) == [("un", "one")]
     assert run("deux\n", "two\n", force=True)[1] == [("deux", "two")]
-
-
-def test_an_error_in_the_middle_of_the_input_leaves_the_old_files(run, tmp_path):
-    """Both files stay what they were when line 5000 turns out to be Latin-1."""
-    result, _ = run("un\n", "one\n")
-    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    with pytest.raises(UnreadableError, match=r"in\.fr:5000: not UTF-8"):
-        run(b"mot\n" * 4999 + b"\xe9t\xe9\n", "word\n" * 5000, split="train", force=True)
-    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
-    assert set(before) == set(result.written)
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"real text is not at {MULTI30K}")

@@ -25,6 +25,10 @@ def both(ways):
     return (*ways, *(way[::-1] for way in ways))
 
 
+def folder(purpose, **changes):
+    return lambda cluster: cluster.change_folder(1, purpose, **changes)
+
+
 def summed_up(words):
     """Return the findings about eight of 36 pairs of servers, and one about the others."""
     pairs = [(0, 6), (0, 7), (0, 8), (0, 9), (0, 10), (0, 11), range(1, 12), (1, 6), (1, 7)]
@@ -232,6 +236,29 @@ CASES = {
     # --- files, limits, devices ---
     "not writable for many reasons":
         (4, unwritable_for_many_reasons, "not-writable breaks 0 1", "not-writable breaks 2", "not-writable breaks 3"),
+    # Little space is judged by bytes and by share; a file system without inodes has not run out of them.
+    "no working directory": (2, folder("cwd", exists=False), "cwd-missing breaks 1"),
+    "no directory of runs yet": (2, folder("runs_dir", exists=False)),
+    "runs cannot be written": (2, folder("runs_dir", writable=False), "not-writable breaks 1"),
+    "temporary files cannot be written": (2, folder("temporary", writable=False), "not-writable breaks 1"),
+    "50 MiB for runs": (2, folder("runs_dir", free_bytes=50 * MIB), "disk-nearly-full breaks 1"),
+    "50 MiB for temporary files": (2, folder("temporary", free_bytes=50 * MIB), "disk-nearly-full risky 1"),
+    "5 of 500 GiB for runs": (2, folder("runs_dir", free_bytes=5 * GIB), "disk-nearly-full risky 1"),
+    "5 of 20 GiB for runs": (2, folder("runs_dir", free_bytes=5 * GIB, total_bytes=20 * GIB)),
+    "20 of 500 GiB for runs": (2, folder("runs_dir", free_bytes=20 * GIB)),
+    "120 files more for runs": (2, folder("runs_dir", free_inodes=120), "few-inodes risky 1"),
+    "12 files more for runs": (2, folder("runs_dir", free_inodes=12), "few-inodes breaks 1"),
+    "12 more temporary files": (2, folder("temporary", free_inodes=12), "few-inodes risky 1"),
+    "no inodes to run out of": (2, folder("runs_dir", free_inodes=0, total_inodes=0)),
+    "64 MiB of shared memory": (2, folder("shared_memory", total_bytes=64 * MIB), "small-shared-memory risky 1"),
+    "128 MiB of shared memory": (2, folder("shared_memory", total_bytes=128 * MIB, free_bytes=128 * MIB)),
+    "shared memory is full": (2, folder("shared_memory", free_bytes=0), "shared-memory-full risky 1"),
+    "64 MiB of shared memory, full":
+        (2, folder("shared_memory", total_bytes=64 * MIB, free_bytes=0), "small-shared-memory risky 1"),
+    "shared memory is closed": (2, folder("shared_memory", writable=False), "shared-memory-closed risky 1"),
+    "64 MiB of shared memory, closed":
+        (2, folder("shared_memory", writable=False, total_bytes=64 * MIB), "shared-memory-closed risky 1"),
+    "no shared memory": (2, folder("shared_memory", writable=False, exists=False)),
     "64 open files": (2, lambda c: c.change(0, limits=(Limit("nofile", 64, 64),)), "few-open-files breaks 0"),
     "200 open files": (2, lambda c: c.change(0, limits=(Limit("nofile", 200, 200),)), "few-open-files risky 0"),
     "enough open files": (2, lambda c: c.change(0, limits=(Limit("nofile", None, None),))),
@@ -282,38 +309,6 @@ def test_sound_servers_without_accelerators_give_a_note_and_nothing_else(make_cl
     cluster = make_cluster(3)
     (found,) = judge(Evidence(cluster.cluster, cluster.facts, cluster.reach, cluster.offsets_s))
     assert (found.code, found.severity.value, found.servers) == ("no-accelerator", "note", (0, 1, 2))
-
-
-@pytest.mark.parametrize(("purpose", "changes", "expected"), [
-    ("cwd", {"exists": False}, "cwd-missing breaks"),
-    ("runs_dir", {"exists": False}, None),
-    ("runs_dir", {"writable": False}, "not-writable breaks"),
-    ("temporary", {"writable": False}, "not-writable breaks"),
-    ("runs_dir", {"free_bytes": 50 * MIB}, "disk-nearly-full breaks"),
-    ("temporary", {"free_bytes": 50 * MIB}, "disk-nearly-full risky"),
-    ("runs_dir", {"free_bytes": 5 * GIB}, "disk-nearly-full risky"),
-    ("runs_dir", {"free_bytes": 5 * GIB, "total_bytes": 20 * GIB}, None),
-    ("runs_dir", {"free_bytes": 20 * GIB}, None),
-    ("runs_dir", {"free_inodes": 120}, "few-inodes risky"),
-    ("runs_dir", {"free_inodes": 12}, "few-inodes breaks"),
-    ("temporary", {"free_inodes": 12}, "few-inodes risky"),
-    ("runs_dir", {"free_inodes": 0, "total_inodes": 0}, None),
-    ("shared_memory", {"total_bytes": 64 * MIB}, "small-shared-memory risky"),
-    ("shared_memory", {"total_bytes": 128 * MIB, "free_bytes": 128 * MIB}, None),
-    ("shared_memory", {"free_bytes": 0}, "shared-memory-full risky"),
-    ("shared_memory", {"total_bytes": 64 * MIB, "free_bytes": 0}, "small-shared-memory risky"),
-    ("shared_memory", {"writable": False}, "shared-memory-closed risky"),
-    ("shared_memory", {"writable": False, "total_bytes": 64 * MIB}, "shared-memory-closed risky"),
-    ("shared_memory", {"writable": False, "exists": False}, None),
-])  # fmt: skip
-def test_directories_and_their_space(make_cluster, snapshot, purpose, changes, expected):
-    """Little space is judged by bytes and by share; a file system without inodes has not run out of them."""
-    cluster = make_cluster(2)
-    cluster.change_folder(1, purpose, **changes)
-    found = cluster.findings()
-    assert [f"{one.code} {one.severity.value}" for one in found] == ([expected] if expected else [])
-    if found:
-        assert f"{found[0].message}\n  {found[0].hint}" == snapshot
 
 
 @pytest.mark.parametrize(("name", "version", "severity"), [

@@ -21,6 +21,8 @@ import pytest
 from launcher.core.events import RankStarted, from_line
 from launcher.core.report import Report
 from launcher.corpus.sample import PACKED
+from tests.conftest import executable, pids_in, stub_of_mpi4py  # noqa: F401 - for the tests of this room
+from tests.servers import table_of
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
@@ -47,33 +49,6 @@ def environment(changes):
     """Nothing of another job, and the commands of this Python first."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
     return {**inherited, "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **changes}
-
-
-def table_of(path, servers, count=2, network="192.168"):
-    """Write a rank table, and return its path. `servers`: ids, each with `count` devices, or a mapping of them to global ranks."""
-    if not isinstance(servers, dict):
-        servers = {server: range(number * count, (number + 1) * count) for number, server in enumerate(servers)}
-    entries = [
-        {
-            "server_id": server,
-            "device": [
-                {"device_id": str(index), "device_ip": f"{network}.{number}.{index + 1}", "rank_id": str(rank)}
-                for index, rank in enumerate(ranks)
-            ],
-        }
-        for number, (server, ranks) in enumerate(servers.items())
-    ]
-    whole = {"version": "1.0", "server_count": str(len(servers)), "server_list": entries, "status": "completed"}
-    path.write_text(json.dumps(whole))
-    return path
-
-
-def executable(path, text):
-    """Write a program, and return its path."""
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
 
 
 def reached_by(agent):
@@ -118,15 +93,6 @@ MPIRUNS = {
     "beside Python": str(BESIDE / "mpirun"),
     **{path: path for path in more_mpiruns()},
 }
-
-
-def stub_of_mpi4py(directory, says):
-    """A directory for PYTHONPATH whose mpi4py loads nothing, and says that it has loaded another MPI."""
-    package = directory / "mpi4py"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("class rc:\n    initialize = True\n")
-    (package / "MPI.py").write_text(f"def Get_library_version():\n    return {says!r}\n")
-    return directory
 
 
 class Mpirun:
@@ -416,8 +382,7 @@ class Servers:
 
     def ranks(self):
         """The pids of every process of any run in this directory that has a run's mark."""
-        mark = f"TLAUNCH_RUN_DIR={self.runs}".encode()
-        return [int(path.name) for path in Path("/proc").glob("[0-9]*") if mark in environ(path)]
+        return pids_in(self.runs)
 
     def close(self):
         at_work = [process for process in self._started if process.poll() is None]
@@ -445,13 +410,6 @@ class Servers:
         """Whether somebody listens at the coordinator's port."""
         with socket.socket() as asking:
             return asking.connect_ex(("127.0.0.1", self.port)) == 0
-
-
-def environ(process):
-    try:
-        return (process / "environ").read_bytes()
-    except OSError:
-        return b""
 
 
 def free_port():

@@ -8,6 +8,7 @@ import pytest
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.engines.host_match import Host
 from launcher.engines.mpi import SSH_OPTIONS, Dialect, Mpirun, alone_variables, find_mpirun, mpi_command
+from tests.conftest import executable
 from tests.servers import servers
 
 ALL = tuple(Dialect)
@@ -22,10 +23,7 @@ def command(dialect, *names, path="/opt/mpi/bin/mpirun", agent=("agent",), **mor
 
 
 def program(directory, says, code="exit 0"):
-    path = directory / "mpirun"
-    path.write_text(f"#!/bin/sh\ncat << 'END'\n{says}\nEND\n{code}\n")
-    path.chmod(0o755)
-    return path
+    return executable(directory / "mpirun", f"#!/bin/sh\ncat << 'END'\n{says}\nEND\n{code}\n")
 
 
 @pytest.mark.parametrize(("says", "dialect", "version"), [

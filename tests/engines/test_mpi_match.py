@@ -9,6 +9,7 @@ from launcher.core.errors import RefusedError
 from launcher.engines import mpi_match
 from launcher.engines.mpi import Dialect, Mpirun
 from launcher.engines.mpi_match import check_library, compiled_for, variables_under
+from tests.conftest import stub_of_mpi4py
 
 
 @pytest.mark.parametrize(("needed", "name"), [
@@ -26,12 +27,9 @@ def test_of_the_names_in_a_program_one_that_shows_the_family_is_taken(monkeypatc
 @pytest.fixture(name="in_a_step")
 def _in_a_step(tmp_path):
     """The environment of a rank by srun without PMI; its mpi4py loads nothing, and says it has loaded Open MPI 5."""
-    package = tmp_path / "packages" / "mpi4py"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("class rc:\n    initialize = True\n")
-    (package / "MPI.py").write_text("def Get_library_version():\n    return 'Open MPI v5.0.11, package: Open MPI'\n")
+    packages = stub_of_mpi4py(tmp_path / "packages", "Open MPI v5.0.11, package: Open MPI")
     step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}
-    return {"PATH": os.environ["PATH"], "PYTHONPATH": str(package.parent), **step}
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": str(packages), **step}
 
 
 USES_MPI = "from mpi4py import MPI"

@@ -15,6 +15,7 @@ from launcher.doctor import network
 from launcher.engines import slurm
 from launcher.engines.slurm import Allocation, Node, cpus_notes, nodes_of, read_allocation, short_here
 from launcher.engines.slurm_time import seconds_of, time_left_s, within_job
+from tests.conftest import executable
 from tests.servers import servers
 
 NODES = (Node("n1", "n1", "10.0.0.1"), Node("n2", "host2", "10.0.0.2"), Node("n3", "n3", "10.0.0.3"))
@@ -29,9 +30,7 @@ def command(*names, job=JOB, agent=("agent",), **more):
 def slurm_here(directory, **programs):
     """Programs of Slurm that run these scripts, and the environment of a job."""
     for name, text in programs.items():
-        path = directory / name
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
+        executable(directory / name, f"#!/bin/sh\n{text}\n")
     return {"PATH": f"{directory}:/usr/bin:/bin", "SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]"}
 
 

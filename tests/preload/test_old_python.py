@@ -10,6 +10,7 @@ import pytest
 
 from launcher import preload
 from launcher.supervise.fork_server import Unusable
+from tests.conftest import executable
 
 from .conftest import PATIENCE_S, listen
 
@@ -22,10 +23,7 @@ def python(tmp_path):
     """An interpreter that says it is Python 3.8, under a name that does not."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.version_info = (3, 8, 20, 'final', 0)\n")
-    interpreter = tmp_path / "python"
-    interpreter.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/site exec {sys.executable} "$@"\n')
-    interpreter.chmod(0o755)
-    return str(interpreter)
+    return str(executable(tmp_path / "python", f'#!/bin/sh\nPYTHONPATH={tmp_path}/site exec {sys.executable} "$@"\n'))
 
 
 @pytest.mark.parametrize("arguments", [

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.program.command import PythonCommand, parse_python
+from tests.conftest import executable
 
 
 @pytest.fixture
@@ -17,12 +18,6 @@ def bin_dir(tmp_path):
     for name in ("python", "python3", "python3.11", "ls", "pythonista"):
         executable(directory / name)
     return directory
-
-
-def executable(path, text="#!/bin/sh\n"):
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
 
 
 @pytest.fixture

@@ -7,9 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from launcher.core.errors import UsageError
 from launcher.rank_table import Profile, read_rank_table
 
 from .tables import make_table
+
+
+def error_of(function, *arguments, kind=UsageError):
+    """The message of a refusal, which has a hint."""
+    with pytest.raises(kind) as caught:
+        function(*arguments)
+    assert caught.value.hint
+    return caught.value.message
 
 
 @pytest.fixture

@@ -15,12 +15,7 @@ from launcher.rank_table.devices import (
     visible_devices,
 )
 
-
-def error_of(function, *arguments):
-    with pytest.raises(UsageError) as caught:
-        function(*arguments)
-    assert caught.value.hint
-    return caught.value.message
+from .conftest import error_of
 
 
 def test_ranges_and_single_ids_keep_their_order():

@@ -14,20 +14,9 @@ HANGS = "exec /bin/sleep 600"  # never answers; the test ends it
 HANGS_WITH_A_CHILD = "/bin/sleep 600 & wait"
 
 
-@pytest.fixture
-def install(tmp_path, monkeypatch):
-    """Put a shell script on a PATH that holds nothing else."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
+@pytest.fixture(autouse=True)
+def _no_driver(tmp_path, monkeypatch):
     monkeypatch.setattr(discover, "HCCN_TOOL", tmp_path / "no_driver")
-
-    def write(name, script):
-        program = folder / name
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-
-    return write
 
 
 def test_addresses_come_from_hccn_tool(install):

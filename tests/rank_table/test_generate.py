@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.errors import UnreadableError
 from launcher.rank_table import parse_rank_table, render_table
 from launcher.rank_table.devices import MAX_CONF_BYTES, FoundDevice, decode_conf, parse_hccn_conf
 from launcher.rank_table.generate import (
@@ -17,6 +17,8 @@ from launcher.rank_table.generate import (
     parse_servers,
 )
 
+from .conftest import error_of
+
 
 def plain(name, devices):
     return Machine(name, tuple(FoundDevice(one) for one in range(devices)))
@@ -24,13 +26,6 @@ def plain(name, devices):
 
 def report_on(cluster):
     return parse_rank_table(render_table(cluster).encode(), Path("table.json"))
-
-
-def error_of(function, *arguments, kind=UsageError):
-    with pytest.raises(kind) as caught:
-        function(*arguments)
-    assert caught.value.hint
-    return caught.value.message
 
 
 # --- options ---

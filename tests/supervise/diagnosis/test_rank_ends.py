@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -67,7 +67,6 @@ def test_whoever_ends_after_a_late_one_was_watched_has_a_known_place(order, pids
 
 
 RANK = Path(__file__).parents[2] / "programs" / "blame_memory.py"
-LIMIT_BYTES = 48 << 20
 NOWHERE = Path("/nonexistent/kmsg")
 
 
@@ -81,26 +80,6 @@ def kernel_log_readable():
 
 
 needs_kernel_log = pytest.mark.skipif(not kernel_log_readable(), reason="the kernel's log cannot be read here")
-
-
-@pytest.fixture
-def memory_group():
-    """A control group that may use `LIMIT_BYTES`, where this machine lets us make one."""
-    version_1 = Path("/sys/fs/cgroup/memory")
-    group = (version_1 if version_1.is_dir() else Path("/sys/fs/cgroup")) / f"tlaunch-test-oom-{os.getpid()}"
-    limit = "memory.limit_in_bytes" if version_1.is_dir() else "memory.max"
-    try:
-        group.mkdir()
-    except OSError:
-        pytest.skip("no control group can be made here")
-    try:
-        (group / limit).write_text(str(LIMIT_BYTES), encoding="ascii")
-        yield group
-    except PermissionError:
-        pytest.skip("memory cannot be limited here")
-    finally:
-        with suppress(OSError):
-            group.rmdir()
 
 
 @contextmanager
@@ -125,8 +104,10 @@ def wait_for_end(rank):
 
 
 BY_LOG = pytest.param(Path("/dev/kmsg"), marks=needs_kernel_log)
+limited_to_48_mib = pytest.mark.parametrize("memory_group", [48 << 20], indirect=True, ids=["48 MiB"])
 
 
+@limited_to_48_mib
 @pytest.mark.parametrize("kernel_log", [BY_LOG, NOWHERE])
 def test_a_rank_that_took_too_much_memory_was_killed_for_it(memory_group, kernel_log):
     """It is told before the rank is reaped and after it, even once its group is removed.
@@ -147,6 +128,7 @@ def test_a_rank_that_took_too_much_memory_was_killed_for_it(memory_group, kernel
         assert (before, watch.killed(rank.pid)) == (True, True)
 
 
+@limited_to_48_mib
 @pytest.mark.parametrize("kernel_log", [BY_LOG, NOWHERE])
 def test_a_kill_in_a_shared_group_is_ascribed_to_one_rank_only(memory_group, kernel_log):
     """Another rank of the same group that somebody else killed is not taken for a victim, nor one that exited.

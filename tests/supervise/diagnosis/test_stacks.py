@@ -226,25 +226,10 @@ def test_no_file_of_a_rank_is_touched_but_its_log(ranks, monkeypatch):
 # --- py-spy ---
 
 
-@pytest.fixture
-def py_spy(tmp_path, monkeypatch):
-    """Puts a program named py-spy on PATH: `py_spy(script)`."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-
-    def install(script):
-        program = folder / "py-spy"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-
-    return install
-
-
-def test_py_spy_is_used_for_python_without_the_handler(ranks, py_spy, tmp_path):
+def test_py_spy_is_used_for_python_without_the_handler(ranks, install, tmp_path):
     """It is asked not to pause the process. The limit is on how many run, not on how many may be asked."""
     answer = json.dumps([{"os_thread_id": 1, "frames": [{"name": "load", "filename": "/home/me/data.py", "line": 88}]}])
-    py_spy(f"echo \"$@\" >> {tmp_path}/asked; sleep 0.02; printf '%s' '{answer}'")
+    install("py-spy", f"echo \"$@\" >> {tmp_path}/asked; /bin/sleep 0.02; printf '%s' '{answer}'")
     for _ in range(PY_SPIES_AT_ONCE + 1):
         ranks.start("without-handler")
     assert {stack.doing for stack in gather(ranks.targets, LONG_S).values()} == {"at data.py:88 in load"}
@@ -252,9 +237,9 @@ def test_py_spy_is_used_for_python_without_the_handler(ranks, py_spy, tmp_path):
     assert set((tmp_path / "asked").read_text().splitlines()) == asked
 
 
-@pytest.mark.parametrize("script", ["exit 1", "echo no json", "exec sleep 1000"])
-def test_a_py_spy_that_fails_or_hangs_leaves_what_the_kernel_tells(ranks, py_spy, script):
-    py_spy(script)
+@pytest.mark.parametrize("script", ["exit 1", "echo no json", "exec /bin/sleep 1000"])
+def test_a_py_spy_that_fails_or_hangs_leaves_what_the_kernel_tells(ranks, install, script):
+    install("py-spy", script)
     ranks.start("without-handler")
     assert gather(ranks.targets, SHORT_S)[0].doing.startswith("no Python stack, ")
 
