@@ -80,7 +80,10 @@ def cached_sample() -> Path:
 
 def _unpack() -> Mapping[Split, Pairs]:
     """Return the pairs of each split, once their digest is found to be right."""
-    pairs = read_pairs(PACKED)
+    try:
+        pairs = read_pairs(PACKED)
+    except UnreadableError as error:
+        raise UnreadableError(error.message, hint="install tlaunch again") from error
     digest = hashlib.sha256("".join(f"{french}\t{english}\n" for french, english in pairs).encode()).hexdigest()
     if digest != SHA256:
         raise UnreadableError(

@@ -371,3 +371,11 @@ def test_only_pages_need_matplotlib(launcher, runs, monkeypatch):
     assert launcher.scene("report a", "report a --json", code=0) == with_it
     refused = launcher.refused(2, "report a --html x", "report a --png x")
     assert refused.count("pip install matplotlib") == 2
+
+
+@pytest.mark.parametrize("name", ["PIL", "matplotlib.figure"])
+def test_a_matplotlib_of_which_a_part_is_missing_is_refused(launcher, runs, monkeypatch, name):
+    runs.make(losses=[3.0])
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "launcher.cli.commands.report.drawing")
+    assert "matplotlib cannot be loaded" in launcher.refused(2, "report a --png x")

@@ -20,7 +20,7 @@ from launcher.control import events, orders
 from launcher.control.controller import Phase, RunController
 from launcher.control.events import Setup
 from launcher.control.outcome import Restarts
-from launcher.core.errors import RefusedTableError, TlaunchError
+from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError
 from launcher.core.events import Cause, Continued, Forwarded, Judged, NotBegun, NotRestarting, Paused, Stopping, Trouble
 from launcher.core.records import Supervision
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
@@ -121,7 +121,12 @@ def _setup(words):
     )
 
 
-_ERRORS = {"missing": TlaunchError("server 10.0.0.2 did not come"), "another table": RefusedTableError("another table")}
+_ERRORS = {
+    "missing": TlaunchError("server 10.0.0.2 did not come"),
+    "another table": RefusedTableError("another table"),
+    "two places": RefusedTableError("h2 and h3 both say that they are server 10.0.0.2"),
+    "full disk": UnreadableError("no space left on device"),
+}
 _ENGINES = {
     "": None,
     "by itself": events.EngineExited(),

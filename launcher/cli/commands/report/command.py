@@ -80,7 +80,10 @@ def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json:
 
 def _write_pages(runs: list[RunFacts], html: str | None, png: str | None) -> None:
     # Text and JSON need neither matplotlib nor Jinja2, which take a second to import.
-    from launcher.cli.commands.report.drawing import to_png, to_svg
+    try:
+        from launcher.cli.commands.report.drawing import to_png, to_svg
+    except (ImportError, ValueError) as error:  # a part of it is missing; MPLBACKEND names no backend
+        raise UsageError(f"matplotlib cannot be loaded: {error}", hint="pip install --upgrade matplotlib") from error
     from launcher.cli.commands.report.page import rows_of, to_html
 
     if html == STDOUT:
