@@ -19,6 +19,7 @@ else:
     import tomli as tomllib
 
 PACKAGED = Path(__file__).resolve().parent
+TEMPLATE = data_dir("templates") / "transformer.toml"
 
 
 def load_transformer(config: str | None, settings: Sequence[str] = ()) -> TransformerRecipe:
@@ -55,6 +56,7 @@ def find_config(config: str) -> Path:
     if (packaged := packaged_config(config)) is not None:
         return packaged
     names = ", ".join(sorted(f"recipes/{found.relative_to(PACKAGED)}" for found in PACKAGED.rglob("*.toml")))
+    names += ", templates/transformer.toml"
     raise UnreadableError(f"{config}: there is no such configuration file", hint=f"packaged configurations: {names}")
 
 
@@ -63,8 +65,8 @@ def packaged_config(config: str) -> Path | None:
     path = Path(config)
     if path.is_file() or ".." in path.parts or path.is_absolute():
         return None
-    places = PACKAGED / config.removeprefix("recipes/"), data_dir("templates") / config.removeprefix("templates/")
-    return next((place for place in places if place.is_file()), None)
+    packaged = TEMPLATE if config == "templates/transformer.toml" else PACKAGED / config.removeprefix("recipes/")
+    return packaged if packaged.is_file() else None
 
 
 def _file_assignments(path: Path) -> Iterator[Assignment]:

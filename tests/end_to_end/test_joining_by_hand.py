@@ -91,7 +91,7 @@ def test_a_first_server_that_never_comes_is_named(servers):
 
 @pytest.mark.parametrize("what", ["variables", "rank table"])
 def test_another_start_on_another_server_is_refused(servers, what):
-    """By both launchers, with both sides; no rank starts. Of a table it is enough that a device differs."""
+    """By both launchers, with both sides; no rank starts. Tables whose addresses differ are other tables."""
     if what == "variables":
         options, table = ("--env", "SECRET=hidden"), None
         told = "another set of --env variables: SECRET there, none on the first server"

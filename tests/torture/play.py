@@ -24,6 +24,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from launcher.supervise.spawn import become_subreaper
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "torture_rank.py"
 AT_ONCE = 10  # most of a schedule's time is waiting
 PATIENCE_S = 60  # for what must happen at all
+PLAY_S = 240  # the most that a schedule takes
 READY_PATIENCE_S = 5  # ranks may never be ready all together
 TICK_S = 0.01
 SHOWN_CHARACTERS = 4096
@@ -346,12 +348,18 @@ def timed(fields: dict[str, Any], started_ns: int) -> str:
     return f"  {(fields['time_ns'] - started_ns) / 1e9:7.3f} s {rest}"
 
 
+def _give_up(seed: int, *_: object) -> None:
+    raise TimeoutError(f"the schedule of seed {seed} has not ended after {PLAY_S} s")
+
+
 def play_apart(seed: int, *, keep: bool) -> None:
     """Fork a process that plays a schedule, prints what is to be said of it, and exits with 1 if anything is wrong."""
     if os.fork() == 0:
         status = 2
         try:
             become_subreaper()
+            signal.signal(signal.SIGALRM, partial(_give_up, seed))
+            signal.alarm(PLAY_S)
             wrong, shown = play(seed, keep=keep)
             if wrong or keep:
                 print(f"seed {seed}: {'; '.join(wrong) or 'nothing is wrong'}\n{shown}", flush=True)
