@@ -8,14 +8,17 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+FILE = re.compile(r"`(launcher/[\w/]+\.py)`")
 PAGE = ROOT / "docs" / "internals" / "architecture.md"
 TRACER = ROOT / "tests" / "programs" / "walk" / "sitecustomize.py"
-MARKER = "walked value"  # in the text that is followed; no program under test spells it in one piece
+MARKER = "walked value"  # in the text that is followed
+SPELT = "'walked' + ' value'"  # in programs under test, none of which has it in one piece
 
 
 @dataclass(frozen=True)
@@ -35,20 +38,13 @@ TABLE = Walk(
     ("Document", "Table", "Cluster", "RankSpec"), until_fork=True,
 )  # fmt: skip
 FAILURE = Walk(
-    "A failure, from the exit of a rank to the printed verdict", 35, MARKER, ("Verdict", "RankEnded", "RankFailed")
-)
+    "A failure, from the exit of a rank to the printed verdict", 35, MARKER,
+    ("Verdict", "RankEnded", "RankFailed", "RankExit"),
+)  # fmt: skip
 LINE = Walk("A line, from a rank to `logs -f`", 20, MARKER)
 BATCH = Walk(
     "A batch, through a training step", 15, types=("Batch", "Example", "Tensor", "Parameter"), within="train_step"
 )
-
-
-def named_files(walk):
-    """The files that the page names in the section of this walk."""
-    pattern = rf"^### {re.escape(walk.heading)}$(.*?)(?=^##|\Z)"
-    section = re.search(pattern, PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    assert section, f"{PAGE} has no section '### {walk.heading}'"
-    return re.findall(r"`(launcher/[\w/]+\.py)`", section[1])
 
 
 def traced(walk, folder, command, cwd):
@@ -62,19 +58,35 @@ def traced(walk, folder, command, cwd):
     )  # fmt: skip
 
 
+def contradicted(earlier, later, processes):
+    """Whether processes noted `later` first: all of those that noted both, or, without any, before the others began."""
+    both = [noted for noted in processes if earlier in noted and later in noted]
+    if both:
+        return all(noted[later] < noted[earlier] for noted in both)
+    began = min(min(noted.values()) for noted in processes if earlier in noted)
+    return began > max(max(noted.values()) for noted in processes if later in noted)
+
+
 def check_page(walk, folder):
-    """The page names every file that was noted, none twice, and none that does not exist."""
-    seen = {}
-    for line in (folder / "seen.txt").read_text().splitlines():
-        path, function = line.split("\t")
-        seen.setdefault(str(Path(path).relative_to(ROOT)), function)
-    named = named_files(walk)
-    gone = [path for path in named if not (ROOT / path).is_file()]
-    missing = [f"{path} (its {function}())" for path, function in seen.items() if path not in named]
-    assert not gone, f"rename or remove in the section '{walk.heading}' of {PAGE}: {', '.join(gone)}"
-    assert not missing, f"add a line to the section '{walk.heading}' of {PAGE} for each of: {', '.join(missing)}"
-    assert len(named) == len(set(named)), "a file is named twice"
-    assert sum(not path.startswith("launcher/core/") for path in named) <= walk.max_files
+    """The list and the paragraph `Of core` name all files that were noted, once, and no other, the list in order."""
+    section = PAGE.read_text("utf-8").partition(f"### {walk.heading}\n")[2].partition("\n##")[0]
+    listed = FILE.findall("".join(re.findall(r"^\d+\. .*", section, re.MULTILINE)))
+    named = listed + FILE.findall(section.partition("\nOf core: ")[2].partition("\n\n")[0])
+    functions, processes = {}, {}
+    for moment, line in enumerate((folder / "seen.txt").read_text().splitlines()):
+        process, path, function = line.split("\t")
+        file = str(Path(path).relative_to(ROOT))
+        functions.setdefault(file, function)
+        processes.setdefault(process, {}).setdefault(file, moment)
+    wrong = {
+        "rename or remove": [file for file in FILE.findall(section) if not (ROOT / file).is_file()],
+        "add": [f"{file} (its {function}())" for file, function in functions.items() if file not in named],
+        "remove": [file for file in dict.fromkeys(named) if named.count(file) != (file in functions)],
+    }
+    assert not any(wrong.values()), f"change the section '{walk.heading}' of {PAGE}: {wrong}"
+    late = [pair for pair in combinations(listed, 2) if contradicted(*pair, processes.values())]
+    assert not late, f"exchange in the section '{walk.heading}' of {PAGE}: {late}"
+    assert len(listed) <= walk.max_files
 
 
 def follow(walk, tmp_path, *command, exit_code=0):
@@ -95,30 +107,25 @@ def test_a_rank_table_to_a_forked_rank(tmp_path):
 
 def test_a_failure_to_the_printed_verdict(tmp_path):
     """Followed: the message of the exception that a rank ends with, its end, and the verdict."""
-    first, second = MARKER.split()
     (tmp_path / "program.py").write_text(
-        "import os, time\n"
-        "if os.environ['RANK'] == '1':\n"
-        f"    raise ValueError(' '.join(['{first}', '{second}']))\n"
-        "time.sleep(60)\n"
+        f"import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError({SPELT})\ntime.sleep(60)\n"
     )
     follow(FAILURE, tmp_path, "run", "--devices", "2", "--", sys.executable, "program.py", exit_code=1)
 
 
 def test_a_line_to_logs_follow(tmp_path):
     """Followed: the text of a line that a rank writes while `logs --follow` waits for it."""
-    first, second = MARKER.split()
     (tmp_path / "program.py").write_text(
         "import pathlib, time\n"
         "print('begun', flush=True)\n"
         "deadline = time.monotonic() + 60\n"
         "while not pathlib.Path('speak').exists() and time.monotonic() < deadline:\n"
         "    time.sleep(0.02)\n"
-        f"print('{first}', '{second}', flush=True)\n"
+        f"print({SPELT} + '\\n', end='', flush=True)\n"  # in one write
     )
-    launcher = [sys.executable, "-m", "launcher"]
+    options = ("--devices", "1", "--console", "none")
     run = subprocess.Popen(
-        [*launcher, "run", "--devices", "1", "--console", "none", "--", sys.executable, "program.py"], cwd=tmp_path
+        [sys.executable, "-m", "launcher", "run", *options, "--", sys.executable, "program.py"], cwd=tmp_path
     )
     try:
         log = tmp_path / "runs" / "latest" / "device0" / "train.log"

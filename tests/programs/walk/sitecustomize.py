@@ -20,11 +20,11 @@ seen = set()
 calls_within = 0
 
 
-def carries(value, depth=3):
+def carries(value, depth=6):
     """Return whether `value` is the value that is followed, or a record or collection that holds it."""
     kind = type(value)
-    if kind is str:
-        return bool(MARKER) and MARKER in value
+    if kind is str or issubclass(kind, Path):
+        return bool(MARKER) and MARKER in str(value)
     if kind in {bytes, bytearray}:
         return bool(MARKER) and MARKER.encode() in value
     if kind.__name__ in TYPES and kind.__module__.partition(".")[0] in {"launcher", "torch"}:
@@ -40,7 +40,7 @@ def carries(value, depth=3):
 
 
 def profile(frame, event, value):
-    """Note the function that was called with the value, or has returned it, once per process."""
+    """Note the function that was called with the value, or has returned it, and before it the one that called it."""
     global calls_within  # noqa: PLW0603 - one count per process
     code = frame.f_code
     if event not in {"call", "return"} or not code.co_filename.startswith(WALK["package"]):
@@ -51,18 +51,18 @@ def profile(frame, event, value):
             sys.setprofile(None)
     elif WALK["within"] and not calls_within:
         return
-    if code in seen or code.co_name.startswith("<"):
+    call = code, frame.f_back and frame.f_back.f_code
+    if call in seen or code.co_name.startswith("<"):
         return
-    if event == "call":
-        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        found = any(carries(frame.f_locals.get(name)) for name in arguments)
-    else:
-        found = carries(value)
-    if found:
-        seen.add(code)
-        descriptor = os.open(HERE / "seen.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(descriptor, f"{code.co_filename}\t{code.co_name}\n".encode())
-        os.close(descriptor)
+    # When a function is called its locals are its arguments, with those of its closure or of its generator.
+    if carries(list(frame.f_locals.values()) if event == "call" else value):
+        seen.add(call)
+        caller = frame.f_back
+        while caller and not caller.f_code.co_filename.startswith(WALK["package"]):
+            caller = caller.f_back
+        with (HERE / "seen.txt").open("a", encoding="utf-8") as notes:  # lines of one call reach the file in one piece
+            for each in (caller.f_code, code) if caller else (code,):
+                notes.write(f"{os.getpid()}\t{each.co_filename}\t{each.co_name}\n")
 
 
 if WALK["until_fork"]:
