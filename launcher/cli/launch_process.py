@@ -16,7 +16,7 @@ from launcher.cli.main import exit_after
 from launcher.cli.options.run import RUN_PARAMETERS, keep_max_table_size
 from launcher.cli.options.types import as_usage_error
 from launcher.core import errors
-from launcher.core.codec import decode
+from launcher.core.codec import decode, encode
 from launcher.supervise.spawn import signal_of_parents_end
 
 
@@ -43,7 +43,8 @@ def _run(given: dict[str, Any], answer_fd: int) -> int:
         fields = {name: getattr(error, name) for name in ("message", "hint", "exit_code", "has_lines")}
         _answer(answer_fd, {"error": {"kind": known.__name__, **fields}})
         raise
-    _answer(answer_fd, {"run_dir": None if outcome.run_dir is None else str(outcome.run_dir)})
+    # The exit code also stands here because a parent that ignores SIGCHLD cannot wait for it.
+    _answer(answer_fd, encode(outcome))
     return outcome.exit_code
 
 

@@ -76,6 +76,27 @@ def test_lines_go_where_stdout_leads_now(launch):
     assert str(result.run_dir.name) in told.getvalue()
 
 
+@pytest.mark.parametrize("closed", ["", ">&-", "<&- >&- 2>&-"])
+def test_a_run_goes_on_whatever_its_caller_has_closed(tmp_path, closed):
+    """Also with a stdout that has lost its reader; the exit code is known where SIGCHLD is ignored, too."""
+    launching = "launcher.launch(['sh', '-c', 'echo shown; exit 5'], devices=1).exit_code"
+    code = f"import signal, sys, launcher; signal.signal(signal.SIGCHLD, signal.SIG_IGN); sys.exit({launching})"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as stdout:
+        arguments = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code]
+        done = subprocess.run(arguments, cwd=tmp_path, check=False, stdout=stdout, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 5
+    assert "Error" not in done.stderr
+
+
+def test_a_run_goes_on_where_what_stands_for_stdout_takes_nothing(launch):
+    shown = io.StringIO()
+    shown.close()
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(None):
+        assert launch(["echo", "shown"], devices=1).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "kind"),
     [
@@ -94,6 +115,24 @@ def test_what_does_not_fit_is_an_error_of_this_process(launch, tmp_path, argumen
     assert type(caught.value) is kind
     assert caught.value.exit_code == kind.exit_code
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"command": [b"true"]},
+        {"settings": "train.steps=1"},
+        {"preload": "torch"},
+        {"forward_signals": "USR1"},
+        {"engine_options": "--exclusive"},
+        {"env": {"LEVEL": None}},
+        {"env": {"LEVEL=1": "2"}},
+    ],
+)
+def test_a_value_that_is_no_text_or_no_list_of_texts_is_refused(launch, option):
+    with pytest.raises(UsageError) as caught:
+        launch(**{"command": ["true"], "devices": 1, **option})
+    assert f"for instance {next(iter(option))}=" in caught.value.hint
 
 
 SLEEPS = "launcher.launch(['sh', '-c', 'echo $$ > pid; exec sleep 1000'], devices=1, runs_dir='runs', grace=5)"

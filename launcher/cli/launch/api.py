@@ -7,17 +7,19 @@ loop would survive. This process sends it the options, shows what it prints, and
 from __future__ import annotations
 
 import codecs
+import fcntl
 import json
 import os
+import reprlib
 import selectors
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from launcher.cli.launch.options import DEFAULT_JOIN_S, DEFAULT_LOST_S, DEFAULT_RUNS_DIR, EngineName, RunOptions
 from launcher.core import errors
@@ -86,9 +88,10 @@ def launch(
 
     `command` is a list of arguments; without it the bundled Transformer is trained. Every keyword is the option of that
     name, explained by `tlaunch run --help`; `env` maps names to values, sizes are in bytes, times in seconds. The
-    lines that `console` chooses go to `sys.stdout`, everything else to `sys.stderr`. Ctrl-C (a notebook's interrupt) ends
-    the run within `grace` seconds, a second one at once, and is raised when nothing of it is left. The run also ends when
-    this process does. In an event loop: `await asyncio.to_thread(launcher.launch, ...)`.
+    lines that `console` chooses go to `sys.stdout`, everything else to `sys.stderr`; what these do not take is dropped. In
+    the main thread Ctrl-C (a notebook's interrupt) ends the run within `grace` seconds, a second one at once, and is raised
+    when nothing of it is left. The run also ends when this process does. In an event loop:
+    `await asyncio.to_thread(launcher.launch, ...)`, which only `tlaunch stop` ends early.
 
     A run whose ranks fail is a result, not an error:
 
@@ -100,20 +103,16 @@ def launch(
         TlaunchError: options, rank table, layout or program do not fit; nothing was started.
     """
     given = dict(locals())  # every parameter is a field of RunOptions
-    if isinstance(command, str):
-        raise errors.UsageError(
-            "the command is one text, not a list of arguments", hint="launch(['python', 'train.py'])"
-        )
     converted = {
-        "command": tuple(map(os.fspath, command)),
+        "command": _texts("command", command, "['python', 'train.py']"),
         "rank_table": None if rank_table is None else Path(rank_table),
-        "settings": tuple(settings),
+        "settings": _texts("settings", settings, "['train.steps=400']"),
         "data": None if data is None else Path(data),
         "runs_dir": Path(runs_dir or os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR),
-        "env": tuple(f"{variable}={value}" for variable, value in (env or {}).items()),
-        "preload": None if preload is None else ",".join(preload),
-        "forward_signals": ",".join(forward_signals),
-        "engine_options": tuple(engine_options),
+        "env": _pairs(env or {}),
+        "preload": None if preload is None else ",".join(_texts("preload", preload, "['torch']")),
+        "forward_signals": ",".join(_texts("forward_signals", forward_signals, "['USR1']")),
+        "engine_options": _texts("engine_options", engine_options, "['--exclusive']"),
     }
     options = RunOptions(**{**given, **converted})
     exit_code, answer = _run_apart(options)
@@ -125,23 +124,50 @@ def launch(
     if "run_dir" not in answer:
         raise errors.TlaunchError(f"the launcher's process ended with exit code {exit_code}, and did not say why")
     state = look(RunDir(Path(answer["run_dir"])))
-    return LaunchResult(exit_code, state.run_dir.root, state.verdict, state.attempts)
+    return LaunchResult(answer["exit_code"], state.run_dir.root, state.verdict, state.attempts)
+
+
+def _texts(name: str, given: Iterable[Any], example: str) -> tuple[str, ...]:
+    """Return the texts and paths that a keyword was given, as texts.
+
+    Raises:
+        UsageError: it is one text, which would be cut into letters, or holds something else.
+    """
+    if isinstance(given, str | bytes):
+        raise errors.UsageError(f"{name} is one text, not a list of texts", hint=f"for instance {name}={example}")
+    texts = tuple(os.fspath(each) if isinstance(each, os.PathLike) else each for each in given)
+    for text in texts:
+        if not isinstance(text, str):
+            raise errors.UsageError(f"{name}: {reprlib.repr(text)} is no text", hint=f"for instance {name}={example}")
+    return texts
+
+
+def _pairs(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return variables as `--env` takes them.
+
+    Raises:
+        UsageError: one has another name or value than the ranks would see.
+    """
+    hint = "for instance env={'NCCL_DEBUG': 'INFO'}"
+    for name, value in env.items():
+        if not isinstance(name, str) or "=" in name:  # what follows = may be a secret
+            raise errors.UsageError("env: a variable's name is no text, or holds a =", hint=hint)
+        if not isinstance(value, str):
+            raise errors.UsageError(f"env: the value of {name} is no text", hint=hint)
+    return tuple(f"{name}={value}" for name, value in env.items())
 
 
 def _run_apart(options: RunOptions) -> tuple[int, Mapping[str, Any]]:
     """Run in a process of its own; return its exit code, and what it has written about the run or an error."""
-    # On a real terminal the launcher itself draws its status line; anything else that stands for stdout gets text.
-    on_terminal = sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__ and os.isatty(2)
-    output = None if on_terminal else subprocess.PIPE
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # a program without a console has none
-        stream.flush()
     with (
-        tempfile.TemporaryFile() as answer,
+        tempfile.TemporaryFile() as file,
+        # Where this process's stdin, stdout or stderr is closed, the file has its descriptor, which a child cannot inherit.
+        os.fdopen(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3), "rb") as answer,
         subprocess.Popen(
             (sys.executable, "-c", CHILD, str(os.getpid()), str(answer.fileno())),
             stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
+            stdout=_output(sys.stdout, sys.__stdout__),
+            stderr=_output(sys.stderr, sys.__stderr__),
             pass_fds=(answer.fileno(),),
             start_new_session=True,  # a terminal's Ctrl-C comes here, and is passed on once
         ) as process,
@@ -161,6 +187,16 @@ def _run_apart(options: RunOptions) -> tuple[int, Mapping[str, Any]]:
         return errors.exit_code_of(process.returncode), json.loads(answer.read() or b"{}")
 
 
+def _output(stream: TextIO | None, original: TextIO | None) -> int | None:
+    """Return where the launcher's process writes what belongs on `stream`, as `subprocess` calls it."""
+    if stream is None:  # a program without a console
+        return subprocess.DEVNULL
+    with suppress(OSError, ValueError):  # it takes nothing
+        stream.flush()
+    # The launcher itself draws the status line of a terminal, and goes on without a reader; a notebook gets text.
+    return None if stream is original else subprocess.PIPE
+
+
 def _attend(process: subprocess.Popen[bytes]) -> bool:
     """Show what the launcher prints until it has ended; return whether Ctrl-C ended it."""
     interrupted = False
@@ -176,8 +212,10 @@ def _attend(process: subprocess.Popen[bytes]) -> bool:
                         name, decoder = key.data
                         chunk = os.read(key.fd, CHUNK_BYTES)
                         stream = getattr(sys, name)  # as it is now: a notebook or `redirect_stdout` may replace it
-                        stream.write(decoder.decode(chunk, final=not chunk))
-                        stream.flush()
+                        text = decoder.decode(chunk, final=not chunk)
+                        with suppress(OSError, ValueError):  # it takes nothing, and the run goes on
+                            if stream is not None:
+                                print(text, end="", file=stream, flush=True)
                         if not chunk:
                             selector.unregister(key.fd)
                 process.wait()
