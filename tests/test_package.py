@@ -36,7 +36,6 @@ def python(installed, *arguments):
 def test_data_is_found_from_an_installed_copy(installed, name, file):
     """Sample tables and templates come with the wheel and are found inside it."""
     done = python(installed, f"from launcher.core.resources import data_dir; print(data_dir({name!r}))")
-
     assert done.stdout.strip() == str(installed / "launcher" / "_data" / name), done.stderr
     assert (installed / "launcher" / "_data" / name / file).read_bytes() == (ROOT / name / file).read_bytes()
 
@@ -49,7 +48,6 @@ def test_the_readme_command_works_from_an_installed_copy(installed):
         *["run", "--rank-table", "rank_tables/rank_table_8pcs.json", "--mp", "2", "--pp", "2", "--dry-run"],
         *["--config", "recipes/transformer/tutorial.toml"],
     )
-
     assert done.returncode == 0, done.stderr
     assert "RANK_ID=7" in done.stdout
 
@@ -61,5 +59,4 @@ def test_the_built_in_corpus_comes_with_the_wheel(installed, tmp_path):
         "from pathlib import Path; from launcher.corpus.sample import write_sample; print(write_sample(Path(sys.argv[1]))[0])",
         tmp_path,
     )
-
     assert Path(done.stdout.strip()).read_text().count("\n") == 12_000, done.stderr

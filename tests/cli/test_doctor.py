@@ -101,7 +101,6 @@ def test_shared_memory_that_takes_no_file_is_found(launcher):
     ],
 )
 def test_what_a_run_would_have_no_use_for_is_refused_as_by_it(launcher, table, words):
-    """In the same words."""
     given = words if "--devices" in words else ("--rank-table", table, *words)
     done, by_run = (launcher.call(command, *given) for command in ("doctor", "run"))
     assert (done.returncode, by_run.returncode) == (2, 2)

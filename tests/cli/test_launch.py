@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 import launcher
@@ -155,23 +156,15 @@ def test_an_interrupt_ends_the_run_and_is_raised(sleeping):
     process, rank = sleeping(f"import launcher\ntry: {SLEEPS}\nexcept KeyboardInterrupt: print('interrupted')")
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60)[0] == "interrupted\n"
-    assert not lives(rank)
+    assert not psutil.pid_exists(rank)
 
 
 def test_the_run_ends_with_the_program_that_started_it(sleeping, tmp_path, wait_until):
     process, rank = sleeping(f"import launcher; {SLEEPS}")
     process.kill()
     process.communicate()
-    wait_until(lambda: not lives(rank), "the end of the rank")
+    wait_until(lambda: not psutil.pid_exists(rank), "the end of the rank")
     wait_until(lambda: list(tmp_path.glob("runs/2*/report.json")), "the end of the run")
-
-
-def lives(pid):
-    """Whether there is such a process."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, 0)
-        return True
-    return False
 
 
 def test_the_endpoint_is_cheap_until_it_is_used():

@@ -148,7 +148,6 @@ def test_a_signal_ends_a_follower(talking, options):
 
 @pytest.mark.parametrize("command", [("logs", "-f"), ("run", "--", "python", "-c", TALKS)], ids=["logs", "run"])
 def test_a_terminal_that_is_closed_ends_a_command(launcher, talking, command):
-    """One that leads a session in that terminal."""
     used = talking if "logs" in command else launcher
     leader, follower = pty.openpty()
     process = subprocess.Popen(

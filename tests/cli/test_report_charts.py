@@ -152,7 +152,6 @@ def test_a_picture_is_as_wide_as_a_page_and_as_high_as_its_rows():
 
 
 def test_a_picture_that_is_too_high_is_refused():
-    """It is never cut."""
     with pytest.raises(UsageError):
         to_png([[[Text("a line", 16)] * 1000]])
 

@@ -112,7 +112,6 @@ def test_a_single_server_that_is_this_machine_needs_no_ssh(engine, name):
 
 
 def test_a_server_that_is_this_machine_is_no_detour_for_the_others(engine):
-    """One ssh: to the other server."""
     host = Host("h1", frozenset({address_of("10.77.0.1")}))
     on_h1 = (engine.hosts.root / "on", "h1", "env", "-C", "/")
     done = engine([server("10.77.0.2"), server("10.77.0.1", 1)], host=host, before=on_h1)
@@ -182,7 +181,6 @@ def test_an_agent_of_a_job_that_ends_leaves_the_others_alone(slurm, tmp_path, st
 
 
 def test_servers_that_are_no_nodes_of_the_job_are_named(slurm):
-    """With the nodes that it has."""
     done = slurm(("--nodelist=h1",), ["h1", "10.77.0.2"], devices=1)
     assert done.returncode == 1
     assert "10.77.0.2 of the rank table is no node of job" in done.stderr

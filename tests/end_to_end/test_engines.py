@@ -85,7 +85,6 @@ def _expected(tmp_path_factory, settings):
 
 
 def test_by_mpirun_on_two_hosts(two_hosts, training, expected, mpirun):
-    """Digit by digit."""
     table = table_of(training.directory / "table.json", two_hosts.addresses())
     env = two_hosts.environment(Path(mpirun.path).parent)
     training.start("--engine", "mpi", "--rank-table", table, before=(two_hosts.root / "hub",), env=env)
@@ -101,7 +100,6 @@ def test_by_hand_on_two_hosts(two_hosts, training, expected):
 
 
 def test_by_slurm_on_two_hosts(two_hosts, training, expected, slurm_on_hosts):
-    """Inside an allocation."""
     table = table_of(training.directory / "table.json", two_hosts.addresses())
     job = (two_hosts.root / "hub", "salloc", "--quiet", "--time=10", "--nodes=2")
     training.start("--engine", "slurm", "--rank-table", table, before=job, env=slurm_on_hosts)

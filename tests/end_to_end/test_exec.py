@@ -199,7 +199,6 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_is_refused_once_and_nothing_is_written(mpirun, tmp_path, case):
-    """Not once per rank."""
     options, code, message = REFUSED[case]
     done = mpirun.exec(2, *options, "--", *SHOW)
     assert done.returncode == code, done.stderr
@@ -210,7 +209,6 @@ def test_what_cannot_be_is_refused_once_and_nothing_is_written(mpirun, tmp_path,
 
 
 def test_a_wrong_table_is_refused_with_its_lines(mpirun, tmp_path):
-    """As `tlaunch run` refuses it."""
     file = table_of(tmp_path / "table.json", {own_address(): (0, 5)})
     done = mpirun.exec(2, "--rank-table", file, "--", *SHOW)
     assert (done.returncode, done.stderr.count("error[RT301]")) == (3, 1)

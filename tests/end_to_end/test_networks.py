@@ -120,7 +120,6 @@ def test_data_goes_by_the_network_of_the_tables_addresses(fabric, how):
 
 
 def test_each_rank_that_mpirun_starts_is_told_the_interface_of_its_server(fabric):
-    """By `tlaunch exec`."""
     hosts = fabric.hosts
     options = ("--mca", "plm_rsh_agent", hosts.root / "tlssh", "--host", "10.88.0.1:1,10.88.0.2:1", "-x", "PATH")
     ranks = (*TLAUNCH, "exec", "--rank-table", fabric.table, "--", sys.executable, fabric.program)
@@ -181,7 +180,6 @@ def _by_name(two_hosts, tmp_path):
 
 
 def test_open_mpi_5_does_not_hang_under_the_mpirun_of_4_over_names(by_name):
-    """As it would in MPI_Barrier."""
     program = ("--", sys.executable, PROGRAM, "well")
     words = ("run", "--engine", "mpi", "--rank-table", by_name.table, *program)
     by_name.check(by_name(*TLAUNCH, *words))

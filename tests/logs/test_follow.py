@@ -195,7 +195,6 @@ def test_every_file_is_due_at_first_and_once_nobody_writes(watched, tmp_path):
 
 
 def test_what_is_written_makes_a_file_due(watched, tmp_path):
-    """That file and no other, every time."""
     for name in "abc":
         append(tmp_path / name)
     changes = watched("a", "b", "c")
@@ -222,7 +221,6 @@ def test_a_write_between_reading_and_asking_is_not_missed(watched, tmp_path):
 
 @pytest.mark.parametrize("how", ["made late", "removed and made again", "another one renamed to its name", "emptied"])
 def test_a_file_that_is_replaced(watched, tmp_path, how):
-    """Its name counts."""
     file, other = tmp_path / "a", tmp_path / "b"
     if how != "made late":
         append(file, b"long ago")

@@ -98,7 +98,6 @@ BAR = " 20%|##  | 2/10"
     (f"{TRACEBACK[:70]}\n\n--- attempt 1 ---\n", "EE E I"),
 ], ids=count())  # fmt: skip
 def test_every_line_has_the_level_of_what_it_belongs_to(text, levels):
-    """Each level by its first letter."""
     assert "".join(level[0] for level in levels_of(text)) == levels.replace(" ", "")
 
 

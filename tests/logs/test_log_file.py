@@ -56,7 +56,6 @@ def test_lines_are_counted_across_chunks(log, odd):
 
 
 def test_the_last_lines_are_found_without_reading_the_rest(log):
-    """Of a log of 100 MB."""
     log.touch()
     os.truncate(log, 100 << 20)
     append(log, b"\n" + b"0123456789abcde\n" * 1000)
@@ -80,7 +79,6 @@ def bytes_read():
 
 
 def test_memory_is_bounded(log):
-    """Of a log that is one line."""
     log.touch()
     os.truncate(log, 40 * MAX_STEP_BYTES)
     tracemalloc.start()

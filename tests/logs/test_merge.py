@@ -163,7 +163,6 @@ def test_live_as_afterwards_no_line_is_lost_or_overtakes(logs, data):
 
 @given(st.lists(st.lists(st.integers(0, 20)).map(sorted), min_size=1, max_size=4))
 def test_what_came_in_time_is_in_order(logs):
-    """All came within the window."""
     merger = Merger(range(len(logs)))
     put(merger, *(line(rank, "", at) for rank, some in enumerate(logs) for at in some))
     times = [each.time_ns for each in [*merger.take(0), *merger.take(1), *merger.flush()]]

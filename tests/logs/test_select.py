@@ -32,7 +32,6 @@ def chosen(lines, **wanted):
     [("3", {3}), ("0,3-5", {0, 3, 4, 5}), ("all", set(range(8))), (" 1 , 2 - 3 ", {1, 2, 3}), ("5,5-5", {5})],
 )
 def test_ranks_are_chosen_by_number_and_range(expression, ranks):
-    """Or all of them."""
     assert ranks_of(expression, range(8)) == ranks
 
 
@@ -85,7 +84,6 @@ def test_a_span_that_ends_before_it_begins_is_refused():
     "text", ["", "10", "m", "10x", "+10m", "--10m", "2026-13-01", "25:00", "12", "12:00 x", "x 12:00"]
 )
 def test_what_is_no_time_is_refused(text):
-    """With a hint of what is."""
     with pytest.raises(UsageError, match="ago"):
         moment(text, NOW)
 

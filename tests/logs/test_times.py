@@ -165,7 +165,6 @@ def test_a_time_without_a_year_is_near_the_run(text, near, year):
 
 @given(st.integers(631152000 * 10**6, 2114380800 * 10**6), st.integers(-14, 14))
 def test_what_python_writes_is_read_back(microseconds, hours):
-    """To the microsecond, in every zone."""
     zone = timezone(timedelta(hours=hours))
     here = datetime(1970, 1, 1, tzinfo=timezone.utc).astimezone(zone) + timedelta(microseconds=microseconds)
     expected = microseconds * 1000
@@ -175,7 +174,6 @@ def test_what_python_writes_is_read_back(microseconds, hours):
 
 @given(st.text(st.sampled_from("0123456789-: TZ.,+[]I")) | st.text())
 def test_any_text_is_read(text):
-    """Nothing raises."""
     time_of(text.encode("utf-8", "surrogatepass"), NEAR)
 
 

@@ -283,7 +283,6 @@ def test_every_traceback_is_found_once():
 
 
 def test_the_frames_of_a_traceback():
-    """Innermost last."""
     assert frames_in(WORKER) == [("/a/train.py", "step"), ("/a/data.py", "load")]
 
 

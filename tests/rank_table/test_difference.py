@@ -105,7 +105,6 @@ def test_lines_are_those_of_each_file():
 
 
 def test_the_last_of_repeated_keys_counts():
-    """As it does for HCCL."""
     assert compare(report('{"a": 1, "a": 2}'), report('{"a": 2}')).would_match
 
 

@@ -99,7 +99,6 @@ def test_one_rank_alone_has_nothing_to_measure(measure_alone, tmp_path):
 
 
 def test_without_a_run_directory_somebody_must_say_where_the_result_goes(measure_alone, tmp_path):
-    """As for the trainer itself."""
     code, error = measure_alone("")
     assert code == 2
     assert "TLAUNCH_RUN_DIR is not set" in error

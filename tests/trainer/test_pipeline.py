@@ -150,5 +150,4 @@ def test_the_engine_never_deadlocks_where_sends_wait_for_their_receives(stage_co
 
 
 def test_validation_only_goes_forward():
-    """No backward, no gradient."""
     assert written(forward_only(3)) == "F0 F1 F2"

@@ -23,7 +23,6 @@ def _ended():
 
 
 def test_a_rank_that_knows_where_to_meet_takes_its_place_from_the_engine():
-    """No MPI is needed for that."""
     expected = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     assert engine_variables({**MPICH, **MEETING}) == expected
 
