@@ -106,9 +106,8 @@ def test_a_chart_says_what_it_shows_and_how():
 def test_series_differ_by_more_than_colour():
     """Neighbours in their dashes."""
     svg = to_svg(Chart("loss", tuple(Series("a", (((1, 1.0), (2, 2.0)),), style) for style in range(5))))
-    assert (
-        len(set(re.findall(r"stroke-dasharray: ([^;\"]+)", svg))) == 2 * 4
-    )  # the samples in the legend are thinner; one line is whole
+    # The samples in the legend are thinner; one line is whole.
+    assert len(set(re.findall(r"stroke-dasharray: ([^;\"]+)", svg))) == 2 * 4
 
 
 def bars_of_all_kinds(marks=()):

@@ -40,10 +40,8 @@ def test_nothing_after_two_dashes_starts_no_demo(launcher, snapshot):
 def test_a_file_that_may_not_be_read_is_told_as_its_reader_would(launcher, monkeypatch, snapshot):
     launcher.write("table.json")
     monkeypatch.setattr(os, "access", lambda *_arguments, **_options: False)  # root may read everything
-    assert (
-        launcher.refused(2, "run --rank-table table.json", "run --data table.json", "run --runs-dir table.json")
-        == snapshot
-    )
+    options = ("--rank-table", "--data", "--runs-dir")
+    assert launcher.refused(2, *(f"run {option} table.json" for option in options)) == snapshot
 
 
 @pytest.mark.parametrize("group", [[], ["table"], ["data"]])

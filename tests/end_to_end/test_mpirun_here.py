@@ -1,6 +1,8 @@
 """`tlaunch run --engine mpi` whose only server is this machine: what a real mpirun makes of it."""
 
+import ast
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,16 @@ def test_an_argument_that_mpirun_starts_in_place_of_the_agent_is_suspected(run):
     code, said = run("--engine-option=true")
     assert code != 0, said
     assert "an argument of --engine-option" in said
+
+
+def test_ranks_of_an_mpirun_meet_by_mpi(mpirun):
+    """Nothing says where: each gets a place of its own, and all one address and port."""
+    code = (
+        "import os; from launcher.trainer import rendezvous as r; print(sorted(r.engine_variables(os.environ).items()))"
+    )
+    done = mpirun(2, sys.executable, "-c", f"{code}; import time; time.sleep(0.5)", env={"PYTHONPATH": str(ROOT)})
+    one, other = map(
+        dict, map(ast.literal_eval, sorted(done.stdout.splitlines(), key=lambda line: "('RANK', '1')" in line))
+    )
+    assert (one["RANK"], other["RANK"], one["LOCAL_WORLD_SIZE"]) == ("0", "1", "2")
+    assert (one["MASTER_ADDR"], one["MASTER_PORT"]) == (other["MASTER_ADDR"], other["MASTER_PORT"])

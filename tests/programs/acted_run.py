@@ -84,9 +84,8 @@ def append(run_dir, *events, first_ns=None):
 @contextmanager
 def playing(directory, *wishes):
     """A process that plays a run in `directory`; at the end it is killed with all that it started."""
-    process = subprocess.Popen(
-        [sys.executable, __file__, str(directory), *wishes], stdout=subprocess.PIPE, start_new_session=True
-    )
+    argv = [sys.executable, __file__, str(directory), *wishes]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True)
     try:
         assert process.stdout.readline() == b"ready\n"
         yield process

@@ -13,10 +13,8 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 def test_no_damaged_document_crashes_hangs_or_eats_memory(tmp_path):
     """A thousand mutated tables of all formats are read; some of them stay valid, and many codes are found."""
     script = BENCHMARKS / "fuzz_tables.py"
-    done = subprocess.run(
-        [sys.executable, script, "--documents", "1000", "--seed", "7"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    argv = [sys.executable, script, "--documents", "1000", "--seed", "7"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     figures = re.match(r"1000 documents .*; (\d+) valid, (\d+) different codes", done.stdout)
     assert int(figures[1]) > 50

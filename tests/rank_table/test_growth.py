@@ -155,9 +155,8 @@ def told(tmp_path_factory):
     (folder / "small.json").write_text('{"version": "9"}')
     for name, (text, *_) in MONSTERS.items():
         (folder / name).write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *MONSTERS], cwd=folder, capture_output=True, text=True, check=True
-    )
+    argv = [sys.executable, "-c", PROGRAM, *MONSTERS]
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=True)
     return dict(zip(MONSTERS, map(json.loads, done.stdout.splitlines()), strict=True))
 
 

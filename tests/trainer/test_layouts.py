@@ -56,9 +56,8 @@ def _trained(tmp_path_factory):
     cases = [case(name, precision) for precision, layouts in TRAINED.items() for name in layouts]
     with_dropout = {"name": "with dropout", "settings": ["model.dropout=0.3"]}
     cases.append(case("dp2 mp2 pp2, 4 micro batches", "float32") | with_dropout)
-    done = subprocess.run(
-        [sys.executable, PROGRAM, directory], input=json.dumps(cases), capture_output=True, text=True, check=False
-    )
+    argv = [sys.executable, PROGRAM, directory]
+    done = subprocess.run(argv, input=json.dumps(cases), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return directory
 

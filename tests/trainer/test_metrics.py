@@ -240,9 +240,8 @@ def test_a_removed_run_directory_costs_one_line_of_the_log(tmp_path, no_rest, ca
     metrics.validated(5, 1.0)
     metrics.saved(5, "model")
 
-    assert (
-        capfd.readouterr().out == f"metrics will be missing from {run_dir}/metrics.jsonl: No such file or directory\n"
-    )
+    why = "No such file or directory"
+    assert capfd.readouterr().out == f"metrics will be missing from {run_dir}/metrics.jsonl: {why}\n"
     assert list(tmp_path.iterdir()) == []
 
 

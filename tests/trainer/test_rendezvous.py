@@ -49,9 +49,8 @@ def test_an_engine_that_does_not_tell_its_size_is_refused():
 def test_ranks_that_nothing_tells_where_to_meet_need_mpi4py(monkeypatch):
     """Or an address, with which it is not needed: both are said."""
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(
-        UsageError, match="started 4 ranks, and nothing says where they meet: mpi4py is not inst"
-    ) as error:
+    said = "started 4 ranks, and nothing says where they meet: mpi4py is not installed"
+    with pytest.raises(UsageError, match=said) as error:
         engine_variables(MPICH)
     assert "MASTER_ADDR, an address of rank 0's server, and MASTER_PORT" in error.value.hint
 
@@ -60,13 +59,8 @@ def test_two_ranks_with_one_local_rank_are_refused():
     """They would take one device: the second is told so while the first one lives, and not by itself."""
     meeting = {**MEETING, "MASTER_PORT": str(os.getpid())}
     code = "from launcher.trainer.rendezvous import engine_variables as v; import os; v(os.environ); print(v(os.environ)); input()"
-    first = subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={**os.environ, **MPICH, **meeting, "PMI_RANK": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    env, pipe = {**os.environ, **MPICH, **meeting, "PMI_RANK": "1"}, subprocess.PIPE
+    first = subprocess.Popen([sys.executable, "-c", code], env=env, stdin=pipe, stdout=pipe, text=True)
     try:
         assert "'RANK': '1'" in first.stdout.readline()
         with pytest.raises(UsageError, match=r"two processes on .* local rank 1; this one is rank 3"):
