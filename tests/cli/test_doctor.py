@@ -218,7 +218,7 @@ def test_whoever_is_ended_while_links_are_measured_leaves_nothing_behind(  # noq
     wait_until(lambda: not at_work(launcher.runs), "the end of all that measures")
     wait_until(lambda: not launcher.runs.exists(), "no directory of a run")
     assert list(temporary.glob("*/*")) == []
-    # The logs of the measuring run are kept if its ranks failed before their server was missed; the report says where.
+    # The measuring run is kept if its ranks failed before their server was missed; the report says where.
     assert all(ended and str(run) in told for run in kept.glob("*/*"))
 
 

@@ -70,9 +70,7 @@ def test_the_server_that_a_trial_run_failed_of(tmp_path, confidence, culprit, se
     attempt = Attempt(0, 29500, 0, 1, Cause.FAILED, (), verdict)
     report = Report("links", 0, Cause.FAILED, 1, 0, 1, (attempt,))
     (tmp_path / "report.json").write_text(report.to_json())
-    servers = [
-        Server(f"h{number}", tuple(Device(rank, 2 * number - 2 + rank) for rank in range(2))) for number in (1, 2)
-    ]
+    servers = [Server(f"h{index + 1}", tuple(Device(one, 2 * index + one) for one in range(2))) for index in range(2)]
     assert blamed_server(tmp_path, servers) == expected
     assert blamed_server(tmp_path / "nowhere", servers) is None
 
@@ -94,3 +92,6 @@ def test_what_a_failed_run_wrote_is_kept_where_the_doctor_removes_nothing(launch
     assert with_kept_path(said, run_dir, kept) == f"logs in {kept}, and {kept}/device0/train.log"
     assert with_kept_path(said, run_dir, None) == said
     assert kept_run(tmp_path / "nothing") is None
+    os.mkfifo(run_dir / "no file")  # stands for one that is removed while the run is copied
+    assert kept_run(run_dir) is None
+    assert list(temporary.iterdir()) == [kept.parent]

@@ -170,13 +170,14 @@ def kept_run(run_dir: Path) -> Path | None:
     """Copy what the run wrote on this machine to where it outlives the doctor; return None if there is nothing to keep."""
     if not (run_dir / "run.json").is_file():
         return None
-    try:
-        kept = Path(tempfile.mkdtemp(prefix=KEPT)) / run_dir.name
-        of_the_run = shutil.ignore_patterns(RunDir(run_dir).endpoint.name)  # the way to a coordinator that has gone
-        shutil.copytree(run_dir, kept, symlinks=True, ignore=of_the_run)
-    except (OSError, shutil.Error):  # a full disk; a file may have been removed meanwhile
-        return None
-    return kept
+    of_the_run = shutil.ignore_patterns(RunDir(run_dir).endpoint.name)  # the way to a coordinator that has gone
+    with suppress(OSError):
+        directory = Path(tempfile.mkdtemp(prefix=KEPT))
+        try:
+            return shutil.copytree(run_dir, directory / run_dir.name, symlinks=True, ignore=of_the_run)
+        except OSError:  # a full disk; another server's doctor may have removed the run meanwhile
+            shutil.rmtree(directory, ignore_errors=True)
+    return None
 
 
 def with_kept_path(why: str, run_dir: Path, kept: Path | None) -> str:
