@@ -108,10 +108,10 @@ def test_a_rank_table_to_a_forked_rank(tmp_path):
 
 
 def test_a_failure_to_the_printed_verdict(tmp_path):
-    """Followed: the message of the exception that a rank ends with, its end, and the verdict."""
-    (tmp_path / "program.py").write_text(
-        f"import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError({SPELT})\ntime.sleep(60)\n"
-    )
+    """Followed: the message of a rank's exception, and its verdict. Ends last so long that a busy console tells of them."""
+    slow = "import os, signal, time\nsignal.signal(15, lambda *_: (time.sleep(2), os._exit(143)))\n"
+    failing = f"if os.environ['RANK'] == '1':\n    raise ValueError({SPELT})\ntime.sleep(60)\n"
+    (tmp_path / "program.py").write_text(slow + failing)
     follow(FAILURE, tmp_path, "run", "--devices", "2", "--", sys.executable, "program.py", exit_code=1)
 
 

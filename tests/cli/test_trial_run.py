@@ -81,8 +81,7 @@ def test_what_a_failed_run_wrote_is_kept_where_the_doctor_removes_nothing(launch
     launcher.write(run_dir / "device0/train.log", "why")
     (run_dir / "nowhere").symlink_to("gone")
     (run_dir.parent / "latest").symlink_to(run_dir.name)
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
+    (temporary := tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.chdir(tmp_path)
     kept = kept_run(run_dir)
