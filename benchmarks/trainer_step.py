@@ -23,38 +23,41 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn import functional
 
-from launcher.recipes.load import load_transformer
-from launcher.trainer.collectives import ALONE
-from launcher.trainer.data import Example, own_micro_batches
-from launcher.trainer.model import END, PAD
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.data.batches import Example, own_micro_batches
+from launcher.trainer.model.transformer import END, PAD
+from launcher.trainer.parallel.collectives import ALONE
+from launcher.trainer.parallel.world import open_world, this_place
 from launcher.trainer.plan import apply_plan
 from launcher.trainer.session import Session, meta_model
-from launcher.trainer.world import open_world, this_place
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "programs"))
 from ranks import fork_ranks
 from torch_parts import TorchStage, tensor_parallel_styles
 
 ROUNDS, STEPS_PER_ROUND, MICRO_BATCHES, LENGTH = 7, 3, 4, 24
-RECIPE = load_transformer(
-    None, ["model.dropout=0", "model.d_model=256", "model.feed_forward_dim=1024", "train.device=cpu"]
+SETTINGS = load_settings(
+    TransformerSettings,
+    None,
+    ["model.dropout=0", "model.d_model=256", "model.feed_forward_dim=1024", "train.device=cpu"],
 )
 
 
 def examples() -> list[Example]:
     """Sentences of one length: torch's pipeline cannot take others."""
     numbers = random.Random(0)
-    words = range(4, RECIPE.model.vocabulary_size)
+    words = range(4, SETTINGS.model.vocabulary_size)
     return [
         Example([*numbers.choices(words, k=LENGTH), END], [*numbers.choices(words, k=LENGTH), END])
-        for _ in range(RECIPE.train.batch_size)
+        for _ in range(SETTINGS.train.batch_size)
     ]
 
 
 def torch_step(session: Session, pairs: list[Example]) -> Callable[[], None]:
     """A function that takes one step with torch's parts."""
-    world, train = session.world, RECIPE.train
-    model = meta_model(RECIPE)
+    world, train = session.world, SETTINGS.train
+    model = meta_model(SETTINGS)
     apply_plan(model, session.stage, ALONE, seed=1, device=world.device, dtype=torch.float32)
     mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "mp"))
     parallelize_module(model, mesh["mp"], tensor_parallel_styles(model))
@@ -96,7 +99,7 @@ def measure() -> None:
     pairs = examples()
     torch.set_num_threads(1)
     with open_world(this_place(micro_batches=MICRO_BATCHES), torch.device("cpu")) as world:
-        session = Session(RECIPE, world)
+        session = Session(SETTINGS, world)
         ours, theirs = partial(session.train_step, pairs, 1e-4), torch_step(session, pairs)
         timed(ours, 2), timed(theirs, 2)
         seconds = [(timed(ours, STEPS_PER_ROUND), timed(theirs, STEPS_PER_ROUND)) for _ in range(ROUNDS)]

@@ -8,7 +8,7 @@
         report.json       how it ended
         metrics.jsonl     what the training measures of itself (launcher/core/metrics.py)
         tensorboard/      the same as event files, for TensorBoard
-        links.json        how fast servers reach each other, if measured (launcher/trainer/links.py)
+        links.json        how fast servers reach each other, if measured (launcher/trainer/links/)
         agent.log         a traceback, if the supervision itself ever breaks
         preload.log       what modules print while they are imported for all ranks, if they do
         console.log       what a detached launcher would have shown

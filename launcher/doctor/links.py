@@ -1,4 +1,4 @@
-"""Judge measured connections: the content of links.json, which launcher/trainer/links.py writes.
+"""Judge measured connections: the content of links.json, which launcher/trainer/links/ writes.
 
 The usual rate is the median, over servers, of the best that each server shows with any other. With the plain median of
 pairs, one slow server of three would spoil two of three pairs, and so the median.

@@ -14,8 +14,9 @@ import ast
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from launcher.core.frozen import frozen
@@ -34,8 +35,7 @@ LIBRARY = frozenset(
 )
 DYNAMO = "torch._dynamo"  # a second of CPU time, which the first optimizer or torch.compile of each rank would take
 _COMPILED = ("torch.optim", "torch.compile")  # what of torch imports its compiler
-# The second is what a backward pass with a given gradient imports.
-TRAINER_MODULES = ("launcher.trainer.recipes.transformer", "torch.fx.experimental.symbolic_shapes")
+RECIPE = "transformer"  # which the bundled trainer runs if no other is named
 MAX_FILES = 200
 MAX_BYTES = 5_000_000
 _SHOWING_IMPORTS = ("PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE")  # each rank is to show its own
@@ -52,7 +52,7 @@ _METADATA = frozenset({"__all__", "__author__", "__license__", "__version__"})
 def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return what to import once for all ranks, in the program's order; nothing where its text does not say."""
     if (command.kind, command.target) == ("module", TRAINER):
-        return TRAINER_MODULES
+        return trainer_modules(command.arguments)
     if any(environment.get(name) for name in _SHOWING_IMPORTS):
         return ()
     roots = roots_of(command, cwd, environment)
@@ -63,6 +63,14 @@ def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[s
         else:
             scan.run_files(_first_files(command, cwd, roots))
     return scan.modules()
+
+
+def trainer_modules(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return what the bundled trainer with those arguments imports."""
+    named = [value for option, value in pairwise(arguments) if option == "--recipe"]
+    recipe = named[-1] if named else RECIPE
+    # The second is what a backward pass with a given gradient imports.
+    return f"{TRAINER}.programs.{recipe}", "torch.fx.experimental.symbolic_shapes"
 
 
 def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool | None:

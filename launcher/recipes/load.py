@@ -6,12 +6,11 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.resources import data_dir
 from launcher.recipes.settings import Assignment, build
-from launcher.recipes.transformer.config import TransformerRecipe
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -19,11 +18,14 @@ else:
     import tomli as tomllib
 
 PACKAGED = Path(__file__).resolve().parent
-TEMPLATE = data_dir("templates") / "transformer.toml"
+TEMPLATES = data_dir("templates")
 
 
-def load_transformer(config: str | None, settings: Sequence[str] = ()) -> TransformerRecipe:
-    """Return the Transformer's recipe from an optional configuration and any number of KEY=VALUE settings.
+Settings = TypeVar("Settings")
+
+
+def load_settings(recipe: type[Settings], config: str | None, settings: Sequence[str] = ()) -> Settings:
+    """Return the settings of `recipe` from an optional configuration and any number of KEY=VALUE settings.
 
     `config` is a file, or the name of a packaged configuration ("recipes/transformer/tutorial.toml").
 
@@ -42,7 +44,7 @@ def load_transformer(config: str | None, settings: Sequence[str] = ()) -> Transf
         except ValueError:
             parsed = value  # bare words are text, so that a shell needs no nested quotes
         assignments.append(Assignment(name, parsed, where=f"--set {text}"))
-    return build(TransformerRecipe, assignments)
+    return build(recipe, assignments)
 
 
 def find_config(config: str) -> Path:
@@ -55,8 +57,8 @@ def find_config(config: str) -> Path:
         return path
     if (packaged := packaged_config(config)) is not None:
         return packaged
-    names = ", ".join(sorted(f"recipes/{found.relative_to(PACKAGED)}" for found in PACKAGED.rglob("*.toml")))
-    names += ", templates/transformer.toml"
+    recipes = sorted(f"recipes/{found.relative_to(PACKAGED)}" for found in PACKAGED.rglob("*.toml"))
+    names = ", ".join((*recipes, *sorted(f"templates/{found.name}" for found in TEMPLATES.glob("*.toml"))))
     raise UnreadableError(f"{config}: there is no such configuration file", hint=f"packaged configurations: {names}")
 
 
@@ -65,7 +67,8 @@ def packaged_config(config: str) -> Path | None:
     path = Path(config)
     if path.is_file() or ".." in path.parts or path.is_absolute():
         return None
-    packaged = TEMPLATE if config == "templates/transformer.toml" else PACKAGED / config.removeprefix("recipes/")
+    is_template = path.parent == Path("templates")
+    packaged = TEMPLATES / path.name if is_template else PACKAGED / config.removeprefix("recipes/")
     return packaged if packaged.is_file() else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -25,6 +26,8 @@ class Bounds:
 
     def complaint(self, value: Any) -> str | None:
         """Return why `value` is not allowed, in the words that follow "is", or None."""
+        if isinstance(value, tuple):
+            return next((f"{why} in {one}" for one in value if (why := self.complaint(one))), None)
         if self.choices and value not in self.choices:
             return f"not one of {', '.join(self.choices)}"
         if isinstance(value, float) and not math.isfinite(value):
@@ -93,21 +96,27 @@ def _section_class(section: dataclasses.Field[Any]) -> Any:
     return section.default_factory
 
 
+_KINDS = {
+    bool: "true or false", int: "a whole number", float: "a number", str: "text", tuple: "a list of whole numbers",
+}  # fmt: skip
+
+
 def _checked(assignment: Assignment, field: dataclasses.Field[Any]) -> Any:
     wanted, value = type(field.default), assignment.value
     if wanted is float and type(value) is int:
         value = float(value)
+    if wanted is tuple and isinstance(value, list) and all(type(one) is int for one in value):
+        value = tuple(value)
     if type(value) is not wanted:
         raise UsageError(
-            f"{assignment.where}: {assignment.name} is {assignment.value!r}, but must be "
-            f"{ {int: 'a whole number', float: 'a number', str: 'text'}[wanted] }",
-            hint=f"the default is {assignment.name} = {_as_toml(field.default)}",
+            f"{assignment.where}: {assignment.name} is {as_toml(assignment.value)}, but must be {_KINDS[wanted]}",
+            hint=f"the default is {assignment.name} = {as_toml(field.default)}",
         )
     bounds: Bounds = field.metadata["bounds"]
     if complaint := bounds.complaint(value):
         raise UsageError(
-            f"{assignment.where}: {assignment.name} is {value!r}, which is {complaint}",
-            hint=f"{assignment.name} is {bounds.help}; the default is {_as_toml(field.default)}",
+            f"{assignment.where}: {assignment.name} is {as_toml(value)}, which is {complaint}",
+            hint=f"{assignment.name} is {bounds.help}; the default is {as_toml(field.default)}",
         )
     return value
 
@@ -121,5 +130,8 @@ def _meant(name: str, known: Mapping[str, object]) -> Sequence[str]:
     return names.get(own) or near(name, known) or [one for found in near(own, names) for one in names[found]]
 
 
-def _as_toml(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)
+def as_toml(value: Any) -> str:
+    """Return a setting's value as a TOML file holds it."""
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(as_toml, value))}]"
+    return str(value) if type(value) in {int, float} else json.dumps(value, default=str)

@@ -1,4 +1,4 @@
-"""`python -m launcher.trainer`: train the Transformer as one rank among those that the environment names."""
+"""`python -m launcher.trainer`: train a bundled program as one rank among those that the environment names."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 from launcher.core import env
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError
 from launcher.core.run_dir import RunDir
-from launcher.recipes.load import load_transformer
-from launcher.recipes.transformer.checks import check_layout
-from launcher.trainer.recipes.transformer import train
-from launcher.trainer.world import choose_device, open_world, this_place
+from launcher.recipes.catalog import DEFAULT, RECIPES, recipe_named
+from launcher.trainer.parallel.world import choose_device, open_world, this_place
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,13 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     options = _parser().parse_args(arguments)
     try:
-        recipe = load_transformer(options.config, options.settings)
-        place = this_place(micro_batches=recipe.train.micro_batches)
-        check_layout(recipe, place.layout)
+        recipe = recipe_named(options.recipe)
+        settings = recipe.load(options.config, options.settings)
+        place = this_place(micro_batches=settings.train.micro_batches)
+        recipe.check_layout(settings, place.layout)
         run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
         output = options.output or (RunDir(Path(run_dir)).model if run_dir else None)
-        with open_world(place, choose_device(place, recipe.train.device, os.environ)) as world:
-            train(recipe, world, options.data, output)
+        with open_world(place, choose_device(place, settings.train.device, os.environ)) as world:
+            import_module(recipe.program).train(settings, world, options.data, output)
     except TlaunchError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m launcher.trainer", description=__doc__)
+    parser.add_argument("--recipe", default=DEFAULT, metavar="NAME", help=f"{', '.join(RECIPES)} (default: {DEFAULT})")
     parser.add_argument("--config", help="TOML file, or a packaged one such as recipes/transformer/tutorial.toml")
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--data", type=Path, help="a directory that `tlaunch data` wrote, or one file of pairs")

@@ -1,112 +1,29 @@
-"""The parallel plan of the Transformer, in the order it is applied: stage, model parallelism, initial weights.
-
-Model parallelism follows Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053): a pair of linear layers is split by
-output features, then by input features, so that one sum per pair is all that ranks exchange. The vocabulary is split
-by rows for both embeddings, the output head and the loss.
-"""
+"""The parallel plan of the Transformer, in the order it is applied: stage, model parallelism, initial weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from launcher.core.frozen import frozen
 from launcher.mesh.stages import Stage
-from launcher.trainer.collectives import Group, enter_model_parallel, leave_model_parallel
-from launcher.trainer.initial import initial_weight
-from launcher.trainer.model import Transformer
+from launcher.trainer.model.initial import initial_weight
+from launcher.trainer.model.transformer import Transformer
+from launcher.trainer.parallel.collectives import Group
+from launcher.trainer.parallel.placement import Placement
+from launcher.trainer.parallel.styles import (
+    BLOCK,
+    INPUT_FEATURES,
+    OUTPUT_FEATURES,
+    VOCABULARY_HEAD,
+    VOCABULARY_ROWS,
+    Style,
+    part_bounds,
+)
 
-
-@frozen
-class Placement:
-    """The part of a parameter of the single-device model that this rank holds."""
-
-    full_shape: torch.Size
-    dim: int | None = None  # the tensor dim that model parallelism splits; None: every rank holds all of it
-    start: int = 0
-    stop: int = 0  # Invariant: start < stop <= full_shape[dim] where dim is not None
-
-    def part_of(self, full: Tensor) -> Tensor:
-        return full if self.dim is None else full.narrow(self.dim, self.start, self.stop - self.start)
-
-    @property
-    def shape(self) -> torch.Size:
-        """The shape of this rank's part."""
-        sizes = list(self.full_shape)
-        if self.dim is not None:
-            sizes[self.dim] = self.stop - self.start
-        return torch.Size(sizes)
-
-
-# 1. How each kind of module is changed: `dims` says which dim of which parameter is split, `rebuild` adds the
-#    communication. A width that the ranks do not divide is split as evenly as whole rows allow.
-
-
-@frozen
-class Style:
-    dims: dict[str, int]
-    rebuild: Callable[[nn.Module, Group], None]
-
-
-class _InputFeatureShard(nn.Linear):
-    """A linear layer over this rank's input features: partial products are summed before the bias is added."""
-
-    group: Group
-
-    def forward(self, hidden_BTE: Tensor) -> Tensor:
-        partial_BTD = functional.linear(hidden_BTE, self.weight)
-        return leave_model_parallel(partial_BTD, self.group) + self.bias
-
-
-class _VocabularyShard(nn.Embedding):
-    """An embedding of this rank's ids: other ids give zero, and the sum over ranks is the whole embedding."""
-
-    group: Group
-    first_id: int
-
-    def forward(self, ids_BT: Tensor) -> Tensor:
-        local_BT = ids_BT - self.first_id
-        is_here_BT = (local_BT >= 0) & (local_BT < self.weight.shape[0])
-        partial_BTD = functional.embedding(local_BT.where(is_here_BT, torch.zeros_like(local_BT)), self.weight)
-        return leave_model_parallel(partial_BTD * is_here_BT[..., None], self.group)
-
-
-def _enter_here(module: nn.Module, group: Group) -> None:
-    def enter(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        if all(tensor is inputs[0] for tensor in inputs):  # self-attention: one tensor, one sum of its gradient
-            return (enter_model_parallel(inputs[0], group),) * len(inputs)
-        return tuple(enter_model_parallel(tensor, group) for tensor in inputs)
-
-    module.register_forward_pre_hook(enter)
-
-
-def _sum_before_bias(module: nn.Module, group: Group) -> None:
-    module.__class__ = _InputFeatureShard
-    module.group = group  # type: ignore[assignment]
-
-
-def _own_ids_only(module: nn.Module, group: Group) -> None:
-    vocabulary_size = module.num_embeddings
-    module.__class__ = _VocabularyShard
-    module.group = group  # type: ignore[assignment]
-    module.first_id = part_bounds(vocabulary_size, group)[0]  # type: ignore[assignment,arg-type]
-
-
-def _nothing_more(_module: nn.Module, _group: Group) -> None:
-    """Do nothing: a layer split by output features needs no communication of its own, its block's entry has it."""
-
-
-BLOCK = Style({}, _enter_here)
-OUTPUT_FEATURES = Style({"weight": 0, "bias": 0}, _nothing_more)
-INPUT_FEATURES = Style({"weight": 1}, _sum_before_bias)
-VOCABULARY_ROWS = Style({"weight": 0}, _own_ids_only)
-VOCABULARY_HEAD = Style({"weight": 0}, _enter_here)
-
-# 2. The plan itself.
+# How each kind of module is split over the model-parallel ranks.
 PLAN: tuple[tuple[str, Style], ...] = (
     ("*_embedding.word", VOCABULARY_ROWS),
     ("*attention", BLOCK),
@@ -119,14 +36,6 @@ PLAN: tuple[tuple[str, Style], ...] = (
     ("*feed_forward.contract", INPUT_FEATURES),
     ("head", VOCABULARY_HEAD),
 )
-
-
-def part_bounds(size: int, group: Group) -> tuple[int, int]:
-    """Return this rank's part [start, stop) of `size` rows: 65 rows over 2 ranks are 0..31 and 32..64.
-
-    start = floor(size * index / ranks), so parts differ by one row at most and none is empty while ranks <= size.
-    """
-    return size * group.index // group.size, size * (group.index + 1) // group.size
 
 
 def placements(model: Transformer, model_parallel: Group) -> dict[str, Placement]:

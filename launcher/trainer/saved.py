@@ -24,13 +24,13 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.mesh.coordinates import Coordinate, rank_at
 from launcher.mesh.stages import split_into_stages
 from launcher.recipes.settings import Assignment, build
-from launcher.recipes.transformer.config import TransformerRecipe
-from launcher.trainer.collectives import Group
-from launcher.trainer.heartbeat import getting_on
-from launcher.trainer.model import Transformer
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.data.tokenizer import Tokenizer
+from launcher.trainer.model.transformer import Transformer
+from launcher.trainer.parallel.collectives import Group
 from launcher.trainer.plan import keep_stage, placements, replace_parameter
 from launcher.trainer.session import Session, meta_model
-from launcher.trainer.tokenizer import Tokenizer
+from launcher.trainer.telemetry.heartbeat import getting_on
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.model"
 
@@ -48,11 +48,11 @@ def gather(session: Session, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
             dist.send(own, dst=0)
         return None
     whole: dict[str, Tensor] = {}
-    sizes = session.recipe.model
+    sizes = session.settings.model
     for stage in range(world.pp.size):
         for part in range(world.mp.size):
             # In the order in which that rank sends its tensors.
-            model = meta_model(session.recipe)
+            model = meta_model(session.settings)
             keep_stage(model, split_into_stages(sizes.encoder_layers, sizes.decoder_layers, world.pp.size)[stage])
             placed = placements(model, Group(ranks=tuple(range(world.mp.size)), index=part))
             sender = rank_at(Coordinate(pp=stage, dp=0, mp=part), world.place.layout)
@@ -68,7 +68,11 @@ def gather(session: Session, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def save_model(
-    directory: Path, weights: dict[str, Tensor], recipe: TransformerRecipe, tokenizer: Tokenizer, facts: dict[str, Any]
+    directory: Path,
+    weights: dict[str, Tensor],
+    settings: TransformerSettings,
+    tokenizer: Tokenizer,
+    facts: dict[str, Any],
 ) -> None:
     """Write the three files aside, then rename the directory: it is whole or it is not there.
 
@@ -77,7 +81,7 @@ def save_model(
     Raises:
         OSError: the directory exists already, the disk is full, ...
     """
-    content = {"program": "transformer", "recipe": dataclasses.asdict(recipe), "training": facts}
+    content = {"program": "transformer", "recipe": dataclasses.asdict(settings), "training": facts}
     with new_directory(directory) as aside:
         (aside / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         (aside / TOKENIZER).write_bytes(tokenizer.serialized)
@@ -98,7 +102,7 @@ def check_can_save(directory: Path) -> None:
     directory.rmdir()
 
 
-def load_model(directory: str | Path) -> tuple[Transformer, TransformerRecipe, Tokenizer]:
+def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings, Tokenizer]:
     """Return the whole model on the CPU, ready to translate or to validate, with its recipe and its tokenizer.
 
     Raises:
@@ -109,22 +113,22 @@ def load_model(directory: str | Path) -> tuple[Transformer, TransformerRecipe, T
         if not (directory / name).is_file():
             raise UnreadableError(f"{directory / name}: this model directory has no such file")
     sections = json.loads((directory / CONFIG).read_text(encoding="utf-8"))["recipe"]
-    recipe = build(
-        TransformerRecipe,
+    settings = build(
+        TransformerSettings,
         [
             Assignment(f"{section}.{name}", value, where=str(directory / CONFIG))
             for section, values in sections.items()
             for name, value in values.items()
         ],
     )
-    model = meta_model(recipe)
+    model = meta_model(settings)
     model.load_state_dict(load_file(directory / WEIGHTS), assign=True)
-    return model.eval(), recipe, Tokenizer((directory / TOKENIZER).read_bytes())
+    return model.eval(), settings, Tokenizer((directory / TOKENIZER).read_bytes())
 
 
-def single_device_model(recipe: TransformerRecipe, weights: dict[str, Tensor], device: torch.device) -> Transformer:
+def single_device_model(settings: TransformerSettings, weights: dict[str, Tensor], device: torch.device) -> Transformer:
     """Return the whole model with `weights`, ready to translate."""
-    model = meta_model(recipe)
+    model = meta_model(settings)
     for name, value in weights.items():
         replace_parameter(model, name, value.to(device))
     return model.eval()

@@ -10,16 +10,18 @@ from torch import Tensor
 
 from launcher.core.frozen import frozen
 from launcher.mesh.stages import split_into_stages
-from launcher.recipes.transformer.config import TrainConfig, TransformerRecipe
-from launcher.trainer.collectives import all_reduce
-from launcher.trainer.data import Example, in_batches, own_micro_batches, token_count
-from launcher.trainer.heartbeat import getting_on
-from launcher.trainer.loss import token_loss_sum, vocabulary_parallel_token_loss_sum
-from launcher.trainer.model import Batch, Transformer
-from launcher.trainer.optimizer import ShardedAdamW
-from launcher.trainer.pipeline import Pipeline, Schedule, forward_only, one_forward_one_backward
-from launcher.trainer.plan import apply_plan, part_bounds
-from launcher.trainer.world import World
+from launcher.recipes.train import TrainConfig
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.data.batches import Example, in_batches, own_micro_batches, token_count
+from launcher.trainer.model.transformer import Batch, Transformer
+from launcher.trainer.optimizer.adamw import ShardedAdamW
+from launcher.trainer.parallel.collectives import all_reduce
+from launcher.trainer.parallel.loss import token_loss_sum, vocabulary_parallel_token_loss_sum
+from launcher.trainer.parallel.pipeline import Pipeline, Schedule, forward_only, one_forward_one_backward
+from launcher.trainer.parallel.styles import part_bounds
+from launcher.trainer.parallel.world import World
+from launcher.trainer.plan import apply_plan
+from launcher.trainer.telemetry.heartbeat import getting_on
 
 
 @frozen
@@ -32,22 +34,22 @@ class StepResult:
 class Session:
     """One rank's part of the model, and the steps that all ranks take together."""
 
-    def __init__(self, recipe: TransformerRecipe, world: World) -> None:
-        self.recipe, self.world = recipe, world
-        self.dtype = getattr(torch, recipe.train.precision)
-        self.stage = split_into_stages(recipe.model.encoder_layers, recipe.model.decoder_layers, world.pp.size)[
+    def __init__(self, settings: TransformerSettings, world: World) -> None:
+        self.settings, self.world = settings, world
+        self.dtype = getattr(torch, settings.train.precision)
+        self.stage = split_into_stages(settings.model.encoder_layers, settings.model.decoder_layers, world.pp.size)[
             world.pp.index
         ]
-        self.model = meta_model(recipe)
+        self.model = meta_model(settings)
         self.placements = apply_plan(
-            self.model, self.stage, world.mp, seed=recipe.train.seed, device=world.device, dtype=self.dtype
+            self.model, self.stage, world.mp, seed=settings.train.seed, device=world.device, dtype=self.dtype
         )
         self.optimizer = ShardedAdamW(
-            dict(self.model.named_parameters()), self.placements, recipe.train, dp=world.dp, mp=world.mp, pp=world.pp
+            dict(self.model.named_parameters()), self.placements, settings.train, dp=world.dp, mp=world.mp, pp=world.pp
         )
         # Dropout falls on replicated tensors only. So the ranks of one mp group must draw the same numbers, all others
         # different ones.
-        torch.manual_seed((recipe.train.seed * world.pp.size + world.pp.index) * world.dp.size + world.dp.index)
+        torch.manual_seed((settings.train.seed * world.pp.size + world.pp.index) * world.dp.size + world.dp.index)
 
     def train_step(self, examples: Sequence[Example], learning_rate: float) -> StepResult:
         """One optimizer step on a global batch. Every rank of the run must call it with the same arguments."""
@@ -64,7 +66,7 @@ class Session:
         self.optimizer.zero_gradients()
         layout, pp = self.world.place.layout, self.world.pp
         schedule = one_forward_one_backward(pp.index, pp.size, layout.micro_batches)
-        losses = self._run(schedule, examples, self.recipe.train.label_smoothing)
+        losses = self._run(schedule, examples, self.settings.train.label_smoothing)
         return float(all_reduce(all_reduce(losses, self.world.dp), pp))
 
     @torch.no_grad()
@@ -73,7 +75,7 @@ class Session:
         self.model.eval()
         schedule = forward_only(self.world.place.layout.micro_batches)
         total = torch.zeros(1, device=self.world.device, dtype=self.dtype)
-        for batch in in_batches(examples, self.recipe.train.batch_size):
+        for batch in in_batches(examples, self.settings.train.batch_size):
             total += self._run(schedule, batch, 0.0) * token_count(batch)
             getting_on()
         speaks = self.stage.is_last and self.world.mp.index == 0
@@ -86,7 +88,7 @@ class Session:
         pipeline = Pipeline(
             world.links,
             partial(self._compute, batches, smoothing, 1 / token_count(examples)),
-            lambda index: (*batches[index].streams_shape, self.recipe.model.d_model),
+            lambda index: (*batches[index].streams_shape, self.settings.model.d_model),
             device=world.device,
             dtype=self.dtype,
         )
@@ -108,7 +110,7 @@ class Session:
         return torch.cat(output, dim=1)
 
     def _loss_sum(self, logits_NW: Tensor, labels_N: Tensor, smoothing: float) -> Tensor:
-        mp, vocabulary_size = self.world.mp, self.recipe.model.vocabulary_size
+        mp, vocabulary_size = self.world.mp, self.settings.model.vocabulary_size
         if mp.size == 1:
             return token_loss_sum(logits_NW, labels_N, smoothing)
         first_id, _ = part_bounds(vocabulary_size, mp)
@@ -117,10 +119,10 @@ class Session:
         )
 
 
-def meta_model(recipe: TransformerRecipe) -> Transformer:
+def meta_model(settings: TransformerSettings) -> Transformer:
     """Return the whole single-device model without storage: names and shapes only."""
     with torch.device("meta"):
-        return Transformer(recipe.model, recipe.data)
+        return Transformer(settings.model, settings.data)
 
 
 def learning_rate_at(step: int, config: TrainConfig) -> float:

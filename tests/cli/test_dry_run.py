@@ -47,11 +47,13 @@ def test_the_bundled_trainer_is_shown_with_its_options(launcher):
     """Without COMMAND the ranks run the trainer, with settings and the absolute path of a configuration file."""
     (launcher.directory / "my.toml").write_text("[train]\nmicro_batches = 4\n")
     done = launcher.call(
-        "run", "--devices", 4, "--pp", 2, "--config", "my.toml", "--set", "train.steps=3", "--dry-run", "--json"
-    )
+        "run", "--devices", 4, "--pp", 2, "--recipe", "transformer", "--config", "my.toml", "--set", "train.steps=3",
+        "--dry-run", "--json",
+    )  # fmt: skip
     spec = json.loads(done.stdout)
     config = str(launcher.directory / "my.toml")
-    assert spec["ranks"][0]["argv"][1:] == ["-m", "launcher.trainer", "--config", config, "--set", "train.steps=3"]
+    given = ["--recipe", "transformer", "--config", config, "--set", "train.steps=3"]
+    assert spec["ranks"][0]["argv"][1:] == ["-m", "launcher.trainer", *given]
     assert spec["layout"]["micro_batches"] == 4
     assert spec["console"] == "rank0"
 

@@ -64,9 +64,7 @@ def test_an_argument_that_mpirun_starts_in_place_of_the_agent_is_suspected(run):
 
 def test_ranks_of_an_mpirun_meet_by_mpi(mpirun):
     """Nothing says where: each gets a place of its own, and all one address and port."""
-    code = (
-        "import os; from launcher.trainer import rendezvous as r; print(sorted(r.engine_variables(os.environ).items()))"
-    )
+    code = "import os; from launcher.trainer.parallel import rendezvous as r; print(sorted(r.engine_variables(os.environ).items()))"
     done = mpirun(2, sys.executable, "-c", f"{code}; import time; time.sleep(0.5)", env={"PYTHONPATH": str(ROOT)})
     one, other = map(
         dict, map(ast.literal_eval, sorted(done.stdout.splitlines(), key=lambda line: "('RANK', '1')" in line))

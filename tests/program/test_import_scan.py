@@ -7,7 +7,7 @@ import pytest
 
 from launcher.program.command import PythonCommand
 from launcher.program.files import mentions_mpi
-from launcher.program.import_scan import MAX_FILES, TRAINER_MODULES, modules_to_preload, own_files, uses_mpi
+from launcher.program.import_scan import MAX_FILES, modules_to_preload, own_files, trainer_modules, uses_mpi
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ ON_PATH = {"train": "import model", "lib_in_model": "import torch"}
     ({}, (), {}, ()),
     ({}, ("module", "missing"), {}, ()),
     ({}, ("module", "a.b.c"), {}, ()),
-    ({}, ("module", "launcher.trainer"), {}, TRAINER_MODULES),
+    ({}, ("module", "launcher.trainer"), {}, trainer_modules(())),
 ])  # fmt: skip
 def test_what_is_imported_follows_from_the_files_the_command_and_the_environment(
     write, files, program, environment, expected

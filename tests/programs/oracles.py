@@ -19,13 +19,14 @@ from torch.nn import functional
 from torch_parts import TorchStage, tensor_parallel_styles
 
 from launcher.mesh.stages import split_into_stages
-from launcher.recipes.load import load_transformer
-from launcher.trainer.collectives import ALONE
-from launcher.trainer.data import Example, own_micro_batches, token_count
-from launcher.trainer.model import END, PAD
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.data.batches import Example, own_micro_batches, token_count
+from launcher.trainer.model.transformer import END, PAD
+from launcher.trainer.parallel.collectives import ALONE
+from launcher.trainer.parallel.world import open_world, this_place
 from launcher.trainer.plan import apply_plan
 from launcher.trainer.session import Session, meta_model
-from launcher.trainer.world import open_world, this_place
 
 CPU = torch.device("cpu")
 SETTINGS = [
@@ -33,7 +34,7 @@ SETTINGS = [
     "model.encoder_layers=1", "model.decoder_layers=1", "model.dropout=0", "data.source_length=8", "data.target_length=8",
     "train.batch_size=8", "train.clip_norm=0", "train.weight_decay=0.1", "train.precision=float64", "train.device=cpu",
 ]  # fmt: skip
-RECIPE = load_transformer(None, SETTINGS)
+RECIPE = load_settings(TransformerSettings, None, SETTINGS)
 MICRO_BATCHES = 4
 STEPS = 3
 LEARNING_RATE = 1e-2

@@ -15,11 +15,12 @@ from pathlib import Path
 import torch
 from ranks import fork_ranks
 
-from launcher.recipes.load import load_transformer
-from launcher.trainer.data import Example
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.data.batches import Example
+from launcher.trainer.parallel.waiting import Stopwatch, Waiting
+from launcher.trainer.parallel.world import open_world, this_place
 from launcher.trainer.session import Session
-from launcher.trainer.waiting import Stopwatch, Waiting
-from launcher.trainer.world import open_world, this_place
 
 SLOWER_S = 0.5
 SETTINGS = (
@@ -29,10 +30,10 @@ EXAMPLES = [Example([5, 6, 2], [6, 5, 2])] * 4
 
 
 def train(axis: str, directory: Path) -> None:
-    recipe = load_transformer(None, [f"model.{setting}" for setting in SETTINGS])
+    settings = load_settings(TransformerSettings, None, [f"model.{setting}" for setting in SETTINGS])
     torch.set_num_threads(1)
     with open_world(this_place(micro_batches=1), torch.device("cpu")) as world:
-        session = Session(recipe, world)
+        session = Session(settings, world)
         session.train_step(EXAMPLES, 1e-3)  # opens connections
         global_rank = world.place.global_rank
         waits = directory / f"{axis}.waits"

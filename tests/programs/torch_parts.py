@@ -1,10 +1,11 @@
 """The same model under torch's own parallelism: what oracles and benchmarks hold the trainer against."""
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
-from launcher.trainer.model import Batch
+from launcher.trainer.model.transformer import Batch
 
 
 class TorchStage(nn.Module):
@@ -17,7 +18,9 @@ class TorchStage(nn.Module):
     def forward(self, *received: Tensor, source_ids: Tensor, target_ids: Tensor) -> object:
         # torch insists on an argument for the first stage; later ones get the two streams.
         streams = received if len(received) == 2 else None
-        return self.model(Batch(source_BS=source_ids, target_BT=target_ids, labels_BT=target_ids), streams)
+        rows = torch.arange(len(source_ids))
+        batch = Batch(source_BS=source_ids, target_BT=target_ids, labels_BT=target_ids, row_B=rows)
+        return self.model(batch, streams)
 
 
 def tensor_parallel_styles(model: nn.Module) -> dict[str, ParallelStyle]:

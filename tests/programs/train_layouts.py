@@ -19,13 +19,14 @@ import torch.distributed as dist
 from ranks import fork_ranks
 from safetensors.torch import save_file
 
-from launcher.recipes.load import load_transformer
-from launcher.trainer.collectives import all_reduce
-from launcher.trainer.data import Example
-from launcher.trainer.model import END
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.data.batches import Example
+from launcher.trainer.model.transformer import END
+from launcher.trainer.parallel.collectives import all_reduce
+from launcher.trainer.parallel.world import open_world, this_place
 from launcher.trainer.saved import gather
 from launcher.trainer.session import Session, learning_rate_at
-from launcher.trainer.world import open_world, this_place
 
 STEPS = 3  # moments and a rate beyond the warm-up have acted by then
 BATCH_SIZE = 32
@@ -64,16 +65,18 @@ def batches() -> list[list[Example]]:
 
 def train(case: dict, directory: Path) -> None:
     settings = [f"{key}={value}" for key, value in SETTINGS.items()]
-    recipe = load_transformer(None, [*settings, f"train.precision={case['precision']}", *case["settings"]])
+    settings = load_settings(
+        TransformerSettings, None, [*settings, f"train.precision={case['precision']}", *case["settings"]]
+    )
     torch.set_num_threads(1)
     with open_world(this_place(micro_batches=1), torch.device("cpu")) as world:
-        session = Session(recipe, world)
+        session = Session(settings, world)
         session.accumulate_gradients(batches()[0])
         gradients = {name: parameter.grad for name, parameter in session.model.named_parameters()}
         summed = {name: all_reduce(gradient.clone(), world.dp) for name, gradient in gradients.items()}
         write_gathered(session, summed, directory / f"{case['name']}.gradients")
         results = [
-            session.train_step(batch, learning_rate_at(step, recipe.train))
+            session.train_step(batch, learning_rate_at(step, settings.train))
             for step, batch in enumerate(batches(), start=1)
         ]
         # 13 examples fill neither a batch nor the micro batches: the rest is padding that must not count.

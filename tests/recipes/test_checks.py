@@ -4,8 +4,9 @@ import pytest
 
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.records import Layout
-from launcher.recipes.load import load_transformer
+from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.checks import check_layout
+from launcher.recipes.transformer.config import TransformerSettings
 
 
 @pytest.mark.parametrize(
@@ -21,10 +22,10 @@ from launcher.recipes.transformer.checks import check_layout
 )
 def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
     with pytest.raises(RefusedLayoutError) as refusal:
-        check_layout(load_transformer(None, settings), layout)
+        check_layout(load_settings(TransformerSettings, None, settings), layout)
     assert message in refusal.value.message
     assert hint in refusal.value.hint
 
 
 def test_a_layout_that_fits_is_accepted():
-    assert check_layout(load_transformer(None), Layout(dp=2, mp=2, pp=2, micro_batches=4)) is None
+    assert check_layout(load_settings(TransformerSettings, None), Layout(dp=2, mp=2, pp=2, micro_batches=4)) is None

@@ -6,9 +6,9 @@ import pytest
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.resources import data_dir
-from launcher.recipes.load import find_config, load_transformer
+from launcher.recipes.load import find_config, load_settings
 from launcher.recipes.settings import all_settings
-from launcher.recipes.transformer.config import TransformerRecipe
+from launcher.recipes.transformer.config import TransformerSettings
 
 
 @pytest.fixture(name="config")
@@ -22,16 +22,25 @@ def _config(tmp_path):
 
 
 def test_without_a_file_the_defaults_hold():
-    assert load_transformer(None) == TransformerRecipe()
+    assert load_settings(TransformerSettings, None) == TransformerSettings()
 
 
 def test_a_setting_overrides_the_file_which_overrides_the_default(config):
-    recipe = load_transformer(config("[model]\nheads = 4\nd_model = 64\n"), ["model.heads=2", "data.direction=en_fr"])
+    recipe = load_settings(
+        TransformerSettings, config("[model]\nheads = 4\nd_model = 64\n"), ["model.heads=2", "data.direction=en_fr"]
+    )
     assert (recipe.model.heads, recipe.model.d_model, recipe.data.direction) == (2, 64, "en_fr")
 
 
+def test_switches_and_lists_are_settings_too(config):
+    parallel = load_settings(
+        TransformerSettings, config("[parallel]\nstages = [3, 1]\n"), ["parallel.recompute=true"]
+    ).parallel
+    assert (parallel.stages, parallel.recompute) == ((3, 1), True)
+
+
 def test_the_tutorial_is_found_by_its_name_from_any_directory():
-    model = load_transformer("recipes/transformer/tutorial.toml").model
+    model = load_settings(TransformerSettings, "recipes/transformer/tutorial.toml").model
     assert (model.vocabulary_size, model.d_model, model.heads) == (20000, 128, 8)
 
 
@@ -42,7 +51,7 @@ def test_the_template_is_found_by_its_name_from_any_directory(tmp_path, monkeypa
 
 def test_an_unknown_file_lists_the_packaged_ones():
     with pytest.raises(UnreadableError) as error:
-        load_transformer("nowhere.toml")
+        load_settings(TransformerSettings, "nowhere.toml")
     assert "recipes/transformer/tutorial.toml" in error.value.hint
 
 
@@ -55,30 +64,41 @@ def test_an_unknown_file_lists_the_packaged_ones():
         ("dropout = 0.1\n", "my.toml:1: there is no setting dropout", "did you mean model.dropout?"),
         ("[train]\nzounds = 1\n", "my.toml:2: there is no setting train.zounds", "known settings: "),
         ("[train]\n\nseed = 1\nsteps = -1\n", "my.toml:4: train.steps is -1, which is below 0", "train.steps is"),
-        ("[model]\nheads = '8'\n", "my.toml:2: model.heads is '8', but must be a whole number", "the default is"),
-        ("[model]\nheads = true\n", "my.toml:2: model.heads is True, but must be a whole number", "the default is"),
+        ("[model]\nheads = '8'\n", 'my.toml:2: model.heads is "8", but must be a whole number', "the default is"),
+        ("[model]\nheads = true\n", "my.toml:2: model.heads is true, but must be a whole number", "the default is"),
+        (
+            "[parallel]\nrecompute = 1\n",
+            "my.toml:2: parallel.recompute is 1, but must be true or false",
+            "the default is",
+        ),
+        (
+            "[parallel]\nstages = [1, 'a']\n",
+            'stages is [1, "a"], but must be a list of whole numbers',
+            "the default is",
+        ),
+        ("[parallel]\nstages = [3, -1]\n", "my.toml:2: parallel.stages is [3, -1], which is below 0 in -1", "layers"),
         ("model.dropout = 1.0\n", "my.toml:1: model.dropout is 1.0, which is not below 1", "model.dropout is"),
         ("[train]\nlearning_rate = nan\n", "my.toml:2: train.learning_rate is nan, which is not finite", "step size"),
-        ("[train]\nprecision = 'half'\n", "my.toml:2: train.precision is 'half', which is not one of", "float32"),
+        ("[train]\nprecision = 'half'\n", 'my.toml:2: train.precision is "half", which is not one of', "float32"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_line(config, text, message, hint):
     """File, line, what was read, why it is wrong, what to write."""
     with pytest.raises(UsageError) as error:
-        load_transformer(config(text))
+        load_settings(TransformerSettings, config(text))
     assert message in error.value.message
     assert hint in error.value.hint
 
 
 def test_broken_toml_is_a_usage_error(config):
     with pytest.raises(UsageError, match=r"this is not TOML: .*line 1"):
-        load_transformer(config("[model\n"))
+        load_settings(TransformerSettings, config("[model\n"))
 
 
 @pytest.mark.parametrize("text", ["train.seed", "=3"])
 def test_a_setting_needs_a_key_and_a_value(text):
     with pytest.raises(UsageError, match="this is not KEY=VALUE"):
-        load_transformer(None, [text])
+        load_settings(TransformerSettings, None, [text])
 
 
 def test_the_template_states_every_default_and_what_it_means():
@@ -86,10 +106,10 @@ def test_the_template_states_every_default_and_what_it_means():
     template = data_dir("templates") / "transformer.toml"
     stated = [line for line in template.read_text(encoding="utf-8").splitlines() if line and line[0] not in "#["]
     expected = []
-    for name, field in all_settings(TransformerRecipe).items():
+    for name, field in all_settings(TransformerSettings).items():
         bounds = field.metadata["bounds"]
         assert bounds.help
         choices = f" ({' | '.join(bounds.choices)})" if bounds.choices else ""
         expected.append(f"{name.partition('.')[2]} = {json.dumps(field.default)}  # {bounds.help}{choices}")
     assert stated == expected
-    assert load_transformer(str(template)) == TransformerRecipe()
+    assert load_settings(TransformerSettings, str(template)) == TransformerSettings()

@@ -8,10 +8,11 @@ import torch
 
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import coordinate_of
-from launcher.recipes.load import load_transformer
-from launcher.trainer.baseline import unigram_perplexity
-from launcher.trainer.data import Example, epoch_order, global_batches, own_micro_batches, token_count, tokenize
-from launcher.trainer.model import BEGIN, END, PAD
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.data.baseline import unigram_perplexity
+from launcher.trainer.data.batches import Example, epoch_order, global_batches, own_micro_batches, token_count, tokenize
+from launcher.trainer.model.transformer import BEGIN, END, PAD
 
 CPU = torch.device("cpu")
 
@@ -76,7 +77,7 @@ class Words:
 
 def test_long_sentences_are_cut_and_keep_their_end():
     """No sequence is longer than configured, and each ends with END."""
-    config = load_transformer(None, ["data.source_length=3", "data.target_length=2"]).data
+    config = load_settings(TransformerSettings, None, ["data.source_length=3", "data.target_length=2"]).data
 
     assert tokenize([("aaaa aaaaa aaaaaa", "aaaa aaaaa")], Words(), config) == [
         Example([4, 5, END], [4, END], is_cut=True)
@@ -93,7 +94,9 @@ def test_the_unigram_model_is_the_formula():
 @pytest.mark.parametrize(("steps", "count"), [(0, 6), (5, 5), (8, 8)])
 def test_batches_run_through_the_epochs_or_the_steps(steps, count):
     """Ten pairs in batches of three give three steps an epoch; a number of steps overrides the number of epochs."""
-    config = load_transformer(None, ["train.batch_size=3", "train.epochs=2", f"train.steps={steps}"]).train
+    config = load_settings(
+        TransformerSettings, None, ["train.batch_size=3", "train.epochs=2", f"train.steps={steps}"]
+    ).train
     batches = list(global_batches(examples(10), config))
 
     assert [batch.step for batch in batches] == list(range(1, count + 1))

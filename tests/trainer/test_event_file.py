@@ -5,16 +5,16 @@ import subprocess
 import sys
 import threading
 
-from launcher.trainer.event_file import EventFile, _check
+from launcher.trainer.telemetry.event_file import EventFile, _check
 
 # What is imported costs: as if these were installed, and noticed.
 STRANGERS = ("tensorflow", "boto3", "botocore", "fsspec")
 WRITES = """
 import sys
-import launcher.trainer.recipes.transformer
+import launcher.trainer.programs.transformer
 assert not {name for name in sys.modules if name.startswith(("tensorboard", "google.protobuf"))}
 before = set(sys.modules)
-from launcher.trainer.event_file import EventFile
+from launcher.trainer.telemetry.event_file import EventFile
 from pathlib import Path
 EventFile(Path(sys.argv[1]), attempt=0, purge_step=None).scalars(1, 1, {"loss": 1.0})
 assert "tensorboard" in sys.modules

@@ -14,8 +14,8 @@ import torch
 
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.heartbeat import Beat, read_heartbeat
-from launcher.trainer import heartbeat as heart_module
-from launcher.trainer.heartbeat import REST_S, HeartbeatWriter, getting_on, wait_for_long
+from launcher.trainer.telemetry import heartbeat as heart_module
+from launcher.trainer.telemetry.heartbeat import REST_S, HeartbeatWriter, getting_on, wait_for_long
 
 CPU = torch.device("cpu")
 PROGRAM = Path(__file__).parents[1] / "programs" / "pulse_training.py"

@@ -15,7 +15,7 @@ from launcher.core.records import Cluster, Device, Server
 from launcher.core.run_dir import RunDir
 from launcher.doctor.links import Links, judge_links
 from launcher.supervise.port import hold_port
-from launcher.trainer.links import carriers, main, rounds
+from launcher.trainer.links.measurement import carriers, main, rounds
 from tests.end_to_end.conftest import hosts_of
 
 ROOT = Path(__file__).parents[2]

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from launcher.trainer.collectives import ALONE
-from launcher.trainer.loss import token_loss_sum, vocabulary_parallel_token_loss_sum
-from launcher.trainer.model import PAD
+from launcher.trainer.model.transformer import PAD
+from launcher.trainer.parallel.collectives import ALONE
+from launcher.trainer.parallel.loss import token_loss_sum, vocabulary_parallel_token_loss_sum
 
 TOKENS, VOCABULARY = 9, 11
 

@@ -21,8 +21,8 @@ from launcher.core.run_dir import RunDir
 from launcher.runs.metrics import MetricsReader, Saved, read_metrics
 from launcher.runs.status import EventReader
 from launcher.runs.timeline import timeline
-from launcher.trainer import metrics as metrics_module
-from launcher.trainer.metrics import REST_S, Metrics
+from launcher.trainer.telemetry import metrics as metrics_module
+from launcher.trainer.telemetry.metrics import REST_S, Metrics
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")

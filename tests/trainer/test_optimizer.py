@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from launcher.recipes.load import load_transformer
-from launcher.trainer.collectives import ALONE
-from launcher.trainer.optimizer import ShardedAdamW
-from launcher.trainer.plan import Placement
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.optimizer.adamw import ShardedAdamW
+from launcher.trainer.parallel.collectives import ALONE
+from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.session import learning_rate_at
 
 STEPS, LEARNING_RATE = 7, 3e-2
@@ -22,7 +23,9 @@ def two_models():
 
 
 def owner_of(model, **settings):
-    config = load_transformer(None, [f"train.{name}={value}" for name, value in settings.items()]).train
+    config = load_settings(
+        TransformerSettings, None, [f"train.{name}={value}" for name, value in settings.items()]
+    ).train
     parameters = dict(model.named_parameters())
     placed = {name: Placement(parameter.shape) for name, parameter in parameters.items()}
     return ShardedAdamW(parameters, placed, config, dp=ALONE, mp=ALONE, pp=ALONE)
@@ -70,8 +73,8 @@ def test_matrices_decay_and_vectors_do_not():
 
 def test_the_learning_rate_warms_up_and_falls():
     """Linear to its peak at the last warm-up step, then as the inverse square root; constant without warm-up."""
-    config = load_transformer(None, ["train.learning_rate=0.4", "train.warmup_steps=4"]).train
+    config = load_settings(TransformerSettings, None, ["train.learning_rate=0.4", "train.warmup_steps=4"]).train
 
     assert [learning_rate_at(step, config) for step in (1, 2, 4, 16)] == pytest.approx([0.1, 0.2, 0.4, 0.2])
-    constant = load_transformer(None, ["train.learning_rate=0.4", "train.warmup_steps=0"]).train
+    constant = load_settings(TransformerSettings, None, ["train.learning_rate=0.4", "train.warmup_steps=0"]).train
     assert [learning_rate_at(step, constant) for step in (1, 100)] == [0.4, 0.4]

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.trainer import pipeline as pipeline_module
-from launcher.trainer.pipeline import (
+from launcher.trainer.parallel import pipeline as pipeline_module
+from launcher.trainer.parallel.pipeline import (
     MESSAGES_ON_THEIR_WAY,
     Action,
     Links,

@@ -6,13 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.mesh.stages import split_into_stages
-from launcher.recipes.load import load_transformer
-from launcher.trainer.collectives import Group
-from launcher.trainer.initial import initial_weight
-from launcher.trainer.plan import keep_stage, part_bounds, placements
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.model.initial import initial_weight
+from launcher.trainer.parallel.collectives import Group
+from launcher.trainer.parallel.styles import part_bounds
+from launcher.trainer.plan import keep_stage, placements
 from launcher.trainer.session import meta_model
 
-RECIPE = load_transformer(None, ["model.vocabulary_size=67"])
+SETTINGS = load_settings(TransformerSettings, None, ["model.vocabulary_size=67"])
 
 
 @given(st.integers(1, 300), st.integers(1, 16))
@@ -28,10 +30,10 @@ def test_parts_cover_all_rows_once(size, ranks):
 @pytest.mark.parametrize("pp", [1, 2, 4])
 def test_the_parts_of_all_ranks_are_the_whole_model(mp, pp):
     """Every element of every parameter is on some rank, sharded ones on exactly one."""
-    counted = {name: torch.zeros(parameter.shape) for name, parameter in meta_model(RECIPE).named_parameters()}
-    for stage in split_into_stages(RECIPE.model.encoder_layers, RECIPE.model.decoder_layers, pp):
+    counted = {name: torch.zeros(parameter.shape) for name, parameter in meta_model(SETTINGS).named_parameters()}
+    for stage in split_into_stages(SETTINGS.model.encoder_layers, SETTINGS.model.decoder_layers, pp):
         for index in range(mp):
-            model = meta_model(RECIPE)
+            model = meta_model(SETTINGS)
             keep_stage(model, stage)
             for name, placement in placements(model, Group(ranks=tuple(range(mp)), index=index)).items():
                 placement.part_of(counted[name]).add_(1)
@@ -44,7 +46,7 @@ def test_the_parts_of_all_ranks_are_the_whole_model(mp, pp):
 
 def test_most_of_the_model_is_sharded():
     """Under mp, only norms, positions and the biases behind a sum are held whole."""
-    placed = placements(meta_model(RECIPE), Group(ranks=(0, 1), index=0))
+    placed = placements(meta_model(SETTINGS), Group(ranks=(0, 1), index=0))
     whole = {name for name, placement in placed.items() if placement.dim is None}
 
     held_whole = ("norm.weight", "norm.bias", "position.weight", "output.bias", "contract.bias")

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from launcher.core.errors import UsageError
-from launcher.trainer import rendezvous
-from launcher.trainer.rendezvous import engine_variables
+from launcher.trainer.parallel import rendezvous
+from launcher.trainer.parallel.rendezvous import engine_variables
 
 MPICH = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
 MEETING = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
@@ -58,7 +58,7 @@ def test_ranks_that_nothing_tells_where_to_meet_need_mpi4py(monkeypatch):
 def test_two_ranks_with_one_local_rank_are_refused():
     """They would take one device: the second is told so while the first one lives, and not by itself."""
     meeting = {**MEETING, "MASTER_PORT": str(os.getpid())}
-    code = "from launcher.trainer.rendezvous import engine_variables as v; import os; v(os.environ); print(v(os.environ)); input()"
+    code = "from launcher.trainer.parallel.rendezvous import engine_variables as v; import os; v(os.environ); print(v(os.environ)); input()"
     env, pipe = {**os.environ, **MPICH, **meeting, "PMI_RANK": "1"}, subprocess.PIPE
     first = subprocess.Popen([sys.executable, "-c", code], env=env, stdin=pipe, stdout=pipe, text=True)
     try:

@@ -4,24 +4,25 @@ import pytest
 import torch
 
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.recipes.load import load_transformer
-from launcher.trainer.collectives import ALONE
-from launcher.trainer.greedy import translate
-from launcher.trainer.model import BEGIN, END, Batch
-from launcher.trainer.pipeline import Links
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
+from launcher.trainer.decode.greedy import translate
+from launcher.trainer.model.transformer import BEGIN, END, Batch
+from launcher.trainer.parallel.collectives import ALONE
+from launcher.trainer.parallel.pipeline import Links
+from launcher.trainer.parallel.world import World, place_from_environment
 from launcher.trainer.saved import check_can_save, gather, load_model, save_model
 from launcher.trainer.session import Session
-from launcher.trainer.tokenizer import Tokenizer, train_tokenizer
-from launcher.trainer.world import World, place_from_environment
 
 SENTENCES = ["le chat noir dort", "the black cat sleeps"]
-RECIPE = load_transformer(None, ["model.vocabulary_size=300", "model.d_model=16", "train.seed=5"])
+SETTINGS = load_settings(TransformerSettings, None, ["model.vocabulary_size=300", "model.d_model=16", "train.seed=5"])
 
 
 @pytest.fixture(scope="module", name="session")
 def _session():
     place = place_from_environment({}, micro_batches=1)
-    return Session(RECIPE, World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links()))
+    return Session(SETTINGS, World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links()))
 
 
 @pytest.fixture(scope="module", name="tokenizer")
@@ -32,13 +33,13 @@ def _tokenizer():
 def test_a_model_read_back_computes_the_same(session, tokenizer, tmp_path):
     """Weights, recipe and tokenizer survive, and nothing else is left beside them."""
     weights = gather(session, dict(session.model.named_parameters()))
-    save_model(tmp_path / "model", weights, RECIPE, tokenizer, {"validation_loss": 1.5})
+    save_model(tmp_path / "model", weights, SETTINGS, tokenizer, {"validation_loss": 1.5})
 
-    model, recipe, read_tokenizer = load_model(tmp_path / "model")
+    model, settings, read_tokenizer = load_model(tmp_path / "model")
     ids = torch.tensor([read_tokenizer.encode(SENTENCES)[0]])
-    batch = Batch(source_BS=ids, target_BT=ids, labels_BT=ids)
+    batch = Batch(source_BS=ids, target_BT=ids, labels_BT=ids, row_B=torch.arange(1))
 
-    assert recipe == RECIPE
+    assert settings == SETTINGS
     assert list(tmp_path.iterdir()) == [tmp_path / "model"]
     torch.testing.assert_close(model(batch), session.model.eval()(batch), rtol=0, atol=0)
 
@@ -51,7 +52,7 @@ def test_a_model_is_never_overwritten(tokenizer, tmp_path):
     with pytest.raises(UsageError, match="never overwritten"):
         check_can_save(tmp_path / "model")
     with pytest.raises(FileExistsError):
-        save_model(tmp_path / "model", {}, RECIPE, tokenizer, {})
+        save_model(tmp_path / "model", {}, SETTINGS, tokenizer, {})
 
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "precious"]
 
@@ -82,7 +83,7 @@ def test_greedy_search_takes_the_likeliest_token_each_time(session, tokenizer):
         source, target = torch.tensor([[*tokenizer.encode([sentence])[0], END]]), [BEGIN]
         while len(target) <= 6 and END not in target:
             read = torch.tensor([target])
-            logits = model(Batch(source_BS=source, target_BT=read, labels_BT=read))
+            logits = model(Batch(source_BS=source, target_BT=read, labels_BT=read, row_B=torch.arange(1)))
             target.append(int(logits[0, -1, : tokenizer.size].argmax()))
         return tokenizer.decode(target)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from launcher.core.errors import UsageError
-from launcher.trainer.model import BEGIN, END, PAD, UNKNOWN
-from launcher.trainer.tokenizer import Tokenizer, obtain_tokenizer, train_tokenizer
+from launcher.trainer.data.tokenizer import Tokenizer, obtain_tokenizer, train_tokenizer
+from launcher.trainer.model.transformer import BEGIN, END, PAD, UNKNOWN
 
 SENTENCES = ["le chat noir dort", "the black cat sleeps", "où est l'école ?", "where is the school?"] * 5
 

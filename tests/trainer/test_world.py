@@ -6,7 +6,7 @@ import torch
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
-from launcher.trainer.world import Place, choose_device, place_from_environment
+from launcher.trainer.parallel.world import Place, choose_device, place_from_environment
 
 TORCHRUN = {"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 

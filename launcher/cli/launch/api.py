@@ -60,6 +60,7 @@ def launch(
     pp: int = 1,
     micro_batches: int | None = None,
     allow_idle_devices: bool = False,
+    recipe: str | None = None,
     config: str | None = None,
     settings: Sequence[str] = (),
     data: str | os.PathLike[str] | None = None,

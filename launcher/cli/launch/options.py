@@ -65,6 +65,7 @@ class RunOptions:
     micro_batches: int | None = None
     allow_idle_devices: bool = False
     # the bundled trainer's
+    recipe: str | None = None  # the default of the catalog
     config: str | None = None
     settings: tuple[str, ...] = ()
     data: Path | None = None
@@ -121,7 +122,12 @@ def check_options(options: RunOptions) -> None:
         raise UsageError("--preload and --no-preload contradict each other", hint="give one of them")
     if options.detach and options.dry_run:
         raise UsageError("--detach starts a run, --dry-run does not", hint="give one of them")
-    trainers = {"--config": options.config, "--set": options.settings, "--data": options.data}
+    trainers = {
+        "--recipe": options.recipe,
+        "--config": options.config,
+        "--set": options.settings,
+        "--data": options.data,
+    }
     if options.command and (given := [option for option, value in trainers.items() if value]):
         raise UsageError(
             f"{' and '.join(given)} would reach the bundled trainer, but COMMAND ({options.command[0]}) is started",

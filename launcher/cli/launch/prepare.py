@@ -96,7 +96,7 @@ def prepare(
         program, layout, trainer_notes = trainer_program(options, layout, cwd, environment)
         notes += trainer_notes
     may_be_elsewhere = elsewhere is not None and (elsewhere != "servers" or len(used.servers) > 1)
-    is_needed = not (program.is_trainer and options.dry_run)
+    is_needed = program.recipe is None or not options.dry_run
     if is_needed and (missing := program.missing()) is not None:
         if not may_be_elsewhere:
             raise missing

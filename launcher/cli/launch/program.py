@@ -23,7 +23,6 @@ from launcher.program.command import PythonCommand, parse_python
 
 TRAINER = "launcher.trainer"
 TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
-TRAINER_RUN_NAME = "transformer"
 MAX_RUN_NAME_CHARS = 50
 
 
@@ -34,7 +33,7 @@ class Program:
     argv: tuple[str, ...]
     cwd: Path
     environment: Mapping[str, str]  # of ranks, as far as it is known before there are any
-    is_trainer: bool = False
+    recipe: str | None = None  # the bundled program's name; None: the user's own program
 
     @cached_property
     def python(self) -> PythonCommand | None:
@@ -53,8 +52,8 @@ class Program:
     @property
     def run_name(self) -> str:
         """The name of the script or module, by which a user distinguishes runs, not of the interpreter."""
-        if self.is_trainer:
-            return TRAINER_RUN_NAME
+        if self.recipe is not None:
+            return self.recipe
         name = Path(self.argv[0]).name if self.kind == "code" else self.target
         if self.kind == "script":
             name = (self.cwd / name).resolve().stem
@@ -66,7 +65,7 @@ class Program:
 
         A shell's script, a program of another language and an installed package may do so unseen.
         """
-        if self.is_trainer:
+        if self.recipe is not None:
             return False
         if self.python is None:
             from launcher.engines.mpi_match import compiled_for  # others need none of it
@@ -82,7 +81,7 @@ class Program:
 
         Only a program that has the word in its own file is read: others start no later for it.
         """
-        if self.is_trainer or self.python is None:
+        if self.recipe is not None or self.python is None:
             return None
         from launcher.program.files import is_of_mpi4py, mentions_mpi  # others need none of it
 
@@ -92,7 +91,7 @@ class Program:
 
     def missing(self) -> UnreadableError | None:
         """Return what ranks need to start and this machine has not. Looks, and imports nothing."""
-        if self.is_trainer:
+        if self.recipe is not None:
             if not (lacking := [name for name in TRAINER_NEEDS if importlib.util.find_spec(name) is None]):
                 return None
             return UnreadableError(
@@ -151,16 +150,18 @@ def trainer_program(
     Raises:
         TlaunchError: they do not.
     """
-    from launcher.corpus.dataset import find_splits  # other programs need none of this
-    from launcher.recipes.load import load_transformer, packaged_config
-    from launcher.recipes.transformer.checks import check_layout
+    from launcher.recipes.catalog import recipe_named  # other programs need none of this
+    from launcher.recipes.load import packaged_config
 
-    recipe = load_transformer(options.config, options.settings)
+    recipe = recipe_named(options.recipe)
+    settings = recipe.load(options.config, options.settings)
     if options.micro_batches is None:
-        layout = replace(layout, micro_batches=recipe.train.micro_batches)
-    check_layout(recipe, layout)
+        layout = replace(layout, micro_batches=settings.train.micro_batches)
+    recipe.check_layout(settings, layout)
     argv = [sys.executable, "-m", TRAINER]
     notes: tuple[str, ...] = ()
+    if options.recipe is not None:
+        argv += ["--recipe", recipe.name]
     if options.config is not None:
         config, packaged = Path(options.config), packaged_config(options.config)
         if packaged is not None:
@@ -169,6 +170,6 @@ def trainer_program(
     for setting in options.settings:
         argv += ["--set", setting]
     if options.data is not None:
-        find_splits(options.data, recipe.data.direction)
+        recipe.check_data(settings, options.data)
         argv += ["--data", str(options.data.absolute())]
-    return Program(tuple(argv), cwd, environment, is_trainer=True), layout, notes
+    return Program(tuple(argv), cwd, environment, recipe.name), layout, notes

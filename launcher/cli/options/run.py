@@ -172,6 +172,7 @@ RUN_PARAMETERS = parameters_of(
     layout_options,
     chip_option,
     allow_idle_devices_option,
+    click.option("--recipe", metavar="NAME", help="The bundled program that is trained.  [default: transformer]"),
     click.option("--config", metavar="FILE", help="Settings of the bundled trainer, as TOML."),
     click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one setting of the bundled trainer. Repeatable."),
     click.option("--data", type=FILE, metavar="PATH", help="Sentence pairs for the bundled trainer (`tlaunch data`)."),

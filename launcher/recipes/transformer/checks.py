@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.records import Layout
+from launcher.corpus.dataset import find_splits
 from launcher.mesh.stages import split_into_stages
-from launcher.recipes.transformer.config import TransformerRecipe
+from launcher.recipes.transformer.config import TransformerSettings
 
 
-def check_layout(recipe: TransformerRecipe, layout: Layout) -> None:
+def check_layout(settings: TransformerSettings, layout: Layout) -> None:
     """Refuse a layout that would cut a head, a feed-forward block or a micro batch, or leave a stage empty.
 
     Raises:
         RefusedLayoutError: with the numbers put in and the nearest values that fit.
     """
-    model = recipe.model
+    model = settings.model
     if model.d_model % model.heads:
         raise RefusedLayoutError(
             f"model.d_model = {model.d_model} cannot be divided by model.heads = {model.heads}",
@@ -28,13 +31,22 @@ def check_layout(recipe: TransformerRecipe, layout: Layout) -> None:
             hint=f"--mp {model.vocabulary_size} at most",
         )
     split_into_stages(model.encoder_layers, model.decoder_layers, layout.pp)
-    batch_size, parts = recipe.train.batch_size, layout.dp * layout.micro_batches
+    batch_size, parts = settings.train.batch_size, layout.dp * layout.micro_batches
     if batch_size % parts:
         raise RefusedLayoutError(
             f"train.batch_size = {batch_size} cannot be divided by "
             f"dp * micro batches = {layout.dp} * {layout.micro_batches} = {parts}",
             hint=f"--set train.batch_size={_multiples_near(batch_size, parts)}",
         )
+
+
+def check_data(settings: TransformerSettings, data: Path) -> None:
+    """Refuse a path where there are no sentence pairs of the direction that is to be trained.
+
+    Raises:
+        TlaunchError: as `find_splits`.
+    """
+    find_splits(data, settings.data.direction)
 
 
 def _check_model_parallel(name: str, value: int, mp: int) -> None:

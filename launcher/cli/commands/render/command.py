@@ -82,8 +82,8 @@ Exit codes: 0; 2 wrong usage, a value that the format cannot express, a wrong te
 written; 3 a refused table or layout; with --submit, the exit code of sbatch if it refuses the script.
 """
 TAKEN = (
-    "rank_table", "max_table_size", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "config", "settings",
-    "data", "runs_dir", "name", "env", "grace", "command", *OF_RUN,
+    "rank_table", "max_table_size", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "recipe", "config",
+    "settings", "data", "runs_dir", "name", "env", "grace", "command", *OF_RUN,
 )  # fmt: skip
 NAMES = ("bash", "mpirun", "slurm", "kubernetes", "hostfile", "rankfile")
 FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")

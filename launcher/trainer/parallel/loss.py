@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from launcher.trainer.collectives import Group, all_reduce
-from launcher.trainer.model import PAD
+from launcher.trainer.model.transformer import PAD
+from launcher.trainer.parallel.collectives import Group, all_reduce
 
 
 def token_loss_sum(logits_NV: Tensor, labels_N: Tensor, smoothing: float) -> Tensor:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import torch
 
-from launcher.trainer.heartbeat import getting_on
-from launcher.trainer.model import BEGIN, END, PAD, Transformer, attention_mask
-from launcher.trainer.tokenizer import Tokenizer
+from launcher.trainer.data.tokenizer import Tokenizer
+from launcher.trainer.model.transformer import BEGIN, END, PAD, Transformer, attention_mask
+from launcher.trainer.telemetry.heartbeat import getting_on
 
 
 @torch.no_grad()

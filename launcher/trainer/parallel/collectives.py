@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from launcher.core.frozen import frozen
-from launcher.trainer.waiting import waiting
+from launcher.trainer.parallel.waiting import waiting
 
 
 @frozen

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from launcher.core.frozen import frozen
-from launcher.trainer.waiting import waiting
+from launcher.trainer.parallel.waiting import waiting
 
 MESSAGES_ON_THEIR_WAY = 2  # in one direction, of one stage
 

@@ -25,6 +25,7 @@ class Batch:
     source_BS: Tensor  # padded with PAD
     target_BT: Tensor  # what the decoder reads: BEGIN, then the sentence
     labels_BT: Tensor  # what it shall say: the sentence, then END; PAD does not count
+    row_B: Tensor  # the number of each pair in the global batch, whatever rank and micro batch it falls to
 
     @property
     def streams_shape(self) -> tuple[int, int]:
@@ -32,7 +33,7 @@ class Batch:
         return self.source_BS.shape[0], self.source_BS.shape[1] + self.target_BT.shape[1]
 
 
-# The first ids of every vocabulary (launcher/trainer/tokenizer.py trains it so).
+# The first ids of every vocabulary (launcher/trainer/data/tokenizer.py trains it so).
 PAD, UNKNOWN, BEGIN, END = range(4)
 
 

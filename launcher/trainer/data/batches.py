@@ -14,9 +14,10 @@ from torch import Tensor
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
-from launcher.recipes.transformer.config import DataConfig, TrainConfig
-from launcher.trainer.model import BEGIN, END, PAD, Batch
-from launcher.trainer.tokenizer import Tokenizer
+from launcher.recipes.train import TrainConfig
+from launcher.recipes.transformer.config import DataConfig
+from launcher.trainer.data.tokenizer import Tokenizer
+from launcher.trainer.model.transformer import BEGIN, END, PAD, Batch
 
 CPU = torch.device("cpu")
 
@@ -88,8 +89,11 @@ def own_micro_batches(
     """
     size = -(-len(examples) // (layout.dp * layout.micro_batches))
     first = coordinate.dp * layout.micro_batches
-    shares = [examples[index * size : (index + 1) * size] for index in range(first, first + layout.micro_batches)]
-    return [collate(share, fillers=[examples[0]] * (size - len(share)), device=device) for share in shares]
+    batches = []
+    for start in range(first * size, (first + layout.micro_batches) * size, size):
+        share = examples[start : start + size]
+        batches.append(collate(share, fillers=[examples[0]] * (size - len(share)), first_row=start, device=device))
+    return batches
 
 
 def in_batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Example]]:
@@ -98,8 +102,10 @@ def in_batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Exam
         yield examples[start : start + size]
 
 
-def collate(examples: Sequence[Example], *, fillers: Sequence[Example] = (), device: torch.device = CPU) -> Batch:
-    """One batch of `examples`, and of `fillers` whose labels do not count."""
+def collate(
+    examples: Sequence[Example], *, fillers: Sequence[Example] = (), first_row: int = 0, device: torch.device = CPU
+) -> Batch:
+    """Return one batch of `examples`, which are the pairs from `first_row` on, and of `fillers` whose labels do not count."""
     rows = [*examples, *fillers]
     inputs = [[BEGIN, *example.target[:-1]] for example in rows]
     labels = [*(example.target for example in examples), *[[PAD]] * len(fillers)]
@@ -108,6 +114,7 @@ def collate(examples: Sequence[Example], *, fillers: Sequence[Example] = (), dev
         source_BS=_padded([row.source for row in rows], max(len(row.source) for row in rows), device),
         target_BT=_padded(inputs, width, device),
         labels_BT=_padded(labels, width, device),
+        row_B=torch.arange(first_row, first_row + len(rows), device=device),
     )
 
 

@@ -13,7 +13,7 @@ import sentencepiece
 from launcher.core.atomic import replacing
 from launcher.core.errors import UsageError
 from launcher.core.resources import cache_dir
-from launcher.trainer.model import BEGIN, END, PAD, UNKNOWN
+from launcher.trainer.model.transformer import BEGIN, END, PAD, UNKNOWN
 
 RECIPE = "bpe-2"  # part of the cached file's name: change it when the training below changes
 MAX_SENTENCE_BYTES = 1 << 20  # sentencepiece would leave out what is longer than 4192

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from launcher.core.frozen import frozen
-from launcher.recipes.transformer.config import TrainConfig
-from launcher.trainer.collectives import Group, all_gather, all_reduce, reduce_scatter
-from launcher.trainer.plan import Placement
+from launcher.recipes.train import TrainConfig
+from launcher.trainer.parallel.collectives import Group, all_gather, all_reduce, reduce_scatter
+from launcher.trainer.parallel.placement import Placement
 
 
 @frozen

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from launcher.trainer.world import World
+from launcher.trainer.parallel.world import World
 
 MIN_BYTES = 16 << 10
 GROWTH = 8  # from one size to the next

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from launcher.trainer.data import Example, token_count
+from launcher.trainer.data.batches import Example, token_count
 
 
 def unigram_perplexity(train: Sequence[Example], valid: Sequence[Example], vocabulary_size: int) -> float:

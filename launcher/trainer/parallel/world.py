@@ -17,10 +17,10 @@ from launcher.core.errors import RefusedLayoutError, TlaunchError, UnreadableErr
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Axis, Coordinate, coordinate_of, group_of
-from launcher.trainer.collectives import ALONE, Group, all_reduce
-from launcher.trainer.heartbeat import wait_for_long
-from launcher.trainer.pipeline import Links
-from launcher.trainer.rendezvous import engine_variables
+from launcher.trainer.parallel.collectives import ALONE, Group, all_reduce
+from launcher.trainer.parallel.pipeline import Links
+from launcher.trainer.parallel.rendezvous import engine_variables
+from launcher.trainer.telemetry.heartbeat import wait_for_long
 
 GROUP_TIMEOUT = timedelta(minutes=10)
 

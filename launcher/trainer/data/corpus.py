@@ -10,11 +10,11 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.corpus.dataset import Splits, content_digest, find_splits, read_pairs
 from launcher.corpus.sample import cached_sample
-from launcher.recipes.transformer.config import TransformerRecipe
-from launcher.trainer.data import Example, tokenize
-from launcher.trainer.heartbeat import wait_for_long
-from launcher.trainer.tokenizer import Tokenizer, obtain_tokenizer
-from launcher.trainer.world import World
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.data.batches import Example, tokenize
+from launcher.trainer.data.tokenizer import Tokenizer, obtain_tokenizer
+from launcher.trainer.parallel.world import World
+from launcher.trainer.telemetry.heartbeat import wait_for_long
 
 HELD_OUT = 20  # without a validation split, one training pair in so many is held out ...
 HELD_OUT_AT_MOST = 1000  # ... up to this number
@@ -31,7 +31,7 @@ class Corpus:
     origin: str  # where all this comes from, in one line
 
 
-def open_corpus(recipe: TransformerRecipe, world: World, data: Path | None) -> Corpus:
+def open_corpus(settings: TransformerSettings, world: World, data: Path | None) -> Corpus:
     """Read the corpus at `data`, or the generated sample. All ranks must call it; the tokenizer comes from rank 0.
 
     Raises:
@@ -43,7 +43,7 @@ def open_corpus(recipe: TransformerRecipe, world: World, data: Path | None) -> C
             cached_sample()
         if world.place.world_size > 1:
             wait_for_long(dist.barrier(async_op=True))
-    splits = find_splits(data or cached_sample(), recipe.data.direction)
+    splits = find_splits(data or cached_sample(), settings.data.direction)
     files = [path for path in (splits.train, splits.valid) if path is not None]
     world.check_equal(content_digest(files).encode(), f"the text of {splits.train.parent}")
     train = read_pairs(splits.train)
@@ -57,15 +57,15 @@ def open_corpus(recipe: TransformerRecipe, world: World, data: Path | None) -> C
             f"{splits.train}: the only pair is held out for validation, so none is left to train on",
             hint="more pairs, or a validation file beside it (`tlaunch data preprocess --split valid`)",
         )
-    if len(train) < recipe.train.batch_size:
+    if len(train) < settings.train.batch_size:
         raise UsageError(
-            f"{splits.train}: {len(train)} training pairs do not fill one batch of {recipe.train.batch_size}",
+            f"{splits.train}: {len(train)} training pairs do not fill one batch of {settings.train.batch_size}",
             hint=f"--set train.batch_size={len(train)}, or more pairs",
         )
-    tokenizer, kept_at = _shared_tokenizer(recipe, world, splits, train)
+    tokenizer, kept_at = _shared_tokenizer(settings, world, splits, train)
     return Corpus(
-        train=tokenize(train, tokenizer, recipe.data),
-        valid=tokenize(valid, tokenizer, recipe.data),
+        train=tokenize(train, tokenizer, settings.data),
+        valid=tokenize(valid, tokenizer, settings.data),
         showcase=read_pairs(splits.test) if splits.test else valid,
         tokenizer=tokenizer,
         origin=f"{splits.train}, {len(train)} training and {len(valid)} validation pairs, tokenizer {kept_at}",
@@ -73,7 +73,7 @@ def open_corpus(recipe: TransformerRecipe, world: World, data: Path | None) -> C
 
 
 def _shared_tokenizer(
-    recipe: TransformerRecipe, world: World, splits: Splits, train: Pairs
+    settings: TransformerSettings, world: World, splits: Splits, train: Pairs
 ) -> tuple[Tokenizer, Path | None]:
     kept_at = None
 
@@ -81,7 +81,7 @@ def _shared_tokenizer(
         nonlocal kept_at
         serialized, kept_at = obtain_tokenizer(
             [sentence for pair in train for sentence in pair],
-            vocabulary_size=recipe.model.vocabulary_size,
+            vocabulary_size=settings.model.vocabulary_size,
             beside=splits.train.parent,
         )
         return serialized

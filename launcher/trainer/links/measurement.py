@@ -34,10 +34,9 @@ from launcher.core.frozen import frozen
 from launcher.core.interfaces import traffic
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
-from launcher.trainer.__main__ import leave
-from launcher.trainer.collectives import all_reduce
-from launcher.trainer.point_to_point import GROWTH, ITEM_BYTES, MIN_BYTES, PINGS, one_way, ping, settle, stream
-from launcher.trainer.world import World, choose_device, open_world, this_place
+from launcher.trainer.links.point_to_point import GROWTH, ITEM_BYTES, MIN_BYTES, PINGS, one_way, ping, settle, stream
+from launcher.trainer.parallel.collectives import all_reduce
+from launcher.trainer.parallel.world import World, choose_device, open_world, this_place
 
 SECONDS = 30.0
 MAX_SECONDS = 300.0  # ranks that only wait for the others give up after GROUP_TIMEOUT
@@ -245,7 +244,3 @@ def _meet(
     other = torch.full((1,), back, device=world.device)
     one_way(other, peer, speaks=not is_first)
     return latency_s, forth, float(other)
-
-
-if __name__ == "__main__":
-    leave(main())

@@ -21,8 +21,8 @@ import torch
 from launcher.core.env import TLAUNCH_ATTEMPT, TLAUNCH_RUN_DIR
 from launcher.core.metrics import Record, Saved, StepMetrics, Validation, append
 from launcher.core.run_dir import RunDir
-from launcher.trainer.event_file import EventFile, tensorboard_is_installed
-from launcher.trainer.heartbeat import device_memory_bytes
+from launcher.trainer.telemetry.event_file import EventFile, tensorboard_is_installed
+from launcher.trainer.telemetry.heartbeat import device_memory_bytes
 
 # Between two records of steps lie at least so many seconds, and so much of the time that the training has taken: a file
 # has 20,000 records for every e-fold of it.

@@ -13,29 +13,29 @@ from pathlib import Path
 
 from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.errors import TlaunchError
-from launcher.recipes.transformer.config import TransformerRecipe
-from launcher.trainer.baseline import unigram_perplexity
-from launcher.trainer.corpus import Corpus, open_corpus
-from launcher.trainer.data import global_batches
-from launcher.trainer.greedy import translate
-from launcher.trainer.heartbeat import HeartbeatWriter
-from launcher.trainer.metrics import Metrics, perplexity_of
-from launcher.trainer.model import Transformer
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.data.baseline import unigram_perplexity
+from launcher.trainer.data.batches import global_batches
+from launcher.trainer.data.corpus import Corpus, open_corpus
+from launcher.trainer.decode.greedy import translate
+from launcher.trainer.model.transformer import Transformer
+from launcher.trainer.parallel.waiting import Stopwatch
+from launcher.trainer.parallel.world import World
 from launcher.trainer.saved import check_can_save, gather, save_model, single_device_model
 from launcher.trainer.session import Session, learning_rate_at
-from launcher.trainer.waiting import Stopwatch
-from launcher.trainer.world import World
+from launcher.trainer.telemetry.heartbeat import HeartbeatWriter
+from launcher.trainer.telemetry.metrics import Metrics, perplexity_of
 
 
-def train(recipe: TransformerRecipe, world: World, data: Path | None, output: Path | None) -> None:
+def train(settings: TransformerSettings, world: World, data: Path | None, output: Path | None) -> None:
     """Train on one rank; every rank must call it. Without `output` no model is kept.
 
     Raises:
         TlaunchError: unusable data, or a gradient that is not finite.
     """
     world.from_rank_0(partial(_check_output, output))
-    corpus = open_corpus(recipe, world, data)
-    session = Session(recipe, world)
+    corpus = open_corpus(settings, world, data)
+    session = Session(settings, world)
     metrics = Metrics(os.environ, world.device, writes=world.is_first)
     _introduce(session, corpus)
     try:
@@ -49,10 +49,10 @@ def train(recipe: TransformerRecipe, world: World, data: Path | None, output: Pa
         say("the model is not kept: neither --output nor a run directory says where")
     else:
         facts = {"validation_loss": validation_loss, "layout": dataclasses.asdict(world.place.layout)}
-        save_model(output, weights, recipe, corpus.tokenizer, facts)
+        save_model(output, weights, settings, corpus.tokenizer, facts)
         metrics.saved(last_step, "model")
         say(f"saved {output}")
-    _show_translations(session, corpus, single_device_model(recipe, weights, world.device))
+    _show_translations(session, corpus, single_device_model(settings, weights, world.device))
 
 
 def _check_output(output: Path | None) -> bytes:
@@ -81,19 +81,19 @@ def _introduce(session: Session, corpus: Corpus) -> None:
         return
     say(f"data: {corpus.origin}")
     if cut := sum(example.is_cut for example in corpus.train):
-        data = session.recipe.data
+        data = session.settings.data
         say(
             f"{cut} of {len(corpus.train)} training pairs are cut to data.source_length = {data.source_length} and "
             f"data.target_length = {data.target_length} tokens"
         )
-    say(f"vocabulary: {corpus.tokenizer.size} tokens of {session.recipe.model.vocabulary_size} rows")
+    say(f"vocabulary: {corpus.tokenizer.size} tokens of {session.settings.model.vocabulary_size} rows")
 
 
 def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int, float]:
     """Train to the end; the number of the last step, and the last validation loss."""
-    config = session.recipe.train
+    config = session.settings.train
     last_step, validation_loss = 0, math.nan
-    bar = unigram_perplexity(corpus.train, corpus.valid, session.recipe.model.vocabulary_size)
+    bar = unigram_perplexity(corpus.train, corpus.valid, session.settings.model.vocabulary_size)
     heart = HeartbeatWriter(session.world.device)
     for batch in global_batches(corpus.train, config):
         stopwatch = Stopwatch()
@@ -123,8 +123,8 @@ def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int,
 
 
 def _show_translations(session: Session, corpus: Corpus, model: Transformer) -> None:
-    data = session.recipe.data
-    shown = corpus.showcase[: session.recipe.train.translations]
+    data = session.settings.data
+    shown = corpus.showcase[: session.settings.train.translations]
     if not shown:
         return
     sources = [source for source, _ in shown]

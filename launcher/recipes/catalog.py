@@ -1,0 +1,63 @@
+"""The bundled programs by the names that `--recipe` takes. A new one is an entry here, and nothing else in the launcher.
+
+It has a package of settings and checks beside this file, `templates/NAME.toml`, and a module of the trainer whose
+`train(settings, world, data, output)` every rank calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
+from launcher.core.records import Layout
+from launcher.core.text import did_you_mean, near
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer import checks as transformer
+from launcher.recipes.transformer.config import TransformerSettings
+
+DEFAULT = "transformer"
+
+
+@frozen
+class Recipe:
+    """What the launcher and `python -m launcher.trainer` need to know of a bundled program."""
+
+    name: str
+    settings: type[Any]  # a dataclass of sections; `train` and `parallel` are in all of them
+    check_layout: Callable[[Any, Layout], None]  # raises a RefusedLayoutError
+    check_data: Callable[[Any, Path], None]  # raises a TlaunchError where `--data` cannot be what the program reads
+    program: str  # the trainer's module
+
+    def load(self, config: str | None, settings: Sequence[str]) -> Any:
+        """Return the settings: as `load_settings`, which names the errors."""
+        return load_settings(self.settings, config, settings)
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(
+            name="transformer",
+            settings=TransformerSettings,
+            check_layout=transformer.check_layout,
+            check_data=transformer.check_data,
+            program="launcher.trainer.programs.transformer",
+        ),
+    )
+}
+
+
+def recipe_named(name: str | None) -> Recipe:
+    """Return the bundled program of that name; None stands for the default.
+
+    Raises:
+        UsageError: there is none.
+    """
+    name = name or DEFAULT
+    if name not in RECIPES:
+        hint = did_you_mean(near(name, RECIPES)) or f"recipes: {', '.join(RECIPES)}"
+        raise UsageError(f"--recipe {name}: there is no such recipe", hint=hint)
+    return RECIPES[name]

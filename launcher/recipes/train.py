@@ -1,0 +1,43 @@
+"""The settings that every bundled program has: how it trains, and how it is divided over ranks."""
+
+from __future__ import annotations
+
+from launcher.core.frozen import frozen
+from launcher.recipes.settings import setting
+
+
+@frozen
+class TrainConfig:
+    epochs: int = setting(1, "passes over the training pairs", minimum=1)
+    steps: int = setting(0, "optimizer steps after which to stop; 0 means after the epochs", minimum=0)
+    batch_size: int = setting(32, "sentence pairs per optimizer step, over all ranks", minimum=1)
+    micro_batches: int = setting(1, "parts into which each data-parallel rank cuts its share of a batch", minimum=1)
+    learning_rate: float = setting(3e-3, "AdamW's step size after warm-up", minimum=0)
+    warmup_steps: int = setting(150, "steps over which the learning rate grows from zero", minimum=0)
+    beta1: float = setting(0.9, "decay of AdamW's first moment", minimum=0, below=1)
+    beta2: float = setting(0.98, "decay of AdamW's second moment", minimum=0, below=1)
+    epsilon: float = setting(1e-9, "AdamW's guard against division by zero", minimum=1e-20)
+    weight_decay: float = setting(0.01, "decay of matrices; norms and biases are never decayed", minimum=0)
+    clip_norm: float = setting(1.0, "largest norm of the whole gradient; 0 means unlimited", minimum=0)
+    label_smoothing: float = setting(0.1, "probability spread evenly over the vocabulary", minimum=0, below=1)
+    seed: int = setting(1, "of initial weights, sample order and dropout", minimum=0)
+    precision: str = setting("float32", "of weights and arithmetic", choices=("float32", "float64"))
+    device: str = setting("auto", "auto: the accelerator where every local rank gets one", choices=("auto", "cpu"))
+    validate_every: int = setting(0, "steps between validations; 0 means only at the end", minimum=0)
+    translations: int = setting(5, "test sentences whose greedy translations are shown at the end", minimum=0)
+
+
+@frozen
+class ParallelConfig:
+    stages: tuple[int, ...] = setting(
+        (), "layers of each pipeline stage, encoder and decoder counted as one; none given: cut by cost", minimum=0
+    )
+    recompute: bool = setting(False, "backward computes the activations of each layer again instead of keeping them")
+    gradient_groups: int = setting(
+        1, "messages by which gradients are summed, each sent as soon as backward has filled it", minimum=1
+    )
+    transport: str = setting(
+        "auto",
+        "auto: shared memory where all ranks are on one host's CPU",
+        choices=("auto", "backend", "shared_memory"),
+    )

@@ -1,0 +1,1 @@
+"""From text on disk to the batches of token ids that this rank computes."""

@@ -1,0 +1,1 @@
+"""Translation by the trained single-device model."""

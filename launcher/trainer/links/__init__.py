@@ -1,0 +1,1 @@
+"""The measurement of the connections between ranks, a program of its own."""

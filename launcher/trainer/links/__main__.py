@@ -1,0 +1,7 @@
+"""`python -m launcher.trainer.links`: measure how fast ranks reach each other."""
+
+from launcher.trainer.__main__ import leave
+from launcher.trainer.links.measurement import main
+
+if __name__ == "__main__":
+    leave(main())

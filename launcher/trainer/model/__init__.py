@@ -1,0 +1,1 @@
+"""The Transformer as single-device code, and its initial weights."""

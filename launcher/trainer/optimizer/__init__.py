@@ -1,0 +1,1 @@
+"""The optimizer, its state split over the data-parallel ranks."""

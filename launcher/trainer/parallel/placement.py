@@ -1,0 +1,29 @@
+"""Which part of a parameter a rank holds: what initial weights, optimizer and saved models agree on."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from launcher.core.frozen import frozen
+
+
+@frozen
+class Placement:
+    """The part of a parameter of the single-device model that this rank holds."""
+
+    full_shape: torch.Size
+    dim: int | None = None  # the tensor dim that model parallelism splits; None: every rank holds all of it
+    start: int = 0
+    stop: int = 0  # Invariant: start < stop <= full_shape[dim] where dim is not None
+
+    def part_of(self, full: Tensor) -> Tensor:
+        return full if self.dim is None else full.narrow(self.dim, self.start, self.stop - self.start)
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of this rank's part."""
+        sizes = list(self.full_shape)
+        if self.dim is not None:
+            sizes[self.dim] = self.stop - self.start
+        return torch.Size(sizes)

@@ -1,0 +1,86 @@
+"""How model parallelism changes a kind of module: which dim of which parameter is split, and what is communicated.
+
+Model parallelism follows Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053): a pair of linear layers is split by
+output features, then by input features, so that one sum per pair is all that ranks exchange. A width that the ranks do
+not divide is split as evenly as whole rows allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from launcher.core.frozen import frozen
+from launcher.trainer.parallel.collectives import Group, enter_model_parallel, leave_model_parallel
+
+
+def part_bounds(size: int, group: Group) -> tuple[int, int]:
+    """Return this rank's part [start, stop) of `size` rows: 65 rows over 2 ranks are 0..31 and 32..64.
+
+    start = floor(size * index / ranks), so parts differ by one row at most and none is empty while ranks <= size.
+    """
+    return size * group.index // group.size, size * (group.index + 1) // group.size
+
+
+@frozen
+class Style:
+    dims: dict[str, int]
+    rebuild: Callable[[nn.Module, Group], None]
+
+
+class _InputFeatureShard(nn.Linear):
+    """A linear layer over this rank's input features: partial products are summed before the bias is added."""
+
+    group: Group
+
+    def forward(self, hidden_BTE: Tensor) -> Tensor:
+        partial_BTD = functional.linear(hidden_BTE, self.weight)
+        return leave_model_parallel(partial_BTD, self.group) + self.bias
+
+
+class _VocabularyShard(nn.Embedding):
+    """An embedding of this rank's ids: other ids give zero, and the sum over ranks is the whole embedding."""
+
+    group: Group
+    first_id: int
+
+    def forward(self, ids_BT: Tensor) -> Tensor:
+        local_BT = ids_BT - self.first_id
+        is_here_BT = (local_BT >= 0) & (local_BT < self.weight.shape[0])
+        partial_BTD = functional.embedding(local_BT.where(is_here_BT, torch.zeros_like(local_BT)), self.weight)
+        return leave_model_parallel(partial_BTD * is_here_BT[..., None], self.group)
+
+
+def _enter_here(module: nn.Module, group: Group) -> None:
+    def enter(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if all(tensor is inputs[0] for tensor in inputs):  # self-attention: one tensor, one sum of its gradient
+            return (enter_model_parallel(inputs[0], group),) * len(inputs)
+        return tuple(enter_model_parallel(tensor, group) for tensor in inputs)
+
+    module.register_forward_pre_hook(enter)
+
+
+def _sum_before_bias(module: nn.Module, group: Group) -> None:
+    module.__class__ = _InputFeatureShard
+    module.group = group  # type: ignore[assignment]
+
+
+def _own_ids_only(module: nn.Module, group: Group) -> None:
+    vocabulary_size = module.num_embeddings
+    module.__class__ = _VocabularyShard
+    module.group = group  # type: ignore[assignment]
+    module.first_id = part_bounds(vocabulary_size, group)[0]  # type: ignore[assignment,arg-type]
+
+
+def _nothing_more(_module: nn.Module, _group: Group) -> None:
+    """Do nothing: a layer split by output features needs no communication of its own, its block's entry has it."""
+
+
+BLOCK = Style({}, _enter_here)
+OUTPUT_FEATURES = Style({"weight": 0, "bias": 0}, _nothing_more)
+INPUT_FEATURES = Style({"weight": 1}, _sum_before_bias)
+VOCABULARY_ROWS = Style({"weight": 0}, _own_ids_only)
+VOCABULARY_HEAD = Style({"weight": 0}, _enter_here)

@@ -1,0 +1,1 @@
+"""The programs that `python -m launcher.trainer` runs on each rank."""

@@ -1,1 +1,0 @@
-"""The bundled programs, each from its settings to its last line of output."""

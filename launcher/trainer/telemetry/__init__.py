@@ -1,0 +1,1 @@
+"""What a training tells while it runs: heartbeats, metrics.jsonl, TensorBoard."""
