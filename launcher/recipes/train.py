@@ -12,6 +12,11 @@ class TrainConfig:
     steps: int = setting(0, "optimizer steps after which to stop; 0 means after the epochs", minimum=0)
     batch_size: int = setting(32, "sentence pairs per optimizer step, over all ranks", minimum=1)
     micro_batches: int = setting(1, "parts into which each data-parallel rank cuts its share of a batch", minimum=1)
+    optimizer: str = setting(
+        "adamw",
+        "adam_weight_decay: as in MindSpore, AdamW without bias correction",
+        choices=("adamw", "adam_weight_decay"),
+    )
     learning_rate: float = setting(3e-3, "AdamW's step size after warm-up", minimum=0)
     warmup_steps: int = setting(150, "steps over which the learning rate grows from zero", minimum=0)
     beta1: float = setting(0.9, "decay of AdamW's first moment", minimum=0, below=1)
@@ -21,7 +26,11 @@ class TrainConfig:
     clip_norm: float = setting(1.0, "largest norm of the whole gradient; 0 means unlimited", minimum=0)
     label_smoothing: float = setting(0.1, "probability spread evenly over the vocabulary", minimum=0, below=1)
     seed: int = setting(1, "of initial weights, sample order and dropout", minimum=0)
-    precision: str = setting("float32", "of weights and arithmetic", choices=("float32", "float64"))
+    precision: str = setting(
+        "float32",
+        "of weights and arithmetic; with bfloat16 the optimizer keeps the weights in float32",
+        choices=("float32", "float64", "bfloat16"),
+    )
     device: str = setting("auto", "auto: the accelerator where every local rank gets one", choices=("auto", "cpu"))
     validate_every: int = setting(0, "steps between validations; 0 means only at the end", minimum=0)
     translations: int = setting(5, "test sentences whose greedy translations are shown at the end", minimum=0)

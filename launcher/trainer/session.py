@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -10,11 +11,10 @@ from torch import Tensor
 
 from launcher.core.frozen import frozen
 from launcher.mesh.stages import split_into_stages
-from launcher.recipes.train import TrainConfig
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.batches import Example, in_batches, own_micro_batches, token_count
-from launcher.trainer.model.transformer import Batch, Transformer
-from launcher.trainer.optimizer.adamw import ShardedAdamW
+from launcher.trainer.model.transformer import PAD, Batch, Transformer
+from launcher.trainer.optimizer.sharded import ShardedAdamW
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.loss import token_loss_sum, vocabulary_parallel_token_loss_sum
 from launcher.trainer.parallel.pipeline import Pipeline, Schedule, forward_only, one_forward_one_backward
@@ -25,10 +25,19 @@ from launcher.trainer.telemetry.heartbeat import getting_on
 
 
 @frozen
+class Suspects:
+    """What may have made a gradient that is not finite. Every rank knows the same."""
+
+    parameter: str | None  # the first in the model whose gradient has no finite norm; None: only all together have none
+    pairs: tuple[int, ...]  # of the micro batches without a finite loss, else all: their numbers in the global batch
+
+
+@frozen
 class StepResult:
     loss: float  # mean over the global batch's target tokens
     gradient_norm: float  # of the whole model, before clipping
     tokens: int  # target tokens of the global batch
+    suspects: Suspects | None = None  # not None: the gradient is not finite, and the model is that of the step before
 
 
 class Session:
@@ -37,6 +46,7 @@ class Session:
     def __init__(self, settings: TransformerSettings, world: World) -> None:
         self.settings, self.world = settings, world
         self.dtype = getattr(torch, settings.train.precision)
+        self.loss_dtype = torch.promote_types(self.dtype, torch.float32)
         self.stage = split_into_stages(settings.model.encoder_layers, settings.model.decoder_layers, world.pp.size)[
             world.pp.index
         ]
@@ -45,7 +55,13 @@ class Session:
             self.model, self.stage, world.mp, seed=settings.train.seed, device=world.device, dtype=self.dtype
         )
         self.optimizer = ShardedAdamW(
-            dict(self.model.named_parameters()), self.placements, settings.train, dp=world.dp, mp=world.mp, pp=world.pp
+            dict(self.model.named_parameters()),
+            self.placements,
+            settings.train,
+            gradient_groups=settings.parallel.gradient_groups,
+            dp=world.dp,
+            mp=world.mp,
+            pp=world.pp,
         )
         # Dropout falls on replicated tensors only. So the ranks of one mp group must draw the same numbers, all others
         # different ones.
@@ -53,36 +69,62 @@ class Session:
 
     def train_step(self, examples: Sequence[Example], learning_rate: float) -> StepResult:
         """One optimizer step on a global batch. Every rank of the run must call it with the same arguments."""
-        loss = self.accumulate_gradients(examples)
+        self.optimizer.zero_gradients(backward_passes=self.world.place.layout.micro_batches)
+        losses_M = self._forward_and_backward(examples)
         norm = self.optimizer.step(learning_rate)
-        return StepResult(loss, norm, token_count(examples))
+        # After the step: all data-parallel ranks must begin their collectives in the same order, and how many of the
+        # gradients' come before the end of backward may differ.
+        loss = self._global_loss(losses_M)
+        suspects = None if math.isfinite(norm) else self._suspects(examples, losses_M)
+        return StepResult(loss, norm, token_count(examples), suspects)
 
     def accumulate_gradients(self, examples: Sequence[Example]) -> float:
         """Forward and backward over a global batch; its mean loss, on every rank.
 
         Gradients are this rank's share of those of the mean loss: their sum over the data-parallel ranks is whole.
         """
-        self.model.train()
         self.optimizer.zero_gradients()
+        return self._global_loss(self._forward_and_backward(examples))
+
+    def _forward_and_backward(self, examples: Sequence[Example]) -> Tensor:
+        self.model.train()
         layout, pp = self.world.place.layout, self.world.pp
         schedule = one_forward_one_backward(pp.index, pp.size, layout.micro_batches)
-        losses = self._run(schedule, examples, self.settings.train.label_smoothing)
-        return float(all_reduce(all_reduce(losses, self.world.dp), pp))
+        return self._run(schedule, examples, self.settings.train.label_smoothing)
+
+    def _global_loss(self, losses_M: Tensor) -> float:
+        return float(all_reduce(all_reduce(losses_M.sum(), self.world.dp), self.world.pp))
+
+    def _suspects(self, examples: Sequence[Example], losses_M: Tensor) -> Suspects:
+        """Return what may have made the gradient of the last step not finite. All ranks must call it."""
+        names = [name for name, _ in meta_model(self.settings).named_parameters()]
+        here = set(self.optimizer.not_finite())
+        pairs: set[int] = set()
+        layout, coordinate = self.world.place.layout, self.world.place.coordinate
+        batches = own_micro_batches(examples, layout, coordinate, self.world.device)
+        for batch, loss in zip(batches, losses_M.tolist(), strict=True):
+            if not math.isfinite(loss):
+                pairs.update(batch.row_B[(batch.labels_BT != PAD).any(dim=1)].tolist())
+        flags = [*(name in here for name in names), *(row in pairs for row in range(len(examples)))]
+        counts = self.world.sum_over_all(torch.tensor(flags, dtype=torch.int32, device=self.world.device)).tolist()
+        named = [name for name, count in zip(names, counts, strict=False) if count]
+        found = tuple(row for row, count in enumerate(counts[len(names) :]) if count)
+        return Suspects(named[0] if named else None, found or tuple(range(len(examples))))
 
     @torch.no_grad()
     def validate(self, examples: Sequence[Example]) -> float:
         """Return the mean loss per target token without smoothing or dropout, in nats, on every rank. All must call it."""
         self.model.eval()
         schedule = forward_only(self.world.place.layout.micro_batches)
-        total = torch.zeros(1, device=self.world.device, dtype=self.dtype)
+        total = torch.zeros(1, device=self.world.device, dtype=self.loss_dtype)
         for batch in in_batches(examples, self.settings.train.batch_size):
-            total += self._run(schedule, batch, 0.0) * token_count(batch)
+            total += self._run(schedule, batch, 0.0).sum() * token_count(batch)
             getting_on()
         speaks = self.stage.is_last and self.world.mp.index == 0
         return float(self.world.sum_over_all(total if speaks else torch.zeros_like(total))) / token_count(examples)
 
     def _run(self, schedule: Schedule, examples: Sequence[Example], smoothing: float) -> Tensor:
-        """Return this rank's share of the mean loss over `examples`, zero on all stages but the last."""
+        """Return each micro batch's share of the mean loss over `examples`, zero on all stages but the last."""
         world = self.world
         batches = own_micro_batches(examples, world.place.layout, world.place.coordinate, world.device)
         pipeline = Pipeline(
@@ -93,7 +135,7 @@ class Session:
             dtype=self.dtype,
         )
         losses = pipeline.run(schedule)
-        return torch.stack(losses).sum() if losses else torch.zeros((), device=world.device, dtype=self.dtype)
+        return torch.stack(losses) if losses else torch.zeros(len(batches), device=world.device, dtype=self.loss_dtype)
 
     def _compute(
         self, batches: Sequence[Batch], smoothing: float, scale: float, index: int, received_BUD: Tensor | None
@@ -106,7 +148,8 @@ class Session:
             streams = (encoded_BSD, decoded_BTD)
         output = self.model(batch, streams)
         if self.stage.is_last:
-            return self._loss_sum(output.flatten(0, 1), batch.labels_BT.flatten(), smoothing) * scale
+            logits_NW = output.flatten(0, 1).to(self.loss_dtype)
+            return self._loss_sum(logits_NW, batch.labels_BT.flatten(), smoothing) * scale
         return torch.cat(output, dim=1)
 
     def _loss_sum(self, logits_NW: Tensor, labels_N: Tensor, smoothing: float) -> Tensor:
@@ -123,14 +166,3 @@ def meta_model(settings: TransformerSettings) -> Transformer:
     """Return the whole single-device model without storage: names and shapes only."""
     with torch.device("meta"):
         return Transformer(settings.model, settings.data)
-
-
-def learning_rate_at(step: int, config: TrainConfig) -> float:
-    """Return the learning rate of step number `step` (from 1): linear warm-up over W steps, then falling as sqrt(W / step).
-
-    As in Vaswani et al. 2017, scaled to reach `learning_rate` at step W. Without warm-up it is constant.
-    """
-    warmup = config.warmup_steps
-    if warmup == 0:
-        return config.learning_rate
-    return config.learning_rate * min(step / warmup, (warmup / step) ** 0.5)

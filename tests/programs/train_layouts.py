@@ -23,10 +23,11 @@ from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.batches import Example
 from launcher.trainer.model.transformer import END
+from launcher.trainer.optimizer.rates import learning_rate_at
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.world import open_world, this_place
 from launcher.trainer.saved import gather
-from launcher.trainer.session import Session, learning_rate_at
+from launcher.trainer.session import Session
 
 STEPS = 3  # moments and a rate beyond the warm-up have acted by then
 BATCH_SIZE = 32

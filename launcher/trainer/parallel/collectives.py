@@ -41,10 +41,17 @@ def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = 
     return tensor
 
 
-def reduce_scatter(output: Tensor, tensor: Tensor, group: Group) -> None:
-    """`output` becomes this rank's slice of the sum of `tensor` over the group. Blocks on CPU backends."""
-    with waiting:
-        _REDUCE_SCATTER(output, tensor, group=group.handle)
+def start_all_reduce(tensor: Tensor, group: Group) -> dist.Work | None:
+    """Begin to reduce a contiguous `tensor` to the sum over the group, in place; None if that is done already.
+
+    Ranks must begin the collectives of a group in the same order. Whoever waits for the work does so inside `waiting`.
+    """
+    return dist.all_reduce(tensor, group=group.handle, async_op=True)
+
+
+def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group) -> dist.Work | None:
+    """Begin to make `output` this rank's slice of the sum of `tensor` over the group, as `start_all_reduce`."""
+    return _REDUCE_SCATTER(output, tensor, group=group.handle, async_op=True)
 
 
 def all_gather(output: Tensor, part: Tensor, group: Group) -> None:

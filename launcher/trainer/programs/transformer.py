@@ -15,14 +15,15 @@ from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.errors import TlaunchError
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.baseline import unigram_perplexity
-from launcher.trainer.data.batches import global_batches
+from launcher.trainer.data.batches import GlobalBatch, global_batches
 from launcher.trainer.data.corpus import Corpus, open_corpus
 from launcher.trainer.decode.greedy import translate
 from launcher.trainer.model.transformer import Transformer
+from launcher.trainer.optimizer.rates import learning_rate_at
 from launcher.trainer.parallel.waiting import Stopwatch
 from launcher.trainer.parallel.world import World
 from launcher.trainer.saved import check_can_save, gather, save_model, single_device_model
-from launcher.trainer.session import Session, learning_rate_at
+from launcher.trainer.session import Session, StepResult
 from launcher.trainer.telemetry.heartbeat import HeartbeatWriter
 from launcher.trainer.telemetry.metrics import Metrics, perplexity_of
 
@@ -104,11 +105,8 @@ def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int,
             batch.step, seconds, epoch=batch.epoch, tokens=result.tokens, loss=result.loss,
             learning_rate=learning_rate, is_last=batch.is_last,
         )  # fmt: skip
-        if not math.isfinite(result.gradient_norm):  # every rank knows the norm, so all of them stop together
-            raise TlaunchError(
-                f"epoch {batch.epoch} step {batch.step_of_epoch}: the norm of the gradient is {result.gradient_norm}",
-                hint="a smaller train.learning_rate, or more train.warmup_steps",
-            )
+        if result.suspects is not None:  # on every rank, so all of them stop together
+            raise _not_finite(result, batch, corpus, session.world)
         heart.stepped(batch.step, seconds, busy_s, tokens=result.tokens, loss=result.loss, is_last=batch.is_last)
         speed = result.tokens / seconds
         line = f"epoch: {batch.epoch} step: {batch.step_of_epoch}, loss is {result.loss:.4f}, {speed:.0f} tokens/s"
@@ -120,6 +118,22 @@ def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int,
             say_of_all(f"validation loss is {validation_loss:.6f}, perplexity {perplexity}", session.world)
             metrics.validated(batch.step, validation_loss)
     return last_step, validation_loss
+
+
+def _not_finite(result: StepResult, batch: GlobalBatch, corpus: Corpus, world: World) -> TlaunchError:
+    """Write the sentence pairs that may be the reason to the logs; return the error, the same on every rank."""
+    suspects = result.suspects
+    assert suspects is not None, "the gradient is not finite"
+    for row in suspects.pairs:
+        example, decode = batch.examples[row], corpus.tokenizer.decode
+        say_of_all(f"pair {row + 1} of the batch: {decode(example.source)} -> {decode(example.target)}", world)
+    of_what = f", and that of {suspects.parameter} is the first that is not finite" if suspects.parameter else ""
+    return TlaunchError(
+        f"epoch {batch.epoch} step {batch.step_of_epoch}: the norm of the gradient is {result.gradient_norm}{of_what}; "
+        f"the model is still that of the step before",
+        hint=f"see the {len(suspects.pairs)} of {len(batch.examples)} pairs in the log above this line; "
+        "or try a smaller train.learning_rate, or more train.warmup_steps",
+    )
 
 
 def _show_translations(session: Session, corpus: Corpus, model: Transformer) -> None:

@@ -1,0 +1,140 @@
+"""Where the parameters of a rank lie in its flat tensors, and which elements each data-parallel rank updates.
+
+A flat tensor holds its parameters in the order in which backward fills their gradients, the last of the model first. It
+is cut into groups, whose gradients are summed over the data-parallel ranks one after another; within a group parameters
+of like treatment are neighbours. Every parameter begins at a multiple of 16 elements (64 bytes of float32, which suits
+vector units and matrix libraries), and every group is a multiple of 16 elements for each data-parallel rank. What lies
+between parameters is zero and stays so.
+
+Each data-parallel rank owns an equal slice of each group, and keeps the state of its slices in tensors of its own (ZeRO
+stage 1; Rajbhandari et al. 2020, arXiv:1910.02054). Worked example, dp=2 and groups [0, 64) and [64, 160): rank 1 owns
+[32, 64) and [112, 160), and their state is [0, 32) and [32, 80) of its state tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from launcher.core.frozen import frozen
+from launcher.trainer.parallel.placement import Placement
+
+ALIGNMENT = 16  # elements
+
+
+@frozen
+class Region:
+    """A run of the flat tensors, within one group, whose parameters are all treated alike."""
+
+    elements: range
+    decays: bool  # matrices decay; norms and biases do not
+    is_sharded: bool  # held in parts by the model-parallel ranks; otherwise each of them holds the same values
+
+
+@frozen
+class OwnPart:
+    """What a rank owns of a region."""
+
+    flat: slice  # in the flat tensors
+    state: slice  # in the rank's state
+    decays: bool
+    is_sharded: bool
+
+
+@frozen
+class FlatLayout:
+    """The plan of the flat tensors. It is the same on all ranks of a data-parallel group."""
+
+    elements: dict[str, range]  # of each parameter, in the flat tensors
+    groups: tuple[range, ...]  # Invariant: each begins where the one before ends, and dp divides its length
+    regions: tuple[Region, ...]  # Invariant: likewise; they cover all groups
+    dp: int
+
+    @property
+    def size(self) -> int:
+        return self.groups[-1].stop
+
+    @property
+    def state_size(self) -> int:
+        return self.size // self.dp
+
+    def owned(self, group: range, index: int) -> range:
+        """Return the slice of `group` that the data-parallel rank `index` owns."""
+        length = len(group) // self.dp
+        return group[index * length : (index + 1) * length]
+
+    def state_of(self, group: range) -> slice:
+        """Return where the state of `owned(group, ...)` lies in the state of its rank."""
+        return slice(group.start // self.dp, group.stop // self.dp)
+
+    def own_parts(self, index: int) -> list[OwnPart]:
+        """Return the parts of all regions that the data-parallel rank `index` owns, in order; they cover its state."""
+        parts = []
+        for group in self.groups:
+            owned = self.owned(group, index)
+            to_state = self.state_of(group).start - owned.start
+            for region in self.regions:
+                start, stop = max(region.elements.start, owned.start), min(region.elements.stop, owned.stop)
+                if start < stop:
+                    state = slice(start + to_state, stop + to_state)
+                    parts.append(OwnPart(slice(start, stop), state, region.decays, region.is_sharded))
+        return parts
+
+
+def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLayout:
+    """Return the layout of parameters that are given in the model's order.
+
+    There are at most `groups` groups of about equal size: a parameter is in the group in which its middle falls. Large
+    parameters leave fewer.
+    """
+    backward = list(placed)[::-1]
+    total = sum(placed[name].shape.numel() for name in backward)
+    grouped: dict[int, list[str]] = {}
+    before = 0
+    for name in backward:
+        count = placed[name].shape.numel()
+        grouped.setdefault(int((before + count / 2) * groups / total), []).append(name)
+        before += count
+    elements: dict[str, range] = {}
+    ranges: list[range] = []
+    regions: list[Region] = []
+    end = 0
+    for names in grouped.values():
+        start, first_region = end, len(regions)
+        for name in sorted(names, key=lambda name: _treatment(placed[name])):
+            elements[name] = range(end, end + placed[name].shape.numel())
+            if len(regions) == first_region or _treatment(placed[name]) != (regions[-1].decays, regions[-1].is_sharded):
+                regions.append(Region(range(end, end), *_treatment(placed[name])))
+            end = _multiple_from(elements[name].stop, ALIGNMENT)
+            regions[-1] = Region(range(regions[-1].elements.start, end), *_treatment(placed[name]))
+        end = start + _multiple_from(end - start, dp * ALIGNMENT)
+        regions[-1] = Region(range(regions[-1].elements.start, end), regions[-1].decays, regions[-1].is_sharded)
+        ranges.append(range(start, end))
+    return FlatLayout(elements, tuple(ranges), tuple(regions), dp)
+
+
+def move_into_flat(parameters: Mapping[str, nn.Parameter], layout: FlatLayout) -> Tensor:
+    """Return a new flat tensor that holds `parameters`, which become views of it."""
+    first = next(iter(parameters.values()))
+    flat = torch.zeros(layout.size, device=first.device, dtype=first.dtype)
+    for name, elements in layout.elements.items():
+        view = view_of(flat, elements, parameters[name].shape)
+        view.copy_(parameters[name].detach())
+        parameters[name].data = view
+    return flat
+
+
+def view_of(flat: Tensor, elements: range, shape: torch.Size) -> Tensor:
+    return flat[elements.start : elements.stop].view(shape)
+
+
+def _treatment(placement: Placement) -> tuple[bool, bool]:
+    """Return `decays` and `is_sharded` of a region. Weight decay leaves norms and biases alone, which have one dim."""
+    return len(placement.full_shape) > 1, placement.dim is not None
+
+
+def _multiple_from(value: int, factor: int) -> int:
+    """Return the least multiple of `factor` that is not below `value`."""
+    return -(-value // factor) * factor

@@ -1,0 +1,98 @@
+"""The gradients of a rank in one flat tensor, and their sum over the data-parallel ranks.
+
+A group of gradients is complete once each of its parameters has had its last backward pass of the step. Its sum begins
+then, while backward goes on to fill other groups. A parameter that backward does not reach on some rank leaves its
+group incomplete there; such a group begins in `reduce`. Groups begin in their order on every rank, whenever that is, and
+nothing else is exchanged by these ranks meanwhile: collectives have no tags by which messages could be told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from launcher.trainer.optimizer.flat import FlatLayout, OwnPart, view_of
+from launcher.trainer.parallel.collectives import Group, start_all_reduce, start_reduce_scatter
+from launcher.trainer.parallel.waiting import waiting
+
+
+class Gradients:
+    """Owns the storage of the gradients of `parameters`, in `dtype`.
+
+    Where that is the parameters' own type, their `grad` is a view of the flat tensor, to which autograd adds. Otherwise
+    each gradient is added to the flat tensor as soon as autograd has made it, and not kept in `grad`.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], layout: FlatLayout, *, dtype: torch.dtype, dp: Group
+    ) -> None:
+        self._layout, self._dp = layout, dp
+        first = next(iter(parameters.values()))
+        self.flat = torch.zeros(layout.size, device=first.device, dtype=dtype)
+        self._own = self.flat.new_zeros(layout.state_size) if dp.scatters else None
+        self._parameter_counts = [0] * len(layout.groups)
+        self._passes_left: list[int] | None = None  # of each group; None: no group begins before `reduce`
+        self._reductions: list[dist.Work | None] = []  # of the groups that have begun
+        for name, parameter in parameters.items():
+            elements = layout.elements[name]
+            view = view_of(self.flat, elements, parameter.shape)
+            [group] = [index for index, group in enumerate(layout.groups) if elements.start in group]
+            self._parameter_counts[group] += 1
+            if parameter.dtype == dtype:
+                parameter.grad = view
+            if parameter.dtype != dtype or self._overlaps:
+                parameter.register_post_accumulate_grad_hook(partial(self._take, group, view))
+
+    def zero(self, *, backward_passes: int = 0) -> None:
+        """Set all gradients to zero. The sum of a group begins after so many backward passes, or in `reduce` where 0."""
+        self.flat.zero_()
+        self._reductions = []
+        self._passes_left = None
+        if self._overlaps and backward_passes:
+            self._passes_left = [backward_passes * count for count in self._parameter_counts]
+
+    def reduce(self) -> None:
+        """Sum over the data-parallel ranks, of which each gets what it owns. Blocks until all have called it."""
+        if self._dp.size == 1:
+            return
+        while len(self._reductions) < len(self._layout.groups):
+            self._begin_next()
+        with waiting:
+            for work in self._reductions:
+                if work is not None:
+                    work.wait()
+
+    def of(self, part: OwnPart) -> Tensor:
+        """Return the reduced gradient of a part that this rank owns."""
+        return self.flat[part.flat] if self._own is None else self._own[part.state]
+
+    @property
+    def _overlaps(self) -> bool:
+        """True if groups may be summed while backward goes on: a single group is complete only at its end."""
+        return self._dp.size > 1 and len(self._layout.groups) > 1
+
+    def _take(self, group: int, view: Tensor, parameter: Tensor) -> None:
+        """Take note of the gradient that a backward pass has added for one parameter of `group`."""
+        if parameter.dtype != view.dtype:
+            assert parameter.grad is not None, "autograd has just made it"
+            view.add_(parameter.grad)
+            parameter.grad = None
+        if self._passes_left is None:
+            return
+        if group < len(self._reductions):
+            raise RuntimeError("a gradient has changed after its group was complete: there are more backward passes")
+        self._passes_left[group] -= 1
+        while len(self._reductions) < len(self._passes_left) and self._passes_left[len(self._reductions)] == 0:
+            self._begin_next()
+
+    def _begin_next(self) -> None:
+        group = self._layout.groups[len(self._reductions)]
+        tensor = self.flat[group.start : group.stop]
+        if self._own is None:
+            self._reductions.append(start_all_reduce(tensor, self._dp))
+        else:
+            self._reductions.append(start_reduce_scatter(self._own[self._layout.state_of(group)], tensor, self._dp))

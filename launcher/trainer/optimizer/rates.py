@@ -1,0 +1,16 @@
+"""The learning rate of each step."""
+
+from __future__ import annotations
+
+from launcher.recipes.train import TrainConfig
+
+
+def learning_rate_at(step: int, config: TrainConfig) -> float:
+    """Return the learning rate of step number `step` (from 1): linear warm-up over W steps, then falling as sqrt(W / step).
+
+    As in Vaswani et al. 2017, scaled to reach `learning_rate` at step W. Without warm-up it is constant.
+    """
+    warmup = config.warmup_steps
+    if warmup == 0:
+        return config.learning_rate
+    return config.learning_rate * min(step / warmup, (warmup / step) ** 0.5)

@@ -1,0 +1,132 @@
+"""AdamW whose state is split over the data-parallel ranks (ZeRO stage 1; Rajbhandari et al. 2020, arXiv:1910.02054).
+
+A step has four phases:
+
+    1. reduce     sum the gradients over the data-parallel ranks; each rank goes on with the elements that it owns
+    2. norm       the norm of the whole model's gradient, from what all ranks own
+    3. update     AdamW on what this rank owns, unless the norm is not finite
+    4. publish    every rank gets what the others have updated
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from launcher.recipes.train import TrainConfig
+from launcher.trainer.optimizer.adamw import ENDLESS, AdamWStep, adamw_
+from launcher.trainer.optimizer.flat import OwnPart, arrange, move_into_flat
+from launcher.trainer.optimizer.gradients import Gradients
+from launcher.trainer.parallel.collectives import Group, all_gather, all_reduce
+from launcher.trainer.parallel.placement import Placement
+
+
+class ShardedAdamW:
+    """Owns the storage of `parameters` and of their gradients from now on.
+
+    Of parameters that are less precise than float32 each rank keeps a float32 copy of what it owns, so that steps that
+    are smaller than their rounding add up. Gradients and moments are float32 then as well.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        placed: Mapping[str, Placement],
+        config: TrainConfig,
+        *,
+        gradient_groups: int = 1,
+        dp: Group,
+        mp: Group,
+        pp: Group,
+    ) -> None:
+        """Take `parameters` in the model's order, each with its placement in `placed`."""
+        self._config, self._dp, self._mp, self._pp = config, dp, mp, pp
+        self.layout = arrange({name: placed[name] for name in parameters}, dp=dp.size, groups=gradient_groups)
+        self._parts = self.layout.own_parts(dp.index)
+        self._parameters = move_into_flat(parameters, self.layout)
+        dtype = torch.promote_types(self._parameters.dtype, torch.float32)
+        self._gradients = Gradients(parameters, self.layout, dtype=dtype, dp=dp)
+        self._first_moment = self._gradients.flat.new_zeros(self.layout.state_size)
+        self._second_moment = torch.zeros_like(self._first_moment)
+        self._master: Tensor | None = None
+        if dtype != self._parameters.dtype:
+            self._master = torch.cat([self._parameters[part.flat] for part in self._parts]).to(dtype)
+        self._steps = 0
+
+    def zero_gradients(self, *, backward_passes: int = 0) -> None:
+        """Begin a step of so many backward passes; a group of gradients is summed as soon as the last has filled it.
+
+        Where 0, all groups are summed in `step`: until then gradients are those of this rank alone.
+        """
+        self._gradients.zero(backward_passes=backward_passes)
+
+    def step(self, learning_rate: float) -> float:
+        """Take one step; return the norm of the whole gradient before clipping. All ranks of the run must call it.
+
+        Where the norm is not finite, no weight and no moment changes on any rank: all ranks get the same norm.
+        """
+        self._gradients.reduce()
+        norm = self._norm()
+        if math.isfinite(norm):
+            self._update(learning_rate, norm)
+            self._publish()
+        return norm
+
+    def not_finite(self) -> list[str]:
+        """Return the parameters whose gradient, as far as this rank owns it, has no finite norm in the last step."""
+        found = []
+        for name, elements in self.layout.elements.items():
+            for part in self._parts:
+                start, stop = max(elements.start, part.flat.start), min(elements.stop, part.flat.stop)
+                if start < stop:
+                    own = self._gradients.of(part)[start - part.flat.start : stop - part.flat.start]
+                    if not math.isfinite(torch.linalg.vector_norm(own)):
+                        found.append(name)
+        return found
+
+    def _norm(self) -> float:
+        """Return the norm over all parameters of the model, each counted once although mp ranks repeat some."""
+        squares = self._first_moment.new_zeros(1)
+        for part in self._parts:
+            square = torch.linalg.vector_norm(self._gradients.of(part)).square()
+            squares += square if part.is_sharded else square / self._mp.size
+        for group in (self._mp, self._dp, self._pp):
+            all_reduce(squares, group)
+        return float(squares.sqrt())
+
+    def _update(self, learning_rate: float, norm: float) -> None:
+        config = self._config
+        self._steps += 1
+        step = AdamWStep(
+            learning_rate,
+            config.beta1,
+            config.beta2,
+            config.epsilon,
+            number=self._steps if config.optimizer == "adamw" else ENDLESS,
+            divisor=norm / config.clip_norm if 0 < config.clip_norm < norm else None,
+        )
+        for decays in (True, False):
+            parts = [part for part in self._parts if part.decays == decays]
+            adamw_(
+                [self._own_weights(part) for part in parts],
+                [self._gradients.of(part) for part in parts],
+                [self._first_moment[part.state] for part in parts],
+                [self._second_moment[part.state] for part in parts],
+                step,
+                weight_decay=config.weight_decay if decays else 0.0,
+            )
+
+    def _own_weights(self, part: OwnPart) -> Tensor:
+        return self._parameters[part.flat] if self._master is None else self._master[part.state]
+
+    def _publish(self) -> None:
+        for group in self.layout.groups:
+            owned = self.layout.owned(group, self._dp.index)
+            own = self._parameters[owned.start : owned.stop]
+            if self._master is not None:
+                own.copy_(self._master[self.layout.state_of(group)])
+            if self._dp.size > 1:
+                all_gather(self._parameters[group.start : group.stop], own.clone(), self._dp)
