@@ -127,12 +127,12 @@ def _not_finite(result: StepResult, batch: GlobalBatch, corpus: Corpus, world: W
     for row in suspects.pairs:
         example, decode = batch.examples[row], corpus.tokenizer.decode
         say_of_all(f"pair {row + 1} of the batch: {decode(example.source)} -> {decode(example.target)}", world)
-    of_what = f", and that of {suspects.parameter} is the first that is not finite" if suspects.parameter else ""
+    first = f", and {suspects.parameter} is the first parameter where it is not finite" if suspects.parameter else ""
     return TlaunchError(
-        f"epoch {batch.epoch} step {batch.step_of_epoch}: the norm of the gradient is {result.gradient_norm}{of_what}; "
-        f"the model is still that of the step before",
-        hint=f"see the {len(suspects.pairs)} of {len(batch.examples)} pairs in the log above this line; "
-        "or try a smaller train.learning_rate, or more train.warmup_steps",
+        f"epoch {batch.epoch} step {batch.step_of_epoch}: the norm of the gradient is {result.gradient_norm}{first}; "
+        "the model is left as the step before made it",
+        hint="a smaller train.learning_rate, or more train.warmup_steps; or a fault in one of the "
+        f"{len(suspects.pairs)} pairs above, of {len(batch.examples)} in the batch",
     )
 
 
