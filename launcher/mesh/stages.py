@@ -1,14 +1,15 @@
-"""Layers -> pipeline stages, over the encoder and the decoder as one stack.
+"""Layers -> pipeline stages, over the encoder and the decoder as one stack, and how busy each stage will be.
 
-Worked example, 3 encoder and 3 decoder layers on pp=4: the stack e0 e1 e2 d0 d1 d2 is cut into 2+2+1+1, so the stages
-hold (e0 e1) (e2 d0) (d1) (d2). Earlier stages take the remainder, because the last one also computes the output head.
+Worked example, 2 encoder and 2 decoder layers of costs 2 2 3 3 and a head of cost 6 on pp=2: the parts are e0 e1 d0 d1
+head = 2 2 3 3 6, and the cut that makes the busiest stage least is (e0 e1 d0) (d1 head) = 7 + 9.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
+import math
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 
-from launcher.core.errors import RefusedLayoutError
 from launcher.core.frozen import frozen
 
 
@@ -31,30 +32,65 @@ class Stage:
         return self.index == self.count - 1
 
 
-def split_into_stages(encoder_layers: int, decoder_layers: int, pp: int) -> tuple[Stage, ...]:
-    """Cut the stack into `pp` contiguous stages that differ by at most one layer.
-
-    Raises:
-        RefusedLayoutError: there are fewer layers than stages.
-    """
-    layer_count = encoder_layers + decoder_layers
-    if pp > layer_count:
-        raise RefusedLayoutError(
-            f"pp = {pp} stages cannot all get a layer: the model has {encoder_layers} encoder + "
-            f"{decoder_layers} decoder = {layer_count} layers",
-            hint=f"--pp {layer_count} at most, or more layers (--set model.encoder_layers=N)",
-        )
-    size, remainder = divmod(layer_count, pp)
-    cuts = [index * size + min(index, remainder) for index in range(pp + 1)]
+def stages_of(layer_counts: Sequence[int], encoder_layers: int) -> tuple[Stage, ...]:
+    """Return the stages that hold so many layers each, of a stack that begins with `encoder_layers`."""
+    cuts = list(accumulate(layer_counts, initial=0))
     # The final norm of the encoder follows its last layer, or stands on the first stage where there is no layer.
-    closing = next(index for index in range(pp) if cuts[index + 1] >= encoder_layers)
+    closing = next(index for index, cut in enumerate(cuts[1:]) if cut >= encoder_layers)
     return tuple(
         Stage(
             index=index,
-            count=pp,
+            count=len(layer_counts),
             encoder_layers=range(min(first, encoder_layers), min(last, encoder_layers)),
             decoder_layers=range(max(first - encoder_layers, 0), max(last - encoder_layers, 0)),
             closes_encoder=index == closing,
         )
         for index, (first, last) in enumerate(pairwise(cuts))
     )
+
+
+def cut_by_cost(costs: Sequence[int], count: int) -> tuple[int, ...]:
+    """Return how many consecutive parts each of `count` stages holds, so that the busiest stage has the least to do.
+
+    Of the cuts that are equal in that, it is the most even one, which has the least sum of squared costs; of these, the
+    one whose earlier stages hold more. Every stage holds a part: 1 <= `count` <= the number of parts. Costs are whole
+    numbers, so that every rank finds the same sums, and the same cut.
+    """
+    busiest, _ = _best_cut(costs, count, max)
+    _, sizes = _best_cut(costs, count, lambda squares, cost: squares + cost**2 if cost <= busiest else math.inf)
+    return sizes
+
+
+def _best_cut(costs: Sequence[int], count: int, join: Callable[[float, int], float]) -> tuple[float, tuple[int, ...]]:
+    """Return the least worth of a cut, and its sizes; `join` adds a stage's cost to the worth of the stages before it.
+
+    Dynamic programming over the stages: of all cuts of the first parts into so many stages only the best can begin the
+    best whole cut, since `join` never falls when the worth before grows. Of equal ones it is that with larger sizes first.
+    """
+    ends = list(accumulate(costs, initial=0))
+    # By the number of parts in the stages so far: the least worth, and the sizes of the stages, negative to sort them.
+    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0, ())}
+    for stage in range(1, count + 1):
+        best = {
+            last: min(
+                (join(worth, ends[last] - ends[first]), (*sizes, first - last))
+                for first, (worth, sizes) in best.items()
+                if first < last
+            )
+            for last in range(stage, len(costs) - (count - stage) + 1)
+        }
+    worth, sizes = best[len(costs)]
+    return worth, tuple(-size for size in sizes)
+
+
+def busy_shares(costs: Sequence[int], micro_batches: int) -> tuple[float, ...]:
+    """Return the share of a step that each stage works, from the cost of a micro batch on each of them.
+
+    A micro batch passes all stages once, and the others follow it at the pace of the busiest stage c_max:
+
+        share_i = M c_i / (sum of all c + (M - 1) c_max)
+
+    With equal stages that is the bubble of (P - 1) / (M + P - 1) of Narayanan et al. 2021, arXiv:2104.04473.
+    """
+    step = sum(costs) + (micro_batches - 1) * max(costs)
+    return tuple(micro_batches * cost / step for cost in costs)

@@ -22,7 +22,6 @@ from torch import Tensor
 from launcher.core.atomic import new_directory
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.mesh.coordinates import Coordinate, rank_at
-from launcher.mesh.stages import split_into_stages
 from launcher.recipes.settings import Assignment, build
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.tokenizer import Tokenizer
@@ -48,14 +47,13 @@ def gather(session: Session, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
             dist.send(own, dst=0)
         return None
     whole: dict[str, Tensor] = {}
-    sizes = session.settings.model
-    for stage in range(world.pp.size):
+    for stage in session.stages:
         for part in range(world.mp.size):
             # In the order in which that rank sends its tensors.
             model = meta_model(session.settings)
-            keep_stage(model, split_into_stages(sizes.encoder_layers, sizes.decoder_layers, world.pp.size)[stage])
+            keep_stage(model, stage)
             placed = placements(model, Group(ranks=tuple(range(world.mp.size)), index=part))
-            sender = rank_at(Coordinate(pp=stage, dp=0, mp=part), world.place.layout)
+            sender = rank_at(Coordinate(pp=stage.index, dp=0, mp=part), world.place.layout)
             flat = own if sender == 0 else own.new_empty(sum(place.shape.numel() for place in placed.values()))
             if sender != 0:
                 dist.recv(flat, src=sender)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from launcher.core.frozen import frozen
-from launcher.mesh.stages import split_into_stages
 from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.cost import pipeline_stages
 from launcher.trainer.data.batches import Example, in_batches, own_micro_batches, token_count
 from launcher.trainer.model.transformer import PAD, Batch, Transformer
 from launcher.trainer.optimizer.sharded import ShardedAdamW
@@ -47,9 +47,8 @@ class Session:
         self.settings, self.world = settings, world
         self.dtype = getattr(torch, settings.train.precision)
         self.loss_dtype = torch.promote_types(self.dtype, torch.float32)
-        self.stage = split_into_stages(settings.model.encoder_layers, settings.model.decoder_layers, world.pp.size)[
-            world.pp.index
-        ]
+        self.stages = pipeline_stages(settings, world.pp.size)
+        self.stage = self.stages[world.pp.index]
         self.model = meta_model(settings)
         self.placements = apply_plan(
             self.model, self.stage, world.mp, seed=settings.train.seed, device=world.device, dtype=self.dtype

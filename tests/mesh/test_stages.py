@@ -1,48 +1,59 @@
 """Layers to pipeline stages."""
 
+from itertools import combinations, pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.core.errors import RefusedLayoutError
-from launcher.mesh.stages import split_into_stages
+from launcher.mesh.stages import busy_shares, cut_by_cost, stages_of
 
 
 @st.composite
 def stacks(draw):
-    """(encoder layers, decoder layers, stages) that fit each other."""
-    encoder_layers, decoder_layers = draw(st.integers(0, 9)), draw(st.integers(1, 9))
-    return encoder_layers, decoder_layers, draw(st.integers(1, encoder_layers + decoder_layers))
+    """How many layers each stage holds, and how many layers of the encoder there are among them."""
+    counts = draw(st.lists(st.integers(0, 5), min_size=1, max_size=6))
+    return counts, draw(st.integers(0, sum(counts)))
 
 
 @given(stacks())
 def test_every_layer_is_on_exactly_one_stage_in_order(stack):
-    encoder_layers, decoder_layers, pp = stack
-    stages = split_into_stages(encoder_layers, decoder_layers, pp)
+    counts, encoder_layers = stack
+    stages = stages_of(counts, encoder_layers)
+    assert [len(stage.encoder_layers) + len(stage.decoder_layers) for stage in stages] == counts
     assert [layer for stage in stages for layer in stage.encoder_layers] == list(range(encoder_layers))
-    assert [layer for stage in stages for layer in stage.decoder_layers] == list(range(decoder_layers))
-
-
-@given(stacks())
-def test_stages_differ_by_one_layer_at_most_and_none_is_empty(stack):
-    """Work is spread evenly, and the last stage, which has the head, is never the larger one."""
-    sizes = [len(stage.encoder_layers) + len(stage.decoder_layers) for stage in split_into_stages(*stack)]
-    assert min(sizes) >= 1
-    assert max(sizes) - min(sizes) <= 1
-    assert sizes[-1] == min(sizes)
+    assert [layer for stage in stages for layer in stage.decoder_layers] == list(range(sum(counts) - encoder_layers))
 
 
 @given(stacks())
 def test_one_stage_closes_the_encoder_before_any_decoder_layer(stack):
     """The encoder's final norm is applied once: after its last layer, before what reads it."""
-    stages = split_into_stages(*stack)
+    stages = stages_of(*stack)
     [closing] = [stage.index for stage in stages if stage.closes_encoder]
     assert all(not stage.encoder_layers for stage in stages[closing + 1 :])
     assert all(not stage.decoder_layers for stage in stages[:closing])
 
 
-def test_more_stages_than_layers_are_refused():
-    """A stage without a layer would only wait."""
-    with pytest.raises(RefusedLayoutError, match="1 encoder \\+ 1 decoder = 2 layers") as refusal:
-        split_into_stages(1, 1, 3)
-    assert "--pp 2 at most" in refusal.value.hint
+@st.composite
+def cuts(draw):
+    """The costs of up to 13 parts, and a number of stages."""
+    costs = draw(st.lists(st.integers(1, 20), min_size=1, max_size=13))
+    return costs, draw(st.integers(1, min(4, len(costs))))
+
+
+@given(cuts())
+def test_the_cut_is_the_best_of_all(cut):
+    """The least busiest stage, then the least sum of squares, then more in earlier stages, of all cuts that there are."""
+    costs, count = cut
+    tried = []
+    for inner in combinations(range(1, len(costs)), count - 1):
+        bounds = list(pairwise((0, *inner, len(costs))))
+        sums = [sum(costs[first:last]) for first, last in bounds]
+        tried.append((max(sums), sum(one**2 for one in sums), [first - last for first, last in bounds]))
+    assert cut_by_cost(costs, count) == tuple(-size for size in min(tried)[2])
+
+
+def test_stages_that_are_alike_are_idle_for_the_bubble_alone():
+    """(P - 1) / (M + P - 1) of a step; of others, the busiest works all the time but that of filling and draining."""
+    assert busy_shares([3, 3, 3, 3], 5) == (5 / 8,) * 4
+    assert busy_shares([1, 3], 4) == pytest.approx((4 / 13, 12 / 13))

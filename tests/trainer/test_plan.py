@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.mesh.stages import split_into_stages
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.cost import pipeline_stages
 from launcher.trainer.model.initial import initial_weight
 from launcher.trainer.parallel.collectives import Group
 from launcher.trainer.parallel.styles import part_bounds
@@ -31,7 +31,7 @@ def test_parts_cover_all_rows_once(size, ranks):
 def test_the_parts_of_all_ranks_are_the_whole_model(mp, pp):
     """Every element of every parameter is on some rank, sharded ones on exactly one."""
     counted = {name: torch.zeros(parameter.shape) for name, parameter in meta_model(SETTINGS).named_parameters()}
-    for stage in split_into_stages(SETTINGS.model.encoder_layers, SETTINGS.model.decoder_layers, pp):
+    for stage in pipeline_stages(SETTINGS, pp):
         for index in range(mp):
             model = meta_model(SETTINGS)
             keep_stage(model, stage)

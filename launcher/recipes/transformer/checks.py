@@ -7,8 +7,8 @@ from pathlib import Path
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.records import Layout
 from launcher.corpus.dataset import find_splits
-from launcher.mesh.stages import split_into_stages
 from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.cost import pipeline_stages
 
 
 def check_layout(settings: TransformerSettings, layout: Layout) -> None:
@@ -30,7 +30,7 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
             f"mp = {layout.mp} leaves ranks without a row of model.vocabulary_size = {model.vocabulary_size}",
             hint=f"--mp {model.vocabulary_size} at most",
         )
-    split_into_stages(model.encoder_layers, model.decoder_layers, layout.pp)
+    pipeline_stages(settings, layout.pp)
     batch_size, parts = settings.train.batch_size, layout.dp * layout.micro_batches
     if batch_size % parts:
         raise RefusedLayoutError(

@@ -1,0 +1,126 @@
+"""What the Transformer's parts cost: the FLOPs of a training step, and the pipeline stages that follow from them.
+
+Products are counted in multiply-adds, a weight matrix of n elements as n for each position that it is applied to. Norms,
+biases, dropout, softmax and embeddings count nothing there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import mul
+
+from launcher.core.errors import RefusedLayoutError
+from launcher.core.frozen import frozen
+from launcher.mesh.stages import Stage, cut_by_cost, stages_of
+from launcher.recipes.transformer.config import ModelConfig, TransformerSettings
+
+# FLOPs of a multiply-add that is trained: 2 forward, 4 backward (for the weights, and for what they are applied to).
+TRAINED = 6
+
+# Relative speeds of the parts: FLOPs in a nanosecond, and nanoseconds for each element of an embedded position. Measured on
+# one thread of an Intel Xeon with AVX-512 (torch 2.13, float32) with V = 10,000, d = 128, f = 256 and micro batches of 1,000
+# tokens. Layers run at a lower rate than the head, whose products are larger, and which has no norms and no dropout; with
+# d = 512 at 75.
+HEAD_RATE, LAYER_RATE, EMBEDDING_NS = 133, 60, 12
+
+
+@frozen
+class PartCosts:
+    """What each part costs for a pair of the longest sentences, forward and backward, in picoseconds; their ratios count."""
+
+    embeddings: int
+    encoder_layer: int
+    decoder_layer: int
+    head: int
+
+
+def encoder_layer(model: ModelConfig, sources: int, attended: int) -> int:
+    """Return the multiply-adds of a layer: of so many source positions, and pairs of one that attends and one attended to."""
+    return sources * model.d_model * (4 * model.d_model + 2 * model.feed_forward_dim) + 2 * attended * model.d_model
+
+
+def decoder_layer(model: ModelConfig, targets: int, sources: int, attended: int) -> int:
+    """Return the multiply-adds of a layer: its own attention, that to `sources` (keys and values), feed-forward."""
+    of_targets = targets * model.d_model * (6 * model.d_model + 2 * model.feed_forward_dim)
+    return of_targets + 2 * sources * model.d_model**2 + 2 * attended * model.d_model
+
+
+def head(model: ModelConfig, targets: int) -> int:
+    """Return the multiply-adds of the output head."""
+    return targets * model.d_model * model.vocabulary_size
+
+
+def training_flops(model: ModelConfig, sources: Sequence[int], targets: Sequence[int]) -> int:
+    """Return the FLOPs that a training step on pairs of these lengths needs, forward and backward.
+
+    They are the model FLOPs of Chowdhery et al. 2022 (PaLM, arXiv:2204.02311, appendix B), 6 for each multiply-add of a
+    matrix product and of attention, masked or not, counted for an encoder and a decoder. What this program computes
+    besides, for padding or once more for `parallel.recompute`, is no work that the model needs.
+    """
+    own = sum(map(mul, sources, sources)), sum(map(mul, targets, targets))
+    source_count, target_count = sum(sources), sum(targets)
+    layers = model.encoder_layers * encoder_layer(model, source_count, own[0])
+    layers += model.decoder_layers * decoder_layer(
+        model, target_count, source_count, own[1] + sum(map(mul, sources, targets))
+    )
+    return TRAINED * (layers + head(model, target_count))
+
+
+def part_costs(settings: TransformerSettings) -> PartCosts:
+    """Return the costs that stages are cut by."""
+    model, sources, targets = settings.model, settings.data.source_length, settings.data.target_length
+    of_encoder = encoder_layer(model, sources, sources**2)
+    of_decoder = decoder_layer(model, targets, sources, targets**2 + sources * targets)
+    return PartCosts(
+        embeddings=1000 * EMBEDDING_NS * (sources + targets) * model.d_model,
+        encoder_layer=1000 * TRAINED * of_encoder // LAYER_RATE,
+        decoder_layer=1000 * TRAINED * of_decoder // LAYER_RATE,
+        head=1000 * TRAINED * head(model, targets) // HEAD_RATE,
+    )
+
+
+def pipeline_stages(settings: TransformerSettings, pp: int) -> tuple[Stage, ...]:
+    """Return the stages of `pp` pipeline-parallel ranks: as `parallel.stages` has them, else cut by cost.
+
+    Raises:
+        RefusedLayoutError: there are fewer parts than stages, or stages given by hand that do not fit.
+    """
+    encoder_layers, decoder_layers = settings.model.encoder_layers, settings.model.decoder_layers
+    layer_count = encoder_layers + decoder_layers
+    model = f"the model has {encoder_layers} encoder + {decoder_layers} decoder = {layer_count} layers"
+    if pp > layer_count + 1:
+        raise RefusedLayoutError(
+            f"pp = {pp} stages cannot all get a part: {model}, and a head",
+            hint=f"--pp {layer_count + 1} at most, or more layers (--set model.encoder_layers=N)",
+        )
+    by_hand = settings.parallel.stages
+    if not by_hand:
+        costs = part_costs(settings)
+        layers = [costs.encoder_layer] * encoder_layers + [costs.decoder_layer] * decoder_layers
+        *counts, last = cut_by_cost([costs.embeddings + layers[0], *layers[1:], costs.head], pp)
+        return stages_of((*counts, last - 1), encoder_layers)
+    written = f"parallel.stages = {list(by_hand)}"
+    if len(by_hand) != pp:
+        raise RefusedLayoutError(f"{written} has {len(by_hand)} stages, but pp = {pp}", hint=f"--pp {len(by_hand)}")
+    if sum(by_hand) != layer_count:
+        raise RefusedLayoutError(
+            f"{written} has {sum(by_hand)} layers, but {model}", hint="--set parallel.stages=[]: cut by cost"
+        )
+    if 0 in by_hand[1:-1]:
+        raise RefusedLayoutError(
+            f"{written} leaves stage {by_hand.index(0, 1)} without anything to compute",
+            hint="only the first stage, which has the embeddings, and the last, which has the head, can have no layer",
+        )
+    return stages_of(by_hand, encoder_layers)
+
+
+def stage_costs(settings: TransformerSettings, stages: Sequence[Stage]) -> tuple[int, ...]:
+    """Return what each stage costs, in the unit of `PartCosts`."""
+    costs = part_costs(settings)
+    return tuple(
+        costs.embeddings * stage.is_first
+        + costs.encoder_layer * len(stage.encoder_layers)
+        + costs.decoder_layer * len(stage.decoder_layers)
+        + costs.head * stage.is_last
+        for stage in stages
+    )
