@@ -3,9 +3,10 @@
 Any program may take part. The file's path is in TLAUNCH_HEARTBEAT_FILE. Rewriting (or touching) it says "I am getting
 on"; one JSON object in it, all of whose keys are optional, says more:
 
-    {"step": 12, "busy_s": 0.41, "loss": 3.2, "tokens_per_s": 5100.0, "device_memory_bytes": 73400320}
+    {"step": 12, "last_step": 400, "busy_s": 0.41, "loss": 3.2, "tokens_per_s": 5100.0, "device_memory_bytes": 73400320}
 
     step                  of the training, counted from wherever the program likes; it grows
+    last_step             after which the training is over
     busy_s                seconds that this rank itself worked for the step, its waiting for others left out: only so
                           can a slow rank be distinguished from those that wait. Leave it out where that is not known.
     loss                  of the last step
@@ -46,6 +47,7 @@ class Beat:
     loss: float | None = None
     tokens_per_s: float | None = None
     device_memory_bytes: int | None = None
+    last_step: int | None = None
 
 
 @frozen
@@ -119,6 +121,7 @@ def _read(file: BinaryIO) -> Beat | None:
                     loss=real_number(fields.get("loss"), finite=False),
                     tokens_per_s=real_number(fields.get("tokens_per_s")),
                     device_memory_bytes=whole_number(fields.get("device_memory_bytes")),
+                    last_step=whole_number(fields.get("last_step")),
                 )
     return None
 

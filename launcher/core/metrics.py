@@ -2,10 +2,12 @@
 
     {"schema": 1, "time_ns": N, "attempt": A, "step": S, ...}
 
-with more keys for each of three kinds of records:
+with more keys for each of four kinds of records:
 
-    a step          epoch, loss, learning_rate, tokens_per_s, step_s, memory_bytes
+    a step          epoch, loss, learning_rate, tokens_per_s, step_s, memory_bytes, peak_memory_bytes, padding_share,
+                    data_s, compute_s, communication_s, bubble_s, model_flops, utilisation
     a validation    validation_loss, perplexity
+    a pipeline      stage_busy, stage_predicted: lists of shares, one for each stage
     a file kept     saved: "model"
 
 One line may hold several of them. Keys that are null do not make a record of their kind, unless there are no others.
@@ -44,6 +46,15 @@ class StepMetrics:
     step_s: float | None = None
     memory_bytes: int | None = None  # the most on the accelerator so far; without one, what the process holds now
     epoch: int | None = None
+    peak_memory_bytes: int | None = None  # the most so far, on the accelerator or of the process
+    padding_share: float | None = None  # of the positions, source and target, that hold no token
+    # What `step_s` went into, on the rank that writes; on accelerators only the first is known.
+    data_s: float | None = None
+    compute_s: float | None = None
+    communication_s: float | None = None  # in collectives: to wait for other ranks, and to transfer
+    bubble_s: float | None = None  # to wait for the neighbours in the pipeline
+    model_flops: float | None = None  # of a step, on all ranks together; padding and recomputation count nothing
+    utilisation: float | None = None  # share of the ranks' peak that `model_flops` in `step_s` are
 
 
 @frozen
@@ -56,6 +67,17 @@ class Validation:
 
 
 @frozen
+class StageShares:
+    """How much of the steps each pipeline stage worked, in the order of the stages: measured, and predicted before."""
+
+    time_ns: int
+    attempt: int
+    step: int  # up to which it was measured
+    stage_busy: tuple[float, ...]
+    stage_predicted: tuple[float, ...] = ()
+
+
+@frozen
 class Saved:
     """Something of the training is on disk from now on."""
 
@@ -65,7 +87,7 @@ class Saved:
     saved: str  # what: "model"
 
 
-Record = StepMetrics | Validation | Saved
+Record = StepMetrics | Validation | StageShares | Saved
 
 
 def to_line(record: Record) -> bytes:

@@ -12,9 +12,11 @@ from typing import Any, BinaryIO
 
 from launcher.core.codec import real_number, whole_number
 from launcher.core.frozen import frozen
-from launcher.core.metrics import SCHEMA, Record, Saved, StepMetrics, Validation
+from launcher.core.metrics import SCHEMA, Record, Saved, StageShares, StepMetrics, Validation
 
-__all__ = ["Metrics", "MetricsReader", "Record", "Saved", "StepMetrics", "Validation", "from_line", "read_metrics"]
+__all__ = [
+    "Metrics", "MetricsReader", "Record", "Saved", "StageShares", "StepMetrics", "Validation", "from_line", "read_metrics",
+]  # fmt: skip
 
 MAX_LINE_BYTES = 65536  # of a line; what is longer is no record
 TAIL_BYTES = 512  # of what was read last: a whole line, as a rule, with its time
@@ -23,9 +25,13 @@ _COMMON = ("time_ns", "attempt", "step")
 _OF_A_STEP = frozenset(StepMetrics.__dataclass_fields__).difference(_COMMON)
 _OF_A_STEP_ALONE = frozenset({"loss", "tokens_per_s", "step_s"})  # the others may stand beside a validation's as well
 _OF_A_VALIDATION = frozenset({"validation_loss", "perplexity"})
+_COUNTS = ("memory_bytes", "peak_memory_bytes", "epoch")
+_OF_STAGES = ("stage_busy", "stage_predicted")
+_MEASURES = sorted(_OF_A_STEP.difference(_COUNTS, ("loss",)))
 _EXPECTED: dict[str, tuple[tuple[type, ...], str]] = {
-    **dict.fromkeys(("loss", "learning_rate", "tokens_per_s", "step_s", *_OF_A_VALIDATION), ((int, float), "a number")),
-    **dict.fromkeys((*_COMMON, "memory_bytes", "epoch"), ((int,), "a whole number")),
+    **dict.fromkeys(("loss", *_MEASURES, *_OF_A_VALIDATION), ((int, float), "a number")),
+    **dict.fromkeys((*_COMMON, *_COUNTS), ((int,), "a whole number")),
+    **dict.fromkeys(_OF_STAGES, ((list,), "a list of numbers")),
     "saved": ((str,), "a text"),
 }
 
@@ -62,21 +68,21 @@ def _records(time_ns: int, attempt: int, step: int, fields: dict[str, Any]) -> I
     if not measured and not isinstance(saved, str):  # what was measured may have been NaN
         measured = (fields.keys() & _OF_A_STEP) or (fields.keys() & _OF_A_VALIDATION)
     is_validation = bool(measured & _OF_A_VALIDATION)
+    numbers: dict[str, Any] = {name: real_number(fields.get(name)) for name in _MEASURES}
+    numbers |= {name: whole_number(fields.get(name)) for name in _COUNTS}
     if measured & (_OF_A_STEP_ALONE if is_validation or isinstance(saved, str) else _OF_A_STEP):
         yield StepMetrics(
             time_ns,
             attempt,
             step,
             loss=_loss("loss", fields),
-            learning_rate=real_number(fields.get("learning_rate")),
-            tokens_per_s=real_number(fields.get("tokens_per_s")),
-            step_s=real_number(fields.get("step_s")),
-            memory_bytes=whole_number(fields.get("memory_bytes")),
-            epoch=whole_number(fields.get("epoch")),
+            **numbers,
         )
     if is_validation:
         loss = _loss("validation_loss", fields)
         yield Validation(time_ns, attempt, step, loss, real_number(fields.get("perplexity")))
+    if busy := _shares("stage_busy", fields):
+        yield StageShares(time_ns, attempt, step, busy, _shares("stage_predicted", fields))
     if isinstance(saved, str):
         yield Saved(time_ns, attempt, step, saved)
 
@@ -85,6 +91,13 @@ def _loss(name: str, fields: dict[str, Any]) -> float | None:
     value = fields.get(name)
     is_written = name in fields and (value is None or type(value) in {int, float})
     return math.nan if is_written and real_number(value) is None else real_number(value)
+
+
+def _shares(name: str, fields: dict[str, Any]) -> tuple[float, ...]:
+    """Return a list of numbers; nothing where it is none, or holds anything else."""
+    values = fields.get(name)
+    numbers = [real_number(value) for value in values] if isinstance(values, list) else []
+    return tuple(value for value in numbers if value is not None) if None not in numbers else ()
 
 
 def _quoted(value: Any) -> str:
@@ -103,6 +116,7 @@ class Metrics:
     found: bool = True  # whether there is such a file
     first_strange: str | None = None  # which line, and why: "line 3 has no schema"
     unreadable: str | None = None  # why it cannot be read, where there is something: "Permission denied"
+    stages: tuple[StageShares, ...] = ()
 
 
 class MetricsReader:
@@ -196,4 +210,5 @@ def read_metrics(path: Path) -> Metrics:
         reader.found,
         reader.first_strange,
         reader.unreadable,
+        tuple(record for record in records if isinstance(record, StageShares)),
     )

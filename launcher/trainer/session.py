@@ -12,13 +12,14 @@ from torch import Tensor
 from launcher.core.frozen import frozen
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.cost import pipeline_stages
-from launcher.trainer.data.batches import Example, in_batches, own_micro_batches, token_count
+from launcher.trainer.data.batches import Example, in_batches, own_micro_batches, padding_share, token_count
 from launcher.trainer.model.transformer import PAD, Batch, Transformer
 from launcher.trainer.optimizer.sharded import ShardedAdamW
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.loss import token_loss_sum, vocabulary_parallel_token_loss_sum
 from launcher.trainer.parallel.pipeline import Pipeline, Schedule, forward_only, one_forward_one_backward
 from launcher.trainer.parallel.styles import part_bounds
+from launcher.trainer.parallel.waiting import loading
 from launcher.trainer.parallel.world import World
 from launcher.trainer.plan import apply_plan
 from launcher.trainer.telemetry.heartbeat import getting_on
@@ -37,6 +38,7 @@ class StepResult:
     loss: float  # mean over the global batch's target tokens
     gradient_norm: float  # of the whole model, before clipping
     tokens: int  # target tokens of the global batch
+    padding_share: float  # of this rank's positions, source and target, that hold no token
     suspects: Suspects | None = None  # not None: the gradient is not finite, and the model is that of the step before
 
 
@@ -65,6 +67,7 @@ class Session:
         # Dropout falls on replicated tensors only. So the ranks of one mp group must draw the same numbers, all others
         # different ones.
         torch.manual_seed((settings.train.seed * world.pp.size + world.pp.index) * world.dp.size + world.dp.index)
+        self._padding_share = 0.0  # of the batch that was computed last
 
     def train_step(self, examples: Sequence[Example], learning_rate: float) -> StepResult:
         """One optimizer step on a global batch. Every rank of the run must call it with the same arguments."""
@@ -75,7 +78,7 @@ class Session:
         # gradients' come before the end of backward may differ.
         loss = self._global_loss(losses_M)
         suspects = None if math.isfinite(norm) else self._suspects(examples, losses_M)
-        return StepResult(loss, norm, token_count(examples), suspects)
+        return StepResult(loss, norm, token_count(examples), self._padding_share, suspects)
 
     def accumulate_gradients(self, examples: Sequence[Example]) -> float:
         """Forward and backward over a global batch; its mean loss, on every rank.
@@ -125,7 +128,9 @@ class Session:
     def _run(self, schedule: Schedule, examples: Sequence[Example], smoothing: float) -> Tensor:
         """Return each micro batch's share of the mean loss over `examples`, zero on all stages but the last."""
         world = self.world
-        batches = own_micro_batches(examples, world.place.layout, world.place.coordinate, world.device)
+        with loading:
+            batches = own_micro_batches(examples, world.place.layout, world.place.coordinate, world.device)
+            self._padding_share = padding_share(batches)
         pipeline = Pipeline(
             world.links,
             partial(self._compute, batches, smoothing, 1 / token_count(examples)),

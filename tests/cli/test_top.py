@@ -160,6 +160,19 @@ def test_what_the_run_measures_stands_above_the_table(launcher):
     assert ascii_only.splitlines()[1].split()[1:4] == ["8.0000", "#-", "._"]
 
 
+def test_the_time_of_a_step_is_told_by_what_it_went_into(launcher):
+    """Shares of the whole time, largest steps counting most; what was not measured is left out."""
+    steps = [
+        StepMetrics(1, 0, 1, step_s=1.0, compute_s=0.5, communication_s=0.5, padding_share=0.25),
+        StepMetrics(2, 0, 2, step_s=3.0, compute_s=2.5, communication_s=0.5),
+        StepMetrics(3, 0, 3, loss=2.0),
+    ]
+    line = "step     2 s: compute 75%, communication 25%; padding 25%"
+    assert list(to_lines(steps, 80, plain=False)) == [line]
+    assert list(to_lines(steps, 20, plain=False)) == [line[:20]]
+    assert list(to_lines(steps[2:], 80, plain=False)) == []
+
+
 def test_a_screen_is_filled_and_not_exceeded(launcher, terminal):
     """One line for each measure, above a table that is cut."""
     leader, follower = terminal

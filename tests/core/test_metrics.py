@@ -6,13 +6,16 @@ import resource
 
 import pytest
 
-from launcher.core.metrics import Saved, StepMetrics, Validation, append, to_line
+from launcher.core.metrics import Saved, StageShares, StepMetrics, Validation, append, to_line
 from launcher.runs.metrics import from_line
 
-STEP = StepMetrics(10**18, 2, 7, 3.25, 1e-4, 5100.5, 0.04, 1 << 40, 1)
+STEP = StepMetrics(
+    10**18, 2, 7, 3.25, 1e-4, 5100.5, 0.04, 1 << 40, 1, 1 << 41, 0.25, 0.01, 0.02, 0.005, 0.005, 1e9, 0.5
+)
+SHARES = StageShares(7, 0, 7, (0.75, 0.5), (0.8, 0.6))
 
 
-@pytest.mark.parametrize("record", [STEP, Validation(5, 0, 7, 3.0, 20.0), Saved(6, 0, 7, "model")], ids=repr)
+@pytest.mark.parametrize("record", [STEP, SHARES, Validation(5, 0, 7, 3.0, 20.0), Saved(6, 0, 7, "model")], ids=repr)
 def test_a_record_is_the_same_after_it_was_a_line(record):
     line = to_line(record)
     assert line.count(b"\n") == 1

@@ -2,7 +2,7 @@
 
     pulse_training.py DIRECTORY
 
-Writes <axis><rank>.json: [busy seconds, seconds] of one training step. The second rank is slow from when the first one
+Writes <axis><rank>.json: [busy, all, communication, bubble] seconds of one training step. The second rank is slow from when the first one
 waits for it, so that the first one waits as long, however little of the CPU it gets.
 """
 
@@ -43,8 +43,9 @@ def train(axis: str, directory: Path) -> None:
             tell_of_waiting(waits)
         stopwatch = Stopwatch()
         session.train_step(EXAMPLES, 1e-3)
-        seconds, busy_s = stopwatch.read()
-        (directory / f"{axis}{global_rank}.json").write_text(json.dumps([busy_s, seconds]))
+        spent = stopwatch.read()
+        told = [spent.busy_s, spent.seconds, spent.communication_s, spent.bubble_s]
+        (directory / f"{axis}{global_rank}.json").write_text(json.dumps(told))
 
 
 def tell_of_waiting(waits: Path) -> None:

@@ -6,7 +6,16 @@ import os
 import pytest
 
 from launcher.core.metrics import append, to_line
-from launcher.runs.metrics import MAX_LINE_BYTES, MetricsReader, Saved, StepMetrics, Validation, from_line, read_metrics
+from launcher.runs.metrics import (
+    MAX_LINE_BYTES,
+    MetricsReader,
+    Saved,
+    StageShares,
+    StepMetrics,
+    Validation,
+    from_line,
+    read_metrics,
+)
 
 
 @pytest.fixture
@@ -46,6 +55,8 @@ SAVED = Saved(1, 0, 4, "model")
         # A later version may write more, and another program less.
         ('"loss": 2, "gradient_norm": 1.5', (STEP,), None),
         ('"bleu": 30.1', (), None),
+        ('"stage_busy": [0.5, 1]', (StageShares(1, 0, 4, (0.5, 1.0)),), None),
+        ('"stage_busy": [0.5, null]', (), None),
         # The others of a line count although one value is of a wrong type.
         ('"loss": "5"', (NO_STEP,), 'loss "5", which is not a number'),
         ('"loss": 2, "tokens_per_s": [1]', (STEP,), "tokens_per_s [1], which is not a number"),
@@ -56,6 +67,7 @@ SAVED = Saved(1, 0, 4, "model")
         ),
         ('"perplexity": "high"', (Validation(1, 0, 4),), 'perplexity "high", which is not a number'),
         ('"loss": 2, "memory_bytes": 7e7', (STEP,), "memory_bytes 70000000.0, which is not a whole number"),
+        ('"loss": 2, "stage_busy": 0.5', (STEP,), "stage_busy 0.5, which is not a list of numbers"),
         ('"epoch": 1e400, "loss": 2', (STEP,), "epoch Infinity, which is not a whole number"),
         ('"loss": 2, "saved": 1', (STEP,), "saved 1, which is not a text"),
     ],

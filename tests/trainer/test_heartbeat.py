@@ -28,15 +28,15 @@ def _file(tmp_path, monkeypatch):
     return tmp_path / "heartbeat"
 
 
-def step(heart, number, *, seconds=0.5, busy_s=0.25, tokens=100, loss=None, is_last=False):
-    heart.stepped(number, seconds, busy_s, tokens=tokens, loss=loss, is_last=is_last)
+def step(heart, number, *, last_step=1000, seconds=0.5, busy_s=0.25, tokens=100, loss=None):
+    heart.stepped(number, last_step, seconds, busy_s, tokens=tokens, loss=loss)
 
 
 def test_a_step_is_told(file):
     """The first one at once; what is not known is left out."""
     step(HeartbeatWriter(CPU), 1, loss=2.5)
 
-    assert read_heartbeat(file).beat == Beat(step=1, busy_s=0.25, loss=2.5, tokens_per_s=200.0)
+    assert read_heartbeat(file).beat == Beat(step=1, busy_s=0.25, loss=2.5, tokens_per_s=200.0, last_step=1000)
 
 
 def test_short_steps_cost_few_writes(file, monkeypatch):
@@ -48,7 +48,7 @@ def test_short_steps_cost_few_writes(file, monkeypatch):
     monkeypatch.setattr(heart_module, "beat", lambda _, values: written.append(values))
     heart, started_s = HeartbeatWriter(CPU), time.monotonic()
     for number in range(1, 1001):
-        step(heart, number, seconds=0.001, busy_s=0.0005 if number % 2 else 0.0007, tokens=2, is_last=number == 1000)
+        step(heart, number, seconds=0.001, busy_s=0.0005 if number % 2 else 0.0007, tokens=2)
     at_most = 2 + (time.monotonic() - started_s) / REST_S
 
     assert 2 <= len(written) <= at_most
@@ -63,7 +63,7 @@ def test_on_an_accelerator_busy_time_is_not_told(file, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "max_memory_allocated", lambda _: 4096, raising=False)
     step(HeartbeatWriter(torch.device("meta")), 1)  # any but the CPU
 
-    assert read_heartbeat(file).beat == Beat(step=1, tokens_per_s=200.0, device_memory_bytes=4096)
+    assert read_heartbeat(file).beat == Beat(step=1, tokens_per_s=200.0, device_memory_bytes=4096, last_step=1000)
 
 
 def test_work_between_steps_touches_the_file_now_and_then(file, monkeypatch):
@@ -119,13 +119,17 @@ def test_nothing_is_written_where_nobody_watches(tmp_path, monkeypatch):
 
 @pytest.mark.distributed
 def test_busy_time_is_that_of_the_slow_rank_only(tmp_path):
-    """Along every axis the rank that is made slow by half a second is busy, the one that waits for it is not."""
+    """Along every axis the rank that is made slow by half a second is busy, the one that waits for it is not.
+
+    It waits in collectives, or for its neighbour in the pipeline.
+    """
     done = subprocess.run([sys.executable, PROGRAM, tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
 
     for axis in ("dp", "mp", "pp"):
-        (busy_s, seconds), (slow_busy_s, slow_seconds) = (
+        (busy_s, seconds, communication_s, bubble_s), (slow_busy_s, slow_seconds, *_) = (
             json.loads((tmp_path / f"{axis}{global_rank}.json").read_text()) for global_rank in range(2)
         )
         assert slow_seconds >= slow_busy_s >= 0.5, axis
         assert seconds - busy_s > 0.4, axis
+        assert (communication_s > 0.4, bubble_s > 0.4) == (axis != "pp", axis == "pp"), axis

@@ -22,7 +22,8 @@ from launcher.runs.metrics import MetricsReader, Saved, read_metrics
 from launcher.runs.status import EventReader
 from launcher.runs.timeline import timeline
 from launcher.trainer.telemetry import metrics as metrics_module
-from launcher.trainer.telemetry.metrics import REST_S, Metrics
+from launcher.trainer.telemetry.metrics import REST_S, Metrics, peak_flops_per_s
+from launcher.trainer.telemetry.step_time import StepTime
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -34,10 +35,10 @@ def under(directory, attempt=0):
     return {TLAUNCH_RUN_DIR: str(directory), TLAUNCH_ATTEMPT: str(attempt)}
 
 
-def step(metrics, number, *, seconds=0.5, tokens=100, loss=2.0, learning_rate=1e-3, epoch=1, is_last=False):
-    metrics.stepped(
-        number, seconds, epoch=epoch, tokens=tokens, loss=loss, learning_rate=learning_rate, is_last=is_last
-    )
+def step(metrics, number, *, seconds=0.5, tokens=100, loss=2.0, learning_rate=1e-3, epoch=1, is_last=False, **more):
+    measured = {"tokens": tokens, "padding_share": 0.25, "model_flops": 1e6, "loss": loss, **more}
+    spent = StepTime(seconds, communication_s=0.2 * seconds, bubble_s=0.1 * seconds, data_s=0.05 * seconds)
+    metrics.stepped(number, spent, epoch=epoch, learning_rate=learning_rate, is_last=is_last, **measured)
 
 
 @pytest.fixture(name="shown")
@@ -70,7 +71,7 @@ def test_every_long_step_has_its_line(tmp_path, no_rest):
     ]  # fmt: skip
     for each in found.steps:
         assert (each.attempt, each.epoch, each.tokens_per_s, each.step_s) == (3, 1, 200.0, 0.5)
-        assert each.memory_bytes > 10_000_000
+        assert each.peak_memory_bytes >= each.memory_bytes > 10_000_000
         assert before_ns <= each.time_ns <= time.time_ns()
     assert [(each.step, each.validation_loss, each.perplexity) for each in found.validations] == [(3, 2.0, math.exp(2))]
     assert found.saved == (Saved(found.saved[0].time_ns, 3, 3, "model"),)
@@ -92,6 +93,33 @@ def test_short_steps_cost_few_lines(tmp_path):
     assert sum(losses) / 999 == pytest.approx(3.5, abs=0.001)
     assert steps[-1].tokens_per_s == pytest.approx(2000)
     assert steps[-1].step_s == pytest.approx(0.001)
+
+
+def test_a_record_has_the_means_of_its_steps(tmp_path, monkeypatch):
+    """What their time went into, padding and FLOPs; of the time and the peak of both ranks follows the utilisation."""
+    monkeypatch.setattr(metrics_module, "REST_S", 3600.0)
+    monkeypatch.setattr(metrics_module, "peak_flops_per_s", lambda _device, dtype: {torch.float64: 5e6}[dtype])
+    metrics = Metrics(under(tmp_path), CPU, ranks=2, dtype=torch.float64)
+    step(metrics, 1)
+    step(metrics, 2, seconds=1.0, padding_share=0.5, model_flops=1e6)
+    step(metrics, 3, seconds=3.0, padding_share=0.1, model_flops=5e6, is_last=True)
+
+    found = read_metrics(tmp_path / "metrics.jsonl").steps[-1]
+    assert (found.step_s, found.padding_share, found.model_flops) == (2.0, pytest.approx(0.3), 3e6)
+    assert (found.communication_s, found.bubble_s, found.data_s) == pytest.approx((0.4, 0.2, 0.1))
+    assert found.compute_s == pytest.approx(1.3)
+    assert found.utilisation == pytest.approx(3e6 / 2.0 / (2 * 5e6))
+
+
+def test_what_a_rank_can_do_is_measured_on_cpus_alone():
+    """No product is faster than it, and no accelerator is asked."""
+    matrix = torch.ones(256, 256)
+    began_s = time.process_time()
+    for _ in range(20):
+        matrix @ matrix
+    reached = 20 * 2 * 256**3 / (time.process_time() - began_s)
+    assert peak_flops_per_s(CPU, torch.float32) > reached / 50  # the machine may be busy
+    assert peak_flops_per_s(torch.device("meta"), torch.float32) is None
 
 
 def test_steps_before_a_validation_are_written_before_it(tmp_path, monkeypatch):
@@ -150,13 +178,16 @@ def test_a_log_that_takes_no_word_ends_no_training(tmp_path, monkeypatch, stdout
 
 
 def test_on_an_accelerator_its_memory_is_written(tmp_path, monkeypatch):
-    """The most that was taken so far; none where it refuses to answer."""
-    answers = iter([4096])  # then StopIteration
+    """The most that was taken so far; none where it refuses to answer. Where it waits and what it can do is unknown."""
+    answers = iter([4096, 8192])  # then StopIteration
     monkeypatch.setattr(torch.accelerator, "max_memory_allocated", lambda _: next(answers), raising=False)
     metrics = Metrics(under(tmp_path), torch.device("meta"))  # any but the CPU
     step(metrics, 1)
     step(metrics, 2, is_last=True)
-    assert [each.memory_bytes for each in read_metrics(tmp_path / "metrics.jsonl").steps] == [4096, None]
+    first, second = read_metrics(tmp_path / "metrics.jsonl").steps
+    assert (first.memory_bytes, first.peak_memory_bytes, second.memory_bytes) == (4096, 8192, None)
+    assert (first.compute_s, first.communication_s, first.bubble_s, first.utilisation) == (None,) * 4
+    assert first.data_s == pytest.approx(0.025)
 
 
 def test_only_one_rank_of_a_run_writes_of_steps(tmp_path, monkeypatch):
@@ -179,10 +210,14 @@ def test_tensorboard_shows_the_same(tmp_path, no_rest, board):
         step(metrics, number, loss=4.0 / number, learning_rate=number / 10)
     metrics.validated(3, 800.0)
     metrics.validated(3, math.nan)
+    metrics.shared(3, [0.75, 0.5], [0.8, 0.6])
     found, shown = read_metrics(tmp_path / "metrics.jsonl"), board(tmp_path / "tensorboard")
 
     for tag, name in (
-        ("loss/train", "loss"), ("learning_rate",) * 2, ("tokens_per_s",) * 2, ("memory_bytes",) * 2,
+        ("loss/train", "loss"), ("step/seconds", "step_s"),
+        *((f"step/{name}", name) for name in ("data_s", "compute_s", "communication_s", "bubble_s")),
+        *((name, name) for name in ("learning_rate", "tokens_per_s", "memory_bytes", "peak_memory_bytes")),
+        *((name, name) for name in ("padding_share", "model_flops", "utilisation")),
     ):  # fmt: skip
         assert shown.pop(tag) == [
             (pytest.approx(each.time_ns / 1e9), each.step, pytest.approx(getattr(each, name), rel=1e-6))
@@ -190,7 +225,11 @@ def test_tensorboard_shows_the_same(tmp_path, no_rest, board):
         ]
     assert [value for *_, value in shown.pop("loss/validation")] == [800.0, pytest.approx(math.nan, nan_ok=True)]
     assert shown.pop("perplexity")[0][2] == math.inf  # beyond fp32
+    assert [[value for *_, value in shown.pop(f"stage_busy/{index}")] for index in range(2)] == [[0.75], [0.5]]
     assert shown == {}
+    assert [(each.step, each.stage_busy, each.stage_predicted) for each in found.stages] == [
+        (3, (0.75, 0.5), (0.8, 0.6))
+    ]
     assert [str(each.validation_loss) for each in found.validations] == ["800.0", "nan"]
 
 

@@ -24,6 +24,7 @@ from launcher.cli.options.types import Seconds
 from launcher.cli.text.columns import counted, duration, fitted, has_blocks, number, size, sparkline
 from launcher.cli.text.run_text import describe, shown_name
 from launcher.cli.text.stdout import write_out
+from launcher.cli.text.step_text import median_of, part_shares, to_text
 from launcher.cli.text.verdict_text import describe_status
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import Beat, Heartbeat, read_heartbeat
@@ -38,8 +39,8 @@ Examples:
   tlaunch top --interval 10 20261121-053712-transformer
   tlaunch top --once | grep stopped
 
-If the program writes metrics.jsonl, as the bundled trainer does, the loss and tokens/s of the last minutes are shown above
-the table. CPU and RSS include the processes that a rank has started; shared pages count for each process. STEP, LOSS,
+If the program writes metrics.jsonl, as the bundled trainer does, the loss, the tokens/s and the time of a step in the last
+minutes are shown above the table. CPU and RSS include the processes that a rank has started; shared pages count for each process. STEP, LOSS,
 TOKENS/S and DEVICE (memory) come from the rank's last heartbeat, BEAT ago. A narrow terminal hides columns: DEVICE first,
 then BEAT, RSS, CPU, TOKENS/S.
 
@@ -53,9 +54,9 @@ GIVING_WAY = [(name, 0) for name in ("DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S",
 LINES_AROUND = 4  # of a screen: title, header, the line about the rest, the cursor's own
 PLAIN_COLUMNS = 120
 RECENT_NS = 300 * 10**9
-# Five minutes of the bundled trainer, which writes fifty lines of 250 bytes a second at most.
+# Five minutes of the bundled trainer, which writes fifty lines of 700 bytes a second at most.
 MAX_STEPS = 15_000
-TAIL_BYTES = MAX_STEPS * 256
+TAIL_BYTES = MAX_STEPS * 700
 FIGURE = 10  # columns
 MAX_LINE_COLUMNS = 120  # columns of blocks
 
@@ -117,7 +118,10 @@ class RecentMetrics:
 
 
 def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[str]:
-    """Yield loss and tokens/s: first value, course, last value, fitting `width` columns, where they were measured."""
+    """Yield loss and tokens/s: first value, course, last value, fitting `width` columns, where they were measured.
+
+    Then, on average, a step's time and what it went into on the rank that writes metrics.
+    """
     times_ns = [step.time_ns for step in steps]
     over = duration((max(times_ns) - min(times_ns)) / 1e9) if steps else ""
     losses, speeds = [step.loss for step in steps], [step.tokens_per_s for step in steps]
@@ -128,6 +132,12 @@ def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[s
             begin, end = f"{name:8} {first:>{FIGURE}} ", f" {last:<{FIGURE}} over {over}"
             line = sparkline(values, max(0, min(MAX_LINE_COLUMNS, width - len(begin) - len(end))), plain=plain)
             yield f"{begin}{line}{end}"[:width]
+    if shares := part_shares(steps):
+        texts = [f"step     {to_text(median_of(steps, 'step_s'), shares)}"]
+        for name, field in (("padding", "padding_share"), ("utilisation", "utilisation")):
+            if (share := median_of(steps, field)) is not None:
+                texts.append(f"{name} {number(share, '.0%')}")
+        yield "; ".join(texts)[:width]
 
 
 class Sampler:

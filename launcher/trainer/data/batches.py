@@ -52,8 +52,12 @@ class GlobalBatch:
     epoch: int
     step_of_epoch: int  # as the tutorials' log lines count
     step: int
-    is_last: bool
+    last_step: int
     examples: list[Example]
+
+    @property
+    def is_last(self) -> bool:
+        return self.step == self.last_step
 
 
 def global_batches(examples: Sequence[Example], config: TrainConfig) -> Iterator[GlobalBatch]:
@@ -65,7 +69,7 @@ def global_batches(examples: Sequence[Example], config: TrainConfig) -> Iterator
         if index == 0:
             order = epoch_order(len(examples), seed=config.seed, epoch=epoch)
         chosen = order[index * config.batch_size : (index + 1) * config.batch_size]
-        yield GlobalBatch(epoch + 1, index + 1, step, step == last_step, [examples[place] for place in chosen])
+        yield GlobalBatch(epoch + 1, index + 1, step, last_step, [examples[place] for place in chosen])
 
 
 def epoch_order(example_count: int, *, seed: int, epoch: int) -> list[int]:
@@ -94,6 +98,13 @@ def own_micro_batches(
         share = examples[start : start + size]
         batches.append(collate(share, fillers=[examples[0]] * (size - len(share)), first_row=start, device=device))
     return batches
+
+
+def padding_share(batches: Sequence[Batch]) -> float:
+    """Return the share of the positions of `batches`, source and target, that hold no token."""
+    ids = [ids for batch in batches for ids in (batch.source_BS, batch.labels_BT)]
+    tokens = sum(int(torch.count_nonzero(each != PAD)) for each in ids)
+    return 1 - tokens / sum(each.numel() for each in ids)
 
 
 def in_batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Example]]:

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from launcher.core.frozen import frozen
-from launcher.trainer.parallel.waiting import waiting
+from launcher.trainer.parallel.waiting import bubble
 
 MESSAGES_ON_THEIR_WAY = 2  # in one direction, of one stage
 
@@ -147,7 +147,7 @@ class Pipeline:
         if action not in arriving:
             return None
         work, buffer = arriving.pop(action)
-        with waiting:
+        with bubble:
             work.wait()
         return buffer
 
@@ -179,5 +179,5 @@ class _Outbox:
 
     def _wait_for_oldest(self) -> None:
         work, _tensor = self._leaving.popleft()
-        with waiting:
+        with bubble:
             work.wait()

@@ -1,4 +1,4 @@
-"""The time that this rank waits for others, from which the time of its own work follows.
+"""Where the time of a step goes: into data, into waiting for other ranks, and into this rank's own work.
 
 On CPU backends a collective blocks until the others have come, and so does taking a message: the time spent there is
 waiting, with the transfer in it. Accelerators run both in the background, so that nothing is known of their waiting.
@@ -7,6 +7,13 @@ waiting, with the transfer in it. Accelerators run both in the background, so th
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from typing import TypeVar
+
+from launcher.trainer.telemetry.step_time import StepTime
+
+Item = TypeVar("Item")
+_END = object()
 
 
 class Waiting:
@@ -22,18 +29,32 @@ class Waiting:
     def __exit__(self, *_: object) -> None:
         self.seconds += time.perf_counter() - self._since_s
 
+    def over(self, items: Iterator[Item]) -> Iterator[Item]:
+        """Yield `items`, and add up the seconds that each takes to come."""
+        while True:
+            with self:
+                item = next(items, _END)
+            if item is _END:
+                return
+            yield item  # type: ignore[misc]
 
-waiting = Waiting()  # of this process
+
+# Of this process. No two of them ever run at the same time.
+waiting = Waiting()  # for the other ranks of a collective, transfer included
+bubble = Waiting()  # for the neighbours in the pipeline, transfer included
+loading = Waiting()  # for the sentence pairs of a step: to choose, pad and copy them
 
 
 class Stopwatch:
     """Runs from its making on."""
 
     def __init__(self) -> None:
-        self._started_s = time.perf_counter()
-        self._waited_before_s = waiting.seconds
+        self._before = _readings()
 
-    def read(self) -> tuple[float, float]:
-        """Seconds until now, and how many of them this rank did not wait for others."""
-        elapsed_s = time.perf_counter() - self._started_s
-        return elapsed_s, elapsed_s - (waiting.seconds - self._waited_before_s)
+    def read(self) -> StepTime:
+        """Return the time since the stopwatch was made."""
+        return StepTime(*(now - before for now, before in zip(_readings(), self._before, strict=True)))
+
+
+def _readings() -> tuple[float, float, float, float]:
+    return time.perf_counter(), waiting.seconds, bubble.seconds, loading.seconds

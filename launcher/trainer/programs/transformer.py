@@ -8,24 +8,30 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.errors import TlaunchError
+from launcher.mesh.stages import busy_shares
 from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.cost import stage_costs, training_flops
 from launcher.trainer.data.baseline import unigram_perplexity
 from launcher.trainer.data.batches import GlobalBatch, global_batches
 from launcher.trainer.data.corpus import Corpus, open_corpus
 from launcher.trainer.decode.greedy import translate
 from launcher.trainer.model.transformer import Transformer
 from launcher.trainer.optimizer.rates import learning_rate_at
-from launcher.trainer.parallel.waiting import Stopwatch
+from launcher.trainer.parallel.waiting import Stopwatch, loading
 from launcher.trainer.parallel.world import World
 from launcher.trainer.saved import check_can_save, gather, save_model, single_device_model
 from launcher.trainer.session import Session, StepResult
 from launcher.trainer.telemetry.heartbeat import HeartbeatWriter
 from launcher.trainer.telemetry.metrics import Metrics, perplexity_of
+from launcher.trainer.telemetry.step_time import StepTime
 
 
 def train(settings: TransformerSettings, world: World, data: Path | None, output: Path | None) -> None:
@@ -37,7 +43,9 @@ def train(settings: TransformerSettings, world: World, data: Path | None, output
     world.from_rank_0(partial(_check_output, output))
     corpus = open_corpus(settings, world, data)
     session = Session(settings, world)
-    metrics = Metrics(os.environ, world.device, writes=world.is_first)
+    metrics = Metrics(
+        os.environ, world.device, writes=world.is_first, ranks=world.place.world_size, dtype=session.dtype
+    )
     _introduce(session, corpus)
     try:
         last_step, validation_loss = _run_steps(session, corpus, metrics)
@@ -88,6 +96,19 @@ def _introduce(session: Session, corpus: Corpus) -> None:
             f"data.target_length = {data.target_length} tokens"
         )
     say(f"vocabulary: {corpus.tokenizer.size} tokens of {session.settings.model.vocabulary_size} rows")
+    if world.pp.size > 1:
+        layers = ", ".join(str(len(stage.encoder_layers) + len(stage.decoder_layers)) for stage in session.stages)
+        say(f"stages: {layers} layers, predicted to work {_shares(_predicted(session))} of each step")
+
+
+def _predicted(session: Session) -> tuple[float, ...]:
+    """Return the share of a step that each pipeline stage should work."""
+    costs = stage_costs(session.settings, session.stages)
+    return busy_shares(costs, session.world.place.layout.micro_batches)
+
+
+def _shares(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.0%}" for value in values)
 
 
 def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int, float]:
@@ -96,27 +117,37 @@ def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int,
     last_step, validation_loss = 0, math.nan
     bar = unigram_perplexity(corpus.train, corpus.valid, session.settings.model.vocabulary_size)
     heart = HeartbeatWriter(session.world.device)
-    for batch in global_batches(corpus.train, config):
-        stopwatch = Stopwatch()
+    spent_since_first = StepTime()  # the first step opens connections
+    stopwatch = Stopwatch()
+    for batch in loading.over(global_batches(corpus.train, config)):
         learning_rate = learning_rate_at(batch.step, config)
         result = session.train_step(batch.examples, learning_rate)
-        seconds, busy_s = stopwatch.read()
+        spent = stopwatch.read()
+        lengths = (
+            [len(example.source) for example in batch.examples],
+            [len(example.target) for example in batch.examples],
+        )
         metrics.stepped(
-            batch.step, seconds, epoch=batch.epoch, tokens=result.tokens, loss=result.loss,
+            batch.step, spent, epoch=batch.epoch, tokens=result.tokens, padding_share=result.padding_share,
+            model_flops=training_flops(session.settings.model, *lengths), loss=result.loss,
             learning_rate=learning_rate, is_last=batch.is_last,
         )  # fmt: skip
         if result.suspects is not None:  # on every rank, so all of them stop together
             raise _not_finite(result, batch, corpus, session.world)
-        heart.stepped(batch.step, seconds, busy_s, tokens=result.tokens, loss=result.loss, is_last=batch.is_last)
-        speed = result.tokens / seconds
+        heart.stepped(batch.step, batch.last_step, spent.seconds, spent.busy_s, tokens=result.tokens, loss=result.loss)
+        speed = result.tokens / spent.seconds
         line = f"epoch: {batch.epoch} step: {batch.step_of_epoch}, loss is {result.loss:.4f}, {speed:.0f} tokens/s"
         say_of_all(line, session.world)
+        if batch.step > 1:
+            spent_since_first += spent
         last_step = batch.step
         if batch.is_last or (config.validate_every and batch.step % config.validate_every == 0):
             validation_loss = session.validate(corpus.valid)
             perplexity = f"{perplexity_of(validation_loss):.2f} (unigram model: {bar:.2f})"
             say_of_all(f"validation loss is {validation_loss:.6f}, perplexity {perplexity}", session.world)
             metrics.validated(batch.step, validation_loss)
+        stopwatch = Stopwatch()
+    _tell_stages(session, spent_since_first, last_step, metrics)
     return last_step, validation_loss
 
 
@@ -134,6 +165,22 @@ def _not_finite(result: StepResult, batch: GlobalBatch, corpus: Corpus, world: W
         hint="a smaller train.learning_rate, or more train.warmup_steps; or a fault in one of the "
         f"{len(suspects.pairs)} pairs above, of {len(batch.examples)} in the batch",
     )
+
+
+def _tell_stages(session: Session, spent: StepTime, last_step: int, metrics: Metrics) -> None:
+    """Say and record which share of the steps each pipeline stage worked, the mean of its ranks. All ranks must call it.
+
+    On accelerators that is not known, nor without a step after the first one.
+    """
+    world = session.world
+    if world.pp.size == 1 or world.device.type != "cpu" or not spent.seconds:
+        return
+    shares = torch.zeros(world.pp.size, dtype=torch.float64)
+    shares[world.pp.index] = spent.busy_s / spent.seconds / (world.dp.size * world.mp.size)
+    busy = world.sum_over_all(shares).tolist()
+    metrics.shared(last_step, busy, _predicted(session))
+    if world.is_first:
+        say(f"stages: worked {_shares(busy)} of each step")
 
 
 def _show_translations(session: Session, corpus: Corpus, model: Transformer) -> None:

@@ -40,7 +40,7 @@ class HeartbeatWriter:
         self._next_s = 0.0
 
     def stepped(
-        self, step: int, seconds: float, busy_s: float, *, tokens: int, loss: float | None, is_last: bool
+        self, step: int, last_step: int, seconds: float, busy_s: float, *, tokens: int, loss: float | None
     ) -> None:
         """Take note of a step that took `seconds`, in `busy_s` of which this rank worked; `tokens` are those of all ranks."""
         since = self._since
@@ -49,12 +49,13 @@ class HeartbeatWriter:
         since.busy_s += busy_s
         since.tokens += tokens
         now_s = time.monotonic()
-        if now_s < self._next_s and not is_last:
+        if now_s < self._next_s and step != last_step:
             return
         beat(
             os.environ,
             Beat(
                 step=step,
+                last_step=last_step,
                 # Accelerators wait in the background: nobody knows how much of the step they worked.
                 busy_s=since.busy_s / since.steps if self._device.type == "cpu" else None,
                 loss=loss,

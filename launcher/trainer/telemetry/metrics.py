@@ -10,25 +10,27 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from launcher.core.env import TLAUNCH_ATTEMPT, TLAUNCH_RUN_DIR
-from launcher.core.metrics import Record, Saved, StepMetrics, Validation, append
+from launcher.core.metrics import Record, Saved, StageShares, StepMetrics, Validation, append
 from launcher.core.run_dir import RunDir
 from launcher.trainer.telemetry.event_file import EventFile, tensorboard_is_installed
 from launcher.trainer.telemetry.heartbeat import device_memory_bytes
+from launcher.trainer.telemetry.step_time import StepTime
 
 # Between two records of steps lie at least so many seconds, and so much of the time that the training has taken: a file
 # has 20,000 records for every e-fold of it.
 REST_S, REST_SHARE = 0.02, 1 / 20_000
 MAX_EXPONENT = 700  # beyond it there is no perplexity that a float holds
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+PEAK_SIZE, PEAK_S = 1024, 0.05  # of the square matrices whose product shows what a rank's CPUs can do, and for how long
 
 
 def perplexity_of(loss: float) -> float:
@@ -40,9 +42,12 @@ class _Since:
     """The work since the last record of steps."""
 
     steps: int = 0
-    seconds: float = 0.0
+    # Sums over the steps
+    time: StepTime = field(default_factory=StepTime)
     tokens: int = 0
-    loss: float = 0.0  # sum over the steps
+    loss: float = 0.0
+    padding_share: float = 0.0
+    model_flops: float = 0.0
     # Of the last step
     time_ns: int = 0
     step: int = 0
@@ -53,28 +58,51 @@ class _Since:
 class Metrics:
     """Writes after the first step, after the last one, and in between at most every `REST_S` seconds, later less often.
 
-    A record is that of the step after which it comes; loss, time and tokens are the means of all steps since the record
-    before, itself included. Where steps take longer than that every step has its own. Steps that wait for the next
+    A record is that of the step after which it comes; loss, times, tokens, padding and FLOPs are the means of all steps
+    since the record before, itself included. Where steps take longer than that every step has its own. Steps that wait for the next
     record are written before a validation, and where losses begin or cease to be finite numbers; the first that is none
     has a record of its own.
 
     Nothing here ever raises: what cannot be written costs one line in this rank's log, once.
     """
 
-    def __init__(self, environment: Mapping[str, str], device: torch.device, *, writes: bool = True) -> None:
-        """Only one rank `writes`, from its own step; any may say `saved`."""
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        device: torch.device,
+        *,
+        writes: bool = True,
+        ranks: int = 1,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """Only one of all `ranks` `writes`, from its own step; any may say `saved`.
+
+        That one measures for 0.05 s what its CPUs can do with `dtype`: the others are taken to be like it.
+        """
         self._device = device
         self._writes = writes
         self._attempt = _attempt(environment)
         self._keepers = _keepers(environment, self._attempt)
+        peak = peak_flops_per_s(device, dtype) if writes and self._keepers else None
+        self._peak_flops_per_s = None if peak is None else peak * ranks
         self._since = _Since()
         self._is_finite = True  # the last loss
         self._began_s, self._next_s = time.monotonic(), 0.0
 
     def stepped(
-        self, step: int, seconds: float, *, epoch: int, tokens: int, loss: float, learning_rate: float, is_last: bool
+        self,
+        step: int,
+        time_of_step: StepTime,
+        *,
+        epoch: int,
+        tokens: int,
+        padding_share: float,
+        model_flops: float,
+        loss: float,
+        learning_rate: float,
+        is_last: bool,
     ) -> None:
-        """Take note of a step that took `seconds`; `tokens` are those of all ranks."""
+        """Take note of a step; `tokens` and `model_flops` are those of all ranks, the rest is of this one."""
         if not self._writes or not self._keepers:
             return
         was_finite, self._is_finite = self._is_finite, math.isfinite(loss)
@@ -82,9 +110,11 @@ class Metrics:
             self._write_steps()
         since = self._since
         since.steps += 1
-        since.seconds += seconds
+        since.time += time_of_step
         since.tokens += tokens
         since.loss += loss
+        since.padding_share += padding_share
+        since.model_flops += model_flops
         since.time_ns, since.step, since.epoch, since.learning_rate = time.time_ns(), step, epoch, learning_rate
         if is_last or (was_finite and not self._is_finite) or time.monotonic() >= self._next_s:
             self._write_steps()
@@ -94,6 +124,12 @@ class Metrics:
         if self._writes:
             self._write_steps()
             self._keep(Validation(time.time_ns(), self._attempt, step, loss, perplexity_of(loss)))
+
+    def shared(self, step: int, busy: Sequence[float], predicted: Sequence[float]) -> None:
+        """Record which share of the steps up to `step` each pipeline stage worked."""
+        if self._writes:
+            self._write_steps()
+            self._keep(StageShares(time.time_ns(), self._attempt, step, tuple(busy), tuple(predicted)))
 
     def flush(self) -> None:
         """Write the steps that wait: of a training that ends before its last step there will be no other record."""
@@ -106,17 +142,28 @@ class Metrics:
         since, self._since = self._since, _Since()
         if not since.steps:
             return
+        steps, spent = since.steps, since.time
+        knows_waiting = self._device.type == "cpu"
+        peak = self._peak_flops_per_s
         self._keep(
             StepMetrics(
                 since.time_ns,
                 self._attempt,
                 since.step,
-                loss=since.loss / since.steps,
+                loss=since.loss / steps,
                 learning_rate=since.learning_rate,
-                tokens_per_s=since.tokens / since.seconds if since.seconds else None,
-                step_s=since.seconds / since.steps,
+                tokens_per_s=since.tokens / spent.seconds if spent.seconds else None,
+                step_s=spent.seconds / steps,
                 memory_bytes=memory_bytes(self._device),
                 epoch=since.epoch,
+                peak_memory_bytes=peak_memory_bytes(self._device),
+                padding_share=since.padding_share / steps,
+                data_s=spent.data_s / steps,
+                compute_s=spent.compute_s / steps if knows_waiting else None,
+                communication_s=spent.communication_s / steps if knows_waiting else None,
+                bubble_s=spent.bubble_s / steps if knows_waiting else None,
+                model_flops=since.model_flops / steps,
+                utilisation=since.model_flops / (spent.seconds * peak) if peak and spent.seconds else None,
             )
         )
         now_s = time.monotonic()
@@ -196,9 +243,20 @@ def _values(record: Record) -> dict[str, float]:
                 "learning_rate": record.learning_rate,
                 "tokens_per_s": record.tokens_per_s,
                 "memory_bytes": record.memory_bytes,
+                "peak_memory_bytes": record.peak_memory_bytes,
+                "padding_share": record.padding_share,
+                "step/seconds": record.step_s,
+                "step/data_s": record.data_s,
+                "step/compute_s": record.compute_s,
+                "step/communication_s": record.communication_s,
+                "step/bubble_s": record.bubble_s,
+                "model_flops": record.model_flops,
+                "utilisation": record.utilisation,
             }
         case Validation():
             named = {"loss/validation": record.validation_loss, "perplexity": record.perplexity}
+        case StageShares():
+            named = {f"stage_busy/{index}": share for index, share in enumerate(record.stage_busy)}
         case Saved():
             pass
     return {tag: value for tag, value in named.items() if value is not None}
@@ -216,3 +274,29 @@ def memory_bytes(device: torch.device) -> int | None:
             return device_memory_bytes(device)
         return int(Path("/proc/self/statm").read_bytes().split()[1]) * PAGE_BYTES
     return None
+
+
+def peak_memory_bytes(device: torch.device) -> int | None:
+    """Return the most bytes so far, of what `memory_bytes` is about; None if unknown."""
+    with suppress(Exception):
+        if device.type != "cpu":
+            return device_memory_bytes(device)
+        status = Path("/proc/self/status").read_bytes()
+        return int(status.partition(b"VmHWM:")[2].split()[0]) * 1024
+    return None
+
+
+def peak_flops_per_s(device: torch.device, dtype: torch.dtype) -> float | None:
+    """Return the FLOP/s of a large matrix product on the CPUs of this rank; None on accelerators, whose rate torch does not tell.
+
+    It is the fastest of several: a rank may be disturbed, but never works faster than it can.
+    """
+    if device.type != "cpu":
+        return None
+    matrix = torch.ones(PEAK_SIZE, PEAK_SIZE, dtype=dtype)
+    product = matrix @ matrix
+    fastest_s, began_s = math.inf, time.perf_counter()
+    while (start_s := time.perf_counter()) < began_s + PEAK_S:
+        torch.mm(matrix, matrix, out=product)
+        fastest_s = min(fastest_s, time.perf_counter() - start_s)
+    return 2 * PEAK_SIZE**3 / fastest_s

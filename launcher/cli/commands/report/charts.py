@@ -21,6 +21,7 @@ QUANTITIES = (
     ("loss", "loss", False),
     ("learning_rate", "learning rate", True),
     ("tokens_per_s", "tokens/s", True),
+    ("utilisation", "utilisation", True),
     ("memory_bytes", "memory of one rank", True),
 )
 

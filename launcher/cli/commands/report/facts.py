@@ -15,6 +15,7 @@ from typing import Any
 
 from launcher.cli.text.columns import counted, duration
 from launcher.cli.text.run_text import as_json, culprit, describe, shown_name
+from launcher.cli.text.step_text import median_of, part_shares
 from launcher.cli.text.verdict_text import NUMBER, culprit_failure, headline, rank_list
 from launcher.core.events import Cause, RankStarted
 from launcher.core.frozen import frozen
@@ -48,6 +49,11 @@ class Totals:
     perplexity: float | None
     tokens_per_s: float | None  # median over all steps
     peak_memory_bytes: int | None  # of the rank that writes metrics alone: its accelerator's, else its process's
+    step_s: float | None  # median over all steps, as those below
+    step_shares: Mapping[str, float]  # of that time on the rank that writes metrics: compute, communication, ...
+    padding_share: float | None
+    utilisation: float | None  # of what the ranks could compute
+    stage_busy: tuple[float, ...]  # share of the steps that each pipeline stage worked; empty where that is unknown
 
 
 @frozen
@@ -137,8 +143,19 @@ def gather(run_dir: RunDir) -> RunFacts:
         perplexity=validation.perplexity if validation else None,
         tokens_per_s=statistics.median(speeds) if speeds else None,
         peak_memory_bytes=max(
-            (each.memory_bytes for each in metrics.steps if each.memory_bytes is not None), default=None
+            (
+                size
+                for each in metrics.steps
+                for size in (each.peak_memory_bytes, each.memory_bytes)
+                if size is not None
+            ),
+            default=None,
         ),
+        step_s=finite(median_of(metrics.steps, "step_s")),
+        step_shares=part_shares(metrics.steps),
+        padding_share=finite(median_of(metrics.steps, "padding_share")),
+        utilisation=finite(median_of(metrics.steps, "utilisation")),
+        stage_busy=metrics.stages[-1].stage_busy if metrics.stages else (),
     )
     return RunFacts(state, metrics, record, totals, times, ended_ns)
 
