@@ -17,6 +17,7 @@
         device0/heartbeat     a sign of life, rewritten by programs that take part (launcher/core/heartbeat.py)
         device0/failure.json  what the rank's own failure hook saw (launcher/preload/failure.py)
         device0/stacks.log    Python stacks, each time that they were asked for
+        device0/profile.json  some steps of the bundled trainer, as torch's profiler saw them (Chrome trace)
         device1/...
         model/            weights, configuration and tokenizer that the bundled trainer leaves
     and of a run over several servers, where the files above tell of all of them,
@@ -84,6 +85,9 @@ class RunDir:
 
     def failure(self, global_rank: int) -> Path:
         return self.device(global_rank) / "failure.json"
+
+    def profile(self, global_rank: int) -> Path:
+        return self.device(global_rank) / "profile.json"
 
     def stacks_log(self, global_rank: int) -> Path:
         return self.device(global_rank) / "stacks.log"

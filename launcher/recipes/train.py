@@ -33,6 +33,9 @@ class TrainConfig:
     )
     device: str = setting("auto", "auto: the accelerator where every local rank gets one", choices=("auto", "cpu"))
     validate_every: int = setting(0, "steps between validations; 0 means only at the end", minimum=0)
+    profile_steps: int = setting(
+        0, "steps that torch's profiler traces on every rank, after the first three", minimum=0
+    )
     translations: int = setting(5, "test sentences whose greedy translations are shown at the end", minimum=0)
 
 

@@ -16,6 +16,7 @@ import torch
 
 from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.errors import TlaunchError
+from launcher.core.run_dir import RunDir
 from launcher.mesh.stages import busy_shares
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.cost import stage_costs, training_flops
@@ -31,6 +32,7 @@ from launcher.trainer.saved import check_can_save, gather, save_model, single_de
 from launcher.trainer.session import Session, StepResult
 from launcher.trainer.telemetry.heartbeat import HeartbeatWriter
 from launcher.trainer.telemetry.metrics import Metrics, perplexity_of
+from launcher.trainer.telemetry.profile import StepProfiler
 from launcher.trainer.telemetry.step_time import StepTime
 
 
@@ -117,6 +119,7 @@ def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int,
     last_step, validation_loss = 0, math.nan
     bar = unigram_perplexity(corpus.train, corpus.valid, session.settings.model.vocabulary_size)
     heart = HeartbeatWriter(session.world.device)
+    profiler = StepProfiler(config.profile_steps, _profile_path(session.world), session.world.device)
     spent_since_first = StepTime()  # the first step opens connections
     stopwatch = Stopwatch()
     for batch in loading.over(global_batches(corpus.train, config)):
@@ -138,6 +141,8 @@ def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int,
         speed = result.tokens / spent.seconds
         line = f"epoch: {batch.epoch} step: {batch.step_of_epoch}, loss is {result.loss:.4f}, {speed:.0f} tokens/s"
         say_of_all(line, session.world)
+        if told := profiler.stepped(is_last=batch.is_last):
+            say_of_all(told, session.world)
         if batch.step > 1:
             spent_since_first += spent
         last_step = batch.step
@@ -165,6 +170,12 @@ def _not_finite(result: StepResult, batch: GlobalBatch, corpus: Corpus, world: W
         hint="a smaller train.learning_rate, or more train.warmup_steps; or a fault in one of the "
         f"{len(suspects.pairs)} pairs above, of {len(batch.examples)} in the batch",
     )
+
+
+def _profile_path(world: World) -> Path | None:
+    """Return where this rank's profile belongs: in its directory of the run, if there is one."""
+    run_dir = os.environ.get(TLAUNCH_RUN_DIR)
+    return RunDir(Path(run_dir)).profile(world.place.global_rank) if run_dir else None
 
 
 def _tell_stages(session: Session, spent: StepTime, last_step: int, metrics: Metrics) -> None:

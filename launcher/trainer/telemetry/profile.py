@@ -1,0 +1,49 @@
+"""A trace of some training steps by torch's profiler, as a file that chrome://tracing and Perfetto show."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch.autograd import profiler
+
+from launcher.core.atomic import replacing
+
+WARM_UP_STEPS = 3  # they open connections and allocate, so they are not traced
+
+
+class StepProfiler:
+    """Traces `steps` steps of this rank after the first three, and writes one file. Costs nothing where `steps` is 0."""
+
+    def __init__(self, steps: int, path: Path | None, device: torch.device) -> None:
+        """Without a `path` nothing is traced."""
+        self._left = steps if path is not None else 0
+        self._path = path
+        self._steps = 0
+        self._running = ExitStack()
+        # Not `torch.profiler`, whose first use imports torch's compiler, a second of every rank's time.
+        self._profile = profiler.profile(bool(self._left), use_device=None if device.type == "cpu" else device.type)
+
+    def stepped(self, *, is_last: bool) -> str:
+        """Begin or end the trace after a step; return what to say of it, or nothing. Never raises."""
+        if not self._left:
+            return ""
+        self._steps += 1
+        if self._steps == WARM_UP_STEPS and not is_last:
+            self._running.enter_context(self._profile)
+        is_over = self._steps == WARM_UP_STEPS + self._left or is_last
+        return self._end() if is_over else ""
+
+    def _end(self) -> str:
+        self._left = 0
+        if self._steps <= WARM_UP_STEPS:
+            return f"no profile: the training is over after {self._steps} steps, and the first {WARM_UP_STEPS} are not traced"
+        self._running.close()
+        assert self._path is not None, "nothing is traced without a path"
+        try:
+            with replacing(self._path) as aside:
+                self._profile.export_chrome_trace(str(aside))
+        except OSError as error:
+            return f"no profile: {error.filename}: {error.strerror}"
+        return f"profile: {self._path}"

@@ -1,0 +1,42 @@
+"""Traces of training steps."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from launcher.trainer.telemetry.profile import StepProfiler
+
+CPU = torch.device("cpu")
+
+
+def train(profiler, steps):
+    """Multiply a matrix of the step's size in each step; return what was said after which step."""
+    said = {}
+    for step in range(1, steps + 1):
+        torch.mm(torch.ones(step, step), torch.ones(step, step))
+        if told := profiler.stepped(is_last=step == steps):
+            said[step] = told
+    return said
+
+
+@pytest.mark.parametrize(("wanted", "last"), [(2, 5), (9, 6)])
+def test_steps_after_the_first_three_are_traced(tmp_path, wanted, last):
+    """As many as are wanted, or until the training ends: one file, a product for each step, said once."""
+    path = tmp_path / "profile.json"
+    assert train(StepProfiler(wanted, path, CPU), 6) == {last: f"profile: {path}"}
+    events = json.loads(path.read_text())["traceEvents"]
+    assert sum(event["name"] == "aten::mm" for event in events) == last - 3
+    assert [each.name for each in tmp_path.iterdir()] == ["profile.json"]
+    assert "torch._dynamo" not in sys.modules  # which takes each rank a second to import
+
+
+@pytest.mark.parametrize(("wanted", "steps", "why"), [(0, 6, None), (2, 3, "after 3 steps"), (2, 6, "No such file")])
+def test_where_there_is_no_trace_the_training_goes_on(tmp_path, wanted, steps, why):
+    """None is wanted, the training is too short, or the directory has been removed: that is said once."""
+    path = tmp_path / ("gone" if why == "No such file" else "") / "profile.json"
+    said = list(train(StepProfiler(wanted, path, CPU), steps).values())
+    assert len(said) == (why is not None)
+    assert all(why in line for line in said)
+    assert list(tmp_path.iterdir()) == []
