@@ -1,4 +1,4 @@
-"""The parallel plan of the Transformer, in the order it is applied: stage, model parallelism, initial weights."""
+"""The parallel plan of the Transformer, in the order it is applied: stage, model parallelism, recompute, initial weights."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from launcher.trainer.model.initial import initial_weight
 from launcher.trainer.model.transformer import Transformer
 from launcher.trainer.parallel.collectives import Group
 from launcher.trainer.parallel.placement import Placement
+from launcher.trainer.parallel.recompute import recompute_in_backward
 from launcher.trainer.parallel.styles import (
     BLOCK,
     INPUT_FEATURES,
@@ -53,17 +54,28 @@ def placements(model: Transformer, model_parallel: Group) -> dict[str, Placement
 
 
 def apply_plan(
-    model: Transformer, stage: Stage, model_parallel: Group, *, seed: int, device: torch.device, dtype: torch.dtype
+    model: Transformer,
+    stage: Stage,
+    model_parallel: Group,
+    *,
+    seed: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    recompute: bool = False,
 ) -> dict[str, Placement]:
     """Turn a whole `model` on the meta device into this rank's part of it, with initial weights, on `device`.
 
-    The weights are those that one process would start with, whatever the layout.
+    The weights are those that one process would start with, whatever the layout. With `recompute`, backward computes the
+    activations of each layer again.
     """
     keep_stage(model, stage)
     placed = placements(model, model_parallel)
     if model_parallel.size > 1:
         for name, style in _planned(model):
             style.rebuild(model.get_submodule(name), model_parallel)
+    if recompute:
+        for layer in (*model.encoder.values(), *model.decoder.values()):
+            recompute_in_backward(layer)
     for name, placement in placed.items():
         full = initial_weight(name, placement.full_shape, seed)
         replace_parameter(model, name, placement.part_of(full).to(device=device, dtype=dtype).contiguous())

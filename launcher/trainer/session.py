@@ -13,6 +13,7 @@ from launcher.core.frozen import frozen
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.cost import pipeline_stages
 from launcher.trainer.data.batches import Example, in_batches, own_micro_batches, padding_share, token_count
+from launcher.trainer.model.dropout import Draws
 from launcher.trainer.model.transformer import PAD, Batch, Transformer
 from launcher.trainer.optimizer.sharded import ShardedAdamW
 from launcher.trainer.parallel.collectives import all_reduce
@@ -53,7 +54,13 @@ class Session:
         self.stage = self.stages[world.pp.index]
         self.model = meta_model(settings)
         self.placements = apply_plan(
-            self.model, self.stage, world.mp, seed=settings.train.seed, device=world.device, dtype=self.dtype
+            self.model,
+            self.stage,
+            world.mp,
+            seed=settings.train.seed,
+            device=world.device,
+            dtype=self.dtype,
+            recompute=settings.parallel.recompute,
         )
         self.optimizer = ShardedAdamW(
             dict(self.model.named_parameters()),
@@ -64,15 +71,15 @@ class Session:
             mp=world.mp,
             pp=world.pp,
         )
-        # Dropout falls on replicated tensors only. So the ranks of one mp group must draw the same numbers, all others
-        # different ones.
-        torch.manual_seed((settings.train.seed * world.pp.size + world.pp.index) * world.dp.size + world.dp.index)
         self._padding_share = 0.0  # of the batch that was computed last
 
-    def train_step(self, examples: Sequence[Example], learning_rate: float) -> StepResult:
-        """One optimizer step on a global batch. Every rank of the run must call it with the same arguments."""
+    def train_step(self, examples: Sequence[Example], learning_rate: float, *, step: int) -> StepResult:
+        """One optimizer step on a global batch. Every rank of the run must call it with the same arguments.
+
+        `step` is the number of the step in the training: dropout depends on it.
+        """
         self.optimizer.zero_gradients(backward_passes=self.world.place.layout.micro_batches)
-        losses_M = self._forward_and_backward(examples)
+        losses_M = self._forward_and_backward(examples, step)
         norm = self.optimizer.step(learning_rate)
         # After the step: all data-parallel ranks must begin their collectives in the same order, and how many of the
         # gradients' come before the end of backward may differ.
@@ -80,19 +87,18 @@ class Session:
         suspects = None if math.isfinite(norm) else self._suspects(examples, losses_M)
         return StepResult(loss, norm, token_count(examples), self._padding_share, suspects)
 
-    def accumulate_gradients(self, examples: Sequence[Example]) -> float:
+    def accumulate_gradients(self, examples: Sequence[Example], *, step: int) -> float:
         """Forward and backward over a global batch; its mean loss, on every rank.
 
         Gradients are this rank's share of those of the mean loss: their sum over the data-parallel ranks is whole.
         """
         self.optimizer.zero_gradients()
-        return self._global_loss(self._forward_and_backward(examples))
+        return self._global_loss(self._forward_and_backward(examples, step))
 
-    def _forward_and_backward(self, examples: Sequence[Example]) -> Tensor:
-        self.model.train()
+    def _forward_and_backward(self, examples: Sequence[Example], step: int) -> Tensor:
         layout, pp = self.world.place.layout, self.world.pp
         schedule = one_forward_one_backward(pp.index, pp.size, layout.micro_batches)
-        return self._run(schedule, examples, self.settings.train.label_smoothing)
+        return self._run(schedule, examples, self.settings.train.label_smoothing, step)
 
     def _global_loss(self, losses_M: Tensor) -> float:
         return float(all_reduce(all_reduce(losses_M.sum(), self.world.dp), self.world.pp))
@@ -116,7 +122,6 @@ class Session:
     @torch.no_grad()
     def validate(self, examples: Sequence[Example]) -> float:
         """Return the mean loss per target token without smoothing or dropout, in nats, on every rank. All must call it."""
-        self.model.eval()
         schedule = forward_only(self.world.place.layout.micro_batches)
         total = torch.zeros(1, device=self.world.device, dtype=self.loss_dtype)
         for batch in in_batches(examples, self.settings.train.batch_size):
@@ -125,15 +130,20 @@ class Session:
         speaks = self.stage.is_last and self.world.mp.index == 0
         return float(self.world.sum_over_all(total if speaks else torch.zeros_like(total))) / token_count(examples)
 
-    def _run(self, schedule: Schedule, examples: Sequence[Example], smoothing: float) -> Tensor:
-        """Return each micro batch's share of the mean loss over `examples`, zero on all stages but the last."""
+    def _run(
+        self, schedule: Schedule, examples: Sequence[Example], smoothing: float, step: int | None = None
+    ) -> Tensor:
+        """Return each micro batch's share of the mean loss over `examples`, zero on all stages but the last.
+
+        Nothing is dropped without a `step`.
+        """
         world = self.world
         with loading:
             batches = own_micro_batches(examples, world.place.layout, world.place.coordinate, world.device)
             self._padding_share = padding_share(batches)
         pipeline = Pipeline(
             world.links,
-            partial(self._compute, batches, smoothing, 1 / token_count(examples)),
+            partial(self._compute, batches, step, smoothing, 1 / token_count(examples)),
             lambda index: (*batches[index].streams_shape, self.settings.model.d_model),
             device=world.device,
             dtype=self.dtype,
@@ -142,7 +152,13 @@ class Session:
         return torch.stack(losses) if losses else torch.zeros(len(batches), device=world.device, dtype=self.loss_dtype)
 
     def _compute(
-        self, batches: Sequence[Batch], smoothing: float, scale: float, index: int, received_BUD: Tensor | None
+        self,
+        batches: Sequence[Batch],
+        step: int | None,
+        smoothing: float,
+        scale: float,
+        index: int,
+        received_BUD: Tensor | None,
     ) -> Tensor:
         """One micro batch on this stage; U = S + T, both streams joined along time."""
         batch = batches[index]
@@ -150,11 +166,17 @@ class Session:
         if received_BUD is not None:
             encoded_BSD, decoded_BTD = received_BUD.split([batch.source_BS.shape[1], batch.target_BT.shape[1]], dim=1)
             streams = (encoded_BSD, decoded_BTD)
-        output = self.model(batch, streams)
+        output = self.model(batch, streams, self._draws(batch, step))
         if self.stage.is_last:
             logits_NW = output.flatten(0, 1).to(self.loss_dtype)
             return self._loss_sum(logits_NW, batch.labels_BT.flatten(), smoothing) * scale
         return torch.cat(output, dim=1)
+
+    def _draws(self, batch: Batch, step: int | None) -> Draws | None:
+        if step is None or self.settings.model.dropout == 0:
+            return None
+        length = max(batch.source_BS.shape[1], batch.target_BT.shape[1])
+        return Draws.of(batch.row_B, length, seed=self.settings.train.seed, step=step)
 
     def _loss_sum(self, logits_NW: Tensor, labels_N: Tensor, smoothing: float) -> Tensor:
         mp, vocabulary_size = self.world.mp, self.settings.model.vocabulary_size

@@ -82,7 +82,7 @@ def ways_to_reduce():
                 session = Session(recipe, type(world)(world.place, CPU, dp, world.mp, world.pp, world.links))
                 layout = session.optimizer.layout
                 assert (1 < len(layout.groups) < 50) if groups > 1 else len(layout.groups) == 1
-                results = [session.train_step(examples(step), 1e-2) for step in range(STEPS)]
+                results = [session.train_step(examples(step), 1e-2, step=step + 1) for step in range(STEPS)]
                 found.append((weights_of(session), results))
         for weights, results in found[1:]:
             assert_equal(weights, found[0][0])
@@ -147,11 +147,11 @@ def poisoned_steps(groups):
         recipe = settings_of(f"parallel.gradient_groups={groups}")
         untouched, session = Session(recipe, world), Session(recipe, world)
         for one in (untouched, session):
-            one.train_step(examples(0), 1e-2)
+            one.train_step(examples(0), 1e-2, step=1)
         before = weights_of(session)
 
         hook = session.model.register_forward_hook(poison_loss) if session.stage.is_last else None
-        result = session.train_step(examples(1), 1e-2)
+        result = session.train_step(examples(1), 1e-2, step=2)
         if hook is not None:
             hook.remove()
         assert math.isnan(result.loss)
@@ -165,7 +165,7 @@ def poisoned_steps(groups):
         name = "decoder.0.feed_forward.expand.weight"
         if name in before and world.dp.index == 1 and world.mp.index == world.mp.size - 1:
             hook = session.model.get_parameter(name).register_hook(lambda gradient: gradient * math.inf)
-        result = session.train_step(examples(1), 1e-2)
+        result = session.train_step(examples(1), 1e-2, step=2)
         if name in before and hook is not None:
             hook.remove()
         assert math.isfinite(result.loss)
@@ -174,7 +174,7 @@ def poisoned_steps(groups):
         assert_equal(weights_of(session), before)
 
         for one in (untouched, session):
-            assert one.train_step(examples(1), 1e-2).suspects is None
+            assert one.train_step(examples(1), 1e-2, step=2).suspects is None
         assert_equal(weights_of(session), weights_of(untouched))
 
 
@@ -185,7 +185,7 @@ def low_precision():
         for precision in ("float32", "bfloat16"):
             recipe = settings_of(f"train.precision={precision}", "parallel.gradient_groups=3", "train.clip_norm=1")
             session = Session(recipe, world)
-            losses[precision] = [session.train_step(examples(0), 1e-3).loss for _ in range(20)]
+            losses[precision] = [session.train_step(examples(0), 1e-3, step=1).loss for _ in range(20)]
             validation = session.validate(examples(0))
             assert abs(validation - losses[precision][-1]) < 1
             digest = {name: tensor.double().sum().item() for name, tensor in weights_of(session).items()}

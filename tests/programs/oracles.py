@@ -83,7 +83,7 @@ def tensor():
     """Model parallelism against DTensor's Colwise and Rowwise styles."""
     with open_world(this_place(micro_batches=1), CPU) as world:
         session = Session(RECIPE, world)
-        loss = session.accumulate_gradients(examples())
+        loss = session.accumulate_gradients(examples(), step=1)
         model = single_device_model()
         parallelize_module(model, init_device_mesh("cpu", (2,)), tensor_parallel_styles(model))
         batch = whole_batch(world)
@@ -101,7 +101,7 @@ def pipeline():
         session = Session(RECIPE, world)
         theirs = copy.deepcopy(session.model)
         theirs.zero_grad(set_to_none=True)
-        loss = session.accumulate_gradients(examples())
+        loss = session.accumulate_gradients(examples(), step=1)
         stage = PipelineStage(TorchStage(theirs), world.pp.index, world.pp.size, CPU)
         schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=mean_loss, scale_grads=False)
         batch, losses = whole_batch(world), []
@@ -132,7 +132,7 @@ def data():
             eps=train.epsilon,
         )
         for step in range(STEPS):
-            session.train_step(examples(step), LEARNING_RATE)
+            session.train_step(examples(step), LEARNING_RATE, step=step + 1)
             [batch] = own_micro_batches(examples(step), world.place.layout, world.place.coordinate, CPU)
             optimizer.zero_grad()
             # FSDP2 averages gradients over the ranks, and each rank sees its own half of the sum.

@@ -1,10 +1,6 @@
-"""Train a small model under each layout that standard input lists, and write what came out.
+"""Train a small model with dropout on a layout of ranks, and write what came out.
 
-    train_layouts.py DIRECTORY < [{"name": "dp2", "dp": 2, "mp": 1, "pp": 1, "micro_batches": 1, "precision": "float64",
-                                    "settings": []}]
-
-The ranks are forked from this process, which imports the trainer once and runs no tensor operation itself. Writes
-<name>.json (the loss of every step), <name>.gradients and <name>.weights (safetensors, gathered) for each layout.
+The ranks are forked from this process, which imports the trainer once and runs no tensor operation itself.
 """
 
 import functools
@@ -16,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from parity import Row
 from ranks import fork_ranks
 from safetensors.torch import save_file
 
@@ -29,7 +26,6 @@ from launcher.trainer.parallel.world import open_world, this_place
 from launcher.trainer.saved import gather
 from launcher.trainer.session import Session
 
-STEPS = 3  # moments and a rate beyond the warm-up have acted by then
 BATCH_SIZE = 32
 VOCABULARY_SIZE = 67  # no number of ranks divides it
 LONGEST = 12
@@ -40,7 +36,7 @@ SETTINGS = {
     "model.feed_forward_dim": 64,
     "model.encoder_layers": 2,
     "model.decoder_layers": 2,
-    "model.dropout": 0,
+    "model.dropout": 0.3,
     "data.source_length": LONGEST,
     "data.target_length": LONGEST,
     "train.batch_size": BATCH_SIZE,
@@ -58,31 +54,36 @@ def example(numbers: random.Random) -> Example:
     return Example([*words, END], [*reversed(words), END])
 
 
-@functools.cache
-def batches() -> list[list[Example]]:
+def batches(count: int) -> list[list[Example]]:
     numbers = random.Random(7)
-    return [[example(numbers) for _ in range(BATCH_SIZE)] for _ in range(STEPS)]
+    return [[example(numbers) for _ in range(BATCH_SIZE)] for _ in range(count)]
 
 
-def train(case: dict, directory: Path) -> None:
+def train_on_ranks(row: Row, steps: int, directory: Path) -> None:
+    """Write <name>.json (the loss of every step), <name>.gradients and <name>.weights (safetensors, gathered)."""
+    axes = {axis: getattr(row, axis) for axis in ("dp", "mp", "pp", "micro_batches")}
+    fork_ranks(row.name, **axes, work=functools.partial(train, row, steps, directory))
+
+
+def train(row: Row, steps: int, directory: Path) -> None:
     settings = [f"{key}={value}" for key, value in SETTINGS.items()]
-    settings = load_settings(
-        TransformerSettings, None, [*settings, f"train.precision={case['precision']}", *case["settings"]]
-    )
+    settings += [f"train.precision={row.precision}", *row.settings, *row.numbers]
+    settings = load_settings(TransformerSettings, None, settings)
     torch.set_num_threads(1)
     with open_world(this_place(micro_batches=1), torch.device("cpu")) as world:
         session = Session(settings, world)
-        session.accumulate_gradients(batches()[0])
+        trained = batches(steps)
+        session.accumulate_gradients(trained[0], step=1)
         gradients = {name: parameter.grad for name, parameter in session.model.named_parameters()}
         summed = {name: all_reduce(gradient.clone(), world.dp) for name, gradient in gradients.items()}
-        write_gathered(session, summed, directory / f"{case['name']}.gradients")
+        write_gathered(session, summed, directory / f"{row.name}.gradients")
         results = [
-            session.train_step(batch, learning_rate_at(step, settings.train))
-            for step, batch in enumerate(batches(), start=1)
+            session.train_step(batch, learning_rate_at(step, settings.train), step=step)
+            for step, batch in enumerate(trained, start=1)
         ]
         # 13 examples fill neither a batch nor the micro batches: the rest is padding that must not count.
-        validation_loss = session.validate(batches()[0] + batches()[1][:13])
-        write_gathered(session, dict(session.model.named_parameters()), directory / f"{case['name']}.weights")
+        validation_loss = session.validate(trained[0] + trained[1][:13])
+        write_gathered(session, dict(session.model.named_parameters()), directory / f"{row.name}.weights")
         check_replicas(session, results[-1].gradient_norm)
         assert "torch._dynamo" not in sys.modules  # which takes each rank a second to import
         if world.is_first:
@@ -91,11 +92,11 @@ def train(case: dict, directory: Path) -> None:
                 "gradient_norms": [result.gradient_norm for result in results],
                 "validation_loss": validation_loss,
             }
-            (directory / f"{case['name']}.json").write_text(json.dumps(content))
+            (directory / f"{row.name}.json").write_text(json.dumps(content))
 
 
 def check_replicas(session: Session, gradient_norm: float) -> None:
-    """Whatever several ranks hold, they hold bit by bit alike, dropout or not."""
+    """Whatever several ranks hold, they hold bit by bit alike."""
     world = session.world
     if world.place.world_size == 1:
         return
@@ -118,15 +119,3 @@ def digest(tensor: torch.Tensor) -> bytes:
 def write_gathered(session: Session, tensors: dict, path: Path) -> None:
     if (whole := gather(session, tensors)) is not None:
         save_file(whole, path)
-
-
-def main() -> None:
-    directory = Path(sys.argv[1])
-    batches()  # once, for all ranks
-    for case in json.load(sys.stdin):
-        axes = {axis: case[axis] for axis in ("dp", "mp", "pp", "micro_batches")}
-        fork_ranks(case["name"], **axes, work=functools.partial(train, case, directory))
-
-
-if __name__ == "__main__":
-    main()

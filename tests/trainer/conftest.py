@@ -1,4 +1,4 @@
-"""What TensorBoard makes of the trainer's event files."""
+"""What TensorBoard makes of the trainer's event files, and torch on a busy machine."""
 
 import pytest
 
@@ -17,3 +17,14 @@ def board():
         }
 
     return read
+
+
+@pytest.fixture
+def one_thread():
+    """Has torch compute by one thread: several of them, where tests share few cores, wait for each other for seconds."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

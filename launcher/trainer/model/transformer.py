@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from launcher.core.frozen import frozen
 from launcher.recipes.transformer.config import DataConfig, ModelConfig
+from launcher.trainer.model.dropout import Draws, Dropout
 
 
 @frozen
@@ -53,11 +54,11 @@ class Embedding(nn.Module):
         # Weights are drawn by `apply_plan`. Drawn here, on the meta device, they would have each rank import torch's compiler.
         self.word = nn.Embedding.from_pretrained(torch.empty(vocabulary_size, d_model), freeze=False)
         self.position = nn.Embedding.from_pretrained(torch.empty(length, d_model), freeze=False)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
-    def forward(self, ids_BT: Tensor) -> Tensor:
+    def forward(self, ids_BT: Tensor, draws: Draws | None = None) -> Tensor:
         positions_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
-        return self.dropout(self.word(ids_BT) + self.position(positions_T))
+        return self.dropout(self.word(ids_BT) + self.position(positions_T), draws)
 
 
 class Attention(nn.Module):
@@ -105,12 +106,15 @@ class EncoderLayer(nn.Module):
         self.attention = Attention(config.d_model, config.heads)
         self.feed_forward_norm = nn.LayerNorm(config.d_model)
         self.feed_forward = FeedForward(config.d_model, config.feed_forward_dim)
-        self.dropout = nn.Dropout(config.dropout)
+        self.attention_dropout = Dropout(config.dropout)
+        self.feed_forward_dropout = Dropout(config.dropout)
 
-    def forward(self, encoded_BSD: Tensor, source_mask_B11S: Tensor) -> Tensor:
+    def forward(self, encoded_BSD: Tensor, source_mask_B11S: Tensor, draws: Draws | None = None) -> Tensor:
         normed_BSD = self.attention_norm(encoded_BSD)
-        encoded_BSD = encoded_BSD + self.dropout(self.attention(normed_BSD, normed_BSD, mask=source_mask_B11S))
-        return encoded_BSD + self.dropout(self.feed_forward(self.feed_forward_norm(encoded_BSD)))
+        mixed_BSD = self.attention(normed_BSD, normed_BSD, mask=source_mask_B11S)
+        encoded_BSD = encoded_BSD + self.attention_dropout(mixed_BSD, draws)
+        expanded_BSD = self.feed_forward(self.feed_forward_norm(encoded_BSD))
+        return encoded_BSD + self.feed_forward_dropout(expanded_BSD, draws)
 
 
 class DecoderLayer(nn.Module):
@@ -122,16 +126,22 @@ class DecoderLayer(nn.Module):
         self.cross_attention = Attention(config.d_model, config.heads)
         self.feed_forward_norm = nn.LayerNorm(config.d_model)
         self.feed_forward = FeedForward(config.d_model, config.feed_forward_dim)
-        self.dropout = nn.Dropout(config.dropout)
+        self.attention_dropout = Dropout(config.dropout)
+        self.cross_attention_dropout = Dropout(config.dropout)
+        self.feed_forward_dropout = Dropout(config.dropout)
 
-    def forward(self, decoded_BTD: Tensor, encoded_BSD: Tensor, source_mask_B11S: Tensor) -> Tensor:
+    def forward(
+        self, decoded_BTD: Tensor, encoded_BSD: Tensor, source_mask_B11S: Tensor, draws: Draws | None = None
+    ) -> Tensor:
         # Padding stands at the end of a target, so the causal mask alone keeps it out of every token that counts.
         normed_BTD = self.attention_norm(decoded_BTD)
-        decoded_BTD = decoded_BTD + self.dropout(self.attention(normed_BTD, normed_BTD, causal=True))
+        mixed_BTD = self.attention(normed_BTD, normed_BTD, causal=True)
+        decoded_BTD = decoded_BTD + self.attention_dropout(mixed_BTD, draws)
         normed_BTD = self.cross_attention_norm(decoded_BTD)
         crossed_BTD = self.cross_attention(normed_BTD, encoded_BSD, mask=source_mask_B11S)
-        decoded_BTD = decoded_BTD + self.dropout(crossed_BTD)
-        return decoded_BTD + self.dropout(self.feed_forward(self.feed_forward_norm(decoded_BTD)))
+        decoded_BTD = decoded_BTD + self.cross_attention_dropout(crossed_BTD, draws)
+        expanded_BTD = self.feed_forward(self.feed_forward_norm(decoded_BTD))
+        return decoded_BTD + self.feed_forward_dropout(expanded_BTD, draws)
 
 
 class Transformer(nn.Module):
@@ -148,24 +158,32 @@ class Transformer(nn.Module):
         self.decoder = nn.ModuleDict({str(index): DecoderLayer(model) for index in range(model.decoder_layers)})
         self.decoder_norm = nn.LayerNorm(d_model)
         self.head: nn.Module | None = nn.Linear(d_model, vocabulary_size, bias=False)
+        for name, module in self.named_modules():
+            if isinstance(module, Dropout):
+                module.place = name
 
-    def forward(self, batch: Batch, streams: Streams | None = None) -> Tensor | Streams:
-        """From token ids, or the previous stage's `streams`, to logits_BTV, or the streams for the next stage."""
+    def forward(self, batch: Batch, streams: Streams | None = None, draws: Draws | None = None) -> Tensor | Streams:
+        """From token ids, or the previous stage's `streams`, to logits_BTV, or the streams for the next stage.
+
+        Nothing is dropped without `draws`: in validation and translation.
+        """
         if streams is None:
-            streams = self.source_embedding(batch.source_BS), self.target_embedding(batch.target_BT)
+            streams = self.source_embedding(batch.source_BS, draws), self.target_embedding(batch.target_BT, draws)
         mask_B11S = attention_mask(batch.source_BS)
-        encoded_BSD = self.encode(streams[0], mask_B11S)
-        decoded_BTD = self.decode(streams[1], encoded_BSD, mask_B11S)
+        encoded_BSD = self.encode(streams[0], mask_B11S, draws)
+        decoded_BTD = self.decode(streams[1], encoded_BSD, mask_B11S, draws)
         return (encoded_BSD, decoded_BTD) if self.head is None else self.project(decoded_BTD)
 
-    def encode(self, encoded_BSD: Tensor, source_mask_B11S: Tensor) -> Tensor:
+    def encode(self, encoded_BSD: Tensor, source_mask_B11S: Tensor, draws: Draws | None = None) -> Tensor:
         for layer in self.encoder.values():
-            encoded_BSD = layer(encoded_BSD, source_mask_B11S)
+            encoded_BSD = layer(encoded_BSD, source_mask_B11S, draws)
         return encoded_BSD if self.encoder_norm is None else self.encoder_norm(encoded_BSD)
 
-    def decode(self, decoded_BTD: Tensor, encoded_BSD: Tensor, source_mask_B11S: Tensor) -> Tensor:
+    def decode(
+        self, decoded_BTD: Tensor, encoded_BSD: Tensor, source_mask_B11S: Tensor, draws: Draws | None = None
+    ) -> Tensor:
         for layer in self.decoder.values():
-            decoded_BTD = layer(decoded_BTD, encoded_BSD, source_mask_B11S)
+            decoded_BTD = layer(decoded_BTD, encoded_BSD, source_mask_B11S, draws)
         return decoded_BTD
 
     def project(self, decoded_BTD: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int,
     stopwatch = Stopwatch()
     for batch in loading.over(global_batches(corpus.train, config)):
         learning_rate = learning_rate_at(batch.step, config)
-        result = session.train_step(batch.examples, learning_rate)
+        result = session.train_step(batch.examples, learning_rate, step=batch.step)
         spent = stopwatch.read()
         lengths = (
             [len(example.source) for example in batch.examples],

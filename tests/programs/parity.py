@@ -1,0 +1,158 @@
+"""Train a small model with dropout on many layouts, and hold each against one process. Exit 1 if one differs.
+
+    parity.py [--directory DIRECTORY] [ROW ...]
+
+Prints a table: each row, its largest relative differences of losses, gradients and weights, and whether these are within
+the tolerances. Without ROW, the names of some rows, it trains all of them. DIRECTORY keeps what came out.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+RECOMPUTE = "parallel.recompute=true"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layout. `settings` change no number, and so are not those of the process that it is held against; `numbers` do."""
+
+    dp: int
+    mp: int
+    pp: int
+    micro_batches: int = 1
+    settings: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    precision: str = "float64"
+
+    @property
+    def name(self) -> str:
+        axes = " ".join(f"{axis}{size}" for axis in ("dp", "mp", "pp") if (size := getattr(self, axis)) > 1)
+        parts = [axes or "one process"]
+        if self.micro_batches > 1:
+            parts.append(f"{self.micro_batches} micro batches")
+        if self.precision != "float64":
+            parts.append(self.precision)
+        return ", ".join((*parts, *self.settings, *self.numbers))
+
+    @property
+    def reference(self) -> "Row":
+        """The single process that trains with the same numbers."""
+        return Row(1, 1, 1, numbers=self.numbers, precision=self.precision)
+
+
+# All ways to divide 1, 2, 4 and 8 processes (the model has four layers, so pp is at most 4).
+LAYOUTS = [
+    (dp, size // dp // pp, pp)
+    for size in (1, 2, 4, 8)
+    for pp in (1, 2, 4)
+    for dp in (1, 2, 4, 8)
+    if size % (dp * pp) == 0
+]
+ROWS = (
+    *(Row(*layout, micro_batches) for layout in LAYOUTS for micro_batches in (1, 4)),
+    *(Row(*layout, 4, (RECOMPUTE,)) for layout in LAYOUTS),
+    Row(1, 1, 1, 1, (RECOMPUTE,)),
+    Row(1, 2, 1, 1, (RECOMPUTE,)),
+    # In float32 each axis, and all of them: more is the same code.
+    Row(2, 1, 1, 1, precision="float32"),
+    Row(1, 2, 1, 1, precision="float32"),
+    Row(1, 1, 2, 4, precision="float32"),
+    Row(2, 2, 2, 4, precision="float32"),
+)
+ROWS = tuple(row for row in ROWS if row != row.reference)
+
+STEPS = {"float64": 20, "float32": 3}
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The largest of each kind, relative to the loss, and to the largest element of each tensor."""
+
+    losses: float  # of all steps, and of the validation after them
+    gradients: float  # of the first batch; and the norms of all steps
+    weights: float  # after the last step
+
+
+# AdamW divides by the gradient's size, so where a gradient is all but zero, rounding decides the direction of a whole step:
+# in float32 weights say nothing.
+TOLERANCES = {
+    "float64": Differences(losses=1e-12, gradients=1e-9, weights=1e-9),
+    "float32": Differences(losses=1e-4, gradients=1e-4, weights=float("inf")),
+}
+
+
+def differences(directory: Path, row: Row) -> Differences:
+    """Of what `train_layouts.train` has written for `row` and for its reference."""
+    ours, theirs = (json.loads((directory / f"{each.name}.json").read_text()) for each in (row, row.reference))
+    assert len(ours["losses"]) == STEPS[row.precision]
+    return Differences(
+        losses=_relative([*ours["losses"], ours["validation_loss"]], [*theirs["losses"], theirs["validation_loss"]]),
+        gradients=max(
+            _relative(ours["gradient_norms"], theirs["gradient_norms"]), _of_tensors(directory, row, "gradients")
+        ),
+        weights=_of_tensors(directory, row, "weights"),
+    )
+
+
+def holds(row: Row, found: Differences) -> bool:
+    limits = TOLERANCES[row.precision]
+    return all(getattr(found, kind) <= getattr(limits, kind) for kind in ("losses", "gradients", "weights"))
+
+
+def _relative(ours: list[float], theirs: list[float]) -> float:
+    return float(np.max(np.abs(np.subtract(ours, theirs)) / np.abs(theirs)))
+
+
+def _of_tensors(directory: Path, row: Row, what: str) -> float:
+    ours, theirs = (load_file(directory / f"{each.name}.{what}") for each in (row, row.reference))
+    assert ours.keys() == theirs.keys()
+    return max(
+        float(np.abs(ours[name] - expected).max() / max(np.abs(expected).max(), 1e-3))
+        for name, expected in theirs.items()
+        # The bias of a key shifts all scores of a query alike: its gradient is zero but for rounding.
+        if not name.endswith("attention.key.bias")
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("rows", nargs="*", metavar="ROW")
+    options = parser.parse_args()
+    by_name = {row.name: row for row in ROWS}
+    chosen = [by_name[name] for name in options.rows] or ROWS
+    with tempfile.TemporaryDirectory() as temporary:
+        return 0 if _print_table(chosen, options.directory or Path(temporary)) else 1
+
+
+def _print_table(rows: list[Row], directory: Path) -> bool:
+    from train_layouts import train_on_ranks
+
+    width = max(len(row.name) for row in rows)
+    print(f"{'':{width}}  {'losses':>8} {'gradients':>9} {'weights':>8}")
+    failures, trained = 0, set()
+    for row in rows:
+        for each in (row.reference, row):
+            if each not in trained:
+                train_on_ranks(each, STEPS[each.precision], directory)
+                trained.add(each)
+        found = differences(directory, row)
+        failures += not holds(row, found)
+        verdict = "pass" if holds(row, found) else "FAIL"
+        figures = f"{found.losses:8.0e} {found.gradients:9.0e} {found.weights:8.0e}"
+        print(f"{row.name:{width}}  {figures}  {verdict}", flush=True)
+    for precision in sorted({row.precision for row in rows}):
+        print(f"{precision}: {STEPS[precision]} steps, {TOLERANCES[precision]}")
+    print(f"{len(rows)} rows, {failures} of them differ")
+    return failures == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Masks are a hash of what is computed: as random as a generator's, and the same on every layout."""
+
+import math
+from itertools import combinations
+
+import pytest
+import torch
+
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.model.dropout import Draws, Dropout
+from launcher.trainer.session import meta_model
+
+RATE = 0.3
+ROWS, POSITIONS, FEATURES = 64, 33, 128
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def dropped(*, place="encoder.0.attention_dropout", rate=RATE, seed=1, step=1, rows=None, length=POSITIONS):
+    """Where ones are dropped, as ones."""
+    dropout = Dropout(rate)
+    dropout.place = place
+    draws = Draws.of(torch.arange(ROWS) if rows is None else rows, POSITIONS, seed=seed, step=step)
+    return (dropout(torch.ones(len(draws.factor_BT1), length, FEATURES), draws) == 0).double()
+
+
+def deviations(products):
+    """By how many standard deviations a sum of independent terms, each of mean 0 and variance 1, is off."""
+    return abs(float(products.sum())) / math.sqrt(products.numel())
+
+
+def standardised(mask, rate=RATE):
+    return (mask - rate) / math.sqrt(rate * (1 - rate))
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.1, 0.3, 0.5, 0.9])
+def test_the_share_that_is_dropped_is_the_rate(rate):
+    """Over all, and as evenly over rows, positions and features as independent draws."""
+    mask = dropped(rate=rate)
+
+    assert deviations(standardised(mask, rate)) < 5
+    for dims in ((1, 2), (0, 2), (0, 1), 2):
+        counts = mask.sum(dims)
+        expected = mask.numel() / counts.numel() * rate
+        chi_square = float(((counts - expected) ** 2).sum()) / (expected * (1 - rate))
+        assert abs(chi_square - counts.numel()) < 5 * math.sqrt(2 * counts.numel())
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3, 16])
+@pytest.mark.parametrize("dim", [0, 1, 2], ids=["row", "position", "feature"])
+def test_neighbours_are_dropped_independently(dim, lag):
+    """One does not tell of the next one, nor of those beyond."""
+    mask = standardised(dropped())
+    count = mask.shape[dim] - lag
+
+    assert deviations(mask.narrow(dim, 0, count) * mask.narrow(dim, lag, count)) < 5
+
+
+def test_masks_of_steps_places_and_seeds_are_independent():
+    """Neither one from another, nor from another's neighbours, and none is another's complement."""
+    masks = [
+        standardised(dropped(place=f"decoder.{layer}.{name}_dropout", seed=seed, step=step))
+        for layer in (0, 1)
+        for name in ("attention", "feed_forward")
+        for seed, step in ((1, 1), (1, 2), (1, 3), (2, 1), (12, 1))
+    ]
+
+    for one, other in combinations(masks, 2):
+        assert deviations(one * other) < 5
+        assert deviations(one[..., 1:] * other[..., :-1]) < 5
+
+
+def test_triples_of_features_are_independent():
+    """Words of one position differ by multiples of one factor: three of them must not tell of each other, either."""
+    mask = standardised(dropped())
+
+    assert deviations(mask[..., :-2] * mask[..., 1:-1] * mask[..., 2:]) < 5
+
+
+def test_a_rows_mask_depends_neither_on_its_batch_nor_on_padding():
+    """Whichever rows and however many positions are computed together."""
+    whole = dropped()
+    rows = torch.tensor([5, 60, 7])
+
+    assert torch.equal(dropped(rows=rows, length=20), whole[rows, :20])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_gradient_falls_where_the_values_do(dtype):
+    """What is kept is scaled to the same mean, forward and backward, in any precision."""
+    dropout = Dropout(RATE)
+    values = torch.full((4, 5, 6), 2.0, dtype=dtype, requires_grad=True)
+    output = dropout(values, Draws.of(torch.arange(4), 5, seed=1, step=1))
+    output.sum().backward()
+
+    kept = torch.tensor(2 / (1 - RATE), dtype=dtype)
+    assert output.dtype == dtype
+    assert set(output.unique().tolist()) == {0, float(kept)}
+    torch.testing.assert_close(values.grad * 2, output.detach())
+
+
+def test_nothing_is_dropped_without_draws_or_rate():
+    """Validation and translation draw nothing."""
+    values = torch.ones(2, 3, 4)
+
+    assert Dropout(RATE)(values, None) is values
+    assert Dropout(0.0)(values, Draws.of(torch.arange(2), 3, seed=1, step=1)) is values
+
+
+def test_every_call_in_the_model_has_a_place_of_its_own():
+    """Two modules of one place would drop the same elements."""
+    model = meta_model(load_settings(TransformerSettings, None))
+    places = {name: module.place for name, module in model.named_modules() if isinstance(module, Dropout)}
+
+    assert all(place == name for name, place in places.items())
+    assert len(places) == 2 + 2 * 2 + 2 * 3  # embeddings, encoder layers, decoder layers

@@ -1,0 +1,96 @@
+"""Backward that computes activations again gives the gradients of one that keeps them, bit by bit."""
+
+import gc
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.data.batches import Example
+from launcher.trainer.model.transformer import END, EncoderLayer
+from launcher.trainer.parallel.collectives import ALONE
+from launcher.trainer.parallel.pipeline import Links
+from launcher.trainer.parallel.recompute import _Activations, recompute_in_backward
+from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.session import Session
+
+EXAMPLES = [Example([5, 6, 7, END], [6, 5, END]), Example([8, END], [8, 9, 10, 11, END])]
+SIZES = ["model.vocabulary_size=40", "model.d_model=16", "model.heads=4", "model.dropout=0.3"]
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def session(*, recompute):
+    switch = f"parallel.recompute={str(recompute).lower()}"
+    settings = load_settings(TransformerSettings, None, [*SIZES, switch])
+    place = place_from_environment({}, micro_batches=2)
+    return Session(settings, World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links()))
+
+
+def gradients(session, *, steps):
+    for step in range(1, steps + 1):
+        session.train_step(EXAMPLES, 1e-2, step=step)
+    session.accumulate_gradients(EXAMPLES, step=steps + 1)
+    return {name: parameter.grad for name, parameter in session.model.named_parameters()}
+
+
+def test_gradients_are_bitwise_those_without_recompute():
+    """With dropout and several micro batches, at first and after some steps."""
+    kept, recomputed = (gradients(session(recompute=switch), steps=3) for switch in (False, True))
+
+    assert kept.keys() == recomputed.keys()
+    assert all(torch.equal(kept[name], recomputed[name]) for name in kept)
+
+
+@pytest.fixture(name="layer")
+def _layer():
+    layer = EncoderLayer(load_settings(TransformerSettings, None, SIZES).model).requires_grad_()
+    recompute_in_backward(layer)
+    return layer
+
+
+def waiting():
+    """What waits for backward, in the order of its making."""
+    return [one for one in gc.get_objects() if isinstance(one, _Activations)]
+
+
+def test_a_layer_keeps_what_it_was_called_with_until_backward(layer):
+    """No activation between forward and backward, no graph before the layer, and nothing at all afterwards."""
+    kept = []
+    before = torch.ones(2, 3, 16, requires_grad=True) * 2
+    gc.collect()
+    gc.disable()  # what only a collection would free waits too long
+    try:
+        with saved_tensors_hooks(kept.append, lambda _: None):
+            output = layer(before, torch.ones(2, 1, 1, 3, dtype=torch.bool))
+        [activations] = waiting()
+        assert not kept
+        assert not activations._computed
+        assert activations._inputs[0].grad_fn is None
+
+        output.sum().backward()
+        del activations, output
+        assert not waiting()
+    finally:
+        gc.enable()
+
+
+def test_the_last_product_is_not_computed_again(layer):
+    """Backward needs what went into it, and not what came out: under model parallelism that saves an exchange, too."""
+    calls = []
+    for name in ("attention.output", "feed_forward.expand", "feed_forward.contract"):
+        layer.get_submodule(name).register_forward_hook(lambda *_, name=name: calls.append(name))
+    layer(torch.ones(2, 3, 16), torch.ones(2, 1, 1, 3, dtype=torch.bool)).sum().backward()
+
+    first = ["attention.output", "feed_forward.expand", "feed_forward.contract"]
+    assert calls == [*first, *first[:-1]]
+
+
+def test_validation_computes_once(layer):
+    """Nothing waits for a backward that will not come."""
+    with torch.no_grad():
+        layer(torch.ones(2, 3, 16), torch.ones(2, 1, 1, 3, dtype=torch.bool))
+
+    assert not waiting()
