@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from launcher.trainer.optimizer.flat import FlatLayout, OwnPart, view_of
-from launcher.trainer.parallel.collectives import Group, start_all_reduce, start_reduce_scatter
+from launcher.trainer.parallel.collectives import Group, start_exchange, start_reduce_scatter
 from launcher.trainer.parallel.waiting import waiting
 
 
@@ -33,7 +33,9 @@ class Gradients:
         self._layout, self._dp = layout, dp
         first = next(iter(parameters.values()))
         self.flat = torch.zeros(layout.size, device=first.device, dtype=dtype)
-        self._own = self.flat.new_zeros(layout.state_size) if dp.scatters else None
+        # What this rank owns of the sum, and, where the backend cannot add, what it owns of every rank's gradients.
+        self._own = self.flat if dp.size == 1 else self.flat.new_empty(layout.state_size)
+        self._received = None if dp.size == 1 or dp.scatters else torch.empty_like(self.flat)
         self._parameter_counts = [0] * len(layout.groups)
         self._passes_left: list[int] | None = None  # of each group; None: no group begins before `reduce`
         self._reductions: list[dist.Work | None] = []  # of the groups that have begun
@@ -61,14 +63,17 @@ class Gradients:
             return
         while len(self._reductions) < len(self._layout.groups):
             self._begin_next()
-        with waiting:
-            for work in self._reductions:
-                if work is not None:
+        for group, work in zip(self._layout.groups, self._reductions, strict=True):
+            if work is not None:
+                with waiting:
                     work.wait()
+            if self._received is not None:
+                received_RN = self._received[group.start : group.stop].view(self._dp.size, -1)
+                torch.sum(received_RN, dim=0, out=self._own[self._layout.state_of(group)])
 
     def of(self, part: OwnPart) -> Tensor:
         """Return the reduced gradient of a part that this rank owns."""
-        return self.flat[part.flat] if self._own is None else self._own[part.state]
+        return self._own[part.state]
 
     @property
     def _overlaps(self) -> bool:
@@ -92,7 +97,8 @@ class Gradients:
     def _begin_next(self) -> None:
         group = self._layout.groups[len(self._reductions)]
         tensor = self.flat[group.start : group.stop]
-        if self._own is None:
-            self._reductions.append(start_all_reduce(tensor, self._dp))
+        if self._received is None:
+            work = start_reduce_scatter(self._own[self._layout.state_of(group)], tensor, self._dp)
         else:
-            self._reductions.append(start_reduce_scatter(self._own[self._layout.state_of(group)], tensor, self._dp))
+            work = start_exchange(self._received[group.start : group.stop], tensor, self._dp)
+        self._reductions.append(work)

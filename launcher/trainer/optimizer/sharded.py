@@ -131,7 +131,7 @@ class ShardedAdamW:
             if self._master is not None:
                 own.copy_(self._master[self.layout.state_of(group)])
             if self._dp.size > 1:
-                all_gather(self._parameters[group.start : group.stop], own.clone(), self._dp)
+                all_gather(self._parameters[group.start : group.stop], own, self._dp)
 
 
 def norm_of(vector: Tensor) -> Tensor:

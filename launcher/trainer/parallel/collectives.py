@@ -26,7 +26,7 @@ class Group:
 
     @property
     def scatters(self) -> bool:
-        """True if reduce_scatter is cheaper than all_reduce here; gloo's is an all_reduce and a copy."""
+        """True if reduce_scatter sends each rank its slice only; gloo's is an all_reduce and a copy."""
         return self.handle is not None and dist.get_backend(self.handle) != "gloo"
 
 
@@ -41,21 +41,21 @@ def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = 
     return tensor
 
 
-def start_all_reduce(tensor: Tensor, group: Group) -> dist.Work | None:
-    """Begin to reduce a contiguous `tensor` to the sum over the group, in place; None if that is done already.
-
-    Ranks must begin the collectives of a group in the same order. Whoever waits for the work does so inside `waiting`.
-    """
-    return dist.all_reduce(tensor, group=group.handle, async_op=True)
-
-
 def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group) -> dist.Work | None:
-    """Begin to make `output` this rank's slice of the sum of `tensor` over the group, as `start_all_reduce`."""
+    """Begin to make `output` this rank's slice of the sum of `tensor` over the group; None if that is done already.
+
+    All ranks must begin the collectives of a group in the same order. Wait for the work within `waiting`.
+    """
     return _REDUCE_SCATTER(output, tensor, group=group.handle, async_op=True)
 
 
+def start_exchange(output: Tensor, tensor: Tensor, group: Group) -> dist.Work | None:
+    """Begin to make `output` this rank's slice of every rank's `tensor`, one after another, as `start_reduce_scatter`."""
+    return dist.all_to_all_single(output, tensor, group=group.handle, async_op=True)
+
+
 def all_gather(output: Tensor, part: Tensor, group: Group) -> None:
-    """`output` becomes the ranks' parts, one after another. Blocks on CPU backends."""
+    """`output` becomes the ranks' parts, one after another; `part` may lie in its place there. Blocks on CPU backends."""
     with waiting:
         _ALL_GATHER(output, part, group=group.handle)
 
