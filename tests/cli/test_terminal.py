@@ -240,6 +240,35 @@ def test_a_status_is_redrawn_in_its_place(play, wait_until):
     assert [line[:18] for line in terminal.lines() if "4 ranks" in line] == ["4 ranks ended well"]
 
 
+TRAINS = """
+import json, os, pathlib, time
+path = pathlib.Path(os.environ["TLAUNCH_HEARTBEAT_FILE"])
+print("begins", flush=True)
+for step in range(1, 401):
+    path.write_text(json.dumps({"step": step, "last_step": 400, "loss": 2.5, "tokens_per_s": 12345.0}))
+    print(f"epoch: 1 step: {step}, loss is 2.5000, 12345 tokens/s", flush=True)
+    time.sleep(0.05)
+    if os.path.exists("go"): break
+print("trained", flush=True)
+"""
+
+
+def test_a_training_that_tells_its_end_has_one_line_for_its_steps(launcher, play):
+    """On a terminal, with the time that is left. Its log has them all; so has a stdout that is none."""
+    terminal = play(TRAINS, 80, "tlaunch run --devices 2 -- python program.py")
+    told = terminal.wait_for("2 ranks: step .* left")
+    assert re.fullmatch(r"2 ranks: step \d+ of 400, loss 2\.5000, 12,345 tokens/s, \d+(\.\d)? s left", told)
+    assert "begins" in terminal.lines()
+    terminal.touch("go")
+    assert terminal.ended() == 0
+    lines = [line for line in terminal.lines() if line]
+    assert ("trained" in lines, [line for line in lines if "step" in line]) == (True, [])
+    log = (launcher.runs / "latest" / "device0" / "train.log").read_text().splitlines()
+    assert log[1] == "epoch: 1 step: 1, loss is 2.5000, 12345 tokens/s"
+    done = launcher.run("run", "--devices", 1, "--", sys.executable, "program.py")
+    assert done.stdout.splitlines()[1] == log[1]
+
+
 # --- unfinished lines ---
 
 BAR = """

@@ -157,7 +157,7 @@ class Console:
                     return True
                 if (text := self._feed.next_text(ended=ended)) is None:
                     return False
-                if text:
+                if text := self._foot.without_steps(text):
                     owed = self._foot.erase()
                     self._stdout.put_bytes(owed.encode() + text if sys.stdout.isatty() else text)
         except OSError as error:

@@ -17,9 +17,9 @@ from typing import TextIO
 from launcher.cli.text import verdict_text
 from launcher.cli.text.columns import columns_of, counted, cut_to
 from launcher.cli.text.log_format import Format
+from launcher.cli.text.progress_text import ProgressText
 from launcher.cli.text.summary import describe
 from launcher.core.events import AttemptStarted, Cause, Event, RankEnded, Stopping
-from launcher.core.heartbeat import Beat, read_heartbeat
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.core.text import ranges
@@ -39,8 +39,6 @@ REDRAWN_EVERY_S = 0.1
 BETWEEN = "  "  # what different ranks say
 BAR = re.compile(r"\|(?=[ ]*[#=>\u2581-\u258f]|[ ]{8})[ #=>.\u2581-\u258f-]{3,}\|")
 
-HEARTBEAT_EVERY_S = 1.0
-HEARTBEAT_EVERY_PLAIN_S = 30.0  # where each is a line of its own
 ENDING_SHOWN_AFTER_S = 1.0  # most processes end at once, and then nothing needs to be said
 
 
@@ -179,34 +177,6 @@ def _folded(said: Mapping[int, str]) -> list[str]:
     return [f"[{ranges([each.global_rank for each in lines])}] {folded(lines)}" for lines in alike.values()]
 
 
-class ProgressText:
-    """The step, loss and speed in the heartbeat of rank 0: `--console status`."""
-
-    def __init__(self, run_dir: RunDir, *, on_terminal: bool) -> None:
-        self._path = run_dir.heartbeat(0)
-        self._every_s = HEARTBEAT_EVERY_S if on_terminal else HEARTBEAT_EVERY_PLAIN_S
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget what was read of another attempt."""
-        self._next_s, self._text = 0.0, ""
-
-    def text(self) -> str:
-        """Return "step 120, loss 3.214, 12,345 tokens/s" or the like; empty where nothing is known."""
-        now_s = time.monotonic()
-        if now_s >= self._next_s:
-            heartbeat = read_heartbeat(self._path)
-            beat = heartbeat.beat if heartbeat else Beat()
-            figures = (
-                None if beat.step is None else f"step {beat.step}",
-                None if beat.loss is None else f"loss {beat.loss:.4f}",
-                None if beat.tokens_per_s is None else f"{beat.tokens_per_s:,.0f} tokens/s",
-            )
-            self._text = ", ".join(filter(None, figures))
-            self._next_s = now_s + (self._every_s if self._text else HEARTBEAT_EVERY_S)
-        return self._text
-
-
 class Foot:
     """The row of a run: drawn again and again on a terminal; elsewhere a line when the state of the run changes."""
 
@@ -221,11 +191,17 @@ class Foot:
         self._measured: ProgressText | None = None
         if spec.console == "status":
             self._measured = ProgressText(RunDir(spec.run_dir), on_terminal=sys.stderr.isatty())
+        elif spec.console == "rank0" and self._status.on_terminal and shape.redraws:
+            self._measured = ProgressText(RunDir(spec.run_dir), on_terminal=True, needs_end=True)
 
     @property
     def wants_lines(self) -> bool:
         """True where lines that ranks have begun would be shown now."""
         return self._partial.wanted and self._progress.current.ending.stopping is None
+
+    def without_steps(self, text: bytes) -> bytes:
+        """Return lines of rank 0 without those of steps, where the row tells how far the training is."""
+        return text if self._measured is None else self._measured.without_steps(text)
 
     def event(self, event: Event) -> None:
         """Note when what is shown changes."""
