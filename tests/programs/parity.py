@@ -146,12 +146,16 @@ def _print_table(rows: list[Row], directory: Path) -> bool:
         found = differences(directory, row)
         failures += not holds(row, found)
         verdict = "pass" if holds(row, found) else "FAIL"
-        figures = f"{found.losses:8.0e} {found.gradients:9.0e} {found.weights:8.0e}"
-        print(f"{row.name:{width}}  {figures}  {verdict}", flush=True)
+        print(f"{row.name:{width}}  {_figures(found)}  {verdict}", flush=True)
     for precision in sorted({row.precision for row in rows}):
-        print(f"{precision}: {STEPS[precision]} steps, {TOLERANCES[precision]}")
+        at_most = f"at most, after {STEPS[precision]} steps in {precision}"
+        print(f"{at_most:{width}}  {_figures(TOLERANCES[precision])}")
     print(f"{len(rows)} rows, {failures} of them differ")
     return failures == 0
+
+
+def _figures(found: Differences) -> str:
+    return f"{found.losses:8.0e} {found.gradients:9.0e} {found.weights:8.0e}"
 
 
 if __name__ == "__main__":

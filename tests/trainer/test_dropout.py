@@ -8,6 +8,7 @@ import torch
 
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.model import dropout as dropout_module
 from launcher.trainer.model.dropout import Draws, Dropout
 from launcher.trainer.session import meta_model
 
@@ -69,6 +70,15 @@ def test_masks_of_steps_places_and_seeds_are_independent():
     for one, other in combinations(masks, 2):
         assert deviations(one * other) < 5
         assert deviations(one[..., 1:] * other[..., :-1]) < 5
+
+
+def test_two_features_are_independent_whatever_their_words(monkeypatch):
+    """As the hash family promises; numbers in a row, here, are words as bad as can be."""
+    monkeypatch.setattr(dropout_module, "feature_words", lambda _, width, __: torch.arange(width, dtype=torch.int32))
+    mask = standardised(dropped())
+
+    for other in (1, 2, 3, 16):
+        assert deviations(mask[..., 0] * mask[..., other]) < 5
 
 
 def test_triples_of_features_are_independent():

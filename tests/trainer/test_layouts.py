@@ -12,9 +12,10 @@ from tests.programs import parity
 TESTED = (
     "one process, 4 micro batches",
     "dp2",
-    "mp2, 4 micro batches, parallel.recompute=true",
+    "mp2",
     "pp2, 4 micro batches",
-    "dp2 mp2 pp2, 4 micro batches",
+    "dp2 mp2, 4 micro batches, parallel.recompute=true",
+    "dp2 mp2 pp2, 4 micro batches, parallel.recompute=true",
     "dp2 mp2 pp2, 4 micro batches, float32",
 )
 
