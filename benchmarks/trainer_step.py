@@ -61,7 +61,8 @@ def torch_step(session: Session, pairs: list[Example]) -> Callable[[], None]:
     apply_plan(model, session.stage, ALONE, seed=1, device=world.device, dtype=torch.float32)
     mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "mp"))
     parallelize_module(model, mesh["mp"], tensor_parallel_styles(model))
-    fully_shard(model, mesh=mesh["dp"])
+    part = TorchStage(model)
+    fully_shard(part, mesh=mesh["dp"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
     layout = dataclasses.replace(world.place.layout, micro_batches=1)  # torch's schedule cuts the batch itself
     [batch] = own_micro_batches(pairs, layout, world.place.coordinate, world.device)
@@ -72,7 +73,7 @@ def torch_step(session: Session, pairs: list[Example]) -> Callable[[], None]:
             logits.flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=train.label_smoothing
         )
 
-    stage = PipelineStage(TorchStage(model), world.pp.index, world.pp.size, world.device, group=mesh["pp"].get_group())
+    stage = PipelineStage(part, world.pp.index, world.pp.size, world.device, group=mesh["pp"].get_group())
     schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=loss)
 
     def step() -> None:

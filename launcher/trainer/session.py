@@ -17,9 +17,8 @@ from launcher.trainer.model.dropout import Draws
 from launcher.trainer.model.transformer import PAD, Batch, Transformer
 from launcher.trainer.optimizer.sharded import ShardedAdamW
 from launcher.trainer.parallel.collectives import all_reduce
-from launcher.trainer.parallel.loss import token_loss_sum, vocabulary_parallel_token_loss_sum
+from launcher.trainer.parallel.head_loss import head_loss
 from launcher.trainer.parallel.pipeline import Pipeline, Schedule, forward_only, one_forward_one_backward
-from launcher.trainer.parallel.styles import part_bounds
 from launcher.trainer.parallel.waiting import loading
 from launcher.trainer.parallel.world import World
 from launcher.trainer.plan import apply_plan
@@ -166,26 +165,18 @@ class Session:
         if received_BUD is not None:
             encoded_BSD, decoded_BTD = received_BUD.split([batch.source_BS.shape[1], batch.target_BT.shape[1]], dim=1)
             streams = (encoded_BSD, decoded_BTD)
-        output = self.model(batch, streams, self._draws(batch, step))
-        if self.stage.is_last:
-            logits_NW = output.flatten(0, 1).to(self.loss_dtype)
-            return self._loss_sum(logits_NW, batch.labels_BT.flatten(), smoothing) * scale
-        return torch.cat(output, dim=1)
+        encoded_BSD, decoded_BTD = self.model(batch, streams, self._draws(batch, step))
+        if not self.stage.is_last:
+            return torch.cat([encoded_BSD, decoded_BTD], dim=1)
+        hidden_ND, labels_N = self.model.last_hidden(decoded_BTD, batch.labels_BT)
+        assert self.model.head is not None, "the last stage has the head"
+        return head_loss(hidden_ND, self.model.head, labels_N, group=self.world.mp, smoothing=smoothing, scale=scale)
 
     def _draws(self, batch: Batch, step: int | None) -> Draws | None:
         if step is None or self.settings.model.dropout == 0:
             return None
         length = max(batch.source_BS.shape[1], batch.target_BT.shape[1])
         return Draws.of(batch.row_B, length, seed=self.settings.train.seed, step=step)
-
-    def _loss_sum(self, logits_NW: Tensor, labels_N: Tensor, smoothing: float) -> Tensor:
-        mp, vocabulary_size = self.world.mp, self.settings.model.vocabulary_size
-        if mp.size == 1:
-            return token_loss_sum(logits_NW, labels_N, smoothing)
-        first_id, _ = part_bounds(vocabulary_size, mp)
-        return vocabulary_parallel_token_loss_sum(
-            logits_NW, labels_N, smoothing, first_id=first_id, vocabulary_size=vocabulary_size, group=mp
-        )
 
 
 def meta_model(settings: TransformerSettings) -> Transformer:

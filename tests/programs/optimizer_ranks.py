@@ -126,7 +126,8 @@ def one_more_backward_pass():
 
 def poison_loss(module, arguments, output):
     """Make the loss of the micro batch with the poisoned pair not a number."""
-    return output * math.nan if POISONED in arguments[0].row_B.tolist() else output
+    encoded, decoded = output
+    return (encoded, decoded * math.nan) if POISONED in arguments[0].row_B.tolist() else output
 
 
 def poisoned_steps(groups):

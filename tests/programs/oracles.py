@@ -87,7 +87,7 @@ def tensor():
         model = single_device_model()
         parallelize_module(model, init_device_mesh("cpu", (2,)), tensor_parallel_styles(model))
         batch = whole_batch(world)
-        theirs = mean_loss(model(batch), batch.labels_BT)
+        theirs = mean_loss(model.project(model(batch)[1]), batch.labels_BT)
         theirs.backward()
         check("loss", torch.tensor(loss, dtype=torch.float64), theirs.detach())
         reference = dict(model.named_parameters())
@@ -121,7 +121,8 @@ def data():
     with open_world(this_place(micro_batches=1), CPU) as world:
         session = Session(RECIPE, world)
         model = single_device_model()
-        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+        whole = TorchStage(model)
+        fully_shard(whole, mesh=init_device_mesh("cpu", (2,)))
         matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
         vectors = [parameter for parameter in model.parameters() if parameter.dim() == 1]
         train = RECIPE.train
@@ -136,7 +137,8 @@ def data():
             [batch] = own_micro_batches(examples(step), world.place.layout, world.place.coordinate, CPU)
             optimizer.zero_grad()
             # FSDP2 averages gradients over the ranks, and each rank sees its own half of the sum.
-            (mean_loss(model(batch), batch.labels_BT) * world.dp.size).backward()
+            logits = whole(source_ids=batch.source_BS, target_ids=batch.target_BT)
+            (mean_loss(logits, batch.labels_BT) * world.dp.size).backward()
             optimizer.step()
         reference = dict(model.named_parameters())
         for name, parameter in session.model.named_parameters():

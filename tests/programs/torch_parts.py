@@ -9,7 +9,7 @@ from launcher.trainer.model.transformer import Batch
 
 
 class TorchStage(nn.Module):
-    """One of the trainer's stages with the calling convention of torch's pipeline."""
+    """One of the trainer's stages with the calling convention of torch's pipeline; the last one gives logits."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -20,7 +20,8 @@ class TorchStage(nn.Module):
         streams = received if len(received) == 2 else None
         rows = torch.arange(len(source_ids))
         batch = Batch(source_BS=source_ids, target_BT=target_ids, labels_BT=target_ids, row_B=rows)
-        return self.model(batch, streams)
+        encoded, decoded = self.model(batch, streams)
+        return (encoded, decoded) if self.model.head is None else self.model.project(decoded)
 
 
 def tensor_parallel_styles(model: nn.Module) -> dict[str, ParallelStyle]:

@@ -42,6 +42,7 @@ def test_a_model_read_back_computes_the_same(session, tokenizer, tmp_path):
     assert settings == SETTINGS
     assert list(tmp_path.iterdir()) == [tmp_path / "model"]
     torch.testing.assert_close(model(batch), session.model.eval()(batch), rtol=0, atol=0)
+    torch.testing.assert_close(model.head.weight, session.model.head.weight, rtol=0, atol=0)
 
 
 def test_a_model_is_never_overwritten(tokenizer, tmp_path):
@@ -83,8 +84,8 @@ def test_greedy_search_takes_the_likeliest_token_each_time(session, tokenizer):
         source, target = torch.tensor([[*tokenizer.encode([sentence])[0], END]]), [BEGIN]
         while len(target) <= 6 and END not in target:
             read = torch.tensor([target])
-            logits = model(Batch(source_BS=source, target_BT=read, labels_BT=read, row_B=torch.arange(1)))
-            target.append(int(logits[0, -1, : tokenizer.size].argmax()))
+            _, decoded = model(Batch(source_BS=source, target_BT=read, labels_BT=read, row_B=torch.arange(1)))
+            target.append(int(model.project(decoded)[0, -1, : tokenizer.size].argmax()))
         return tokenizer.decode(target)
 
     translations = translate(model, tokenizer, SENTENCES, source_length=30, target_length=6)

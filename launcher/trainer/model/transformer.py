@@ -157,13 +157,13 @@ class Transformer(nn.Module):
         self.encoder_norm: nn.Module | None = nn.LayerNorm(d_model)
         self.decoder = nn.ModuleDict({str(index): DecoderLayer(model) for index in range(model.decoder_layers)})
         self.decoder_norm = nn.LayerNorm(d_model)
-        self.head: nn.Module | None = nn.Linear(d_model, vocabulary_size, bias=False)
+        self.head: nn.Linear | None = nn.Linear(d_model, vocabulary_size, bias=False)
         for name, module in self.named_modules():
             if isinstance(module, Dropout):
                 module.place = name
 
-    def forward(self, batch: Batch, streams: Streams | None = None, draws: Draws | None = None) -> Tensor | Streams:
-        """From token ids, or the previous stage's `streams`, to logits_BTV, or the streams for the next stage.
+    def forward(self, batch: Batch, streams: Streams | None = None, draws: Draws | None = None) -> Streams:
+        """From token ids, or the previous stage's `streams`, to the streams for the next stage or for the head.
 
         Nothing is dropped without `draws`: in validation and translation.
         """
@@ -171,8 +171,7 @@ class Transformer(nn.Module):
             streams = self.source_embedding(batch.source_BS, draws), self.target_embedding(batch.target_BT, draws)
         mask_B11S = attention_mask(batch.source_BS)
         encoded_BSD = self.encode(streams[0], mask_B11S, draws)
-        decoded_BTD = self.decode(streams[1], encoded_BSD, mask_B11S, draws)
-        return (encoded_BSD, decoded_BTD) if self.head is None else self.project(decoded_BTD)
+        return encoded_BSD, self.decode(streams[1], encoded_BSD, mask_B11S, draws)
 
     def encode(self, encoded_BSD: Tensor, source_mask_B11S: Tensor, draws: Draws | None = None) -> Tensor:
         for layer in self.encoder.values():
@@ -186,6 +185,13 @@ class Transformer(nn.Module):
             decoded_BTD = layer(decoded_BTD, encoded_BSD, source_mask_B11S, draws)
         return decoded_BTD
 
+    def last_hidden(self, decoded_BTD: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the head makes logits of, hidden_ND, and labels_N, for the tokens whose label is not PAD."""
+        rows_N = (labels_BT.flatten() != PAD).nonzero()[:, 0]
+        hidden_ND = self.decoder_norm(decoded_BTD.flatten(0, 1).index_select(0, rows_N))
+        return hidden_ND, labels_BT.flatten()[rows_N]
+
     def project(self, decoded_BTD: Tensor) -> Tensor:
+        """Return logits_BTV."""
         assert self.head is not None, "only the last stage has the head"
         return self.head(self.decoder_norm(decoded_BTD))

@@ -76,11 +76,11 @@ def _own_ids_only(module: nn.Module, group: Group) -> None:
 
 
 def _nothing_more(_module: nn.Module, _group: Group) -> None:
-    """Do nothing: a layer split by output features needs no communication of its own, its block's entry has it."""
+    """Do nothing: what a layer split by output features needs is communicated by its block's entry, or by `head_loss`."""
 
 
 BLOCK = Style({}, _enter_here)
 OUTPUT_FEATURES = Style({"weight": 0, "bias": 0}, _nothing_more)
 INPUT_FEATURES = Style({"weight": 1}, _sum_before_bias)
 VOCABULARY_ROWS = Style({"weight": 0}, _own_ids_only)
-VOCABULARY_HEAD = Style({"weight": 0}, _enter_here)
+VOCABULARY_HEAD = Style({"weight": 0}, _nothing_more)

@@ -1,0 +1,140 @@
+"""The model's head and its loss in one: label-smoothed cross entropy, without ever holding the logits of a batch.
+
+With smoothing e over a vocabulary of V (Szegedy et al. 2016, arXiv:1512.00567), a token with hidden row h, logits
+z = W h and label y has
+
+    loss = log Z - h . t          log Z = log sum_v exp(z_v)          t = (1 - e) W_y + (e / V) sum_v W_v
+    d loss / d h   = sum_v p_v W_v - t                                p_v = exp(z_v) / Z
+    d loss / d W_v = p_v h - (1 - e) [v = y] h - (e / V) h
+
+Only the terms in Z and p need logits. Those are made of a few tokens at a time, turned into exp(z) in place, used for
+both gradients while they are in the processor's cache, and overwritten by the next. So gradients are computed forward,
+and backward has them ready.
+
+Where ranks split the rows of W, each has L = log sum exp(z) over its own rows, and its own part of h . t: two numbers for
+each token, which ranks exchange. Then p_v = exp(z_v - L) exp(L - log Z), and d loss / d h is a sum over the ranks.
+
+Shapes: N tokens, C of them at a time, D model width, V vocabulary, W this rank's part of it, R ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from launcher.trainer.parallel.collectives import ALONE, Group, all_gather, all_reduce
+from launcher.trainer.parallel.styles import part_bounds
+
+# Of the logits of a chunk. They stay in a processor's last cache; an accelerator is kept busy by more of them.
+CACHED_BYTES, ACCELERATOR_BYTES = 16 << 20, 256 << 20
+MIN_CHUNK_TOKENS = 256  # however large the vocabulary: with less, products are slow
+
+
+def head_loss(
+    hidden_ND: Tensor,
+    head: nn.Linear,
+    labels_N: Tensor,
+    *,
+    group: Group = ALONE,
+    smoothing: float = 0.0,
+    scale: float = 1.0,
+) -> Tensor:
+    """Return `scale` times the sum of the losses of all N tokens, on every rank of `group`, in float32 at least.
+
+    The weight of `head` is this rank's part of its rows (`part_bounds`). Every rank gets the whole gradient of `hidden_ND`,
+    and that of its own rows. Blocks until all ranks have called it, with the same hidden rows and labels.
+    """
+    arguments = (hidden_ND, head.weight, labels_N, head.out_features, group, smoothing, scale)
+    if torch.is_grad_enabled():
+        return _HeadLoss.apply(*arguments)
+    return _computed(*arguments, with_gradients=False)[0]
+
+
+class _HeadLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        loss, *gradients = _computed(*arguments, with_gradients=True)
+        ctx.save_for_backward(*gradients)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_gradient_ND, weight_gradient_WD = ctx.saved_tensors
+        # Of a loss that nothing is done to it is 1, and a pass over the head is saved. An accelerator is not made to tell.
+        if upstream[0].device.type != "cpu" or upstream[0] != 1:
+            hidden_gradient_ND = hidden_gradient_ND * upstream[0]
+            weight_gradient_WD = weight_gradient_WD * upstream[0]
+        return hidden_gradient_ND, weight_gradient_WD, *[None] * 5
+
+
+def _computed(
+    hidden_ND: Tensor,
+    weight_WD: Tensor,
+    labels_N: Tensor,
+    vocabulary_size: int,
+    group: Group,
+    smoothing: float,
+    scale: float,
+    *,
+    with_gradients: bool,
+) -> list[Tensor]:
+    """Return the loss, and if asked for its gradients with respect to `hidden_ND` and `weight_WD`."""
+    exact = torch.promote_types(hidden_ND.dtype, torch.float32)
+    # 1. What needs no logits: this rank's part of t and of h . t.
+    local_N = labels_N - part_bounds(vocabulary_size, group)[0]
+    is_here_N = (local_N >= 0) & (local_N < len(weight_WD))
+    local_N = local_N.where(is_here_N, torch.zeros_like(local_N))
+    sure_N1 = is_here_N.to(hidden_ND.dtype)[:, None] * (1 - smoothing)
+    target_ND = weight_WD[local_N] * sure_N1 + weight_WD.sum(dim=0) * (smoothing / vocabulary_size)
+    agreement_N = torch.linalg.vecdot(hidden_ND.to(exact), target_ND.to(exact))
+    if with_gradients:
+        hidden_gradient_ND = torch.empty_like(hidden_ND)
+        evenly_D = hidden_ND.sum(dim=0, dtype=exact) * (-scale * smoothing / vocabulary_size)
+        weight_gradient_WD = evenly_D.expand(weight_WD.shape).contiguous()
+        weight_gradient_WD.index_add_(0, local_N, (hidden_ND * sure_N1).to(exact), alpha=-scale)
+    # 2. Chunk by chunk, the rest.
+    loss = hidden_ND.new_zeros((), dtype=exact)
+    chunk_bytes = CACHED_BYTES if weight_WD.device.type == "cpu" else ACCELERATOR_BYTES
+    chunk_tokens = max(chunk_bytes // (len(weight_WD) * weight_WD.element_size()), MIN_CHUNK_TOKENS)
+    buffer_CW = hidden_ND.new_empty(min(chunk_tokens, len(hidden_ND)), len(weight_WD))
+    for start in range(0, len(hidden_ND), chunk_tokens):
+        chunk = slice(start, start + chunk_tokens)
+        hidden_CD = hidden_ND[chunk]
+        logits_CW = torch.mm(hidden_CD, weight_WD.t(), out=buffer_CW[: len(hidden_CD)]).to(exact)
+        largest_C1 = logits_CW.amax(dim=1, keepdim=True)
+        exponentials_CW = logits_CW.sub_(largest_C1).exp_()
+        sum_C = exponentials_CW.sum(dim=1)
+        own_2C = torch.stack([sum_C.log() + largest_C1[:, 0], agreement_N[chunk]])
+        all_R2C = _of_all_ranks(own_2C, group)
+        log_partition_C = all_R2C[:, 0].logsumexp(dim=0)
+        loss += (log_partition_C - all_R2C[:, 1].sum(dim=0)).sum()
+        if with_gradients:
+            share_C1 = (scale * (own_2C[0] - log_partition_C).exp() / sum_C)[:, None]
+            exponentials_CW = exponentials_CW.to(hidden_ND.dtype)
+            torch.mm(exponentials_CW, weight_WD, out=hidden_gradient_ND[chunk])
+            hidden_gradient_ND[chunk].mul_(share_C1).sub_(target_ND[chunk], alpha=scale)
+            _add_product(weight_gradient_WD, exponentials_CW.t(), (hidden_CD * share_C1).to(hidden_ND.dtype))
+    if not with_gradients:
+        return [loss * scale]
+    return [loss * scale, all_reduce(hidden_gradient_ND, group), weight_gradient_WD.to(weight_WD.dtype)]
+
+
+def _of_all_ranks(own_2C: Tensor, group: Group) -> Tensor:
+    """Return each rank's numbers about the tokens of a chunk."""
+    if group.size == 1:
+        return own_2C[None]
+    all_R2C = own_2C.new_empty(group.size, *own_2C.shape)
+    all_gather(all_R2C.flatten(0, 1), own_2C, group)
+    return all_R2C
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add the product of two matrices to `total`, which may be of a wider type."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right

@@ -1,0 +1,55 @@
+"""Hold the vocabulary-parallel head and loss against torch's own on one device. Exit 0 when they agree.
+
+In float64, on two and on four ranks forked from this process, for a vocabulary that neither divides.
+"""
+
+import functools
+import itertools
+
+import torch
+from ranks import fork_ranks
+from torch import nn
+from torch.nn import functional
+
+from launcher.trainer.parallel import head_loss as module
+from launcher.trainer.parallel.styles import part_bounds
+from launcher.trainer.parallel.world import open_world, this_place
+
+VOCABULARY, D_MODEL = 67, 16
+TOKENS = (0, 1, 511, 513)
+SMOOTHING, SCALES = (0.0, 0.1), (1.0, 100.0)  # where logits are large, each rank's largest is another one
+
+
+def check(tokens, smoothing, scale, group):
+    torch.manual_seed(tokens)
+    hidden = (scale * torch.randn(tokens, D_MODEL, dtype=torch.float64)).requires_grad_()
+    head = nn.Linear(D_MODEL, VOCABULARY, bias=False, dtype=torch.float64)
+    labels = torch.randint(VOCABULARY, (tokens,))
+    expected = functional.cross_entropy(head(hidden), labels, label_smoothing=smoothing, reduction="sum") / 7
+    hidden_gradient, weight_gradient = torch.autograd.grad(3 * expected, [hidden, head.weight])
+
+    own = slice(*part_bounds(VOCABULARY, group))
+    head.weight = nn.Parameter(head.weight.detach()[own].clone())
+    loss = module.head_loss(hidden, head, labels, group=group, smoothing=smoothing, scale=1 / 7)
+    ours = torch.autograd.grad(3 * loss, [hidden, head.weight])
+    with torch.no_grad():
+        alone = module.head_loss(hidden, head, labels, group=group, smoothing=smoothing, scale=1 / 7)
+
+    close = functools.partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12 * scale)
+    close(loss, expected)
+    close(alone, expected)
+    close(ours[0], hidden_gradient)
+    close(ours[1], weight_gradient[own])
+
+
+def all_cases():
+    torch.set_num_threads(1)
+    module.CACHED_BYTES, module.MIN_CHUNK_TOKENS = 1, 100  # several chunks, the last of them smaller
+    with open_world(this_place(micro_batches=1), torch.device("cpu")) as world:
+        for case in itertools.product(TOKENS, SMOOTHING, SCALES):
+            check(*case, world.mp)
+
+
+if __name__ == "__main__":
+    for mp in (2, 4):
+        fork_ranks(f"mp={mp}", dp=1, mp=mp, pp=1, micro_batches=1, work=all_cases)
