@@ -43,7 +43,10 @@ FAILURE = Walk(
 )  # fmt: skip
 LINE = Walk("A line, from a rank to `logs -f`", 20, MARKER)
 BATCH = Walk(
-    "A batch, through a training step", 15, types=("Batch", "Example", "Tensor", "Parameter"), within="train_step"
+    "A batch, through a training step",
+    15,
+    types=("Batch", "TokenizedPairs", "Tensor", "Parameter"),
+    within="train_step",
 )
 
 

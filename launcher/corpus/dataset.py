@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -67,11 +67,36 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
         UnreadableError: missing, unreadable, not UTF-8, without pairs, or a line that is not two texts with one tab
             between them.
     """
+    pairs = []
     with closing(read_lines(path)) as lines:  # a malformed line ends the reading half way
-        pairs = [_pair(line, path, number) for number, line in enumerate(lines, start=1)]
+        for number, pair in enumerate(split_pairs(lines, path), start=1):
+            if is_empty(pair):
+                side = "target" if pair[0].strip() else "source"
+                raise UnreadableError(f"{path}:{number}: the {side} is empty", hint=MAKE_ONE)
+            pairs.append(pair)
     if not pairs:
         raise UnreadableError(f"{path}: no sentence pairs: the file is empty", hint=MAKE_ONE)
     return pairs
+
+
+def split_pairs(lines: Iterable[str], path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the (source, target) of each of the lines of `path`; either may be empty.
+
+    Raises:
+        UnreadableError: a line is not two texts with one tab between them.
+    """
+    for number, line in enumerate(lines, start=1):
+        source, *targets = line.split("\t")
+        if len(targets) != 1:
+            raise UnreadableError(
+                f"{path}:{number}: {len(targets)} tabs, but a pair is source, one tab, target", hint=MAKE_ONE
+            )
+        yield source, targets[0]
+
+
+def is_empty(pair: tuple[str, str]) -> bool:
+    """Return whether a side of `pair` has nothing but blanks."""
+    return not (pair[0].strip() and pair[1].strip())
 
 
 def content_digest(paths: Iterable[Path]) -> str:
@@ -93,15 +118,3 @@ def content_digest(paths: Iterable[Path]) -> str:
             raise UnreadableError(f"{path}: cannot be read: {error.strerror}") from error
         whole.update(digest.digest())
     return whole.hexdigest()
-
-
-def _pair(line: str, path: Path, number: int) -> tuple[str, str]:
-    source, *targets = line.split("\t")
-    if len(targets) != 1:
-        raise UnreadableError(
-            f"{path}:{number}: {len(targets)} tabs, but a pair is source, one tab, target", hint=MAKE_ONE
-        )
-    if not (source.strip() and targets[0].strip()):
-        empty = "target" if source.strip() else "source"
-        raise UnreadableError(f"{path}:{number}: the {empty} is empty", hint=MAKE_ONE)
-    return source, targets[0]

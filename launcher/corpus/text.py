@@ -8,8 +8,8 @@ import unicodedata
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from launcher.core.errors import UnreadableError
 
@@ -27,17 +27,29 @@ def read_lines(path: Path) -> Generator[str, None, None]:
     Raises:
         UnreadableError: the file is missing, unreadable, damaged or not UTF-8 (with the line).
     """
-    with _opened(path) as lines:
-        for number, raw in enumerate(lines, start=1):
+    with told_as_unreadable(path), path.open("rb") as raw:
+        yield from lines_of(raw, path)
+
+
+def lines_of(raw: BufferedReader, path: Path) -> Generator[str, None, None]:
+    """Yield the lines of an open file as `read_lines` does; the caller may ask `raw` meanwhile how far it has been read.
+
+    Raises:
+        UnreadableError: the file is damaged or not UTF-8 (with the line).
+    """
+    with told_as_unreadable(path):
+        # Looked at ahead instead of opened twice, so that a pipe can be read too.
+        is_packed = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
+        for number, line in enumerate(gzip.GzipFile(fileobj=raw) if is_packed else raw, start=1):
             try:
-                line = raw.decode("utf-8")
+                text = line.decode("utf-8")
             except UnicodeDecodeError as error:
-                found = "UTF-16" if number == 1 and raw.startswith(UTF16_MARKS) else "ISO-8859-1"
+                found = "UTF-16" if number == 1 and line.startswith(UTF16_MARKS) else "ISO-8859-1"
                 raise UnreadableError(
-                    f"{path}:{number}: not UTF-8: byte 0x{raw[error.start]:02x} at position {error.start + 1} of the line",
+                    f"{path}:{number}: not UTF-8: byte 0x{line[error.start]:02x} at position {error.start + 1} of the line",
                     hint=f"if it is {found}: iconv -f {found} -t UTF-8 {path.name} > converted",
                 ) from error
-            yield (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n").removesuffix("\r")
+            yield (text.removeprefix("\ufeff") if number == 1 else text).removesuffix("\n").removesuffix("\r")
 
 
 def normalised(text: str) -> str:
@@ -49,15 +61,10 @@ def normalised(text: str) -> str:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open `path` for reading bytes; look ahead instead of opening twice, so that a pipe can be read too."""
+def told_as_unreadable(path: Path) -> Iterator[None]:
+    """Turn what opening and reading `path` may raise into an UnreadableError."""
     try:
-        with path.open("rb") as raw:
-            if raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):
-                with gzip.GzipFile(fileobj=raw) as unpacked:
-                    yield cast("BinaryIO", unpacked)
-            else:
-                yield raw
+        yield
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UnreadableError(f"{path}: cannot be read: {reason}") from error

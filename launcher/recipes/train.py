@@ -11,6 +11,9 @@ class TrainConfig:
     epochs: int = setting(1, "passes over the training pairs", minimum=1)
     steps: int = setting(0, "optimizer steps after which to stop; 0 means after the epochs", minimum=0)
     batch_size: int = setting(32, "sentence pairs per optimizer step, over all ranks", minimum=1)
+    batch_tokens: int = setting(
+        0, "target tokens per step, over all ranks, of pairs that are about as long; 0: `batch_size` pairs", minimum=0
+    )
     micro_batches: int = setting(1, "parts into which each data-parallel rank cuts its share of a batch", minimum=1)
     optimizer: str = setting(
         "adamw",

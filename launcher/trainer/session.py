@@ -12,7 +12,8 @@ from torch import Tensor
 from launcher.core.frozen import frozen
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.cost import pipeline_stages
-from launcher.trainer.data.batches import Example, in_batches, own_micro_batches, padding_share, token_count
+from launcher.trainer.data.batches import own_micro_batches, padding_share, token_count, validation_batches
+from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.dropout import Draws
 from launcher.trainer.model.transformer import PAD, Batch, Transformer
 from launcher.trainer.optimizer.sharded import ShardedAdamW
@@ -123,7 +124,7 @@ class Session:
         """Return the mean loss per target token without smoothing or dropout, in nats, on every rank. All must call it."""
         schedule = forward_only(self.world.place.layout.micro_batches)
         total = torch.zeros(1, device=self.world.device, dtype=self.loss_dtype)
-        for batch in in_batches(examples, self.settings.train.batch_size):
+        for batch in validation_batches(examples, self.settings.train):
             total += self._run(schedule, batch, 0.0).sum() * token_count(batch)
             getting_on()
         speaks = self.stage.is_last and self.world.mp.index == 0

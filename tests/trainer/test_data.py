@@ -2,23 +2,35 @@
 
 import math
 import random
+from itertools import islice
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from launcher.core.errors import UsageError
 from launcher.core.records import Layout
+from launcher.corpus.dataset import find_splits, read_pairs
+from launcher.corpus.sample import cached_sample
 from launcher.mesh.coordinates import coordinate_of
 from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.checks import check_layout
 from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.data import order
 from launcher.trainer.data.baseline import unigram_perplexity
-from launcher.trainer.data.batches import Example, epoch_order, global_batches, own_micro_batches, token_count, tokenize
+from launcher.trainer.data.batches import global_batches, own_micro_batches, token_count, validation_batches
+from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
+from launcher.trainer.data.tokens import Example, TokenizedPairs, tokenize
 from launcher.trainer.model.transformer import BEGIN, END, PAD
 
 CPU = torch.device("cpu")
+LONGEST = 9
 
 
 def example(numbers):
-    words = [numbers.randrange(4, 50) for _ in range(numbers.randrange(1, 9))]
+    words = [numbers.randrange(4, 50) for _ in range(numbers.randrange(1, LONGEST))]
     return Example([*words, END], [*reversed(words), END])
 
 
@@ -27,19 +39,54 @@ def examples(count):
     return [example(numbers) for _ in range(count)]
 
 
+def numbered(count):
+    """Pairs whose sources begin with their number; lengths vary."""
+    numbers = random.Random(count)
+    return [
+        Example([number, *[5] * numbers.randrange(LONGEST), END], [*[6] * numbers.randrange(LONGEST), END])
+        for number in range(count)
+    ]
+
+
+def train_settings(*settings):
+    return load_settings(TransformerSettings, None, [f"train.{setting}" for setting in settings]).train
+
+
+def micro_batches_of_all(batch, layout):
+    """The micro batches of every data-parallel rank."""
+    coordinates = [coordinate_of(rank, layout) for rank in range(layout.world_size)]
+    firsts = [coordinate for coordinate in coordinates if coordinate.mp == coordinate.pp == 0]
+    return [part for coordinate in firsts for part in own_micro_batches(batch, layout, coordinate, CPU)]
+
+
 @pytest.mark.parametrize("count", [16, 13, 3, 1])
 @pytest.mark.parametrize("layout", [Layout(), Layout(dp=2, micro_batches=4), Layout(dp=2, mp=2, pp=2)], ids=str)
 def test_the_ranks_share_a_global_batch_without_loss(count, layout):
     """The labels of all data-parallel ranks together are those of the batch, fillers counting nothing."""
     batch = examples(count)
-    firsts = [rank for rank in range(layout.world_size) if coordinate_of(rank, layout).mp == 0]
-    firsts = [rank for rank in firsts if coordinate_of(rank, layout).pp == 0]
-    parts = [part for rank in firsts for part in own_micro_batches(batch, layout, coordinate_of(rank, layout), CPU)]
+    parts = micro_batches_of_all(batch, layout)
     labels = sorted([token for token in row if token != PAD] for part in parts for row in part.labels_BT.tolist())
 
     assert [row for row in labels if row] == sorted(pair.target for pair in batch)
     assert sum(int((part.labels_BT != PAD).sum()) for part in parts) == token_count(batch)
     assert all((part.source_BS != PAD).any(dim=1).all() for part in parts)
+
+
+@given(count=st.integers(1, 60), dp=st.integers(1, 5), micro_batches=st.integers(1, 4))
+def test_all_parts_of_a_global_batch_cost_the_same(count, dp, micro_batches):
+    """Tokens differ by the longest sentence at most, pairs by one; each has the number that it has in the global batch."""
+    batch = numbered(count)
+    parts = micro_batches_of_all(batch, Layout(dp=dp, micro_batches=micro_batches))
+    real = [part for part in parts if (part.labels_BT != PAD).any()]
+    tokens = [int((part.labels_BT != PAD).sum()) for part in parts]
+    rows = [row for part in real for row in part.row_B.tolist()]
+
+    assert len(parts) == dp * micro_batches
+    assert max(tokens) - min(tokens) <= LONGEST
+    assert len(real) == min(count, len(parts))
+    assert max(map(len, (part.row_B for part in real))) - min(map(len, (part.row_B for part in real))) <= 1
+    assert sorted(rows) == list(range(count))
+    assert rows == [int(number) for part in real for number in part.source_BS[:, 0]]
 
 
 def test_the_decoder_reads_what_comes_before_each_label():
@@ -58,14 +105,94 @@ def test_micro_batches_are_padded_to_their_own_longest():
     assert (long.streams_shape, short.streams_shape) == ((1, 12), (1, 4))
 
 
-def test_each_epoch_visits_every_example_once_in_its_own_order():
-    """The order is a permutation that seed and epoch alone decide."""
-    first, second = (epoch_order(100, seed=1, epoch=epoch) for epoch in (0, 1))
+MODES = {"pairs": "batch_size=7", "tokens": "batch_tokens=40"}
 
-    assert sorted(first) == sorted(second) == list(range(100))
+
+@pytest.fixture(params=[1, 2, 3], ids="{} pools".format)
+def pools(request, monkeypatch):
+    """Of 300 pairs: so small that an epoch has several."""
+    monkeypatch.setattr(order, "BLOCK_PAIRS", 8)
+    monkeypatch.setattr(order, "MIN_POOL_PAIRS", 300 // request.param)
+    monkeypatch.setattr(order, "POOL_PAIRS_PER_TOKEN", 1)
+    return request.param
+
+
+def numbers_of(batch):
+    return [pair.source[0] for pair in batch.examples]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_epoch_visits_every_pair_once_in_its_own_order(mode, pools):
+    """Nothing is left out, but for what fills no last batch of a number of pairs. All epochs have as many steps."""
+    batches = list(global_batches(numbered(300), train_settings(MODES[mode], "epochs=2")))
+    first, second = (
+        [number for batch in batches if batch.epoch == epoch for number in numbers_of(batch)] for epoch in (1, 2)
+    )
+    left_out = 300 % 7 if mode == "pairs" else 0
+
+    assert [batch.step_of_epoch for batch in batches] == 2 * list(range(1, len(batches) // 2 + 1))
+    assert len(set(first)) == len(first) == len(second) == len(set(second)) == 300 - left_out
     assert first != second
-    assert first == epoch_order(100, seed=1, epoch=0)
-    assert first != epoch_order(100, seed=2, epoch=0)
+    assert max(first[:21]) - min(first[:21]) > 100  # from all over the corpus
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_step_is_the_same_whatever_came_before(mode, pools):
+    """Seed and step alone decide: a training that begins at step k goes on as the whole one does."""
+    pairs, config = numbered(300), train_settings(MODES[mode], "epochs=3")
+    whole = [numbers_of(batch) for batch in global_batches(pairs, config)]
+    for step in random.Random(1).sample(range(1, len(whole) + 1), 12):
+        [again] = islice(global_batches(pairs, config, first_step=step), 1)
+        assert (again.step, numbers_of(again)) == (step, whole[step - 1])
+    assert whole[0] != numbers_of(next(global_batches(pairs, train_settings(MODES[mode], "seed=2"))))
+
+
+@given(count=st.integers(1, 200), batch_tokens=st.integers(2 * LONGEST, 400))
+def test_batches_have_as_many_tokens_as_asked_for(count, batch_tokens):
+    """Each is within a sentence of the mean, which is the largest that makes whole batches of an epoch."""
+    pairs = examples(count)
+    tokens = [
+        token_count(batch.examples) for batch in global_batches(pairs, train_settings(f"batch_tokens={batch_tokens}"))
+    ]
+    mean = token_count(pairs) / len(tokens)
+
+    assert len(tokens) == math.ceil(token_count(pairs) / batch_tokens)
+    assert all(each > 0 and abs(each - mean) <= LONGEST for each in tokens)
+
+
+def test_batches_by_tokens_have_little_padding():
+    """On the packaged sample: of the positions of 1,024-token batches, 4 % are padding, of 32 random pairs half."""
+    pairs = read_pairs(find_splits(cached_sample(), "fr_en").train)
+    tokenizer = Tokenizer(train_tokenizer([side for pair in pairs for side in pair], 1200))
+    pairs = tokenize(pairs, tokenizer, load_settings(TransformerSettings, None).data)
+
+    def padding(*settings):
+        positions = tokens = 0
+        for batch in global_batches(pairs, train_settings(*settings)):
+            [part] = own_micro_batches(batch.examples, Layout(), coordinate_of(0, Layout()), CPU)
+            for ids in (part.source_BS, part.labels_BT):
+                positions, tokens = positions + ids.numel(), tokens + int((ids != PAD).sum())
+        return 1 - tokens / positions
+
+    assert padding("batch_tokens=1024") < 0.05
+    assert padding("batch_size=32") > 0.4
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_validation_takes_every_pair_once(mode):
+    """In batches of the training's size; the last of a number of pairs may be smaller."""
+    batches = list(validation_batches(numbered(33), train_settings(MODES[mode])))
+
+    assert sorted(pair.source[0] for batch in batches for pair in batch) == list(range(33))
+    assert all(len(batch) <= 7 if mode == "pairs" else token_count(batch) <= 40 + LONGEST for batch in batches)
+
+
+def test_batches_without_room_for_a_sentence_are_refused():
+    """The smallest number that always leaves a pair in each batch is named."""
+    settings = load_settings(TransformerSettings, None, ["train.batch_tokens=63", "data.target_length=32"])
+    with pytest.raises(UsageError, match=r"train\.batch_tokens = 63") as error:
+        check_layout(settings, Layout())
+    assert "train.batch_tokens=64" in error.value.hint
 
 
 class Words:
@@ -79,16 +206,35 @@ def test_long_sentences_are_cut_and_keep_their_end():
     """No sequence is longer than configured, and each ends with END."""
     config = load_settings(TransformerSettings, None, ["data.source_length=3", "data.target_length=2"]).data
 
-    assert tokenize([("aaaa aaaaa aaaaaa", "aaaa aaaaa")], Words(), config) == [
-        Example([4, 5, END], [4, END], is_cut=True)
+    pairs = tokenize([("aaaa aaaaa aaaaaa", "aaaa aaaaa"), ("aaaa aaaaa", "aaaa")], Words(), config)
+    source_BS, target_BT = pairs.padded()
+
+    assert list(pairs) == [Example([4, 5, END], [4, END]), Example([4, 5, END], [4, END])]
+    assert (source_BS.tolist(), target_BT.tolist()) == ([[4, 5, END]] * 2, [[4, END]] * 2)
+    assert pairs.cut_count() == 1
+    assert pairs.uncut()[0] == Example([4, 5, 6, END], [4, 5, END])
+
+
+def test_a_choice_of_pairs_is_those_pairs():
+    """By number, by slice, by places in an order, and any of these of another."""
+    whole = numbered(20)
+    pairs = TokenizedPairs.of(whole)
+    places = np.array([3, 0, 5])
+
+    assert [pairs[4], pairs[-1]] == [whole[4], whole[-1]]
+    assert list(pairs[5:12].take(places)) == [whole[8], whole[5], whole[10]]
+    assert list(pairs.take(places)[1:]) == [whole[0], whole[5]]
+    assert [side.tolist() for side in pairs.take(places).lengths()] == [
+        [len(getattr(whole[place], side)) for place in places] for side in ("source", "target")
     ]
 
 
 def test_the_unigram_model_is_the_formula():
     """Two tokens, three ids: p = (count + 1) / (total + V)."""
-    train, valid = [Example([END], [4, 4, END])], [Example([END], [4, END])]
+    valid = TokenizedPairs.of([Example([END], [4, END])])
+    counts = np.array([0, 0, 0, 1, 2])
 
-    assert unigram_perplexity(train, valid, 5) == pytest.approx(math.exp(-(math.log(3 / 8) + math.log(2 / 8)) / 2))
+    assert unigram_perplexity(counts, valid, 5) == pytest.approx(math.exp(-(math.log(3 / 8) + math.log(2 / 8)) / 2))
 
 
 @pytest.mark.parametrize(("steps", "count"), [(0, 6), (5, 5), (8, 8)])

@@ -41,11 +41,15 @@ def test_a_vocabulary_too_small_for_the_characters_is_refused():
 
 def test_the_cache_is_keyed_by_content(tmp_path):
     """The same corpus and size are trained once; another corpus or size has its own file."""
-    first, kept_at = obtain_tokenizer(SENTENCES, vocabulary_size=320, beside=tmp_path)
-    obtain_tokenizer(SENTENCES, vocabulary_size=321, beside=tmp_path)
-    obtain_tokenizer(SENTENCES[1:], vocabulary_size=320, beside=tmp_path)
+
+    def obtain(digest, vocabulary_size):
+        return obtain_tokenizer(lambda: SENTENCES, digest=digest, vocabulary_size=vocabulary_size, beside=tmp_path)
+
+    first, kept_at = obtain("a", 320)
+    obtain("a", 321)
+    obtain("b", 320)
     kept_at.write_bytes(b"marked")
-    again, _ = obtain_tokenizer(SENTENCES, vocabulary_size=320, beside=tmp_path)
+    again, _ = obtain("a", 320)
 
     assert first == train_tokenizer(SENTENCES, 320)
     assert again == b"marked"

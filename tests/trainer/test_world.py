@@ -1,5 +1,9 @@
 """A rank's place, as its environment says."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -8,6 +12,7 @@ from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
 from launcher.trainer.parallel.world import Place, choose_device, place_from_environment
 
+PROGRAM = Path(__file__).parents[1] / "programs" / "work_alone.py"
 TORCHRUN = {"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
@@ -97,3 +102,18 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
 def test_without_a_device_for_each_rank_the_cpu_serves(monkeypatch, count):
     """Two ranks never share an accelerator."""
     assert device_of(0, 0, Accelerators(count), monkeypatch) == "cpu"
+
+
+@pytest.mark.distributed
+def test_ranks_wait_for_the_work_of_some_however_long_it_takes(tmp_path):
+    """Beyond the time after which a collective fails; and what ends it badly on one rank ends it on all alike, at once."""
+    subprocess.run([sys.executable, PROGRAM, tmp_path], check=True)
+    outcomes = {
+        case: {(tmp_path / f"{case}{rank}").read_text() for rank in range(3)} for case in ("work", "refusal", "missing")
+    }
+
+    assert outcomes == {
+        "work": {"done"},
+        "refusal": {"UsageError: rank 2 does not like it\nhint: another one"},
+        "missing": {"UnreadableError: /nowhere: No such file or directory"},
+    }

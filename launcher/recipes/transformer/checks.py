@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launcher.core.errors import RefusedLayoutError
+from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.corpus.dataset import find_splits
 from launcher.recipes.transformer.config import TransformerSettings
@@ -12,10 +12,11 @@ from launcher.recipes.transformer.cost import pipeline_stages
 
 
 def check_layout(settings: TransformerSettings, layout: Layout) -> None:
-    """Refuse a layout that would cut a head, a feed-forward block or a micro batch, or leave a stage empty.
+    """Refuse a layout that would cut a head or a feed-forward block, or leave a stage empty; and batches of no sentence.
 
     Raises:
         RefusedLayoutError: with the numbers put in and the nearest values that fit.
+        UsageError: `train.batch_tokens` is too small for the longest sentences.
     """
     model = settings.model
     if model.d_model % model.heads:
@@ -31,12 +32,11 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
             hint=f"--mp {model.vocabulary_size} at most",
         )
     pipeline_stages(settings, layout.pp)
-    batch_size, parts = settings.train.batch_size, layout.dp * layout.micro_batches
-    if batch_size % parts:
-        raise RefusedLayoutError(
-            f"train.batch_size = {batch_size} cannot be divided by "
-            f"dp * micro batches = {layout.dp} * {layout.micro_batches} = {parts}",
-            hint=f"--set train.batch_size={_multiples_near(batch_size, parts)}",
+    batch_tokens, longest = settings.train.batch_tokens, settings.data.target_length
+    if 0 < batch_tokens < 2 * longest:
+        raise UsageError(
+            f"train.batch_tokens = {batch_tokens} is less than two targets of data.target_length = {longest} tokens",
+            hint=f"--set train.batch_tokens={2 * longest}, or 0 for batches of train.batch_size pairs",
         )
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
 
-from launcher.trainer.data.batches import Example, token_count
+import numpy as np
+
+from launcher.trainer.data.tokens import Integers, TokenizedPairs
 
 
-def unigram_perplexity(train: Sequence[Example], valid: Sequence[Example], vocabulary_size: int) -> float:
-    """Perplexity of `valid` targets under the token frequencies of `train`, with one added to every count.
+def unigram_perplexity(counts: Integers, valid: TokenizedPairs, vocabulary_size: int) -> float:
+    """Perplexity of `valid` targets where each token is as frequent as `counts` says, with one added to every count.
 
     p(v) = (count(v) + 1) / (total + V)        perplexity = exp(-mean over tokens of log p)
     """
-    counts = Counter(token for example in train for token in example.target)
-    total = token_count(train) + vocabulary_size
-    losses = [-math.log((counts[token] + 1) / total) for example in valid for token in example.target]
-    return math.exp(sum(losses) / len(losses))
+    log_p = np.log((counts + 1) / (counts.sum() + vocabulary_size))
+    occurs = valid.target_counts(len(counts))
+    return math.exp(-float(occurs @ log_p) / int(occurs.sum()))

@@ -1,48 +1,26 @@
-"""Sentence pairs as token ids, and batches as a pure function of (seed, epoch, step).
+"""The batches of a training, and the part of each that a rank computes.
 
-Every rank holds the ids of all pairs and computes which of them are its own, so no rank is ever asked for data, every
+Every rank maps the ids of all pairs and computes which of them are its own, so no rank is ever asked for data, every
 pipeline stage knows the shapes that will arrive, and the number of tokens in a global batch needs no communication.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
 from launcher.recipes.train import TrainConfig
-from launcher.recipes.transformer.config import DataConfig
-from launcher.trainer.data.tokenizer import Tokenizer
-from launcher.trainer.model.transformer import BEGIN, END, PAD, Batch
+from launcher.trainer.data.order import Order, PairBatches, TokenBatches, cut_by_tokens
+from launcher.trainer.data.tokens import Example, Integers, TokenizedPairs
+from launcher.trainer.model.transformer import BEGIN, PAD, Batch
 
 CPU = torch.device("cpu")
-
-
-@frozen
-class Example:
-    """One sentence pair."""
-
-    source: list[int]  # ends with END
-    target: list[int]  # ends with END
-    is_cut: bool = False  # whether either side was longer than the configured length
-
-
-def tokenize(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: DataConfig) -> list[Example]:
-    """Encode pairs, cut to the configured lengths, END included."""
-    sources = tokenizer.encode([source for source, _ in pairs])
-    targets = tokenizer.encode([target for _, target in pairs])
-    return [
-        Example(
-            [*source[: config.source_length - 1], END],
-            [*target[: config.target_length - 1], END],
-            is_cut=len(source) >= config.source_length or len(target) >= config.target_length,
-        )
-        for source, target in zip(sources, targets, strict=True)
-    ]
 
 
 @frozen
@@ -52,35 +30,41 @@ class GlobalBatch:
     epoch: int
     step_of_epoch: int  # as the tutorials' log lines count
     step: int
-    last_step: int
-    examples: list[Example]
+    last_step: int  # of the training
+    examples: TokenizedPairs
 
     @property
     def is_last(self) -> bool:
         return self.step == self.last_step
 
 
-def global_batches(examples: Sequence[Example], config: TrainConfig) -> Iterator[GlobalBatch]:
-    """Yield the batches of a whole training; what is left of an epoch after its last full batch is not used in it."""
-    steps_per_epoch = len(examples) // config.batch_size
-    last_step = config.steps or config.epochs * steps_per_epoch
-    for step in range(1, last_step + 1):
-        epoch, index = divmod(step - 1, steps_per_epoch)
-        if index == 0:
-            order = epoch_order(len(examples), seed=config.seed, epoch=epoch)
-        chosen = order[index * config.batch_size : (index + 1) * config.batch_size]
-        yield GlobalBatch(epoch + 1, index + 1, step, last_step, [examples[place] for place in chosen])
+def global_batches(examples: Sequence[Example], config: TrainConfig, *, first_step: int = 1) -> Iterator[GlobalBatch]:
+    """Yield the batches of a training from `first_step` on: the same, whatever came before."""
+    pairs = TokenizedPairs.of(examples)
+    order: Order
+    if config.batch_tokens:
+        order = TokenBatches(pairs, config.batch_tokens, seed=config.seed)
+    else:
+        order = PairBatches(len(pairs), config.batch_size, seed=config.seed)
+    last_step = config.steps or config.epochs * order.steps_per_epoch
+    for step in range(first_step, last_step + 1):
+        epoch, index = divmod(step - 1, order.steps_per_epoch)
+        yield GlobalBatch(epoch + 1, index + 1, step, last_step, pairs.take(order.pairs_of(epoch, index)))
 
 
-def epoch_order(example_count: int, *, seed: int, epoch: int) -> list[int]:
-    """Return the order in which epoch number `epoch` (from 0) visits the examples."""
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-    return torch.randperm(example_count, generator=generator).tolist()
+def validation_batches(examples: Sequence[Example], config: TrainConfig) -> Iterator[Sequence[Example]]:
+    """Yield all of `examples` in batches of the size of the training's."""
+    pairs = TokenizedPairs.of(examples)
+    if not config.batch_tokens:
+        yield from in_batches(pairs, config.batch_size)
+        return
+    for places in cut_by_tokens(pairs, -(-token_count(pairs) // config.batch_tokens)):
+        yield pairs.take(places)
 
 
 def token_count(examples: Sequence[Example]) -> int:
     """Target tokens, END included: what the loss is an average over."""
-    return sum(len(example.target) for example in examples)
+    return int(TokenizedPairs.of(examples).lengths()[1].sum())
 
 
 def own_micro_batches(
@@ -88,16 +72,19 @@ def own_micro_batches(
 ) -> list[Batch]:
     """Return this rank's share of a global batch, cut into micro batches, each padded to its own longest sentence.
 
-    A global batch whose size dp * micro batches does not divide (the last of a validation) is filled up with pairs
-    whose labels are all PAD: they cost time but count nothing.
+    The pairs are dealt by length to all micro batches of all data-parallel ranks in turn, the longest first, so that
+    the parts cost about the same: in tokens, two of them differ by at most the longest sentence. A part that gets none
+    has the shortest pair with labels that are all PAD: it costs little and counts nothing.
     """
-    size = -(-len(examples) // (layout.dp * layout.micro_batches))
-    first = coordinate.dp * layout.micro_batches
-    batches = []
-    for start in range(first * size, (first + layout.micro_batches) * size, size):
-        share = examples[start : start + size]
-        batches.append(collate(share, fillers=[examples[0]] * (size - len(share)), first_row=start, device=device))
-    return batches
+    pairs = TokenizedPairs.of(examples)
+    source_B, target_B = pairs.lengths()
+    dealt_B = np.lexsort((-source_B, -target_B))
+    parts, first = layout.dp * layout.micro_batches, coordinate.dp * layout.micro_batches
+    shares = [np.sort(dealt_B[part::parts]) for part in range(first, first + layout.micro_batches)]
+    filler_B = dealt_B[-1:]
+    return [
+        _collated(pairs, share_B, device) if len(share_B) else _filler(pairs, filler_B, device) for share_B in shares
+    ]
 
 
 def padding_share(batches: Sequence[Batch]) -> float:
@@ -113,21 +100,25 @@ def in_batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Exam
         yield examples[start : start + size]
 
 
-def collate(
-    examples: Sequence[Example], *, fillers: Sequence[Example] = (), first_row: int = 0, device: torch.device = CPU
-) -> Batch:
-    """Return one batch of `examples`, which are the pairs from `first_row` on, and of `fillers` whose labels do not count."""
-    rows = [*examples, *fillers]
-    inputs = [[BEGIN, *example.target[:-1]] for example in rows]
-    labels = [*(example.target for example in examples), *[[PAD]] * len(fillers)]
-    width = max(len(row) for row in inputs)
+def collate(examples: Sequence[Example], *, device: torch.device = CPU) -> Batch:
+    """Return all of `examples` as one batch."""
+    pairs = TokenizedPairs.of(examples)
+    return _collated(pairs, np.arange(len(pairs)), device)
+
+
+def _collated(pairs: TokenizedPairs, row_B: Integers, device: torch.device) -> Batch:
+    """Return the pairs of some rows of a global batch."""
+    source_BS, labels_BT = pairs.take(row_B).padded()
+    begin_B1 = np.full((len(row_B), 1), BEGIN)
+    target_BT = np.where(labels_BT == PAD, PAD, np.concatenate([begin_B1, labels_BT[:, :-1]], axis=1))
     return Batch(
-        source_BS=_padded([row.source for row in rows], max(len(row.source) for row in rows), device),
-        target_BT=_padded(inputs, width, device),
-        labels_BT=_padded(labels, width, device),
-        row_B=torch.arange(first_row, first_row + len(rows), device=device),
+        source_BS=torch.from_numpy(source_BS).to(device),
+        target_BT=torch.from_numpy(target_BT).to(device),
+        labels_BT=torch.from_numpy(labels_BT).to(device),
+        row_B=torch.from_numpy(row_B).to(device),
     )
 
 
-def _padded(rows: Sequence[Sequence[int]], width: int, device: torch.device) -> Tensor:
-    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows], device=device)
+def _filler(pairs: TokenizedPairs, row_B: Integers, device: torch.device) -> Batch:
+    batch = _collated(pairs, row_B, device)
+    return replace(batch, labels_BT=torch.full_like(batch.labels_BT, PAD))

@@ -2,88 +2,180 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
-import torch.distributed as dist
+import numpy as np
 
-from launcher.core.errors import UsageError
+from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.corpus.dataset import Splits, content_digest, find_splits, read_pairs
+from launcher.corpus.dataset import MAKE_ONE, Splits, find_splits, is_empty, split_pairs
 from launcher.corpus.sample import cached_sample
+from launcher.corpus.text import read_lines
 from launcher.recipes.transformer.config import TransformerSettings
-from launcher.trainer.data.batches import Example, tokenize
+from launcher.trainer.data.token_cache import Text, find_tokens, text_at, tokens_name, write_tokens
 from launcher.trainer.data.tokenizer import Tokenizer, obtain_tokenizer
+from launcher.trainer.data.tokens import Integers, StoredTokens, TokenizedPairs
 from launcher.trainer.parallel.world import World
-from launcher.trainer.telemetry.heartbeat import wait_for_long
+from launcher.trainer.telemetry.heartbeat import getting_on
 
 HELD_OUT = 20  # without a validation split, one training pair in so many is held out ...
 HELD_OUT_AT_MOST = 1000  # ... up to this number
+MAX_TOKENIZER_PAIRS = 500_000  # that the tokenizer is trained on: more takes memory and minutes, and changes little
+PAIRS_BETWEEN_SIGNS = 10_000  # of life
 
-Pairs = list[tuple[str, str]]
+Pair = tuple[str, str]
 
 
 @frozen
 class Corpus:
-    train: list[Example]
-    valid: list[Example]
-    showcase: Pairs  # sentences whose translations are worth showing, with their references
+    train: TokenizedPairs
+    valid: TokenizedPairs
+    target_counts: Integers  # how often each id occurs in the targets of `train`, uncut
+    showcase: list[Pair]  # sentences whose translations are worth showing, with their references
     tokenizer: Tokenizer
     origin: str  # where all this comes from, in one line
+    remarks: list[str]  # which pairs are left out or cut, in a line each
 
 
 def open_corpus(settings: TransformerSettings, world: World, data: Path | None) -> Corpus:
-    """Read the corpus at `data`, or the generated sample. All ranks must call it; the tokenizer comes from rank 0.
+    """Map the corpus at `data`, or the generated sample. All ranks must call it; one of each server makes what is missing.
 
     Raises:
         UnreadableError: missing or malformed files.
         UsageError: too few pairs for one batch, or a vocabulary that no tokenizer fits.
     """
-    if data is None:  # the first rank of each server unpacks the sample while the others wait
-        if world.place.local_rank == 0:
-            cached_sample()
-        if world.place.world_size > 1:
-            wait_for_long(dist.barrier(async_op=True))
+    is_maker = world.place.local_rank == 0 or world.is_first
+    if data is None:
+        world.while_others_wait(cached_sample if is_maker else None)
     splits = find_splits(data or cached_sample(), settings.data.direction)
-    files = [path for path in (splits.train, splits.valid) if path is not None]
-    world.check_equal(content_digest(files).encode(), f"the text of {splits.train.parent}")
-    train = read_pairs(splits.train)
+    beside, paths = splits.train.parent, [path for path in (splits.train, splits.valid) if path is not None]
+
+    # 1. The same text everywhere; ranks that have not read it rely on the one of their server that has.
+    texts: list[Text] = []
+    world.while_others_wait((lambda: texts.extend(map(text_at, paths))) if is_maker else None)
+    found = " ".join(text.digest for text in texts).encode() if is_maker else None
+    digests = world.check_equal(found, f"the text of {beside}").decode().split()
+
+    # 2. The tokenizer, from rank 0.
+    tokenizer, kept_at = shared_tokenizer(settings, world, splits, digests[0])
+
+    # 3. Token ids, once per server.
+    def write() -> None:
+        for text in texts:
+            write_tokens(text, tokenizer)
+
+    world.while_others_wait(write if is_maker else None)
+    stored = [_written(tokens_name(digest, tokenizer), beside) for digest in digests]
+    pairs, target_counts = stored[0].pairs(settings.data), np.array(stored[0].index.target_counts)
     if splits.valid is not None:
-        valid = read_pairs(splits.valid)
+        train, valid = pairs, stored[1].pairs(settings.data)
     else:
-        count = min(max(1, len(train) // HELD_OUT), HELD_OUT_AT_MOST)
-        train, valid = train[:-count], train[-count:]
-    if not train:
+        train_count = len(pairs) - held_out(len(pairs))
+        train, valid = pairs[:train_count], pairs[train_count:]
+        target_counts -= valid.uncut().target_counts(len(target_counts))
+    batch_size = settings.train.batch_size
+    if not settings.train.batch_tokens and len(train) < batch_size:
         raise UsageError(
-            f"{splits.train}: the only pair is held out for validation, so none is left to train on",
-            hint="more pairs, or a validation file beside it (`tlaunch data preprocess --split valid`)",
-        )
-    if len(train) < settings.train.batch_size:
-        raise UsageError(
-            f"{splits.train}: {len(train)} training pairs do not fill one batch of {settings.train.batch_size}",
+            f"{splits.train}: {len(train)} training pairs do not fill one batch of {batch_size}",
             hint=f"--set train.batch_size={len(train)}, or more pairs",
         )
-    tokenizer, kept_at = _shared_tokenizer(settings, world, splits, train)
     return Corpus(
-        train=tokenize(train, tokenizer, settings.data),
-        valid=tokenize(valid, tokenizer, settings.data),
-        showcase=read_pairs(splits.test) if splits.test else valid,
+        train=train,
+        valid=valid,
+        target_counts=target_counts,
+        showcase=_showcase(splits.test, valid, tokenizer, settings.train.translations),
         tokenizer=tokenizer,
         origin=f"{splits.train}, {len(train)} training and {len(valid)} validation pairs, tokenizer {kept_at}",
+        remarks=list(_remarks(paths, stored, train, settings)) if world.is_first else [],
     )
 
 
-def _shared_tokenizer(
-    settings: TransformerSettings, world: World, splits: Splits, train: Pairs
-) -> tuple[Tokenizer, Path | None]:
-    kept_at = None
+def held_out(pair_count: int) -> int:
+    """Return how many of the last pairs serve for validation where no split does."""
+    return min(max(1, pair_count // HELD_OUT), HELD_OUT_AT_MOST)
 
-    def obtain() -> bytes:
-        nonlocal kept_at
+
+def training_sentences(path: Path, *, holds_out: bool) -> Iterator[str]:
+    """Return the sentences that the tokenizer is trained on: both of each pair, or of every n-th of very many pairs.
+
+    Reads the file twice, once now.
+
+    Raises:
+        UnreadableError: malformed, or without pairs.
+        UsageError: its only pair is held out for validation.
+    """
+    pair_count = sum(1 for _ in _filled_pairs(path))
+    if not pair_count:
+        raise UnreadableError(f"{path}: no sentence pairs: the file is empty, or a side of each pair is", hint=MAKE_ONE)
+    pair_count -= held_out(pair_count) if holds_out else 0
+    if not pair_count:
+        raise UsageError(
+            f"{path}: the only pair is held out for validation, so none is left to train on",
+            hint="more pairs, or a validation file beside it (`tlaunch data preprocess --split valid`)",
+        )
+    step = -(-pair_count // MAX_TOKENIZER_PAIRS)
+    if step > 1:
+        print(f"the tokenizer is trained on one pair in {step} of the {pair_count:,} of {path}", flush=True)
+    return (sentence for pair in islice(_filled_pairs(path), 0, pair_count, step) for sentence in pair)
+
+
+def _filled_pairs(path: Path) -> Iterator[Pair]:
+    """Yield the pairs of which neither side is empty."""
+    with closing(read_lines(path)) as lines:
+        for number, pair in enumerate(split_pairs(lines, path)):
+            if number % PAIRS_BETWEEN_SIGNS == 0:
+                getting_on()
+            if not is_empty(pair):
+                yield pair
+
+
+def shared_tokenizer(
+    settings: TransformerSettings, world: World, splits: Splits, digest: str
+) -> tuple[Tokenizer, Path]:
+    """Return the tokenizer of the training text of that digest, and on rank 0 where it is kept."""
+    holds_out = splits.valid is None
+    serialized, kept_at = b"", splits.train
+
+    def obtain() -> None:
+        nonlocal serialized, kept_at
         serialized, kept_at = obtain_tokenizer(
-            [sentence for pair in train for sentence in pair],
+            lambda: training_sentences(splits.train, holds_out=holds_out),
+            digest=f"{digest}/{holds_out}/{MAX_TOKENIZER_PAIRS}",
             vocabulary_size=settings.model.vocabulary_size,
             beside=splits.train.parent,
         )
-        return serialized
 
-    return Tokenizer(world.from_rank_0(obtain)), kept_at
+    world.while_others_wait(obtain if world.is_first else None)
+    return Tokenizer(world.from_rank_0(lambda: serialized)), kept_at
+
+
+def _written(name: str, beside: Path) -> StoredTokens:
+    if (stored := find_tokens(name, beside)) is None:
+        raise UnreadableError(
+            f"{beside / name}: the token ids that this server's first rank has written are not there",
+            hint="do all ranks of a server see the same directories, and the same TLAUNCH_CACHE_DIR?",
+        )
+    return stored
+
+
+def _showcase(test: Path | None, valid: TokenizedPairs, tokenizer: Tokenizer, count: int) -> list[Pair]:
+    if test is not None:
+        return list(islice(_filled_pairs(test), count))
+    return [(tokenizer.decode(pair.source), tokenizer.decode(pair.target)) for pair in valid[:count].uncut()]
+
+
+def _remarks(
+    paths: list[Path], stored: list[StoredTokens], train: TokenizedPairs, settings: TransformerSettings
+) -> Iterator[str]:
+    for path, tokens in zip(paths, stored, strict=True):
+        if empty := tokens.index.empty_count:
+            line = tokens.index.first_empty_line
+            yield f"{path}: {empty} pairs are left out, since a side of them is empty; the first is in line {line}"
+    if cut := sum(chunk.cut_count() for chunk in train.in_chunks()):
+        yield (
+            f"{cut} of {len(train)} training pairs are cut to data.source_length = {settings.data.source_length} and "
+            f"data.target_length = {settings.data.target_length} tokens"
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import sentencepiece
@@ -43,24 +43,25 @@ class Tokenizer:
         return self._processor.decode([token for token in words if token not in (PAD, BEGIN)])
 
 
-def obtain_tokenizer(sentences: Sequence[str], *, vocabulary_size: int, beside: Path) -> tuple[bytes, Path]:
+def obtain_tokenizer(
+    sentences: Callable[[], Iterable[str]], *, digest: str, vocabulary_size: int, beside: Path
+) -> tuple[bytes, Path]:
     """Return the tokenizer of some sentences, from the cache beside the data or newly trained, and the path of its file.
 
-    The cached file's name holds a digest of the sentences and of everything else that decides the result, so it is
-    never stale. Where the data's directory cannot be written to, the user's cache directory serves.
+    `sentences` is called if one is to be trained. `digest` stands for them: the cached file's name holds it and
+    everything else that decides the result, so it is never stale. Where the data's directory cannot be written to, the
+    user's cache directory serves.
 
     Raises:
         UsageError: the vocabulary is too small for the corpus's characters.
         OSError: neither directory can be written to.
     """
-    key = hashlib.sha256(f"{RECIPE}/{sentencepiece.__version__}/{vocabulary_size}".encode())
-    for sentence in sentences:
-        key.update(b"\n" + sentence.encode())
+    key = hashlib.sha256(f"{RECIPE}/{sentencepiece.__version__}/{vocabulary_size}/{digest}".encode())
     name = f"tokenizer-{key.hexdigest()[:16]}.model"
     for directory in (beside, cache_dir()):
         if (directory / name).is_file():
             return (directory / name).read_bytes(), directory / name
-    serialized = train_tokenizer(sentences, vocabulary_size)
+    serialized = train_tokenizer(sentences(), vocabulary_size)
     directory = beside if os.access(beside, os.W_OK) else cache_dir()
     directory.mkdir(parents=True, exist_ok=True)
     with replacing(directory / name) as aside:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -23,6 +24,8 @@ from launcher.trainer.parallel.rendezvous import engine_variables
 from launcher.trainer.telemetry.heartbeat import wait_for_long
 
 GROUP_TIMEOUT = timedelta(minutes=10)
+ROUND_S = 30.0  # after which ranks meet that wait for others' work
+DONE, BUSY, FAILED = range(3)  # the rank is added to the last
 
 
 @frozen
@@ -146,41 +149,75 @@ class World:
         if self.place.global_rank == 0:
             try:
                 payload = make()
-            except TlaunchError as error:
-                failure = error
-            except OSError as error:
-                failure = UnreadableError(f"{error.filename}: {error.strerror}")
+            except (TlaunchError, OSError) as error:
+                failure = _as_told(error)
         if self.place.world_size > 1:
             payload = self._shared(payload)
-            fields = None if failure is None else [type(failure).__name__, failure.message, failure.hint]
-            failure = _failure_of(self._shared(json.dumps(fields).encode()))
+            failure = self._shared_failure(failure)
         if failure is not None:
             raise failure
         return payload
 
-    def check_equal(self, content: bytes, what: str) -> None:
-        """Every rank must bring the same `content` as rank 0. All must call it.
+    def while_others_wait(self, work: Callable[[], object] | None) -> None:
+        """Call `work` on the ranks that have some, while all others wait, however long that takes. All must call it.
+
+        Ranks meet from time to time, since a collective that takes longer than `GROUP_TIMEOUT` fails; that is why
+        `work` runs in a thread. It says itself that it is getting on.
+
+        Raises:
+            TlaunchError: on every rank alike, when it is raised on any: as `from_rank_0`.
+        """
+        if self.place.world_size == 1:
+            try:
+                if work is not None:
+                    work()
+            except OSError as error:
+                raise _as_told(error) from error
+            return
+        at_work = _Background(work) if work else None
+        while True:
+            state = at_work.state_within(ROUND_S) if at_work else DONE
+            if at_work and at_work.failure:
+                state = FAILED + self.place.global_rank
+            states = torch.tensor([state], device=self.device)
+            wait_for_long(dist.all_reduce(states, dist.ReduceOp.MAX, async_op=True))
+            if (highest := int(states)) != BUSY:
+                break
+        if highest >= FAILED:
+            failure = self._shared_failure(at_work.failure if at_work else None, highest - FAILED)
+            assert failure is not None, "that rank has said so"
+            raise failure
+
+    def check_equal(self, content: bytes | None, what: str) -> bytes:
+        """Every rank that brings a `content` must bring the same as rank 0. Return it on all ranks; all must call it.
 
         Raises:
             UsageError: on every rank alike, when some rank's differs.
         """
-        differs = float(self.from_rank_0(lambda: content) != content)
+        expected = self.from_rank_0(lambda: content or b"")
+        differs = float(content is not None and content != expected)
         count = int(self.sum_over_all(torch.full((1,), differs, device=self.device)))
         if count:
             raise UsageError(
                 f"{what} of {count} of {self.place.world_size} ranks differs from that of rank 0",
                 hint="copy the same files to every server",
             )
+        return expected
 
-    def _shared(self, payload: bytes) -> bytes:
-        """Rank 0's `payload` on every rank."""
+    def _shared_failure(self, failure: TlaunchError | None, src: int = 0) -> TlaunchError | None:
+        """Rank `src`'s `failure` on every rank."""
+        fields = None if failure is None else [type(failure).__name__, failure.message, failure.hint]
+        return _failure_of(self._shared(json.dumps(fields).encode(), src))
+
+    def _shared(self, payload: bytes, src: int = 0) -> bytes:
+        """Rank `src`'s `payload` on every rank."""
         size = torch.tensor([len(payload)], device=self.device)
-        wait_for_long(dist.broadcast(size, src=0, async_op=True))  # rank 0 first makes what it sends
+        wait_for_long(dist.broadcast(size, src=src, async_op=True))  # that rank first makes what it sends
         content = torch.zeros(int(size) + 1, dtype=torch.uint8, device=self.device)  # never empty
-        if self.place.global_rank == 0:
+        if self.place.global_rank == src:
             payload += b"\0"
             content.copy_(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
-        dist.broadcast(content, src=0)
+        dist.broadcast(content, src=src)
         return content.cpu().numpy().tobytes()[:-1]
 
 
@@ -228,6 +265,42 @@ def _new_process_group(ranks: tuple[int, ...]) -> dist.ProcessGroup:
     group = dist.new_group(list(ranks), timeout=GROUP_TIMEOUT, use_local_synchronization=True)
     assert isinstance(group, dist.ProcessGroup), "only members ask for a group"
     return group
+
+
+class _Background:
+    """Work in a thread that ends with this process at the latest."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            self._error = error
+
+    def state_within(self, seconds: float) -> int:
+        """Wait for the end at most that long; return BUSY or DONE.
+
+        Raises:
+            Exception: whatever `work` has raised that no person can mend.
+        """
+        self._thread.join(seconds)
+        if self._error is not None and self.failure is None:
+            raise self._error
+        return BUSY if self._thread.is_alive() else DONE
+
+    @property
+    def failure(self) -> TlaunchError | None:
+        """What `work` has raised that a person can mend."""
+        return _as_told(self._error) if isinstance(self._error, TlaunchError | OSError) else None
+
+
+def _as_told(error: TlaunchError | OSError) -> TlaunchError:
+    return error if isinstance(error, TlaunchError) else UnreadableError(f"{error.filename}: {error.strerror}")
 
 
 def _failure_of(sent: bytes) -> TlaunchError | None:

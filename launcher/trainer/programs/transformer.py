@@ -91,12 +91,8 @@ def _introduce(session: Session, corpus: Corpus) -> None:
     if not world.is_first:
         return
     say(f"data: {corpus.origin}")
-    if cut := sum(example.is_cut for example in corpus.train):
-        data = session.settings.data
-        say(
-            f"{cut} of {len(corpus.train)} training pairs are cut to data.source_length = {data.source_length} and "
-            f"data.target_length = {data.target_length} tokens"
-        )
+    for remark in corpus.remarks:
+        say(remark)
     say(f"vocabulary: {corpus.tokenizer.size} tokens of {session.settings.model.vocabulary_size} rows")
     if world.pp.size > 1:
         layers = ", ".join(str(len(stage.encoder_layers) + len(stage.decoder_layers)) for stage in session.stages)
@@ -117,7 +113,7 @@ def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int,
     """Train to the end; the number of the last step, and the last validation loss."""
     config = session.settings.train
     last_step, validation_loss = 0, math.nan
-    bar = unigram_perplexity(corpus.train, corpus.valid, session.settings.model.vocabulary_size)
+    bar = unigram_perplexity(corpus.target_counts, corpus.valid, session.settings.model.vocabulary_size)
     heart = HeartbeatWriter(session.world.device)
     profiler = StepProfiler(config.profile_steps, _profile_path(session.world), session.world.device)
     spent_since_first = StepTime()  # the first step opens connections
@@ -126,13 +122,10 @@ def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int,
         learning_rate = learning_rate_at(batch.step, config)
         result = session.train_step(batch.examples, learning_rate, step=batch.step)
         spent = stopwatch.read()
-        lengths = (
-            [len(example.source) for example in batch.examples],
-            [len(example.target) for example in batch.examples],
-        )
+        sources, targets = (lengths_B.tolist() for lengths_B in batch.examples.lengths())
         metrics.stepped(
             batch.step, spent, epoch=batch.epoch, tokens=result.tokens, padding_share=result.padding_share,
-            model_flops=training_flops(session.settings.model, *lengths), loss=result.loss,
+            model_flops=training_flops(session.settings.model, sources, targets), loss=result.loss,
             learning_rate=learning_rate, is_last=batch.is_last,
         )  # fmt: skip
         if result.suspects is not None:  # on every rank, so all of them stop together

@@ -1,0 +1,139 @@
+"""Which pairs an epoch's batches hold, as a pure function of (seed, epoch, number of the batch).
+
+Any batch is found without those before it, and without an array over all pairs. For that, blocks of consecutive pairs
+are put in a random order and divided into pools, and the pairs of one pool are shuffled. A corpus that fills no two
+pools is shuffled as a whole; a larger one is read pool by pool, in runs that disks are good at.
+
+A batch is either a number of pairs as they come, or a number of target tokens: then the pairs of a pool are sorted by
+length and cut into batches of equally many tokens, and the batches are shuffled. So there is little padding, every pair
+is used exactly once an epoch, and all epochs have the same number of batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from launcher.trainer.data.tokens import CHUNK_PAIRS, Integers, TokenizedPairs
+
+BLOCK_PAIRS = 256
+MIN_POOL_PAIRS = 65_536
+POOL_PAIRS_PER_TOKEN = 4  # of a batch: a pool holds many batches, whatever the length of sentences
+
+
+class Order(Protocol):
+    steps_per_epoch: int
+
+    def pairs_of(self, epoch: int, index: int) -> Integers:
+        """Return the numbers of the pairs of batch `index` of `epoch`; both count from 0."""
+
+
+class PairBatches:
+    """Batches of `batch_size` pairs in random order. What is left of an epoch after its last full batch is not used in it."""
+
+    def __init__(self, pair_count: int, batch_size: int, *, seed: int) -> None:
+        self.steps_per_epoch = pair_count // batch_size
+        self._batch_size = batch_size
+        self._shuffle = Shuffle(pair_count, MIN_POOL_PAIRS, seed=seed)
+
+    def pairs_of(self, epoch: int, index: int) -> Integers:
+        start, stop = index * self._batch_size, (index + 1) * self._batch_size
+        ends = self._shuffle.ends(epoch)
+        pools = range(int(np.searchsorted(ends, start, "right")), int(np.searchsorted(ends, stop, "left")) + 1)
+        first = start - (int(ends[pools.start - 1]) if pools.start else 0)
+        return np.concatenate([self._shuffle.pool(epoch, pool) for pool in pools])[first : first + self._batch_size]
+
+
+class TokenBatches:
+    """Batches of about `batch_tokens` target tokens each, whose pairs are of about the same length."""
+
+    def __init__(self, pairs: TokenizedPairs, batch_tokens: int, *, seed: int) -> None:
+        """`batch_tokens` is at least twice the longest target, so that no batch is empty."""
+        self._pairs = pairs
+        self._shuffle = Shuffle(len(pairs), max(MIN_POOL_PAIRS, POOL_PAIRS_PER_TOKEN * batch_tokens), seed=seed)
+        self._block_tokens = np.concatenate([_sums(chunk.lengths()[1]) for chunk in pairs.in_chunks()])
+        self._tokens = int(self._block_tokens.sum())
+        self.steps_per_epoch = -(-self._tokens // batch_tokens)
+        self._ends = lru_cache(maxsize=1)(self._ends_of_pools)
+        self._batches = lru_cache(maxsize=1)(self._batches_of_pool)
+
+    def pairs_of(self, epoch: int, index: int) -> Integers:
+        ends = self._ends(epoch)
+        pool = int(np.searchsorted(ends, index, "right"))
+        first = int(ends[pool - 1]) if pool else 0
+        return self._batches(epoch, pool, int(ends[pool]) - first)[index - first]
+
+    def _ends_of_pools(self, epoch: int) -> Integers:
+        """Return the number of batches up to the end of each pool: the share of all that its tokens have."""
+        tokens = np.cumsum([self._block_tokens[blocks].sum() for blocks in self._shuffle.blocks(epoch)])
+        return (tokens * self.steps_per_epoch + self._tokens // 2) // self._tokens
+
+    def _batches_of_pool(self, epoch: int, pool: int, count: int) -> list[Integers]:
+        numbers = self._shuffle.pool(epoch, pool)
+        self._pairs.release()  # what other pools have mapped
+        batches = cut_by_tokens(self._pairs.take(numbers), count)
+        return [numbers[batches[place]] for place in permutation(count, self._shuffle.seed, epoch, pool, "batches")]
+
+
+def cut_by_tokens(pairs: TokenizedPairs, count: int) -> list[Integers]:
+    """Return `count` batches of equally many target tokens, as places in `pairs`, the shortest first.
+
+    Of equal lengths those come first that come first in `pairs`. A batch gets a pair if the middle of its tokens falls
+    into the batch's share; so a batch has a pair if no target is longer than the share.
+    """
+    source_B, target_B = pairs.lengths()
+    # Sources grow where targets have an even number of tokens and shrink where it is odd, so that a batch over the
+    # border of two target lengths has sources of about one length.
+    ordered_B = np.lexsort((np.where(target_B % 2 == 0, source_B, -source_B), target_B))
+    end_B = np.cumsum(target_B[ordered_B])
+    batch_B = (2 * end_B - target_B[ordered_B]) * count // (2 * end_B[-1])
+    return np.split(ordered_B, np.searchsorted(batch_B, np.arange(1, count)))
+
+
+class Shuffle:
+    """A random order of `pair_count` pairs in each epoch, in pools of which each is found without the others."""
+
+    def __init__(self, pair_count: int, pool_pairs: int, *, seed: int) -> None:
+        """A pool has at least `pool_pairs` pairs, but for the last block's, and less than twice as many."""
+        self.seed = seed
+        self._pair_count = pair_count
+        self._block_count = -(-pair_count // BLOCK_PAIRS)
+        self._pool_count = max(1, pair_count // pool_pairs)
+        # Of the last epoch, and of the pools that a batch reaches into.
+        self.blocks = lru_cache(maxsize=1)(self._blocks_of_pools)
+        self.ends = lru_cache(maxsize=1)(self._ends_of_pools)
+        self.pool = lru_cache(maxsize=2)(self._pairs_of_pool)
+
+    def _blocks_of_pools(self, epoch: int) -> list[Integers]:
+        """Return the numbers of the blocks of each pool."""
+        return np.array_split(permutation(self._block_count, self.seed, epoch, "blocks"), self._pool_count)
+
+    def _ends_of_pools(self, epoch: int) -> Integers:
+        """Return the number of pairs up to the end of each pool."""
+        last, missing = self._block_count - 1, self._block_count * BLOCK_PAIRS - self._pair_count
+        return np.cumsum([len(blocks) * BLOCK_PAIRS - missing * int(last in blocks) for blocks in self.blocks(epoch)])
+
+    def _pairs_of_pool(self, epoch: int, index: int) -> Integers:
+        """Return the numbers of the pairs of a pool in random order."""
+        numbers = (self.blocks(epoch)[index][:, None] * BLOCK_PAIRS + np.arange(BLOCK_PAIRS)).ravel()
+        numbers = numbers[numbers < self._pair_count]
+        return numbers[permutation(len(numbers), self.seed, epoch, index, "pairs")]
+
+
+def permutation(count: int, *key: object) -> Integers:
+    """Return the numbers below `count` in an order that `key` alone decides."""
+    digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    return torch.randperm(count, generator=generator).numpy()
+
+
+def _sums(target_B: Integers) -> Integers:
+    """Return the tokens of each block. Only the last chunk of pairs ends within a block."""
+    return np.add.reduceat(target_B, np.arange(0, len(target_B), BLOCK_PAIRS))
+
+
+assert CHUNK_PAIRS % BLOCK_PAIRS == 0

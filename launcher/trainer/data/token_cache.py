@@ -1,0 +1,272 @@
+"""The token ids of a text are written once per server, under a name that says of which text and by which tokenizer.
+
+They lie beside the text, or in the user's cache directory where that cannot be written to, as tokenizers do:
+
+    tokens-<digest>/      of the text, the tokenizer and this format: never stale, and the same for any length that pairs are cut to
+    digest-<digest>.json  of the path of a text: the digest of the text, so that it is not read again as long as its file stays as it was
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from launcher.core.atomic import new_directory, write_text
+from launcher.core.codec import decode, encode
+from launcher.core.errors import UnreadableError
+from launcher.core.frozen import frozen
+from launcher.core.resources import cache_dir
+from launcher.corpus.dataset import MAKE_ONE, content_digest, is_empty, split_pairs
+from launcher.corpus.text import lines_of, told_as_unreadable
+from launcher.trainer.data.tokenizer import Tokenizer
+from launcher.trainer.data.tokens import (
+    BOUND,
+    BOUNDS,
+    ID_TYPES,
+    IDS,
+    INDEX,
+    StoredTokens,
+    TokenArrays,
+    TokenIndex,
+    encoded,
+    open_tokens,
+)
+from launcher.trainer.telemetry.heartbeat import getting_on
+
+FORMAT = "tokens-1"  # part of the directory's name: change it when the files below change
+CHUNK_PAIRS = 10_000  # that one thread encodes at a time
+TELL_S = 5.0  # between two lines about the progress
+SETTLED_S = 2.0  # a file that was changed later may change again within a tick of its clock, and look the same
+NAP_S = 0.05
+
+
+@frozen
+class Text:
+    """A file of pairs as it was when it was read."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    inode: int
+    digest: str = ""
+
+    @property
+    def file(self) -> Path:
+        """The path, as one."""
+        return Path(self.path)
+
+
+def text_at(path: Path) -> Text:
+    """Return the text at `path` with its digest, which is computed once for as long as the file stays as it is.
+
+    Raises:
+        UnreadableError: it is missing or cannot be read.
+    """
+    text = _as_it_is(path)
+    name = f"digest-{_key(text.path)}.json"
+    for directory in (path.parent, cache_dir()):
+        with suppress(OSError, ValueError):
+            stamp = decode(Text, json.loads((directory / name).read_bytes()))
+            if stamp.digest and replace(stamp, digest="") == text:
+                return stamp
+    digested = replace(text, digest=content_digest([path]))
+    if time.time_ns() - text.mtime_ns > SETTLED_S * 1e9 and _as_it_is(path) == text:
+        with suppress(OSError):  # then it is computed again the next time
+            write_text(_writable(path.parent) / name, json.dumps(encode(digested)))
+    return digested
+
+
+def tokens_name(digest: str, tokenizer: Tokenizer) -> str:
+    """Return the name of the directory that holds the text of that digest."""
+    return f"tokens-{_key(FORMAT, digest, hashlib.sha256(tokenizer.serialized).hexdigest())}"
+
+
+def find_tokens(name: str, beside: Path) -> StoredTokens | None:
+    """Return what `write_tokens` has written under `name` beside the text or in the cache directory; None if it is not whole."""
+    for directory in (beside, cache_dir()):
+        with suppress(OSError, ValueError):
+            return open_tokens(directory / name)
+    return None
+
+
+def write_tokens(text: Text, tokenizer: Tokenizer) -> None:
+    """Encode all pairs of `text` and keep their ids, unless that has been done. Of several processes one does it.
+
+    Memory stays bounded: pairs are read, encoded and written some at a time, on as many threads as there are cores.
+
+    Raises:
+        UnreadableError: a malformed line, no pairs, a text that changes meanwhile, or a directory that cannot be written.
+    """
+    name, beside = tokens_name(text.digest, tokenizer), text.file.parent
+    if find_tokens(name, beside):
+        return
+    directory = _writable(beside)
+    try:
+        with _locked(directory, name) as is_alone:
+            if find_tokens(name, beside):  # another process was quicker
+                return
+            _remove_damaged(directory / name)
+            for left_by_killed in directory.glob(f".{name}.*.partial") if is_alone else ():
+                shutil.rmtree(left_by_killed, ignore_errors=True)
+            with new_directory(directory / name) as aside:
+                _write(aside, text, tokenizer)
+    except OSError as error:
+        if find_tokens(name, beside):  # another process was quicker, on a file system without locks
+            return
+        raise UnreadableError(
+            f"{directory}: the token ids of {text.path} cannot be kept there: {error.strerror}",
+            hint="they take about as many bytes as the text",
+        ) from error
+
+
+def _remove_damaged(path: Path) -> None:
+    if not path.is_dir():
+        return
+    try:
+        open_tokens(path)
+    except (OSError, ValueError) as error:
+        print(f"{path} is damaged and written anew: {error}", flush=True)
+        shutil.rmtree(path)
+
+
+def _write(directory: Path, text: Text, tokenizer: Tokenizer) -> None:
+    with told_as_unreadable(text.file):
+        raw = text.file.open("rb")
+    with raw, (directory / IDS).open("wb") as ids, (directory / BOUNDS).open("wb") as bounds:
+        filled = _FilledPairs(split_pairs(lines_of(raw, text.file), text.file))
+        progress = _Progress(text)
+        pair_count = id_count = 0
+        counts = np.zeros(tokenizer.size, np.int64)
+        id_type = ID_TYPES[0] if tokenizer.size <= 1 << 16 else ID_TYPES[1]
+        bounds.write(np.zeros(1, BOUND).tobytes())
+        for arrays in _encoded_in_parallel(filled, tokenizer):
+            is_target = np.repeat(np.arange(len(arrays.bounds) - 1) % 2 == 1, np.diff(arrays.bounds))
+            counts += np.bincount(arrays.ids[is_target], minlength=tokenizer.size)
+            ids.write(arrays.ids.astype(id_type).tobytes())
+            bounds.write((arrays.bounds[1:] + id_count).tobytes())
+            pair_count += len(arrays.bounds) // 2
+            id_count += len(arrays.ids)
+            progress.tell(pair_count, raw.tell())
+    if not pair_count:
+        raise UnreadableError(
+            f"{text.path}: no sentence pairs: the file is empty, or a side of each pair is", hint=MAKE_ONE
+        )
+    if _as_it_is(text.file) != replace(text, digest=""):
+        raise UnreadableError(f"{text.path} has changed while it was read", hint="start again when it is complete")
+    index = TokenIndex(
+        pair_count, id_count, id_type, filled.empty_count, filled.first_empty_line, tuple(counts.tolist())
+    )
+    (directory / INDEX).write_text(json.dumps(encode(index)), encoding="utf-8")
+
+
+def _encoded_in_parallel(pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> Iterator[TokenArrays]:
+    """Yield the ids of all pairs in order. Threads are enough: sentencepiece works without the interpreter's lock."""
+    remaining, thread_count = iter(pairs), len(os.sched_getaffinity(0))
+    at_work: deque[Future[TokenArrays]] = deque()
+    with ThreadPoolExecutor(thread_count) as threads:
+        while True:
+            # One chunk more than threads, so that the next one is there when a thread is free.
+            while len(at_work) <= thread_count and (chunk := list(islice(remaining, CHUNK_PAIRS))):
+                at_work.append(threads.submit(encoded, chunk, tokenizer))
+            if not at_work:
+                return
+            yield at_work.popleft().result()
+
+
+class _FilledPairs:
+    """The pairs of which neither side is empty. Counts the others."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self._pairs = pairs
+        self.empty_count = 0
+        self.first_empty_line = 0
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        for line, pair in enumerate(self._pairs, start=1):
+            if is_empty(pair):
+                self.empty_count += 1
+                self.first_empty_line = self.first_empty_line or line
+            else:
+                yield pair
+
+
+class _Progress:
+    """Tells how much of a text is encoded, in a line from time to time, where it takes long."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+        self._began_s = time.monotonic()
+        self._next_s = self._began_s + TELL_S
+
+    def tell(self, pair_count: int, bytes_read: int) -> None:
+        getting_on()
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + TELL_S
+        elapsed_s, share = now_s - self._began_s, min(1.0, bytes_read / self._text.size)
+        print(
+            f"encoding {self._text.path}: {pair_count:,} pairs, {share:.0%}, {pair_count / elapsed_s:,.0f} pairs/s, "
+            f"{elapsed_s * (1 - share) / share:.0f} s left",
+            flush=True,
+        )
+
+
+@contextmanager
+def _locked(directory: Path, name: str) -> Iterator[bool]:
+    """Wait until no other process is inside with the same arguments. Gives False where the file system has no locks."""
+    path = directory / f".{name}.lock"
+    while True:
+        with path.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                getting_on()
+                time.sleep(NAP_S)
+                continue
+            except OSError:
+                yield False
+                return
+            if not _is_at(path, file.fileno()):  # whoever was inside has removed the file
+                continue
+            try:
+                yield True
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    return False
+
+
+def _as_it_is(path: Path) -> Text:
+    with told_as_unreadable(path):
+        found = path.stat()
+    return Text(str(path.absolute()), found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+def _writable(beside: Path) -> Path:
+    """Return `beside`, or the cache directory where nothing can be written there."""
+    directory = beside if os.access(beside, os.W_OK) else cache_dir()
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()[:16]

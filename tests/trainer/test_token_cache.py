@@ -1,0 +1,287 @@
+"""Token ids of a text, written once and found again."""
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from launcher.core.errors import UnreadableError, UsageError
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.data import token_cache, tokens
+from launcher.trainer.data.batches import token_count
+from launcher.trainer.data.corpus import open_corpus, training_sentences
+from launcher.trainer.data.token_cache import find_tokens, text_at, tokens_name, write_tokens
+from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
+from launcher.trainer.data.tokens import Example, tokenize
+from launcher.trainer.model.transformer import END
+from launcher.trainer.parallel.world import open_world, place_from_environment
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "write_tokens.py"
+PAIRS = [
+    (f"le chat numéro {number} dort", f"cat number {number} sleeps" + " well" * (number % 5)) for number in range(60)
+]
+CONFIG = load_settings(TransformerSettings, None, ["data.source_length=64", "data.target_length=64"]).data
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TLAUNCH_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module", name="tokenizer")
+def _tokenizer():
+    return Tokenizer(train_tokenizer([side for pair in PAIRS for side in pair], 340))
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "data").mkdir()
+    return write_text(tmp_path / "data" / "pairs.tsv", PAIRS)
+
+
+def write_text(path, pairs):
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8")
+    os.utime(path, (1e9, 1e9))  # long ago
+    return path
+
+
+def obtain(path, tokenizer):
+    """The pairs of the text, and the directory that they are kept in."""
+    text = text_at(path)
+    write_tokens(text, tokenizer)
+    stored = find_tokens(tokens_name(text.digest, tokenizer), path.parent)
+    [directory] = (
+        directory for directory in path.parent.glob("tokens-*") if directory.name == tokens_name(text.digest, tokenizer)
+    )
+    return stored, directory
+
+
+def times(directory):
+    return {file.name: file.stat().st_mtime_ns for file in directory.iterdir()}
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+@pytest.mark.parametrize("chunk", [7, 10_000])
+def test_what_was_written_is_what_tokenizing_gives(path, tokenizer, monkeypatch, packed, chunk):
+    """Pair by pair, whatever is encoded at a time; with it how often each id occurs in the targets."""
+    monkeypatch.setattr(token_cache, "CHUNK_PAIRS", chunk)
+    if packed:
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    stored, directory = obtain(path, tokenizer)
+    pairs = stored.pairs(CONFIG)
+
+    assert list(pairs) == list(tokenize(PAIRS, tokenizer, CONFIG))
+    assert list(stored.index.target_counts) == pairs.target_counts(tokenizer.size).tolist()
+    assert stored.index.target_counts[END] == len(PAIRS)
+    assert sorted(file.name for file in directory.iterdir()) == ["bounds.bin", "ids.bin", "index.json"]
+    assert not [file for file in path.parent.iterdir() if file.name.startswith(".")]
+
+
+def test_lengths_cut_what_is_read_not_what_is_kept(path, tokenizer):
+    """One directory serves all settings."""
+    stored, _ = obtain(path, tokenizer)
+    short = load_settings(TransformerSettings, None, ["data.source_length=3", "data.target_length=2"]).data
+
+    assert all(
+        len(pair.source) == 3 and len(pair.target) == 2 and pair.target[-1] == END for pair in stored.pairs(short)
+    )
+    assert stored.pairs(short).cut_count() == len(PAIRS)
+    assert stored.pairs(CONFIG).cut_count() == 0
+
+
+def test_a_second_start_reads_neither_text_nor_tokens_again(path, tokenizer):
+    """As long as size, time and inode of the text are the same, its digest is believed."""
+    stored, directory = obtain(path, tokenizer)
+    before = times(directory)
+    path.write_bytes(bytes(path.stat().st_size))  # in place, of the same size
+    os.utime(path, (1e9, 1e9))
+    again, _ = obtain(path, tokenizer)
+
+    assert list(again.pairs(CONFIG)) == list(stored.pairs(CONFIG))
+    assert times(directory) == before
+
+
+@pytest.mark.parametrize("change", ["text", "tokenizer"])
+def test_another_text_or_tokenizer_has_its_own_ids(path, tokenizer, change):
+    """Names hold the digests of both, so nothing is ever stale."""
+    _, first = obtain(path, tokenizer)
+    if change == "text":
+        path.write_text("un\tone\n")
+    else:
+        tokenizer = Tokenizer(train_tokenizer(["un chat", "a cat"], 300))
+    _, second = obtain(path, tokenizer)
+
+    assert first != second
+    assert first.is_dir()
+
+
+def test_a_text_that_has_just_changed_is_read_again(path):
+    """It may change once more within a tick of the clock, and look the same: no digest is kept of it."""
+    path.touch()
+    text_at(path)
+    assert not list(path.parent.glob("digest-*"))
+    os.utime(path, (1e9, 1e9))
+    text_at(path)
+    assert len(list(path.parent.glob("digest-*"))) == 1
+
+
+DAMAGES = {
+    "truncated ids": lambda directory: os.truncate(directory / "ids.bin", 10),
+    "truncated bounds": lambda directory: os.truncate(directory / "bounds.bin", 16),
+    "no index": lambda directory: (directory / "index.json").unlink(),
+    "half an index": lambda directory: os.truncate(directory / "index.json", 20),
+    "an index of something else": lambda directory: (directory / "index.json").write_text("[1]"),
+    "a strange type": lambda directory: edit(directory / "index.json", id_type="O"),
+    "other counts": lambda directory: edit(directory / "index.json", pair_count=7),
+    "no bounds": lambda directory: (directory / "bounds.bin").write_bytes(bytes(8 * (2 * len(PAIRS) + 1))),
+}
+
+
+def edit(path, **fields):
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_damaged_is_written_anew(path, tokenizer, damage, capsys):
+    """That is told in one line."""
+    _, directory = obtain(path, tokenizer)
+    DAMAGES[damage](directory)
+    again, directory = obtain(path, tokenizer)
+    [line] = capsys.readouterr().out.splitlines()
+
+    assert list(again.pairs(CONFIG)) == list(tokenize(PAIRS, tokenizer, CONFIG))
+    assert line.startswith(f"{directory} is damaged and written anew: ")
+
+
+def test_without_leave_to_write_beside_the_text_the_cache_serves(path, tokenizer, cache, monkeypatch):
+    """As on a read-only mount."""
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda where, mode: Path(where) != path.parent and may(where, mode))
+    text = text_at(path)
+    write_tokens(text, tokenizer)
+
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert (cache / tokens_name(text.digest, tokenizer)).is_dir()
+    assert len(find_tokens(tokens_name(text.digest, tokenizer), path.parent).pairs(CONFIG)) == len(PAIRS)
+
+
+def test_a_disk_without_room_is_told(path, tokenizer, monkeypatch):
+    """The directory is named, and nothing is left in it."""
+    monkeypatch.setattr(token_cache, "_writable", lambda _beside: Path("/dev/full"))
+    with pytest.raises(UnreadableError, match="cannot be kept there"):
+        write_tokens(text_at(path), tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("a\tb\nno tab\n", ":2: 0 tabs"), ("\n".encode("utf-16"), "not UTF-8"), ("", "no sentence pairs")],
+)
+def test_a_malformed_text_leaves_nothing(path, tokenizer, content, message):
+    """The line is named; no directory is begun and left."""
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UnreadableError, match=message):
+        write_tokens(text_at(path), tokenizer)
+    assert not [file for file in path.parent.iterdir() if "tokens" in file.name]
+
+
+def test_of_two_processes_one_writes(path, tokenizer, tmp_path):
+    """The second waits for the first, and takes what that has written."""
+    (tmp_path / "model").write_bytes(tokenizer.serialized)
+    argv = [sys.executable, PROGRAM, path, tmp_path / "model"]
+    both = [subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in both:
+        assert process.stdout.readline() == "ready\n"
+    for process in both:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = [process.communicate(timeout=120)[0].split() for process in both]
+
+    assert [process.returncode for process in both] == [0, 0]
+    assert sorted(wrote for wrote, _ in said) == ["False", "True"]
+    assert {count for _, count in said} == {str(len(PAIRS))}
+    assert sorted(file.name.partition("-")[0] for file in path.parent.iterdir()) == ["digest", "pairs.tsv", "tokens"]
+
+
+def test_what_a_killed_writer_has_left_is_removed(path, tokenizer):
+    """Directories of many gigabytes do not pile up."""
+    _, directory = obtain(path, tokenizer)
+    left = directory.rename(directory.with_name(f".{directory.name}.abcd.partial"))
+    other = directory.with_name(".tokens-of-another-text.abcd.partial")
+    shutil.copytree(left, other)
+    _, again = obtain(path, tokenizer)
+
+    assert again.is_dir()
+    assert other.is_dir()
+    assert not left.exists()
+
+
+def corpus_of(path, *settings):
+    chosen = load_settings(TransformerSettings, None, ["model.vocabulary_size=340", "train.batch_size=4", *settings])
+    with open_world(place_from_environment({}, micro_batches=1), torch.device("cpu")) as world:
+        return open_corpus(chosen, world, path)
+
+
+def test_empty_and_long_pairs_are_told(path):
+    """Pairs without words on a side are left out, with the line of the first; long ones are cut."""
+    write_text(path, [*PAIRS[:3], ("", "nothing"), *PAIRS[3:], ("rien", " "), ("un " * 40, "one")])
+    corpus = corpus_of(path, "data.source_length=20")
+    told = "\n".join(corpus.remarks)
+
+    assert len(corpus.train) + len(corpus.valid) == len(PAIRS) + 1
+    assert f"{path}: 2 pairs are left out, since a side of them is empty; the first is in line 4" in told
+    assert len(corpus.remarks) == 1  # the long one is held out
+    corpus = corpus_of(path, "data.source_length=6")
+    assert f"of {len(corpus.train)} training pairs are cut to data.source_length = 6 and" in corpus.remarks[1]
+
+
+def test_without_a_split_the_last_pairs_are_held_out(path):
+    """They count neither for the tokenizer nor for the frequencies of words, and are shown as they stand in the text."""
+    write_text(path, [*PAIRS, ("ÉÉÉ çà", "ÄÄÄ"), ("çà ÉÉÉ", "ÄÄÄ ß"), ("ÉÉÉ", "ÄÄÄ")])
+    corpus = corpus_of(path, "data.target_length=2")
+
+    assert (len(corpus.train), len(corpus.valid)) == (len(PAIRS), 3)
+    assert corpus.tokenizer.serialized == train_tokenizer([side for pair in PAIRS for side in pair], 340)
+    assert corpus.target_counts.tolist() == corpus.train.uncut().target_counts(corpus.tokenizer.size).tolist()
+    assert corpus.showcase == [("ÉÉÉ çà", "ÄÄÄ"), ("çà ÉÉÉ", "ÄÄÄ ß"), ("ÉÉÉ", "ÄÄÄ")]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "settings", "message"),
+    [
+        (PAIRS[:1], (), "the only pair is held out"),
+        (PAIRS[:4], (), "3 training pairs do not fill one batch of 4"),
+        (PAIRS[:4], ("model.vocabulary_size=50",), "model.vocabulary_size = 50"),
+    ],
+)
+def test_too_little_text_is_refused(path, pairs, settings, message):
+    """With what would do."""
+    with pytest.raises(UsageError, match=message):
+        corpus_of(write_text(path, pairs), *settings)
+
+
+def test_the_tokenizer_of_a_huge_text_is_trained_on_a_part(path, monkeypatch, capsys):
+    """On every n-th pair, so that the same text always gives the same tokenizer; that is said."""
+    monkeypatch.setattr("launcher.trainer.data.corpus.MAX_TOKENIZER_PAIRS", 25)
+
+    assert list(training_sentences(path, holds_out=True)) == [side for pair in PAIRS[:57:3] for side in pair]
+    assert "one pair in 3 of the 57" in capsys.readouterr().out
+
+
+def test_pages_that_were_given_back_are_read_again(path, tokenizer, monkeypatch):
+    """Memory of files is given back after every chunk, and nothing changes."""
+    monkeypatch.setattr(tokens, "CHUNK_PAIRS", 16)
+    stored, _ = obtain(path, tokenizer)
+    pairs = stored.pairs(CONFIG)
+    lengths = np.concatenate([chunk.lengths()[1] for chunk in pairs.in_chunks()])
+
+    assert lengths.sum() == token_count(pairs) == token_count(tokenize(PAIRS, tokenizer, CONFIG))
+    assert pairs[59] == Example(*(list(side) for side in vars(tokenize(PAIRS[59:], tokenizer, CONFIG)[0]).values()))
