@@ -25,7 +25,8 @@ from torch.nn import functional
 
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
-from launcher.trainer.data.batches import Example, own_micro_batches
+from launcher.trainer.data.batches import own_micro_batches
+from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END, PAD
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.world import open_world, this_place

@@ -18,10 +18,11 @@ from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn import functional
 from torch_parts import TorchStage, tensor_parallel_styles
 
-from launcher.mesh.stages import split_into_stages
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
-from launcher.trainer.data.batches import Example, own_micro_batches, token_count
+from launcher.recipes.transformer.cost import pipeline_stages
+from launcher.trainer.data.batches import own_micro_batches, token_count
+from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END, PAD
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.world import open_world, this_place
@@ -51,7 +52,7 @@ def examples(step=0):
 
 def single_device_model():
     model = meta_model(RECIPE)
-    [whole] = split_into_stages(RECIPE.model.encoder_layers, RECIPE.model.decoder_layers, 1)
+    [whole] = pipeline_stages(RECIPE, 1)
     apply_plan(model, whole, ALONE, seed=RECIPE.train.seed, device=CPU, dtype=torch.float64)
     return model
 

@@ -17,7 +17,7 @@ from ranks import fork_ranks
 
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
-from launcher.trainer.data.batches import Example
+from launcher.trainer.data.tokens import Example
 from launcher.trainer.parallel.waiting import Stopwatch, Waiting
 from launcher.trainer.parallel.world import open_world, this_place
 from launcher.trainer.session import Session

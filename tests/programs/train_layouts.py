@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
-from launcher.trainer.data.batches import Example
+from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.optimizer.rates import learning_rate_at
 from launcher.trainer.parallel.collectives import all_reduce

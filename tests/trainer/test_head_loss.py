@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
-from launcher.trainer.data.batches import Example
+from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel import head_loss as module
 from launcher.trainer.parallel.collectives import ALONE
@@ -97,7 +97,7 @@ def test_a_step_never_holds_the_logits_of_a_batch():
     session = Session(settings, World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links()))
     examples = [Example([5, END], [*range(4, 29), END])] * 77  # 2,002 tokens
     with Largest() as largest:
-        session.accumulate_gradients(examples)
+        session.accumulate_gradients(examples, step=1)
 
     assert largest.elements == module.MIN_CHUNK_TOKENS * 20_000
 

@@ -8,7 +8,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
-from launcher.trainer.data.batches import Example
+from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END, EncoderLayer
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
