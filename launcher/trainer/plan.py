@@ -27,6 +27,7 @@ from launcher.trainer.parallel.styles import (
 # How each kind of module is split over the model-parallel ranks.
 PLAN: tuple[tuple[str, Style], ...] = (
     ("*_embedding.word", VOCABULARY_ROWS),
+    ("memory", BLOCK),
     ("*attention", BLOCK),
     ("*attention.query", OUTPUT_FEATURES),
     ("*attention.key", OUTPUT_FEATURES),

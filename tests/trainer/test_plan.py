@@ -2,16 +2,20 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.cost import pipeline_stages
+from launcher.trainer.data.batches import collate
+from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.initial import initial_weight
+from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel.collectives import Group
 from launcher.trainer.parallel.styles import part_bounds
-from launcher.trainer.plan import keep_stage, placements
+from launcher.trainer.plan import apply_plan, keep_stage, placements
 from launcher.trainer.session import meta_model
 
 SETTINGS = load_settings(TransformerSettings, None, ["model.vocabulary_size=67"])
@@ -51,6 +55,25 @@ def test_most_of_the_model_is_sharded():
 
     held_whole = ("norm.weight", "norm.bias", "position.weight", "output.bias", "contract.bias")
     assert whole == {name for name in placed if name.endswith(held_whole)}
+
+
+@pytest.mark.parametrize("decoder_layers", [1, 3])
+def test_what_decoder_layers_attend_to_is_summed_once_for_all(decoder_layers, monkeypatch):
+    """Sums over mp: two embeddings; per encoder layer 2 forward, 2 backward, per decoder layer 3 and 3; and one for memory."""
+    settings = load_settings(TransformerSettings, None, [f"model.decoder_layers={decoder_layers}"])
+    model = meta_model(settings)
+    [whole] = pipeline_stages(settings, 1)
+    two = Group(ranks=(0, 1), index=0)
+    apply_plan(model, whole, two, seed=1, device=torch.device("cpu"), dtype=torch.float32)
+    summed = []
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, **_: summed.append(tensor.shape))
+
+    encoded, decoded = model(collate([Example([5, 6, END], [7, END])]))
+    forward = len(summed)
+    (encoded.sum() + decoded.sum()).backward()
+
+    assert forward == 2 + 2 * 2 + 3 * decoder_layers
+    assert len(summed) - forward == 2 * 2 + 3 * decoder_layers + 1
 
 
 def test_initial_weights_depend_on_name_and_seed_alone():

@@ -62,7 +62,7 @@ class Embedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention of one sequence (T) to another or to itself (S)."""
+    """Multi-head attention of one sequence (T) to another one (S), or to itself where that is not given."""
 
     def __init__(self, d_model: int, heads: int) -> None:
         super().__init__()
@@ -73,8 +73,14 @@ class Attention(nn.Module):
         self.output = nn.Linear(d_model, d_model)
 
     def forward(
-        self, hidden_BTD: Tensor, memory_BSD: Tensor, *, mask: Tensor | None = None, causal: bool = False
+        self,
+        hidden_BTD: Tensor,
+        memory_BSD: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
     ) -> Tensor:
+        memory_BSD = hidden_BTD if memory_BSD is None else memory_BSD
         mixed_BHTK = functional.scaled_dot_product_attention(
             self._heads(self.query(hidden_BTD)),
             self._heads(self.key(memory_BSD)),
@@ -111,7 +117,7 @@ class EncoderLayer(nn.Module):
 
     def forward(self, encoded_BSD: Tensor, source_mask_B11S: Tensor, draws: Draws | None = None) -> Tensor:
         normed_BSD = self.attention_norm(encoded_BSD)
-        mixed_BSD = self.attention(normed_BSD, normed_BSD, mask=source_mask_B11S)
+        mixed_BSD = self.attention(normed_BSD, mask=source_mask_B11S)
         encoded_BSD = encoded_BSD + self.attention_dropout(mixed_BSD, draws)
         expanded_BSD = self.feed_forward(self.feed_forward_norm(encoded_BSD))
         return encoded_BSD + self.feed_forward_dropout(expanded_BSD, draws)
@@ -131,14 +137,14 @@ class DecoderLayer(nn.Module):
         self.feed_forward_dropout = Dropout(config.dropout)
 
     def forward(
-        self, decoded_BTD: Tensor, encoded_BSD: Tensor, source_mask_B11S: Tensor, draws: Draws | None = None
+        self, decoded_BTD: Tensor, memory_BSD: Tensor, source_mask_B11S: Tensor, draws: Draws | None = None
     ) -> Tensor:
         # Padding stands at the end of a target, so the causal mask alone keeps it out of every token that counts.
         normed_BTD = self.attention_norm(decoded_BTD)
-        mixed_BTD = self.attention(normed_BTD, normed_BTD, causal=True)
+        mixed_BTD = self.attention(normed_BTD, causal=True)
         decoded_BTD = decoded_BTD + self.attention_dropout(mixed_BTD, draws)
         normed_BTD = self.cross_attention_norm(decoded_BTD)
-        crossed_BTD = self.cross_attention(normed_BTD, encoded_BSD, mask=source_mask_B11S)
+        crossed_BTD = self.cross_attention(normed_BTD, memory_BSD, mask=source_mask_B11S)
         decoded_BTD = decoded_BTD + self.cross_attention_dropout(crossed_BTD, draws)
         expanded_BTD = self.feed_forward(self.feed_forward_norm(decoded_BTD))
         return decoded_BTD + self.feed_forward_dropout(expanded_BTD, draws)
@@ -155,6 +161,7 @@ class Transformer(nn.Module):
         # Keyed by the global index, so that a stage's parameters keep the names they have in the whole model.
         self.encoder = nn.ModuleDict({str(index): EncoderLayer(model) for index in range(model.encoder_layers)})
         self.encoder_norm: nn.Module | None = nn.LayerNorm(d_model)
+        self.memory = nn.Identity()  # what all decoder layers attend to
         self.decoder = nn.ModuleDict({str(index): DecoderLayer(model) for index in range(model.decoder_layers)})
         self.decoder_norm = nn.LayerNorm(d_model)
         self.head: nn.Linear | None = nn.Linear(d_model, vocabulary_size, bias=False)
@@ -181,8 +188,9 @@ class Transformer(nn.Module):
     def decode(
         self, decoded_BTD: Tensor, encoded_BSD: Tensor, source_mask_B11S: Tensor, draws: Draws | None = None
     ) -> Tensor:
+        memory_BSD = self.memory(encoded_BSD)
         for layer in self.decoder.values():
-            decoded_BTD = layer(decoded_BTD, encoded_BSD, source_mask_B11S, draws)
+            decoded_BTD = layer(decoded_BTD, memory_BSD, source_mask_B11S, draws)
         return decoded_BTD
 
     def last_hidden(self, decoded_BTD: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:

@@ -83,8 +83,9 @@ class _LeaveModelParallel(torch.autograd.Function):
     """Sum the ranks' partial results forward; backward hands the same gradient to each."""
 
     @staticmethod
-    def forward(ctx: Any, partial: Tensor, group: Group) -> Tensor:  # noqa: ARG004
-        return all_reduce(partial.clone(memory_format=torch.contiguous_format), group)
+    def forward(ctx: Any, partial: Tensor, group: Group) -> Tensor:
+        ctx.mark_dirty(partial)
+        return all_reduce(partial, group)
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
@@ -97,5 +98,8 @@ def enter_model_parallel(tensor: Tensor, group: Group) -> Tensor:
 
 
 def leave_model_parallel(partial: Tensor, group: Group) -> Tensor:
-    """Return the replicated tensor that partial results of sharded computation add up to ("g" of Megatron-LM)."""
+    """Return the replicated tensor that partial results of sharded computation add up to ("g" of Megatron-LM).
+
+    The sum takes the place of `partial`, a contiguous tensor that is computed, and that nothing else needs any more.
+    """
     return _LeaveModelParallel.apply(partial, group)

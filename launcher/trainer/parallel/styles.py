@@ -38,7 +38,7 @@ class _InputFeatureShard(nn.Linear):
 
     def forward(self, hidden_BTE: Tensor) -> Tensor:
         partial_BTD = functional.linear(hidden_BTE, self.weight)
-        return leave_model_parallel(partial_BTD, self.group) + self.bias
+        return leave_model_parallel(partial_BTD, self.group).add_(self.bias)
 
 
 class _VocabularyShard(nn.Embedding):
@@ -51,14 +51,13 @@ class _VocabularyShard(nn.Embedding):
         local_BT = ids_BT - self.first_id
         is_here_BT = (local_BT >= 0) & (local_BT < self.weight.shape[0])
         partial_BTD = functional.embedding(local_BT.where(is_here_BT, torch.zeros_like(local_BT)), self.weight)
-        return leave_model_parallel(partial_BTD * is_here_BT[..., None], self.group)
+        return leave_model_parallel(partial_BTD.mul_(is_here_BT[..., None]), self.group)
 
 
 def _enter_here(module: nn.Module, group: Group) -> None:
     def enter(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        if all(tensor is inputs[0] for tensor in inputs):  # self-attention: one tensor, one sum of its gradient
-            return (enter_model_parallel(inputs[0], group),) * len(inputs)
-        return tuple(enter_model_parallel(tensor, group) for tensor in inputs)
+        # The memory that cross attention has as its second input is shared by all layers, and has entered before them.
+        return enter_model_parallel(inputs[0], group), *inputs[1:]
 
     module.register_forward_pre_hook(enter)
 
