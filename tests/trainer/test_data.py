@@ -134,6 +134,7 @@ def test_each_epoch_visits_every_pair_once_in_its_own_order(mode, pools):
     assert len(set(first)) == len(first) == len(second) == len(set(second)) == 300 - left_out
     assert first != second
     assert max(first[:21]) - min(first[:21]) > 100  # from all over the corpus
+    assert pools == 1 or set(first[:100]) != set(second[:100])
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -21,6 +21,7 @@ from launcher.trainer.data.tokens import Example, Integers, TokenizedPairs
 from launcher.trainer.model.transformer import BEGIN, PAD, Batch
 
 CPU = torch.device("cpu")
+STEPS_BETWEEN_RELEASES = 16  # of mapped memory, which otherwise grows to the size of the corpus
 
 
 @frozen
@@ -48,6 +49,8 @@ def global_batches(examples: Sequence[Example], config: TrainConfig, *, first_st
         order = PairBatches(len(pairs), config.batch_size, seed=config.seed)
     last_step = config.steps or config.epochs * order.steps_per_epoch
     for step in range(first_step, last_step + 1):
+        if step % STEPS_BETWEEN_RELEASES == 0:
+            pairs.release()
         epoch, index = divmod(step - 1, order.steps_per_epoch)
         yield GlobalBatch(epoch + 1, index + 1, step, last_step, pairs.take(order.pairs_of(epoch, index)))
 

@@ -22,7 +22,7 @@ from launcher.trainer.data.tokens import CHUNK_PAIRS, Integers, TokenizedPairs
 
 BLOCK_PAIRS = 256
 MIN_POOL_PAIRS = 65_536
-POOL_PAIRS_PER_TOKEN = 4  # of a batch: a pool holds many batches, whatever the length of sentences
+POOL_PAIRS_PER_TOKEN = 2  # of a batch: a pool holds many batches, whatever the length of sentences
 
 
 class Order(Protocol):
@@ -38,7 +38,7 @@ class PairBatches:
     def __init__(self, pair_count: int, batch_size: int, *, seed: int) -> None:
         self.steps_per_epoch = pair_count // batch_size
         self._batch_size = batch_size
-        self._shuffle = Shuffle(pair_count, MIN_POOL_PAIRS, seed=seed)
+        self._shuffle = Shuffle(pair_count, max(MIN_POOL_PAIRS, batch_size), seed=seed)
 
     def pairs_of(self, epoch: int, index: int) -> Integers:
         start, stop = index * self._batch_size, (index + 1) * self._batch_size
@@ -74,7 +74,6 @@ class TokenBatches:
 
     def _batches_of_pool(self, epoch: int, pool: int, count: int) -> list[Integers]:
         numbers = self._shuffle.pool(epoch, pool)
-        self._pairs.release()  # what other pools have mapped
         batches = cut_by_tokens(self._pairs.take(numbers), count)
         return [numbers[batches[place]] for place in permutation(count, self._shuffle.seed, epoch, pool, "batches")]
 

@@ -174,7 +174,8 @@ def _write(directory: Path, text: Text, tokenizer: Tokenizer) -> None:
 
 def _encoded_in_parallel(pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> Iterator[TokenArrays]:
     """Yield the ids of all pairs in order. Threads are enough: sentencepiece works without the interpreter's lock."""
-    remaining, thread_count = iter(pairs), len(os.sched_getaffinity(0))
+    thread_count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    remaining = iter(pairs)
     at_work: deque[Future[TokenArrays]] = deque()
     with ThreadPoolExecutor(thread_count) as threads:
         while True:

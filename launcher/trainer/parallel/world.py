@@ -179,7 +179,7 @@ class World:
             state = at_work.state_within(ROUND_S) if at_work else DONE
             if at_work and at_work.failure:
                 state = FAILED + self.place.global_rank
-            states = torch.tensor([state], device=self.device)
+            states = torch.tensor([float(state)], device=self.device)  # a type that every backend compares
             wait_for_long(dist.all_reduce(states, dist.ReduceOp.MAX, async_op=True))
             if (highest := int(states)) != BUSY:
                 break
