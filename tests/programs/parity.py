@@ -21,7 +21,7 @@ RECOMPUTE = "parallel.recompute=true"
 
 @dataclass(frozen=True)
 class Row:
-    """A layout. `settings` change no number, and so are not those of the process that it is held against; `numbers` do."""
+    """A layout, and settings besides: `numbers` change what is computed, so one process is trained with them, too."""
 
     dp: int
     mp: int
@@ -60,6 +60,7 @@ ROWS = (
     *(Row(*layout, 4, (RECOMPUTE,)) for layout in LAYOUTS),
     Row(1, 1, 1, 1, (RECOMPUTE,)),
     Row(1, 2, 1, 1, (RECOMPUTE,)),
+    Row(2, 2, 2, 4, numbers=("model.dropout=0",)),
     # In float32 each axis, and all of them: more is the same code.
     Row(2, 1, 1, 1, precision="float32"),
     Row(1, 2, 1, 1, precision="float32"),
@@ -126,8 +127,9 @@ def main() -> int:
     parser.add_argument("--directory", type=Path)
     parser.add_argument("rows", nargs="*", metavar="ROW")
     options = parser.parse_args()
-    by_name = {row.name: row for row in ROWS}
-    chosen = [by_name[name] for name in options.rows] or ROWS
+    if unknown := {*options.rows} - {row.name for row in ROWS}:
+        parser.error(f"there is no row {unknown.pop()!r}")
+    chosen = [row for row in ROWS if not options.rows or row.name in options.rows]
     with tempfile.TemporaryDirectory() as temporary:
         return 0 if _print_table(chosen, options.directory or Path(temporary)) else 1
 

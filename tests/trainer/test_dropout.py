@@ -110,6 +110,15 @@ def test_the_gradient_falls_where_the_values_do(dtype):
     torch.testing.assert_close(values.grad * 2, output.detach())
 
 
+def test_no_value_is_waited_for():
+    """On the meta device there is none: an accelerator's queue is never emptied to decide what comes next."""
+    draws = Draws.of(torch.arange(4, device="meta"), 5, seed=1, step=1)
+    values = torch.ones(4, 5, 6, device="meta", requires_grad=True)
+    Dropout(RATE)(values, draws).sum().backward()
+
+    assert values.grad.shape == values.shape
+
+
 def test_nothing_is_dropped_without_draws_or_rate():
     """Validation and translation draw nothing."""
     values = torch.ones(2, 3, 4)

@@ -117,10 +117,10 @@ class EncoderLayer(nn.Module):
 
     def forward(self, encoded_BSD: Tensor, source_mask_B11S: Tensor, draws: Draws | None = None) -> Tensor:
         normed_BSD = self.attention_norm(encoded_BSD)
-        mixed_BSD = self.attention(normed_BSD, mask=source_mask_B11S)
-        encoded_BSD = encoded_BSD + self.attention_dropout(mixed_BSD, draws)
-        expanded_BSD = self.feed_forward(self.feed_forward_norm(encoded_BSD))
-        return encoded_BSD + self.feed_forward_dropout(expanded_BSD, draws)
+        update_BSD = self.attention(normed_BSD, mask=source_mask_B11S)
+        encoded_BSD = encoded_BSD + self.attention_dropout(update_BSD, draws)
+        update_BSD = self.feed_forward(self.feed_forward_norm(encoded_BSD))
+        return encoded_BSD + self.feed_forward_dropout(update_BSD, draws)
 
 
 class DecoderLayer(nn.Module):
@@ -141,13 +141,13 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         # Padding stands at the end of a target, so the causal mask alone keeps it out of every token that counts.
         normed_BTD = self.attention_norm(decoded_BTD)
-        mixed_BTD = self.attention(normed_BTD, causal=True)
-        decoded_BTD = decoded_BTD + self.attention_dropout(mixed_BTD, draws)
+        update_BTD = self.attention(normed_BTD, causal=True)
+        decoded_BTD = decoded_BTD + self.attention_dropout(update_BTD, draws)
         normed_BTD = self.cross_attention_norm(decoded_BTD)
-        crossed_BTD = self.cross_attention(normed_BTD, memory_BSD, mask=source_mask_B11S)
-        decoded_BTD = decoded_BTD + self.cross_attention_dropout(crossed_BTD, draws)
-        expanded_BTD = self.feed_forward(self.feed_forward_norm(decoded_BTD))
-        return decoded_BTD + self.feed_forward_dropout(expanded_BTD, draws)
+        update_BTD = self.cross_attention(normed_BTD, memory_BSD, mask=source_mask_B11S)
+        decoded_BTD = decoded_BTD + self.cross_attention_dropout(update_BTD, draws)
+        update_BTD = self.feed_forward(self.feed_forward_norm(decoded_BTD))
+        return decoded_BTD + self.feed_forward_dropout(update_BTD, draws)
 
 
 class Transformer(nn.Module):
