@@ -13,7 +13,9 @@ stage 1; Rajbhandari et al. 2020, arXiv:1910.02054). Worked example, dp=2 and gr
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +91,11 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
     There are at most `groups` groups of about equal size: a parameter is in the group in which its middle falls. Large
     parameters leave fewer.
     """
+
+    def treatment_of(name: str) -> tuple[bool, bool]:
+        """Return `decays` and `is_sharded`. Weight decay leaves norms and biases alone, which have one dim."""
+        return len(placed[name].full_shape) > 1, placed[name].dim is not None
+
     backward = list(placed)[::-1]
     total = sum(placed[name].shape.numel() for name in backward)
     grouped: dict[int, list[str]] = {}
@@ -102,15 +109,15 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
     regions: list[Region] = []
     end = 0
     for names in grouped.values():
-        start, first_region = end, len(regions)
-        for name in sorted(names, key=lambda name: _treatment(placed[name])):
-            elements[name] = range(end, end + placed[name].shape.numel())
-            if len(regions) == first_region or _treatment(placed[name]) != (regions[-1].decays, regions[-1].is_sharded):
-                regions.append(Region(range(end, end), *_treatment(placed[name])))
-            end = _multiple_from(elements[name].stop, ALIGNMENT)
-            regions[-1] = Region(range(regions[-1].elements.start, end), *_treatment(placed[name]))
+        start = end
+        for treatment, alike in groupby(sorted(names, key=treatment_of), key=treatment_of):
+            first = end
+            for name in alike:
+                elements[name] = range(end, end + placed[name].shape.numel())
+                end = _multiple_from(elements[name].stop, ALIGNMENT)
+            regions.append(Region(range(first, end), *treatment))
         end = start + _multiple_from(end - start, dp * ALIGNMENT)
-        regions[-1] = Region(range(regions[-1].elements.start, end), regions[-1].decays, regions[-1].is_sharded)
+        regions[-1] = dataclasses.replace(regions[-1], elements=range(first, end))  # with what fills the group up
         ranges.append(range(start, end))
     return FlatLayout(elements, tuple(ranges), tuple(regions), dp)
 
@@ -128,11 +135,6 @@ def move_into_flat(parameters: Mapping[str, nn.Parameter], layout: FlatLayout) -
 
 def view_of(flat: Tensor, elements: range, shape: torch.Size) -> Tensor:
     return flat[elements.start : elements.stop].view(shape)
-
-
-def _treatment(placement: Placement) -> tuple[bool, bool]:
-    """Return `decays` and `is_sharded` of a region. Weight decay leaves norms and biases alone, which have one dim."""
-    return len(placement.full_shape) > 1, placement.dim is not None
 
 
 def _multiple_from(value: int, factor: int) -> int:

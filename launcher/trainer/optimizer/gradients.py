@@ -1,5 +1,8 @@
 """The gradients of a rank in one flat tensor, and their sum over the data-parallel ranks.
 
+A rank gets only what it owns of the sum: by reduce_scatter, or, on gloo, whose reduce_scatter is an all_reduce, from the
+slices of all ranks, which it adds in their order. That sends half as much.
+
 A group of gradients is complete once each of its parameters has had its last backward pass of the step. Its sum begins
 then, while backward goes on to fill other groups. A parameter that backward does not reach on some rank leaves its
 group incomplete there; such a group begins in `reduce`. Groups begin in their order on every rank, whenever that is, and
@@ -33,7 +36,7 @@ class Gradients:
         self._layout, self._dp = layout, dp
         first = next(iter(parameters.values()))
         self.flat = torch.zeros(layout.size, device=first.device, dtype=dtype)
-        # What this rank owns of the sum, and, where the backend cannot add, what it owns of every rank's gradients.
+        # What this rank owns of the sum; and of every rank's gradients, where the backend does not add them on the way.
         self._own = self.flat if dp.size == 1 else self.flat.new_empty(layout.state_size)
         self._received = None if dp.size == 1 or dp.scatters else torch.empty_like(self.flat)
         self._parameter_counts = [0] * len(layout.groups)
