@@ -1,8 +1,13 @@
 """What is said of a run before it starts."""
 
+import json
+from itertools import pairwise
+
 import pytest
 
 from launcher.cli.launch.prepare import one_rank_note
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
 
 NOTE = "note: neither --devices nor --rank-table is given: there is one rank"
 
@@ -40,3 +45,15 @@ def test_one_rank_by_default_is_noted(launcher, command):
     assert (done.returncode, done.stderr.count(NOTE), NOTE in done.stdout) == (0, 1, False)
     asked = launcher.call(*command.split(), "--devices", "1", "--", "true")
     assert (asked.returncode, NOTE in asked.stderr) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [((), 0), (("--profile",), 5), (("--profile", "--set", "train.profile_steps=2"), 2)],
+)
+def test_a_profile_is_a_setting_of_the_trainer(launcher, given, chosen):
+    """Of five steps, unless another number is set."""
+    argv = json.loads(launcher.call("run", "--dry-run", "--json", *given, code=0).stdout)["ranks"][0]["argv"]
+    words = argv[argv.index("launcher.trainer") + 1 :]
+    settings = [word for option, word in pairwise(words) if option == "--set"]
+    assert load_settings(TransformerSettings, None, settings).train.profile_steps == chosen

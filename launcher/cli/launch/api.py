@@ -64,6 +64,7 @@ def launch(
     config: str | None = None,
     settings: Sequence[str] = (),
     data: str | os.PathLike[str] | None = None,
+    profile: bool = False,
     runs_dir: str | os.PathLike[str] | None = None,
     name: str | None = None,
     env: Mapping[str, str] | None = None,

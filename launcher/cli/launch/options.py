@@ -69,6 +69,7 @@ class RunOptions:
     config: str | None = None
     settings: tuple[str, ...] = ()
     data: Path | None = None
+    profile: bool = False
     # the run
     runs_dir: Path = DEFAULT_RUNS_DIR
     name: str | None = None
@@ -127,6 +128,7 @@ def check_options(options: RunOptions) -> None:
         "--config": options.config,
         "--set": options.settings,
         "--data": options.data,
+        "--profile": options.profile,
     }
     if options.command and (given := [option for option, value in trainers.items() if value]):
         raise UsageError(

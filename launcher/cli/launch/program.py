@@ -23,6 +23,7 @@ from launcher.program.command import PythonCommand, parse_python
 
 TRAINER = "launcher.trainer"
 TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
+PROFILED = ("train.profile_steps=5",)  # by --profile, unless it is set
 MAX_RUN_NAME_CHARS = 50
 
 
@@ -154,7 +155,8 @@ def trainer_program(
     from launcher.recipes.load import packaged_config
 
     recipe = recipe_named(options.recipe)
-    settings = recipe.load(options.config, options.settings)
+    chosen = (*PROFILED * options.profile, *options.settings)
+    settings = recipe.load(options.config, chosen)
     if options.micro_batches is None:
         layout = replace(layout, micro_batches=settings.train.micro_batches)
     recipe.check_layout(settings, layout)
@@ -167,7 +169,7 @@ def trainer_program(
         if packaged is not None:
             notes = (stand_in_note(options.config, "recipe", packaged),)
         argv += ["--config", str(config.absolute()) if config.is_file() else options.config]
-    for setting in options.settings:
+    for setting in chosen:
         argv += ["--set", setting]
     if options.data is not None:
         recipe.check_data(settings, options.data)

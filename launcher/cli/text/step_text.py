@@ -32,7 +32,7 @@ def median_of(steps: Sequence[StepMetrics], field: str) -> float | None:
 
 
 def to_text(step_s: float | None, shares: Mapping[str, float]) -> str:
-    """Return "0.774 s: compute 80%, communication 12%, bubble 7%, data 1%", or as much as is known; "-" for nothing."""
-    parts = ", ".join(f"{part} {number(share, '.0%')}" for part, share in shares.items())
+    """Return "0.774 s: compute 80%, communication 12%, bubble 7%, data 1%", without what took nothing; "-" where it is unknown."""
+    parts = ", ".join(f"{part} {number(share, '.0%')}" for part, share in shares.items() if share)
     seconds = "-" if step_s is None else f"{number(step_s, '.3g')} s"
     return f"{seconds}: {parts}" if parts else seconds
