@@ -34,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         recipe.check_layout(settings, place.layout)
         run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
         output = options.output or (RunDir(Path(run_dir)).model if run_dir else None)
-        with open_world(place, choose_device(place, settings.train.device, os.environ)) as world:
+        device = choose_device(place, settings.train.device, os.environ)
+        with open_world(place, device, settings.parallel.transport) as world:
             import_module(recipe.program).train(settings, world, options.data, output)
     except TlaunchError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)

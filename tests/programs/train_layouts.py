@@ -71,7 +71,7 @@ def train(row: Row, steps: int, directory: Path) -> None:
     settings += [f"train.precision={row.precision}", *row.settings, *row.numbers]
     settings = load_settings(TransformerSettings, None, settings)
     torch.set_num_threads(1)
-    with open_world(this_place(micro_batches=1), torch.device("cpu")) as world:
+    with open_world(this_place(micro_batches=1), torch.device("cpu"), settings.parallel.transport) as world:
         session = Session(settings, world)
         trained = batches(steps)
         session.accumulate_gradients(trained[0], step=1)

@@ -1,4 +1,4 @@
-"""Thin functions over torch.distributed: nothing happens in a group of one, and nothing relies on message tags."""
+"""Thin functions over torch.distributed or shared memory: nothing happens in a group of one, and nothing relies on message tags."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from launcher.core.frozen import frozen
+from launcher.trainer.parallel.shared_memory import SharedMemory
 from launcher.trainer.parallel.waiting import waiting
 
 
@@ -19,6 +20,7 @@ class Group:
     ranks: tuple[int, ...]
     index: int  # this rank's place in `ranks`
     handle: dist.ProcessGroup | None = None  # None: a group of one never communicates
+    shared_memory: SharedMemory | None = None  # carries the collectives of this module; None: the backend does
 
     @property
     def size(self) -> int:
@@ -27,7 +29,9 @@ class Group:
     @property
     def scatters(self) -> bool:
         """True if reduce_scatter sends each rank its slice only; gloo's is an all_reduce and a copy."""
-        return self.handle is not None and dist.get_backend(self.handle) != "gloo"
+        if self.handle is None:
+            return False
+        return self.shared_memory is not None or dist.get_backend(self.handle) != "gloo"
 
 
 ALONE = Group(ranks=(0,), index=0)
@@ -37,7 +41,10 @@ def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = 
     """Reduce a contiguous `tensor` to the sum or maximum over the group, in place, and return it. Blocks on CPU backends."""
     if group.size > 1:
         with waiting:
-            dist.all_reduce(tensor, op=_OPERATIONS[operation], group=group.handle)
+            if group.shared_memory is not None:
+                group.shared_memory.all_reduce(tensor, operation)
+            else:
+                dist.all_reduce(tensor, op=_OPERATIONS[operation], group=group.handle)
     return tensor
 
 
@@ -46,18 +53,28 @@ def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group) -> dist.W
 
     All ranks must begin the collectives of a group in the same order. Wait for the work within `waiting`.
     """
-    return _REDUCE_SCATTER(output, tensor, group=group.handle, async_op=True)
+    if group.shared_memory is None:
+        return _REDUCE_SCATTER(output, tensor, group=group.handle, async_op=True)
+    with waiting:
+        group.shared_memory.reduce_scatter(output, tensor)
+    return None
 
 
 def start_exchange(output: Tensor, tensor: Tensor, group: Group) -> dist.Work | None:
-    """Begin to make `output` this rank's slice of every rank's `tensor`, one after another, as `start_reduce_scatter`."""
+    """Begin to make `output` this rank's slice of every rank's `tensor`, one after another, as `start_reduce_scatter`.
+
+    Only the backend can.
+    """
     return dist.all_to_all_single(output, tensor, group=group.handle, async_op=True)
 
 
 def all_gather(output: Tensor, part: Tensor, group: Group) -> None:
     """`output` becomes the ranks' parts, one after another; `part` may lie in its place there. Blocks on CPU backends."""
     with waiting:
-        _ALL_GATHER(output, part, group=group.handle)
+        if group.shared_memory is not None:
+            group.shared_memory.all_gather(output, part)
+        else:
+            _ALL_GATHER(output, part, group=group.handle)
 
 
 _OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}

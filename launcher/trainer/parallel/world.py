@@ -7,7 +7,9 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -17,8 +19,9 @@ from launcher.core import env
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
-from launcher.mesh.coordinates import Axis, Coordinate, coordinate_of, group_of
+from launcher.mesh.coordinates import AXES, Axis, Coordinate, coordinate_of, group_of
 from launcher.trainer.parallel.collectives import ALONE, Group, all_reduce
+from launcher.trainer.parallel.one_host import NotSharedError, share_memory
 from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.rendezvous import engine_variables
 from launcher.trainer.telemetry.heartbeat import wait_for_long
@@ -26,6 +29,9 @@ from launcher.trainer.telemetry.heartbeat import wait_for_long
 GROUP_TIMEOUT = timedelta(minutes=10)
 ROUND_S = 30.0  # after which ranks meet that wait for others' work
 DONE, BUSY, FAILED = range(3)  # the rank is added to the last
+
+Transport = Literal["auto", "backend", "shared_memory"]
+_HINT_TRANSPORT = "parallel.transport = auto takes shared memory only where all ranks of a group have it"
 
 
 @frozen
@@ -222,11 +228,19 @@ class World:
 
 
 @contextmanager
-def open_world(place: Place, device: torch.device) -> Iterator[World]:
+def open_world(place: Place, device: torch.device, transport: Transport = "backend") -> Iterator[World]:
     """Join the other ranks; leave them in order at the end. Blocks until all have come.
 
+    `transport` says what carries the collectives of a group: the backend, memory that its ranks share, or ("auto") the
+    latter where all of them are on the CPU of one host.
+
     After an error nothing is closed here: peers would see it, and could end before this rank has said what happened.
+
+    Raises:
+        UsageError: on all ranks alike, if `transport` is "shared_memory" and the ranks of some group cannot share any.
     """
+    if transport == "shared_memory" and device.type != "cpu":
+        raise UsageError(f"parallel.transport is shared_memory, but the device is {device}", hint=_HINT_TRANSPORT)
     if place.world_size == 1:
         yield World(place, device, dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
         return
@@ -237,7 +251,9 @@ def open_world(place: Place, device: torch.device) -> Iterator[World]:
         timeout=GROUP_TIMEOUT,
         device_id=None if device.type == "cpu" else device,
     )
-    groups = {axis: _open_group(place, axis) for axis in ("mp", "dp", "pp")}
+    groups = {axis: _open_group(place, axis) for axis in AXES}
+    if device.type == "cpu" and transport != "backend":
+        groups = _with_shared_memory(groups, required=transport == "shared_memory")
     links, pp = Links(), groups["pp"]
     if pp.size > 1:
         links = Links(
@@ -250,6 +266,9 @@ def open_world(place: Place, device: torch.device) -> Iterator[World]:
     yield World(place, device, **groups, links=links)
     # Nobody closes connections that a slower rank still reads from, and rank 0 may still save the model.
     wait_for_long(dist.barrier(async_op=True))
+    for group in groups.values():
+        if group.shared_memory is not None:
+            group.shared_memory.close()
     dist.destroy_process_group()
 
 
@@ -257,6 +276,29 @@ def _open_group(place: Place, axis: Axis) -> Group:
     ranks = group_of(place.global_rank, axis, place.layout)
     handle = _new_process_group(ranks) if len(ranks) > 1 else None
     return Group(ranks=ranks, index=ranks.index(place.global_rank), handle=handle)
+
+
+def _with_shared_memory(groups: Mapping[Axis, Group], *, required: bool) -> dict[Axis, Group]:
+    """Return the groups with shared memory wherever it can be had; a group without it says why in one line."""
+    opened, reasons = {}, []
+    for axis, group in groups.items():
+        opened[axis] = group
+        if group.handle is None:
+            continue
+        try:
+            memory = share_memory(group.ranks, group.index, group.handle, GROUP_TIMEOUT)
+            opened[axis] = replace(group, shared_memory=memory)
+        except NotSharedError as error:
+            reasons.append(f"ranks {', '.join(map(str, group.ranks))} share no memory: {error}")
+            if group.index == 0 and not required:
+                print(f"{reasons[-1]}; {dist.get_backend(group.handle)} serves", flush=True)
+    if required:
+        refused = torch.tensor(len(reasons))
+        dist.all_reduce(refused)
+        if refused:
+            reason = reasons[0] if reasons else "other ranks share no memory"
+            raise UsageError(f"parallel.transport is shared_memory, but {reason}", hint=_HINT_TRANSPORT)
+    return opened
 
 
 def _new_process_group(ranks: tuple[int, ...]) -> dist.ProcessGroup:

@@ -1,0 +1,167 @@
+"""Ranks that prove to be on one host: a UNIX socket between every two of them, and memory that all have mapped.
+
+Names of hosts prove nothing, since containers may share one. So ranks try. Each of them listens under an abstract name,
+which is no file and is gone with its socket; a random token is in it that the first rank has spread by the backend.
+Each connects to the ranks before it, and who gets there runs on the same kernel. The first rank makes the memory, an
+anonymous file (memfd), and passes its descriptor on. So no name is left behind, however a rank ends.
+
+All ranks take every step together. If it fails on one of them, it has failed on all, and nothing of it is left.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import mmap
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from launcher.trainer.parallel.shared_memory import BYTES_EACH, SharedMemory
+
+STEP_TIMEOUT_S = 60.0  # for what another rank has said that it is doing
+TOKEN_BYTES = 16
+_INDEX = struct.Struct("!I")
+_CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): process, user, group
+
+Result = TypeVar("Result")
+Peers = dict[int, socket.socket]  # by index in the group
+
+
+class NotSharedError(Exception):
+    """The ranks of a group cannot share memory; the message says why, on all of them alike."""
+
+
+def share_memory(ranks: Sequence[int], index: int, handle: dist.ProcessGroup, timeout: timedelta) -> SharedMemory:
+    """Open shared memory for the group `handle` of the global `ranks`, in which this is number `index`.
+
+    All ranks of the group must call it. Blocks until they have. `timeout` is of the collectives to come.
+
+    Raises:
+        NotSharedError: on all ranks alike, if they are not on one host or the memory cannot be had.
+    """
+
+    def together(what: str, step: Callable[[], Result]) -> Result:
+        return _together(what, step, ranks, index, handle)
+
+    name = b"\0tlaunch-%s-%%d" % _token(ranks, handle)
+    peers: Peers = {}
+    with ExitStack() as undo:
+        undo.callback(_close, peers)
+        with together("listen at a UNIX socket", lambda: _listener(name % index)) as listener:
+            together("reach the ranks before it by a UNIX socket", lambda: _connect(peers, name, index))
+            size = len(ranks) * BYTES_EACH
+            memory = together(f"share {size >> 20} MiB", lambda: _shared_memory(peers, listener, index, size))
+        undo.pop_all()
+    return SharedMemory({ranks[other]: peer for other, peer in peers.items()}, index, memory, timeout)
+
+
+def _token(ranks: Sequence[int], handle: dist.ProcessGroup) -> bytes:
+    """Return a random name, the same on all ranks."""
+    token = torch.tensor(list(secrets.token_bytes(TOKEN_BYTES)), dtype=torch.uint8)
+    dist.broadcast(token, src=ranks[0], group=handle)
+    return bytes(token.tolist()).hex().encode()
+
+
+def _together(
+    what: str, step: Callable[[], Result], ranks: Sequence[int], index: int, handle: dist.ProcessGroup
+) -> Result:
+    """Return what `step` gives here, as soon as all ranks have taken theirs."""
+    results, reason = [], 0
+    try:
+        results.append(step())
+    except OSError as error:
+        reason = error.errno or errno.ETIMEDOUT
+    # The largest is that of the first rank that has one.
+    failure = torch.tensor((len(ranks) - index) << 16 | reason if reason else 0)
+    dist.all_reduce(failure, op=dist.ReduceOp.MAX, group=handle)
+    if failure:
+        first = ranks[len(ranks) - (int(failure) >> 16)]
+        raise NotSharedError(f"rank {first} cannot {what}: {os.strerror(int(failure) & 0xFFFF)}")
+    return results[0]
+
+
+def _listener(name: bytes) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.settimeout(STEP_TIMEOUT_S)
+    try:
+        listener.bind(name)
+        listener.listen(socket.SOMAXCONN)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _connect(peers: Peers, name: bytes, index: int) -> None:
+    for other in range(index):
+        peers[other] = peer = socket.socket(socket.AF_UNIX)
+        peer.settimeout(STEP_TIMEOUT_S)
+        peer.connect(name % other)
+        if not _is_of_this_user(peer):
+            raise PermissionError(errno.EACCES, "another user listens")
+        peer.sendall(_INDEX.pack(index))
+
+
+def _shared_memory(peers: Peers, listener: socket.socket, index: int, size: int) -> mmap.mmap:
+    """Return the memory, after the last connections have been taken; the first rank makes it."""
+    try:
+        _accept(peers, listener, size // BYTES_EACH - 1)
+        with _anonymous_file(size) if index == 0 else _received(peers[0]) as file:
+            if index == 0:
+                for peer in peers.values():
+                    socket.send_fds(peer, [b"\0"], [file.fileno()])
+            # Each rank takes its pages now. Without any left it would be killed (SIGBUS) when it writes.
+            os.posix_fallocate(file.fileno(), index * BYTES_EACH, BYTES_EACH)
+            return mmap.mmap(file.fileno(), size)
+    except OSError:
+        _close(peers)  # who still waits for the memory learns that none comes
+        raise
+
+
+def _accept(peers: Peers, listener: socket.socket, count: int) -> None:
+    """Take connections until there are `count` peers. Other users see the name in /proc/net/unix, and are sent away."""
+    while len(peers) < count:
+        peer, _ = listener.accept()
+        if not _is_of_this_user(peer):
+            peer.close()
+            continue
+        peer.settimeout(STEP_TIMEOUT_S)
+        peers[_INDEX.unpack(peer.recv(_INDEX.size, socket.MSG_WAITALL))[0]] = peer
+
+
+def _close(peers: Peers) -> None:
+    for peer in peers.values():
+        peer.close()
+
+
+def _is_of_this_user(peer: socket.socket) -> bool:
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(credentials)[1] == os.geteuid())
+
+
+def _anonymous_file(size: int) -> io.FileIO:
+    if not hasattr(os, "memfd_create"):  # not Linux
+        raise OSError(errno.ENOSYS, "no anonymous files here")
+    file = io.FileIO(os.memfd_create("tlaunch"), "r+")
+    try:
+        file.truncate(size)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _received(peer: socket.socket) -> io.FileIO:
+    _, descriptors, _, _ = socket.recv_fds(peer, 1, 1)
+    if not descriptors:
+        raise OSError(errno.EMFILE, "the descriptor has not arrived")
+    return io.FileIO(descriptors[0], "r+")

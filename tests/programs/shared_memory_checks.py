@@ -1,0 +1,229 @@
+"""Hold collectives through shared memory against what they must give. Prints "ok CHECK" for each one that holds.
+
+    shared_memory_checks.py CHECK...
+
+Each check runs in ranks of its own, forked from this process, which runs no tensor operation itself.
+"""
+
+import ctypes
+import os
+import random
+import resource
+import sys
+import time
+from contextlib import contextmanager, redirect_stdout
+from datetime import timedelta
+from functools import partial, reduce
+from io import StringIO
+from itertools import product
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from ranks import fork_ranks
+
+from launcher.core.errors import UsageError
+from launcher.trainer.parallel import collectives
+from launcher.trainer.parallel.one_host import NotSharedError, share_memory
+from launcher.trainer.parallel.shared_memory import SLOT_BYTES, WHOLE_BYTES
+from launcher.trainer.parallel.world import open_world, this_place
+
+PATIENCE = timedelta(seconds=90)
+CPU = torch.device("cpu")
+COMBINE = {"sum": torch.add, "max": torch.maximum}
+MANY = 300  # rounds, in which a slot that is filled too early would be noticed
+
+
+def opened():
+    """The world of a check whose ranks are all copies of each other, and its only group."""
+    return open_world(this_place(micro_batches=1), CPU, "shared_memory")
+
+
+def content(rank, count, dtype, seed=0):
+    """What `rank` brings: every rank knows it of all."""
+    numbers = torch.Generator().manual_seed(1000 * seed + rank)
+    drawn = torch.rand(count, generator=numbers, dtype=torch.float64) + 0.5  # of one sign: nothing cancels out
+    return (drawn * 1000).to(dtype)
+
+
+def in_order(parts, operation):
+    """The ranks' parts, combined in the order of the ranks."""
+    return reduce(COMBINE[operation], parts)
+
+
+def check_all_reduce(world, count, dtype, operation):
+    parts = [content(rank, count, dtype) for rank in world.dp.ranks]
+    ours, backends = parts[world.dp.index].clone(), parts[world.dp.index].clone()
+    collectives.all_reduce(ours, world.dp, operation)
+    assert torch.equal(ours, in_order(parts, operation)), (count, dtype, operation)
+    dist.all_reduce(backends, op=getattr(dist.ReduceOp, operation.upper()))
+    if world.dp.size == 2 or operation == "max" or not dtype.is_floating_point:
+        assert torch.equal(ours, backends), (count, dtype, operation)
+    elif dtype == torch.float64:
+        torch.testing.assert_close(ours, backends, rtol=1e-15, atol=0)
+
+
+def equal():
+    """all_reduce of every size and type gives the sum in the order of the ranks, and gloo's wherever that has one."""
+    torch.set_num_threads(1)
+    with opened() as world:
+        whole = WHOLE_BYTES // 8 // world.dp.size
+        counts = (0, 1, 3, 1001, whole, whole + 1, 2 * SLOT_BYTES // 8 + 7)
+        for count, dtype in product(counts, (torch.float32, torch.float64, torch.bfloat16, torch.int64)):
+            for operation in COMBINE:
+                check_all_reduce(world, count, dtype, operation)
+        strided = torch.ones(4, 6).t()
+        try:
+            collectives.all_reduce(strided, world.dp)
+        except RuntimeError as error:
+            assert "view" in str(error)  # noqa: PT017 - no pytest here
+        else:
+            raise AssertionError("a tensor that is not contiguous was taken")
+
+
+def slices():
+    """reduce_scatter gives each rank its slice of that sum, all_gather puts the slices together."""
+    torch.set_num_threads(1)
+    with opened() as world:
+        size, index = world.dp.size, world.dp.index
+        assert world.dp.scatters
+        for count, dtype in product((0, 1, 1001, SLOT_BYTES // 8 + 3), (torch.float64, torch.bfloat16)):
+            parts = [content(rank, count * size, dtype) for rank in world.dp.ranks]
+            own = torch.empty(count, dtype=dtype)
+            collectives.reduce_scatter(own, parts[index].clone(), world.dp)
+            whole = in_order(parts, "sum")
+            assert torch.equal(own, whole.view(size, count)[index]), (count, dtype)
+            gathered = torch.empty(count * size, dtype=dtype)
+            collectives.all_gather(gathered, own, world.dp)
+            assert torch.equal(gathered, whole), (count, dtype)
+
+
+def ragged():
+    """Rounds of any size follow each other while ranks are late by turns."""
+    torch.set_num_threads(1)
+    same, own = random.Random(1), random.Random(os.getpid())
+    with opened() as world:
+        for seed in range(MANY):
+            count, kind = same.choice((1, 100, 20_000, 90_000)), same.choice(("all_reduce", "all_gather"))
+            parts = [content(rank, count, torch.float64, seed) for rank in world.dp.ranks]
+            if own.random() < 0.1:
+                time.sleep(own.random() * 0.005)
+            if kind == "all_reduce":
+                ours = collectives.all_reduce(parts[world.dp.index].clone(), world.dp)
+                expected = in_order(parts, "sum")
+            else:
+                ours, expected = torch.empty(count * world.dp.size, dtype=torch.float64), torch.cat(parts)
+                collectives.all_gather(ours, parts[world.dp.index], world.dp)
+            assert torch.equal(ours, expected), (seed, count, kind)
+
+
+@contextmanager
+def short_of(kind, limit):
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, before)
+
+
+def descriptors():
+    return sorted(Path("/proc/self/fd").iterdir())
+
+
+def mapped():
+    return Path("/proc/self/maps").read_text(encoding="utf-8")
+
+
+def refused():
+    """What one rank lacks is told on all of them alike; nothing is left of the attempt, nor of one that succeeds."""
+    with open_world(this_place(micro_batches=1), CPU) as world:
+        arguments = (world.dp.ranks, world.dp.index, world.dp.handle, PATIENCE)
+        dist.barrier()
+        before = descriptors()
+        lacks = {
+            "rank 0 cannot share 6 MiB: File too large": (0, resource.RLIMIT_FSIZE, 1 << 20),
+            "rank 2 cannot listen at a UNIX socket: Too many open files": (2, resource.RLIMIT_NOFILE, 0),
+        }
+        for expected, (rank, kind, limit) in lacks.items():
+            with short_of(kind, limit if rank == world.dp.index else resource.getrlimit(kind)[0]):
+                try:
+                    share_memory(*arguments)
+                except NotSharedError as error:
+                    assert str(error) == expected, error  # noqa: PT017
+                else:
+                    raise AssertionError(expected)
+            dist.barrier()  # the backend works on
+            assert descriptors() == before
+        for _ in range(3):
+            memory = share_memory(*arguments)
+            tensor = torch.ones(3)
+            memory.all_reduce(tensor, "sum")
+            assert tensor.tolist() == [3.0] * 3
+            assert "/memfd:tlaunch (deleted)" in mapped()
+            assert "/dev/shm" not in mapped()
+            dist.barrier()
+            memory.close()
+            del memory
+        assert descriptors() == before
+        assert "/memfd:tlaunch" not in mapped()
+
+
+def apart():
+    """Ranks that do not see each other's sockets share nothing, whatever their hosts are called."""
+    with open_world(this_place(micro_batches=1), CPU) as world:
+        dist.barrier()
+        left = torch.tensor(int(world.dp.index != 1 or leave_the_network()))
+        dist.all_reduce(left, op=dist.ReduceOp.MIN)
+        if not left:
+            print("not tried apart 2", flush=True)
+            return
+        try:
+            share_memory(world.dp.ranks, world.dp.index, world.dp.handle, PATIENCE)
+        except NotSharedError as error:
+            expected = "rank 1 cannot reach the ranks before it by a UNIX socket: Connection refused"
+            assert str(error) == expected, error  # noqa: PT017
+        else:
+            raise AssertionError("memory shared across namespaces")
+
+
+def leave_the_network():
+    """Go to a network namespace of its own, in which open connections stay open; False without the right to do so."""
+    clone_newnet = 0x40000000  # os.unshare comes with Python 3.12
+    return ctypes.CDLL(None).unshare(clone_newnet) == 0
+
+
+def by_setting():
+    """`auto` goes on without shared memory and says why in one line; where it is demanded, all ranks end alike."""
+    place = this_place(micro_batches=1)
+    with short_of(resource.RLIMIT_FSIZE, 1 << 20), redirect_stdout(StringIO()) as said:
+        with open_world(place, CPU, "auto") as world:
+            assert world.dp.shared_memory is None
+            assert collectives.all_reduce(torch.ones(2), world.dp).tolist() == [2.0, 2.0]
+            assert not world.dp.scatters
+        try:
+            with open_world(place, CPU, "shared_memory"):
+                raise AssertionError("opened without memory")
+        except UsageError as error:
+            reason = "ranks 0, 1 share no memory: rank 0 cannot share 4 MiB: File too large"
+            assert error.message == f"parallel.transport is shared_memory, but {reason}"  # noqa: PT017
+    told = [] if place.global_rank else [f"{reason}; gloo serves"]
+    assert said.getvalue().splitlines() == told, said.getvalue()
+
+
+CHECKS = {
+    **{f"{check.__name__} {size}": partial(check) for check, size in product((equal, slices), (2, 3, 8))},
+    "ragged 3": ragged, "ragged 8": ragged, "refused 3": refused, "apart 2": apart, "by_setting 2": by_setting,
+}  # fmt: skip
+
+
+def main(names):
+    for name in names:
+        if os.fork() == 0:
+            fork_ranks(name, dp=int(name.split()[1]), mp=1, pp=1, micro_batches=1, work=CHECKS[name])
+            os._exit(0)
+        if os.wait()[1] == 0:
+            print(f"ok {name}", flush=True)
+
+
+main(sys.argv[1:])
