@@ -2,6 +2,7 @@
 
     blame_gloo.py DIRECTORY JOB...
 
+A job called shared-NAME is that of NAME, but its ranks share memory for their collectives once they have met by gloo.
 torch is imported once, then every rank is forked. Rank r of job j writes to DIRECTORY/j.r. The exit statuses, as in
 subprocess, are printed as one JSON object: {job: [status of rank 0, ...]}. Rank 1 sleeps until it is killed at the end
 where it is the one that the others wait for; its status is then that of the kill.
@@ -14,12 +15,14 @@ import socket
 import sys
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from launcher.supervise.port import hold_port
+from launcher.trainer.parallel.one_host import share_memory
 
 WORLD_SIZE = 3
 CULPRIT = 1
@@ -43,12 +46,17 @@ def misbehave(job):
 
 def rank_of(job, rank, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(WORLD_SIZE))
+    shared, job = job.startswith("shared-"), job.removeprefix("shared-")
     if job == "store-never-there" and rank == 0:
         time.sleep(1000)
     if job == "stays-away" and rank == CULPRIT:
         misbehave(job)
     dist.init_process_group("gloo", timeout=TIMEOUTS.get(job, PATIENCE))
-    dist.all_reduce(torch.ones(1))
+    all_reduce = dist.all_reduce
+    if shared:
+        memory = share_memory(range(WORLD_SIZE), rank, dist.group.WORLD, TIMEOUTS.get(job, PATIENCE))
+        all_reduce = partial(memory.all_reduce, operation="sum")
+    all_reduce(torch.ones(1))
     if job == "store-dies":
         if rank == 0:
             os._exit(9)
@@ -62,7 +70,7 @@ def rank_of(job, rank, port):
     if job == "misses-barrier":
         dist.monitored_barrier(timeout=TIMEOUT)
     for _ in range(3):
-        dist.all_reduce(torch.ones(1000))
+        all_reduce(torch.ones(1000))
 
 
 def forked(job, rank, port, log):
@@ -97,7 +105,7 @@ def main(directory, jobs):
         ranks[job] = [forked(job, rank, port.number, directory / f"{job}.{rank}") for rank in range(WORLD_SIZE)]
     statuses = {}
     for job, pids in ranks.items():
-        sleeper = CULPRIT if job in SLEEPS else 0 if job == "store-never-there" else None
+        sleeper = CULPRIT if job.removeprefix("shared-") in SLEEPS else 0 if job == "store-never-there" else None
         ended = {rank: status_of(pid) for rank, pid in enumerate(pids) if rank != sleeper}
         if sleeper is not None:
             os.kill(pids[sleeper], signal.SIGKILL)

@@ -57,8 +57,9 @@ _OWN = (
     (Kind.OWN_FAULT, r"ncclInvalid(?:Argument|Usage)"),  # NCCL: a wrong call
 )
 
-# Messages that name ranks: those that gloo's barrier misses, or that called MPI_Abort.
+# Messages that name ranks: those that a collective misses, or that called MPI_Abort.
 _NAMING = (
+    (Kind.TIMEOUT, r"shared memory: waited \S+ s in vain for rank (?P<named>\d+)"),  # launcher/trainer/parallel
     (Kind.TIMEOUT, r"Ranks? (?P<named>\d+(?:, ?\d+)*) failed to pass monitoredBarrier"),  # torch, ProcessGroupGloo
     (Kind.PEER_FAILED, r"MPI_ABORT was invoked on rank (?P<named>\d+)"),  # Open MPI
     (Kind.PEER_FAILED, r"(?:application called MPI_Abort|Abort)\(.{0,300}\) (?:-|on node) .{0,300}?(?:process|rank in comm world) (?P<named>\d+)"),  # MPICH
@@ -110,6 +111,7 @@ _HCCL = (
 )  # fmt: skip
 
 _OTHERS = (
+    (Kind.PEER_CLOSED, r"shared memory: connection closed by rank \d+"),  # launcher/trainer/parallel
     (Kind.PEER_FAILED, r"total number of timed out node is \d+"),  # MindSpore's scheduler
     (Kind.PEER_FAILED, r"There's worker exits with exception, kill all other workers"),  # msrun
     (Kind.PEER_FAILED, r"MPI_ERR_PROC_FAILED|MPI_ERR_REVOKED"),  # MPI with fault tolerance

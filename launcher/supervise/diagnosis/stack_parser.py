@@ -40,14 +40,15 @@ _FRAME = re.compile(r'  File (?:"(?P<file>.*)"|\?\?\?), line (?P<line>\d{1,9}|\?
 _ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 _OTHERS_CUT = "..."  # faulthandler shows 100 threads, the newest first: the main thread is not among them
 
+_SHARED_MEMORY = r"/launcher/trainer/parallel/shared_memory\.py"  # the bundled program's library of communication
 # Not the user's own: the standard library, installed packages, what Python or tlaunch put below the program.
 _FOREIGN = re.compile(
     r"/lib(?:64)?/python\d(?:\.\d+)?t?/|/python\d+\.zip/|/(?:site|dist)-packages/|^<frozen |/launcher/preload/"
-    r"|/torch/(?:distributed|nn|autograd|utils)/"
+    rf"|/torch/(?:distributed|nn|autograd|utils)/|{_SHARED_MEMORY}"
 )
-_BUNDLED = "/launcher/trainer/"  # wherever it is installed, it is the program that the user chose
+_BUNDLED = re.compile(rf"(?!.*{_SHARED_MEMORY}).*/launcher/trainer/")  # wherever it is, the program that the user chose
 _COMMUNICATION = re.compile(
-    r"/(?:torch/distributed|torch_npu/distributed|mindspore/communication|mpi4py|horovod|hccl)/"
+    rf"/(?:torch/distributed|torch_npu/distributed|mindspore/communication|mpi4py|horovod|hccl)/|{_SHARED_MEMORY}"
 )
 # What communication libraries call such functions, wherever they are installed.
 _COLLECTIVE_NAME = re.compile(
@@ -80,7 +81,7 @@ class Frame:
     @property
     def own(self) -> bool:
         """Whether this is the user's code."""
-        return _BUNDLED in self.file or not _FOREIGN.search(self.file)
+        return bool(_BUNDLED.match(self.file)) or not _FOREIGN.search(self.file)
 
     @property
     def collective(self) -> bool:

@@ -22,6 +22,10 @@ JOBS = {
     "store-never-there": {Kind.RENDEZVOUS},
     "store-dies": {Kind.STORE_LOST},
     "user-timeout": {Kind.PEER_CLOSED},
+    "shared-killed": {Kind.PEER_CLOSED},
+    "shared-raises": {Kind.PEER_CLOSED},
+    "shared-returns": {Kind.PEER_CLOSED},
+    "shared-sleeps": {Kind.TIMEOUT, Kind.PEER_CLOSED},
 }
 BY_RANK_0 = {"store-dies", "store-never-there"}
 
@@ -43,7 +47,7 @@ def symptom_of(log):
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("job", JOBS)
-def test_ranks_that_lose_another_say_so_in_words_of_gloo_or_the_store(gloo_logs, job):
+def test_ranks_that_lose_another_say_so_in_words_of_gloo_or_the_store_or_shared_memory(gloo_logs, job):
     """Every innocent rank of a real job prints a certain consequence, and the log alone tells the same."""
     culprit = 0 if job in BY_RANK_0 else 1
     for rank in {0, 1, 2} - {culprit}:
@@ -60,6 +64,21 @@ def test_the_culprit_of_a_job_says_nothing_of_the_kind(gloo_logs):
     symptom = symptom_of(gloo_logs / "user-timeout.1")
     assert (symptom.kind, symptom.certain) == (Kind.TIMEOUT, False)
     assert symptom_of(gloo_logs / "misses-barrier.0").named == (1,)
+
+
+@pytest.mark.distributed
+def test_ranks_that_share_memory_name_the_one_that_they_lost(gloo_logs):
+    """The one whose connection is closed, be it killed or done, and the one that has not come in time."""
+    for job in ("killed", "raises", "returns"):
+        for rank in (0, 2):
+            last = log_tail(gloo_logs / f"shared-{job}.{rank}", 0).splitlines()[-1]
+            assert last.endswith("PeerLostError: shared memory: connection closed by rank 1")
+    symptoms = [symptom_of(gloo_logs / f"shared-sleeps.{rank}") for rank in (0, 2)]
+    late = [symptom for symptom in symptoms if symptom.kind is Kind.TIMEOUT]
+    assert [(symptom.evidence, symptom.named) for symptom in late] == [
+        ("shared memory: waited 10 s in vain for rank 1", (1,))
+    ] * len(late)
+    assert late
 
 
 USER_FRAMES = 'Traceback (most recent call last):\n  File "/a/train.py", line 3, in step\n    get()\n'
