@@ -90,7 +90,7 @@ def slices():
         for count, dtype in product((0, 1, 1001, SLOT_BYTES // 8 + 3), (torch.float64, torch.bfloat16)):
             parts = [content(rank, count * size, dtype) for rank in world.dp.ranks]
             own = torch.empty(count, dtype=dtype)
-            collectives.reduce_scatter(own, parts[index].clone(), world.dp)
+            assert collectives.start_reduce_scatter(own, parts[index].clone(), world.dp) is None
             whole = in_order(parts, "sum")
             assert torch.equal(own, whole.view(size, count)[index]), (count, dtype)
             gathered = torch.empty(count * size, dtype=dtype)
