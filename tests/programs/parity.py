@@ -17,6 +17,8 @@ import numpy as np
 from safetensors.numpy import load_file
 
 RECOMPUTE = "parallel.recompute=true"
+GROUPS = "parallel.gradient_groups=4"
+BACKEND = "parallel.transport=backend"  # otherwise ranks of one host share memory
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,15 @@ ROWS = (
     *(Row(*layout, 4, (RECOMPUTE,)) for layout in LAYOUTS),
     Row(1, 1, 1, 1, (RECOMPUTE,)),
     Row(1, 2, 1, 1, (RECOMPUTE,)),
+    *(
+        Row(*layout, 4, switches)
+        for layout in ((2, 1, 1), (4, 2, 1), (2, 2, 2))
+        for switches in ((GROUPS,), (BACKEND,), (GROUPS, BACKEND))
+    ),
+    *(Row(1, 2, 1, micro_batches, (BACKEND,)) for micro_batches in (1, 4)),
+    *(Row(1, 1, 2, 4, (f"parallel.stages=[{stages}]",)) for stages in ("1, 3", "3, 1", "4, 0")),
+    Row(2, 1, 4, 4, ("parallel.stages=[1, 1, 2, 0]", GROUPS, RECOMPUTE)),
+    Row(2, 2, 2, 4, (GROUPS,), ("train.optimizer=adam_weight_decay",)),
     Row(2, 2, 2, 4, numbers=("model.dropout=0",)),
     # In float32 each axis, and all of them: more is the same code.
     Row(2, 1, 1, 1, precision="float32"),
