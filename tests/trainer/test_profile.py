@@ -25,11 +25,12 @@ def train(profiler, steps):
 def test_steps_after_the_first_three_are_traced(tmp_path, wanted, last):
     """As many as are wanted, or until the training ends: one file, a product for each step, said once."""
     path = tmp_path / "profile.json"
+    has_compiler = "torch._dynamo" in sys.modules  # by another test
     assert train(StepProfiler(wanted, path, CPU), 6) == {last: f"profile: {path}"}
     events = json.loads(path.read_text())["traceEvents"]
     assert sum(event["name"] == "aten::mm" for event in events) == last - 3
     assert [each.name for each in tmp_path.iterdir()] == ["profile.json"]
-    assert "torch._dynamo" not in sys.modules  # which takes each rank a second to import
+    assert ("torch._dynamo" in sys.modules) == has_compiler  # it would take each rank a second to import
 
 
 @pytest.mark.parametrize(("wanted", "steps", "why"), [(0, 6, None), (2, 3, "after 3 steps"), (2, 6, "No such file")])
