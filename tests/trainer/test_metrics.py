@@ -210,7 +210,7 @@ def test_tensorboard_shows_the_same(tmp_path, no_rest, board):
         step(metrics, number, loss=4.0 / number, learning_rate=number / 10)
     metrics.validated(3, 800.0)
     metrics.validated(3, math.nan)
-    metrics.shared(3, [0.75, 0.5], [0.8, 0.6])
+    metrics.stages_measured(3, [0.75, 0.5], [0.8, 0.6])
     found, shown = read_metrics(tmp_path / "metrics.jsonl"), board(tmp_path / "tensorboard")
 
     for tag, name in (

@@ -7,13 +7,12 @@ waiting, with the transfer in it. Accelerators run both in the background, so th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from launcher.trainer.telemetry.step_time import StepTime
 
 Item = TypeVar("Item")
-_END = object()
 
 
 class Waiting:
@@ -29,14 +28,16 @@ class Waiting:
     def __exit__(self, *_: object) -> None:
         self.seconds += time.perf_counter() - self._since_s
 
-    def over(self, items: Iterator[Item]) -> Iterator[Item]:
+    def over(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yield `items`, and add up the seconds that each takes to come."""
+        iterator = iter(items)
         while True:
-            with self:
-                item = next(items, _END)
-            if item is _END:
+            try:
+                with self:
+                    item = next(iterator)
+            except StopIteration:
                 return
-            yield item  # type: ignore[misc]
+            yield item
 
 
 # Of this process. No two of them ever run at the same time.

@@ -182,7 +182,7 @@ def _tell_stages(session: Session, spent: StepTime, last_step: int, metrics: Met
     shares = torch.zeros(world.pp.size, dtype=torch.float64)
     shares[world.pp.index] = spent.busy_s / spent.seconds / (world.dp.size * world.mp.size)
     busy = world.sum_over_all(shares).tolist()
-    metrics.shared(last_step, busy, _predicted(session))
+    metrics.stages_measured(last_step, busy, _predicted(session))
     if world.is_first:
         say(f"stages: worked {_shares(busy)} of each step")
 

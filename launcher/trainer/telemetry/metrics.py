@@ -125,7 +125,7 @@ class Metrics:
             self._write_steps()
             self._keep(Validation(time.time_ns(), self._attempt, step, loss, perplexity_of(loss)))
 
-    def shared(self, step: int, busy: Sequence[float], predicted: Sequence[float]) -> None:
+    def stages_measured(self, step: int, busy: Sequence[float], predicted: Sequence[float]) -> None:
         """Record which share of the steps up to `step` each pipeline stage worked."""
         if self._writes:
             self._write_steps()
