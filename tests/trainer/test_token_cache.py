@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -84,6 +85,25 @@ def test_what_was_written_is_what_tokenizing_gives(path, tokenizer, monkeypatch,
     assert stored.index.target_counts[END] == len(PAIRS)
     assert sorted(file.name for file in directory.iterdir()) == ["bounds.bin", "ids.bin", "index.json"]
     assert not [file for file in path.parent.iterdir() if file.name.startswith(".")]
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_progress_is_told_from_time_to_time(path, tokenizer, monkeypatch, capsys, packed):
+    """Pairs, the share of the file that was read, pairs a second, and the seconds that are left."""
+    monkeypatch.setattr(token_cache, "CHUNK_PAIRS", 20)
+    monkeypatch.setattr(token_cache, "TELL_S", 0)
+    if packed:
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    obtain(path, tokenizer)
+    lines = capsys.readouterr().out.splitlines()
+    told = [
+        re.fullmatch(rf"encoding {re.escape(str(path))}: (\d+) pairs, (\d+)%, [\d,]+ pairs/s, \d+ s left", line)
+        for line in lines
+    ]
+
+    assert [int(found[1]) for found in told] == [20, 40, 60]
+    assert [int(found[2]) for found in told] == sorted(int(found[2]) for found in told)
+    assert int(told[-1][2]) == 100
 
 
 def test_lengths_cut_what_is_read_not_what_is_kept(path, tokenizer):
