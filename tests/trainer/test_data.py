@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from launcher.core.errors import UsageError
 from launcher.core.records import Layout
-from launcher.corpus.dataset import find_splits, read_pairs
-from launcher.corpus.sample import cached_sample
+from launcher.corpus.dataset import read_pairs
+from launcher.corpus.sample import PACKED, SIZES
 from launcher.mesh.coordinates import coordinate_of
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.checks import check_layout
@@ -163,7 +163,7 @@ def test_batches_have_as_many_tokens_as_asked_for(count, batch_tokens):
 
 def test_batches_by_tokens_have_little_padding():
     """On the packaged sample: of the positions of 1,024-token batches, 4 % are padding, of 32 random pairs half."""
-    pairs = read_pairs(find_splits(cached_sample(), "fr_en").train)
+    pairs = read_pairs(PACKED)[: SIZES["train"]]
     tokenizer = Tokenizer(train_tokenizer([side for pair in pairs for side in pair], 1200))
     pairs = tokenize(pairs, tokenizer, load_settings(TransformerSettings, None).data)
 

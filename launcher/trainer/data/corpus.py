@@ -47,28 +47,11 @@ def open_corpus(settings: TransformerSettings, world: World, data: Path | None) 
         UnreadableError: missing or malformed files.
         UsageError: too few pairs for one batch, or a vocabulary that no tokenizer fits.
     """
-    is_maker = world.place.local_rank == 0 or world.is_first
     if data is None:
-        world.while_others_wait(cached_sample if is_maker else None)
+        world.while_others_wait(cached_sample if _makes_files(world) else None)
     splits = find_splits(data or cached_sample(), settings.data.direction)
-    beside, paths = splits.train.parent, [path for path in (splits.train, splits.valid) if path is not None]
-
-    # 1. The same text everywhere; ranks that have not read it rely on the one of their server that has.
-    texts: list[Text] = []
-    world.while_others_wait((lambda: texts.extend(map(text_at, paths))) if is_maker else None)
-    found = " ".join(text.digest for text in texts).encode() if is_maker else None
-    digests = world.check_equal(found, f"the text of {beside}").decode().split()
-
-    # 2. The tokenizer, from rank 0.
-    tokenizer, kept_at = shared_tokenizer(settings, world, splits, digests[0])
-
-    # 3. Token ids, once per server.
-    def write() -> None:
-        for text in texts:
-            write_tokens(text, tokenizer)
-
-    world.while_others_wait(write if is_maker else None)
-    stored = [_written(tokens_name(digest, tokenizer), beside) for digest in digests]
+    paths = [path for path in (splits.train, splits.valid) if path is not None]
+    stored, tokenizer, kept_at = _obtain(settings, world, splits, paths)
     pairs, target_counts = stored[0].pairs(settings.data), np.array(stored[0].index.target_counts)
     if splits.valid is not None:
         train, valid = pairs, stored[1].pairs(settings.data)
@@ -91,6 +74,35 @@ def open_corpus(settings: TransformerSettings, world: World, data: Path | None) 
         origin=f"{splits.train}, {len(train)} training and {len(valid)} validation pairs, tokenizer {kept_at}",
         remarks=list(_remarks(paths, stored, train, settings)) if world.is_first else [],
     )
+
+
+def _makes_files(world: World) -> bool:
+    """Return whether this is the rank of its server that makes what is missing there."""
+    return world.place.local_rank == 0 or world.is_first
+
+
+def _obtain(
+    settings: TransformerSettings, world: World, splits: Splits, paths: list[Path]
+) -> tuple[list[StoredTokens], Tokenizer, Path]:
+    """Return the ids of the texts at `paths`, of which the first is for training, the tokenizer and the path of that."""
+    makes_files, beside = _makes_files(world), splits.train.parent
+
+    # 1. The same text everywhere; ranks that have not read it rely on the one of their server that has.
+    texts: list[Text] = []
+    world.while_others_wait((lambda: texts.extend(map(text_at, paths))) if makes_files else None)
+    found = " ".join(text.digest for text in texts).encode() if makes_files else None
+    digests = world.check_equal(found, f"the text of {beside}").decode().split()
+
+    # 2. The tokenizer, from rank 0.
+    tokenizer, kept_at = shared_tokenizer(settings, world, splits, digests[0])
+
+    # 3. Token ids, once per server.
+    def write() -> None:
+        for text in texts:
+            write_tokens(text, tokenizer)
+
+    world.while_others_wait(write if makes_files else None)
+    return [_written(tokens_name(digest, tokenizer), beside) for digest in digests], tokenizer, kept_at
 
 
 def held_out(pair_count: int) -> int:

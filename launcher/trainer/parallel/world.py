@@ -331,9 +331,10 @@ class _Background:
             Exception: whatever `work` has raised that no person can mend.
         """
         self._thread.join(seconds)
+        state = BUSY if self._thread.is_alive() else DONE
         if self._error is not None and self.failure is None:
             raise self._error
-        return BUSY if self._thread.is_alive() else DONE
+        return state
 
     @property
     def failure(self) -> TlaunchError | None:
@@ -342,7 +343,9 @@ class _Background:
 
 
 def _as_told(error: TlaunchError | OSError) -> TlaunchError:
-    return error if isinstance(error, TlaunchError) else UnreadableError(f"{error.filename}: {error.strerror}")
+    if isinstance(error, TlaunchError):
+        return error
+    return UnreadableError(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
 def _failure_of(sent: bytes) -> TlaunchError | None:
