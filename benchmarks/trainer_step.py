@@ -62,6 +62,7 @@ def torch_step(session: Session, pairs: list[Example]) -> Callable[[], None]:
     apply_plan(model, session.stage, ALONE, seed=1, device=world.device, dtype=torch.float32)
     mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "mp"))
     parallelize_module(model, mesh["mp"], tensor_parallel_styles(model))
+    # What the pipeline calls must itself be sharded, or FSDP2 sums gradients after every micro batch instead of the last.
     part = TorchStage(model)
     fully_shard(part, mesh=mesh["dp"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)

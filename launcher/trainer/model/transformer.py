@@ -4,8 +4,8 @@ Nothing here knows of ranks. Model parallelism replaces weights by shards and ad
 (`plan.py`), so widths are read from the weights, never from the configuration. Pipeline parallelism takes parts away:
 a stage is this model without the layers of the others, and `forward` skips what is not there.
 
-Shapes: B sentences, S source tokens, T target tokens, D model width, H heads, K width of a head, F feed-forward
-width, V vocabulary.
+Shapes: B sentences, S source tokens, T target tokens, N target tokens without padding, D model width, H heads, K width of
+a head, F feed-forward width, V vocabulary.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class _HeadLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         hidden_gradient_ND, weight_gradient_WD = ctx.saved_tensors
-        # Of a loss that nothing is done to it is 1, and a pass over the head is saved. An accelerator is not made to tell.
+        # It is 1 if backward begins at the loss itself: a pass over the head less. An accelerator is not waited for to tell.
         if upstream[0].device.type != "cpu" or upstream[0] != 1:
             hidden_gradient_ND = hidden_gradient_ND * upstream[0]
             weight_gradient_WD = weight_gradient_WD * upstream[0]
@@ -84,6 +84,9 @@ def _computed(
 ) -> list[Tensor]:
     """Return the loss, and if asked for its gradients with respect to `hidden_ND` and `weight_WD`."""
     exact = torch.promote_types(hidden_ND.dtype, torch.float32)
+    loss = hidden_ND.new_zeros((), dtype=exact)
+    if not len(hidden_ND):
+        return [loss, torch.zeros_like(hidden_ND), torch.zeros_like(weight_WD)]
     # 1. What needs no logits: this rank's part of t and of h . t.
     local_N = labels_N - part_bounds(vocabulary_size, group)[0]
     is_here_N = (local_N >= 0) & (local_N < len(weight_WD))
@@ -92,47 +95,49 @@ def _computed(
     target_ND = weight_WD[local_N] * sure_N1 + weight_WD.sum(dim=0) * (smoothing / vocabulary_size)
     agreement_N = torch.linalg.vecdot(hidden_ND.to(exact), target_ND.to(exact))
     # 2. Chunk by chunk, log Z and the terms in p.
-    loss = hidden_ND.new_zeros((), dtype=exact)
-    if with_gradients:
-        weight_DW = weight_WD.t().contiguous()
-        hidden_gradient_ND = torch.empty_like(hidden_ND)
-        weight_gradient_DW = torch.zeros_like(weight_DW, dtype=exact)
     chunk_bytes = CACHED_BYTES if weight_WD.device.type == "cpu" else ACCELERATOR_BYTES
     chunk_tokens = max(chunk_bytes // (len(weight_WD) * weight_WD.element_size()), MIN_CHUNK_TOKENS)
+    # A copy makes products faster, if there is more than one.
+    weight_DW = weight_WD.t().contiguous() if with_gradients and len(hidden_ND) > chunk_tokens else weight_WD.t()
+    hidden_gradient_ND = torch.empty_like(hidden_ND)
+    weight_gradient_DW = weight_DW  # until the first chunk has one
     for start in range(0, len(hidden_ND), chunk_tokens):
         chunk = slice(start, start + chunk_tokens)
         hidden_CD = hidden_ND[chunk]
-        logits_CW = _product(hidden_CD, weight_WD).to(exact)
-        largest_C1 = logits_CW.amax(dim=1, keepdim=True)
-        exponentials_CW = logits_CW.sub_(largest_C1).exp_()
-        sum_C = exponentials_CW.sum(dim=1)
-        own_2C = torch.stack([sum_C.log() + largest_C1[:, 0], agreement_N[chunk]])
-        all_R2C = _of_all_ranks(own_2C, group)
-        log_partition_C = all_R2C[:, 0].logsumexp(dim=0)
-        loss += (log_partition_C - all_R2C[:, 1].sum(dim=0)).sum()
+        exponentials_CW, share_C1, log_partition_C, all_agreement_C = _softmax(
+            _product(hidden_CD, weight_WD).to(exact), agreement_N[chunk], group
+        )
+        loss += (log_partition_C - all_agreement_C).sum()
         if with_gradients:
-            share_C1 = (scale * (own_2C[0] - log_partition_C).exp() / sum_C)[:, None]
-            exponentials_CW = exponentials_CW.to(hidden_ND.dtype)
+            exponentials_CW, share_C1 = exponentials_CW.to(hidden_ND.dtype), share_C1 * scale
             gradient_CD = _product(exponentials_CW, weight_DW).mul_(share_C1)
             hidden_gradient_ND[chunk] = gradient_CD.sub_(target_ND[chunk], alpha=scale)
             scaled_DC = (hidden_CD * share_C1).to(hidden_ND.dtype).t().contiguous()
-            weight_gradient_DW += _product(scaled_DC, exponentials_CW.t())
+            product_DW = _product(scaled_DC, exponentials_CW.t())
+            weight_gradient_DW = product_DW.to(exact) if start == 0 else weight_gradient_DW.add_(product_DW)
     if not with_gradients:
         return [loss * scale]
     # 3. The other terms of the weight's gradient.
     evenly_D = hidden_ND.sum(dim=0, dtype=exact) * (-scale * smoothing / vocabulary_size)
-    weight_gradient_WD = evenly_D.expand(weight_WD.shape).contiguous().add_(weight_gradient_DW.t())
+    weight_gradient_WD = torch.empty_like(weight_WD, dtype=exact)
+    torch.add(weight_gradient_DW.t(), evenly_D, out=weight_gradient_WD)
     weight_gradient_WD.index_add_(0, local_N, (hidden_ND * sure_N1).to(exact), alpha=-scale)
     return [loss * scale, all_reduce(hidden_gradient_ND, group), weight_gradient_WD.to(weight_WD.dtype)]
 
 
-def _of_all_ranks(own_2C: Tensor, group: Group) -> Tensor:
-    """Return each rank's numbers about the tokens of a chunk."""
-    if group.size == 1:
-        return own_2C[None]
-    all_R2C = own_2C.new_empty(group.size, *own_2C.shape)
-    all_gather(all_R2C.flatten(0, 1), own_2C, group)
-    return all_R2C
+def _softmax(logits_CW: Tensor, agreement_C: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return exp(z - largest z of this rank) in the place of `logits_CW`, what turns it into p, log Z, and the whole h . t."""
+    largest_C1 = logits_CW.amax(dim=1, keepdim=True)
+    exponentials_CW = logits_CW.sub_(largest_C1).exp_()
+    sum_C1 = exponentials_CW.sum(dim=1, keepdim=True)
+    own_2C = torch.stack([(sum_C1.log() + largest_C1)[:, 0], agreement_C])
+    all_R2C = own_2C[None]
+    if group.size > 1:
+        all_R2C = own_2C.new_empty(group.size, *own_2C.shape)
+        all_gather(all_R2C.flatten(0, 1), own_2C, group)
+    log_partition_C = all_R2C[:, 0].logsumexp(dim=0)
+    share_C1 = (own_2C[0] - log_partition_C).exp()[:, None] / sum_C1
+    return exponentials_CW, share_C1, log_partition_C, all_R2C[:, 1].sum(dim=0)
 
 
 # torch multiplies matrices in float32 by MKL, which does not use AVX-512 on processors of other makers than its own; oneDNN
