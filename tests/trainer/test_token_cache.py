@@ -16,12 +16,11 @@ import torch
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
-from launcher.trainer.data import token_cache, tokens
-from launcher.trainer.data.batches import token_count
+from launcher.trainer.data import token_cache
 from launcher.trainer.data.corpus import open_corpus, training_sentences
 from launcher.trainer.data.token_cache import find_tokens, text_at, tokens_name, write_tokens
 from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
-from launcher.trainer.data.tokens import Example, tokenize
+from launcher.trainer.data.tokens import tokenize
 from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel.world import open_world, place_from_environment
 
@@ -296,12 +295,18 @@ def test_the_tokenizer_of_a_huge_text_is_trained_on_a_part(path, monkeypatch, ca
     assert "one pair in 3 of the 57" in capsys.readouterr().out
 
 
-def test_pages_that_were_given_back_are_read_again(path, tokenizer, monkeypatch):
-    """Memory of files is given back after every chunk, and nothing changes."""
-    monkeypatch.setattr(tokens, "CHUNK_PAIRS", 16)
-    stored, _ = obtain(path, tokenizer)
-    pairs = stored.pairs(CONFIG)
-    lengths = np.concatenate([chunk.lengths()[1] for chunk in pairs.in_chunks()])
+def test_of_files_only_the_chosen_pairs_are_read(path, tokenizer, monkeypatch):
+    """In the order of the choice, those that follow each other together; slices and single pairs alike."""
+    whole = tokenize(PAIRS, tokenizer, CONFIG)
+    pairs = obtain(path, tokenizer)[0].pairs(CONFIG)
+    read, pread = [], os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, at: read.append(size) or pread(descriptor, size, at))
+    chosen = pairs[10:].take(np.array([4, 5, 6, 0, 49, 1]))
 
-    assert lengths.sum() == token_count(pairs) == token_count(tokenize(PAIRS, tokenizer, CONFIG))
-    assert pairs[59] == Example(*(list(side) for side in vars(tokenize(PAIRS[59:], tokenizer, CONFIG)[0]).values()))
+    assert len(read) == 2 * 4
+    assert list(chosen) == [whole[place] for place in (14, 15, 16, 10, 59, 11)]
+    assert len(read) == 2 * 4  # they lie in memory now
+    assert [pairs[59], *pairs[3:5]] == [whole[59], whole[3], whole[4]]
+    assert sum(read[4:8]) // 2 == sum(len(pair.source) + len(pair.target) for pair in chosen)
+    assert [side.tolist() for side in pairs.padded()] == [side.tolist() for side in whole.padded()]
+    assert sum(len(chunk) for chunk in pairs.in_chunks(16)) == len(PAIRS)

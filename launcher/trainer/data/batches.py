@@ -1,6 +1,6 @@
 """The batches of a training, and the part of each that a rank computes.
 
-Every rank maps the ids of all pairs and computes which of them are its own, so no rank is ever asked for data, every
+Every rank reads the ids of all pairs from files and computes which of them are its own, so no rank is ever asked for data, every
 pipeline stage knows the shapes that will arrive, and the number of tokens in a global batch needs no communication.
 """
 
@@ -21,7 +21,6 @@ from launcher.trainer.data.tokens import Example, Integers, TokenizedPairs
 from launcher.trainer.model.transformer import BEGIN, PAD, Batch
 
 CPU = torch.device("cpu")
-STEPS_BETWEEN_RELEASES = 16  # of mapped memory, which otherwise grows to the size of the corpus
 
 
 @frozen
@@ -46,13 +45,11 @@ def global_batches(examples: Sequence[Example], config: TrainConfig, *, first_st
     if config.batch_tokens:
         order = TokenBatches(pairs, config.batch_tokens, seed=config.seed)
     else:
-        order = PairBatches(len(pairs), config.batch_size, seed=config.seed)
+        order = PairBatches(pairs, config.batch_size, seed=config.seed)
     last_step = config.steps or config.epochs * order.steps_per_epoch
     for step in range(first_step, last_step + 1):
-        if step % STEPS_BETWEEN_RELEASES == 0:
-            pairs.release()
         epoch, index = divmod(step - 1, order.steps_per_epoch)
-        yield GlobalBatch(epoch + 1, index + 1, step, last_step, pairs.take(order.pairs_of(epoch, index)))
+        yield GlobalBatch(epoch + 1, index + 1, step, last_step, order.batch(epoch, index))
 
 
 def validation_batches(examples: Sequence[Example], config: TrainConfig) -> Iterator[Sequence[Example]]:

@@ -41,7 +41,7 @@ class Corpus:
 
 
 def open_corpus(settings: TransformerSettings, world: World, data: Path | None) -> Corpus:
-    """Map the corpus at `data`, or the generated sample. All ranks must call it; one of each server makes what is missing.
+    """Open the corpus at `data`, or the generated sample. All ranks must call it; one of each server makes what is missing.
 
     Raises:
         UnreadableError: missing or malformed files.
@@ -54,10 +54,10 @@ def open_corpus(settings: TransformerSettings, world: World, data: Path | None) 
     stored, tokenizer, kept_at = _obtain(settings, world, splits, paths)
     pairs, target_counts = stored[0].pairs(settings.data), np.array(stored[0].index.target_counts)
     if splits.valid is not None:
-        train, valid = pairs, stored[1].pairs(settings.data)
+        train, valid = pairs, stored[1].pairs(settings.data).in_memory()
     else:
         train_count = len(pairs) - held_out(len(pairs))
-        train, valid = pairs[:train_count], pairs[train_count:]
+        train, valid = pairs[:train_count], pairs[train_count:].in_memory()
         target_counts -= valid.uncut().target_counts(len(target_counts))
     batch_size = settings.train.batch_size
     if not settings.train.batch_tokens and len(train) < batch_size:

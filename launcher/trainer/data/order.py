@@ -28,24 +28,28 @@ POOL_PAIRS_PER_TOKEN = 2  # of a batch: a pool holds many batches, whatever the 
 class Order(Protocol):
     steps_per_epoch: int
 
-    def pairs_of(self, epoch: int, index: int) -> Integers:
-        """Return the numbers of the pairs of batch `index` of `epoch`; both count from 0."""
+    def batch(self, epoch: int, index: int) -> TokenizedPairs:
+        """Return the pairs of batch `index` of `epoch`, in memory; both count from 0."""
 
 
 class PairBatches:
     """Batches of `batch_size` pairs in random order. What is left of an epoch after its last full batch is not used in it."""
 
-    def __init__(self, pair_count: int, batch_size: int, *, seed: int) -> None:
-        self.steps_per_epoch = pair_count // batch_size
+    def __init__(self, pairs: TokenizedPairs, batch_size: int, *, seed: int) -> None:
+        self.steps_per_epoch = len(pairs) // batch_size
         self._batch_size = batch_size
-        self._shuffle = Shuffle(pair_count, max(MIN_POOL_PAIRS, batch_size), seed=seed)
+        self._shuffle = Shuffle(pairs, max(MIN_POOL_PAIRS, batch_size), seed=seed)
 
-    def pairs_of(self, epoch: int, index: int) -> Integers:
+    def batch(self, epoch: int, index: int) -> TokenizedPairs:
         start, stop = index * self._batch_size, (index + 1) * self._batch_size
         ends = self._shuffle.ends(epoch)
-        pools = range(int(np.searchsorted(ends, start, "right")), int(np.searchsorted(ends, stop, "left")) + 1)
-        first = start - (int(ends[pools.start - 1]) if pools.start else 0)
-        return np.concatenate([self._shuffle.pool(epoch, pool) for pool in pools])[first : first + self._batch_size]
+        first, last = int(np.searchsorted(ends, start, "right")), int(np.searchsorted(ends, stop, "left"))
+        begins = [0, *ends.tolist()]
+        parts = [
+            self._shuffle.pool(epoch, pool)[max(0, start - begins[pool]) : stop - begins[pool]]
+            for pool in range(first, last + 1)
+        ]
+        return parts[0] if first == last else TokenizedPairs.of([pair for part in parts for pair in part])
 
 
 class TokenBatches:
@@ -53,15 +57,15 @@ class TokenBatches:
 
     def __init__(self, pairs: TokenizedPairs, batch_tokens: int, *, seed: int) -> None:
         """`batch_tokens` is at least twice the longest target, so that no batch is empty."""
-        self._pairs = pairs
-        self._shuffle = Shuffle(len(pairs), max(MIN_POOL_PAIRS, POOL_PAIRS_PER_TOKEN * batch_tokens), seed=seed)
+        self._seed = seed
+        self._shuffle = Shuffle(pairs, max(MIN_POOL_PAIRS, POOL_PAIRS_PER_TOKEN * batch_tokens), seed=seed)
         self._block_tokens = np.concatenate([_sums(chunk.lengths()[1]) for chunk in pairs.in_chunks()])
         self._tokens = int(self._block_tokens.sum())
         self.steps_per_epoch = -(-self._tokens // batch_tokens)
         self._ends = lru_cache(maxsize=1)(self._ends_of_pools)
         self._batches = lru_cache(maxsize=1)(self._batches_of_pool)
 
-    def pairs_of(self, epoch: int, index: int) -> Integers:
+    def batch(self, epoch: int, index: int) -> TokenizedPairs:
         ends = self._ends(epoch)
         pool = int(np.searchsorted(ends, index, "right"))
         first = int(ends[pool - 1]) if pool else 0
@@ -72,10 +76,10 @@ class TokenBatches:
         tokens = np.cumsum([self._block_tokens[blocks].sum() for blocks in self._shuffle.blocks(epoch)])
         return (tokens * self.steps_per_epoch + self._tokens // 2) // self._tokens
 
-    def _batches_of_pool(self, epoch: int, pool: int, count: int) -> list[Integers]:
-        numbers = self._shuffle.pool(epoch, pool)
-        batches = cut_by_tokens(self._pairs.take(numbers), count)
-        return [numbers[batches[place]] for place in permutation(count, self._shuffle.seed, epoch, pool, "batches")]
+    def _batches_of_pool(self, epoch: int, pool: int, count: int) -> list[TokenizedPairs]:
+        pairs = self._shuffle.pool(epoch, pool)
+        batches = cut_by_tokens(pairs, count)
+        return [pairs.take(batches[place]) for place in permutation(count, self._seed, epoch, pool, "batches")]
 
 
 def cut_by_tokens(pairs: TokenizedPairs, count: int) -> list[Integers]:
@@ -94,14 +98,13 @@ def cut_by_tokens(pairs: TokenizedPairs, count: int) -> list[Integers]:
 
 
 class Shuffle:
-    """A random order of `pair_count` pairs in each epoch, in pools of which each is found without the others."""
+    """A random order of pairs in each epoch, in pools of which each is read without the others."""
 
-    def __init__(self, pair_count: int, pool_pairs: int, *, seed: int) -> None:
+    def __init__(self, pairs: TokenizedPairs, pool_pairs: int, *, seed: int) -> None:
         """A pool has at least `pool_pairs` pairs, but for the last block's, and less than twice as many."""
-        self.seed = seed
-        self._pair_count = pair_count
-        self._block_count = -(-pair_count // BLOCK_PAIRS)
-        self._pool_count = max(1, pair_count // pool_pairs)
+        self._pairs, self._seed = pairs, seed
+        self._block_count = -(-len(pairs) // BLOCK_PAIRS)
+        self._pool_count = max(1, len(pairs) // pool_pairs)
         # Of the last epoch, and of the pools that a batch reaches into.
         self.blocks = lru_cache(maxsize=1)(self._blocks_of_pools)
         self.ends = lru_cache(maxsize=1)(self._ends_of_pools)
@@ -109,18 +112,20 @@ class Shuffle:
 
     def _blocks_of_pools(self, epoch: int) -> list[Integers]:
         """Return the numbers of the blocks of each pool."""
-        return np.array_split(permutation(self._block_count, self.seed, epoch, "blocks"), self._pool_count)
+        return np.array_split(permutation(self._block_count, self._seed, epoch, "blocks"), self._pool_count)
 
     def _ends_of_pools(self, epoch: int) -> Integers:
         """Return the number of pairs up to the end of each pool."""
-        last, missing = self._block_count - 1, self._block_count * BLOCK_PAIRS - self._pair_count
+        last, missing = self._block_count - 1, self._block_count * BLOCK_PAIRS - len(self._pairs)
         return np.cumsum([len(blocks) * BLOCK_PAIRS - missing * int(last in blocks) for blocks in self.blocks(epoch)])
 
-    def _pairs_of_pool(self, epoch: int, index: int) -> Integers:
-        """Return the numbers of the pairs of a pool in random order."""
-        numbers = (self.blocks(epoch)[index][:, None] * BLOCK_PAIRS + np.arange(BLOCK_PAIRS)).ravel()
-        numbers = numbers[numbers < self._pair_count]
-        return numbers[permutation(len(numbers), self.seed, epoch, index, "pairs")]
+    def _pairs_of_pool(self, epoch: int, index: int) -> TokenizedPairs:
+        """Return the pairs of a pool in random order, in memory."""
+        places = (self.blocks(epoch)[index][:, None] * BLOCK_PAIRS + np.arange(BLOCK_PAIRS)).ravel()
+        pairs = self._pairs.take(
+            places[places < len(self._pairs)]
+        )  # before they are shuffled, blocks are read in one piece
+        return pairs.take(permutation(len(pairs), self._seed, epoch, index, "pairs"))
 
 
 def permutation(count: int, *key: object) -> Integers:

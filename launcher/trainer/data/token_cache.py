@@ -38,8 +38,8 @@ from launcher.trainer.data.tokens import (
     ID_TYPES,
     IDS,
     INDEX,
+    Integers,
     StoredTokens,
-    TokenArrays,
     TokenIndex,
     encoded,
     open_tokens,
@@ -152,13 +152,13 @@ def _write(directory: Path, text: Text, tokenizer: Tokenizer) -> None:
         counts = np.zeros(tokenizer.size, np.int64)
         id_type = ID_TYPES[0] if tokenizer.size <= 1 << 16 else ID_TYPES[1]
         bounds.write(np.zeros(1, BOUND).tobytes())
-        for arrays in _encoded_in_parallel(filled, tokenizer):
-            is_target = np.repeat(np.arange(len(arrays.bounds) - 1) % 2 == 1, np.diff(arrays.bounds))
-            counts += np.bincount(arrays.ids[is_target], minlength=tokenizer.size)
-            ids.write(arrays.ids.astype(id_type).tobytes())
-            bounds.write((arrays.bounds[1:] + id_count).tobytes())
-            pair_count += len(arrays.bounds) // 2
-            id_count += len(arrays.ids)
+        for chunk_ids, chunk_bounds in _encoded_in_parallel(filled, tokenizer):
+            is_target = np.repeat(np.arange(len(chunk_bounds) - 1) % 2 == 1, np.diff(chunk_bounds))
+            counts += np.bincount(chunk_ids[is_target], minlength=tokenizer.size)
+            ids.write(chunk_ids.astype(id_type).tobytes())
+            bounds.write((chunk_bounds[1:] + id_count).astype(BOUND).tobytes())
+            pair_count += len(chunk_bounds) // 2
+            id_count += len(chunk_ids)
             progress.tell(pair_count, raw.tell())
     if not pair_count:
         raise UnreadableError(
@@ -172,11 +172,11 @@ def _write(directory: Path, text: Text, tokenizer: Tokenizer) -> None:
     (directory / INDEX).write_text(json.dumps(encode(index)), encoding="utf-8")
 
 
-def _encoded_in_parallel(pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> Iterator[TokenArrays]:
+def _encoded_in_parallel(pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> Iterator[tuple[Integers, Integers]]:
     """Yield the ids of all pairs in order. Threads are enough: sentencepiece works without the interpreter's lock."""
     thread_count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     remaining = iter(pairs)
-    at_work: deque[Future[TokenArrays]] = deque()
+    at_work: deque[Future[tuple[Integers, Integers]]] = deque()
     with ThreadPoolExecutor(thread_count) as threads:
         while True:
             # One chunk more than threads, so that the next one is there when a thread is free.
