@@ -19,9 +19,9 @@ TRAINED = 6
 
 # Relative speeds of the parts: FLOPs in a nanosecond, and nanoseconds for each element of an embedded position. Measured by
 # CPU time in pipelines of two and four ranks, one thread each, on two cores of an AMD EPYC (torch 2.13, float32, V = 10,000,
-# d = 128, f = 256, micro batches of 270 tokens): a stage's share of the work is then within 0.04 of the predicted one. Layers
-# run at a lower rate than the head, whose products are larger, and which has no norms and no dropout. Alone on an Intel
-# Xeon with AVX-512 the two had 65 and 133.
+# d = 128, f = 256, micro batches of 270 and 1,000 tokens without padding): a stage's share of the work is then within 0.03 of
+# the predicted one. Layers run at a lower rate than the head, whose products are larger, and which has no norms and no
+# dropout. Alone on an Intel Xeon with AVX-512 the two had 65 and 133.
 HEAD_RATE, LAYER_RATE, EMBEDDING_NS = 105, 61, 12
 
 
