@@ -33,11 +33,15 @@ def test_steps_after_the_first_three_are_traced(tmp_path, wanted, last):
     assert ("torch._dynamo" in sys.modules) == has_compiler  # it would take each rank a second to import
 
 
-@pytest.mark.parametrize(("wanted", "steps", "why"), [(0, 6, None), (2, 3, "after 3 steps"), (2, 6, "No such file")])
+@pytest.mark.parametrize(
+    ("wanted", "steps", "why"),
+    [(0, 6, None), (2, 3, "after 3 steps"), (2, 6, "No such file"), (2, 6, "no run directory")],
+)
 def test_where_there_is_no_trace_the_training_goes_on(tmp_path, wanted, steps, why):
     """None is wanted, the training is too short, or the directory has been removed: that is said once."""
     path = tmp_path / ("gone" if why == "No such file" else "") / "profile.json"
-    said = list(train(StepProfiler(wanted, path, CPU), steps).values())
+    profiler = StepProfiler(wanted, None if why == "no run directory" else path, CPU)
+    said = list(train(profiler, steps).values())
     assert len(said) == (why is not None)
     assert all(why in line for line in said)
     assert list(tmp_path.iterdir()) == []

@@ -17,18 +17,23 @@ class StepProfiler:
     """Traces `steps` steps of this rank after the first three, and writes one file. Costs nothing where `steps` is 0."""
 
     def __init__(self, steps: int, path: Path | None, device: torch.device) -> None:
-        """Without a `path` nothing is traced."""
-        self._left = steps if path is not None else 0
+        """Without a `path` nothing is traced, and that is said."""
+        self._left = steps
         self._path = path
         self._steps = 0
         self._running = ExitStack()
         # Not `torch.profiler`, whose first use imports torch's compiler, a second of every rank's time.
-        self._profile = profiler.profile(bool(self._left), use_device=None if device.type == "cpu" else device.type)
+        self._profile = profiler.profile(
+            path is not None and bool(steps), use_device=None if device.type == "cpu" else device.type
+        )
 
     def stepped(self, *, is_last: bool) -> str:
         """Begin or end the trace after a step; return what to say of it, or nothing. Never raises."""
         if not self._left:
             return ""
+        if self._path is None:
+            self._left = 0
+            return "no profile: there is no run directory that it could be kept in"
         self._steps += 1
         if self._steps == WARM_UP_STEPS and not is_last:
             self._running.enter_context(self._profile)
