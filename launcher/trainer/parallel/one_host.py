@@ -54,12 +54,12 @@ def share_memory(ranks: Sequence[int], index: int, handle: dist.ProcessGroup, ti
 
     name = b"\0tlaunch-%s-%%d" % _token(ranks, handle)
     peers: Peers = {}
-    with ExitStack() as undo:
+    with ExitStack() as own, ExitStack() as undo:
         undo.callback(_close, peers)
-        with together("listen at a UNIX socket", lambda: _listener(name % index)) as listener:
-            together("reach the ranks before it by a UNIX socket", lambda: _connect(peers, name, index))
-            size = len(ranks) * BYTES_EACH
-            memory = together(f"share {size >> 20} MiB", lambda: _shared_memory(peers, listener, index, size))
+        listener = together("listen at a UNIX socket", lambda: own.enter_context(_listener(name % index)))
+        together("reach the ranks before it by a UNIX socket", lambda: _connect(peers, name, index))
+        size = len(ranks) * BYTES_EACH
+        memory = together(f"share {size >> 20} MiB", lambda: _shared_memory(peers, listener, index, size))
         undo.pop_all()
     return SharedMemory({ranks[other]: peer for other, peer in peers.items()}, index, memory, timeout)
 
@@ -90,6 +90,8 @@ def _together(
 
 
 def _listener(name: bytes) -> socket.socket:
+    if not hasattr(os, "memfd_create"):  # another system than Linux, which has no abstract names either
+        raise OSError(errno.ENOSYS, "no anonymous files")
     listener = socket.socket(socket.AF_UNIX)
     listener.settimeout(STEP_TIMEOUT_S)
     try:
@@ -149,8 +151,6 @@ def _is_of_this_user(peer: socket.socket) -> bool:
 
 
 def _anonymous_file(size: int) -> io.FileIO:
-    if not hasattr(os, "memfd_create"):  # not Linux
-        raise OSError(errno.ENOSYS, "no anonymous files here")
     file = io.FileIO(os.memfd_create("tlaunch"), "r+")
     try:
         file.truncate(size)
