@@ -193,27 +193,33 @@ def leave_the_network():
     return ctypes.CDLL(None).unshare(clone_newnet) == 0
 
 
-def by_setting():
-    """`auto` goes on without shared memory and says why in one line; where it is demanded, all ranks end alike."""
+REFUSED = "ranks 0, 1 share no memory: rank 0 cannot share 4 MiB: File too large"
+
+
+def falls_back():
+    """`auto` goes on without shared memory, and says why in one line."""
     place = this_place(micro_batches=1)
-    with short_of(resource.RLIMIT_FSIZE, 1 << 20), redirect_stdout(StringIO()) as said:
-        with open_world(place, CPU, "auto") as world:
-            assert world.dp.shared_memory is None
-            assert collectives.all_reduce(torch.ones(2), world.dp).tolist() == [2.0, 2.0]
-            assert not world.dp.scatters
+    said = StringIO()
+    with short_of(resource.RLIMIT_FSIZE, 1 << 20), redirect_stdout(said), open_world(place, CPU, "auto") as world:
+        assert world.dp.shared_memory is None
+        assert collectives.all_reduce(torch.ones(2), world.dp).tolist() == [2.0, 2.0]
+        assert not world.dp.scatters
+    assert said.getvalue().splitlines() == ([] if place.global_rank else [f"{REFUSED}; gloo serves"]), said.getvalue()
+
+
+def demanded():
+    """Where shared memory is demanded and cannot be had, all ranks end alike."""
+    with short_of(resource.RLIMIT_FSIZE, 1 << 20):
         try:
-            with open_world(place, CPU, "shared_memory"):
+            with opened():
                 raise AssertionError("opened without memory")
         except UsageError as error:
-            reason = "ranks 0, 1 share no memory: rank 0 cannot share 4 MiB: File too large"
-            assert error.message == f"parallel.transport is shared_memory, but {reason}"  # noqa: PT017
-    told = [] if place.global_rank else [f"{reason}; gloo serves"]
-    assert said.getvalue().splitlines() == told, said.getvalue()
+            assert error.message == f"parallel.transport is shared_memory, but {REFUSED}"  # noqa: PT017
 
 
 CHECKS = {
     **{f"{check.__name__} {size}": partial(check) for check, size in product((equal, slices), (2, 3, 8))},
-    "ragged 3": ragged, "ragged 8": ragged, "refused 3": refused, "apart 2": apart, "by_setting 2": by_setting,
+    "ragged 3": ragged, "ragged 8": ragged, "refused 3": refused, "apart 2": apart, "falls_back 2": falls_back, "demanded 2": demanded,
 }  # fmt: skip
 
 
