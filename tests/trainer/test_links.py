@@ -13,7 +13,7 @@ import pytest
 from launcher.core.codec import decode
 from launcher.core.records import Cluster, Device, Server
 from launcher.core.run_dir import RunDir
-from launcher.doctor.links import Links, judge_links
+from launcher.doctor.links import Links, best_of, judge_links
 from launcher.supervise.port import hold_port
 from launcher.trainer.links.measurement import carriers, main, rounds
 from tests.end_to_end.conftest import hosts_of
@@ -128,13 +128,20 @@ def test_a_server_that_sends_slowly_is_the_one_that_is_named(three_hosts, tmp_pa
     """The second of three hosts sends 8 Mbit/s, and receives as the others do."""
     limit = ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "8mbit", "burst", "32kbit", "latency", "400ms"]
     subprocess.run(["ip", "netns", "exec", "tlh2", *limit], check=True, timeout=10)
-    codes, ended = measure(
-        [0, 1, 2], tmp_path, "--seconds", "6", "--largest", str(1 << 20), address="10.77.0.1",
-        before=lambda rank: (three_hosts / "on", f"h{rank + 1}"),
-    )  # fmt: skip
-    assert codes == [0] * 3, ended
-    links = decode(Links, json.loads(RunDir(tmp_path).links.read_text()))
-    (found,) = judge_links(links, Cluster(tuple(Server(f"h{rank + 1}", (Device(0, rank),)) for rank in range(3))))
+    cluster = Cluster(tuple(Server(f"h{rank + 1}", (Device(0, rank),)) for rank in range(3)))
+    links, found = None, ()
+    for _ in range(3):  # the doctor, too, measures again: other work on this machine may slow a pair for a moment
+        codes, ended = measure(
+            [0, 1, 2], tmp_path, "--seconds", "6", "--largest", str(1 << 20), address="10.77.0.1",
+            before=lambda rank: (three_hosts / "on", f"h{rank + 1}"),
+        )  # fmt: skip
+        assert codes == [0] * 3, ended
+        measured = decode(Links, json.loads(RunDir(tmp_path).links.read_text()))
+        links = measured if links is None else best_of(links, measured)
+        found = judge_links(links, cluster)
+        if len(found) == 1:
+            break
+    (found,) = found
     print(found)
     assert (found.code, found.servers) == ("slow-link", (1,))
     assert "from h2" in found.message
