@@ -28,7 +28,7 @@ lint: $(VENV)/installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/installed-train
+bench: $(VENV)/installed-bench
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 docs: $(VENV)/installed-docs

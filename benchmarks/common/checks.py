@@ -20,12 +20,19 @@ class Checks:
     def __init__(self) -> None:
         self.failed = False
 
-    def tell(self, what: str, value: float, bound: Bound | None = None, *, form: str = ".4g") -> None:
+    def tell(
+        self, what: str, value: float, bound: Bound | None = None, *, least: float | None = None, form: str = ".4g"
+    ) -> None:
+        """Print a figure, which must not be above `bound`, nor below `least`."""
         verdict = ""
         if bound is not None:
             holds = value <= bound.must
             self.failed |= not holds
             verdict = f"  {'OK' if holds else 'NOT'}: must be <= {bound.must:g}, aim {bound.aim:g}"
+        elif least is not None:
+            holds = value >= least
+            self.failed |= not holds
+            verdict = f"  {'OK' if holds else 'NOT'}: must be >= {least:g}"
         print(f"  {what}: {value:{form}}{verdict}", flush=True)
 
 
