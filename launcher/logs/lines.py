@@ -60,7 +60,7 @@ class LineReader:
             self._offset = self._line_offset = offset
         behind = chunk.rfind(b"\n") + 1
         if behind:
-            block = bytes(self._begun) + chunk[:behind]
+            block = b"".join((self._begun, memoryview(chunk)[:behind]))
             blocks.append((self._offset, block))
             self._offset = self._line_offset = self._offset + len(block)
             self._begun = bytearray(chunk[behind:])

@@ -100,8 +100,12 @@ class Format:
         if self._for_people or not self._is_utf8 or not certainly_printable(block):
             lines = printable_lines(block.decode("utf-8", errors="replace").removesuffix("\n"))
             return self.encoded("".join([f"{prefix}{self.safe(line)}\n" for line in lines]))
-        before, whole = self.encoded(prefix), block.removesuffix(b"\n")
-        return before + (whole.replace(b"\n", b"\n" + before) if prefix else whole) + b"\n"
+        before = self.encoded(prefix)
+        text = block.replace(b"\n", b"\n" + before) if prefix else block
+        if not block.endswith(b"\n"):
+            return before + text + b"\n"
+        # Few copies: memory for such large ones comes from the system, and goes back to it, every time.
+        return b"".join((before, memoryview(text)[: len(text) - len(before)]))
 
     def error(self, error: Folded) -> bytes:
         """Make a line of JSON of what was raised, whatever is shown otherwise."""
