@@ -86,16 +86,20 @@ def slices():
     torch.set_num_threads(1)
     with opened() as world:
         size, index = world.dp.size, world.dp.index
-        assert world.dp.scatters
-        for count, dtype in product((0, 1, 1001, SLOT_BYTES // 8 + 3), (torch.float64, torch.bfloat16)):
-            parts = [content(rank, count * size, dtype) for rank in world.dp.ranks]
-            own = torch.empty(count, dtype=dtype)
-            assert collectives.start_reduce_scatter(own, parts[index].clone(), world.dp) is None
-            whole = in_order(parts, "sum")
-            assert torch.equal(own, whole.view(size, count)[index]), (count, dtype)
-            gathered = torch.empty(count * size, dtype=dtype)
-            collectives.all_gather(gathered, own, world.dp)
-            assert torch.equal(gathered, whole), (count, dtype)
+        for count, dtype in product((1, 1001, SLOT_BYTES // 8 + 3), (torch.float64, torch.bfloat16)):
+            shared_RM = collectives.shared_tensor(size, count * size, dtype, world.dp)
+            assert not shared_RM[index].any()
+            for seed in range(3):
+                parts = [content(rank, count * size, dtype, seed) for rank in world.dp.ranks]
+                shared_RM[index] = parts[index]
+                own = torch.empty(count, dtype=dtype)
+                collectives.reduce_scatter_shared(own, shared_RM, slice(index * count, (index + 1) * count), world.dp)
+                collectives.barrier(world.dp)
+                whole = in_order(parts, "sum")
+                assert torch.equal(own, whole.view(size, count)[index]), (count, dtype)
+                gathered = torch.empty(count * size, dtype=dtype)
+                collectives.all_gather(gathered, own, world.dp)
+                assert torch.equal(gathered, whole), (count, dtype)
 
 
 def ragged():
@@ -169,6 +173,22 @@ def refused():
         assert "/memfd:tlaunch" not in mapped()
 
 
+def none_left():
+    """Where the last rank gets no memory for a tensor, none gets any; nothing is left of the attempt, and others succeed."""
+    with opened() as world:
+        before = mapped()
+        with short_of(resource.RLIMIT_FSIZE, 8 << 20 if world.dp.index == 2 else resource.RLIM_INFINITY):
+            assert collectives.shared_tensor(3, 1 << 20, torch.float32, world.dp) is None
+        assert mapped() == before
+        for value in range(2):
+            shared_1N = collectives.shared_tensor(1, 1000, torch.float32, world.dp)
+            if world.dp.index == value:
+                shared_1N.fill_(value)
+            collectives.barrier(world.dp)
+            assert shared_1N.eq(value).all()
+        assert collectives.shared_tensor(1, 1000, torch.float32, collectives.ALONE) is None
+
+
 def apart():
     """Ranks that do not see each other's sockets share nothing, whatever their hosts are called."""
     with open_world(this_place(micro_batches=1), CPU) as world:
@@ -203,7 +223,7 @@ def falls_back():
     with short_of(resource.RLIMIT_FSIZE, 1 << 20), redirect_stdout(said), open_world(place, CPU, "auto") as world:
         assert world.dp.shared_memory is None
         assert collectives.all_reduce(torch.ones(2), world.dp).tolist() == [2.0, 2.0]
-        assert not world.dp.scatters
+        assert collectives.shared_tensor(1, 1, torch.float32, world.dp) is None
     assert said.getvalue().splitlines() == ([] if place.global_rank else [f"{REFUSED}; gloo serves"]), said.getvalue()
 
 
@@ -219,7 +239,7 @@ def demanded():
 
 CHECKS = {
     **{f"{check.__name__} {size}": partial(check) for check, size in product((equal, slices), (2, 3, 8))},
-    "ragged 3": ragged, "ragged 8": ragged, "refused 3": refused, "apart 2": apart, "falls_back 2": falls_back, "demanded 2": demanded,
+    "ragged 3": ragged, "ragged 8": ragged, "refused 3": refused, "none_left 3": none_left, "apart 2": apart, "falls_back 2": falls_back, "demanded 2": demanded,
 }  # fmt: skip
 
 

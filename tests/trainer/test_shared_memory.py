@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "shared_memory_checks.py"
 CHECKS = (
-    "equal 2", "equal 3", "equal 8", "slices 2", "slices 3", "slices 8", "ragged 3", "ragged 8", "refused 3", "apart 2",
+    "equal 2", "equal 3", "equal 8", "slices 2", "slices 3", "slices 8", "ragged 3", "ragged 8", "refused 3", "none_left 3", "apart 2",
     "falls_back 2", "demanded 2",
 )  # fmt: skip
 

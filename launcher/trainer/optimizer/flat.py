@@ -122,15 +122,12 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
     return FlatLayout(elements, tuple(ranges), tuple(regions), dp)
 
 
-def move_into_flat(parameters: Mapping[str, nn.Parameter], layout: FlatLayout) -> Tensor:
-    """Return a new flat tensor that holds `parameters`, which become views of it."""
-    first = next(iter(parameters.values()))
-    flat = torch.zeros(layout.size, device=first.device, dtype=first.dtype)
+def move_into_flat(parameters: Mapping[str, nn.Parameter], layout: FlatLayout, flat: Tensor) -> None:
+    """Copy `parameters` into a flat tensor, of which they become views."""
     for name, elements in layout.elements.items():
         view = view_of(flat, elements, parameters[name].shape)
         view.copy_(parameters[name].detach())
         parameters[name].data = view
-    return flat
 
 
 def view_of(flat: Tensor, elements: range, shape: torch.Size) -> Tensor:

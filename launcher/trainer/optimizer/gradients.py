@@ -1,7 +1,8 @@
 """The gradients of a rank in one flat tensor, and their sum over the data-parallel ranks.
 
 A rank gets only what it owns of the sum: by reduce_scatter, or, on gloo, whose reduce_scatter is an all_reduce, from the
-slices of all ranks, which it adds in their order. That sends half as much.
+slices of all ranks, which it adds in their order. That sends half as much. Ranks that share memory have their gradients
+there, and each reads those of the others where they are.
 
 A group of gradients is complete once each of its parameters has had its last backward pass of the step. Its sum begins
 then, while backward goes on to fill other groups. A parameter that backward does not reach on some rank leaves its
@@ -19,7 +20,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from launcher.trainer.optimizer.flat import FlatLayout, OwnPart, view_of
-from launcher.trainer.parallel.collectives import Group, start_exchange, start_reduce_scatter
+from launcher.trainer.parallel.collectives import (
+    Group,
+    barrier,
+    reduce_scatter_shared,
+    shared_tensor,
+    start_exchange,
+    start_reduce_scatter,
+)
 from launcher.trainer.parallel.waiting import waiting
 
 
@@ -35,10 +43,15 @@ class Gradients:
     ) -> None:
         self._layout, self._dp = layout, dp
         first = next(iter(parameters.values()))
-        self.flat = torch.zeros(layout.size, device=first.device, dtype=dtype)
+        self._shared_RN = shared_tensor(dp.size, layout.size, dtype, dp)
+        if self._shared_RN is not None:
+            self.flat = self._shared_RN[dp.index]
+        else:
+            self.flat = torch.zeros(layout.size, device=first.device, dtype=dtype)
         # What this rank owns of the sum; and of every rank's gradients, where the backend does not add them on the way.
         self._own = self.flat if dp.size == 1 else self.flat.new_empty(layout.state_size)
-        self._received = None if dp.size == 1 or dp.scatters else torch.empty_like(self.flat)
+        exchanges = dp.size > 1 and not dp.scatters and self._shared_RN is None
+        self._received = torch.empty_like(self.flat) if exchanges else None
         self._parameter_counts = [0] * len(layout.groups)
         self._passes_left: list[int] | None = None  # of each group; None: no group begins before `reduce`
         self._reductions: list[dist.Work | None] = []  # of the groups that have begun
@@ -73,6 +86,8 @@ class Gradients:
             if self._received is not None:
                 received_RN = self._received[group.start : group.stop].view(self._dp.size, -1)
                 torch.sum(received_RN, dim=0, out=self._own[self._layout.state_of(group)])
+        if self._shared_RN is not None:
+            barrier(self._dp)  # nobody changes gradients that others still read
 
     def of(self, part: OwnPart) -> Tensor:
         """Return the reduced gradient of a part that this rank owns."""
@@ -99,9 +114,13 @@ class Gradients:
 
     def _begin_next(self) -> None:
         group = self._layout.groups[len(self._reductions)]
-        tensor = self.flat[group.start : group.stop]
-        if self._received is None:
-            work = start_reduce_scatter(self._own[self._layout.state_of(group)], tensor, self._dp)
+        tensor, own = self.flat[group.start : group.stop], self._own[self._layout.state_of(group)]
+        work: dist.Work | None = None
+        if self._shared_RN is not None:
+            owned = self._layout.owned(group, self._dp.index)
+            reduce_scatter_shared(own, self._shared_RN, slice(owned.start, owned.stop), self._dp)
+        elif self._received is None:
+            work = start_reduce_scatter(own, tensor, self._dp)
         else:
             work = start_exchange(self._received[group.start : group.stop], tensor, self._dp)
         self._reductions.append(work)

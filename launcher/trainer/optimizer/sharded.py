@@ -6,6 +6,8 @@ A step has four phases:
     2. norm       the norm of the whole model's gradient, from what all ranks own
     3. update     AdamW on what this rank owns, unless the norm is not finite
     4. publish    every rank gets what the others have updated
+
+Data-parallel ranks that share memory have their parameters there, once for all of them: what one updates, all have.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from launcher.recipes.train import TrainConfig
 from launcher.trainer.optimizer.adamw import ENDLESS, AdamWStep, adamw_
 from launcher.trainer.optimizer.flat import OwnPart, arrange, move_into_flat
 from launcher.trainer.optimizer.gradients import Gradients
-from launcher.trainer.parallel.collectives import Group, all_gather, all_reduce
+from launcher.trainer.parallel.collectives import Group, all_gather, all_reduce, barrier, shared_tensor
 from launcher.trainer.parallel.placement import Placement
 
 NORM_ROW = 16_384  # elements
@@ -48,7 +50,11 @@ class ShardedAdamW:
         self._config, self._dp, self._mp, self._pp = config, dp, mp, pp
         self.layout = arrange({name: placed[name] for name in parameters}, dp=dp.size, groups=gradient_groups)
         self._parts = self.layout.own_parts(dp.index)
-        self._parameters = move_into_flat(parameters, self.layout)
+        first = next(iter(parameters.values()))
+        shared_1N = shared_tensor(1, self.layout.size, first.dtype, dp)
+        self._is_shared = shared_1N is not None
+        self._parameters = first.new_zeros(self.layout.size) if shared_1N is None else shared_1N[0]
+        move_into_flat(parameters, self.layout, self._parameters)
         dtype = torch.promote_types(self._parameters.dtype, torch.float32)
         self._gradients = Gradients(parameters, self.layout, dtype=dtype, dp=dp)
         self._first_moment = self._gradients.flat.new_zeros(self.layout.state_size)
@@ -90,7 +96,10 @@ class ShardedAdamW:
         return found
 
     def _norm(self) -> float:
-        """Return the norm over all parameters of the model, each counted once although mp ranks repeat some."""
+        """Return the norm over all parameters of the model, each counted once although mp ranks repeat some.
+
+        No rank gets it before all have ended backward, so that parameters which they share may be changed then.
+        """
         squares = self._first_moment.new_zeros(1)
         for part in self._parts:
             square = norm_of(self._gradients.of(part)).square()
@@ -130,8 +139,10 @@ class ShardedAdamW:
             own = self._parameters[owned.start : owned.stop]
             if self._master is not None:
                 own.copy_(self._master[self.layout.state_of(group)])
-            if self._dp.size > 1:
+            if self._dp.size > 1 and not self._is_shared:
                 all_gather(self._parameters[group.start : group.stop], own, self._dp)
+        if self._is_shared:
+            barrier(self._dp)
 
 
 def norm_of(vector: Tensor) -> Tensor:

@@ -29,9 +29,7 @@ class Group:
     @property
     def scatters(self) -> bool:
         """True if reduce_scatter sends each rank its slice only; gloo's is an all_reduce and a copy."""
-        if self.handle is None:
-            return False
-        return self.shared_memory is not None or dist.get_backend(self.handle) != "gloo"
+        return self.handle is not None and dist.get_backend(self.handle) != "gloo"
 
 
 ALONE = Group(ranks=(0,), index=0)
@@ -48,24 +46,42 @@ def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = 
     return tensor
 
 
-def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group) -> dist.Work | None:
-    """Begin to make `output` this rank's slice of the sum of `tensor` over the group; None if that is done already.
+def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group) -> dist.Work:
+    """Begin to make `output` this rank's slice of the sum of `tensor` over the group, by the backend.
 
     All ranks must begin the collectives of a group in the same order. Wait for the work within `waiting`.
     """
-    if group.shared_memory is None:
-        return _REDUCE_SCATTER(output, tensor, group=group.handle, async_op=True)
-    with waiting:
-        group.shared_memory.reduce_scatter(output, tensor)
-    return None
+    return _REDUCE_SCATTER(output, tensor, group=group.handle, async_op=True)
 
 
-def start_exchange(output: Tensor, tensor: Tensor, group: Group) -> dist.Work | None:
-    """Begin to make `output` this rank's slice of every rank's `tensor`, one after another, as `start_reduce_scatter`.
-
-    Only the backend can.
-    """
+def start_exchange(output: Tensor, tensor: Tensor, group: Group) -> dist.Work:
+    """Begin to make `output` this rank's slice of every rank's `tensor`, one after another, as `start_reduce_scatter`."""
     return dist.all_to_all_single(output, tensor, group=group.handle, async_op=True)
+
+
+def shared_tensor(rows: int, columns: int, dtype: torch.dtype, group: Group) -> Tensor | None:
+    """Return zeros that all ranks of the group see and change, or None on all of them where they share no memory.
+
+    All must call it with the same arguments.
+    """
+    return None if group.shared_memory is None else group.shared_memory.tensor(rows, columns, dtype)
+
+
+def barrier(group: Group) -> None:
+    """Wait until all ranks of a group that shares memory are here: they see then what each has written to it."""
+    assert group.shared_memory is not None, "shared_tensor has given one"
+    with waiting:
+        group.shared_memory.barrier()
+
+
+def reduce_scatter_shared(output: Tensor, shared_RM: Tensor, columns: slice, group: Group) -> None:
+    """`output` becomes the sum of some columns of a `shared_tensor` that has a row of each rank.
+
+    Other ranks may take other columns. A row may be changed again after the next `barrier`.
+    """
+    assert group.shared_memory is not None, "shared_tensor has given one"
+    with waiting:
+        group.shared_memory.reduce_scatter(output, shared_RM, columns)
 
 
 def all_gather(output: Tensor, part: Tensor, group: Group) -> None:

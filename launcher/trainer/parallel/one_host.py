@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import io
-import mmap
 import os
 import secrets
 import socket
@@ -59,9 +58,12 @@ def share_memory(ranks: Sequence[int], index: int, handle: dist.ProcessGroup, ti
         listener = together("listen at a UNIX socket", lambda: own.enter_context(_listener(name % index)))
         together("reach the ranks before it by a UNIX socket", lambda: _connect(peers, name, index))
         size = len(ranks) * BYTES_EACH
-        memory = together(f"share {size >> 20} MiB", lambda: _shared_memory(peers, listener, index, size))
+        file = together(f"share {size >> 20} MiB", lambda: undo.enter_context(_memory(peers, listener, index, size)))
+        memory = together(
+            "map it", lambda: SharedMemory({ranks[other]: peer for other, peer in peers.items()}, index, file, timeout)
+        )
         undo.pop_all()
-    return SharedMemory({ranks[other]: peer for other, peer in peers.items()}, index, memory, timeout)
+    return memory
 
 
 def _token(ranks: Sequence[int], handle: dist.ProcessGroup) -> bytes:
@@ -113,17 +115,19 @@ def _connect(peers: Peers, name: bytes, index: int) -> None:
         peer.sendall(_INDEX.pack(index))
 
 
-def _shared_memory(peers: Peers, listener: socket.socket, index: int, size: int) -> mmap.mmap:
+def _memory(peers: Peers, listener: socket.socket, index: int, size: int) -> io.FileIO:
     """Return the memory, after the last connections have been taken; the first rank makes it."""
     try:
         _accept(peers, listener, size // BYTES_EACH - 1)
-        with _anonymous_file(size) if index == 0 else _received(peers[0]) as file:
+        with ExitStack() as undo:
+            file = undo.enter_context(_anonymous_file(size) if index == 0 else _received(peers[0]))
             if index == 0:
                 for peer in peers.values():
                     socket.send_fds(peer, [b"\0"], [file.fileno()])
             # Each rank takes its pages now. Without any left it would be killed (SIGBUS) when it writes.
             os.posix_fallocate(file.fileno(), index * BYTES_EACH, BYTES_EACH)
-            return mmap.mmap(file.fileno(), size)
+            undo.pop_all()
+            return file
     except OSError:
         _close(peers)  # who still waits for the memory learns that none comes
         raise
@@ -137,7 +141,11 @@ def _accept(peers: Peers, listener: socket.socket, count: int) -> None:
             peer.close()
             continue
         peer.settimeout(STEP_TIMEOUT_S)
-        peers[_INDEX.unpack(peer.recv(_INDEX.size, socket.MSG_WAITALL))[0]] = peer
+        other = peer.recv(_INDEX.size, socket.MSG_WAITALL)
+        if len(other) < _INDEX.size:
+            peer.close()
+            raise ConnectionResetError(errno.ECONNRESET, "it has ended")
+        peers[_INDEX.unpack(other)[0]] = peer
 
 
 def _close(peers: Peers) -> None:

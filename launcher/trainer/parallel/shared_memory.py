@@ -9,6 +9,8 @@ A collective is a sequence of rounds. In each round every rank copies a chunk in
 their slots. Rounds take the two slots in turn, and so one meeting a round is enough: before a rank fills a slot again,
 it has met the others in the round between, to which they came after they had read that slot.
 
+Tensors that are made here in the first place need no copies: each rank reads the others' parts where they are.
+
 To meet, each rank sends a byte to each other by a socket, and sleeps until theirs have come. The locks in the kernel
 order what was written to the memory before a byte is sent and what is read after it came, on processors of any kind.
 Nobody spins: where ranks or other processes share a core, that would take it from the rank that is waited for.
@@ -20,7 +22,9 @@ Shapes: R ranks of the group, N items of a chunk.
 
 from __future__ import annotations
 
+import io
 import mmap
+import os
 import socket
 import struct
 from collections.abc import Callable, Mapping
@@ -46,14 +50,19 @@ class PeerLostError(RuntimeError):
 class SharedMemory:
     """The collectives of one group, which all its ranks must call in the same order, with tensors of the same size.
 
-    `peers` are sockets to the other ranks by global rank, `memory` has `BYTES_EACH` bytes of each rank, and this one is
-    number `index` of the group. A collective blocks until all ranks take part in it, or `timeout` is over.
+    `peers` are sockets to the other ranks by global rank, `file` is the memory, with `BYTES_EACH` bytes of each rank, and
+    this one is number `index` of the group. A collective blocks until all ranks take part in it, or `timeout` is over.
 
     Raises (each collective):
         PeerLostError: a rank has closed its connections, or has not come in time. The memory is of no use any more.
     """
 
-    def __init__(self, peers: Mapping[int, socket.socket], index: int, memory: mmap.mmap, timeout: timedelta) -> None:
+    def __init__(self, peers: Mapping[int, socket.socket], index: int, file: io.FileIO, timeout: timedelta) -> None:
+        """Take over `peers` and `file`.
+
+        Raises:
+            OSError: the memory cannot be mapped.
+        """
         self._peers = dict(sorted(peers.items()))
         self._index, self._size = index, len(peers) + 1
         self._timeout_s = timeout.total_seconds()
@@ -61,12 +70,14 @@ class SharedMemory:
             peer.settimeout(None)  # by the kernel instead, which takes one system call less
             seconds, rest = divmod(timeout, timedelta(seconds=1))
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, rest.microseconds))
+        self._file, self._end = file, self._size * BYTES_EACH
+        memory = mmap.mmap(file.fileno(), self._end)
         self._bytes = torch.frombuffer(memory, dtype=torch.uint8).view(self._size, 2, SLOT_BYTES)
         self._slots: dict[torch.dtype, tuple[Tensor, Tensor]] = {}  # the same memory; of each turn, a row for each rank
         self._rounds = 0
 
-    def all_reduce(self, tensor: Tensor, operation: Literal["sum", "max"]) -> None:
-        """Reduce a contiguous `tensor` to the sum or maximum over the ranks, in place."""
+    def all_reduce(self, tensor: Tensor, operation: Literal["sum", "max"]) -> Tensor:
+        """Reduce a contiguous `tensor` to the sum or maximum over the ranks, in place, and return it."""
         combine, flat = _COMBINE[operation], tensor.detach().view(-1)
         for chunk_N in flat.split(SLOT_BYTES // flat.itemsize):
             slots_RN = self._next_slots(flat.dtype)[:, : len(chunk_N)]
@@ -84,18 +95,47 @@ class SharedMemory:
             for index, share in enumerate(shares):
                 if index != self._index:
                     chunk_N[share].copy_(slots_RN[index, share])
+        return tensor
 
-    def reduce_scatter(self, output: Tensor, tensor: Tensor) -> None:
-        """`output` becomes this rank's slice of the sum of `tensor` over the ranks; both are contiguous."""
-        own = output.detach().view(-1)
-        slices_RN = tensor.detach().view(self._size, len(own))
-        step = SLOT_BYTES // own.itemsize // self._size
-        for chunk_N, chunks_RN in zip(own.split(step), slices_RN.split(step, dim=1), strict=True):
-            slots = self._next_slots(own.dtype)
-            slots[self._index, : chunks_RN.numel()].view(chunks_RN.shape).copy_(chunks_RN)
-            self._meet()
-            first = self._index * len(chunk_N)
-            _reduce(torch.add, slots[:, first : first + len(chunk_N)], chunk_N)
+    def tensor(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor | None:
+        """Return zeros of that shape that all ranks see and change, or None on all ranks if there is no memory left.
+
+        All must call it with the same arguments. The memory is kept until all ranks have let go of the tensor.
+        """
+        share = -(-rows * columns * dtype.itemsize // self._size)
+        share += -share % mmap.ALLOCATIONGRANULARITY
+        failed, memory = torch.zeros(1), None
+        try:
+            # Each rank takes some pages now. Without any left it would be killed (SIGBUS) when it writes.
+            os.posix_fallocate(self._file.fileno(), self._end + self._index * share, share)
+        except OSError:
+            failed += 1
+        if not self.all_reduce(failed, "max"):
+            try:
+                memory = mmap.mmap(self._file.fileno(), self._size * share, offset=self._end)
+            except OSError:
+                failed += 1
+        if self.all_reduce(failed, "max"):
+            self._file.truncate(self._end)
+            self.barrier()
+            return None
+        self._end += self._size * share
+        assert memory is not None, "nothing has failed"
+        return torch.frombuffer(memory, dtype=dtype, count=rows * columns).view(rows, columns)
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here: what they have written to a `tensor` can be read then."""
+        self._meet()
+
+    def reduce_scatter(self, output_N: Tensor, shared_RM: Tensor, columns: slice) -> None:
+        """`output_N` becomes the sum of some columns of a `tensor` that has a row of each rank.
+
+        Every rank may take others. A row may be changed again after all ranks have taken what they need and have met (`barrier`).
+        """
+        self._meet()
+        step = SLOT_BYTES // output_N.itemsize
+        for chunk_N, chunk_RN in zip(output_N.split(step), shared_RM[:, columns].split(step, dim=1), strict=True):
+            _reduce(torch.add, chunk_RN, chunk_N)
 
     def all_gather(self, output: Tensor, part: Tensor) -> None:
         """`output` becomes the ranks' parts, one after another; both are contiguous."""
@@ -112,6 +152,7 @@ class SharedMemory:
         """Give connections and memory back. Ranks that still wait in a collective would fail."""
         for peer in self._peers.values():
             peer.close()
+        self._file.close()
         self._slots.clear()
         del self._bytes
 
