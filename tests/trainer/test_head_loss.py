@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.tokens import Example
+from launcher.trainer.model import linear
 from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel import head_loss as module
 from launcher.trainer.parallel.collectives import ALONE
@@ -69,7 +70,7 @@ def test_a_vocabulary_in_parts_gives_the_same():
 def test_in_narrow_types_only_the_inputs_are_rounded(dtype, without_onednn, tolerance, monkeypatch):
     """Of 3,000 tokens the loss is that of float64 to the fifth digit at least, gradients to that of the type."""
     if without_onednn:
-        monkeypatch.setattr(module, "_ONEDNN", None)
+        monkeypatch.setattr(linear, "_ONEDNN", None)
     hidden, head, labels = parts(3000, dtype)
     exact_hidden, exact_head = hidden.double().detach().requires_grad_(), head.weight.double().detach().requires_grad_()
     expected = functional.cross_entropy(exact_hidden @ exact_head.t(), labels, label_smoothing=0.1, reduction="sum")

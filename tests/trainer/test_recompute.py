@@ -77,8 +77,8 @@ def test_a_layer_keeps_what_it_was_called_with_until_backward(layer):
         gc.enable()
 
 
-def test_the_last_product_is_not_computed_again(layer):
-    """Backward needs what went into it, and not what came out: under model parallelism that saves an exchange, too."""
+def test_what_follows_the_last_product_is_not_computed_again(layer):
+    """Backward needs what went into it, and not what came out: under model parallelism that saves an exchange."""
     calls = []
     for name in ("attention.output", "feed_forward.expand", "feed_forward.contract"):
         layer.get_submodule(name).register_forward_hook(lambda *_, name=name: calls.append(name))

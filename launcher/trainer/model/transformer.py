@@ -17,6 +17,7 @@ from torch.nn import functional
 from launcher.core.frozen import frozen
 from launcher.recipes.transformer.config import DataConfig, ModelConfig
 from launcher.trainer.model.dropout import Draws, Dropout
+from launcher.trainer.model.linear import Linear
 
 
 @frozen
@@ -67,10 +68,10 @@ class Attention(nn.Module):
     def __init__(self, d_model: int, heads: int) -> None:
         super().__init__()
         self.head_dim = d_model // heads
-        self.query = nn.Linear(d_model, d_model)
-        self.key = nn.Linear(d_model, d_model)
-        self.value = nn.Linear(d_model, d_model)
-        self.output = nn.Linear(d_model, d_model)
+        self.query = Linear(d_model, d_model)
+        self.key = Linear(d_model, d_model)
+        self.value = Linear(d_model, d_model)
+        self.output = Linear(d_model, d_model)
 
     def forward(
         self,
@@ -98,8 +99,8 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     def __init__(self, d_model: int, feed_forward_dim: int) -> None:
         super().__init__()
-        self.expand = nn.Linear(d_model, feed_forward_dim)
-        self.contract = nn.Linear(feed_forward_dim, d_model)
+        self.expand = Linear(d_model, feed_forward_dim)
+        self.contract = Linear(feed_forward_dim, d_model)
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
         return self.contract(functional.relu(self.expand(hidden_BTD)))

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from launcher.trainer.model.linear import product
 from launcher.trainer.parallel.collectives import ALONE, Group, all_gather, all_reduce
 from launcher.trainer.parallel.styles import part_bounds
 
@@ -105,15 +106,15 @@ def _computed(
         chunk = slice(start, start + chunk_tokens)
         hidden_CD = hidden_ND[chunk]
         exponentials_CW, share_C1, log_partition_C, all_agreement_C = _softmax(
-            _product(hidden_CD, weight_WD).to(exact), agreement_N[chunk], group
+            product(hidden_CD, weight_WD).to(exact), agreement_N[chunk], group
         )
         loss += (log_partition_C - all_agreement_C).sum()
         if with_gradients:
             exponentials_CW, share_C1 = exponentials_CW.to(hidden_ND.dtype), share_C1 * scale
-            gradient_CD = _product(exponentials_CW, weight_DW).mul_(share_C1)
+            gradient_CD = product(exponentials_CW, weight_DW).mul_(share_C1)
             hidden_gradient_ND[chunk] = gradient_CD.sub_(target_ND[chunk], alpha=scale)
             scaled_DC = (hidden_CD * share_C1).to(hidden_ND.dtype).t().contiguous()
-            product_DW = _product(scaled_DC, exponentials_CW.t())
+            product_DW = product(scaled_DC, exponentials_CW.t())
             weight_gradient_DW = product_DW.to(exact) if start == 0 else weight_gradient_DW.add_(product_DW)
     if not with_gradients:
         return [loss * scale]
@@ -138,15 +139,3 @@ def _softmax(logits_CW: Tensor, agreement_C: Tensor, group: Group) -> tuple[Tens
     log_partition_C = all_R2C[:, 0].logsumexp(dim=0)
     share_C1 = (own_2C[0] - log_partition_C).exp()[:, None] / sum_C1
     return exponentials_CW, share_C1, log_partition_C, all_R2C[:, 1].sum(dim=0)
-
-
-# torch multiplies matrices in float32 by MKL, which does not use AVX-512 on processors of other makers than its own; oneDNN
-# does, and takes half the time there. Compiled models call it so.
-_ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-
-
-def _product(left_IJ: Tensor, right_KJ: Tensor) -> Tensor:
-    """Return left times right transposed."""
-    if _ONEDNN is None or left_IJ.device.type != "cpu" or left_IJ.dtype != torch.float32:
-        return left_IJ @ right_KJ.t()
-    return _ONEDNN(left_IJ, right_KJ, None, "none", [], "")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from launcher.core.frozen import frozen
+from launcher.trainer.model.linear import Linear, linear
 from launcher.trainer.parallel.collectives import Group, enter_model_parallel, leave_model_parallel
 
 
@@ -31,14 +32,16 @@ class Style:
     rebuild: Callable[[nn.Module, Group], None]
 
 
-class _InputFeatureShard(nn.Linear):
+class _InputFeatureShard(Linear):
     """A linear layer over this rank's input features: partial products are summed before the bias is added."""
 
     group: Group
 
     def forward(self, hidden_BTE: Tensor) -> Tensor:
-        partial_BTD = functional.linear(hidden_BTE, self.weight)
-        return leave_model_parallel(partial_BTD, self.group).add_(self.bias)
+        # Without dims B and T the product is no view, which nothing else could replace in place.
+        partial_ND = linear(hidden_BTE.flatten(0, -2), self.weight)
+        whole_ND = leave_model_parallel(partial_ND, self.group).add_(self.bias)
+        return whole_ND.view(*hidden_BTE.shape[:-1], -1)
 
 
 class _VocabularyShard(nn.Embedding):
