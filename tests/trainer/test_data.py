@@ -2,7 +2,7 @@
 
 import math
 import random
-from itertools import islice
+from itertools import combinations_with_replacement, islice, pairwise
 
 import numpy as np
 import pytest
@@ -20,7 +20,13 @@ from launcher.recipes.transformer.checks import check_layout
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data import order
 from launcher.trainer.data.baseline import unigram_perplexity
-from launcher.trainer.data.batches import global_batches, own_micro_batches, token_count, validation_batches
+from launcher.trainer.data.batches import (
+    global_batches,
+    own_micro_batches,
+    padding_share,
+    token_count,
+    validation_batches,
+)
 from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
 from launcher.trainer.data.tokens import Example, TokenizedPairs, tokenize
 from launcher.trainer.model.transformer import BEGIN, END, PAD
@@ -72,21 +78,58 @@ def test_the_ranks_share_a_global_batch_without_loss(count, layout):
     assert all((part.source_BS != PAD).any(dim=1).all() for part in parts)
 
 
-@given(count=st.integers(1, 60), dp=st.integers(1, 5), micro_batches=st.integers(1, 4))
-def test_all_parts_of_a_global_batch_cost_the_same(count, dp, micro_batches):
-    """Tokens differ by the longest sentence at most, pairs by one; each has the number that it has in the global batch."""
+def cost_of(part):
+    """Of a micro batch: its positions, padding included, and its target tokens."""
+    return math.prod(part.streams_shape) + int((part.labels_BT != PAD).sum())
+
+
+def least_cost(lengths, parts):
+    """The cost of the largest part of the best way to cut pairs of these lengths, in this order; by trying all of them."""
+    cuts = combinations_with_replacement(range(len(lengths) + 1), parts - 1)
+    return min(
+        max(
+            len(part) * (max(s for s, _ in part) + max(t for _, t in part)) + sum(t for _, t in part)
+            for start, stop in pairwise([0, *cut, len(lengths)])
+            if (part := lengths[start:stop])
+        )
+        for cut in cuts
+    )
+
+
+@given(count=st.integers(1, 9), dp=st.integers(1, 2), micro_batches=st.integers(1, 2))
+def test_no_other_cut_of_a_global_batch_has_a_cheaper_largest_part(count, dp, micro_batches):
+    """Of all cuts of the pairs by length."""
     batch = numbered(count)
     parts = micro_batches_of_all(batch, Layout(dp=dp, micro_batches=micro_batches))
     real = [part for part in parts if (part.labels_BT != PAD).any()]
-    tokens = [int((part.labels_BT != PAD).sum()) for part in parts]
+    lengths = [(len(pair.source), len(pair.target)) for pair in batch]
+    ordered = sorted(lengths, key=lambda pair: (pair[1], pair[0] if pair[1] % 2 == 0 else -pair[0]))
+
+    assert max(map(cost_of, real)) == least_cost(ordered, len(parts))
+
+
+@given(count=st.integers(1, 300), dp=st.integers(1, 5), micro_batches=st.integers(1, 4))
+def test_all_parts_of_a_global_batch_cost_about_the_same(count, dp, micro_batches):
+    """Each pair is in one part, under its number in the global batch. With pairs enough the parts' costs are alike."""
+    batch = numbered(count)
+    parts = micro_batches_of_all(batch, Layout(dp=dp, micro_batches=micro_batches))
+    real = [part for part in parts if (part.labels_BT != PAD).any()]
     rows = [row for part in real for row in part.row_B.tolist()]
+    costs = list(map(cost_of, parts))
 
     assert len(parts) == dp * micro_batches
-    assert max(tokens) - min(tokens) <= LONGEST
-    assert len(real) == min(count, len(parts))
-    assert max(map(len, (part.row_B for part in real))) - min(map(len, (part.row_B for part in real))) <= 1
     assert sorted(rows) == list(range(count))
     assert rows == [int(number) for part in real for number in part.source_BS[:, 0]]
+    if count >= 10 * len(parts):
+        assert max(costs) < 1.15 * sum(costs) / len(costs)
+
+
+def test_a_part_has_pairs_of_about_one_length():
+    """So that less of a batch at random is padding, the more parts it is cut into."""
+    layouts = [Layout(dp=dp, micro_batches=micro_batches) for dp, micro_batches in ((1, 1), (1, 4), (4, 4))]
+    one, four, sixteen = (padding_share(micro_batches_of_all(numbered(256), layout)) for layout in layouts)
+
+    assert sixteen < 0.75 * four < 0.75 * 0.75 * one
 
 
 def test_the_decoder_reads_what_comes_before_each_label():
@@ -100,7 +143,7 @@ def test_the_decoder_reads_what_comes_before_each_label():
 def test_micro_batches_are_padded_to_their_own_longest():
     """One long sentence does not slow the other micro batches down."""
     batch = [Example([5] * 9 + [END], [5, END]), Example([6, END], [6, END])]
-    long, short = own_micro_batches(batch, Layout(micro_batches=2), coordinate_of(0, Layout()), CPU)
+    short, long = own_micro_batches(batch, Layout(micro_batches=2), coordinate_of(0, Layout()), CPU)
 
     assert (long.streams_shape, short.streams_shape) == ((1, 12), (1, 4))
 

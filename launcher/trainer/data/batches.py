@@ -16,7 +16,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
 from launcher.recipes.train import TrainConfig
-from launcher.trainer.data.order import Order, PairBatches, TokenBatches, cut_by_tokens
+from launcher.trainer.data.order import Order, PairBatches, TokenBatches, cut_by_cost, cut_by_tokens
 from launcher.trainer.data.tokens import Example, Integers, TokenizedPairs
 from launcher.trainer.model.transformer import BEGIN, PAD, Batch
 
@@ -72,18 +72,16 @@ def own_micro_batches(
 ) -> list[Batch]:
     """Return this rank's share of a global batch, cut into micro batches, each padded to its own longest sentence.
 
-    The pairs are dealt by length to all micro batches of all data-parallel ranks in turn, the longest first, so that
-    the parts cost about the same: in tokens, two of them differ by at most the longest sentence. A part that gets none
-    has the shortest pair with labels that are all PAD: it costs little and counts nothing.
+    Each part of all data-parallel ranks has pairs of about one length, and the parts cost about the same. They are dealt
+    to the ranks in turn. A part that gets no pair has the shortest one with labels that are all PAD: it costs little and
+    counts nothing.
     """
     pairs = TokenizedPairs.of(examples)
-    source_B, target_B = pairs.lengths()
-    dealt_B = np.lexsort((-source_B, -target_B))
-    parts, first = layout.dp * layout.micro_batches, coordinate.dp * layout.micro_batches
-    shares = [np.sort(dealt_B[part::parts]) for part in range(first, first + layout.micro_batches)]
-    filler_B = dealt_B[-1:]
+    parts = cut_by_cost(pairs, layout.dp * layout.micro_batches)
+    shortest_B = parts[0][:1]
     return [
-        _collated(pairs, share_B, device) if len(share_B) else _filler(pairs, filler_B, device) for share_B in shares
+        _collated(pairs, np.sort(part_B), device) if len(part_B) else _filler(pairs, shortest_B, device)
+        for part_B in parts[coordinate.dp :: layout.dp]
     ]
 
 

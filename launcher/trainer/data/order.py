@@ -22,6 +22,7 @@ from launcher.trainer.data.tokens import CHUNK_PAIRS, Integers, TokenizedPairs
 
 BLOCK_PAIRS = 256
 MIN_POOL_PAIRS = 65_536
+COST_TOLERANCE = 0.005
 POOL_PAIRS_PER_TOKEN = 2  # of a batch: a pool holds many batches, whatever the length of sentences
 
 
@@ -85,16 +86,61 @@ class TokenBatches:
 def cut_by_tokens(pairs: TokenizedPairs, count: int) -> list[Integers]:
     """Return `count` batches of equally many target tokens, as places in `pairs`, the shortest first.
 
-    Of equal lengths those come first that come first in `pairs`. A batch gets a pair if the middle of its tokens falls
+    A batch gets a pair if the middle of its tokens falls
     into the batch's share; so a batch has a pair if no target is longer than the share.
     """
     source_B, target_B = pairs.lengths()
-    # Sources grow where targets have an even number of tokens and shrink where it is odd, so that a batch over the
-    # border of two target lengths has sources of about one length.
-    ordered_B = np.lexsort((np.where(target_B % 2 == 0, source_B, -source_B), target_B))
+    ordered_B = _by_length(source_B, target_B)
     end_B = np.cumsum(target_B[ordered_B])
     batch_B = (2 * end_B - target_B[ordered_B]) * count // (2 * end_B[-1])
     return np.split(ordered_B, np.searchsorted(batch_B, np.arange(1, count)))
+
+
+def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
+    """Return `count` parts of a batch of which the largest costs as little as possible, as places in `pairs`.
+
+    Each part has pairs of about one length, the last part the longest ones; parts without a pair, if any, come last.
+    What a part costs is taken to be its positions, source and target, padding included, and once more its target tokens,
+    for which alone logits are computed.
+    """
+    source_B, target_B = pairs.lengths()
+    ordered_B = _by_length(source_B, target_B)
+    source_B, target_B = source_B[ordered_B], target_B[ordered_B]
+    number_B, tokens_B = np.arange(1, len(pairs) + 1), np.cumsum(target_B)
+
+    def ends_within(cost: float) -> list[int]:
+        """Return where `count` parts at most end, each as large as can be within that cost; not all pairs may fit."""
+        ends = [0]
+        while ends[-1] < len(pairs) and len(ends) <= count:
+            start = ends[-1]
+            tokens = tokens_B[start:] - (tokens_B[start - 1] if start else 0)
+            padded = np.maximum.accumulate(source_B[start:]) + target_B[start:]
+            cost_B = number_B[: len(pairs) - start] * padded + tokens
+            ends.append(start + int(np.searchsorted(cost_B, cost, "right")))
+            if ends[-1] == start:
+                break
+        return ends[1:]
+
+    # Costs are whole numbers. The least that is possible lies above `low`, and `high` is possible.
+    high = int(len(pairs) * (source_B.max() + target_B.max()) + tokens_B[-1])
+    low = (int((source_B + 2 * target_B).sum()) - 1) // count
+    while high - low > max(1, low * COST_TOLERANCE):
+        cost = (low + high) // 2
+        if (ends := ends_within(cost)) and ends[-1] == len(pairs):
+            high = cost
+        else:
+            low = cost
+    ends = ends_within(high)
+    return np.split(ordered_B, [*ends, *[len(pairs)] * (count - len(ends))][: count - 1])
+
+
+def _by_length(source_B: Integers, target_B: Integers) -> Integers:
+    """Return the places of pairs of these lengths by target, the shortest first, so that neighbours have sources alike.
+
+    Sources grow where targets have an even number of tokens and shrink where it is odd: over the border of two target
+    lengths sources are of about one length. Of equal lengths those come first that come first.
+    """
+    return np.lexsort((np.where(target_B % 2 == 0, source_B, -source_B), target_B))
 
 
 class Shuffle:
