@@ -17,12 +17,14 @@ from launcher.recipes.transformer.config import ModelConfig, TransformerSettings
 # FLOPs of a multiply-add that is trained: 2 forward, 4 backward (for the weights, and for what they are applied to).
 TRAINED = 6
 
-# Relative speeds of the parts: FLOPs in a nanosecond, and nanoseconds for each element of an embedded position. Measured by
-# CPU time in pipelines of two and four ranks, one thread each, on two cores of an AMD EPYC (torch 2.13, float32, V = 10,000,
-# d = 128, f = 256, micro batches of 270 and 1,000 tokens without padding): a stage's share of the work is then within 0.03 of
-# the predicted one. Layers run at a lower rate than the head, whose products are larger, and which has no norms and no
-# dropout. Alone on an Intel Xeon with AVX-512 the two had 65 and 133.
-HEAD_RATE, LAYER_RATE, EMBEDDING_NS = 105, 61, 12
+# Relative speeds of the parts: FLOPs of products in a nanosecond, of layers and of the head; nanoseconds for each position
+# of a block (attention, cross attention or feed-forward) besides its products, for its norm, dropout and softmax; and
+# nanoseconds for each element of an embedded position. Measured by CPU time, one thread, on an AMD EPYC (torch 2.13,
+# float32, micro batches of 1,024 tokens with little padding): of widths d = 128, 256 and 512 products reached 144, 166 and
+# 178, and a block took 1,400, 1,500 and 1,300 besides. In pipelines of two ranks the head took a fifth longer than alone: a
+# stage's share of the work was then within 0.04 of the predicted one (V = 10,000, d = 128, f = 256, both cuts near the middle).
+LAYER_RATE, HEAD_RATE, BLOCK_NS, EMBEDDING_NS = 140, 115, 1500, 7
+ENCODER_BLOCKS, DECODER_BLOCKS = 2, 3
 
 
 @frozen
@@ -74,8 +76,10 @@ def part_costs(settings: TransformerSettings) -> PartCosts:
     of_decoder = decoder_layer(model, targets, sources, targets**2 + sources * targets)
     return PartCosts(
         embeddings=1000 * EMBEDDING_NS * (sources + targets) * model.d_model,
-        encoder_layer=1000 * TRAINED * of_encoder // LAYER_RATE,
-        decoder_layer=1000 * TRAINED * of_decoder // LAYER_RATE,
+        encoder_layer=1000 * TRAINED * of_encoder // LAYER_RATE + 1000 * BLOCK_NS * ENCODER_BLOCKS * sources,
+        # Cross attention goes over the sources, too.
+        decoder_layer=1000 * TRAINED * of_decoder // LAYER_RATE
+        + 1000 * BLOCK_NS * (DECODER_BLOCKS * targets + sources),
         head=1000 * TRAINED * head(model, targets) // HEAD_RATE,
     )
 
