@@ -1,14 +1,13 @@
-"""One training step at dp=2 mp=2 pp=2: the trainer's own parts against torch's, in turn, in the same eight processes.
+"""A step at dp=2 mp=2 pp=2: the trainer's own parts against torch's, in the same eight processes.
 
 Torch's side is DTensor tensor parallelism, FSDP2, Schedule1F1B and AdamW over the same model, batch and micro batches.
-Prints the ratio of medians, and of each pair of neighbouring rounds its least and greatest.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import random
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -17,35 +16,53 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from common.checks import Checks, median_ratio
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn import functional
 
-from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.batches import own_micro_batches
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END, PAD
 from launcher.trainer.parallel.collectives import ALONE
-from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.parallel.world import World
 from launcher.trainer.plan import apply_plan
 from launcher.trainer.session import Session, meta_model
+from training.batches import settings_of
+from training.layouts import in_ranks, without_shared_memory
 
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "programs"))
-from ranks import fork_ranks
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "programs"))
 from torch_parts import TorchStage, tensor_parallel_styles
 
-ROUNDS, STEPS_PER_ROUND, MICRO_BATCHES, LENGTH = 7, 3, 4, 24
-SETTINGS = load_settings(
-    TransformerSettings,
-    None,
-    ["model.dropout=0", "model.d_model=256", "model.feed_forward_dim=1024", "train.device=cpu"],
-)
+STEPS_PER_ROUND, MICRO_BATCHES, LENGTH = 3, 4, 24
+SETTINGS = settings_of(["model.dropout=0", "model.d_model=256", "model.feed_forward_dim=1024"])
+TRAINER, GLOO, TORCH = "trainer", "trainer by gloo", "torch"
 
 
-def examples() -> list[Example]:
+def torch_stack(options: argparse.Namespace, checks: Checks) -> None:
+    rows = in_ranks(partial(_in_turn, options.rounds or 7), dp=2, mp=2, pp=2, micro_batches=MICRO_BATCHES)
+    name = "step at dp=2 mp=2 pp=2, 8 processes"
+    checks.tell(f"{name}, torch's parts / trainer", median_ratio(rows, TORCH, TRAINER), least=3.2)
+    checks.tell(f"{name}, torch's parts / trainer by gloo", median_ratio(rows, TORCH, GLOO))
+
+
+def _in_turn(rounds: int, world: World) -> list[dict[str, float]]:
+    """Return the seconds of a step of each side in each round."""
+    pairs = _examples()
+    steps = {name: _own_step(view, pairs) for name, view in ((TRAINER, world), (GLOO, without_shared_memory(world)))}
+    steps[TORCH] = _torch_step(Session(SETTINGS, world), pairs)
+    for step in steps.values():
+        _timed(step, 2)
+    return [{name: _timed(step, STEPS_PER_ROUND) for name, step in steps.items()} for _ in range(rounds)]
+
+
+def _own_step(world: World, pairs: list[Example]) -> Callable[[], object]:
+    return partial(Session(SETTINGS, world).train_step, pairs, 1e-4, step=1)
+
+
+def _examples() -> list[Example]:
     """Sentences of one length: torch's pipeline cannot take others."""
     numbers = random.Random(0)
     words = range(4, SETTINGS.model.vocabulary_size)
@@ -55,8 +72,8 @@ def examples() -> list[Example]:
     ]
 
 
-def torch_step(session: Session, pairs: list[Example]) -> Callable[[], None]:
-    """A function that takes one step with torch's parts."""
+def _torch_step(session: Session, pairs: list[Example]) -> Callable[[], None]:
+    """Return a function that takes one step with torch's parts."""
     world, train = session.world, SETTINGS.train
     model = meta_model(SETTINGS)
     apply_plan(model, session.stage, ALONE, seed=1, device=world.device, dtype=torch.float32)
@@ -89,31 +106,10 @@ def torch_step(session: Session, pairs: list[Example]) -> Callable[[], None]:
     return step
 
 
-def timed(step: Callable[[], object], rounds: int) -> float:
+def _timed(step: Callable[[], object], count: int) -> float:
     dist.barrier()
-    started_s = time.perf_counter()
-    for _ in range(rounds):
+    began_s = time.perf_counter()
+    for _ in range(count):
         step()
     dist.barrier()
-    return (time.perf_counter() - started_s) / rounds
-
-
-def measure() -> None:
-    pairs = examples()
-    torch.set_num_threads(1)
-    with open_world(this_place(micro_batches=MICRO_BATCHES), torch.device("cpu")) as world:
-        session = Session(SETTINGS, world)
-        ours, theirs = partial(session.train_step, pairs, 1e-4, step=1), torch_step(session, pairs)
-        timed(ours, 2), timed(theirs, 2)
-        seconds = [(timed(ours, STEPS_PER_ROUND), timed(theirs, STEPS_PER_ROUND)) for _ in range(ROUNDS)]
-        if world.place.global_rank == 0:
-            our_s, their_s = (statistics.median(column) for column in zip(*seconds, strict=True))
-            ratios = [theirs_s / ours_s for ours_s, theirs_s in seconds]
-            print(
-                f"step at dp=2 mp=2 pp=2, 8 processes: torch's parts take {their_s / our_s:.2f} times as long as the "
-                f"trainer's (pairs {min(ratios):.2f} to {max(ratios):.2f}; {their_s * 1e3:.0f} ms to {our_s * 1e3:.0f} ms)"
-            )
-
-
-if __name__ == "__main__":
-    fork_ranks("benchmark", dp=2, mp=2, pp=2, micro_batches=MICRO_BATCHES, work=measure)
+    return (time.perf_counter() - began_s) / count

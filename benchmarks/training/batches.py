@@ -1,0 +1,52 @@
+"""The sizes of the models that are measured, and the batches that all programs take."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.data.batches import GlobalBatch, global_batches, token_count
+from launcher.trainer.data.corpus import open_corpus
+from launcher.trainer.parallel.world import open_world, place_from_environment
+
+LENGTHS = ["data.source_length=64", "data.target_length=64", "data.direction=en_fr"]
+# The small Transformer that is used for Multi30K.
+M30K = [
+    "model.vocabulary_size=10000", "model.d_model=128", "model.heads=4", "model.feed_forward_dim=256",
+    "model.encoder_layers=4", "model.decoder_layers=4", "model.dropout=0.1", *LENGTHS,
+]  # fmt: skip
+# That of the MindSpore tutorial.
+TUTORIAL = [
+    "model.vocabulary_size=20000", "model.d_model=128", "model.heads=8", "model.feed_forward_dim=128",
+    "model.encoder_layers=1", "model.decoder_layers=1", "model.dropout=0.1", *LENGTHS,
+]  # fmt: skip
+RATE = 1e-4
+TOKENS = 4096  # target tokens of a step
+STEPS = 6  # batches that every program takes in each round
+
+Batches = Sequence[GlobalBatch]
+
+
+def settings_of(sizes: Sequence[str], *more: str) -> TransformerSettings:
+    return load_settings(TransformerSettings, None, [*sizes, "train.device=cpu", *more])
+
+
+def batches_of(settings: TransformerSettings, data: Path | None, count: int = STEPS) -> list[GlobalBatch]:
+    """Return the first batches of an epoch, which are in no order of length."""
+    with open_world(place_from_environment({}, micro_batches=1), torch.device("cpu")) as alone:
+        corpus = open_corpus(settings, alone, data)
+    return list(islice(global_batches(corpus.train, settings.train), count))
+
+
+def token_sum(batches: Batches) -> int:
+    return sum(token_count(batch.examples) for batch in batches)
+
+
+def pairs_of_a_step(batches: Batches) -> int:
+    return round(statistics.mean(len(batch.examples) for batch in batches))

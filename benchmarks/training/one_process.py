@@ -1,0 +1,109 @@
+"""A step of one process, and its memory, beside the peers on the same batches."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from common.checks import Bound, Checks, median_ratio
+
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.data.batches import GlobalBatch, collate
+from launcher.trainer.parallel.world import World, open_world, place_from_environment
+from launcher.trainer.session import Session
+from training.batches import M30K, RATE, TOKENS, Batches, batches_of, pairs_of_a_step, settings_of, token_sum
+from training.before import steps_before
+from training.peers import Step, marian_step, torch_step
+
+TRAINER, TORCH, MARIAN = "trainer", "nn.Transformer", "MarianMTModel"
+
+
+def trainer_step(settings: TransformerSettings, world: World) -> Callable[[GlobalBatch], object]:
+    session = Session(settings, world)
+    return lambda batch: session.train_step(batch.examples, RATE, step=batch.step)
+
+
+def peer_step(
+    make: Callable[[TransformerSettings], Step], settings: TransformerSettings
+) -> Callable[[GlobalBatch], object]:
+    step = make(settings)
+    return lambda batch: step(collate(batch.examples))
+
+
+def same_batches(name: str, sizes: Sequence[str], least: float, options: argparse.Namespace, checks: Checks) -> None:
+    settings = settings_of(sizes, f"train.batch_tokens={TOKENS}")
+    batches = batches_of(settings, options.data)
+    rows = _in_turn(settings, batches, batches, options.rounds or 5)
+    for peer in (TORCH, MARIAN):
+        checks.tell(f"{name}: CPU time of a step, {peer} / trainer", median_ratio(rows, peer, TRAINER), least=least)
+
+
+def random_batches(options: argparse.Namespace, checks: Checks) -> None:
+    """The peers choose their pairs at random, as most loops do, so many that a step has about as many target tokens."""
+    settings = settings_of(M30K, f"train.batch_tokens={TOKENS}")
+    ours = batches_of(settings, options.data)
+    theirs = batches_of(settings_of(M30K, f"train.batch_size={pairs_of_a_step(ours)}"), options.data)
+    rows = _in_turn(settings, ours, theirs, options.rounds or 3)
+    for peer in (TORCH, MARIAN):
+        ratio = median_ratio(rows, peer, TRAINER) * token_sum(ours) / token_sum(theirs)
+        checks.tell(f"m30k: CPU time of a token, {peer} on random batches / trainer", ratio, least=3.5)
+
+
+def _in_turn(settings: TransformerSettings, ours: Batches, theirs: Batches, rounds: int) -> list[dict[str, float]]:
+    """Return the CPU time of each program in each round. The first step of each is not counted."""
+    with open_world(place_from_environment({}, micro_batches=1), torch.device("cpu")) as alone:
+        steps = {
+            TRAINER: (trainer_step(settings, alone), ours),
+            TORCH: (peer_step(torch_step, settings), theirs),
+            MARIAN: (peer_step(marian_step, settings), theirs),
+        }
+        for step, batches in steps.values():
+            step(batches[0])
+        return [{name: _cpu_s(*work) for name, work in steps.items()} for _ in range(rounds)]
+
+
+def _cpu_s(step: Callable[[GlobalBatch], object], batches: Batches) -> float:
+    began_s = time.process_time()
+    for batch in batches:
+        step(batch)
+    return time.process_time() - began_s
+
+
+def memory(options: argparse.Namespace, checks: Checks) -> None:
+    """The most memory that each program takes beyond its model, in a new process each: a used one has free memory."""
+    settings = settings_of(M30K, f"train.batch_tokens={TOKENS}")
+    batches = batches_of(settings, options.data, 3)
+    took: dict[str, float] = {}
+    for name in (TRAINER, TORCH, MARIAN):
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            took[name] = process.submit(_peak_bytes, name, settings, batches).result()
+    for name, peak in took.items():
+        checks.tell(f"m30k: MiB above the model, {name}", peak / 2**20)
+    if options.before is not None:
+        before = steps_before(options.before, M30K, batches)["peak_bytes"]
+        checks.tell("m30k: peak memory above the model, trainer / before", took[TRAINER] / before, Bound(0.55, 0.5))
+
+
+def _peak_bytes(name: str, settings: TransformerSettings, batches: Batches) -> float:
+    """Return the most bytes that some steps take above what the model and its optimizer take."""
+    torch.set_num_threads(1)
+    with open_world(place_from_environment({}, micro_batches=1), torch.device("cpu")) as alone:
+        make = {TORCH: partial(peer_step, torch_step), MARIAN: partial(peer_step, marian_step)}
+        step = trainer_step(settings, alone) if name == TRAINER else make[name](settings)
+        step_of_two = batches[0].examples[:2]
+        step(GlobalBatch(1, 1, 1, 1, step_of_two))  # moments exist after it
+        held = _status_bytes("VmRSS")
+        for batch in batches:
+            step(batch)
+        return _status_bytes("VmHWM") - held
+
+
+def _status_bytes(name: str) -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition(f"{name}:")[2].split()[0]) * 1024
