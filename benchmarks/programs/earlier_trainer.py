@@ -1,7 +1,7 @@
 """Work of the trainer as it was at commit 947f4a1, from a checkout of that, which must be the only one on PYTHONPATH.
 
-Reads from standard input {"settings": [...], "layout": {"dp": 1, ...}, "work": "step" or "head", "parts": 1, "rounds": 3,
-"batches": [[[source, target], ...], ...]} with lists of token ids, and prints {"elapsed": [seconds of each round],
+Reads from standard input {"settings": [...], "layout": {"dp": 1, ...}, "work": "step" or "head", "parts": 1,
+"rounds": [[[[source, target], ...], ...], ...]}, of each round the batches, with lists of token ids, and prints {"elapsed": [seconds of each round],
 "peak_bytes": of memory above the model}. "head" is the head and its loss alone, of model-parallel ranks.
 """
 
@@ -70,9 +70,9 @@ def measure() -> None:
     recipe = load_transformer(None, task["settings"])
     with open_world(this_place(micro_batches=task["layout"]["micro_batches"]), torch.device("cpu")) as world:
         step = {"step": training_step, "head": head_step}[task["work"]](recipe, world)
-        step(batches[0][: task["parts"]])
+        step(rounds[0][0][: task["parts"]])
         held, elapsed = memory("VmRSS"), []
-        for _ in range(task["rounds"]):
+        for batches in rounds:
             if world.place.world_size > 1:
                 dist.barrier()
             began_s = time.perf_counter()
@@ -87,7 +87,10 @@ def measure() -> None:
 
 
 task = json.load(sys.stdin)
-batches = [[Example(source, target, is_cut=False) for source, target in batch] for batch in task["batches"]]
+rounds = [
+    [[Example(source, target, is_cut=False) for source, target in batch] for batch in batches]
+    for batches in task["rounds"]
+]
 with tempfile.NamedTemporaryFile("r") as answer_file:
     path = answer_file.name
     fork_ranks("earlier", **task["layout"], work=measure)

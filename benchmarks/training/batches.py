@@ -37,16 +37,20 @@ def settings_of(sizes: Sequence[str], *more: str) -> TransformerSettings:
     return load_settings(TransformerSettings, None, [*sizes, "train.device=cpu", *more])
 
 
-def batches_of(settings: TransformerSettings, data: Path | None, count: int = STEPS) -> list[GlobalBatch]:
-    """Return the first batches of an epoch, which are in no order of length."""
+def rounds_of(settings: TransformerSettings, data: Path | None, rounds: int) -> list[Batches]:
+    """Return the batches of each round, which are in no order of length. No batch is taken twice.
+
+    What a program keeps for the shapes of a batch would otherwise be there in later rounds, as in no training.
+    """
     with open_world(place_from_environment({}, micro_batches=1), torch.device("cpu")) as alone:
         corpus = open_corpus(settings, alone, data)
-    return list(islice(global_batches(corpus.train, settings.train), count))
+    batches = list(islice(global_batches(corpus.train, settings.train), rounds * STEPS))
+    return [batches[start : start + STEPS] for start in range(0, len(batches), STEPS)]
 
 
 def token_sum(batches: Batches) -> int:
     return sum(token_count(batch.examples) for batch in batches)
 
 
-def pairs_of_a_step(batches: Batches) -> int:
-    return round(statistics.mean(len(batch.examples) for batch in batches))
+def pairs_of_a_step(rounds: Sequence[Batches]) -> int:
+    return round(statistics.mean(len(batch.examples) for batches in rounds for batch in batches))

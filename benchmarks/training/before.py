@@ -18,7 +18,7 @@ from training.batches import Batches
 def steps_before(
     checkout: Path,
     sizes: Sequence[str],
-    batches: Batches,
+    rounds: Sequence[Batches],
     *,
     mp: int = 1,
     pp: int = 1,
@@ -33,14 +33,16 @@ def steps_before(
         "settings": [*sizes, "train.device=cpu"],
         "layout": {"dp": 1, "mp": mp, "pp": pp, "micro_batches": micro_batches},
         "parts": micro_batches,
-        "rounds": 3,
         "work": work,
-        "batches": [
+        "rounds": [
             [
-                (pair.source, pair.target)
-                for pair in batch.examples[: len(batch.examples) // micro_batches * micro_batches]
+                [
+                    (pair.source, pair.target)
+                    for pair in batch.examples[: len(batch.examples) // micro_batches * micro_batches]
+                ]
+                for batch in batches
             ]
-            for batch in batches
+            for batches in rounds
         ],
     }
     done = subprocess.run(

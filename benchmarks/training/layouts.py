@@ -8,7 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.styles import part_bounds
 from launcher.trainer.parallel.waiting import Stopwatch
 from launcher.trainer.parallel.world import Transport, World, open_world, place_from_environment, this_place
-from training.batches import M30K, TOKENS, Batches, batches_of, settings_of
+from training.batches import M30K, TOKENS, Batches, rounds_of, settings_of
 from training.before import steps_before
 from training.one_process import trainer_step
 
@@ -76,25 +76,29 @@ def data_parallel(options: argparse.Namespace, checks: Checks) -> None:
     """Two data-parallel ranks, against the same two processes when each trains a model of its own on the same pairs."""
     for tokens, least in ((2048, 0.97), (1060, 0.95)):
         settings = settings_of(M30K, f"train.batch_tokens={2 * tokens}")
-        batches = batches_of(settings, options.data)
-        rows = in_ranks(partial(_together_and_apart, settings, batches, options.rounds or 9), dp=2)
+        rounds = rounds_of(settings, options.data, options.rounds or 9)
+        rows = in_ranks(partial(_together_and_apart, settings, rounds), dp=2)
         ratio = median_ratio(rows, "apart", "together")
         checks.tell(f"m30k: speed of dp=2 / two processes apart, {tokens} tokens a rank", ratio, least=least)
 
 
 def _together_and_apart(
-    settings: TransformerSettings, batches: Batches, rounds: int, world: World
+    settings: TransformerSettings, rounds: Sequence[Batches], world: World
 ) -> list[dict[str, float]]:
     place = place_from_environment({}, micro_batches=1)
     alone = World(place, world.device, dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
-    shares = []
-    for batch in batches:
+    together, apart = trainer_step(settings, world), trainer_step(settings, alone)
+
+    def own_share(batch: GlobalBatch) -> GlobalBatch:
         [own] = own_micro_batches(batch.examples, world.place.layout, world.place.coordinate, world.device)
-        shares.append(replace(batch, examples=batch.examples.take(own.row_B.numpy())))
-    works = {"together": (trainer_step(settings, world), batches), "apart": (trainer_step(settings, alone), shares)}
-    for step, own_batches in works.values():
-        step(own_batches[0])
-    return [{name: elapsed_s(*work) for name, work in works.items()} for _ in range(rounds)]
+        return replace(batch, examples=batch.examples.take(own.row_B.numpy()))
+
+    rows = []
+    together(rounds[0][0]), apart(own_share(rounds[0][0]))
+    for batches in rounds:
+        shares = list(map(own_share, batches))
+        rows.append({"together": elapsed_s(together, batches), "apart": elapsed_s(apart, shares)})
+    return rows
 
 
 # --- model parallelism ---
@@ -104,16 +108,16 @@ def head_and_loss(options: argparse.Namespace, checks: Checks) -> None:
     """Head and loss of two model-parallel ranks, forward and backward, on random and on bucketed batches."""
     if options.before is None:
         return
-    bucketed = batches_of(settings_of(M30K, f"train.batch_tokens={TOKENS}"), options.data)
-    at_random = batches_of(settings_of(M30K, "train.batch_size=64"), options.data)
-    for name, batches in (("bucketed", bucketed), ("64 random pairs", at_random)):
-        found = in_ranks(partial(_head_times, settings_of(M30K), batches, options.rounds or 5), mp=2)
-        before = steps_before(options.before, M30K, batches, mp=2, work="head")
+    bucketed = rounds_of(settings_of(M30K, f"train.batch_tokens={TOKENS}"), options.data, options.rounds or 5)
+    at_random = rounds_of(settings_of(M30K, "train.batch_size=64"), options.data, options.rounds or 5)
+    for name, rounds in (("bucketed", bucketed), ("64 random pairs", at_random)):
+        found = in_ranks(partial(_head_times, settings_of(M30K), rounds), mp=2)
+        before = steps_before(options.before, M30K, rounds, mp=2, work="head")
         ratio = statistics.median(before["elapsed"]) / statistics.median(found)
         checks.tell(f"m30k: head and loss at mp=2, before / trainer, {name}", ratio, least=2.0)
 
 
-def _head_times(settings: TransformerSettings, batches: Batches, rounds: int, world: World) -> list[float]:
+def _head_times(settings: TransformerSettings, rounds: Sequence[Batches], world: World) -> list[float]:
     """Return the seconds of each round."""
     sizes = settings.model
     start, stop = part_bounds(sizes.vocabulary_size, world.mp)
@@ -131,28 +135,28 @@ def _head_times(settings: TransformerSettings, batches: Batches, rounds: int, wo
         loss.backward()
         head.weight.grad = None
 
-    step(batches[0])
-    return [elapsed_s(step, batches) for _ in range(rounds)]
+    step(rounds[0][0])
+    return [elapsed_s(step, batches) for batches in rounds]
 
 
 def shared_memory(options: argparse.Namespace, checks: Checks) -> None:
     """Two model-parallel ranks on a core each, by shared memory and by gloo."""
     settings = settings_of(M30K, f"train.batch_tokens={TOKENS}")
-    batches = batches_of(settings, options.data)
+    rounds = rounds_of(settings, options.data, options.rounds or 5)
     for layout in ({"mp": 2}, {"dp": 2}):
-        rows = in_ranks(partial(_by_both_transports, settings, batches, options.rounds or 5), **layout)
+        rows = in_ranks(partial(_by_both_transports, settings, rounds), **layout)
         name = " ".join(f"{axis}={size}" for axis, size in layout.items())
         checks.tell(f"m30k: step at {name}, gloo / shared memory", median_ratio(rows, "gloo", "shared memory"))
 
 
 def _by_both_transports(
-    settings: TransformerSettings, batches: Batches, rounds: int, world: World
+    settings: TransformerSettings, rounds: Sequence[Batches], world: World
 ) -> list[dict[str, float]]:
     gloo = without_shared_memory(world)
     works = {"shared memory": trainer_step(settings, world), "gloo": trainer_step(settings, gloo)}
     for step in works.values():
-        step(batches[0])
-    return [{name: elapsed_s(step, batches) for name, step in works.items()} for _ in range(rounds)]
+        step(rounds[0][0])
+    return [{name: elapsed_s(step, batches) for name, step in works.items()} for batches in rounds]
 
 
 def without_shared_memory(world: World) -> World:
@@ -166,23 +170,23 @@ def without_shared_memory(world: World) -> World:
 def stages(options: argparse.Namespace, checks: Checks) -> None:
     """Two and four pipeline stages: how much more the busiest works than the mean, and the step's time before."""
     settings = settings_of(M30K, f"train.batch_tokens={TOKENS}")
-    batches = batches_of(settings, options.data)
+    rounds = rounds_of(settings, options.data, options.rounds or 5)
     for pp, most in ((2, Bound(1.15, 1.1)), (4, None)):
-        found = in_ranks(partial(_busy_times, settings, batches, options.rounds or 5), pp=pp, micro_batches=4)
+        found = in_ranks(partial(_busy_times, settings, rounds), pp=pp, micro_batches=4)
         busy = [statistics.median(column) for column in zip(*found["busy"], strict=True)]
         checks.tell(f"m30k: busiest stage / mean at pp={pp}", max(busy) / statistics.mean(busy), most)
         if options.before is not None:
-            before = steps_before(options.before, M30K, batches, pp=pp, micro_batches=4)
+            before = steps_before(options.before, M30K, rounds, pp=pp, micro_batches=4)
             ratio = statistics.median(found["elapsed"]) / statistics.median(before["elapsed"])
             checks.tell(f"m30k: step at pp={pp} / before", ratio, Bound(0.8, 0.8) if pp == 2 else None)
 
 
-def _busy_times(settings: TransformerSettings, batches: Batches, rounds: int, world: World) -> dict[str, Any]:
+def _busy_times(settings: TransformerSettings, rounds: Sequence[Batches], world: World) -> dict[str, Any]:
     """Return for each round the seconds that each stage worked, and those that all took."""
     step = trainer_step(settings, world)
-    step(batches[0])
+    step(rounds[0][0])
     found: dict[str, Any] = {"busy": [], "elapsed": []}
-    for _ in range(rounds):
+    for batches in rounds:
         stopwatch = Stopwatch()
         found["elapsed"].append(elapsed_s(step, batches))
         busy = torch.zeros(world.pp.size)

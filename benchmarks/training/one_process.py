@@ -17,7 +17,7 @@ from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.batches import GlobalBatch, collate
 from launcher.trainer.parallel.world import World, open_world, place_from_environment
 from launcher.trainer.session import Session
-from training.batches import M30K, RATE, TOKENS, Batches, batches_of, pairs_of_a_step, settings_of, token_sum
+from training.batches import M30K, RATE, TOKENS, Batches, pairs_of_a_step, rounds_of, settings_of, token_sum
 from training.before import steps_before
 from training.peers import Step, marian_step, torch_step
 
@@ -38,8 +38,8 @@ def peer_step(
 
 def same_batches(name: str, sizes: Sequence[str], least: float, options: argparse.Namespace, checks: Checks) -> None:
     settings = settings_of(sizes, f"train.batch_tokens={TOKENS}")
-    batches = batches_of(settings, options.data)
-    rows = _in_turn(settings, batches, batches, options.rounds or 5)
+    rounds = rounds_of(settings, options.data, options.rounds or 5)
+    rows = _in_turn(settings, rounds, rounds)
     for peer in (TORCH, MARIAN):
         checks.tell(f"{name}: CPU time of a step, {peer} / trainer", median_ratio(rows, peer, TRAINER), least=least)
 
@@ -47,25 +47,30 @@ def same_batches(name: str, sizes: Sequence[str], least: float, options: argpars
 def random_batches(options: argparse.Namespace, checks: Checks) -> None:
     """The peers choose their pairs at random, as most loops do, so many that a step has about as many target tokens."""
     settings = settings_of(M30K, f"train.batch_tokens={TOKENS}")
-    ours = batches_of(settings, options.data)
-    theirs = batches_of(settings_of(M30K, f"train.batch_size={pairs_of_a_step(ours)}"), options.data)
-    rows = _in_turn(settings, ours, theirs, options.rounds or 3)
+    ours = rounds_of(settings, options.data, options.rounds or 3)
+    theirs = rounds_of(settings_of(M30K, f"train.batch_size={pairs_of_a_step(ours)}"), options.data, len(ours))
+    rows = _in_turn(settings, ours, theirs)
     for peer in (TORCH, MARIAN):
-        ratio = median_ratio(rows, peer, TRAINER) * token_sum(ours) / token_sum(theirs)
+        ratio = median_ratio(rows, peer, TRAINER) * sum(map(token_sum, ours)) / sum(map(token_sum, theirs))
         checks.tell(f"m30k: CPU time of a token, {peer} on random batches / trainer", ratio, least=3.5)
 
 
-def _in_turn(settings: TransformerSettings, ours: Batches, theirs: Batches, rounds: int) -> list[dict[str, float]]:
-    """Return the CPU time of each program in each round. The first step of each is not counted."""
+def _in_turn(
+    settings: TransformerSettings, ours: Sequence[Batches], theirs: Sequence[Batches]
+) -> list[dict[str, float]]:
+    """Return the CPU time of each program in each round. One step of each on two pairs is not counted."""
     with open_world(place_from_environment({}, micro_batches=1), torch.device("cpu")) as alone:
         steps = {
-            TRAINER: (trainer_step(settings, alone), ours),
-            TORCH: (peer_step(torch_step, settings), theirs),
-            MARIAN: (peer_step(marian_step, settings), theirs),
+            TRAINER: trainer_step(settings, alone),
+            TORCH: peer_step(torch_step, settings),
+            MARIAN: peer_step(marian_step, settings),
         }
-        for step, batches in steps.values():
-            step(batches[0])
-        return [{name: _cpu_s(*work) for name, work in steps.items()} for _ in range(rounds)]
+        for step in steps.values():
+            step(GlobalBatch(1, 1, 1, 1, ours[0][0].examples[:2]))
+        return [
+            {name: _cpu_s(step, own if name == TRAINER else others) for name, step in steps.items()}
+            for own, others in zip(ours, theirs, strict=True)
+        ]
 
 
 def _cpu_s(step: Callable[[GlobalBatch], object], batches: Batches) -> float:
@@ -78,7 +83,7 @@ def _cpu_s(step: Callable[[GlobalBatch], object], batches: Batches) -> float:
 def memory(options: argparse.Namespace, checks: Checks) -> None:
     """The most memory that each program takes beyond its model, in a new process each: a used one has free memory."""
     settings = settings_of(M30K, f"train.batch_tokens={TOKENS}")
-    batches = batches_of(settings, options.data, 3)
+    [batches] = rounds_of(settings, options.data, 1)
     took: dict[str, float] = {}
     for name in (TRAINER, TORCH, MARIAN):
         with ProcessPoolExecutor(1, get_context("spawn")) as process:
@@ -86,7 +91,7 @@ def memory(options: argparse.Namespace, checks: Checks) -> None:
     for name, peak in took.items():
         checks.tell(f"m30k: MiB above the model, {name}", peak / 2**20)
     if options.before is not None:
-        before = steps_before(options.before, M30K, batches)["peak_bytes"]
+        before = steps_before(options.before, M30K, [batches])["peak_bytes"]
         checks.tell("m30k: peak memory above the model, trainer / before", took[TRAINER] / before, Bound(0.55, 0.5))
 
 

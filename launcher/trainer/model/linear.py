@@ -1,12 +1,19 @@
 """Products of matrices in float32 on a CPU by oneDNN, and linear layers made of them.
 
 torch multiplies such matrices by MKL, which does not use AVX-512 on processors of other makers than its own. oneDNN does,
-and takes half the time there, backward included. Compiled models call it by the same operation. Other types and devices,
-and a torch without that operation, have torch's own products.
+and takes half the time there. Compiled models call it by the same operation. But it makes and keeps a kernel for every
+shape that it meets, in a millisecond and with 0.7 MB, and in most trainings nearly every batch has another number of tokens.
+So rows of tokens are taken in blocks of a few sizes, and what is left by torch's own product. That copies the products once
+more, which pays for weights that are not small. Where consecutive steps have the same numbers of rows, these get kernels of
+their own. Other types and devices, and a torch without that operation, have torch's own products.
+
+Shapes: B sentences, T positions, N = B T rows of tokens, E features in, D features out; I, J, K rows, common width and
+columns of a product.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -14,52 +21,123 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+BLOCK_ROWS = (1024, 512, 256, 128)
+MIN_WEIGHT_ELEMENTS = 128 * 128
+
+MAX_OWN_ROWS = 8  # numbers of rows that have kernels of their own
+
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
+class _OwnRows:
+    """The numbers of rows that have kernels of their own, of this process as oneDNN's kernels are."""
+
+    def __init__(self) -> None:
+        self.all: set[int] = set()
+        self._last: frozenset[int] = frozenset()
+
+    def expect(self, rows: Iterable[int]) -> None:
+        """Note the numbers of rows of a training step. Those of the step before that come again get kernels of their own."""
+        now = frozenset(rows)
+        for again in sorted(now & self._last - self.all)[: MAX_OWN_ROWS - len(self.all)]:
+            self.all.add(again)
+        self._last = now
+
+
+own_rows = _OwnRows()
+
+
 class Linear(nn.Linear):
-    """nn.Linear by the faster products."""
+    """nn.Linear whose product is computed by `linear`."""
 
     def forward(self, hidden_BTE: Tensor) -> Tensor:
         return linear(hidden_BTE, self.weight, self.bias)
 
 
 def linear(hidden_BTE: Tensor, weight_DE: Tensor, bias_D: Tensor | None = None) -> Tensor:
-    """Return hidden_BTD, as functional.linear does."""
-    if _is_fast(hidden_BTE):
-        return _Linear.apply(hidden_BTE, weight_DE, bias_D)
-    return functional.linear(hidden_BTE, weight_DE, bias_D)
+    """Return hidden_BTE times weight_DE transposed, plus the bias: hidden_BTD, as functional.linear does."""
+    rows = hidden_BTE.shape[:-1].numel()
+    pays = rows in own_rows.all or (rows >= BLOCK_ROWS[-1] and weight_DE.numel() >= MIN_WEIGHT_ELEMENTS)
+    if not pays or not is_fast(hidden_BTE):
+        return functional.linear(hidden_BTE, weight_DE, bias_D)
+    if hidden_BTE.dim() == 2:
+        return _Linear.apply(hidden_BTE, weight_DE, bias_D)  # no view, which nothing else could replace in place
+    return _Linear.apply(hidden_BTE.flatten(0, -2), weight_DE, bias_D).view(*hidden_BTE.shape[:-1], -1)
 
 
-def product(left_IJ: Tensor, right_KJ: Tensor) -> Tensor:
-    """Return left times right transposed. Is not differentiated."""
-    return _by_onednn(left_IJ, right_KJ) if _is_fast(left_IJ) else left_IJ @ right_KJ.t()
+def is_fast(tensor: Tensor) -> bool:
+    """Return whether oneDNN multiplies tensors of this type, on this device."""
+    return _ONEDNN is not None and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
+
+
+def row_blocks(rows: int, largest: int | None = None) -> Iterator[slice]:
+    """Yield slices of so many rows: all of them if they have kernels of their own, otherwise blocks of a few sizes.
+
+    These are the greatest blocks, then one at most of each smaller size, then the rows that are left. None is larger than
+    `largest`.
+
+    >>> [block.stop - block.start for block in row_blocks(2500)]
+    [1024, 1024, 256, 128, 68]
+    """
+    if rows in own_rows.all and (largest is None or rows <= largest):
+        yield slice(0, rows)
+        return
+    start = 0
+    for size in (size for size in BLOCK_ROWS if largest is None or size <= largest):
+        while rows - start >= size:
+            yield slice(start, start + size)
+            start += size
+    if start < rows:
+        yield slice(start, rows)
+
+
+def product(left_IJ: Tensor, right_KJ: Tensor, *, rows: int, bias_K: Tensor | None = None) -> Tensor:
+    """Return left times right transposed, plus the bias: IK, without a graph for autograd.
+
+    `rows` is the size of I or J that is a number of tokens.
+    """
+    if (rows in BLOCK_ROWS or rows in own_rows.all) and is_fast(left_IJ):
+        assert _ONEDNN is not None, "it is fast here"
+        return _ONEDNN(left_IJ, right_KJ, bias_K, "none", [], "")
+    return functional.linear(left_IJ, right_KJ, bias_K)
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden_BTE: Tensor, weight_DE: Tensor, bias_D: Tensor | None) -> Tensor:
-        ctx.save_for_backward(hidden_BTE, weight_DE)
+    def forward(ctx: Any, hidden_NE: Tensor, weight_DE: Tensor, bias_D: Tensor | None) -> Tensor:
+        ctx.save_for_backward(hidden_NE, weight_DE)
         ctx.has_bias = bias_D is not None
-        return _by_onednn(hidden_BTE, weight_DE, bias_D)
+        return _by_blocks(hidden_NE, weight_DE, bias_D)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        hidden_BTE, weight_DE = ctx.saved_tensors
-        upstream_ND, hidden_NE = upstream[0].flatten(0, -2), hidden_BTE.flatten(0, -2)
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        hidden_NE, weight_DE = ctx.saved_tensors
+        [upstream_ND] = upstream
+        for_hidden, for_weight, for_bias = ctx.needs_input_grad
         return (
-            _by_onednn(upstream_ND, weight_DE.t()).view(hidden_BTE.shape),
-            _by_onednn(upstream_ND.t(), hidden_NE.t()),
-            upstream_ND.sum(dim=0) if ctx.has_bias else None,
+            _by_blocks(upstream_ND, weight_DE.t()) if for_hidden else None,
+            _sum_of_blocks(upstream_ND, hidden_NE) if for_weight else None,
+            upstream_ND.sum(dim=0) if for_bias else None,
         )
 
 
-def _is_fast(tensor: Tensor) -> bool:
-    is_here = tensor.device.type == "cpu" and tensor.dtype == torch.float32
-    return _ONEDNN is not None and is_here and tensor.numel() > 0
+def _by_blocks(left_NE: Tensor, right_DE: Tensor, bias_D: Tensor | None = None) -> Tensor:
+    blocks = [
+        product(left_NE[block], right_DE, rows=block.stop - block.start, bias_K=bias_D)
+        for block in row_blocks(len(left_NE))
+    ]
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
 
-def _by_onednn(left_IJ: Tensor, right_KJ: Tensor, bias_K: Tensor | None = None) -> Tensor:
-    assert _ONEDNN is not None, "it is fast here"
-    return _ONEDNN(left_IJ, right_KJ, bias_K, "none", [], "")
+def _sum_of_blocks(upstream_ND: Tensor, hidden_NE: Tensor) -> Tensor:
+    """Return the weight's gradient: upstream transposed times hidden."""
+    first, *others = row_blocks(len(hidden_NE))
+    sum_DE = product(upstream_ND[first].t(), hidden_NE[first].t(), rows=first.stop - first.start)
+    for block in others:
+        rows = block.stop - block.start
+        if rows in BLOCK_ROWS:
+            sum_DE += product(upstream_ND[block].t(), hidden_NE[block].t(), rows=rows)
+        else:
+            sum_DE.addmm_(upstream_ND[block].t(), hidden_NE[block])
+    return sum_DE

@@ -44,6 +44,11 @@ def attention_mask(source_BS: Tensor) -> Tensor:
     return (source_BS != PAD)[:, None, None, :]
 
 
+def rows_of(batch: Batch) -> tuple[int, int, int]:
+    """Return how many rows the products of the encoder, of the decoder and of the head have."""
+    return batch.source_BS.numel(), batch.target_BT.numel(), int(torch.count_nonzero(batch.labels_BT != PAD))
+
+
 Streams = tuple[Tensor, Tensor]  # (encoded_BSD, decoded_BTD): what flows from stage to stage
 
 
@@ -165,7 +170,7 @@ class Transformer(nn.Module):
         self.memory = nn.Identity()  # what all decoder layers attend to
         self.decoder = nn.ModuleDict({str(index): DecoderLayer(model) for index in range(model.decoder_layers)})
         self.decoder_norm = nn.LayerNorm(d_model)
-        self.head: nn.Linear | None = nn.Linear(d_model, vocabulary_size, bias=False)
+        self.head: Linear | None = Linear(d_model, vocabulary_size, bias=False)
         for name, module in self.named_modules():
             if isinstance(module, Dropout):
                 module.place = name

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from launcher.trainer.model.linear import product
+from launcher.trainer.model.linear import is_fast, product, row_blocks
 from launcher.trainer.parallel.collectives import ALONE, Group, all_gather, all_reduce
 from launcher.trainer.parallel.styles import part_bounds
 
@@ -96,26 +96,25 @@ def _computed(
     target_ND = weight_WD[local_N] * sure_N1 + weight_WD.sum(dim=0) * (smoothing / vocabulary_size)
     agreement_N = torch.linalg.vecdot(hidden_ND.to(exact), target_ND.to(exact))
     # 2. Chunk by chunk, log Z and the terms in p.
-    chunk_bytes = CACHED_BYTES if weight_WD.device.type == "cpu" else ACCELERATOR_BYTES
-    chunk_tokens = max(chunk_bytes // (len(weight_WD) * weight_WD.element_size()), MIN_CHUNK_TOKENS)
+    chunks = _chunks(hidden_ND, weight_WD)
     # A copy makes products faster, if there is more than one.
-    weight_DW = weight_WD.t().contiguous() if with_gradients and len(hidden_ND) > chunk_tokens else weight_WD.t()
+    weight_DW = weight_WD.t().contiguous() if with_gradients and len(chunks) > 1 else weight_WD.t()
     hidden_gradient_ND = torch.empty_like(hidden_ND)
     weight_gradient_DW = weight_DW  # until the first chunk has one
-    for start in range(0, len(hidden_ND), chunk_tokens):
-        chunk = slice(start, start + chunk_tokens)
+    for chunk in chunks:
         hidden_CD = hidden_ND[chunk]
+        rows = len(hidden_CD)
         exponentials_CW, share_C1, log_partition_C, all_agreement_C = _softmax(
-            product(hidden_CD, weight_WD).to(exact), agreement_N[chunk], group
+            product(hidden_CD, weight_WD, rows=rows).to(exact), agreement_N[chunk], group
         )
         loss += (log_partition_C - all_agreement_C).sum()
         if with_gradients:
             exponentials_CW, share_C1 = exponentials_CW.to(hidden_ND.dtype), share_C1 * scale
-            gradient_CD = product(exponentials_CW, weight_DW).mul_(share_C1)
+            gradient_CD = product(exponentials_CW, weight_DW, rows=rows).mul_(share_C1)
             hidden_gradient_ND[chunk] = gradient_CD.sub_(target_ND[chunk], alpha=scale)
             scaled_DC = (hidden_CD * share_C1).to(hidden_ND.dtype).t().contiguous()
-            product_DW = product(scaled_DC, exponentials_CW.t())
-            weight_gradient_DW = product_DW.to(exact) if start == 0 else weight_gradient_DW.add_(product_DW)
+            product_DW = product(scaled_DC, exponentials_CW.t(), rows=rows)
+            weight_gradient_DW = product_DW.to(exact) if chunk.start == 0 else weight_gradient_DW.add_(product_DW)
     if not with_gradients:
         return [loss * scale]
     # 3. The other terms of the weight's gradient.
@@ -124,6 +123,16 @@ def _computed(
     torch.add(weight_gradient_DW.t(), evenly_D, out=weight_gradient_WD)
     weight_gradient_WD.index_add_(0, local_N, (hidden_ND * sure_N1).to(exact), alpha=-scale)
     return [loss * scale, all_reduce(hidden_gradient_ND, group), weight_gradient_WD.to(weight_WD.dtype)]
+
+
+def _chunks(hidden_ND: Tensor, weight_WD: Tensor) -> list[slice]:
+    """Return the tokens of each chunk."""
+    cache_bytes = CACHED_BYTES if weight_WD.device.type == "cpu" else ACCELERATOR_BYTES
+    exact = torch.promote_types(hidden_ND.dtype, torch.float32)
+    largest = max(cache_bytes // (len(weight_WD) * exact.itemsize), MIN_CHUNK_TOKENS)
+    if is_fast(hidden_ND):
+        return list(row_blocks(len(hidden_ND), largest))
+    return [slice(start, start + largest) for start in range(0, len(hidden_ND), largest)]
 
 
 def _softmax(logits_CW: Tensor, agreement_C: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -38,7 +38,7 @@ class _InputFeatureShard(Linear):
     group: Group
 
     def forward(self, hidden_BTE: Tensor) -> Tensor:
-        # Without dims B and T the product is no view, which nothing else could replace in place.
+        # Without dims B and T the product is no view, which the sum could not replace in place.
         partial_ND = linear(hidden_BTE.flatten(0, -2), self.weight)
         whole_ND = leave_model_parallel(partial_ND, self.group).add_(self.bias)
         return whole_ND.view(*hidden_BTE.shape[:-1], -1)
