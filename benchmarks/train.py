@@ -4,13 +4,13 @@
 
 The peers are a loop over torch.nn.Transformer with torch.optim.AdamW and Hugging Face's MarianMTModel (the extra
 `bench`), of the same size, dropout and precision, one thread per rank, with torch's default allocator; for eight ranks,
-torch's own parallelism. In each round every program takes the same batches in turn; a ratio is the median of the
-rounds'. Ratios of one process are of CPU time, since other work on the machine does not count there; those of several
+torch's own parallelism. In each round all programs take the same batches in turn, which no other round has; a ratio is
+the median of the rounds'. Ratios of one process are of CPU time, since other work on the machine does not count there; those of several
 ranks are of elapsed time.
 
 Without --data the packaged sample is trained on. The sizes are those of the small Transformer for Multi30K ("m30k") and
-of the MindSpore tutorial. --before is a checkout of commit 947f4a1, whose trainer is measured in turn with this one's;
-without it, what compares with it is left out. Exits with 1 if a ratio that must hold does not.
+of the MindSpore tutorial. --before is a checkout of commit 947f4a1, whose trainer takes the same rounds after this one's,
+and is compared by medians; without it, what compares with it is left out. Exits with 1 if a ratio that must hold does not.
 """
 
 from __future__ import annotations

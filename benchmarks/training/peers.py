@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.model.transformer import BEGIN, END, PAD, Batch
+from training.batches import RATE
 
 Step = Callable[[Batch], float]
 
@@ -92,7 +93,7 @@ def _step(settings: TransformerSettings, model: nn.Module, logits_of: Callable[[
     train = settings.train
     optimizer = torch.optim.AdamW(
         model.parameters(),
-        lr=1e-4,
+        lr=RATE,
         betas=(train.beta1, train.beta2),
         eps=train.epsilon,
         weight_decay=train.weight_decay,

@@ -35,7 +35,7 @@ SCHEMA = 1
 
 @frozen
 class StepMetrics:
-    """A step, or the mean of all steps since the line before: its writer decides, and times are of the last of them."""
+    """A step, or the mean of all steps since the line before; `time_ns`, `step`, `epoch` and `learning_rate` are the last one's."""
 
     time_ns: int
     attempt: int
@@ -47,7 +47,9 @@ class StepMetrics:
     memory_bytes: int | None = None  # the most on the accelerator so far; without one, what the process holds now
     epoch: int | None = None
     peak_memory_bytes: int | None = None  # the most so far, on the accelerator or of the process
-    padding_share: float | None = None  # of the positions, source and target, that hold no token
+    padding_share: float | None = (
+        None  # of the positions of the rank that writes, source and target, that hold no token
+    )
     # What `step_s` went into, on the rank that writes; on accelerators only the first is known.
     data_s: float | None = None
     compute_s: float | None = None

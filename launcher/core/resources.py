@@ -32,6 +32,17 @@ def cache_dir() -> Path:
     return Path(base).expanduser() / "tlaunch"
 
 
+def writable_dir(preferred: Path) -> Path:
+    """Return `preferred`, or the cache directory where nothing can be written there; it exists then.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    directory = preferred if os.access(preferred, os.W_OK) else cache_dir()
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
 def fingerprint() -> str:
     """Return a digest of the names and sizes of this package's modules, which is quick on a network file system too."""
     found = sorted(_modules(str(PACKAGE), ""))

@@ -94,6 +94,11 @@ def split_pairs(lines: Iterable[str], path: Path) -> Iterator[tuple[str, str]]:
         yield source, targets[0]
 
 
+def no_filled_pairs(path: Path | str) -> UnreadableError:
+    """Return the error of a file that has no pair with text on both sides."""
+    return UnreadableError(f"{path}: no sentence pairs: the file is empty, or a side of each pair is", hint=MAKE_ONE)
+
+
 def is_empty(pair: tuple[str, str]) -> bool:
     """Return whether a side of `pair` has nothing but blanks."""
     return not (pair[0].strip() and pair[1].strip())

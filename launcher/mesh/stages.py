@@ -23,12 +23,12 @@ class Stage:
 
     @property
     def is_first(self) -> bool:
-        """Holds the embeddings of both languages."""
+        """True for the stage that holds the embeddings of both languages."""
         return self.index == 0
 
     @property
     def is_last(self) -> bool:
-        """Holds the decoder's final norm, the output head and the loss."""
+        """True for the stage that holds the decoder's final norm, the output head and the loss."""
         return self.index == self.count - 1
 
 

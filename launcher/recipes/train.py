@@ -14,7 +14,9 @@ class TrainConfig:
     batch_tokens: int = setting(
         0, "target tokens per step, over all ranks, of pairs that are about as long; 0: `batch_size` pairs", minimum=0
     )
-    micro_batches: int = setting(1, "parts into which each data-parallel rank cuts its share of a batch", minimum=1)
+    micro_batches: int = setting(
+        1, "parts of a batch that each data-parallel rank computes one after another", minimum=1
+    )
     optimizer: str = setting(
         "adamw",
         "adam_weight_decay: as in MindSpore, AdamW without bias correction",
@@ -49,7 +51,7 @@ class ParallelConfig:
     )
     recompute: bool = setting(False, "backward computes the activations of each layer again instead of keeping them")
     gradient_groups: int = setting(
-        1, "messages by which gradients are summed, each sent as soon as backward has filled it", minimum=1
+        1, "parts in which gradients are summed, each as soon as backward has filled it", minimum=1
     )
     transport: str = setting(
         "auto",

@@ -37,7 +37,7 @@ _EXPECTED: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def from_line(line: bytes) -> tuple[tuple[Record, ...], str | None]:
-    """Return the records of a line: a step, a validation, what was saved; and what is wrong with it, or None.
+    """Return the records of a line (a step, a validation, shares of stages, what was saved); and what is wrong with it, or None.
 
     Unknown keys are left out, missing ones None; of kinds of a later version there is nothing. A loss that stands in its
     line and is not finite is NaN.

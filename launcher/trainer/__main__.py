@@ -8,7 +8,8 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
@@ -26,17 +27,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # a locale that knows no accents must not end a training
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    options = _parser().parse_args(arguments)
+    return exit_code_of(partial(_train, _parser().parse_args(arguments)))
+
+
+def _train(options: argparse.Namespace) -> None:
+    recipe = recipe_named(options.recipe)
+    settings = recipe.load(options.config, options.settings)
+    place = this_place(micro_batches=settings.train.micro_batches)
+    recipe.check_layout(settings, place.layout)
+    run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
+    output = options.output or (RunDir(Path(run_dir)).model if run_dir else None)
+    device = choose_device(place, settings.train.device, os.environ)
+    with open_world(place, device, settings.parallel.transport) as world:
+        import_module(recipe.program).train(settings, world, options.data, output)
+
+
+def exit_code_of(work: Callable[[], object]) -> int:
+    """Call `work`; return 0, the code of the TlaunchError that ended it, or 1 after the traceback of another exception."""
     try:
-        recipe = recipe_named(options.recipe)
-        settings = recipe.load(options.config, options.settings)
-        place = this_place(micro_batches=settings.train.micro_batches)
-        recipe.check_layout(settings, place.layout)
-        run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
-        output = options.output or (RunDir(Path(run_dir)).model if run_dir else None)
-        device = choose_device(place, settings.train.device, os.environ)
-        with open_world(place, device, settings.parallel.transport) as world:
-            import_module(recipe.program).train(settings, world, options.data, output)
+        work()
     except TlaunchError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code

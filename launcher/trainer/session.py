@@ -75,7 +75,7 @@ class Session:
         self._padding_share = 0.0  # of the batch that was computed last
 
     def train_step(self, examples: Sequence[Example], learning_rate: float, *, step: int) -> StepResult:
-        """One optimizer step on a global batch. Every rank of the run must call it with the same arguments.
+        """Take one optimizer step on a global batch. Every rank of the run must call it with the same arguments.
 
         `step` is the number of the step in the training: dropout depends on it.
         """
@@ -89,7 +89,7 @@ class Session:
         return StepResult(loss, norm, token_count(examples), self._padding_share, suspects)
 
     def accumulate_gradients(self, examples: Sequence[Example], *, step: int) -> float:
-        """Forward and backward over a global batch; its mean loss, on every rank.
+        """Run forward and backward over a global batch; return its mean loss, on every rank. Tests compare gradients by it.
 
         Gradients are this rank's share of those of the mean loss: their sum over the data-parallel ranks is whole.
         """
@@ -128,8 +128,8 @@ class Session:
         for batch in validation_batches(examples, self.settings.train):
             total += self._run(schedule, batch, 0.0).sum() * token_count(batch)
             getting_on()
-        speaks = self.stage.is_last and self.world.mp.index == 0
-        return float(self.world.sum_over_all(total if speaks else torch.zeros_like(total))) / token_count(examples)
+        counts = self.stage.is_last and self.world.mp.index == 0
+        return float(self.world.sum_over_all(total if counts else torch.zeros_like(total))) / token_count(examples)
 
     def _run(
         self, schedule: Schedule, examples: Sequence[Example], smoothing: float, step: int | None = None
@@ -163,7 +163,7 @@ class Session:
         index: int,
         received_BUD: Tensor | None,
     ) -> Tensor:
-        """One micro batch on this stage; U = S + T, both streams joined along time."""
+        """Compute one micro batch on this stage; U = S + T, both streams joined along time."""
         batch = batches[index]
         streams = None
         if received_BUD is not None:

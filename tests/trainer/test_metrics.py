@@ -98,7 +98,9 @@ def test_short_steps_cost_few_lines(tmp_path):
 def test_a_record_has_the_means_of_its_steps(tmp_path, monkeypatch):
     """What their time went into, padding and FLOPs; of the time and the peak of both ranks follows the utilisation."""
     monkeypatch.setattr(metrics_module, "REST_S", 3600.0)
-    monkeypatch.setattr(metrics_module, "peak_flops_per_s", lambda _device, dtype: {torch.float64: 5e6}[dtype])
+    monkeypatch.setattr(
+        metrics_module, "peak_flops_per_s", lambda _device, dtype, _product: {torch.float64: 5e6}[dtype]
+    )
     metrics = Metrics(under(tmp_path), CPU, ranks=2, dtype=torch.float64)
     step(metrics, 1)
     step(metrics, 2, seconds=1.0, padding_share=0.5, model_flops=1e6)
@@ -118,8 +120,15 @@ def test_what_a_rank_can_do_is_measured_on_cpus_alone():
     for _ in range(20):
         matrix @ matrix
     reached = 20 * 2 * 256**3 / (time.process_time() - began_s)
-    assert peak_flops_per_s(CPU, torch.float32) > reached / 50  # the machine may be busy
-    assert peak_flops_per_s(torch.device("meta"), torch.float32) is None
+    calls = []
+
+    def product(left, right):
+        calls.append(left.shape)
+        return left @ right
+
+    assert peak_flops_per_s(CPU, torch.float32, product) > reached / 50  # the machine may be busy
+    assert len(calls) > 1
+    assert peak_flops_per_s(torch.device("meta"), torch.float32, product) is None
 
 
 def test_steps_before_a_validation_are_written_before_it(tmp_path, monkeypatch):

@@ -144,7 +144,8 @@ def test_steps_below_the_rounding_of_bfloat16_add_up():
             (model(torch.tensor([[1.0]], dtype=torch.bfloat16)).sum() / 512).backward()
         assert optimizer.step(5e-4) == pytest.approx(math.sqrt(2) * 2 * (1 + 1 / 512), rel=1e-6)
         step = adamw.AdamWStep(5e-4, *BETAS, EPSILON, number)
-        adamw.adamw_([alone], [torch.ones_like(alone)], moments[:1], moments[1:], step, weight_decay=0)
+        tensors = adamw.Tensors([alone], [torch.ones_like(alone)], moments[:1], moments[1:])
+        adamw.adamw_(tensors, step, weight_decay=0)
     assert float(alone) == 1
     assert model.weight.item() == pytest.approx(0.99, abs=0.002)
 

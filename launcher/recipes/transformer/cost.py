@@ -1,7 +1,7 @@
 """What the Transformer's parts cost: the FLOPs of a training step, and the pipeline stages that follow from them.
 
-Products are counted in multiply-adds, a weight matrix of n elements as n for each position that it is applied to. Norms,
-biases, dropout, softmax and embeddings count nothing there.
+FLOPs count the multiply-adds of matrix products and attention; a weight matrix of n elements is n of them for each position.
+Norms, biases, dropout, softmax and embeddings add none. Stage costs (`part_costs`) are times, and include what these take.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from launcher.mesh.stages import Stage, cut_by_cost, stages_of
 from launcher.recipes.transformer.config import ModelConfig, TransformerSettings
 
 # FLOPs of a multiply-add that is trained: 2 forward, 4 backward (for the weights, and for what they are applied to).
-TRAINED = 6
+FLOPS_PER_MULTIPLY_ADD = 6
 
 # Relative speeds of the parts: FLOPs of products in a nanosecond, of layers and of the head; nanoseconds for each position
 # of a block (attention, cross attention or feed-forward) besides its products, for its norm, dropout and softmax; and
@@ -38,12 +38,12 @@ class PartCosts:
 
 
 def encoder_layer(model: ModelConfig, sources: int, attended: int) -> int:
-    """Return the multiply-adds of a layer: of so many source positions, and pairs of one that attends and one attended to."""
+    """Return the multiply-adds, forward, of a layer of `sources` positions and `attended` pairs of a query and a key."""
     return sources * model.d_model * (4 * model.d_model + 2 * model.feed_forward_dim) + 2 * attended * model.d_model
 
 
 def decoder_layer(model: ModelConfig, targets: int, sources: int, attended: int) -> int:
-    """Return the multiply-adds of a layer: its own attention, that to `sources` (keys and values), feed-forward."""
+    """Return the multiply-adds, forward, of a layer. `attended` counts pairs of a query and a key, also in cross attention."""
     of_targets = targets * model.d_model * (6 * model.d_model + 2 * model.feed_forward_dim)
     return of_targets + 2 * sources * model.d_model**2 + 2 * attended * model.d_model
 
@@ -66,7 +66,7 @@ def training_flops(model: ModelConfig, sources: Sequence[int], targets: Sequence
     layers += model.decoder_layers * decoder_layer(
         model, target_count, source_count, own[1] + sum(map(mul, sources, targets))
     )
-    return TRAINED * (layers + head(model, target_count))
+    return FLOPS_PER_MULTIPLY_ADD * (layers + head(model, target_count))
 
 
 def part_costs(settings: TransformerSettings) -> PartCosts:
@@ -76,11 +76,12 @@ def part_costs(settings: TransformerSettings) -> PartCosts:
     of_decoder = decoder_layer(model, targets, sources, targets**2 + sources * targets)
     return PartCosts(
         embeddings=1000 * EMBEDDING_NS * (sources + targets) * model.d_model,
-        encoder_layer=1000 * TRAINED * of_encoder // LAYER_RATE + 1000 * BLOCK_NS * ENCODER_BLOCKS * sources,
+        encoder_layer=1000 * FLOPS_PER_MULTIPLY_ADD * of_encoder // LAYER_RATE
+        + 1000 * BLOCK_NS * ENCODER_BLOCKS * sources,
         # Cross attention goes over the sources, too.
-        decoder_layer=1000 * TRAINED * of_decoder // LAYER_RATE
+        decoder_layer=1000 * FLOPS_PER_MULTIPLY_ADD * of_decoder // LAYER_RATE
         + 1000 * BLOCK_NS * (DECODER_BLOCKS * targets + sources),
-        head=1000 * TRAINED * head(model, targets) // HEAD_RATE,
+        head=1000 * FLOPS_PER_MULTIPLY_ADD * head(model, targets) // HEAD_RATE,
     )
 
 

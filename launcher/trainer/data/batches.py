@@ -72,8 +72,8 @@ def own_micro_batches(
 ) -> list[Batch]:
     """Return this rank's share of a global batch, cut into micro batches, each padded to its own longest sentence.
 
-    Each part of all data-parallel ranks has pairs of about one length, and the parts cost about the same. They are dealt
-    to the ranks in turn. A part that gets no pair has the shortest one with labels that are all PAD: it costs little and
+    The batch is cut by length into as many parts as all data-parallel ranks have micro batches, of about equal cost; rank i
+    takes parts i, i + dp, i + 2 dp, ... A part that gets no pair has the shortest one with labels that are all PAD: it costs little and
     counts nothing.
     """
     pairs = TokenizedPairs.of(examples)

@@ -11,7 +11,7 @@ import numpy as np
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.corpus.dataset import MAKE_ONE, Splits, find_splits, is_empty, split_pairs
+from launcher.corpus.dataset import Splits, find_splits, is_empty, no_filled_pairs, split_pairs
 from launcher.corpus.sample import cached_sample
 from launcher.corpus.text import read_lines
 from launcher.recipes.transformer.config import TransformerSettings
@@ -121,7 +121,7 @@ def training_sentences(path: Path, *, holds_out: bool) -> Iterator[str]:
     """
     pair_count = sum(1 for _ in _filled_pairs(path))
     if not pair_count:
-        raise UnreadableError(f"{path}: no sentence pairs: the file is empty, or a side of each pair is", hint=MAKE_ONE)
+        raise no_filled_pairs(path)
     pair_count -= held_out(pair_count) if holds_out else 0
     if not pair_count:
         raise UsageError(

@@ -22,7 +22,7 @@ from launcher.trainer.data.tokens import CHUNK_PAIRS, Integers, TokenizedPairs
 
 BLOCK_PAIRS = 256
 MIN_POOL_PAIRS = 65_536
-COST_TOLERANCE = 0.005
+COST_TOLERANCE = 0.005  # of the least cost: `cut_by_cost` searches no further
 POOL_PAIRS_PER_TOKEN = 2  # of a batch: a pool holds many batches, whatever the length of sentences
 
 
@@ -97,9 +97,9 @@ def cut_by_tokens(pairs: TokenizedPairs, count: int) -> list[Integers]:
 
 
 def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
-    """Return `count` parts of a batch of which the largest costs as little as possible, as places in `pairs`.
+    """Return `count` parts of a batch, as places in `pairs`, the largest of which costs the least that is possible.
 
-    Each part has pairs of about one length, the last part the longest ones; parts without a pair, if any, come last.
+    Pairs are sorted by length, so each part has pairs of about one length; where there are few pairs, the last parts are empty.
     What a part costs is taken to be its positions, source and target, padding included, and once more its target tokens,
     for which alone logits are computed.
     """
@@ -135,7 +135,7 @@ def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
 
 
 def _by_length(source_B: Integers, target_B: Integers) -> Integers:
-    """Return the places of pairs of these lengths by target, the shortest first, so that neighbours have sources alike.
+    """Return the places of pairs of these lengths, sorted by target and then by source, so that neighbours have similar lengths.
 
     Sources grow where targets have an even number of tokens and shrink where it is odd: over the border of two target
     lengths sources are of about one length. Of equal lengths those come first that come first.
@@ -168,9 +168,8 @@ class Shuffle:
     def _pairs_of_pool(self, epoch: int, index: int) -> TokenizedPairs:
         """Return the pairs of a pool in random order, in memory."""
         places = (self.blocks(epoch)[index][:, None] * BLOCK_PAIRS + np.arange(BLOCK_PAIRS)).ravel()
-        pairs = self._pairs.take(
-            places[places < len(self._pairs)]
-        )  # before they are shuffled, blocks are read in one piece
+        # Blocks are read before their pairs are shuffled: each is one piece of the file.
+        pairs = self._pairs.take(places[places < len(self._pairs)])
         return pairs.take(permutation(len(pairs), self._seed, epoch, index, "pairs"))
 
 

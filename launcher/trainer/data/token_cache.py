@@ -28,8 +28,8 @@ from launcher.core.atomic import new_directory, write_text
 from launcher.core.codec import decode, encode
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
-from launcher.core.resources import cache_dir
-from launcher.corpus.dataset import MAKE_ONE, content_digest, is_empty, split_pairs
+from launcher.core.resources import cache_dir, writable_dir
+from launcher.corpus.dataset import content_digest, is_empty, no_filled_pairs, split_pairs
 from launcher.corpus.text import lines_of, told_as_unreadable
 from launcher.trainer.data.tokenizer import Tokenizer
 from launcher.trainer.data.tokens import (
@@ -65,7 +65,7 @@ class Text:
 
     @property
     def file(self) -> Path:
-        """The path, as one."""
+        """The path as a `Path`."""
         return Path(self.path)
 
 
@@ -85,7 +85,7 @@ def text_at(path: Path) -> Text:
     digested = replace(text, digest=content_digest([path]))
     if time.time_ns() - text.mtime_ns > SETTLED_S * 1e9 and _as_it_is(path) == text:
         with suppress(OSError):  # then it is computed again the next time
-            write_text(_writable(path.parent) / name, json.dumps(encode(digested)))
+            write_text(writable_dir(path.parent) / name, json.dumps(encode(digested)))
     return digested
 
 
@@ -113,7 +113,7 @@ def write_tokens(text: Text, tokenizer: Tokenizer) -> None:
     name, beside = tokens_name(text.digest, tokenizer), text.file.parent
     if find_tokens(name, beside):
         return
-    directory = _writable(beside)
+    directory = writable_dir(beside)
     try:
         with _locked(directory, name) as is_alone:
             if find_tokens(name, beside):  # another process was quicker
@@ -161,9 +161,7 @@ def _write(directory: Path, text: Text, tokenizer: Tokenizer) -> None:
             id_count += len(chunk_ids)
             progress.tell(pair_count, raw.tell())
     if not pair_count:
-        raise UnreadableError(
-            f"{text.path}: no sentence pairs: the file is empty, or a side of each pair is", hint=MAKE_ONE
-        )
+        raise no_filled_pairs(text.path)
     if _as_it_is(text.file) != replace(text, digest=""):
         raise UnreadableError(f"{text.path} has changed while it was read", hint="start again when it is complete")
     index = TokenIndex(
@@ -260,13 +258,6 @@ def _as_it_is(path: Path) -> Text:
     with told_as_unreadable(path):
         found = path.stat()
     return Text(str(path.absolute()), found.st_size, found.st_mtime_ns, found.st_ino)
-
-
-def _writable(beside: Path) -> Path:
-    """Return `beside`, or the cache directory where nothing can be written there."""
-    directory = beside if os.access(beside, os.W_OK) else cache_dir()
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
 
 
 def _key(*parts: str) -> str:

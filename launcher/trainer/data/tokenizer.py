@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import sentencepiece
 
 from launcher.core.atomic import replacing
 from launcher.core.errors import UsageError
-from launcher.core.resources import cache_dir
+from launcher.core.resources import cache_dir, writable_dir
 from launcher.trainer.model.transformer import BEGIN, END, PAD, UNKNOWN
 
 RECIPE = "bpe-2"  # part of the cached file's name: change it when the training below changes
@@ -62,8 +61,7 @@ def obtain_tokenizer(
         if (directory / name).is_file():
             return (directory / name).read_bytes(), directory / name
     serialized = train_tokenizer(sentences(), vocabulary_size)
-    directory = beside if os.access(beside, os.W_OK) else cache_dir()
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = writable_dir(beside)
     with replacing(directory / name) as aside:
         aside.write_bytes(serialized)
     return serialized, directory / name

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -29,11 +28,12 @@ from torch import Tensor
 from launcher.core import env
 from launcher.core.atomic import write_text
 from launcher.core.codec import json_text
-from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
+from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.interfaces import traffic
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
+from launcher.trainer.__main__ import exit_code_of
 from launcher.trainer.links.point_to_point import GROWTH, ITEM_BYTES, MIN_BYTES, PINGS, one_way, ping, settle, stream
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.world import World, choose_device, open_world, this_place
@@ -85,26 +85,19 @@ def rounds(count: int) -> Iterator[tuple[tuple[int, int], ...]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure as one rank; the exit code is 0 or that of the TlaunchError it ended with."""
-    options = _parser().parse_args(arguments)
-    try:
-        _check(options.seconds)
-        place = this_place(micro_batches=1)
-        place = replace(
-            place, layout=Layout(dp=place.world_size)
-        )  # whatever a training's would be: all are in one group
-        path = _output(options.output)
-        with open_world(place, choose_device(place, options.device, os.environ)) as world:
-            measured = measure(world, options.seconds, options.largest)
-            if world.is_first:
-                write_text(path, json_text(measured))
-                print(f"links: measured; what {measured['world_size']} ranks found is in {path}", flush=True)
-    except TlaunchError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
-    except Exception:  # noqa: BLE001 - told, and then this rank leaves at once
-        traceback.print_exc()
-        return EXIT_FAILURE
-    return EXIT_OK
+    return exit_code_of(partial(_measure, _parser().parse_args(arguments)))
+
+
+def _measure(options: argparse.Namespace) -> None:
+    _check(options.seconds)
+    place = this_place(micro_batches=1)
+    place = replace(place, layout=Layout(dp=place.world_size))  # all ranks in one group, whatever a training would have
+    path = _output(options.output)
+    with open_world(place, choose_device(place, options.device, os.environ)) as world:
+        measured = measure(world, options.seconds, options.largest)
+        if world.is_first:
+            write_text(path, json_text(measured))
+            print(f"links: measured; what {measured['world_size']} ranks found is in {path}", flush=True)
 
 
 def measure(world: World, seconds: float, largest_bytes: int) -> dict[str, object]:

@@ -15,7 +15,7 @@ t of which beta^t leaves nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,33 +36,32 @@ class AdamWStep:
     divisor: float | None = None  # gradients are divided by it first, in place
 
 
-def adamw_(
-    weights: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    first_moments: Sequence[Tensor],
-    second_moments: Sequence[Tensor],
-    step: AdamWStep,
-    *,
-    weight_decay: float,
-) -> None:
+class Tensors(NamedTuple):
+    """What a step reads and changes, element by element: lists of equal length."""
+
+    weights: list[Tensor]
+    gradients: list[Tensor]
+    first_moments: list[Tensor]
+    second_moments: list[Tensor]
+
+
+def adamw_(tensors: Tensors, step: AdamWStep, *, weight_decay: float) -> None:
     """Update weights and moments in place. All tensors are of one type and on one device."""
+    weights = tensors.weights
     if not weights:
         return
     device, dtype = weights[0].device, weights[0].dtype
     if not has_fused_kernel(device, dtype):
-        plain_adamw_(weights, gradients, first_moments, second_moments, step, weight_decay=weight_decay)
+        _plain_adamw_(tensors, step, weight_decay=weight_decay)
         return
     divisor = None
     if step.divisor is not None and dtype == torch.float64:
-        torch._foreach_div_(list(gradients), step.divisor)  # the kernel takes a float32 only
+        torch._foreach_div_(tensors.gradients, step.divisor)  # the kernel takes a float32 only
     elif step.divisor is not None:
         divisor = torch.full((), step.divisor, device=device)
     number = torch.full((), step.number, device=device)
     torch._fused_adamw_(
-        list(weights),
-        list(gradients),
-        list(first_moments),
-        list(second_moments),
+        *tensors,
         [],
         [number] * len(weights),
         lr=step.learning_rate,
@@ -77,18 +76,10 @@ def adamw_(
     )
 
 
-def plain_adamw_(
-    weights: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    first_moments: Sequence[Tensor],
-    second_moments: Sequence[Tensor],
-    step: AdamWStep,
-    *,
-    weight_decay: float,
-) -> None:
+def _plain_adamw_(tensors: Tensors, step: AdamWStep, *, weight_decay: float) -> None:
     """Do what `adamw_` does in operations that every device has."""
     rate = step.learning_rate / (1 - step.beta1**step.number)
-    for weight, gradient, first, second in zip(weights, gradients, first_moments, second_moments, strict=True):
+    for weight, gradient, first, second in zip(*tensors, strict=True):
         if step.divisor is not None:
             gradient.div_(step.divisor)
         weight.mul_(1 - step.learning_rate * weight_decay)

@@ -5,7 +5,7 @@ slices of all ranks, which it adds in their order. That sends half as much. Rank
 there, and each reads those of the others where they are.
 
 A group of gradients is complete once each of its parameters has had its last backward pass of the step. Its sum begins
-then, while backward goes on to fill other groups. A parameter that backward does not reach on some rank leaves its
+then: by the backend while backward goes on to fill other groups, in shared memory at once, so that backward waits for it. A parameter that backward does not reach on some rank leaves its
 group incomplete there; such a group begins in `reduce`. Groups begin in their order on every rank, whenever that is, and
 nothing else is exchanged by these ranks meanwhile: collectives have no tags by which messages could be told apart.
 """
@@ -95,7 +95,7 @@ class Gradients:
 
     @property
     def _overlaps(self) -> bool:
-        """True if groups may be summed while backward goes on: a single group is complete only at its end."""
+        """True if groups may be summed before backward ends: a single group is complete only at its end."""
         return self._dp.size > 1 and len(self._layout.groups) > 1
 
     def _take(self, group: int, view: Tensor, parameter: Tensor) -> None:

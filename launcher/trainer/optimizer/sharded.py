@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.recipes.train import TrainConfig
-from launcher.trainer.optimizer.adamw import ENDLESS, AdamWStep, adamw_
+from launcher.trainer.optimizer.adamw import ENDLESS, AdamWStep, Tensors, adamw_
 from launcher.trainer.optimizer.flat import OwnPart, arrange, move_into_flat
 from launcher.trainer.optimizer.gradients import Gradients
 from launcher.trainer.parallel.collectives import Group, all_gather, all_reduce, barrier, shared_tensor
@@ -121,14 +121,13 @@ class ShardedAdamW:
         )
         for decays in (True, False):
             parts = [part for part in self._parts if part.decays == decays]
-            adamw_(
+            tensors = Tensors(
                 [self._own_weights(part) for part in parts],
                 [self._gradients.of(part) for part in parts],
                 [self._first_moment[part.state] for part in parts],
                 [self._second_moment[part.state] for part in parts],
-                step,
-                weight_decay=config.weight_decay if decays else 0.0,
             )
+            adamw_(tensors, step, weight_decay=config.weight_decay if decays else 0.0)
 
     def _own_weights(self, part: OwnPart) -> Tensor:
         return self._parameters[part.flat] if self._master is None else self._master[part.state]

@@ -1,4 +1,7 @@
-"""Thin functions over torch.distributed or shared memory: nothing happens in a group of one, and nothing relies on message tags."""
+"""Functions over torch.distributed or shared memory; nothing relies on message tags.
+
+In a group of one `all_reduce` and `shared_tensor` do nothing; what else talks to other ranks must not be called there.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ class Group:
     ranks: tuple[int, ...]
     index: int  # this rank's place in `ranks`
     handle: dist.ProcessGroup | None = None  # None: a group of one never communicates
-    shared_memory: SharedMemory | None = None  # carries the collectives of this module; None: the backend does
+    shared_memory: SharedMemory | None = (
+        None  # carries blocking collectives; None: the backend does, as it does whatever is named `start_*`
+    )
 
     @property
     def size(self) -> int:
@@ -47,7 +52,7 @@ def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = 
 
 
 def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group) -> dist.Work:
-    """Begin to make `output` this rank's slice of the sum of `tensor` over the group, by the backend.
+    """Begin to set `output` to this rank's slice of the sum of `tensor` over the group, by the backend.
 
     All ranks must begin the collectives of a group in the same order. Wait for the work within `waiting`.
     """
@@ -55,7 +60,7 @@ def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group) -> dist.W
 
 
 def start_exchange(output: Tensor, tensor: Tensor, group: Group) -> dist.Work:
-    """Begin to make `output` this rank's slice of every rank's `tensor`, one after another, as `start_reduce_scatter`."""
+    """Begin to set `output` to this rank's slice of every rank's `tensor`, one after another, as `start_reduce_scatter`."""
     return dist.all_to_all_single(output, tensor, group=group.handle, async_op=True)
 
 
@@ -75,7 +80,7 @@ def barrier(group: Group) -> None:
 
 
 def reduce_scatter_shared(output: Tensor, shared_RM: Tensor, columns: slice, group: Group) -> None:
-    """`output` becomes the sum of some columns of a `shared_tensor` that has a row of each rank.
+    """Set `output` to the sum of some columns of a `shared_tensor` that has a row of each rank.
 
     Other ranks may take other columns. A row may be changed again after the next `barrier`.
     """
@@ -85,7 +90,7 @@ def reduce_scatter_shared(output: Tensor, shared_RM: Tensor, columns: slice, gro
 
 
 def all_gather(output: Tensor, part: Tensor, group: Group) -> None:
-    """`output` becomes the ranks' parts, one after another; `part` may lie in its place there. Blocks on CPU backends."""
+    """Set `output` to the ranks' parts, one after another; `part` may lie in its place there. Blocks on CPU backends."""
     with waiting:
         if group.shared_memory is not None:
             group.shared_memory.all_gather(output, part)

@@ -7,14 +7,15 @@ z = W h and label y has
     d loss / d h   = sum_v p_v W_v - t                                p_v = exp(z_v) / Z
     d loss / d W_v = p_v h - (1 - e) [v = y] h - (e / V) h
 
-Only the terms in Z and p need logits. Those are made of a few tokens at a time, turned into exp(z) in place, used for
+Only the terms in Z and p need logits. Those of a few tokens at a time are computed, turned into exp(z) in place, used for
 both gradients while they are in the processor's cache, and overwritten by the next. So gradients are computed forward,
 and backward has them ready.
 
 Where ranks split the rows of W, each has L = log sum exp(z) over its own rows, and its own part of h . t: two numbers for
 each token, which ranks exchange. Then p_v = exp(z_v - L) exp(L - log Z), and d loss / d h is a sum over the ranks.
 
-Shapes: N tokens, C of them at a time, D model width, V vocabulary, W this rank's part of it, R ranks.
+Shapes: N tokens, C of them at a time, D model width, V vocabulary, W this rank's part of it (in
+suffixes; in the formulas W is the weight), R ranks.
 """
 
 from __future__ import annotations

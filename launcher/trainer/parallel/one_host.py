@@ -40,7 +40,7 @@ class NotSharedError(Exception):
 
 
 def share_memory(ranks: Sequence[int], index: int, handle: dist.ProcessGroup, timeout: timedelta) -> SharedMemory:
-    """Open shared memory for the group `handle` of the global `ranks`, in which this is number `index`.
+    """Open shared memory for the group `handle` of the global `ranks`, in which this rank is number `index`.
 
     All ranks of the group must call it. Blocks until they have. `timeout` is of the collectives to come.
 

@@ -17,7 +17,7 @@ Nobody spins: where ranks or other processes share a core, that would take it fr
 
 Sums are made in the order of the ranks, so that they are the same bits on all ranks and in every repetition.
 
-Shapes: R ranks of the group, N items of a chunk.
+Shapes: R ranks of the group, N items of a chunk, M columns of a shared tensor.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SharedMemory:
     """The collectives of one group, which all its ranks must call in the same order, with tensors of the same size.
 
     `peers` are sockets to the other ranks by global rank, `file` is the memory, with `BYTES_EACH` bytes of each rank, and
-    this one is number `index` of the group. A collective blocks until all ranks take part in it, or `timeout` is over.
+    this rank is number `index` of the group. A collective blocks until all ranks take part in it, or `timeout` is over.
 
     Raises (each collective):
         PeerLostError: a rank has closed its connections, or has not come in time. The memory is of no use any more.
@@ -128,7 +128,7 @@ class SharedMemory:
         self._meet()
 
     def reduce_scatter(self, output_N: Tensor, shared_RM: Tensor, columns: slice) -> None:
-        """`output_N` becomes the sum of some columns of a `tensor` that has a row of each rank.
+        """Set `output_N` to the sum of some columns of a `tensor` that has a row of each rank.
 
         Every rank may take others. A row may be changed again after all ranks have taken what they need and have met (`barrier`).
         """
@@ -138,7 +138,7 @@ class SharedMemory:
             _reduce(torch.add, chunk_RN, chunk_N)
 
     def all_gather(self, output: Tensor, part: Tensor) -> None:
-        """`output` becomes the ranks' parts, one after another; both are contiguous."""
+        """Set `output` to the ranks' parts, one after another; both are contiguous."""
         own = part.detach().view(-1)
         parts_RN = output.detach().view(self._size, len(own))
         step = SLOT_BYTES // own.itemsize

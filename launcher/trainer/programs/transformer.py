@@ -24,6 +24,7 @@ from launcher.trainer.data.baseline import unigram_perplexity
 from launcher.trainer.data.batches import GlobalBatch, global_batches
 from launcher.trainer.data.corpus import Corpus, open_corpus
 from launcher.trainer.decode.greedy import translate
+from launcher.trainer.model.linear import product
 from launcher.trainer.model.transformer import Transformer
 from launcher.trainer.optimizer.rates import learning_rate_at
 from launcher.trainer.parallel.waiting import Stopwatch, loading
@@ -46,7 +47,12 @@ def train(settings: TransformerSettings, world: World, data: Path | None, output
     corpus = open_corpus(settings, world, data)
     session = Session(settings, world)
     metrics = Metrics(
-        os.environ, world.device, writes=world.is_first, ranks=world.place.world_size, dtype=session.dtype
+        os.environ,
+        world.device,
+        writes=world.is_first,
+        ranks=world.place.world_size,
+        dtype=session.dtype,
+        product=lambda left, right: product(left, right, rows=len(left)),
     )
     _introduce(session, corpus)
     try:

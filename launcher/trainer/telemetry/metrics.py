@@ -30,6 +30,7 @@ from launcher.trainer.telemetry.step_time import StepTime
 REST_S, REST_SHARE = 0.02, 1 / 20_000
 MAX_EXPONENT = 700  # beyond it there is no perplexity that a float holds
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 PEAK_SIZE, PEAK_S = 1024, 0.05  # of the square matrices whose product shows what a rank's CPUs can do, and for how long
 
 
@@ -74,16 +75,18 @@ class Metrics:
         writes: bool = True,
         ranks: int = 1,
         dtype: torch.dtype = torch.float32,
+        product: Product = torch.mm,
     ) -> None:
         """Only one of all `ranks` `writes`, from its own step; any may say `saved`.
 
-        That one measures for 0.05 s what its CPUs can do with `dtype`: the others are taken to be like it.
+        That one measures for 0.05 s what its CPUs can do with `dtype` by `product`, which the model's layers multiply by: the
+        others are taken to be like it.
         """
         self._device = device
         self._writes = writes
         self._attempt = _attempt(environment)
         self._keepers = _keepers(environment, self._attempt)
-        peak = peak_flops_per_s(device, dtype) if writes and self._keepers else None
+        peak = peak_flops_per_s(device, dtype, product) if writes and self._keepers else None
         self._peak_flops_per_s = None if peak is None else peak * ranks
         self._since = _Since()
         self._is_finite = True  # the last loss
@@ -286,17 +289,19 @@ def peak_memory_bytes(device: torch.device) -> int | None:
     return None
 
 
-def peak_flops_per_s(device: torch.device, dtype: torch.dtype) -> float | None:
-    """Return the FLOP/s of a large matrix product on the CPUs of this rank; None on accelerators, whose rate torch does not tell.
+def peak_flops_per_s(device: torch.device, dtype: torch.dtype, product: Product) -> float | None:
+    """Return the FLOP/s that `product` of two large matrices reaches on the CPUs of this rank.
+
+    None on accelerators, whose rate torch does not tell.
 
     It is the fastest of several: a rank may be disturbed, but never works faster than it can.
     """
     if device.type != "cpu":
         return None
     matrix = torch.ones(PEAK_SIZE, PEAK_SIZE, dtype=dtype)
-    product = matrix @ matrix
+    product(matrix, matrix)  # the first call takes longer
     fastest_s, began_s = math.inf, time.perf_counter()
     while (start_s := time.perf_counter()) < began_s + PEAK_S:
-        torch.mm(matrix, matrix, out=product)
+        product(matrix, matrix)
         fastest_s = min(fastest_s, time.perf_counter() - start_s)
     return 2 * PEAK_SIZE**3 / fastest_s
