@@ -21,6 +21,7 @@ from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.optimizer.rates import learning_rate_at
+from launcher.trainer.parallel import head_loss
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.world import open_world, this_place
 from launcher.trainer.saved import gather
@@ -46,6 +47,9 @@ SETTINGS = {
     "train.clip_norm": 0.3,  # below every norm of the first steps, so that clipping acts
     "train.device": "cpu",
 }
+
+# Chunks of some tokens, so that each micro batch has several; with parts of 33 and 34 rows they would not be equally large.
+head_loss.CACHED_BYTES, head_loss.MIN_CHUNK_TOKENS = 8 * 270, 5
 
 
 def example(numbers: random.Random) -> Example:

@@ -195,7 +195,7 @@ def test_without_leave_to_write_beside_the_text_the_cache_serves(path, tokenizer
 
 def test_a_disk_without_room_is_told(path, tokenizer, monkeypatch):
     """The directory is named, and nothing is left in it."""
-    monkeypatch.setattr(token_cache, "_writable", lambda _beside: Path("/dev/full"))
+    monkeypatch.setattr(token_cache, "writable_dir", lambda _beside: Path("/dev/full"))
     with pytest.raises(UnreadableError, match="cannot be kept there"):
         write_tokens(text_at(path), tokenizer)
 

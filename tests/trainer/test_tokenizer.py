@@ -48,12 +48,23 @@ def test_the_cache_is_keyed_by_content(tmp_path):
     first, kept_at = obtain("a", 320)
     obtain("a", 321)
     obtain("b", 320)
-    kept_at.write_bytes(b"marked")
+    marked = train_tokenizer(SENTENCES, 322)
+    kept_at.write_bytes(marked)
     again, _ = obtain("a", 320)
 
     assert first == train_tokenizer(SENTENCES, 320)
-    assert again == b"marked"
+    assert again == marked
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_damaged_tokenizer_is_trained_again(tmp_path, capfd):
+    """The file is named."""
+    first, kept_at = obtain_tokenizer(lambda: SENTENCES, digest="a", vocabulary_size=320, beside=tmp_path)
+    kept_at.write_bytes(first[:100])
+
+    assert obtain_tokenizer(lambda: SENTENCES, digest="a", vocabulary_size=320, beside=tmp_path) == (first, kept_at)
+    assert kept_at.read_bytes() == first
+    assert f"{kept_at} is damaged and written anew" in capfd.readouterr().out
 
 
 def test_long_lines_are_learnt_from(tmp_path):

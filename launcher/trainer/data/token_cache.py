@@ -78,7 +78,7 @@ def text_at(path: Path) -> Text:
     text = _as_it_is(path)
     name = f"digest-{_key(text.path)}.json"
     for directory in (path.parent, cache_dir()):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             stamp = decode(Text, json.loads((directory / name).read_bytes()))
             if stamp.digest and replace(stamp, digest="") == text:
                 return stamp
@@ -97,7 +97,7 @@ def tokens_name(digest: str, tokenizer: Tokenizer) -> str:
 def find_tokens(name: str, beside: Path) -> StoredTokens | None:
     """Return what `write_tokens` has written under `name` beside the text or in the cache directory; None if it is not whole."""
     for directory in (beside, cache_dir()):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             return open_tokens(directory / name)
     return None
 
@@ -137,7 +137,7 @@ def _remove_damaged(path: Path) -> None:
         return
     try:
         open_tokens(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         print(f"{path} is damaged and written anew: {error}", flush=True)
         shutil.rmtree(path)
 

@@ -58,8 +58,14 @@ def obtain_tokenizer(
     key = hashlib.sha256(f"{RECIPE}/{sentencepiece.__version__}/{vocabulary_size}/{digest}".encode())
     name = f"tokenizer-{key.hexdigest()[:16]}.model"
     for directory in (beside, cache_dir()):
-        if (directory / name).is_file():
-            return (directory / name).read_bytes(), directory / name
+        if (path := directory / name).is_file():
+            serialized = path.read_bytes()
+            try:
+                Tokenizer(serialized)
+            except RuntimeError:  # as sentencepiece has it
+                print(f"{path} is damaged and written anew", flush=True)
+                continue
+            return serialized, path
     serialized = train_tokenizer(sentences(), vocabulary_size)
     directory = writable_dir(beside)
     with replacing(directory / name) as aside:

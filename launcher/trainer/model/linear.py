@@ -58,7 +58,7 @@ def linear(hidden_BTE: Tensor, weight_DE: Tensor, bias_D: Tensor | None = None) 
     """Return hidden_BTE times weight_DE transposed, plus the bias: hidden_BTD, as functional.linear does."""
     rows = hidden_BTE.shape[:-1].numel()
     pays = rows in own_rows.all or (rows >= BLOCK_ROWS[-1] and weight_DE.numel() >= MIN_WEIGHT_ELEMENTS)
-    if not pays or not is_fast(hidden_BTE):
+    if not pays or not is_fast(hidden_BTE) or hidden_BTE.dim() < 2 or weight_DE.dtype != hidden_BTE.dtype:
         return functional.linear(hidden_BTE, weight_DE, bias_D)
     if hidden_BTE.dim() == 2:
         return _Linear.apply(hidden_BTE, weight_DE, bias_D)  # no view, which nothing else could replace in place
@@ -83,7 +83,8 @@ def row_blocks(rows: int, largest: int | None = None) -> Iterator[slice]:
         yield slice(0, rows)
         return
     start = 0
-    for size in (size for size in BLOCK_ROWS if largest is None or size <= largest):
+    sizes = [size for size in BLOCK_ROWS if largest is None or size <= largest]
+    for size in sizes or [min(BLOCK_ROWS[-1], largest or rows)]:
         while rows - start >= size:
             yield slice(start, start + size)
             start += size
@@ -106,7 +107,6 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_NE: Tensor, weight_DE: Tensor, bias_D: Tensor | None) -> Tensor:
         ctx.save_for_backward(hidden_NE, weight_DE)
-        ctx.has_bias = bias_D is not None
         return _by_blocks(hidden_NE, weight_DE, bias_D)
 
     @staticmethod

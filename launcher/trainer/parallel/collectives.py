@@ -67,9 +67,18 @@ def start_exchange(output: Tensor, tensor: Tensor, group: Group) -> dist.Work:
 def shared_tensor(rows: int, columns: int, dtype: torch.dtype, group: Group) -> Tensor | None:
     """Return zeros that all ranks of the group see and change, or None on all of them where they share no memory.
 
-    All must call it with the same arguments.
+    All must call it with the same arguments. Where there is no memory left, the first of them says so.
     """
-    return None if group.shared_memory is None else group.shared_memory.tensor(rows, columns, dtype)
+    if group.shared_memory is None:
+        return None
+    shared = group.shared_memory.tensor(rows, columns, dtype)
+    if shared is None and group.index == 0:
+        size = rows * columns * dtype.itemsize >> 20
+        ranks = ", ".join(map(str, group.ranks))
+        print(
+            f"ranks {ranks} share no memory of {size} MiB: there is none left; {dist.get_backend(group.handle)} serves"
+        )
+    return shared
 
 
 def barrier(group: Group) -> None:

@@ -97,7 +97,8 @@ def _computed(
     target_ND = weight_WD[local_N] * sure_N1 + weight_WD.sum(dim=0) * (smoothing / vocabulary_size)
     agreement_N = torch.linalg.vecdot(hidden_ND.to(exact), target_ND.to(exact))
     # 2. Chunk by chunk, log Z and the terms in p.
-    chunks = _chunks(hidden_ND, weight_WD)
+    widest = -(-vocabulary_size // group.size)  # of all ranks' parts of W: they must take the same chunks
+    chunks = _chunks(hidden_ND, widest)
     # A copy makes products faster, if there is more than one.
     weight_DW = weight_WD.t().contiguous() if with_gradients and len(chunks) > 1 else weight_WD.t()
     hidden_gradient_ND = torch.empty_like(hidden_ND)
@@ -126,11 +127,11 @@ def _computed(
     return [loss * scale, all_reduce(hidden_gradient_ND, group), weight_gradient_WD.to(weight_WD.dtype)]
 
 
-def _chunks(hidden_ND: Tensor, weight_WD: Tensor) -> list[slice]:
-    """Return the tokens of each chunk."""
-    cache_bytes = CACHED_BYTES if weight_WD.device.type == "cpu" else ACCELERATOR_BYTES
+def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:
+    """Return the tokens of each chunk, of which each has `width` logits."""
+    cache_bytes = CACHED_BYTES if hidden_ND.device.type == "cpu" else ACCELERATOR_BYTES
     exact = torch.promote_types(hidden_ND.dtype, torch.float32)
-    largest = max(cache_bytes // (len(weight_WD) * exact.itemsize), MIN_CHUNK_TOKENS)
+    largest = max(cache_bytes // (width * exact.itemsize), MIN_CHUNK_TOKENS)
     if is_fast(hidden_ND):
         return list(row_blocks(len(hidden_ND), largest))
     return [slice(start, start + largest) for start in range(0, len(hidden_ND), largest)]

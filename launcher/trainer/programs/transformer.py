@@ -165,7 +165,7 @@ def _not_finite(result: StepResult, batch: GlobalBatch, corpus: Corpus, world: W
     first = f", and {suspects.parameter} is the first parameter where it is not finite" if suspects.parameter else ""
     return TlaunchError(
         f"epoch {batch.epoch} step {batch.step_of_epoch}: the norm of the gradient is {result.gradient_norm}{first}; "
-        "the model is left as the step before made it",
+        "that step has changed no weight",
         hint="a smaller train.learning_rate, or more train.warmup_steps; or a fault in one of the "
         f"{len(suspects.pairs)} pairs above, of {len(batch.examples)} in the batch",
     )
