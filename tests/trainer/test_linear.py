@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from launcher.trainer.model import linear as module
-from launcher.trainer.model.linear import BLOCK_ROWS, Linear, linear, product, row_blocks
+from launcher.trainer.model.linear import BLOCK_ROWS, SMALLEST_BLOCK, Linear, linear, product, row_blocks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -43,7 +43,7 @@ def test_values_and_gradients_are_those_of_float64(shape, has_bias, by_onednn, m
     expected.backward(upstream.double())
 
     used = "_LinearBackward" in {type(output.grad_fn).__name__, type(output.grad_fn.next_functions[0][0]).__name__}
-    assert used == (by_onednn and hidden[..., 0].numel() >= BLOCK_ROWS[-1])
+    assert used == (by_onednn and hidden[..., 0].numel() >= SMALLEST_BLOCK)
     pairs = [(output, expected), *((mine.grad, theirs.grad) for mine, theirs in zip(ours, exact, strict=True))]
     for mine, theirs in pairs:
         assert (mine.double() - theirs).norm() <= 1e-6 * theirs.norm()
@@ -58,17 +58,17 @@ def test_other_types_are_multiplied_by_torch(dtype):
     assert torch.equal(product(hidden, layer.weight, rows=128), hidden @ layer.weight.t())
 
 
-@given(rows=st.integers(0, 5000), largest=st.sampled_from([128, 300, 512, 5000]))
-def test_blocks_are_of_few_sizes(rows, largest):
+@given(rows=st.integers(0, 5000), largest=st.sampled_from([128, 300, 512, 5000]), smallest=st.sampled_from([32, 128]))
+def test_blocks_are_of_few_sizes(rows, largest, smallest):
     """They follow each other, and what is left is less than the smallest of them."""
-    blocks = list(row_blocks(rows, largest))
+    blocks = list(row_blocks(rows, largest=largest, smallest=smallest))
     sizes = [block.stop - block.start for block in blocks]
 
     assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(rows))
     assert max(sizes, default=0) <= largest
     assert all(size in BLOCK_ROWS for size in sizes[:-1])
-    assert rows < BLOCK_ROWS[-1] or sizes[0] in BLOCK_ROWS
-    assert not sizes or sizes[-1] in BLOCK_ROWS or sizes[-1] < BLOCK_ROWS[-1]
+    assert rows < smallest or sizes[0] in BLOCK_ROWS
+    assert not sizes or sizes[-1] in BLOCK_ROWS or sizes[-1] < smallest
 
 
 def test_batches_of_any_size_have_kernels_of_few_shapes(monkeypatch):

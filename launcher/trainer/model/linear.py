@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-BLOCK_ROWS = (1024, 512, 256, 128)
+BLOCK_ROWS = (1024, 512, 256, 128, 64, 32)
+SMALLEST_BLOCK = 128  # of a layer: what smaller ones gain is lost when their products are put together
 MIN_WEIGHT_ELEMENTS = 128 * 128
 
 MAX_OWN_ROWS = 8  # numbers of rows that have kernels of their own
@@ -57,7 +58,7 @@ class Linear(nn.Linear):
 def linear(hidden_BTE: Tensor, weight_DE: Tensor, bias_D: Tensor | None = None) -> Tensor:
     """Return hidden_BTE times weight_DE transposed, plus the bias: hidden_BTD, as functional.linear does."""
     rows = hidden_BTE.shape[:-1].numel()
-    pays = rows in own_rows.all or (rows >= BLOCK_ROWS[-1] and weight_DE.numel() >= MIN_WEIGHT_ELEMENTS)
+    pays = rows in own_rows.all or (rows >= SMALLEST_BLOCK and weight_DE.numel() >= MIN_WEIGHT_ELEMENTS)
     if not pays or not is_fast(hidden_BTE) or hidden_BTE.dim() < 2 or weight_DE.dtype != hidden_BTE.dtype:
         return functional.linear(hidden_BTE, weight_DE, bias_D)
     if hidden_BTE.dim() == 2:
@@ -70,11 +71,11 @@ def is_fast(tensor: Tensor) -> bool:
     return _ONEDNN is not None and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
 
 
-def row_blocks(rows: int, largest: int | None = None) -> Iterator[slice]:
+def row_blocks(rows: int, *, largest: int | None = None, smallest: int = SMALLEST_BLOCK) -> Iterator[slice]:
     """Yield slices of so many rows: all of them if they have kernels of their own, otherwise blocks of a few sizes.
 
     These are the greatest blocks, then one at most of each smaller size, then the rows that are left. None is larger than
-    `largest`.
+    `largest`, and none but the last smaller than `smallest`.
 
     >>> [block.stop - block.start for block in row_blocks(2500)]
     [1024, 1024, 256, 128, 68]
@@ -83,8 +84,8 @@ def row_blocks(rows: int, largest: int | None = None) -> Iterator[slice]:
         yield slice(0, rows)
         return
     start = 0
-    sizes = [size for size in BLOCK_ROWS if largest is None or size <= largest]
-    for size in sizes or [min(BLOCK_ROWS[-1], largest or rows)]:
+    sizes = [size for size in BLOCK_ROWS if size >= smallest and (largest is None or size <= largest)]
+    for size in sizes or [min(smallest, largest or rows)]:
         while rows - start >= size:
             yield slice(start, start + size)
             start += size

@@ -32,7 +32,8 @@ from launcher.trainer.parallel.styles import part_bounds
 
 # Of the logits of a chunk. They stay in a processor's last cache; an accelerator is kept busy by more of them.
 CACHED_BYTES, ACCELERATOR_BYTES = 10 << 20, 256 << 20
-MIN_CHUNK_TOKENS = 256  # however large the vocabulary: with less, products are slow
+MIN_CHUNK_TOKENS = 128  # however large the vocabulary: with less, products are slow
+SMALLEST_BLOCK = 32  # of tokens that oneDNN multiplies: products with a large vocabulary are worth a kernel
 
 
 def head_loss(
@@ -133,7 +134,7 @@ def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:
     exact = torch.promote_types(hidden_ND.dtype, torch.float32)
     largest = max(cache_bytes // (width * exact.itemsize), MIN_CHUNK_TOKENS)
     if is_fast(hidden_ND):
-        return list(row_blocks(len(hidden_ND), largest))
+        return list(row_blocks(len(hidden_ND), largest=largest, smallest=SMALLEST_BLOCK))
     return [slice(start, start + largest) for start in range(0, len(hidden_ND), largest)]
 
 
