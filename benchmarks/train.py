@@ -3,9 +3,10 @@
     python benchmarks/train.py [--data PATH] [--only NAME] [--rounds N] [--before CHECKOUT]
 
 The peers are a loop over torch.nn.Transformer with torch.optim.AdamW and Hugging Face's MarianMTModel (the extra
-`bench`), of the same size, dropout and precision, one thread per rank, with torch's default allocator; for eight ranks,
-torch's own parallelism. In each round all programs take the same batches in turn, which no other round has; a ratio is
-the median of the rounds'. Ratios of one process are of CPU time, since other work on the machine does not count there; those of several
+`bench`), of the same size, dropout and precision, each in a process of its own, one thread per rank, with torch's default
+allocator (of which the trainer asks, as in every run, to keep what it frees); for eight ranks, torch's own parallelism.
+In each round all programs take the same batches in turn, which no other round has; a ratio is the median of the
+rounds'. Ratios of one process are of CPU time, since other work on the machine does not count there; those of several
 ranks are of elapsed time.
 
 Without --data the packaged sample is trained on. The sizes are those of the small Transformer for Multi30K ("m30k") and

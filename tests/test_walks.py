@@ -45,7 +45,7 @@ LINE = Walk("A line, from a rank to `logs -f`", 20, MARKER)
 BATCH = Walk(
     "A batch, through a training step",
     16,
-    types=("Batch", "TokenizedPairs", "Tensor", "Parameter"),
+    types=("Batch", "TokenizedPairs", "Tensor", "Tensors", "Parameter"),
     within="train_step",
 )
 

@@ -20,6 +20,7 @@ from common.checks import Bound, Checks, median_ratio
 from torch import nn
 
 from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.__main__ import keep_freed_memory
 from launcher.trainer.data.batches import GlobalBatch, collate, own_micro_batches
 from launcher.trainer.model.transformer import PAD
 from launcher.trainer.parallel.collectives import ALONE, all_reduce
@@ -50,6 +51,7 @@ def in_ranks(
 
         def rank() -> None:
             torch.set_num_threads(1)
+            keep_freed_memory()
             with open_world(this_place(micro_batches=micro_batches), torch.device("cpu"), transport) as world:
                 found = measure(world)
                 if world.is_first:

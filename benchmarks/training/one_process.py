@@ -6,7 +6,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -14,8 +14,11 @@ import torch
 from common.checks import Bound, Checks, median_ratio
 
 from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.__main__ import keep_freed_memory
 from launcher.trainer.data.batches import GlobalBatch, collate
-from launcher.trainer.parallel.world import World, open_world, place_from_environment
+from launcher.trainer.parallel.collectives import ALONE
+from launcher.trainer.parallel.pipeline import Links
+from launcher.trainer.parallel.world import World, place_from_environment
 from launcher.trainer.session import Session
 from training.batches import M30K, RATE, TOKENS, Batches, pairs_of_a_step, rounds_of, settings_of, token_sum
 from training.before import steps_before
@@ -59,24 +62,42 @@ def _in_turn(
     settings: TransformerSettings, ours: Sequence[Batches], theirs: Sequence[Batches]
 ) -> list[dict[str, float]]:
     """Return the CPU time of each program in each round. One step of each on two pairs is not counted."""
-    with open_world(place_from_environment({}, micro_batches=1), torch.device("cpu")) as alone:
-        steps = {
-            TRAINER: trainer_step(settings, alone),
-            TORCH: peer_step(torch_step, settings),
-            MARIAN: peer_step(marian_step, settings),
+    with ExitStack() as stack:
+        processes = {
+            name: stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"), _start, (name, settings)))
+            for name in (TRAINER, TORCH, MARIAN)
         }
-        for step in steps.values():
-            step(GlobalBatch(1, 1, 1, 1, ours[0][0].examples[:2]))
+        for process in processes.values():
+            process.submit(_cpu_s, [GlobalBatch(1, 1, 1, 1, ours[0][0].examples[:2])]).result()
         return [
-            {name: _cpu_s(step, own if name == TRAINER else others) for name, step in steps.items()}
+            {
+                name: process.submit(_cpu_s, own if name == TRAINER else others).result()
+                for name, process in processes.items()
+            }
             for own, others in zip(ours, theirs, strict=True)
         ]
 
 
-def _cpu_s(step: Callable[[GlobalBatch], object], batches: Batches) -> float:
+_step: Callable[[GlobalBatch], object]  # of the program of this process
+
+
+def _start(name: str, settings: TransformerSettings) -> None:
+    """Begin to be the process of one program, as its users would start it: what one does to its memory is not the others'."""
+    global _step  # noqa: PLW0603 - what a process of a pool keeps between two calls
+    torch.set_num_threads(1)
+    if name == TRAINER:
+        keep_freed_memory()
+        place = place_from_environment({}, micro_batches=1)
+        alone = World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
+        _step = trainer_step(settings, alone)
+    else:
+        _step = peer_step({TORCH: torch_step, MARIAN: marian_step}[name], settings)
+
+
+def _cpu_s(batches: Batches) -> float:
     began_s = time.process_time()
     for batch in batches:
-        step(batch)
+        _step(batch)
     return time.process_time() - began_s
 
 
@@ -86,8 +107,8 @@ def memory(options: argparse.Namespace, checks: Checks) -> None:
     [batches] = rounds_of(settings, options.data, 1)
     took: dict[str, float] = {}
     for name in (TRAINER, TORCH, MARIAN):
-        with ProcessPoolExecutor(1, get_context("spawn")) as process:
-            took[name] = process.submit(_peak_bytes, name, settings, batches).result()
+        with ProcessPoolExecutor(1, get_context("spawn"), _start, (name, settings)) as process:
+            took[name] = process.submit(_peak_bytes, batches).result()
     for name, peak in took.items():
         checks.tell(f"m30k: MiB above the model, {name}", peak / 2**20)
     if options.before is not None:
@@ -95,18 +116,12 @@ def memory(options: argparse.Namespace, checks: Checks) -> None:
         checks.tell("m30k: peak memory above the model, trainer / before", took[TRAINER] / before, Bound(0.55, 0.5))
 
 
-def _peak_bytes(name: str, settings: TransformerSettings, batches: Batches) -> float:
+def _peak_bytes(batches: Batches) -> float:
     """Return the most bytes that some steps take above what the model and its optimizer take."""
-    torch.set_num_threads(1)
-    with open_world(place_from_environment({}, micro_batches=1), torch.device("cpu")) as alone:
-        make = {TORCH: partial(peer_step, torch_step), MARIAN: partial(peer_step, marian_step)}
-        step = trainer_step(settings, alone) if name == TRAINER else make[name](settings)
-        step_of_two = batches[0].examples[:2]
-        step(GlobalBatch(1, 1, 1, 1, step_of_two))  # moments exist after it
-        held = _status_bytes("VmRSS")
-        for batch in batches:
-            step(batch)
-        return _status_bytes("VmHWM") - held
+    _step(GlobalBatch(1, 1, 1, 1, batches[0].examples[:2]))  # moments exist after it
+    held = _status_bytes("VmRSS")
+    _cpu_s(batches)
+    return _status_bytes("VmHWM") - held
 
 
 def _status_bytes(name: str) -> int:

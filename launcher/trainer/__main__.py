@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import faulthandler
 import io
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +21,9 @@ from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError
 from launcher.core.run_dir import RunDir
 from launcher.recipes.catalog import DEFAULT, RECIPES, recipe_named
 from launcher.trainer.parallel.world import choose_device, open_world, this_place
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_MEMORY_KEPT_BYTES = 1 << 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(options: argparse.Namespace) -> None:
+    keep_freed_memory()
     recipe = recipe_named(options.recipe)
     settings = recipe.load(options.config, options.settings)
     place = this_place(micro_batches=settings.train.micro_batches)
@@ -40,6 +46,20 @@ def _train(options: argparse.Namespace) -> None:
     device = choose_device(place, settings.train.device, os.environ)
     with open_world(place, device, settings.parallel.transport) as world:
         import_module(recipe.program).train(settings, world, options.data, output)
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what the tensors of a step have freed for those of the next one.
+
+    By default glibc gives a step's activations back to the system, which hands them out again page by page: a fifth of the
+    time of a step on a CPU. Variables of the environment that say how it shall be come first.
+    """
+    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
+        return
+    with suppress(OSError, AttributeError):  # another C library
+        libc = ctypes.CDLL(None)
+        for option in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
+            libc.mallopt(option, _MEMORY_KEPT_BYTES)
 
 
 def exit_code_of(work: Callable[[], object]) -> int:

@@ -12,11 +12,11 @@ from torch import Tensor
 from launcher.core.frozen import frozen
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.cost import pipeline_stages
-from launcher.trainer.data.batches import own_micro_batches, padding_share, token_count, validation_batches
+from launcher.trainer.data.batches import own_micro_batches, padding_share, rows_of, token_count, validation_batches
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.dropout import Draws
 from launcher.trainer.model.linear import own_rows
-from launcher.trainer.model.transformer import PAD, Batch, Transformer, rows_of
+from launcher.trainer.model.transformer import PAD, Batch, Transformer
 from launcher.trainer.optimizer.sharded import ShardedAdamW
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.head_loss import head_loss

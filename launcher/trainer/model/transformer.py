@@ -44,11 +44,6 @@ def attention_mask(source_BS: Tensor) -> Tensor:
     return (source_BS != PAD)[:, None, None, :]
 
 
-def rows_of(batch: Batch) -> tuple[int, int, int]:
-    """Return how many rows the products of the encoder, of the decoder and of the head have."""
-    return batch.source_BS.numel(), batch.target_BT.numel(), int(torch.count_nonzero(batch.labels_BT != PAD))
-
-
 Streams = tuple[Tensor, Tensor]  # (encoded_BSD, decoded_BTD): what flows from stage to stage
 
 
