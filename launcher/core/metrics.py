@@ -47,9 +47,7 @@ class StepMetrics:
     memory_bytes: int | None = None  # the most on the accelerator so far; without one, what the process holds now
     epoch: int | None = None
     peak_memory_bytes: int | None = None  # the most so far, on the accelerator or of the process
-    padding_share: float | None = (
-        None  # of the positions of the rank that writes, source and target, that hold no token
-    )
+    padding_share: float | None = None  # of all positions that the rank that writes computes, source and target
     # What `step_s` went into, on the rank that writes; on accelerators only the first is known.
     data_s: float | None = None
     compute_s: float | None = None
@@ -70,7 +68,7 @@ class Validation:
 
 @frozen
 class StageShares:
-    """How much of the steps each pipeline stage worked, in the order of the stages: measured, and predicted before."""
+    """The shares of the steps that the pipeline stages worked, in the order of the stages: measured, and predicted before."""
 
     time_ns: int
     attempt: int

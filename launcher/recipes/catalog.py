@@ -23,7 +23,7 @@ DEFAULT = "transformer"
 
 @frozen
 class Recipe:
-    """What the launcher and `python -m launcher.trainer` need to know of a bundled program."""
+    """A bundled program, as the launcher and `python -m launcher.trainer` know it."""
 
     name: str
     settings: type[Any]  # a dataclass of sections; `train` and `parallel` are in all of them

@@ -1,4 +1,4 @@
-"""How far a training is, by the heartbeat of its rank 0."""
+"""The progress of a training as text, by the heartbeat of its rank 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the steps of a training went into, as people read it."""
+"""The time of training steps as text, by what it went into."""
 
 from __future__ import annotations
 

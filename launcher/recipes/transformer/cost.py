@@ -1,4 +1,4 @@
-"""What the Transformer's parts cost: the FLOPs of a training step, and the pipeline stages that follow from them.
+"""The costs of the Transformer's parts: the FLOPs of a training step, and the pipeline stages that follow from them.
 
 FLOPs count the multiply-adds of matrix products and attention; a weight matrix of n elements is n of them for each position.
 Norms, biases, dropout, softmax and embeddings add none. Stage costs (`part_costs`) are times, and include what these take.
