@@ -44,7 +44,7 @@ def check(tokens, smoothing, scale, group):
 
 def all_cases():
     torch.set_num_threads(1)
-    module.CACHED_BYTES, module.MIN_CHUNK_TOKENS = 1, 100  # several chunks, the last of them smaller
+    module.CPU_BYTES, module.MIN_CHUNK_TOKENS = 1, 100  # several chunks, the last of them smaller
     with open_world(this_place(micro_batches=1), torch.device("cpu")) as world:
         for case in itertools.product(TOKENS, SMOOTHING, SCALES):
             check(*case, world.mp)

@@ -49,7 +49,7 @@ SETTINGS = {
 }
 
 # Chunks of some tokens, so that each micro batch has several; with parts of 33 and 34 rows they would not be equally large.
-head_loss.CACHED_BYTES, head_loss.MIN_CHUNK_TOKENS = 8 * 270, 5
+head_loss.CPU_BYTES, head_loss.MIN_CHUNK_TOKENS = 8 * 270, 5
 
 
 def example(numbers: random.Random) -> Example:

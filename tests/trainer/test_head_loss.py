@@ -41,7 +41,7 @@ def parts(tokens, dtype=torch.float64, scale=1.0):
 def test_value_and_gradients_are_those_of_torch(tokens, smoothing, scale, monkeypatch):
     """In one chunk or several, times any factor, also where exp() alone would overflow."""
     monkeypatch.setattr(module, "MIN_CHUNK_TOKENS", 512)
-    monkeypatch.setattr(module, "CACHED_BYTES", 1)
+    monkeypatch.setattr(module, "CPU_BYTES", 1)
     hidden, head, labels = parts(tokens, scale=scale)
     expected = functional.cross_entropy(head(hidden), labels, label_smoothing=smoothing, reduction="sum")
     loss = head_loss(hidden, head, labels, smoothing=smoothing, scale=0.25)

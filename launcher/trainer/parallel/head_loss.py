@@ -7,9 +7,8 @@ z = W h and label y has
     d loss / d h   = sum_v p_v W_v - t                                p_v = exp(z_v) / Z
     d loss / d W_v = p_v h - (1 - e) [v = y] h - (e / V) h
 
-Only the terms in Z and p need logits. Those of a few tokens at a time are computed, turned into exp(z) in place, used for
-both gradients while they are in the processor's cache, and overwritten by the next. So gradients are computed forward,
-and backward has them ready.
+Only the terms in Z and p need logits. Those of a few tokens at a time are computed, turned into p, used for both
+gradients and dropped. So gradients are computed forward, and backward has them ready.
 
 Where ranks split the rows of W, each has L = log sum exp(z) over its own rows, and its own part of h . t: two numbers for
 each token, which ranks exchange. Then p_v = exp(z_v - L) exp(L - log Z), and d loss / d h is a sum over the ranks.
@@ -30,9 +29,9 @@ from launcher.trainer.model.linear import is_fast, product, row_blocks
 from launcher.trainer.parallel.collectives import ALONE, Group, all_gather, all_reduce
 from launcher.trainer.parallel.styles import part_bounds
 
-# Of the logits of a chunk. They stay in a processor's last cache; an accelerator is kept busy by more of them.
-CACHED_BYTES, ACCELERATOR_BYTES = 10 << 20, 256 << 20
-MIN_CHUNK_TOKENS = 128  # however large the vocabulary: with less, products are slow
+# Of the logits of a chunk: a processor gains nothing by more, but an accelerator is kept busy.
+CPU_BYTES, ACCELERATOR_BYTES = 10 << 20, 256 << 20
+MIN_CHUNK_TOKENS = 256  # however large the vocabulary: the gradient of W is a sum over chunks, and each term a pass over W
 SMALLEST_BLOCK = 32  # of tokens that oneDNN multiplies: products with a large vocabulary are worth a kernel
 
 
@@ -107,16 +106,15 @@ def _computed(
     for chunk in chunks:
         hidden_CD = hidden_ND[chunk]
         rows = len(hidden_CD)
-        exponentials_CW, share_C1, log_partition_C, all_agreement_C = _softmax(
-            product(hidden_CD, weight_WD, rows=rows).to(exact), agreement_N[chunk], group
-        )
+        logits_CW = product(hidden_CD, weight_WD, rows=rows).to(exact)
+        own_CW, share_C1, log_partition_C, all_agreement_C = _softmax(logits_CW, agreement_N[chunk], group)
         loss += (log_partition_C - all_agreement_C).sum()
         if with_gradients:
-            exponentials_CW, share_C1 = exponentials_CW.to(hidden_ND.dtype), share_C1 * scale
-            gradient_CD = product(exponentials_CW, weight_DW, rows=rows).mul_(share_C1)
+            own_CW, share_C1 = own_CW.to(hidden_ND.dtype), share_C1 * scale
+            gradient_CD = product(own_CW, weight_DW, rows=rows).mul_(share_C1)
             hidden_gradient_ND[chunk] = gradient_CD.sub_(target_ND[chunk], alpha=scale)
             scaled_DC = (hidden_CD * share_C1).to(hidden_ND.dtype).t().contiguous()
-            product_DW = product(scaled_DC, exponentials_CW.t(), rows=rows)
+            product_DW = product(scaled_DC, own_CW.t(), rows=rows)
             weight_gradient_DW = product_DW.to(exact) if chunk.start == 0 else weight_gradient_DW.add_(product_DW)
     if not with_gradients:
         return [loss * scale]
@@ -130,24 +128,23 @@ def _computed(
 
 def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:
     """Return the tokens of each chunk, of which each has `width` logits."""
-    cache_bytes = CACHED_BYTES if hidden_ND.device.type == "cpu" else ACCELERATOR_BYTES
+    chunk_bytes = CPU_BYTES if hidden_ND.device.type == "cpu" else ACCELERATOR_BYTES
     exact = torch.promote_types(hidden_ND.dtype, torch.float32)
-    largest = max(cache_bytes // (width * exact.itemsize), MIN_CHUNK_TOKENS)
+    largest = max(chunk_bytes // (width * exact.itemsize), MIN_CHUNK_TOKENS)
     if is_fast(hidden_ND):
         return list(row_blocks(len(hidden_ND), largest=largest, smallest=SMALLEST_BLOCK))
     return [slice(start, start + largest) for start in range(0, len(hidden_ND), largest)]
 
 
 def _softmax(logits_CW: Tensor, agreement_C: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return exp(z - largest z of this rank) in the place of `logits_CW`, what turns it into p, log Z, and the whole h . t."""
-    largest_C1 = logits_CW.amax(dim=1, keepdim=True)
-    exponentials_CW = logits_CW.sub_(largest_C1).exp_()
-    sum_C1 = exponentials_CW.sum(dim=1, keepdim=True)
-    own_2C = torch.stack([(sum_C1.log() + largest_C1)[:, 0], agreement_C])
+    """Return exp(z - L), the softmax of this rank's logits alone, what turns it into p, log Z, and the whole h . t."""
+    largest_C = logits_CW.amax(dim=1)
+    own_CW = logits_CW.softmax(dim=1)  # one pass, where its steps one by one take four
+    own_2C = torch.stack([largest_C - own_CW.amax(dim=1).log(), agreement_C])  # the largest logit z has exp(z - L)
     all_R2C = own_2C[None]
     if group.size > 1:
         all_R2C = own_2C.new_empty(group.size, *own_2C.shape)
         all_gather(all_R2C.flatten(0, 1), own_2C, group)
     log_partition_C = all_R2C[:, 0].logsumexp(dim=0)
-    share_C1 = (own_2C[0] - log_partition_C).exp()[:, None] / sum_C1
-    return exponentials_CW, share_C1, log_partition_C, all_R2C[:, 1].sum(dim=0)
+    share_C1 = (own_2C[0] - log_partition_C).exp()[:, None]
+    return own_CW, share_C1, log_partition_C, all_R2C[:, 1].sum(dim=0)
