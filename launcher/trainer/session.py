@@ -12,10 +12,9 @@ from torch import Tensor
 from launcher.core.frozen import frozen
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.cost import pipeline_stages
-from launcher.trainer.data.batches import own_micro_batches, padding_share, rows_of, token_count, validation_batches
+from launcher.trainer.data.batches import own_micro_batches, padding_share, token_count, validation_batches
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.dropout import Draws
-from launcher.trainer.model.linear import own_rows
 from launcher.trainer.model.transformer import PAD, Batch, Transformer
 from launcher.trainer.optimizer.sharded import ShardedAdamW
 from launcher.trainer.parallel.collectives import all_reduce
@@ -142,8 +141,6 @@ class Session:
         with loading:
             batches = own_micro_batches(examples, world.place.layout, world.place.coordinate, world.device)
             self._padding_share = padding_share(batches)
-        if step is not None:
-            own_rows.expect(rows for batch in batches for rows in rows_of(batch))
         pipeline = Pipeline(
             world.links,
             partial(self._compute, batches, step, smoothing, 1 / token_count(examples)),

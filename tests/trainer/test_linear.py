@@ -12,11 +12,6 @@ from launcher.trainer.model.linear import BLOCK_ROWS, SMALLEST_BLOCK, Linear, li
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture(autouse=True)
-def no_own_rows(monkeypatch):
-    monkeypatch.setattr(module, "own_rows", module._OwnRows())
-
-
 @pytest.fixture(params=[True, False], ids=["oneDNN", "torch's own"])
 def by_onednn(request, monkeypatch):
     if not request.param:
@@ -86,31 +81,6 @@ def test_batches_of_any_size_have_kernels_of_few_shapes(monkeypatch):
         layer(torch.randn(rows, 128, requires_grad=True)).sum().backward()
 
     assert len(shapes) <= 3 * len(BLOCK_ROWS)
-
-
-def test_numbers_of_rows_that_come_again_have_kernels_of_their_own():
-    """The first eight that two consecutive steps have; all others are taken in blocks."""
-    steps = [{100, 5000}, {300, 5000}, {100, 300}, set(range(10, 30)), set(range(10, 30))]
-    expected = [set(), {5000}, {300, 5000}, {300, 5000}, {300, 5000, *range(10, 16)}]
-    for rows, own in zip(steps, expected, strict=True):
-        module.own_rows.expect(rows)
-        assert module.own_rows.all == own
-
-    assert [list(row_blocks(rows)) for rows in (300, 5000)] == [[slice(0, 300)], [slice(0, 5000)]]
-    assert [block.stop for block in row_blocks(5000, largest=2000)][:2] == [1024, 2048]
-    assert len(list(row_blocks(301))) == 2
-
-
-def test_products_by_kernels_of_their_own_are_the_same(by_onednn):
-    """Also of fewer rows than a block has."""
-    layer, hidden = Linear(16, 6), torch.randn(5, 16, requires_grad=True)
-    expected = functional.linear(hidden, layer.weight, layer.bias)
-    for _ in range(2):
-        module.own_rows.expect([5])
-    output = layer(hidden)
-
-    assert (type(output.grad_fn).__name__ == "_LinearBackward") == by_onednn
-    torch.testing.assert_close(output, expected)
 
 
 def test_a_frozen_weight_gets_no_gradient():

@@ -4,8 +4,8 @@ torch multiplies such matrices by MKL, which does not use AVX-512 on processors 
 and takes half the time there. Compiled models call it by the same operation. But it makes and keeps a kernel for every
 shape that it meets, in a millisecond and with 0.7 MB, and in most trainings nearly every batch has another number of tokens.
 So rows of tokens are taken in blocks of a few sizes, and what is left by torch's own product. That copies the products once
-more, which pays for weights that are not small. Where consecutive steps have the same numbers of rows, these get kernels of
-their own. Other types and devices, and a torch without that operation, have torch's own products.
+more, which pays for weights that are not small. Other types and devices, and a torch without that operation, have torch's
+own products.
 
 Shapes: B sentences, T positions, N = B T rows of tokens, E features in, D features out; I, J, K rows, common width and
 columns of a product.
@@ -13,7 +13,7 @@ columns of a product.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,27 +25,7 @@ BLOCK_ROWS = (1024, 512, 256, 128, 64, 32)
 SMALLEST_BLOCK = 128  # of a layer: what smaller ones gain is lost when their products are put together
 MIN_WEIGHT_ELEMENTS = 128 * 128
 
-MAX_OWN_ROWS = 8  # numbers of rows that have kernels of their own
-
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-
-
-class _OwnRows:
-    """The numbers of rows that have kernels of their own, of this process as oneDNN's kernels are."""
-
-    def __init__(self) -> None:
-        self.all: set[int] = set()
-        self._last: frozenset[int] = frozenset()
-
-    def expect(self, rows: Iterable[int]) -> None:
-        """Note the numbers of rows of a training step. Those of the step before that come again get kernels of their own."""
-        now = frozenset(rows)
-        for again in sorted(now & self._last - self.all)[: MAX_OWN_ROWS - len(self.all)]:
-            self.all.add(again)
-        self._last = now
-
-
-own_rows = _OwnRows()
 
 
 class Linear(nn.Linear):
@@ -58,7 +38,7 @@ class Linear(nn.Linear):
 def linear(hidden_BTE: Tensor, weight_DE: Tensor, bias_D: Tensor | None = None) -> Tensor:
     """Return hidden_BTE times weight_DE transposed, plus the bias: hidden_BTD, as functional.linear does."""
     rows = hidden_BTE.shape[:-1].numel()
-    pays = rows in own_rows.all or (rows >= SMALLEST_BLOCK and weight_DE.numel() >= MIN_WEIGHT_ELEMENTS)
+    pays = rows >= SMALLEST_BLOCK and weight_DE.numel() >= MIN_WEIGHT_ELEMENTS
     if not pays or not is_fast(hidden_BTE) or hidden_BTE.dim() < 2 or weight_DE.dtype != hidden_BTE.dtype:
         return functional.linear(hidden_BTE, weight_DE, bias_D)
     if hidden_BTE.dim() == 2:
@@ -72,7 +52,7 @@ def is_fast(tensor: Tensor) -> bool:
 
 
 def row_blocks(rows: int, *, largest: int | None = None, smallest: int = SMALLEST_BLOCK) -> Iterator[slice]:
-    """Yield slices of so many rows: all of them if they have kernels of their own, otherwise blocks of a few sizes.
+    """Yield slices of a few sizes that together are so many rows.
 
     These are the greatest blocks, then one at most of each smaller size, then the rows that are left. None is larger than
     `largest`, and none but the last smaller than `smallest`.
@@ -80,9 +60,6 @@ def row_blocks(rows: int, *, largest: int | None = None, smallest: int = SMALLES
     >>> [block.stop - block.start for block in row_blocks(2500)]
     [1024, 1024, 256, 128, 68]
     """
-    if rows in own_rows.all and (largest is None or rows <= largest):
-        yield slice(0, rows)
-        return
     start = 0
     sizes = [size for size in BLOCK_ROWS if size >= smallest and (largest is None or size <= largest)]
     for size in sizes or [min(smallest, largest or rows)]:
@@ -98,7 +75,7 @@ def product(left_IJ: Tensor, right_KJ: Tensor, *, rows: int, bias_K: Tensor | No
 
     `rows` is the size of I or J that is a number of tokens.
     """
-    if (rows in BLOCK_ROWS or rows in own_rows.all) and is_fast(left_IJ):
+    if rows in BLOCK_ROWS and is_fast(left_IJ):
         assert _ONEDNN is not None, "it is fast here"
         return _ONEDNN(left_IJ, right_KJ, bias_K, "none", [], "")
     return functional.linear(left_IJ, right_KJ, bias_K)

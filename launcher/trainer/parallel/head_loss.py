@@ -31,7 +31,7 @@ from launcher.trainer.parallel.styles import part_bounds
 
 # Of the logits of a chunk: a processor gains nothing by more, but an accelerator is kept busy.
 CPU_BYTES, ACCELERATOR_BYTES = 10 << 20, 256 << 20
-MIN_CHUNK_TOKENS = 256  # however large the vocabulary: the gradient of W is a sum over chunks, and each term a pass over W
+MIN_CHUNK_TOKENS = 256  # however large the vocabulary: each chunk adds its gradient of W to that of those before
 SMALLEST_BLOCK = 32  # of tokens that oneDNN multiplies: products with a large vocabulary are worth a kernel
 
 
