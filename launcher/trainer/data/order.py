@@ -108,16 +108,24 @@ def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
     source_B, target_B = source_B[ordered_B], target_B[ordered_B]
     number_B, tokens_B = np.arange(1, len(pairs) + 1), np.cumsum(target_B)
 
+    def end_within(cost: float, start: int) -> int:
+        """Return where a part ends that begins at `start` and is as large as can be within that cost."""
+        size = len(pairs) // count + 1
+        while True:
+            part_P = slice(start, start + size)
+            tokens_P = tokens_B[part_P] - (tokens_B[start - 1] if start else 0)
+            padded_P = np.maximum.accumulate(source_B[part_P]) + target_B[part_P]
+            fits = int(np.searchsorted(number_B[: len(tokens_P)] * padded_P + tokens_P, cost, "right"))
+            if fits < size or start + size >= len(pairs):
+                return start + fits
+            size *= 2
+
     def ends_within(cost: float) -> list[int]:
         """Return where `count` parts at most end, each as large as can be within that cost; not all pairs may fit."""
         ends = [0]
         while ends[-1] < len(pairs) and len(ends) <= count:
-            start = ends[-1]
-            tokens = tokens_B[start:] - (tokens_B[start - 1] if start else 0)
-            padded = np.maximum.accumulate(source_B[start:]) + target_B[start:]
-            cost_B = number_B[: len(pairs) - start] * padded + tokens
-            ends.append(start + int(np.searchsorted(cost_B, cost, "right")))
-            if ends[-1] == start:
+            ends.append(end_within(cost, ends[-1]))
+            if ends[-1] == ends[-2]:
                 break
         return ends[1:]
 
