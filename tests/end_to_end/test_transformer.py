@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from launcher.cli.text import progress_text
+
 from .conftest import ROOT, run_to_end, tlaunch
 
 STEPS = 12
@@ -44,10 +46,12 @@ def test_the_loss_falls_and_every_rank_tells_it(run):
     directory, done, environment = run
     logs = [(directory / f"device{rank}" / "train.log").read_text() for rank in range(8)]
     lines = [STEP_LINE.findall(log) for log in logs]
+    recognised = progress_text.STEP_LINE.findall(logs[0].encode())
     losses = [float(loss) for _, _, loss in lines[0]]
 
     assert [[loss for _, _, loss in found] for found in lines] == [[loss for _, _, loss in lines[0]]] * 8
     assert [int(step) for _, step, _ in lines[0]] == list(range(1, STEPS + 1))
+    assert len(recognised) == STEPS  # which a terminal's progress line replaces
     assert sum(losses[-3:]) / 3 < losses[0] - 1
     assert f"loss is {losses[-1]:.4f}" in done.stdout
 

@@ -18,7 +18,7 @@ from ranks import fork_ranks
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.tokens import Example
-from launcher.trainer.parallel.waiting import Stopwatch, Waiting
+from launcher.trainer.parallel.waiting import Stopwatch, Timer
 from launcher.trainer.parallel.world import open_world, this_place
 from launcher.trainer.session import Session
 
@@ -50,13 +50,13 @@ def train(axis: str, directory: Path) -> None:
 
 def tell_of_waiting(waits: Path) -> None:
     """Have a file there as soon as this rank waits for another one."""
-    enter = Waiting.__enter__
+    enter = Timer.__enter__
 
-    def enter_and_tell(waiting: Waiting) -> None:
-        enter(waiting)
+    def enter_and_tell(timer: Timer) -> None:
+        enter(timer)
         waits.touch()
 
-    Waiting.__enter__ = enter_and_tell
+    Timer.__enter__ = enter_and_tell
 
 
 def be_slow(waits: Path) -> None:

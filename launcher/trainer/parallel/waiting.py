@@ -15,7 +15,7 @@ from launcher.trainer.telemetry.step_time import StepTime
 Item = TypeVar("Item")
 
 
-class Waiting:
+class Timer:
     """Adds up the seconds spent inside `with`. Not for nested use."""
 
     def __init__(self) -> None:
@@ -41,9 +41,9 @@ class Waiting:
 
 
 # Of this process. No two of them ever run at the same time.
-waiting = Waiting()  # for the other ranks of a collective, transfer included
-bubble = Waiting()  # for the neighbours in the pipeline, transfer included
-loading = Waiting()  # for the sentence pairs of a step: to choose, pad and copy them
+waiting = Timer()  # for the other ranks of a collective, transfer included
+bubble = Timer()  # for the neighbours in the pipeline, transfer included
+loading = Timer()  # for the sentence pairs of a step: to choose, pad and copy them
 
 
 class Stopwatch:
