@@ -60,7 +60,9 @@ def _in_turn(rounds: int, world: World) -> list[dict[str, float]]:
 
 
 def _own_step(world: World, pairs: list[Example]) -> Callable[[], object]:
-    return partial(Session(SETTINGS, world).train_step, pairs, RATE, step=1)
+    session = Session(SETTINGS, world)
+    session.expect([pairs])
+    return partial(session.train_step, pairs, RATE, step=1)
 
 
 def _examples() -> list[Example]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import torch
@@ -12,9 +12,17 @@ from torch import Tensor
 from launcher.core.frozen import frozen
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.cost import pipeline_stages
-from launcher.trainer.data.batches import own_micro_batches, padding_share, token_count, validation_batches
+from launcher.trainer.data.batches import (
+    CPU,
+    own_micro_batches,
+    padding_share,
+    rows_of,
+    token_count,
+    validation_batches,
+)
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.dropout import Draws
+from launcher.trainer.model.linear import set_own_rows
 from launcher.trainer.model.transformer import PAD, Batch, Transformer
 from launcher.trainer.optimizer.sharded import ShardedAdamW
 from launcher.trainer.parallel.collectives import all_reduce
@@ -72,6 +80,23 @@ class Session:
             pp=world.pp,
         )
         self._padding_share = 0.0  # of the batch that was computed last
+
+    def expect(self, first_batches: Iterable[Sequence[Example]]) -> None:
+        """Have kernels made for the numbers of rows that all of these global batches have, which are always a training's first.
+
+        Where sentences are of one length, these are the numbers of all steps. By which kernels a step is computed must not
+        depend on the steps before it: a training that goes on from the middle takes the same ones.
+        """
+        place = self.world.place
+        rows = [
+            {
+                rows
+                for batch in own_micro_batches(examples, place.layout, place.coordinate, CPU)
+                for rows in rows_of(batch)
+            }
+            for examples in first_batches
+        ]
+        set_own_rows(set.intersection(*rows))
 
     def train_step(self, examples: Sequence[Example], learning_rate: float, *, step: int) -> StepResult:
         """Take one optimizer step on a global batch. Every rank of the run must call it with the same arguments.

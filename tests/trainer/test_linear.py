@@ -12,6 +12,11 @@ from launcher.trainer.model.linear import BLOCK_ROWS, SMALLEST_BLOCK, Linear, li
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+@pytest.fixture(autouse=True)
+def no_own_rows(monkeypatch):
+    monkeypatch.setattr(module, "_own_rows", frozenset())
+
+
 @pytest.fixture(params=[True, False], ids=["oneDNN", "torch's own"])
 def by_onednn(request, monkeypatch):
     if not request.param:
@@ -81,6 +86,26 @@ def test_batches_of_any_size_have_kernels_of_few_shapes(monkeypatch):
         layer(torch.randn(rows, 128, requires_grad=True)).sum().backward()
 
     assert len(shapes) <= 3 * len(BLOCK_ROWS)
+
+
+def test_eight_numbers_of_rows_have_kernels_of_their_own():
+    """All others are taken in blocks."""
+    module.set_own_rows([5000, *range(300, 400)])
+
+    assert list(row_blocks(300)) == [slice(0, 300)]
+    assert [block.stop for block in row_blocks(300, largest=299)] == [256, 300]
+    assert [len(list(row_blocks(rows))) for rows in (307, 308)] == [1, 2]
+
+
+def test_products_by_kernels_of_their_own_are_the_same(by_onednn):
+    """Also of fewer rows than a block has."""
+    layer, hidden = Linear(16, 6), torch.randn(5, 16, requires_grad=True)
+    expected = functional.linear(hidden, layer.weight, layer.bias)
+    module.set_own_rows([5])
+    output = layer(hidden)
+
+    assert (type(output.grad_fn).__name__ == "_LinearBackward") == by_onednn
+    torch.testing.assert_close(output, expected)
 
 
 def test_a_frozen_weight_gets_no_gradient():

@@ -92,6 +92,11 @@ def padding_share(batches: Sequence[Batch]) -> float:
     return 1 - tokens / sum(each.numel() for each in ids)
 
 
+def rows_of(batch: Batch) -> tuple[int, int, int]:
+    """Return how many rows the products of the encoder, of the decoder and of the head have."""
+    return batch.source_BS.numel(), batch.target_BT.numel(), int(torch.count_nonzero(batch.labels_BT != PAD))
+
+
 def in_batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Example]]:
     """Consecutive batches; the last may be smaller."""
     for start in range(0, len(examples), size):

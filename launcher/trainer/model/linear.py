@@ -1,11 +1,11 @@
 """Products of matrices in float32 on a CPU by oneDNN, and linear layers made of them.
 
 torch multiplies such matrices by MKL, which does not use AVX-512 on processors of other makers than its own. oneDNN does,
-and takes half the time there. Compiled models call it by the same operation. But it makes and keeps a kernel for every
-shape that it meets, in a millisecond and with 0.7 MB, and in most trainings nearly every batch has another number of tokens.
+and takes half the time there. Compiled models call it by the same operation. But it makes and keeps a kernel of half a
+megabyte for every shape that it meets, and in most trainings nearly every batch has another number of tokens.
 So rows of tokens are taken in blocks of a few sizes, and what is left by torch's own product. That copies the products once
-more, which pays for weights that are not small. Other types and devices, and a torch without that operation, have torch's
-own products.
+more, which pays for weights that are not small. Where all batches are of one shape, their numbers of rows get kernels of
+their own. Other types and devices, and a torch without that operation, have torch's own products.
 
 Shapes: B sentences, T positions, N = B T rows of tokens, E features in, D features out; I, J, K rows, common width and
 columns of a product.
@@ -13,7 +13,7 @@ columns of a product.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -25,7 +25,17 @@ BLOCK_ROWS = (1024, 512, 256, 128, 64, 32)
 SMALLEST_BLOCK = 128  # of a layer: what smaller ones gain is lost when their products are put together
 MIN_WEIGHT_ELEMENTS = 128 * 128
 
+MAX_OWN_ROWS = 8
+
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+
+_own_rows: frozenset[int] = frozenset()  # numbers of rows with kernels of their own, in this process as the kernels are
+
+
+def set_own_rows(rows: Iterable[int]) -> None:
+    """Have products with these numbers of rows computed by kernels of their own, MAX_OWN_ROWS of them at most."""
+    global _own_rows  # noqa: PLW0603 - what a process keeps
+    _own_rows = frozenset(sorted(set(rows))[:MAX_OWN_ROWS])
 
 
 class Linear(nn.Linear):
@@ -38,7 +48,7 @@ class Linear(nn.Linear):
 def linear(hidden_BTE: Tensor, weight_DE: Tensor, bias_D: Tensor | None = None) -> Tensor:
     """Return hidden_BTE times weight_DE transposed, plus the bias: hidden_BTD, as functional.linear does."""
     rows = hidden_BTE.shape[:-1].numel()
-    pays = rows >= SMALLEST_BLOCK and weight_DE.numel() >= MIN_WEIGHT_ELEMENTS
+    pays = rows in _own_rows or (rows >= SMALLEST_BLOCK and weight_DE.numel() >= MIN_WEIGHT_ELEMENTS)
     if not pays or not is_fast(hidden_BTE) or hidden_BTE.dim() < 2 or weight_DE.dtype != hidden_BTE.dtype:
         return functional.linear(hidden_BTE, weight_DE, bias_D)
     if hidden_BTE.dim() == 2:
@@ -52,7 +62,7 @@ def is_fast(tensor: Tensor) -> bool:
 
 
 def row_blocks(rows: int, *, largest: int | None = None, smallest: int = SMALLEST_BLOCK) -> Iterator[slice]:
-    """Yield slices of a few sizes that together are so many rows.
+    """Yield slices of so many rows: all of them if they have kernels of their own, otherwise blocks of a few sizes.
 
     These are the greatest blocks, then one at most of each smaller size, then the rows that are left. None is larger than
     `largest`, and none but the last smaller than `smallest`.
@@ -60,6 +70,9 @@ def row_blocks(rows: int, *, largest: int | None = None, smallest: int = SMALLES
     >>> [block.stop - block.start for block in row_blocks(2500)]
     [1024, 1024, 256, 128, 68]
     """
+    if rows in _own_rows and (largest is None or rows <= largest):
+        yield slice(0, rows)
+        return
     start = 0
     sizes = [size for size in BLOCK_ROWS if size >= smallest and (largest is None or size <= largest)]
     for size in sizes or [min(smallest, largest or rows)]:
@@ -75,7 +88,7 @@ def product(left_IJ: Tensor, right_KJ: Tensor, *, rows: int, bias_K: Tensor | No
 
     `rows` is the size of I or J that is a number of tokens.
     """
-    if rows in BLOCK_ROWS and is_fast(left_IJ):
+    if (rows in BLOCK_ROWS or rows in _own_rows) and is_fast(left_IJ):
         assert _ONEDNN is not None, "it is fast here"
         return _ONEDNN(left_IJ, right_KJ, bias_K, "none", [], "")
     return functional.linear(left_IJ, right_KJ, bias_K)

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -54,6 +55,7 @@ def train(settings: TransformerSettings, world: World, data: Path | None, output
         dtype=session.dtype,
         product=lambda left, right: product(left, right, rows=len(left)),
     )
+    session.expect(batch.examples for batch in islice(global_batches(corpus.train, settings.train), 2))
     _introduce(session, corpus)
     try:
         last_step, validation_loss = _run_steps(session, corpus, metrics)
