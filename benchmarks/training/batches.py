@@ -45,6 +45,10 @@ def rounds_of(settings: TransformerSettings, data: Path | None, rounds: int) -> 
     with open_world(place_from_environment({}, micro_batches=1), torch.device("cpu")) as alone:
         corpus = open_corpus(settings, alone, data)
     batches = list(islice(global_batches(corpus.train, settings.train), rounds * STEPS))
+    if len(batches) < rounds * STEPS:
+        raise SystemExit(
+            f"{corpus.origin} has {len(batches)} batches of {rounds * STEPS}: give more pairs, or train.epochs"
+        )
     return [batches[start : start + STEPS] for start in range(0, len(batches), STEPS)]
 
 

@@ -61,7 +61,7 @@ def _in_turn(rounds: int, world: World) -> list[dict[str, float]]:
 
 def _own_step(world: World, pairs: list[Example]) -> Callable[[], object]:
     session = Session(SETTINGS, world)
-    session.expect([pairs])
+    session.expect([pairs, pairs])
     return partial(session.train_step, pairs, RATE, step=1)
 
 

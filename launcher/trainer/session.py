@@ -82,10 +82,10 @@ class Session:
         self._padding_share = 0.0  # of the batch that was computed last
 
     def expect(self, first_batches: Iterable[Sequence[Example]]) -> None:
-        """Have kernels made for the numbers of rows that all of these global batches have, which are always a training's first.
+        """Allow kernels for numbers of rows alone, if these global batches, a training's first two or more, have the same ones.
 
-        Where sentences are of one length, these are the numbers of all steps. By which kernels a step is computed must not
-        depend on the steps before it: a training that goes on from the middle takes the same ones.
+        So have all later ones, where sentences are of one length. By which kernels a step is computed must not depend on the
+        steps before it: a training that begins in the middle is to take the same ones.
         """
         place = self.world.place
         rows = [
@@ -96,7 +96,8 @@ class Session:
             }
             for examples in first_batches
         ]
-        set_own_rows(set.intersection(*rows))
+        are_alike = len(rows) > 1 and all(others == rows[0] for others in rows)
+        set_own_rows(rows[0] if are_alike else ())
 
     def train_step(self, examples: Sequence[Example], learning_rate: float, *, step: int) -> StepResult:
         """Take one optimizer step on a global batch. Every rank of the run must call it with the same arguments.

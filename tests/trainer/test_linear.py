@@ -89,12 +89,19 @@ def test_batches_of_any_size_have_kernels_of_few_shapes(monkeypatch):
 
 
 def test_eight_numbers_of_rows_have_kernels_of_their_own():
-    """All others are taken in blocks."""
-    module.set_own_rows([5000, *range(300, 400)])
+    """The largest. All others are taken in blocks."""
+    module.set_own_rows([0, 5, *range(301, 401)])
 
-    assert list(row_blocks(300)) == [slice(0, 300)]
-    assert [block.stop for block in row_blocks(300, largest=299)] == [256, 300]
-    assert [len(list(row_blocks(rows))) for rows in (307, 308)] == [1, 2]
+    assert list(row_blocks(400)) == [slice(0, 400)]
+    assert [block.stop for block in row_blocks(400, largest=399)] == [256, 384, 400]
+    assert [len(list(row_blocks(rows))) for rows in (392, 393)] == [3, 1]
+
+
+def test_products_of_no_rows_have_no_kernel_of_their_own():
+    """Of which oneDNN makes none."""
+    module.set_own_rows([0])
+
+    assert Linear(16, 6)(torch.empty(0, 16)).shape == (0, 6)
 
 
 def test_products_by_kernels_of_their_own_are_the_same(by_onednn):

@@ -1,10 +1,13 @@
 """What `python -m launcher.trainer` does to its process before it trains."""
 
+import ctypes
 import os
 import subprocess
 import sys
 
 import pytest
+
+from launcher.trainer.__main__ import keep_freed_memory
 
 # Prints the pages that a later step of equal size takes from the system.
 STEPS = """
@@ -35,3 +38,30 @@ def test_freed_memory_is_kept_unless_the_environment_says_how(variables, keeps):
     )
 
     assert (int(done.stdout) < 1000) == keeps
+
+
+class OlderGlibc:
+    """Takes thresholds of mmap up to a size, as glibc before 2.31 does."""
+
+    def __init__(self, most_bytes):
+        self.most_bytes, self.taken = most_bytes, {}
+
+    def mallopt(self, option, size):
+        is_taken = option != -3 or size <= self.most_bytes
+        if is_taken:
+            self.taken[option] = size
+        return int(is_taken)
+
+
+@pytest.mark.parametrize(
+    ("most_bytes", "taken"), [(32 << 20, {-3: 32 << 20, -1: 1 << 30}), (0, {})], ids=["smaller", "none"]
+)
+def test_glibc_keeps_its_own_thresholds_if_it_takes_none_of_ours(most_bytes, taken, monkeypatch):
+    """Any that is set ends its choice of the others, which would take a step more time than before."""
+    for name in [name for name in os.environ if name.startswith("MALLOC_") or name == "GLIBC_TUNABLES"]:
+        monkeypatch.delenv(name)
+    libc = OlderGlibc(most_bytes)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: libc)
+    keep_freed_memory()
+
+    assert libc.taken == taken

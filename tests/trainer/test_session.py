@@ -7,6 +7,7 @@ from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model import linear
+from launcher.trainer.model.linear import set_own_rows
 from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
@@ -17,8 +18,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
-def no_own_rows(monkeypatch):
-    monkeypatch.setattr(linear, "_own_rows", frozenset())
+def no_own_rows():
+    """Kernels are allowed for a whole process: here they are as in a new one, before and after."""
+    set_own_rows(())
+    yield
+    set_own_rows(())
 
 
 def new_session():
@@ -32,28 +36,38 @@ def pairs(count, *, words):
     return [Example([*range(4, 4 + words), END], [*range(5, 5 + words), END])] * count
 
 
-def test_a_step_does_not_depend_on_the_shapes_of_those_before_it():
-    """In float32, bit by bit: so that a training that goes on from the middle is that which never stopped."""
-    first_steps = [pairs(7, words=20), pairs(9, words=20)]
-    unbroken, resumed = new_session(), new_session()
+@pytest.mark.parametrize("sizes", [(7, 7), (7, 9)], ids=["alike", "different"])
+def test_a_step_does_not_depend_on_the_shapes_of_those_before_it(sizes):
+    """In float32, bit by bit: so that a training that begins in the middle is that which never stopped."""
+    first_steps = [pairs(size, words=20) for size in sizes]
+    unbroken = new_session()
     unbroken.expect(first_steps)
-    for step, batch in enumerate([*first_steps, pairs(9, words=20)], start=1):
+    for step, batch in enumerate([*first_steps, pairs(9, words=20), pairs(9, words=20)], start=1):
         unbroken.train_step(batch, 1e-3, step=step)
-    resumed.model.load_state_dict(unbroken.model.state_dict())
-    gradients = []
-    for session in (unbroken, resumed):
-        session.expect(first_steps)
-        session.accumulate_gradients(pairs(9, words=20), step=4)
-        gradients.append([parameter.grad.clone() for parameter in session.model.parameters()])
+    weights = {name: parameter.clone() for name, parameter in unbroken.model.state_dict().items()}
+    expected = [gradients(unbroken, pairs(size, words=20)) for size in (7, 9)]
+    set_own_rows(())  # as in a new process
+    resumed = new_session()
+    resumed.expect(first_steps)
+    resumed.model.load_state_dict(weights)
 
-    assert all(map(torch.equal, *gradients))
+    for size, theirs in zip((7, 9), expected, strict=True):
+        assert all(map(torch.equal, gradients(resumed, pairs(size, words=20)), theirs))
+
+
+def gradients(session, batch):
+    session.accumulate_gradients(batch, step=5)
+    return [parameter.grad.clone() for parameter in session.model.parameters()]
 
 
 def test_batches_of_one_shape_have_kernels_of_their_own():
-    """Those of rows that only some of the first batches have do not."""
+    """Not if the first batches differ, or there is but one of them."""
     session = new_session()
-    session.expect([pairs(7, words=20), pairs(9, words=20)])
-    assert not linear._own_rows
+    for sizes in ((7, 9), (7,), ()):
+        session.expect([pairs(size, words=20) for size in sizes])
+        assert not linear._own_rows
 
     session.expect([pairs(7, words=20), pairs(7, words=20)])
     assert linear._own_rows == {7 * 21}
+    session.expect([pairs(7, words=20), pairs(7, words=20), [*pairs(6, words=20), *pairs(1, words=3)]])
+    assert not linear._own_rows

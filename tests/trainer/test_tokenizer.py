@@ -57,14 +57,15 @@ def test_the_cache_is_keyed_by_content(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_damaged_tokenizer_is_trained_again(tmp_path, capfd):
+@pytest.mark.parametrize("size", [100, 0], ids=["cut", "empty"])
+def test_a_damaged_tokenizer_is_trained_again(size, tmp_path, capfd):
     """The file is named."""
     first, kept_at = obtain_tokenizer(lambda: SENTENCES, digest="a", vocabulary_size=320, beside=tmp_path)
-    kept_at.write_bytes(first[:100])
+    kept_at.write_bytes(first[:size])
 
     assert obtain_tokenizer(lambda: SENTENCES, digest="a", vocabulary_size=320, beside=tmp_path) == (first, kept_at)
     assert kept_at.read_bytes() == first
-    assert f"{kept_at} is damaged and written anew" in capfd.readouterr().out
+    assert f"{kept_at} is damaged and not used" in capfd.readouterr().out
 
 
 def test_long_lines_are_learnt_from(tmp_path):

@@ -97,7 +97,7 @@ def cut_by_tokens(pairs: TokenizedPairs, count: int) -> list[Integers]:
 
 
 def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
-    """Return `count` parts of a batch, as places in `pairs`, the largest of which costs the least that is possible.
+    """Return `count` parts of a batch, as places in `pairs`, the largest of which costs the least possible, to COST_TOLERANCE.
 
     Pairs are sorted by length, so each part has pairs of about one length; where there are few pairs, the last parts are empty.
     What a part costs is taken to be its positions, source and target, padding included, and once more its target tokens,

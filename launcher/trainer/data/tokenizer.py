@@ -60,17 +60,22 @@ def obtain_tokenizer(
     for directory in (beside, cache_dir()):
         if (path := directory / name).is_file():
             serialized = path.read_bytes()
-            try:
-                Tokenizer(serialized)
-            except RuntimeError:  # as sentencepiece has it
-                print(f"{path} is damaged and written anew", flush=True)
-                continue
-            return serialized, path
+            if _is_whole(serialized):
+                return serialized, path
+            print(f"{path} is damaged and not used", flush=True)
     serialized = train_tokenizer(sentences(), vocabulary_size)
     directory = writable_dir(beside)
     with replacing(directory / name) as aside:
         aside.write_bytes(serialized)
     return serialized, directory / name
+
+
+def _is_whole(serialized: bytes) -> bool:
+    try:
+        Tokenizer(serialized)
+    except RuntimeError:  # as sentencepiece has it
+        return False
+    return serialized != b""  # of which it says nothing
 
 
 def train_tokenizer(sentences: Iterable[str], vocabulary_size: int) -> bytes:

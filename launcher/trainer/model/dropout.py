@@ -1,8 +1,8 @@
 """Dropout whose masks depend on what is computed, and neither on the rank that computes it nor on what it drew before.
 
 A hash of (seed, step, place in the model, row of the global batch, position, feature) decides each element. So every
-layout of ranks drops the same elements, recompute draws the masks of the first time, and a resumed run goes on with the
-masks of its steps. With int32 arithmetic, which wraps around at 2^32,
+layout of ranks drops the same elements, recompute draws the masks of the first time, and a training that begins in the
+middle draws those of its steps. With int32 arithmetic, which wraps around at 2^32,
 
     s, f = two words for (seed, step, row, position), by the finalizer of murmur3 (Appleby 2011), once per micro batch
     c    = a word for (place, feature), likewise, once per process

@@ -33,9 +33,9 @@ _own_rows: frozenset[int] = frozenset()  # numbers of rows with kernels of their
 
 
 def set_own_rows(rows: Iterable[int]) -> None:
-    """Have products with these numbers of rows computed by kernels of their own, MAX_OWN_ROWS of them at most."""
+    """Have products with these numbers of rows computed by kernels of their own: the MAX_OWN_ROWS largest of them."""
     global _own_rows  # noqa: PLW0603 - what a process keeps
-    _own_rows = frozenset(sorted(set(rows))[:MAX_OWN_ROWS])
+    _own_rows = frozenset(sorted(set(rows) - {0})[-MAX_OWN_ROWS:])
 
 
 class Linear(nn.Linear):
@@ -88,10 +88,14 @@ def product(left_IJ: Tensor, right_KJ: Tensor, *, rows: int, bias_K: Tensor | No
 
     `rows` is the size of I or J that is a number of tokens.
     """
-    if (rows in BLOCK_ROWS or rows in _own_rows) and is_fast(left_IJ):
+    if _has_kernels(rows) and is_fast(left_IJ):
         assert _ONEDNN is not None, "it is fast here"
         return _ONEDNN(left_IJ, right_KJ, bias_K, "none", [], "")
     return functional.linear(left_IJ, right_KJ, bias_K)
+
+
+def _has_kernels(rows: int) -> bool:
+    return rows in BLOCK_ROWS or rows in _own_rows
 
 
 class _Linear(torch.autograd.Function):
@@ -127,7 +131,7 @@ def _sum_of_blocks(upstream_ND: Tensor, hidden_NE: Tensor) -> Tensor:
     sum_DE = product(upstream_ND[first].t(), hidden_NE[first].t(), rows=first.stop - first.start)
     for block in others:
         rows = block.stop - block.start
-        if rows in BLOCK_ROWS:
+        if _has_kernels(rows):
             sum_DE += product(upstream_ND[block].t(), hidden_NE[block].t(), rows=rows)
         else:
             sum_DE.addmm_(upstream_ND[block].t(), hidden_NE[block])

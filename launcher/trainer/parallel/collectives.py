@@ -76,7 +76,8 @@ def shared_tensor(rows: int, columns: int, dtype: torch.dtype, group: Group) -> 
         size = rows * columns * dtype.itemsize >> 20
         ranks = ", ".join(map(str, group.ranks))
         print(
-            f"ranks {ranks} share no memory of {size} MiB: there is none left; {dist.get_backend(group.handle)} serves"
+            f"ranks {ranks} share no memory of {size} MiB: there is none left; {dist.get_backend(group.handle)} serves",
+            flush=True,
         )
     return shared
 

@@ -106,8 +106,7 @@ def _computed(
     for chunk in chunks:
         hidden_CD = hidden_ND[chunk]
         rows = len(hidden_CD)
-        logits_CW = product(hidden_CD, weight_WD, rows=rows).to(exact)
-        own_CW, share_C1, log_partition_C, all_agreement_C = _softmax(logits_CW, agreement_N[chunk], group)
+        own_CW, share_C1, log_partition_C, all_agreement_C = _softmax(hidden_CD, weight_WD, agreement_N[chunk], group)
         loss += (log_partition_C - all_agreement_C).sum()
         if with_gradients:
             own_CW, share_C1 = own_CW.to(hidden_ND.dtype), share_C1 * scale
@@ -116,6 +115,7 @@ def _computed(
             scaled_DC = (hidden_CD * share_C1).to(hidden_ND.dtype).t().contiguous()
             product_DW = product(scaled_DC, own_CW.t(), rows=rows)
             weight_gradient_DW = product_DW.to(exact) if chunk.start == 0 else weight_gradient_DW.add_(product_DW)
+        del own_CW  # or it would take memory beside the logits of the next chunk
     if not with_gradients:
         return [loss * scale]
     # 3. The other terms of the weight's gradient.
@@ -136,8 +136,11 @@ def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:
     return [slice(start, start + largest) for start in range(0, len(hidden_ND), largest)]
 
 
-def _softmax(logits_CW: Tensor, agreement_C: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _softmax(
+    hidden_CD: Tensor, weight_WD: Tensor, agreement_C: Tensor, group: Group
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return exp(z - L), the softmax of this rank's logits alone, what turns it into p, log Z, and the whole h . t."""
+    logits_CW = product(hidden_CD, weight_WD, rows=len(hidden_CD)).to(agreement_C.dtype)
     largest_C = logits_CW.amax(dim=1)
     own_CW = logits_CW.softmax(dim=1)  # one pass, where its steps one by one take four
     own_2C = torch.stack([largest_C - own_CW.amax(dim=1).log(), agreement_C])  # the largest logit z has exp(z - L)
