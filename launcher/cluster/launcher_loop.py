@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -50,11 +51,12 @@ class OrphanCleanup:
 
     def run(self) -> AgentEnded:
         """Blocks until nothing is left, or what is left cannot be killed. Call after the agent has been reaped."""
-        started_ns = self._record(Stopping(Cause.AGENT_LOST, self._spec.supervision.grace_s))
+        grace_s = self._spec.supervision.grace_from(time.time())
+        started_ns = self._record(Stopping(Cause.AGENT_LOST, grace_s))
         signal_pipe = SignalPipe([signal.SIGCHLD])
         try:
             self._ending = Ending(
-                self._spec.supervision.grace_s,
+                grace_s,
                 tuple,
                 on_kill=lambda count: self._record(Killing(count)),
                 kill_group=self._group.kill,

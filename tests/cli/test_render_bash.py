@@ -106,7 +106,8 @@ def test_ranks_start_in_the_working_directory(launcher, script, name, is_absolut
 def test_its_files_say_what_those_of_run_say(launcher, script, sample_tables):
     """env.log, run.json and a table cut to the ranks; without secrets, and without what the shell had anyway."""
     chosen = {"PLAIN": "back\\slash\nand\r more", "EMPTY": "", "COMPANY": "a=b", "OMP_NUM_THREADS": "3", "WORDS": "a b"}
-    secrets = {"HF_TOKEN": "s3cr3t", "PROXY": "http://me:s3cr3t@host", "HEADER": "Authorization: Bearer s3cr3t"}
+    secrets = {"HF_TOKEN": "s3cr3t", "PROXY": "http://me:s3cr3t@host", "db.password": "s3cr3t"}
+    secrets["HEADER"] = "Authorization: Bearer s3cr3t"
     variables = [word for name, value in {**chosen, **secrets}.items() for word in ("--env", f"{name}={value}")]
     table = sample_tables / "rank_table_4pcs.json"
     arguments = ["--rank-table", table, "--mp", 2, "--dp", 1, "--allow-idle-devices", "--grace", 7, "--name", "a"]

@@ -7,7 +7,6 @@ holds on other nodes, too: its job takes whichever Slurm has, and does not wait 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
@@ -135,7 +134,6 @@ _NOT_SHARED = frozenset({
     env.OMP_NUM_THREADS, env.PYTHONUNBUFFERED, env.RANK, env.RANK_ID, env.DEVICE_ID, env.LOCAL_RANK,
     env.LOCAL_WORLD_SIZE, env.GROUP_RANK, env.TLAUNCH_HEARTBEAT_FILE,
 })  # fmt: skip
-_SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # Every variable of a template. `tlaunch render --list` shows it; tests hold it to `Job`.
 VARIABLES: Mapping[str, str] = {
@@ -304,12 +302,7 @@ def job_of(
             if one.value is not None and one.name not in _NOT_SHARED and one.origin is not Origin.OPTION
         },
         user_env=request.user_env,
-        secrets=tuple(
-            name
-            for name, value in request.user_env.items()
-            # A shell can export it.
-            if env.masked(name, value) != value and _SHELL_NAME.fullmatch(name)
-        ),
+        secrets=tuple(name for name, value in request.user_env.items() if env.masked(name, value) != value),
         leftovers=tuple(leftovers()),
         master_addr=ranks[0].rank.env[env.MASTER_ADDR] or "",
         master_index=ranks[0].rank.server_index,

@@ -11,6 +11,7 @@ from launcher.engines.render.job import Job
 from launcher.rank_table.hostfiles import is_host_name
 
 MAX_POD_NAME = 52  # a pod's name gets the job's, an index and five letters, and is a label of 63 at most
+_SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -67,6 +68,16 @@ def no_lone_colon_for_srun(job: Job) -> None:
         no_lone_colon(job, "srun")
 
 
+def a_shell_exports_secrets(job: Job) -> None:
+    """Refuse secrets whose names no shell exports, since they would stand in a command line."""
+    for name in job.secrets:
+        if not _SHELL_NAME.fullmatch(name):
+            raise UsageError(
+                f"--env {name}: its value looks secret, and a shell cannot export a variable of that name",
+                hint="name it with letters, digits and underscores, or have the program read its value from a file",
+            )
+
+
 def no_equals_sign_in_program(job: Job) -> None:
     if "=" in job.command[0]:
         raise UsageError(
@@ -85,6 +96,7 @@ def name_of_a_pod(job: Job) -> None:
 
 def fits_an_mpi_job(job: Job) -> None:
     if job.wishes.flavor == "mpi":
+        a_shell_exports_secrets(job)
         no_lone_colon(job)
         hosts_hold_runs_of_ranks(job)
         counts = {len(server.ranks) for server in job.servers}
@@ -122,10 +134,10 @@ KINDS: Mapping[str, Kind] = {
              starts=False, limits=(plain_host_names,)),
         Kind("mpirun", "one mpirun command, a process of it per device",
              {"openmpi": "mpirun.openmpi.sh.j2", "mpich": "mpirun.mpich.sh.j2"},
-             is_script=True, limits=(plain_host_names, no_address_of_ipv6, no_lone_colon)),
+             is_script=True, limits=(plain_host_names, no_address_of_ipv6, no_lone_colon, a_shell_exports_secrets)),
         Kind("slurm", "a script for sbatch: `tlaunch run` with an agent per node, or a task per device",
              {"run": "slurm.run.sh.j2", "exec": "slurm.sh.j2"}, is_script=True,
-             limits=(plain_host_names, no_lone_colon_for_srun)),
+             limits=(plain_host_names, no_lone_colon_for_srun, a_shell_exports_secrets)),
         Kind("kubernetes", "an Indexed Job, a pod per server, or an MPIJob",
              {"job": "kubernetes.job.yaml.j2", "mpi": "kubernetes.mpi.yaml.j2"}, in_image=True,
              limits=(name_of_a_pod, image_is_given, no_equals_sign_in_program,
