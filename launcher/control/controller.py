@@ -95,7 +95,7 @@ class RunController:
 
     @property
     def due_s(self) -> float | None:
-        """The moment at which a events.Tick is due at the latest, by the monotonic clock; None if none is."""
+        """The moment at which an events.Tick is due at the latest, by the monotonic clock; None if none is."""
         return self._inquiry.due_s if self.phase is Phase.JUDGING else None
 
     # --- events ---

@@ -104,7 +104,7 @@ class RankSpec:
 class Supervision:
     """The rules by which an agent supervises its ranks."""
 
-    grace_s: float = DEFAULT_GRACE_S  # between SIGTERM and SIGKILL, on every path
+    grace_s: float = DEFAULT_GRACE_S  # between SIGTERM and SIGKILL, if `grace_from` leaves so much
     max_restarts: int = 0
     hang_timeout_s: float | None = None  # without progress for so long, a rank hangs; None: no hang is looked for
     forward_signals: tuple[int, ...] = ()  # handed to every rank's process instead of acting on the run

@@ -23,7 +23,7 @@ FLOPS_PER_MULTIPLY_ADD = 6
 # float32, micro batches of 1,024 tokens with little padding): of widths d = 128, 256 and 512 products reached 144, 166 and
 # 178, and a block took 1,400, 1,500 and 1,300 besides. In pipelines of two ranks the head took a fifth longer than alone: a
 # stage's share of the work was then within 0.04 of the predicted one (V = 10,000, d = 128, f = 256, both cuts near the middle).
-LAYER_RATE, HEAD_RATE, BLOCK_NS, EMBEDDING_NS = 140, 115, 1500, 7
+LAYER_RATE, HEAD_RATE, BLOCK_NS, EMBEDDING_NS = 140, 135, 1500, 7
 ENCODER_BLOCKS, DECODER_BLOCKS = 2, 3
 
 
