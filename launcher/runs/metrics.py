@@ -1,4 +1,4 @@
-"""Reads metrics.jsonl, once or again and again while it grows."""
+"""Reads metrics.jsonl, once or again and again while it grows, and sums up steps."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import os
 import stat
+import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,12 +16,14 @@ from launcher.core.frozen import frozen
 from launcher.core.metrics import SCHEMA, Record, Saved, StageShares, StepMetrics, Validation
 
 __all__ = [
-    "Metrics", "MetricsReader", "Record", "Saved", "StageShares", "StepMetrics", "Validation", "from_line", "read_metrics",
+    "Metrics", "MetricsReader", "Record", "Saved", "StageShares", "StepMetrics", "Validation", "from_line", "median_of",
+    "part_shares", "read_metrics",
 ]  # fmt: skip
 
 MAX_LINE_BYTES = 65536  # of a line; what is longer is no record
 TAIL_BYTES = 512  # of what was read last: a whole line, as a rule, with its time
 MAX_VALUE_CHARS = 40  # characters of one that is quoted
+PARTS = ("compute", "communication", "bubble", "data")  # of a step's time
 _COMMON = ("time_ns", "attempt", "step")
 _OF_A_STEP = frozenset(StepMetrics.__dataclass_fields__).difference(_COMMON)
 _OF_A_STEP_ALONE = frozenset({"loss", "tokens_per_s", "step_s"})  # the others may stand beside a validation's as well
@@ -212,3 +215,22 @@ def read_metrics(path: Path) -> Metrics:
         reader.unreadable,
         tuple(record for record in records if isinstance(record, StageShares)),
     )
+
+
+def part_shares(steps: Sequence[StepMetrics]) -> dict[str, float]:
+    """Return which share of their time `steps` spent on each of `PARTS`, where that was measured."""
+    shares = {}
+    for part in PARTS:
+        known = [(getattr(step, f"{part}_s"), step.step_s) for step in steps]
+        pairs = [(spent, seconds) for spent, seconds in known if spent is not None and seconds is not None]
+        whole = sum(seconds for _, seconds in pairs)
+        share = sum(spent for spent, _ in pairs) / whole if whole else math.nan
+        if math.isfinite(share):  # of any program: numbers may be too large to be added
+            shares[part] = share
+    return shares
+
+
+def median_of(steps: Sequence[StepMetrics], field: str) -> float | None:
+    """Return the median of a field over the steps that have it; None where none has."""
+    known = [value for step in steps if (value := getattr(step, field)) is not None]
+    return statistics.median(known) if known else None

@@ -21,16 +21,15 @@ from rich.text import Text
 
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, run_argument
 from launcher.cli.options.types import Seconds
-from launcher.cli.text.columns import counted, duration, fitted, has_blocks, number, size, sparkline
+from launcher.cli.text.columns import counted, duration, fitted, has_blocks, number, size, sparkline, step_time
 from launcher.cli.text.run_text import describe, shown_name
 from launcher.cli.text.stdout import write_out
-from launcher.cli.text.step_text import median_of, part_shares, to_text
 from launcher.cli.text.verdict_text import describe_status
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import Beat, Heartbeat, read_heartbeat
 from launcher.core.proc import Usage, usage_of
 from launcher.core.run_dir import RunDir
-from launcher.runs.metrics import MetricsReader, StepMetrics
+from launcher.runs.metrics import MetricsReader, StepMetrics, median_of, part_shares
 from launcher.runs.status import RankLook, RankState, RunState, RunStatusReader
 
 EPILOG = """\b
@@ -133,7 +132,7 @@ def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[s
             line = sparkline(values, max(0, min(MAX_LINE_COLUMNS, width - len(begin) - len(end))), plain=plain)
             yield f"{begin}{line}{end}"[:width]
     if shares := part_shares(steps):
-        texts = [f"step     {to_text(median_of(steps, 'step_s'), shares)}"]
+        texts = [f"step     {step_time(median_of(steps, 'step_s'), shares)}"]
         for name, field in (("padding", "padding_share"), ("utilisation", "utilisation")):
             if (share := median_of(steps, field)) is not None:
                 texts.append(f"{name} {number(share, '.0%')}")

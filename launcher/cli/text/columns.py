@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 
 from launcher.logs.terminal import escaped, without_colours
@@ -116,6 +116,17 @@ def number(value: float | None, form: str) -> str:
     '1.00e+30'
     """
     return "-" if value is None else _short(format(value, form), value)
+
+
+def step_time(step_s: float | None, shares: Mapping[str, float]) -> str:
+    """Return a step's time and the parts that it went into, without those that took nothing; "-" where it is unknown.
+
+    >>> step_time(0.774, {"compute": 0.8, "communication": 0.2, "bubble": 0})
+    '0.774 s: compute 80%, communication 20%'
+    """
+    parts = ", ".join(f"{part} {number(share, '.0%')}" for part, share in shares.items() if share)
+    seconds = "-" if step_s is None else f"{number(step_s, '.3g')} s"
+    return f"{seconds}: {parts}" if parts else seconds
 
 
 def _short(text: str, value: float) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 
 from launcher.cli.text.columns import counted, duration
 from launcher.cli.text.run_text import as_json, culprit, describe, shown_name
-from launcher.cli.text.step_text import median_of, part_shares
 from launcher.cli.text.verdict_text import NUMBER, culprit_failure, headline, rank_list
 from launcher.core.events import Cause, RankStarted
 from launcher.core.frozen import frozen
@@ -23,7 +22,7 @@ from launcher.core.run_dir import RunDir, mark_of
 from launcher.core.verdict import Role
 from launcher.logs.log_file import TAIL_BYTES, bytes_between, opened
 from launcher.logs.terminal import one_line, printable, shortened
-from launcher.runs.metrics import Metrics, read_metrics
+from launcher.runs.metrics import Metrics, median_of, part_shares, read_metrics
 from launcher.runs.progress import State
 from launcher.runs.rank_logs import AttemptStarts
 from launcher.runs.status import EventReader, RunState, look

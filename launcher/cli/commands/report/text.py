@@ -9,9 +9,8 @@ from itertools import chain
 from typing import Any
 
 from launcher.cli.commands.report.facts import RunFacts, finite, lines
-from launcher.cli.text.columns import columns_of, counted, cut_off, duration, number, padded, size, sparkline
+from launcher.cli.text.columns import columns_of, counted, cut_off, duration, number, padded, size, sparkline, step_time
 from launcher.cli.text.run_text import culprit
-from launcher.cli.text.step_text import to_text
 from launcher.logs.terminal import one_line, without_colours
 
 UNKNOWN = "-"
@@ -56,7 +55,7 @@ def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
             ("best loss", number(totals.best_loss, ".4f") + ("" if best_step is None else f" at step {best_step:,}")),
             ("last validation", _last_loss(metrics.validations, "validation_loss", perplexity)),
             ("median tokens/s", number(totals.tokens_per_s, ",.0f")),
-            ("step time", to_text(totals.step_s, totals.step_shares)),
+            ("step time", step_time(totals.step_s, totals.step_shares)),
             ("stages busy", ", ".join(number(share, ".0%") for share in totals.stage_busy) or UNKNOWN),
             ("padding", number(totals.padding_share, ".0%")),
             ("utilisation", number(totals.utilisation, ".0%")),
