@@ -47,16 +47,31 @@ def torch_stack(options: argparse.Namespace, checks: Checks) -> None:
     name = "step at dp=2 mp=2 pp=2, 8 processes"
     checks.tell(f"{name}, torch's parts / trainer", median_ratio(rows, TORCH, TRAINER), least=3.2)
     checks.tell(f"{name}, torch's parts / trainer by gloo", median_ratio(rows, TORCH, GLOO))
+    rows = in_ranks(partial(_by_both, options.rounds or 7), mp=2, micro_batches=MICRO_BATCHES)
+    checks.tell(
+        "step of this model at mp=2, 2 processes, gloo / shared memory", median_ratio(rows, GLOO, TRAINER), least=1.5
+    )
 
 
 def _in_turn(rounds: int, world: World) -> list[dict[str, float]]:
     """Return the seconds of a step of each side in each round."""
     pairs = _examples()
-    steps = {name: _own_step(view, pairs) for name, view in ((TRAINER, world), (GLOO, without_shared_memory(world)))}
-    steps[TORCH] = _torch_step(Session(SETTINGS, world), pairs)
+    return _rounds(rounds, {**_own_steps(world, pairs), TORCH: _torch_step(Session(SETTINGS, world), pairs)})
+
+
+def _by_both(rounds: int, world: World) -> list[dict[str, float]]:
+    """Return the seconds of a step by each transport in each round, where every rank may have a core for itself."""
+    return _rounds(rounds, _own_steps(world, _examples()))
+
+
+def _rounds(rounds: int, steps: dict[str, Callable[[], object]]) -> list[dict[str, float]]:
     for step in steps.values():
         _timed(step, 2)
     return [{name: _timed(step, STEPS_PER_ROUND) for name, step in steps.items()} for _ in range(rounds)]
+
+
+def _own_steps(world: World, pairs: list[Example]) -> dict[str, Callable[[], object]]:
+    return {name: _own_step(view, pairs) for name, view in ((TRAINER, world), (GLOO, without_shared_memory(world)))}
 
 
 def _own_step(world: World, pairs: list[Example]) -> Callable[[], object]:
