@@ -82,10 +82,11 @@ class Session:
         self._padding_share = 0.0  # of the batch that was computed last
 
     def expect(self, first_batches: Iterable[Sequence[Example]]) -> None:
-        """Allow kernels for numbers of rows alone, if these global batches, a training's first two or more, have the same ones.
+        """Have the numbers of rows of these global batches, a training's first ones, computed by kernels of their own.
 
-        So have all later ones, where sentences are of one length. By which kernels a step is computed must not depend on the
-        steps before it: a training that begins in the middle is to take the same ones.
+        That is done if there are at least two batches and all have the same numbers: where sentences are of one length, all
+        later ones have them, too. By which kernels a step is computed must not depend on the steps before it, so that a
+        training that begins in the middle takes the same ones.
         """
         place = self.world.place
         rows = [

@@ -133,7 +133,8 @@ slurm --devices 4 '--sbatch=--nodes 2-4' -- true; slurm --devices 4 --pin-nodes 
 slurm --devices 4 --cpus-per-device 0 -- true; slurm --devices 4 --resource nvidia.com/gpu -- true
 slurm --devices 4 --resource 'gpu $(touch bad)' -- true; nonsense
 mpirun --devices 1 -- echo a : b; mpirun --rank-table table.json -- true
-mpirun --devices 1 --env db.password=abc -- true; kubernetes --flavor mpi --image x --env db.password=abc -- true
+mpirun --devices 1 --env db.password=abc -- true; slurm --devices 1 --env db.password=abc -- true
+slurm --flavor exec --devices 1 --env db.password=abc -- true; kubernetes --flavor mpi --image x --env db.password=abc -- true
     """,
     3: """
 bash --devices 4 --dp 3 --mp 2 -- true; slurm --nodes 2 --devices 4 --dp 4 -- true
@@ -206,11 +207,12 @@ def test_a_warning_leaves_time_to_run(launcher):
 
 @pytest.mark.parametrize("kind", [("mpirun",), ("mpirun", "--flavor", "mpich"), *JOBS], ids=" ".join)
 def test_secrets_are_exported_and_not_in_a_command(launcher, kind):
-    variables = ["--env", "MY_TOKEN=a b", "--env", "PROXY=http://me:pw@host", "--env", "MODE=fast"]
+    variables = ["--env", "MY_TOKEN=a b", "--env", "PROXY=http://me:pw@host", "--env", "MODE=fast", "--env", "a.mode=x"]
     script = launcher.call("render", *kind, "--devices", 1, *variables, "--", "true").stdout
     assert "export MY_TOKEN='a b' #" in script
     assert "export PROXY=http://me:pw@host #" in script
     assert "--env MODE=fast" in script
+    assert "--env a.mode=x" in script
     assert (script.count("a b"), script.count("me:pw")) == (1, 1)
 
 

@@ -59,8 +59,8 @@ def check_in_float32(group):
     ours = torch.autograd.grad(loss, [hidden, head.weight])
 
     torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=0)
-    for found, exact in zip(ours, (hidden_gradient, weight_gradient[own]), strict=True):
-        assert (found.double() - exact).norm() < 1e-5 * exact.norm()
+    for found, theirs in zip(ours, (hidden_gradient, weight_gradient[own]), strict=True):
+        assert (found.double() - theirs).norm() < 1e-5 * theirs.norm()
 
 
 def all_cases():

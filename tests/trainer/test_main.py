@@ -11,6 +11,7 @@ from launcher.trainer.__main__ import keep_freed_memory
 
 # Prints the pages that one of several equal steps takes from the system: the least, since pieces of the heap may be too small.
 STEPS = """
+import ctypes
 import resource
 import torch
 from launcher.trainer.__main__ import keep_freed_memory
@@ -20,6 +21,8 @@ def pages_of_a_step():
     kept = [torch.ones(2 << 20) for _ in range(10)]
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
+PR_SET_THP_DISABLE = 41  # else a tensor may take few pages, which are huge
+ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
 torch.set_num_threads(1)
 keep_freed_memory()
 print(min(pages_of_a_step() for _ in range(8)))
@@ -41,7 +44,7 @@ def test_freed_memory_is_kept_unless_the_environment_says_how(variables, keeps):
 
 
 class OlderGlibc:
-    """Takes thresholds of mmap up to a size, as glibc before 2.31 does."""
+    """Takes thresholds of mmap up to a size, as older versions of glibc do."""
 
     def __init__(self, most_bytes):
         self.most_bytes, self.taken = most_bytes, {}

@@ -21,8 +21,9 @@ FLOPS_PER_MULTIPLY_ADD = 6
 # of a block (attention, cross attention or feed-forward) besides its products, for its norm, dropout and softmax; and
 # nanoseconds for each element of an embedded position. Measured by CPU time, one thread, on an AMD EPYC (torch 2.13,
 # float32, micro batches of 1,024 tokens with little padding): of widths d = 128, 256 and 512 products reached 144, 166 and
-# 178, and a block took 1,400, 1,500 and 1,300 besides. In pipelines of two ranks the head took a fifth longer than alone: a
-# stage's share of the work was then within 0.04 of the predicted one (V = 10,000, d = 128, f = 256, both cuts near the middle).
+# 178, and a block took 1,400, 1,500 and 1,300 besides. The head alone reached 162 (V = 20,000, d = 128), and a sixth less in
+# pipelines of two ranks: a stage's share of the work was then within 0.01 of the predicted one at V = 10,000, 4 + 4 layers and
+# f = 256, and within 0.07 where a stage has the head alone (V = 20,000, 1 + 1 layers).
 LAYER_RATE, HEAD_RATE, BLOCK_NS, EMBEDDING_NS = 140, 135, 1500, 7
 ENCODER_BLOCKS, DECODER_BLOCKS = 2, 3
 

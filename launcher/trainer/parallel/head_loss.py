@@ -139,7 +139,10 @@ def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:
 def _softmax(
     hidden_CD: Tensor, weight_WD: Tensor, agreement_C: Tensor, group: Group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return exp(z - L), the softmax of this rank's logits alone, what turns it into p, log Z, and the whole h . t."""
+    """Return exp(z - L), the softmax of this rank's logits alone, what turns it into p, log Z, and the whole h . t.
+
+    The logits are freed with the end of this function: beside what is made of it, they would take as much memory once more.
+    """
     logits_CW = product(hidden_CD, weight_WD, rows=len(hidden_CD)).to(agreement_C.dtype)
     largest_C = logits_CW.amax(dim=1)
     own_CW = logits_CW.softmax(dim=1)  # one pass, where its steps one by one take four
