@@ -7,6 +7,7 @@ something to say about every device: a warning or a fault costs no more than the
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import statistics
@@ -67,6 +68,7 @@ def ratio(path: Path) -> tuple[float, float]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     spent: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.json"

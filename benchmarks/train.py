@@ -17,6 +17,7 @@ and is compared by medians; without it, what compares with it is left out. Exits
 from __future__ import annotations
 
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -45,6 +46,8 @@ def main() -> int:
     options_parser.add_argument("--data", type=Path, help="sentence pairs, as `tlaunch data` writes them")
     options_parser.add_argument("--before", type=Path, help="a checkout of 947f4a1")
     options = options_parser.parse_args()
+    if find_spec("transformers") is None:
+        raise SystemExit("MarianMTModel needs the extra `bench`: pip install -e '.[bench]'")
     torch.set_num_threads(1)
     checks = Checks()
     for name in options.only or MEASUREMENTS:

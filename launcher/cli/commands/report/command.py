@@ -57,7 +57,7 @@ def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json:
         if name is not None and (not name or name.endswith(os.sep)):
             raise UsageError(f"{option} needs a file's name{f', not {escaped(name)}' if name else ''}")
         if name is not None and find_spec("matplotlib") is None:
-            hint = "install it: pip install matplotlib"
+            hint = "install it: pip install matplotlib, or tlaunch with its extra `report`"
             raise UsageError(f"{option} needs matplotlib, which is not installed", hint=hint)
     if html is not None and png is not None and os.path.realpath(html) == os.path.realpath(png):
         raise UsageError("--html and --png: both would be the same file")
