@@ -62,6 +62,7 @@ class RunDir:
     tensorboard = _Named("tensorboard")
     links = _Named("links.json")
     model = _Named("model")
+    checkpoints = _Named("checkpoints")
     events = _Named("events.jsonl", is_servers=True)
     report = _Named("report.json", is_servers=True)
     agent_log = _Named("agent.log", is_servers=True)

@@ -45,6 +45,15 @@ class TrainConfig:
 
 
 @frozen
+class CheckpointConfig:
+    every_steps: int = setting(0, "steps between checkpoints, of which the last step has one; 0 means none", minimum=0)
+    keep: int = setting(4, "checkpoints that are kept, the newest", minimum=1)
+    on_failure: str = setting(
+        "continue", "what a training does whose checkpoint cannot be written", choices=("continue", "stop")
+    )
+
+
+@frozen
 class ParallelConfig:
     stages: tuple[int, ...] = setting(
         (), "layers of each pipeline stage, encoder and decoder counted as one; none given: cut by cost", minimum=0

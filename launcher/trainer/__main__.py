@@ -20,6 +20,7 @@ from launcher.core import env
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError
 from launcher.core.run_dir import RunDir
 from launcher.recipes.catalog import DEFAULT, RECIPES, recipe_named
+from launcher.trainer.files import Files
 from launcher.trainer.parallel.world import choose_device, open_world, this_place
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
@@ -43,10 +44,15 @@ def _train(options: argparse.Namespace) -> None:
     place = this_place(micro_batches=settings.train.micro_batches)
     recipe.check_layout(settings, place.layout)
     run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
-    output = options.output or (RunDir(Path(run_dir)).model if run_dir else None)
+    files = Files(
+        data=options.data,
+        output=options.output or (RunDir(Path(run_dir)).model if run_dir else None),
+        checkpoints=options.checkpoints or (RunDir(Path(run_dir)).checkpoints if run_dir else None),
+        resume=options.resume,
+    )
     device = choose_device(place, settings.train.device, os.environ)
     with open_world(place, device, settings.parallel.transport) as world:
-        import_module(recipe.program).train(settings, world, options.data, output)
+        import_module(recipe.program).train(settings, world, files)
 
 
 def keep_freed_memory() -> None:
@@ -84,6 +90,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--data", type=Path, help="a directory that `tlaunch data` wrote, or one file of pairs")
     parser.add_argument("--output", type=Path, help="directory for the trained model (default: in the run directory)")
+    parser.add_argument(
+        "--checkpoints",
+        type=Path,
+        help="directory of the checkpoints (default: in the run directory); goes on from its newest",
+    )
+    parser.add_argument(
+        "--resume", type=Path, help="a checkpoint, or a directory of them: go on from the newest whole one"
+    )
     return parser
 
 

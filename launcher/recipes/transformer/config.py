@@ -6,7 +6,7 @@ from dataclasses import field
 
 from launcher.core.frozen import frozen
 from launcher.recipes.settings import setting
-from launcher.recipes.train import ParallelConfig, TrainConfig
+from launcher.recipes.train import CheckpointConfig, ParallelConfig, TrainConfig
 
 
 @frozen
@@ -33,3 +33,4 @@ class TransformerSettings:
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -36,6 +36,7 @@ class Corpus:
     target_counts: Integers  # how often each id occurs in the targets of `train`, uncut
     showcase: list[Pair]  # sentences whose translations are worth showing, with their references
     tokenizer: Tokenizer
+    digest: str  # of the training text
     origin: str  # where all this comes from, in one line
     remarks: list[str]  # which pairs are left out or cut, in a line each
 
@@ -51,7 +52,7 @@ def open_corpus(settings: TransformerSettings, world: World, data: Path | None) 
         world.while_others_wait(cached_sample if _makes_files(world) else None)
     splits = find_splits(data or cached_sample(), settings.data.direction)
     paths = [path for path in (splits.train, splits.valid) if path is not None]
-    stored, tokenizer, kept_at = _obtain(settings, world, splits, paths)
+    stored, tokenizer, kept_at, digest = _obtain(settings, world, splits, paths)
     pairs, target_counts = stored[0].pairs(settings.data), np.array(stored[0].index.target_counts)
     if splits.valid is not None:
         train, valid = pairs, stored[1].pairs(settings.data).in_memory()
@@ -71,6 +72,7 @@ def open_corpus(settings: TransformerSettings, world: World, data: Path | None) 
         target_counts=target_counts,
         showcase=_showcase(splits.test, valid, tokenizer, settings.train.translations),
         tokenizer=tokenizer,
+        digest=digest,
         origin=f"{splits.train}, {len(train)} training and {len(valid)} validation pairs, tokenizer {kept_at}",
         remarks=list(_remarks(paths, stored, train, settings)) if world.is_first else [],
     )
@@ -83,8 +85,8 @@ def _makes_files(world: World) -> bool:
 
 def _obtain(
     settings: TransformerSettings, world: World, splits: Splits, paths: list[Path]
-) -> tuple[list[StoredTokens], Tokenizer, Path]:
-    """Return the ids of the texts at `paths`, of which the first is for training, the tokenizer and the path of that."""
+) -> tuple[list[StoredTokens], Tokenizer, Path, str]:
+    """Return the ids of the texts at `paths`, the first for training; the tokenizer, its path; the digest of that text."""
     makes_files, beside = _makes_files(world), splits.train.parent
 
     # 1. The same text everywhere; ranks that have not read it rely on the one of their server that has.
@@ -102,7 +104,7 @@ def _obtain(
             write_tokens(text, tokenizer)
 
     world.while_others_wait(write if makes_files else None)
-    return [_written(tokens_name(digest, tokenizer), beside) for digest in digests], tokenizer, kept_at
+    return [_written(tokens_name(digest, tokenizer), beside) for digest in digests], tokenizer, kept_at, digests[0]
 
 
 def held_out(pair_count: int) -> int:

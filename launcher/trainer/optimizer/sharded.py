@@ -13,11 +13,13 @@ Data-parallel ranks that share memory have their parameters there, once for all 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
+from launcher.core.frozen import frozen
+from launcher.mesh.boxes import Box, boxes_of_run
 from launcher.recipes.train import TrainConfig
 from launcher.trainer.optimizer.adamw import ENDLESS, AdamWStep, Tensors, adamw_
 from launcher.trainer.optimizer.flat import OwnPart, arrange, move_into_flat
@@ -26,6 +28,18 @@ from launcher.trainer.parallel.collectives import Group, all_gather, all_reduce,
 from launcher.trainer.parallel.placement import Placement
 
 NORM_ROW = 16_384  # elements
+
+
+@frozen
+class OwnedBox:
+    """The state of a part of a parameter that this rank owns: views, each of the box's size."""
+
+    name: str
+    box: Box  # of the single-device model's parameter
+    weight: Tensor  # in float32 at least
+    first_moment: Tensor
+    second_moment: Tensor
+    is_replica: bool  # another model-parallel rank owns the same
 
 
 class ShardedAdamW:
@@ -48,6 +62,7 @@ class ShardedAdamW:
     ) -> None:
         """Take `parameters` in the model's order, each with its placement in `placed`."""
         self._config, self._dp, self._mp, self._pp = config, dp, mp, pp
+        self._placed = placed
         self.layout = arrange({name: placed[name] for name in parameters}, dp=dp.size, groups=gradient_groups)
         self._parts = self.layout.own_parts(dp.index)
         first = next(iter(parameters.values()))
@@ -63,6 +78,11 @@ class ShardedAdamW:
         if dtype != self._parameters.dtype:
             self._master = torch.cat([self._parameters[part.flat] for part in self._parts]).to(dtype)
         self._steps = 0
+
+    @property
+    def state_dtype(self) -> torch.dtype:
+        """The type of moments, and of the weights that a checkpoint keeps."""
+        return self._first_moment.dtype
 
     def zero_gradients(self, *, backward_passes: int = 0) -> None:
         """Begin a step of so many backward passes; a group of gradients is summed as soon as the last has filled it.
@@ -82,6 +102,33 @@ class ShardedAdamW:
             self._update(learning_rate, norm)
             self._publish()
         return norm
+
+    def owned_boxes(self) -> Iterator[OwnedBox]:
+        """Yield all that this rank owns, the state of its part of the model, in the order in which it lies in memory."""
+        for part in self._parts:
+            weights = self._own_weights(part)
+            for name, elements in self.layout.elements.items():
+                start, stop = max(elements.start, part.flat.start), min(elements.stop, part.flat.stop)
+                placement = self._placed[name]
+                at = start - part.flat.start
+                for box in boxes_of_run(start - elements.start, stop - elements.start, placement.shape):
+                    here = slice(at, at + box.count)
+                    at = here.stop
+                    yield OwnedBox(
+                        name,
+                        box.moved(placement.box.start),
+                        weights[here].view(box.size),
+                        self._first_moment[part.state][here].view(box.size),
+                        self._second_moment[part.state][here].view(box.size),
+                        is_replica=placement.dim is None and self._mp.index > 0,
+                    )
+
+    def restored(self, steps: int) -> None:
+        """Take what was written to `owned_boxes` for the state after so many steps. All ranks of the run must call it."""
+        self._steps = steps
+        if self._is_shared:
+            barrier(self._dp)
+        self._publish()
 
     def not_finite(self) -> list[str]:
         """Return the parameters whose gradient, as far as this rank owns it, has no finite norm in the last step."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from launcher.core.frozen import frozen
+from launcher.mesh.boxes import Box
 
 
 @frozen
@@ -19,6 +20,14 @@ class Placement:
 
     def part_of(self, full: Tensor) -> Tensor:
         return full if self.dim is None else full.narrow(self.dim, self.start, self.stop - self.start)
+
+    @property
+    def box(self) -> Box:
+        """The box of the whole parameter that this rank holds."""
+        starts = [0] * len(self.full_shape)
+        if self.dim is not None:
+            starts[self.dim] = self.start
+        return Box(tuple(starts), tuple(self.shape))
 
     @property
     def shape(self) -> torch.Size:

@@ -15,37 +15,42 @@ from pathlib import Path
 
 import torch
 
+from launcher.checkpoint.index import checkpoints_in
 from launcher.core.env import TLAUNCH_RUN_DIR
-from launcher.core.errors import TlaunchError
+from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.run_dir import RunDir
 from launcher.mesh.stages import busy_shares
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.cost import stage_costs, training_flops
+from launcher.trainer.checkpoint.read import candidates_at, restore
+from launcher.trainer.checkpoint.write import CheckpointWriter, Training
 from launcher.trainer.data.baseline import unigram_perplexity
 from launcher.trainer.data.batches import GlobalBatch, global_batches
 from launcher.trainer.data.corpus import Corpus, open_corpus
 from launcher.trainer.decode.greedy import translate
+from launcher.trainer.files import Files
 from launcher.trainer.model.linear import product
 from launcher.trainer.model.transformer import Transformer
 from launcher.trainer.optimizer.rates import learning_rate_at
 from launcher.trainer.parallel.waiting import Stopwatch, loading
 from launcher.trainer.parallel.world import World
 from launcher.trainer.saved import check_can_save, gather, save_model, single_device_model
-from launcher.trainer.session import Session, StepResult
+from launcher.trainer.session import Session, StepResult, meta_model
 from launcher.trainer.telemetry.heartbeat import HeartbeatWriter
 from launcher.trainer.telemetry.metrics import Metrics, perplexity_of
 from launcher.trainer.telemetry.profile import StepProfiler
 from launcher.trainer.telemetry.step_time import StepTime
 
 
-def train(settings: TransformerSettings, world: World, data: Path | None, output: Path | None) -> None:
-    """Train on one rank; every rank must call it. Without `output` no model is kept.
+def train(settings: TransformerSettings, world: World, files: Files) -> None:
+    """Train on one rank; every rank must call it.
 
     Raises:
-        TlaunchError: unusable data, or a gradient that is not finite.
+        TlaunchError: unusable data or checkpoints, or a gradient that is not finite.
     """
+    output = files.output
     world.from_rank_0(partial(_check_output, output))
-    corpus = open_corpus(settings, world, data)
+    corpus = open_corpus(settings, world, files.data)
     session = Session(settings, world)
     metrics = Metrics(
         os.environ,
@@ -57,8 +62,11 @@ def train(settings: TransformerSettings, world: World, data: Path | None, output
     )
     session.expect(batch.examples for batch in islice(global_batches(corpus.train, settings.train), 2))
     _introduce(session, corpus)
+    training = _training(session, corpus, files)
+    first_step = _resumed(session, training, files) + 1
+    writer = _writer(session, training, files)
     try:
-        last_step, validation_loss = _run_steps(session, corpus, metrics)
+        last_step, validation_loss = _run_steps(session, corpus, metrics, writer, first_step)
     finally:
         metrics.flush()
     weights = gather(session, dict(session.model.named_parameters()))
@@ -117,16 +125,79 @@ def _shares(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.0%}" for value in values)
 
 
-def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int, float]:
+def _training(session: Session, corpus: Corpus, files: Files) -> Training:
+    return Training(
+        program="transformer",
+        settings=dataclasses.asdict(session.settings),
+        layout=session.world.place.layout,
+        text=corpus.digest,
+        data="" if files.data is None else str(files.data.absolute()),
+        shapes={name: tuple(parameter.shape) for name, parameter in meta_model(session.settings).named_parameters()},
+        tokenizer=corpus.tokenizer.serialized,
+    )
+
+
+def _resumed(session: Session, training: Training, files: Files) -> int:
+    """Go on from the newest whole checkpoint, of this run first; return the step after which, 0 if from the beginning.
+
+    Raises:
+        TlaunchError: on every rank alike, where there are checkpoints and none is whole, or one is of something else.
+    """
+
+    def find() -> list[Path]:
+        own = [] if files.checkpoints is None else checkpoints_in(files.checkpoints)
+        return own + ([] if files.resume is None else candidates_at(files.resume))
+
+    found = restore(find, training, session.optimizer, session.world)
+    if found is None:
+        return 0
+    path, step = found
+    say_of_all(f"resumed: {path}, after step {step}", session.world)
+    return step
+
+
+def _writer(session: Session, training: Training, files: Files) -> CheckpointWriter | None:
+    config = session.settings.checkpoint
+    if not config.every_steps:
+        return None
+    if files.checkpoints is None:
+        raise UsageError(
+            "checkpoint.every_steps is set, but nothing says where checkpoints belong", hint="--checkpoints DIR"
+        )
+    return CheckpointWriter(files.checkpoints, training, session.world, keep=config.keep)
+
+
+def _finish(writer: CheckpointWriter, session: Session, metrics: Metrics) -> None:
+    """Wait for the checkpoint that is being written, and tell of it. All ranks must call it.
+
+    Raises:
+        TlaunchError: on every rank alike, where it could not be written and checkpoint.on_failure is "stop".
+    """
+    try:
+        step = writer.finish()
+    except TlaunchError as error:
+        if session.settings.checkpoint.on_failure == "stop":
+            raise
+        if session.world.is_first:
+            say(f"{error}; the training goes on")
+        return
+    if step is not None and session.world.is_first:
+        metrics.saved(step, "checkpoint")
+        say(f"saved the checkpoint of step {step}")
+
+
+def _run_steps(
+    session: Session, corpus: Corpus, metrics: Metrics, writer: CheckpointWriter | None, first_step: int
+) -> tuple[int, float]:
     """Train to the end; the number of the last step, and the last validation loss."""
     config = session.settings.train
-    last_step, validation_loss = 0, math.nan
+    last_step, validation_loss = first_step - 1, math.nan
     bar = unigram_perplexity(corpus.target_counts, corpus.valid, session.settings.model.vocabulary_size)
     heart = HeartbeatWriter(session.world.device)
     profiler = StepProfiler(config.profile_steps, _profile_path(session.world), session.world.device)
     spent_since_first = StepTime()  # the first step opens connections
     stopwatch = Stopwatch()
-    for batch in loading.over(global_batches(corpus.train, config)):
+    for batch in loading.over(global_batches(corpus.train, config, first_step=first_step)):
         learning_rate = learning_rate_at(batch.step, config)
         result = session.train_step(batch.examples, learning_rate, step=batch.step)
         spent = stopwatch.read()
@@ -137,6 +208,8 @@ def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int,
             learning_rate=learning_rate, is_last=batch.is_last,
         )  # fmt: skip
         if result.suspects is not None:  # on every rank, so all of them stop together
+            if writer is not None:
+                _finish(writer, session, metrics)
             raise _not_finite(result, batch, corpus, session.world)
         heart.stepped(batch.step, batch.last_step, spent.seconds, spent.busy_s, tokens=result.tokens, loss=result.loss)
         speed = result.tokens / spent.seconds
@@ -144,15 +217,23 @@ def _run_steps(session: Session, corpus: Corpus, metrics: Metrics) -> tuple[int,
         say_of_all(line, session.world)
         if told := profiler.stepped(is_last=batch.is_last):
             say_of_all(told, session.world)
-        if batch.step > 1:
+        if batch.step > first_step:
             spent_since_first += spent
         last_step = batch.step
+        every = session.settings.checkpoint.every_steps
+        if writer is not None and (batch.step % every == 0 or batch.is_last):
+            _finish(writer, session, metrics)
+            writer.save(batch.step, session.optimizer)
         if batch.is_last or (config.validate_every and batch.step % config.validate_every == 0):
             validation_loss = session.validate(corpus.valid)
             perplexity = f"{perplexity_of(validation_loss):.2f} (unigram model: {bar:.2f})"
             say_of_all(f"validation loss is {validation_loss:.6f}, perplexity {perplexity}", session.world)
             metrics.validated(batch.step, validation_loss)
         stopwatch = Stopwatch()
+    if writer is not None:
+        _finish(writer, session, metrics)
+    if math.isnan(validation_loss):
+        validation_loss = session.validate(corpus.valid)
     _tell_stages(session, spent_since_first, last_step, metrics)
     return last_step, validation_loss
 

@@ -1,0 +1,1 @@
+"""Checkpoints of a training as files: what they hold, which of them are whole. The trainer writes and reads their tensors."""

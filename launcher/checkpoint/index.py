@@ -1,0 +1,217 @@
+"""A checkpoint: the state of a training after a step, as a directory that holds for every layout of ranks.
+
+    checkpoints/
+        step-120/
+            index.json           which training this is, and which box of which parameter stands where; digests of all files
+            tokenizer.model
+            rank0.safetensors    of each box that rank 0 owned: its weights, then its first and its second moments
+            rank1.safetensors
+        .step-140.1f3a.partial/  is being written, or was when its run was killed: nobody reads it
+
+A directory gets its name without a dot when all of it is on the disk, so it is whole or it is not there. What happens to its
+files later is seen by their digests, which find accidents and no attacker. Every element of every parameter stands in one box.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from launcher.core.codec import decode, encode
+from launcher.core.errors import UnreadableError
+from launcher.core.frozen import frozen
+from launcher.core.records import Layout
+from launcher.mesh.boxes import Box
+
+SCHEMA = 1
+INDEX, TOKENIZER = "index.json", "tokenizer.model"
+KINDS = ("weight", "first_moment", "second_moment")  # of each box, in this order
+ITEM_BYTES = {"F32": 4, "F64": 8}  # by the name of a type in safetensors
+MAX_INDEX_BYTES = 1 << 30
+# Settings that decide what the state is of, and which pairs come next; None: all of the section. Others may change.
+SAME_SETTINGS: Mapping[str, tuple[str, ...] | None] = {
+    "model": None,
+    "data": None,
+    "train": ("seed", "batch_size", "batch_tokens"),
+}
+FREE_SETTINGS = frozenset({("model", "dropout")})
+_NAME = re.compile(r"step-(0|[1-9][0-9]*)")
+_PARTIAL = re.compile(r"\.step-[0-9]+\..*partial")
+_READ_BYTES = 1 << 20
+
+
+@frozen
+class NamedBox:
+    name: str  # of a parameter of the single-device model
+    box: Box
+
+
+@frozen
+class PartFile:
+    size: int  # bytes
+    sha256: str
+    data_start: int = 0  # where the tensors begin
+    boxes: tuple[NamedBox, ...] = ()
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of all boxes, of which each kind's stand together."""
+        return sum(each.box.count for each in self.boxes)
+
+
+@frozen
+class Index:
+    step: int  # after which the state is
+    program: str
+    settings: Mapping[str, Mapping[str, Any]]  # sections of the recipe
+    layout: Layout  # that wrote it
+    text: str  # digest of what is trained on
+    data: str  # where that was; "" for the packaged sample
+    dtype: str  # of all tensors, as safetensors calls it
+    shapes: Mapping[str, tuple[int, ...]]  # of each parameter
+    files: Mapping[str, PartFile]
+    schema: int = SCHEMA
+
+
+class DamagedError(UnreadableError):
+    """A checkpoint is not what was written."""
+
+
+def name_of(step: int) -> str:
+    return f"step-{step}"
+
+
+def partial_name(step: int, token: str) -> str:
+    """Return the name of the directory in which a checkpoint is written before it is whole, by the writer with that token."""
+    return f".{name_of(step)}.{token}.partial"
+
+
+def partials_in(directory: Path) -> list[Path]:
+    """Return what a writer has left in a directory that was killed."""
+    return [path for path in directory.iterdir() if _PARTIAL.fullmatch(path.name)]
+
+
+def checkpoints_in(directory: Path) -> list[Path]:
+    """Return the checkpoints in a directory, the newest first; none where there is no directory."""
+    found: dict[int, Path] = {}
+    if os.path.isdir(directory):  # noqa: PTH112 - Path.is_dir raises where a name is too long
+        for path in directory.iterdir():
+            if (match := _NAME.fullmatch(path.name)) and path.is_dir():
+                found[int(match[1])] = path
+    return [found[step] for step in sorted(found, reverse=True)]
+
+
+def index_text(index: Index) -> str:
+    """Return the content of index.json: the index, and a digest of it."""
+    text = json.dumps(encode(index))
+    return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest()})[:-1] + f', "index": {text}}}\n'
+
+
+def read_index(checkpoint: Path) -> Index:
+    """Return the index of a checkpoint, whose boxes hold as many elements as its parameters have, each within them.
+
+    Raises:
+        DamagedError: it is missing, or not what was written.
+        UnreadableError: it cannot be read, or another version has written it.
+    """
+    path = checkpoint / INDEX
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_INDEX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise DamagedError(f"{path} is missing") from None
+    except OSError as error:
+        raise UnreadableError(f"{path}: {error.strerror}") from None
+    index = index_of(content, path)
+    if (match := _NAME.fullmatch(checkpoint.name)) and int(match[1]) != index.step:
+        raise DamagedError(f"{path} is of step {index.step}")
+    return index
+
+
+def index_of(content: bytes, path: Path) -> Index:
+    """Return the index that `index_text` has made the content of `path`; errors as `read_index` has them."""
+    head, _, rest = content.partition(b', "index": ')
+    try:
+        digest = json.loads(head + b"}")["sha256"]
+        is_whole = rest[-2:] == b"}\n" and hashlib.sha256(rest[:-2]).hexdigest() == digest
+        found = json.loads(rest[:-2]) if is_whole else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise DamagedError(f"{path} is damaged")
+    if found.get("schema") != SCHEMA:
+        raise UnreadableError(f"{path}: schema {found.get('schema')} is of another version of tlaunch")
+    try:
+        index = decode(Index, found)
+    except ValueError as error:
+        raise DamagedError(f"{path}: {error}") from None
+    for problem in _problems_of(index):
+        raise DamagedError(f"{path}: {problem}")
+    return index
+
+
+def _problems_of(index: Index) -> Iterator[str]:
+    """Yield what cannot be of any checkpoint."""
+    if index.step < 1 or index.dtype not in ITEM_BYTES or TOKENIZER not in index.files:
+        yield f"step {index.step} of type {index.dtype}"
+        return
+    starts: dict[str, set[tuple[int, ...]]] = {name: set() for name in index.shapes}
+    counts = dict.fromkeys(index.shapes, 0)
+    for name, file in index.files.items():
+        if name != Path(name).name or name in {"", ".", ".."}:
+            yield f"{name!r} is no file's name"
+        data = len(KINDS) * file.elements * ITEM_BYTES[index.dtype]
+        if file.data_start < 0 or (file.boxes and file.data_start + data != file.size):
+            yield f"{name} has another size than its tensors"
+        for each in file.boxes:
+            if each.name not in counts or not _is_within(each.box, index.shapes[each.name]):
+                yield f"{name} has a box beyond {each.name}"
+                continue
+            if each.box.start in starts[each.name]:
+                yield f"two boxes of {each.name} begin at one place"
+            starts[each.name].add(each.box.start)
+            counts[each.name] += each.box.count
+    yield from (f"{name} is not whole" for name, shape in index.shapes.items() if counts[name] != prod(shape))
+
+
+def _is_within(box: Box, shape: tuple[int, ...]) -> bool:
+    return len(shape) == len(box.start) == len(box.size) and all(
+        0 <= start < start + size <= full for start, size, full in zip(box.start, box.size, shape, strict=True)
+    )
+
+
+def differing_setting(index: Index, settings: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """Return a setting that must be the same to go on, its value in the checkpoint, and the one in `settings`; None if all are.
+
+    One that the checkpoint's version did not have is the same.
+    """
+    for section, names in SAME_SETTINGS.items():
+        ours, theirs = settings[section], index.settings.get(section, {})
+        for name in names or ours:
+            if (section, name) not in FREE_SETTINGS and name in theirs and theirs[name] != encode(ours[name]):
+                return f"{section}.{name}", theirs[name], ours[name]
+    return None
+
+
+def damage_of(checkpoint: Path, name: str, expected: PartFile) -> str | None:
+    """Return what is wrong with a file of a checkpoint; None if it is what was written."""
+    path = checkpoint / name
+    digest, size = hashlib.sha256(), 0
+    try:
+        if not path.is_file():
+            return f"{path} is missing"
+        with path.open("rb") as file:
+            while block := file.read(_READ_BYTES):
+                digest.update(block)
+                size += len(block)
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if size != expected.size:
+        return f"{path} has {size} bytes of {expected.size}"
+    return None if digest.hexdigest() == expected.sha256 else f"{path} is damaged: its digest is another one"

@@ -1,0 +1,79 @@
+"""Boxes: parts of a tensor, each a start and a size along every dim.
+
+A run of consecutive elements of a tensor in row-major order, as a flat buffer holds it, is made of boxes: of a tensor of n
+dims at most 2n - 1. So whatever part of a parameter a rank holds, a checkpoint stores it as boxes, and a rank of another
+layout finds in them the boxes that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from launcher.core.frozen import frozen
+
+
+@frozen
+class Box:
+    start: tuple[int, ...]
+    size: tuple[int, ...]  # Invariant: as long as `start`, each at least 1
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+        return prod(self.size)
+
+    def moved(self, by: Sequence[int]) -> Box:
+        return Box(tuple(start + offset for start, offset in zip(self.start, by, strict=True)), self.size)
+
+    def common(self, other: Box) -> Box | None:
+        """Return the box that both have in common; None where they have nothing.
+
+        >>> Box((0, 2), (4, 4)).common(Box((3, 0), (4, 3)))
+        Box(start=(3, 2), size=(1, 1))
+        """
+        starts, sizes = [], []
+        for mine, my_size, its, its_size in zip(self.start, self.size, other.start, other.size, strict=True):
+            start, stop = max(mine, its), min(mine + my_size, its + its_size)
+            if start >= stop:
+                return None
+            starts.append(start)
+            sizes.append(stop - start)
+        return Box(tuple(starts), tuple(sizes))
+
+    def within(self, other: Box) -> tuple[slice, ...]:
+        """Return the slices of a tensor that holds `other` at which this box stands, which lies in it."""
+        return tuple(
+            slice(start - origin, start - origin + size)
+            for start, size, origin in zip(self.start, self.size, other.start, strict=True)
+        )
+
+
+def whole(shape: Sequence[int]) -> Box:
+    return Box((0,) * len(shape), tuple(shape))
+
+
+def boxes_of_run(start: int, stop: int, shape: Sequence[int]) -> list[Box]:
+    """Return the boxes that the elements `start` to `stop` of a tensor are made of, in row-major order.
+
+    >>> [(box.start, box.size) for box in boxes_of_run(2, 9, (3, 4))]
+    [((0, 2), (1, 2)), ((1, 0), (1, 4)), ((2, 0), (1, 1))]
+    """
+    if start >= stop:
+        return []
+    if not shape:
+        return [Box((), ())]
+    row = prod(shape[1:])
+    first, last = -(-start // row), stop // row  # the whole rows
+    if first > last:
+        return _in_row(last, start - last * row, stop - last * row, shape)
+    rows = Box((first, *(0,) * (len(shape) - 1)), (last - first, *shape[1:]))
+    return [
+        *(_in_row(first - 1, start - (first - 1) * row, row, shape) if start < first * row else []),
+        *([rows] if first < last else []),
+        *_in_row(last, 0, stop - last * row, shape),
+    ]
+
+
+def _in_row(index: int, start: int, stop: int, shape: Sequence[int]) -> list[Box]:
+    return [Box((index, *box.start), (1, *box.size)) for box in boxes_of_run(start, stop, shape[1:])]

@@ -1,0 +1,15 @@
+"""Where a training reads from and writes to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from launcher.core.frozen import frozen
+
+
+@frozen
+class Files:
+    data: Path | None = None  # a directory of pairs, or one file; None: the packaged sample
+    output: Path | None = None  # of the trained model, which does not exist yet; None: it is not kept
+    checkpoints: Path | None = None  # directory; None: none are written
+    resume: Path | None = None  # a checkpoint or a directory of them

@@ -1,0 +1,132 @@
+"""Train a small model with dropout on some layouts, go on from each one's checkpoint on every layout, and compare.
+
+    resumed.py DIRECTORY [LAYOUT ...]
+
+Every layout trains all steps and writes checkpoints on the way. Every layout then goes on from those of every other one. Exit 1 if
+one differs: losses from those of one process that never stopped, a checkpoint that is written again at once from the one it was
+made of (to the last bit), or a training that goes on on its own layout from what it was (to the last bit).
+"""
+
+import dataclasses
+import functools
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from ranks import fork_ranks
+from train_layouts import SETTINGS, batches
+
+from launcher.checkpoint.index import KINDS, checkpoints_in, damage_of, name_of, read_index
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.checkpoint.read import candidates_at, restore
+from launcher.trainer.checkpoint.write import CheckpointWriter, Training
+from launcher.trainer.optimizer.rates import learning_rate_at
+from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.session import Session, meta_model
+
+STEPS, SAVED = 8, 4
+TOLERANCE = 1e-12
+LAYOUTS = {
+    "one": (1, 1, 1, "float64", ()),
+    "dp2": (2, 1, 1, "float64", ("parallel.gradient_groups=4",)),
+    "mp2": (1, 2, 1, "float64", ()),
+    "pp2": (1, 1, 2, "float64", ()),
+    "dp2 mp2": (2, 2, 1, "float64", ("parallel.transport=backend",)),
+    "dp2 mp2 pp2": (2, 2, 2, "float64", ()),
+}
+
+
+def train(directory, name, resume=None, *, steps=STEPS, every=SAVED):
+    """Train to the last step, from `resume` or from the newest checkpoint in `directory`; append each loss to losses.jsonl.
+
+    Writes checkpoints there, and one more at once of the state it goes on from.
+    """
+    *_, precision, switches = LAYOUTS[name]
+    given = [f"{key}={value}" for key, value in SETTINGS.items()]
+    settings = load_settings(TransformerSettings, None, [*given, f"train.precision={precision}", *switches])
+    torch.set_num_threads(1)
+    with open_world(this_place(micro_batches=1), torch.device("cpu"), settings.parallel.transport) as world:
+        session = Session(settings, world)
+        shapes = {name: tuple(parameter.shape) for name, parameter in meta_model(settings).named_parameters()}
+        facts = dataclasses.asdict(settings)
+        training = Training("transformer", facts, world.place.layout, "a text", "", shapes, b"a tokenizer")
+        find = functools.partial(candidates_at, resume) if resume else functools.partial(checkpoints_in, directory)
+        found = restore(find, training, session.optimizer, world)
+        writer = CheckpointWriter(directory, training, world, keep=4)
+        first = 1
+        if found is not None:
+            first += found[1]
+            writer.save(found[1], session.optimizer)
+        for step, batch in enumerate(batches(steps), start=1):
+            if step < first:
+                continue
+            loss = session.train_step(batch, learning_rate_at(step, settings.train), step=step).loss
+            if world.is_first:
+                with (directory / "losses.jsonl").open("a") as lines:
+                    lines.write(json.dumps({"step": step, "loss": loss, "first": first}) + "\n")
+            if step % every == 0:
+                writer.save(step, session.optimizer)
+        writer.finish()
+
+
+def losses_in(directory):
+    return [json.loads(line)["loss"] for line in (directory / "losses.jsonl").read_text().splitlines()]
+
+
+def state_of(checkpoint):
+    """All tensors of a checkpoint whole, by kind and parameter: read by its index alone."""
+    index = read_index(checkpoint)
+    dtype = {"F32": np.float32, "F64": np.float64}[index.dtype]
+    found = {(kind, name): np.full(shape, np.nan, dtype) for kind in KINDS for name, shape in index.shapes.items()}
+    for file, part in index.files.items():
+        assert damage_of(checkpoint, file, part) is None
+        values = np.fromfile(checkpoint / file, "u1")[part.data_start :]
+        at = 0
+        for kind in KINDS if part.boxes else ():
+            for each in part.boxes:
+                stop = at + each.box.count * np.dtype(dtype).itemsize
+                target = found[kind, each.name]
+                slices = each.box.within(type(each.box)((0,) * target.ndim, target.shape))
+                target[slices] = values[at:stop].view(dtype).reshape(each.box.size)
+                at = stop
+    return found
+
+
+def equal(one, other):
+    return all(np.array_equal(one[key], other[key]) for key in one) and one.keys() == other.keys()
+
+
+def main(directory, names):
+    for name in names:
+        start(directory / name, name)
+    failed = 0
+    for saved, name in itertools.product(names, repeat=2):
+        whole = directory / saved
+        here = directory / f"{saved} to {name}"
+        start(here, name, whole / name_of(SAVED))
+        expected, found = losses_in(directory / "one"), losses_in(here)
+        difference = max(abs(a - b) / abs(b) for a, b in zip(found, expected[SAVED:], strict=True))
+        again = equal(state_of(whole / name_of(SAVED)), state_of(here / name_of(SAVED)))
+        goes_on = saved != name or equal(state_of(whole / name_of(STEPS)), state_of(here / name_of(STEPS)))
+        passes = difference <= TOLERANCE and again and goes_on
+        failed += not passes
+        print(
+            f"{saved:12} to {name:12} {difference:8.0e}  {again}  {goes_on}  {'pass' if passes else 'DIFFERS'}",
+            flush=True,
+        )
+    return 1 if failed else 0
+
+
+def start(directory, name, resume=None):
+    directory.mkdir(parents=True)
+    dp, mp, pp, _, _ = LAYOUTS[name]
+    work = functools.partial(train, directory, name, resume)
+    fork_ranks(directory.name, dp=dp, mp=mp, pp=pp, micro_batches=pp, work=work)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:] or list(LAYOUTS)))

@@ -1,0 +1,326 @@
+"""Checkpoints: whole or not there, told when damaged, and read by every layout."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from launcher.checkpoint.index import (
+    INDEX,
+    checkpoints_in,
+    differing_setting,
+    name_of,
+    partial_name,
+    read_index,
+)
+from launcher.core.errors import TlaunchError, UnreadableError, UsageError
+from launcher.core.records import Layout
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.checkpoint.read import candidates_at, restore
+from launcher.trainer.checkpoint.write import CheckpointWriter, Training
+from launcher.trainer.data.tokens import Example
+from launcher.trainer.model.transformer import END
+from launcher.trainer.parallel.collectives import ALONE
+from launcher.trainer.parallel.pipeline import Links
+from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.session import Session, meta_model
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "resumed.py"
+SIZES = ["model.vocabulary_size=67", "model.d_model=16", "model.feed_forward_dim=32", "model.dropout=0.3"]
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def alone():
+    place = place_from_environment({}, micro_batches=1)
+    return World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
+
+
+def settings_of(*more):
+    return load_settings(TransformerSettings, None, [*SIZES, "train.precision=float64", *more])
+
+
+def training_of(settings, **other):
+    shapes = {name: tuple(parameter.shape) for name, parameter in meta_model(settings).named_parameters()}
+    facts = dataclasses.asdict(settings)
+    return dataclasses.replace(Training("transformer", facts, Layout(), "a text", "", shapes, b"a tokenizer"), **other)
+
+
+def batch(step):
+    numbers = random.Random(step)
+    words = [[numbers.randrange(4, 67) for _ in range(numbers.randint(1, 9))] for _ in range(6)]
+    return [Example([*each, END], [*reversed(each), END]) for each in words]
+
+
+def train(session, steps):
+    return [session.train_step(batch(step), 5e-3, step=step).loss for step in steps]
+
+
+@pytest.fixture(name="directory")
+def _directory(tmp_path):
+    """Three checkpoints, of steps 2, 4 and 6, and the losses of eight steps."""
+    settings, world = settings_of(), alone()
+    session = Session(settings, world)
+    writer = CheckpointWriter(tmp_path / "checkpoints", training_of(settings), world, keep=4)
+    losses = []
+    for step in range(1, 9):
+        losses += train(session, [step])
+        if step in (2, 4, 6):
+            writer.save(step, session.optimizer)
+    assert writer.finish() == 6
+    (tmp_path / "losses.json").write_text(json.dumps(losses))
+    return tmp_path / "checkpoints"
+
+
+def resumed(directory, **other):
+    """A session that went on, the checkpoint that it took, and the losses of those that were to come."""
+    settings = settings_of()
+    session = Session(settings, alone())
+    found = restore(lambda: candidates_at(directory), training_of(settings, **other), session.optimizer, alone())
+    losses = json.loads((directory.parent / "losses.json").read_text())
+    return session, found, losses[found[1] :] if found else losses
+
+
+def test_a_training_goes_on_bit_by_bit(directory):
+    """With dropout, and the moments and the number of steps of the optimizer."""
+    session, found, losses = resumed(directory)
+
+    assert found == (directory / name_of(6), 6)
+    assert train(session, [7, 8]) == losses
+
+
+def test_the_newest_are_kept(tmp_path):
+    """Of those that are removed, and of those that were being written by a run before, nothing stays."""
+    settings, world = settings_of(), alone()
+    (tmp_path / partial_name(99, "a1")).mkdir()
+    session = Session(settings, world)
+    writer = CheckpointWriter(tmp_path, training_of(settings), world, keep=2)
+    for step in (1, 2, 3, 10):
+        writer.save(step, session.optimizer)
+    writer.finish()
+
+    assert [path.name for path in checkpoints_in(tmp_path)] == ["step-10", "step-3"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_step_that_comes_again_replaces_its_checkpoint(directory):
+    """After one that was damaged, an older one was taken."""
+    session, _, _ = resumed(directory)
+    (directory / name_of(6) / INDEX).write_text("{}")
+    writer = CheckpointWriter(directory, training_of(settings_of()), alone(), keep=4)
+    writer.save(6, session.optimizer)
+    writer.finish()
+
+    assert read_index(directory / name_of(6)).step == 6
+
+
+def test_the_copy_is_of_one_step(tmp_path):
+    """What is trained while it is written is not in it."""
+    settings, world = settings_of(), alone()
+    session = Session(settings, world)
+    weights = {name: parameter.clone() for name, parameter in session.model.named_parameters()}
+    writer = CheckpointWriter(tmp_path, training_of(settings), world, keep=2)
+    writer.save(1, session.optimizer)
+    train(session, [1, 2])
+    writer.finish()
+    found = load_file(tmp_path / name_of(1) / "rank0.safetensors")
+
+    for name, expected in weights.items():
+        [key] = [key for key in found if key.startswith(f"weight/{name}/")]
+        assert torch.equal(found[key], expected)
+
+
+def files_of(checkpoint):
+    return sorted(path.name for path in checkpoint.iterdir())
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "cut": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "empty": lambda path: os.truncate(path, 0),
+    "one bit": flip,
+    "gone": lambda path: path.unlink(),
+    "of another step": lambda path: shutil.copy(path.parents[1] / name_of(4) / path.name, path),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["index.json", "rank0.safetensors"])
+def test_a_damaged_checkpoint_is_named_and_an_older_one_taken(directory, name, damage, capfd):
+    newest = directory / name_of(6)
+    assert files_of(newest) == ["index.json", "rank0.safetensors", "tokenizer.model"]
+    DAMAGES[damage](newest / name)
+    session, found, losses = resumed(directory)
+
+    assert found == (directory / name_of(4), 4)
+    assert train(session, [5, 6]) == losses[:2]
+    assert str(newest) in (told := capfd.readouterr().out)
+    assert "is not used" in told
+
+
+def test_where_none_is_whole_nothing_begins_anew(directory):
+    """It would replace what a person may yet repair. Without any there is nothing to lose."""
+    for path in checkpoints_in(directory):
+        flip(path / INDEX)
+
+    with pytest.raises(UnreadableError, match="no checkpoint is whole"):
+        resumed(directory)
+    settings = settings_of()
+    assert restore(list, training_of(settings), Session(settings, alone()).optimizer, alone()) is None
+
+
+def test_what_goes_on_from_an_older_one_keeps_what_it_writes(directory):
+    """Those that were damaged are of later steps, and go."""
+    for step in (4, 6):
+        flip(directory / name_of(step) / "rank0.safetensors")
+    session, found, _ = resumed(directory)
+    assert found == (directory / name_of(2), 2)
+    writer = CheckpointWriter(directory, training_of(settings_of()), alone(), keep=2)
+    writer.save(3, session.optimizer)
+    assert writer.finish() == 3
+
+    assert [path.name for path in checkpoints_in(directory)] == ["step-3", "step-2"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": -5},
+        {"dtype": "BF16"},
+        {"shapes": {}},
+        {"files": {}},
+        {"settings": {"model": [1]}},
+        {"schema": "1"},
+        *({"box": box} for box in (((10**9, 0), (1, 16)), ((0, 0), (-67, -16)), ((0,), (1072,)), ((0, 0), (66, 16)))),
+    ],
+    ids=str,
+)
+def test_an_index_that_cannot_be_is_damaged(directory, change):
+    """Though its digest is right."""
+    path = directory / name_of(6) / INDEX
+    content = json.loads(path.read_text())["index"]
+    if box := change.pop("box", None):
+        boxes = content["files"]["rank0.safetensors"]["boxes"]
+        next(each for each in boxes if each["name"] == "head.weight")["box"] = {"start": box[0], "size": box[1]}
+    text = json.dumps({**content, **change})
+    path.write_text(f'{{"sha256": "{hashlib.sha256(text.encode()).hexdigest()}", "index": {text}}}\n')
+
+    with pytest.raises(UnreadableError):
+        read_index(path.parent)
+
+
+def test_files_of_others_stay(tmp_path):
+    """Only what a writer of checkpoints has left is removed."""
+    others = [tmp_path / ".model.1a2b.partial", tmp_path / "notes"]
+    for path in others:
+        path.mkdir()
+    CheckpointWriter(tmp_path, training_of(settings_of()), alone(), keep=2)
+
+    assert sorted(tmp_path.iterdir()) == others
+
+
+def test_narrow_weights_are_kept_as_the_optimizer_has_them(tmp_path):
+    """In bfloat16, with the float32 weights of the optimizer, a training goes on bit by bit."""
+    settings, world = settings_of("train.precision=bfloat16"), alone()
+    session, again = Session(settings, world), Session(settings, world)
+    train(session, [1, 2])
+    writer = CheckpointWriter(tmp_path, training_of(settings), world, keep=2)
+    writer.save(2, session.optimizer)
+    writer.finish()
+    restore(lambda: candidates_at(tmp_path), training_of(settings), again.optimizer, world)
+
+    assert train(again, [3, 4]) == train(session, [3, 4])
+
+
+@pytest.mark.parametrize(
+    ("other", "kind"),
+    [({"text": "another"}, UsageError), ({"program": "another"}, UsageError), ({"tokenizer": b"another"}, UsageError)],
+    ids=["text", "program", "tokenizer"],
+)
+def test_another_training_is_refused(directory, other, kind):
+    with pytest.raises(kind, match="step-6"):
+        resumed(directory, **other)
+
+
+@pytest.mark.parametrize(
+    ("setting", "differs"),
+    [
+        ("model.d_model=32", "model.d_model"),
+        ("train.seed=2", "train.seed"),
+        ("train.batch_size=7", "train.batch_size"),
+        ("data.target_length=9", "data.target_length"),
+        ("model.dropout=0", None),
+        ("train.learning_rate=1", None),
+        ("parallel.gradient_groups=3", None),
+    ],
+)
+def test_what_must_be_the_same(directory, setting, differs):
+    """The first setting that is not is told with both values."""
+    index = read_index(directory / name_of(6))
+    found = differing_setting(index, dataclasses.asdict(settings_of(setting)))
+
+    assert (found[0] if found else None) == differs
+
+
+def test_no_checkpoint_is_an_error(tmp_path):
+    with pytest.raises(UnreadableError, match="no checkpoint"):
+        candidates_at(tmp_path)
+
+
+def test_a_full_disk_loses_nothing(directory):
+    """The one that cannot be written is told; those before it stay, and nothing of it."""
+    session, _, _ = resumed(directory)
+    writer = CheckpointWriter(directory, training_of(settings_of()), alone(), keep=4)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # a write beyond it fails, as on a disk without room
+    try:
+        writer.save(7, session.optimizer)
+        with pytest.raises(TlaunchError, match="step 7"):
+            writer.finish()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+
+    assert sorted(path.name for path in directory.iterdir()) == ["step-2", "step-4", "step-6"]
+    writer.save(8, session.optimizer)
+    assert writer.finish() == 8
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(900)
+def test_killed_again_and_again(tmp_path):
+    """By SIGKILL to all ranks at random instants, on random layouts, then on one."""
+    killed = PROGRAM.with_name("killed.py")
+    done = subprocess.run([sys.executable, killed, tmp_path / "k", "10"], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    assert done.stdout.count("pass") == 2
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(900)
+def test_layouts_go_on_from_each_others_checkpoints(tmp_path):
+    """`tests/programs/resumed.py` without names compares all six with each other."""
+    argv = [sys.executable, PROGRAM, tmp_path / "trained", "one", "dp2 mp2", "dp2 mp2 pp2"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    assert done.stdout.count("pass") == 9
