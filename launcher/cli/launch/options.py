@@ -69,6 +69,7 @@ class RunOptions:
     config: str | None = None
     settings: tuple[str, ...] = ()
     data: Path | None = None
+    resume: str | None = None
     profile: bool = False
     # the run
     runs_dir: Path = DEFAULT_RUNS_DIR
@@ -128,6 +129,7 @@ def check_options(options: RunOptions) -> None:
         "--config": options.config,
         "--set": options.settings,
         "--data": options.data,
+        "--resume": options.resume,
         "--profile": options.profile,
     }
     if options.command and (given := [option for option, value in trainers.items() if value]):

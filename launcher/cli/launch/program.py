@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -174,4 +174,14 @@ def trainer_program(
     if options.data is not None:
         recipe.check_data(settings, options.data)
         argv += ["--data", str(options.data.absolute())]
+    if options.resume is not None:
+        from launcher.cli.launch.resume import checkpoint_meant  # most runs begin at the beginning
+
+        checkpoint = checkpoint_meant(options, recipe.name, asdict(settings))
+        if checkpoint is None:
+            notes += (
+                "note: --resume auto: no run here has a checkpoint of this training, which begins at its beginning",
+            )
+        else:
+            argv += ["--resume", str(checkpoint)]
     return Program(tuple(argv), cwd, environment, recipe.name), layout, notes

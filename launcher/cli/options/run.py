@@ -176,6 +176,10 @@ RUN_PARAMETERS = parameters_of(
     click.option("--config", metavar="FILE", help="Settings of the bundled trainer, as TOML."),
     click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one setting of the bundled trainer. Repeatable."),
     click.option("--data", type=FILE, metavar="PATH", help="Sentence pairs for the bundled trainer (`tlaunch data`)."),
+    click.option(
+        "--resume", metavar="auto|RUN|PATH",
+        help="Go on from the newest whole checkpoint of a run or a directory; auto: of the runs here that train the same.",
+    ),
     click.option("--profile", is_flag=True, help="Trace five training steps of the bundled trainer into device*/profile.json."),
     runs_dir_option,
     click.option("--name", metavar="NAME", help="Name of the run; its start time is put before it."),

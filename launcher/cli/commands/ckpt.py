@@ -1,0 +1,158 @@
+"""`tlaunch ckpt`: checkpoints of the bundled trainer, listed, shown and verified."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher.checkpoint.index import Index, checkpoints_in, damage_of, read_index
+from launcher.cli.launch.resume import checkpoints_meant
+from launcher.cli.options.chosen_run import json_option
+from launcher.cli.options.run import runs_dir_option
+from launcher.cli.text.columns import aligned, counted, duration, size
+from launcher.cli.text.stdout import say, write_out
+from launcher.core.codec import encode, json_text
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError
+from launcher.core.run_dir import RunDir
+from launcher.core.text import printable
+from launcher.runs.store import run_names
+
+WHICH = "CHECKPOINT is its directory, or a directory of some or a run, of which the newest is meant."
+LS_EPILOG = "Exit codes: 0, also if there is none; 2 wrong usage, or no such run."
+SHOW_EPILOG = """\b
+Examples:
+  tlaunch ckpt show
+  tlaunch ckpt show runs/latest/checkpoints/step-500 --json | jq .layout
+
+Exit codes: 0; 2 wrong usage, or no such checkpoint, or one that is damaged.
+"""
+VERIFY_EPILOG = """\b
+Examples:
+  tlaunch ckpt verify                          # all of the latest run
+  tlaunch ckpt verify runs/*/checkpoints/*
+
+Exit codes: 0 all are whole; 1 one is not; 2 wrong usage, or no such checkpoint.
+"""
+HEADER = ("STEP", "AGE", "SIZE", "LAYOUT", "CHECKPOINT")
+LATEST = "latest"
+
+
+@click.group()
+def ckpt() -> None:
+    """List, show and verify checkpoints of the bundled trainer."""
+
+
+@ckpt.command(epilog=LS_EPILOG)
+@click.argument("run", required=False, metavar="[RUN|DIR]")
+@json_option
+@runs_dir_option
+def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
+    """List the checkpoints of a run or in a directory, newest first; without one those of all runs."""
+    if run is not None:
+        paths = checkpoints_meant(runs_dir, run)
+    else:
+        names = reversed(run_names(runs_dir))
+        paths = [path for name in names for path in checkpoints_in(RunDir(runs_dir.absolute() / name).checkpoints)]
+    found = [(path, _index_or_reason(path)) for path in paths]
+    if as_json:
+        write_out(json_text([_row(path, index) for path, index in found]))
+    elif found:
+        lines = aligned(
+            HEADER, [_columns(path, index) for path, index in found], right=frozenset({"STEP", "AGE", "SIZE"})
+        )
+        write_out("".join(f"{line}\n" for line in lines))
+    else:
+        say("there is no checkpoint")
+    return EXIT_OK
+
+
+@ckpt.command(epilog=SHOW_EPILOG)
+@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]")
+@json_option
+@runs_dir_option
+def show(*, checkpoint: str, as_json: bool, runs_dir: Path) -> int:
+    """Show what a checkpoint holds: step, layout, settings, and every parameter with its shape."""
+    path = checkpoints_meant(runs_dir, checkpoint)[0]
+    index = read_index(path)
+    if as_json:
+        write_out(json_text({"path": str(path), **encode(index)}))
+        return EXIT_OK
+    pieces = dict.fromkeys(index.shapes, 0)
+    for file in index.files.values():
+        for each in file.boxes:
+            pieces[each.name] += 1
+    lines = [
+        f"checkpoint: {printable(str(path))}",
+        f"step:       {index.step}, {_age(path)} ago",
+        f"program:    {index.program}, {index.layout} micro_batches={index.layout.micro_batches}",
+        f"data:       {printable(index.data) or 'the packaged sample'}",
+        f"files:      {counted(len(index.files), 'file')}, {size(_size(index))}",
+    ]
+    rows = [(name, _shape(shape), index.dtype, str(pieces[name])) for name, shape in index.shapes.items()]
+    lines += ["", *aligned(("PARAMETER", "SHAPE", "TYPE", "BOXES"), rows, right=frozenset({"BOXES"}))]
+    write_out("".join(f"{line}\n" for line in lines))
+    return EXIT_OK
+
+
+@ckpt.command(epilog=VERIFY_EPILOG)
+@click.argument("checkpoints", nargs=-1, metavar="[CHECKPOINT]...")
+@runs_dir_option
+def verify(*, checkpoints: tuple[str, ...], runs_dir: Path) -> int:
+    """Compare every file with its digest: all checkpoints of the runs and directories that are named."""
+    damaged = 0
+    for path in dict.fromkeys(path for name in checkpoints or (LATEST,) for path in checkpoints_meant(runs_dir, name)):
+        problems = _problems(path)
+        damaged += bool(problems)
+        write_out("".join(f"{line}\n" for line in problems or [f"{printable(str(path))}: whole"]))
+    return EXIT_FAILURE if damaged else EXIT_OK
+
+
+def _problems(checkpoint: Path) -> list[str]:
+    """Return a line for each thing that is not as it was written."""
+    try:
+        index = read_index(checkpoint)
+    except UnreadableError as error:
+        return [printable(error.message)]
+    problems = [problem for name, file in index.files.items() if (problem := damage_of(checkpoint, name, file))]
+    return list(map(printable, problems))
+
+
+def _index_or_reason(checkpoint: Path) -> Index | str:
+    try:
+        return read_index(checkpoint)
+    except UnreadableError as error:
+        return error.message
+
+
+def _row(path: Path, index: Index | str) -> dict[str, Any]:
+    if isinstance(index, str):
+        return {"path": str(path), "damage": index}
+    return {
+        "path": str(path),
+        "step": index.step,
+        "bytes": _size(index),
+        "layout": encode(index.layout),
+        "damage": None,
+    }
+
+
+def _columns(path: Path, index: Index | str) -> tuple[str, ...]:
+    shown = printable(str(path))
+    if isinstance(index, str):
+        return "-", _age(path), "-", "damaged", shown
+    return str(index.step), _age(path), size(_size(index)), str(index.layout), shown
+
+
+def _size(index: Index) -> int:
+    return sum(file.size for file in index.files.values())
+
+
+def _age(checkpoint: Path) -> str:
+    return duration(max(0.0, time.time() - checkpoint.stat().st_mtime))
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "-"

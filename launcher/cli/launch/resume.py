@@ -1,0 +1,73 @@
+"""Which checkpoints `--resume` and `tlaunch ckpt` mean."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from launcher.checkpoint.index import INDEX, Index, checkpoints_in, differing_setting, read_index
+from launcher.cli.launch.options import RunOptions
+from launcher.core.errors import UnreadableError
+from launcher.core.run_dir import RunDir
+from launcher.logs.terminal import escaped
+from launcher.runs.store import find_run, run_names
+
+AUTO = "auto"
+
+
+def checkpoint_meant(options: RunOptions, program: str, settings: Mapping[str, Any]) -> Path | None:
+    """Return a checkpoint, or a directory of some, from which the training goes on; None where there is none for "auto".
+
+    Raises:
+        UnreadableError: no such checkpoint or run.
+        UsageError: several runs' names begin so.
+    """
+    if options.resume == AUTO:
+        data = "" if options.data is None else str(options.data.absolute())
+        fitting = (
+            (index.step, found)
+            for found, index in _indexed(options.runs_dir)
+            if index.program == program and index.data == data and not differing_setting(index, settings)
+        )
+        _, newest = max(fitting, key=lambda pair: (_written_ns(pair[1]), pair[0]), default=(0, None))
+        return None if newest is None else newest.parent  # where others stand if its files are damaged
+    assert options.resume is not None, "it was asked for"
+    newest, *others = checkpoints_meant(options.runs_dir, options.resume)
+    return newest.parent if others else newest
+
+
+def checkpoints_meant(runs_dir: Path, reference: str) -> list[Path]:
+    """Return the checkpoint at a path, those in a directory, or those of a run, the newest first.
+
+    Raises:
+        UnreadableError: there are none.
+        UsageError: several runs' names begin so.
+    """
+    path = Path(reference)
+    if reference and os.path.exists(path / INDEX):  # noqa: PTH110 - Path.exists raises where a name is too long
+        return [path.absolute()]
+    if reference and (found := checkpoints_in(path)):
+        return [each.absolute() for each in found]
+    run = find_run(runs_dir, reference)
+    if not (found := checkpoints_in(run.checkpoints)):
+        raise UnreadableError(
+            f"{escaped(reference)}: this run has no checkpoint", hint="--set checkpoint.every_steps=N writes them"
+        )
+    return [each.absolute() for each in found]
+
+
+def _indexed(runs_dir: Path) -> Iterator[tuple[Path, Index]]:
+    """Yield the checkpoints of all runs that have an index which can be read."""
+    for name in run_names(runs_dir):
+        for path in checkpoints_in(RunDir(runs_dir / name).checkpoints):
+            with suppress(UnreadableError):
+                yield path.absolute(), read_index(path)
+
+
+def _written_ns(checkpoint: Path) -> int:
+    with suppress(OSError):  # another run may be removing it
+        return (checkpoint / INDEX).stat().st_mtime_ns
+    return 0

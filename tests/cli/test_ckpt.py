@@ -1,0 +1,119 @@
+"""`tlaunch ckpt`, and which checkpoint `--resume` means."""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from launcher.checkpoint.index import INDEX, TOKENIZER, Index, NamedBox, PartFile, index_text
+from launcher.core.records import Layout
+from launcher.mesh.boxes import Box
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+
+
+@pytest.fixture(name="checkpoint")
+def _checkpoint(launcher):
+    """Gives a function that writes a checkpoint of a parameter of 2 x 3 to a run's directory."""
+
+    def write(run, step, *settings, mtime=None):
+        directory = launcher.directory / "runs" / run / "checkpoints" / f"step-{step}"
+        directory.mkdir(parents=True)
+        (directory.parents[1] / "run.json").write_text("{}")
+        (directory.parents[1] / "events.jsonl").write_text("")
+        content = os.urandom(72)
+        (directory / "rank0.safetensors").write_bytes(content)
+        file = PartFile(72, hashlib.sha256(content).hexdigest(), 0, (NamedBox("head.weight", Box((0, 0), (2, 3))),))
+        tokenizer = PartFile(1, hashlib.sha256(b"t").hexdigest())
+        (directory / TOKENIZER).write_bytes(b"t")
+        facts = json.loads(json.dumps(asdict(load_settings(TransformerSettings, None, list(settings)))))
+        index = Index(
+            step,
+            "transformer",
+            facts,
+            Layout(dp=2),
+            "text",
+            "",
+            "F32",
+            {"head.weight": (2, 3)},
+            {"rank0.safetensors": file, TOKENIZER: tokenizer},
+        )
+        (directory / INDEX).write_text(index_text(index))
+        if mtime is not None:
+            os.utime(directory / INDEX, (mtime, mtime))
+        return directory
+
+    return write
+
+
+def resumed_from(launcher, *words):
+    """The words of the bundled trainer's command, of a run that is not started."""
+    done = launcher.call("run", "--devices", 1, "--dry-run", "--json", *words, code=0)
+    argv = json.loads(done.stdout)["ranks"][0]["argv"]
+    return (Path(argv[argv.index("--resume") + 1]) if "--resume" in argv else None), done.stderr
+
+
+def test_the_list(launcher, checkpoint):
+    """Of all runs, of one, and of a directory; a damaged one is among them."""
+    first, second = checkpoint("20260101-000000-a", 5), checkpoint("20260102-000000-b", 7)
+    (second / INDEX).write_text("{}")
+    for words in ((), ("20260102-000000-b",), (second.parent,)):
+        rows = json.loads(launcher.call("ckpt", "ls", *words, "--json", code=0).stdout)
+        assert [row["path"] for row in rows] == [str(path) for path in ([second, first] if not words else [second])]
+        assert rows[0]["damage"]
+        assert not rows[-1]["damage"] or words
+    shown = launcher.call("ckpt", "ls", code=0).stdout
+    assert "damaged" in shown
+    assert "dp=2" in shown
+
+
+def test_what_one_holds(launcher, checkpoint):
+    path = checkpoint("20260101-000000-a", 5)
+    shown = launcher.call("ckpt", "show", path, code=0).stdout
+    assert "head.weight  2 x 3" in shown
+    assert json.loads(launcher.call("ckpt", "show", path, "--json", code=0).stdout)["step"] == 5
+    (path / INDEX).unlink()
+    launcher.refused(2, ["ckpt", "show", path])
+
+
+def test_verify_names_the_file(launcher, checkpoint):
+    """Whole ones are told, too."""
+    whole, damaged = checkpoint("20260101-000000-a", 5), checkpoint("20260101-000000-a", 6)
+    assert launcher.call("ckpt", "verify", "20260101-000000-a", code=0).stdout.count(": whole") == 2
+    file = damaged / "rank0.safetensors"
+    file.write_bytes(bytes(72))
+    said = launcher.call("ckpt", "verify", whole, damaged, code=1).stdout
+    assert (f"{whole}: whole" in said, f"{file} is damaged" in said) == (True, True)
+
+
+def test_where_there_is_none(launcher):
+    (launcher.directory / "empty").mkdir()
+    assert launcher.call("ckpt", "ls", code=0).stdout == ""
+    for words in ("ckpt verify empty", "ckpt show no-such-run", "run --devices 1 --resume empty --dry-run"):
+        launcher.refused(2, words.split())
+
+
+def test_which_checkpoint_is_meant(launcher, checkpoint):
+    """The one at a path, or the directory of a run's, where the trainer looks for the newest whole one."""
+    first, second = checkpoint("20260101-000000-a", 5), checkpoint("20260101-000000-a", 6)
+    assert resumed_from(launcher, "--resume", first)[0] == first
+    assert resumed_from(launcher, "--resume", "20260101-000000-a")[0] == second.parent
+
+
+def test_auto_takes_the_newest_of_the_same_training(launcher, checkpoint):
+    """With other settings that decide what the state is of it does not fit; a learning rate may be another one."""
+    old = checkpoint("20260103-000000-c", 50, mtime=1000)
+    new = checkpoint("20260101-000000-a", 5, "train.learning_rate=1", mtime=2000)
+    checkpoint("20260102-000000-b", 500, "model.d_model=64", mtime=3000)
+    assert resumed_from(launcher, "--resume", "auto")[0] == new.parent
+    (new / INDEX).write_text("{}")
+    assert resumed_from(launcher, "--resume", "auto")[0] == old.parent
+    found, said = resumed_from(launcher, "--resume", "auto", "--set", "train.seed=9")
+    assert (found, "note: --resume auto" in said) == (None, True)
+
+
+def test_it_is_the_bundled_trainers(launcher):
+    launcher.refused(2, ["run", "--resume", "auto", "--", "true"])
