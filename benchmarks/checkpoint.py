@@ -2,7 +2,7 @@
 
     python benchmarks/checkpoint.py [--rounds N] [--directory DIR]
 
-One rank, AdamW's state of some 30 million parameters (360 MB), in rounds of which each does all in turn: torch.save and torch.load of
+One rank, weights and moments of some 45 million parameters (546 MB), in rounds of which each does all in turn: torch.save and torch.load of
 one file, torch.distributed.checkpoint (save, async_save and load; its own files), and the trainer's writer and reader, which
 also compute and compare digests. What the others write is brought to the disk by fsync, as the trainer's is. Writing and reading rates
 are of the whole until it is on the disk, or in the tensors. Exits with 1 if the claim does not hold.
