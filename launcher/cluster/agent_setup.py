@@ -18,11 +18,12 @@ from launcher.core.messages import Begin, Waiting
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.text import printable
-from launcher.engines.assemble import Request, assemble, used_cluster
+from launcher.engines.assemble import Request, assemble, servers_with_agents
 from launcher.engines.host_match import own_interface
 from launcher.engines.local import LocalAgent, start_agent
 from launcher.engines.placement import read_machine
 from launcher.program.digests import digests_of
+from launcher.supervise.attempts import Specify
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.mpi_proxy import MpiProxies
 from launcher.supervise.port import HeldPort, check_port, hold_port
@@ -38,6 +39,7 @@ class AgentSetup:
     server_index: int
     port: HeldPort | None
     program: Mapping[str, str]  # digests of its files
+    request: Request  # as it is for this machine
 
     @property
     def master_port(self) -> int | None:
@@ -123,7 +125,7 @@ def get_ready(
             with suppress(OSError):  # commands on this server find the run without a name
                 atomic.point_link(spec.run_dir.parent / LATEST, spec.run_dir.name)
         port = None
-        if spec.ranks[0].server_index == server_index:
+        if spec.ranks[0].server_index == server_index or request.supervision.elastic is not None:
             try:
                 port = hold_port() if chosen_port is None else check_port(chosen_port)
             except OSError as error:
@@ -133,12 +135,12 @@ def get_ready(
         _note_not_begun(RunDir(request.runs_dir / membership.welcome.run_name, server_index), membership, error)
         raise
     program = digests_of(request.argv, {**os.environ, **request.user_env}, request.cwd)
-    return AgentSetup(spec, server_index, port, program)
+    return AgentSetup(spec, server_index, port, program, own)
 
 
 def at_place(request: Request, server_index: int) -> Request:
     """Return the request with what belongs to this machine, which is that server. May block as `own_interface` does."""
-    servers = used_cluster(request.cluster, request.layout.world_size).servers
+    servers = servers_with_agents(request.cluster, request.layout, request.supervision).servers
     interface = own_interface(servers, server_index)
     return replace(request, here=server_index, interfaces={} if interface is None else {server_index: interface})
 
@@ -152,8 +154,16 @@ def awaited_begin(part: AgentSetup, membership: Session, on_waiting: Callable[[W
         raise
 
 
-def start(part: AgentSetup, membership: Session, begin: Begin, members: MpiProxies | None = None) -> LocalAgent:
+def start(
+    part: AgentSetup,
+    membership: Session,
+    begin: Begin,
+    members: MpiProxies | None = None,
+    specify: Specify | None = None,
+) -> LocalAgent:
     """Fork the agent. Call inside `signals_held_back`. `members`: where the engine started a process for each rank.
+
+    `specify`: of an elastic run.
 
     Raises:
         OSError: no process could be made.
@@ -166,7 +176,9 @@ def start(part: AgentSetup, membership: Session, begin: Begin, members: MpiProxi
         server_index=part.server_index,
         link=membership.link(),
         first_attempt=begin.attempt,
+        first_allotment=begin.allotment,
         members=members,
+        specify=specify,
     )
 
 

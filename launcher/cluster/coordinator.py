@@ -30,8 +30,8 @@ from launcher.control import events as happened
 from launcher.control import orders
 from launcher.control.controller import Phase, RunController
 from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
-from launcher.core.errors import TlaunchError, UnreadableError
-from launcher.core.events import AgentStarted, AttemptStarted, Awaiting, Cause, Trouble
+from launcher.core.errors import EXIT_FAILURE, TlaunchError, UnreadableError, UsageError
+from launcher.core.events import AgentStarted, AttemptStarted, Awaiting, Cause, DevicesChanged, Trouble
 from launcher.core.messages import (
     AttemptOver,
     Begin,
@@ -49,6 +49,8 @@ from launcher.core.messages import (
     ProbeRequest,
     ProbeResult,
     ProbeTarget,
+    Ready,
+    Refused,
     SignalWanted,
     Stacks,
     Stop,
@@ -56,9 +58,10 @@ from launcher.core.messages import (
 )
 from launcher.core.proc import identify
 from launcher.core.records import RunSpec
-from launcher.engines.assemble import used_cluster
+from launcher.engines.assemble import servers_of_attempt, servers_with_agents
 from launcher.supervise.agent import LauncherLink, identity_of
 from launcher.supervise.event_loop import SignalPipe, drive
+from launcher.supervise.exclusions import exclusions_of
 
 EVIDENCE_LIMIT_S = 5.0  # for all servers to report what they know; each looks for less than two seconds
 
@@ -70,7 +73,7 @@ class Coordinator:
         self._spec = spec
         self._plan = plan
         self._head = head
-        self._servers = used_cluster(spec.cluster, spec.layout.world_size).servers
+        self._servers = servers_with_agents(spec.cluster, spec.layout, spec.supervision).servers
         first_server = next(rank.server_index for rank in spec.ranks if rank.global_rank == 0)
         self._controller = RunController(
             Setup(
@@ -84,7 +87,10 @@ class Coordinator:
             )
         )
         self._recorder = ServersRecorder(spec, head)
+        self._servers_now = self._servers  # with the ranks of the present attempt
         self._evidence = self._no_evidence()  # of the present attempt
+        elastic = spec.supervision.elastic
+        self._exclusions = None if elastic is None else exclusions_of(spec, elastic, self._recorder.record)
         self._mark = leave_mark(self._recorder.run_dir)
         self._registration = Registration(plan, self._servers, spec.name, self._mark)
         self._starter = AgentStarter(spec, plan, self._servers, first_server, self._registration)
@@ -133,11 +139,15 @@ class Coordinator:
         gathering_due_s = self._starter.barrier.due if self._controller.phase is Phase.GATHERING else None
         leaving_due_s = None if self._departure is None else self._departure.due_s
         due_s = [self._connections.next_beat, self._controller.due_s, gathering_due_s, leaving_due_s]
+        if self._exclusions is not None:
+            due_s.append(time.monotonic() + self._exclusions.timeout_s)
         if self._registration.unauthenticated or self._recorder.event_log.backlog:
             due_s.append(time.monotonic() + 0.1)
         first_s = min(moment for moment in due_s if moment is not None)
         for key, _ in self._selector.select(max(0.0, first_s - time.monotonic())):
             key.data()
+        if self._exclusions is not None and (excluded := self._exclusions.look()) is not None:
+            self._report(happened.ExclusionsChanged(excluded))
 
     def _on_words(self, peer: AgentConnection) -> None:
         gathers = self._controller.phase is Phase.GATHERING
@@ -153,16 +163,42 @@ class Coordinator:
             error = take_first_words(peer, server_id, peer.take(), lambda message: self._take(peer, message))
             if error is not None:
                 self._refuse(error)
+        elif peer.ready is None:
+            self._take_back(peer)
         else:
             for message in peer.take():
                 self._take(peer, message)
+
+    def _take_back(self, peer: AgentConnection) -> None:
+        """Hear a server that joins an elastic run which goes on without it."""
+        index = peer.server_index
+        assert index is not None, "it has been welcomed"
+        server_id = self._servers[index].server_id
+        error = take_first_words(peer, server_id, peer.take(), lambda _message: None)
+        if error is None and peer.ready is not None:
+            error = self._registration.unlike() or self._unshared(peer.ready, server_id)
+            if error is not None:
+                peer.send(Refused(error.message, error.hint, error.exit_code))
+        if error is not None:
+            self._recorder.record(Trouble(f"refused: {error.message}"))
+            peer.lose("refused")
+        elif peer.ready is not None:
+            self._report(happened.ServerJoined(index, peer.ready.master_port))
+
+    def _unshared(self, ready: Ready, server_id: str) -> TlaunchError | None:
+        if self._spec.supervision.elastic is None or ready.shares_files:
+            return None
+        return UsageError(
+            f"server {server_id} does not see the run directory {self._spec.run_dir} of the first server",
+            hint="an elastic run needs one that all servers share, by --runs-dir: any of them may be lost",
+        )
 
     def _take(self, peer: AgentConnection, message: Message) -> None:
         index = peer.server_index
         assert index is not None, "it has been welcomed"
         match message:
             case EventReport(line=line):
-                for ended in self._recorder.take(line, peer.pings.clock.ahead_ns, self._servers[index], index):
+                for ended in self._recorder.take(line, peer.pings.clock.ahead_ns, self._servers_now[index], index):
                     self._report(happened.RankEnded(ended.global_rank, ended.status))
             case EvidenceReport(attempt=attempt) if attempt == self._controller.attempt:
                 understood = self._evidence.take(index, message.evidence, peer.pings.clock)
@@ -200,6 +236,8 @@ class Coordinator:
 
     def _on_loss(self, server_index: int, peer: AgentConnection) -> None:
         phase = self._controller.phase
+        if phase is not Phase.GATHERING and peer.ready is None:  # it was about to join, and has none of the ranks
+            return
         if phase is Phase.GATHERING:
             error = self._starter.turned_back(server_index, peer.lost or "")
             if error is not None:
@@ -221,6 +259,8 @@ class Coordinator:
                 alone=not self._registration.hears_others(self._plan.silence_s),
             )
             self._report(happened.ServerLost(server_index, reason))
+            if self._spec.supervision.elastic is not None and peer.lost is None:  # it begins no other attempt
+                peer.send(Finish(Cause.HEAD_LOST, EXIT_FAILURE))
 
     def _refuse(self, error: TlaunchError) -> None:
         """Start nothing, also where an attempt was to be repeated."""
@@ -252,8 +292,10 @@ class Coordinator:
         match order:
             case orders.Record(event=event):
                 self._recorder.record(event)
-            case orders.BeginAttempt(number=number, master_port=port):
-                self._begin_attempt(Begin(number, port))
+                if isinstance(event, DevicesChanged) and self._exclusions is not None:
+                    self._exclusions.note(event)
+            case orders.BeginAttempt(number=number, master_port=port, allotment=allotment):
+                self._begin_attempt(Begin(number, port, allotment))
             case orders.CollectEvidence(servers=servers):
                 for peer in map(self._registration.peers.__getitem__, servers):
                     peer.send(EvidenceRequest(self._controller.attempt))
@@ -274,7 +316,7 @@ class Coordinator:
     def _tell_all(self, order: orders.Order) -> None:
         match order:
             case orders.EndRanks(cause=cause, verdict=verdict):
-                stop = Stop(cause, order.signal, order.server)
+                stop = Stop(cause, order.signal, order.server, order.restarts)
                 attempt = self._controller.attempt
                 decided = None if verdict is None else Decision(attempt, verdict, cause, order.restarts)
                 self._connections.send_all(decided or stop)
@@ -312,8 +354,15 @@ class Coordinator:
             if self._starter.barrier.reported:
                 self._recorder.record(Awaiting((), self._starter.barrier.seconds))
             ready = {index: peer.ready for index, peer in self._registration.peers.items() if peer.ready}
-            port = ready[self._spec.ranks[0].server_index].master_port
-            self._report(happened.ServersReady(port or self._controller.master_port or self._spec.master_port))
+            for index, each in ready.items():
+                if (refusal := self._unshared(each, self._servers[index].server_id)) is not None:
+                    self._refuse(refusal)
+                    return
+            ports = {index: each.master_port for index, each in ready.items() if each.master_port is not None}
+            port = ports.get(self._spec.ranks[0].server_index)
+            self._registration.takes_back = self._spec.supervision.elastic is not None
+            master_port = port or self._controller.master_port or self._spec.master_port
+            self._report(happened.ServersReady(master_port, tuple(ports.items())))
         elif missing := self._starter.barrier.missing():
             limit_s = self._plan.join_timeout_s
             self._recorder.record(Awaiting(missing, self._starter.barrier.seconds, limit_s))
@@ -321,14 +370,15 @@ class Coordinator:
 
     def _begin_attempt(self, begin: Begin) -> None:
         self._starter.note_begin()
+        self._servers_now = servers_of_attempt(self._servers, begin.allotment)
         self._evidence = self._no_evidence()
         for peer in self._registration.peers.values():
             peer.over = False
-        self._recorder.record(AttemptStarted(begin.attempt, begin.master_port))
+        self._recorder.record(AttemptStarted(begin.attempt, begin.master_port, begin.allotment))
         self._connections.send_all(begin)
 
     def _no_evidence(self) -> ServerEvidence:
-        return ServerEvidence(self._servers, self._recorder.event_log, self._spec.supervision.hang_timeout_s)
+        return ServerEvidence(self._servers_now, self._recorder.event_log, self._spec.supervision.hang_timeout_s)
 
 
 def _event_of(message: AttemptOver | SignalWanted | ProbeResult, server: int) -> happened.Event:

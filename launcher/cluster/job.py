@@ -52,6 +52,7 @@ class Job:
     request: Request
     files: Mapping[str, str]  # name: text, wanted in the run directory
     table_text: str | None  # of the rank table, as the coordinator read it
+    table_format: str
     master_port: int | None  # that the user chose
 
 
@@ -62,7 +63,12 @@ def to_text(job: Job) -> str:
         for field in fields(job.request)
         if field.name not in _OF_THIS_MACHINE
     }
-    plain = {"files": encode(job.files), "table_text": job.table_text, "master_port": job.master_port}
+    plain = {
+        "files": encode(job.files),
+        "table_text": job.table_text,
+        "table_format": job.table_format,
+        "master_port": job.master_port,
+    }
     data = json.dumps({**plain, "request": request}).encode()
     # It holds a table up to three times, farther apart than zlib looks back, and every agent gets it.
     packed = zlib.compress(data) if lzma is None else lzma.compress(data, preset=PRESET)

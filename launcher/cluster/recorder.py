@@ -116,7 +116,7 @@ class FileReceiver:
     """
 
     def __init__(self, run_dir: RunDir, ranks: Iterable[RankSpec], report: Callable[[str], object]) -> None:
-        """`report` gets why something could not be written, each reason once."""
+        """`ranks`: of every attempt; no elastic run has need of this. `report` gets why something could not be written, each reason once."""
         self._run_dir = run_dir
         self._server_of = {rank.global_rank: rank.server_index for rank in ranks}
         self._ends: dict[tuple[str, int], int] = {}  # how far each file has come, by kind and rank

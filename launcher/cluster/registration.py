@@ -54,6 +54,7 @@ class Registration:
         resolved = ((name, addresses_of(found)) for name, found in plan.resolved)
         self._register = ServerIndex(servers, resolved)
         self.refusal: TlaunchError | None = None  # why nothing begins, for agents that join after that
+        self.takes_back = False  # an elastic run goes on, and servers that were lost may join it again
         self.noticed: set[AgentConnection] = set()  # lost, or with something that waits to be sent
         self.unauthenticated: list[AgentConnection] = []
         # By server_index. Who finds that one is lost takes it out.
@@ -171,14 +172,14 @@ class Registration:
         if (error := differences(hello, self._plan.agreement, server_id)) is not None:
             raise error
         former = self.peers.get(index)
-        if former is not None and former.lost is None:
+        if former is not None and (former.lost is None or self.takes_back):  # whose loss has yet to be told
             first = described(former.hello) if former.hello else former.address
             raise DuplicateServerError(
                 f"{first} and {described(hello)} both say that they are server {server_id} of the rank table",
                 hint="--server names another one on one of them, or one machine has been started twice; "
                 "one that was here before is taken for lost after --lost-after",
             )
-        if not joining:
+        if not joining and not self.takes_back:
             raise UsageError(
                 f"{described(hello)} comes too late: run {self._run_name} has already begun without server {server_id}",
                 hint="wait until it is over, then start the command on every server",

@@ -18,6 +18,7 @@ Decisions, by phase:
 | a server is lost     | -           | ask the others         | it is not waited for        | a restart needs new agents   |
 | a signal, as the end | finish      | end ranks, 128 + it    | judge at once, no restart   | no restart                   |
 | the launcher is lost | finish      | end ranks              | judge at once, no restart   | no restart                   |
+| devices come or go   | -           | end ranks, restart     | the next attempt has others | the next attempt has others  |
 | all attempts ended   | -           | finish, 0              | -                           | restart, or finish           |
 """
 
@@ -29,8 +30,13 @@ from enum import Enum
 from launcher.control import events, orders
 from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
 from launcher.control.inquiry import Inquiry
+from launcher.control.membership import Membership
 from launcher.control.outcome import Outcome, Wish
-from launcher.core.events import Cause, Continued, Forwarded, Paused, Trouble
+from launcher.core.errors import RefusedLayoutError
+from launcher.core.events import Cause, Continued, Forwarded, Joined, Paused, Trouble
+from launcher.core.verdict import Verdict
+
+NO_LAYOUT = "no layout fits the devices that are left"
 
 
 class Phase(Enum):
@@ -57,9 +63,12 @@ class RunController:
         self._wish: Wish | None = None  # that a diagnosis has to come before
         self._now_s = 0.0
         self.master_port = 0  # where the ranks of the next attempt meet
+        self._ports: dict[int, int] = {}  # held by servers, for an attempt whose rank 0 is there
         self._paused = False
         self.phase = Phase.GATHERING
         self.attempt = setup.first_attempt
+        elastic = setup.supervision.elastic
+        self._membership = None if elastic is None else Membership(elastic)
         self.outcome = Outcome(setup, self._orders)
 
     def take(self, event: events.Event, now_s: float, wall_s: float) -> Sequence[orders.Order]:
@@ -79,14 +88,12 @@ class RunController:
                 self._on_signal(number, server)
             case events.EndWanted(cause=cause):
                 self._stop(Wish(cause))
-            case events.ServersReady(master_port=port):
-                self.master_port = port
-                self._begin()
-            case events.CannotBegin(error=error):
-                self.outcome.refuse(error)
-                self._leave()
+            case events.ServersReady() | events.CannotBegin():
+                self._on_gathered(event)
             case events.ServersLeft(engine=engine):
                 self._on_servers_left(engine)
+            case events.ExclusionsChanged() | events.ServerJoined() if self._membership is not None:
+                self._on_change(event, self._membership)
             case _:
                 self._on_attempt(event)
         ordered = tuple(self._orders)
@@ -99,6 +106,16 @@ class RunController:
         return self._inquiry.due_s if self.phase is Phase.JUDGING else None
 
     # --- events ---
+
+    def _on_gathered(self, event: events.ServersReady | events.CannotBegin) -> None:
+        match event:
+            case events.ServersReady(master_port=port, ports=ports):
+                self.master_port = port
+                self._ports.update(ports)
+                self._begin()
+            case events.CannotBegin(error=error):
+                self.outcome.refuse(error)
+                self._leave()
 
     def _on_attempt(self, event: events.Event) -> None:
         if isinstance(event, events.EvidenceReport | events.ProbeResult):
@@ -114,17 +131,22 @@ class RunController:
                     self.phase = Phase.ENDING
             case events.AttemptEnded(server=server, left=left, master_port=port):
                 self._running_on.discard(server)
-                self.master_port = port or self.master_port
+                self._note_port(server, port)
                 if left:
                     self.outcome.note_unkillable(server)
             case events.ServerLost(server=server, why=why) if server not in self.outcome.lost:
-                self.outcome.lost.add(server)
-                self.outcome.record(Trouble(f"server {self._setup.server_ids[server]} is lost: {why}"))
-                self._ask_others(None)
+                self._on_loss(server, why)
             case events.ServerGone(server=server):
                 self._there.discard(server)
             case _:
                 pass
+
+    def _on_loss(self, server: int, why: str) -> None:
+        self.outcome.lost.add(server)
+        if self._membership is not None:  # another attempt does without it
+            self._there.discard(server)
+        self.outcome.record(Trouble(f"server {self._setup.server_ids[server]} is lost: {why}"))
+        self._ask_others(None)
 
     def _on_signal(self, number: int, by_server: int | None) -> None:
         if number == KILLS_AT_ONCE or number in self._asks_to_stop:
@@ -159,7 +181,15 @@ class RunController:
         self._ending_leftovers = set()
         self._inquiry = Inquiry(self._setup)
         self.outcome.begin_attempt()
-        self._orders.append(orders.BeginAttempt(self.attempt, self.master_port))
+        allotment = None
+        if self._membership is not None:
+            allotment = self._membership.begin(self._there)
+            if allotment is None:
+                self.outcome.refuse(RefusedLayoutError(NO_LAYOUT, hint="exclude fewer devices"))
+                self._leave()
+                return
+            self.master_port = self._ports.get(self._membership.server_of(allotment.devices[0]), self.master_port)
+        self._orders.append(orders.BeginAttempt(self.attempt, self.master_port, allotment))
         if self._paused:
             self._orders.append(orders.ForwardSignal(PAUSES))
         self.phase = Phase.RUNNING
@@ -182,6 +212,7 @@ class RunController:
         elif wish is None and found.asks_reach and not self._inquiry.checks_reach:
             self._orders += self._inquiry.check_reach(found, self._there, self.master_port, self._now_s)
         elif wish is None:
+            self._note_failure(found.verdict)
             self.outcome.judge(found)
             self.phase = Phase.ENDING
         else:  # a failure stays one although the end is wanted
@@ -195,6 +226,8 @@ class RunController:
             self._orders.append(orders.Diagnose())
             return
         self.outcome.settle()
+        if self.outcome.restarts and self._membership is not None and self._membership.next(self._there) is None:
+            self.outcome.refuse_restart(NO_LAYOUT)
         if self.outcome.restarts_here:
             self.attempt += 1
             self._begin()
@@ -205,6 +238,40 @@ class RunController:
         assert self.outcome.finish is not None, "it is decided"
         self.phase = Phase.LEAVING
         self._orders.append(self.outcome.finish)
+
+    # --- devices come and go ---
+
+    def _note_failure(self, verdict: Verdict) -> None:
+        if self._membership is None or not self.outcome.may_restart:
+            return
+        if (change := self._membership.note_failure(verdict, self._there)) is not None:
+            self.outcome.record(change)
+            self.outcome.expect_another_end()
+
+    def _on_change(self, event: events.ExclusionsChanged | events.ServerJoined, membership: Membership) -> None:
+        """Have running ranks start again if the devices that there are now make another allotment."""
+        match event:
+            case events.ServerJoined(server=server, master_port=port):
+                self._there.add(server)
+                self._running_on.discard(server)  # of the present attempt nothing is there
+                self._note_port(server, port)
+                self.outcome.record(Joined(self._setup.server_ids[server]))
+            case events.ExclusionsChanged(excluded=excluded):
+                if (change := membership.exclude(excluded)) is None:
+                    return
+                self.outcome.record(change)
+        if self.phase is not Phase.RUNNING or self.outcome.exits:  # ranks that end well have no use for others
+            return
+        following = membership.next(self._there)
+        if following is None:
+            self.outcome.record(Trouble(f"{NO_LAYOUT}: the ranks go on as they are"))
+        elif following != membership.present:
+            self._orders.append(self.outcome.resize())
+            self.phase = Phase.ENDING
+
+    def _note_port(self, server: int, port: int | None) -> None:
+        if port is not None:
+            self._ports[server] = self.master_port = port
 
     # --- the end is wanted ---
 
@@ -219,6 +286,8 @@ class RunController:
             case Phase.RUNNING:
                 self._orders.append(self.outcome.end_as_wanted(wish))
                 self.phase = Phase.ENDING
+            case Phase.ENDING if self.outcome.is_resizing:
+                self._orders.append(self.outcome.end_as_wanted(wish))
             case _:
                 if self.outcome.stop_restart(wish.by_server):
                     self._orders.append(orders.CancelRestart())

@@ -36,6 +36,7 @@ class ServersReady:
     """Every server can begin an attempt."""
 
     master_port: int
+    ports: tuple[tuple[int, int], ...] = ()  # of an elastic run: by server, where ranks would meet if rank 0 were there
 
 
 @frozen
@@ -137,6 +138,21 @@ class EndWanted:
 
 
 @frozen
+class ExclusionsChanged:
+    """A person has changed which devices an elastic run is to leave out."""
+
+    excluded: frozenset[int]  # the ranks that the whole rank table gives them
+
+
+@frozen
+class ServerJoined:
+    """A server has come to an elastic run that goes on without it."""
+
+    server: int
+    master_port: int | None = None  # as in ServersReady.ports
+
+
+@frozen
 class EngineExited:
     """The reasons that the end of an engine gives, by its exit status and its own words."""
 
@@ -161,5 +177,6 @@ class Tick:
 
 Event = (
     ServersReady | CannotBegin | RankEnded | RankFailed | EvidenceReport | ProbeResult | Diagnosed | EndingLeftovers
-    | AttemptEnded | ServerLost | ServerGone | SignalReceived | EndWanted | ServersLeft | Tick
+    | AttemptEnded | ServerLost | ServerGone | SignalReceived | EndWanted | ExclusionsChanged
+    | ServerJoined | ServersLeft | Tick
 )  # fmt: skip

@@ -6,6 +6,7 @@ from launcher.control.events import Pair
 from launcher.core import events
 from launcher.core.events import Cause
 from launcher.core.frozen import frozen
+from launcher.core.records import Allotment
 from launcher.core.verdict import Verdict
 
 
@@ -18,10 +19,11 @@ class Record:
 
 @frozen
 class BeginAttempt:
-    """Start all ranks on every server."""
+    """Start all ranks on every server that has some."""
 
     number: int
     master_port: int
+    allotment: Allotment | None = None  # of an elastic run
 
 
 @frozen

@@ -20,10 +20,14 @@ class Restarts:
     """
 
     def __init__(self, allowed: int) -> None:
-        self._left = allowed
+        self.left = allowed
         self._last_signature: str | None = None
         self._highest_step = -1  # of all attempts
         self.refusal: str | None = None  # why restarts that are left are not used
+
+    def forget_failure(self) -> None:
+        """Take the next failure for a new one, since what the last one came of is left out."""
+        self._last_signature = None
 
     def decide(self, verdict: Verdict, step: int | None) -> bool:
         """Return whether to start all ranks again after `verdict`; call once for each failed attempt.
@@ -35,11 +39,11 @@ class Restarts:
             self._highest_step = max(step, self._highest_step)
         repeated = verdict.signature is not None and verdict.signature == self._last_signature and not further
         self._last_signature = verdict.signature
-        if self._left and repeated:
+        if self.left and repeated:
             self.refusal = f"the same failure came back before any progress ({verdict.signature})"
-        if not self._left or repeated:
+        if not self.left or repeated:
             return False
-        self._left -= 1
+        self.left -= 1
         return True
 
 
@@ -79,21 +83,46 @@ class Outcome:
         self.finish, self.restarts = None, False
 
     @property
+    def may_restart(self) -> bool:
+        """True while a failure may be followed by another attempt."""
+        return self._restarts.left > 0
+
+    @property
+    def is_resizing(self) -> bool:
+        """True while an attempt that has not failed ends for one with other devices."""
+        return self.restarts and self._verdict is None
+
+    @property
     def restarts_here(self) -> bool:
         """True if the same agents start the ranks again."""
-        return self.restarts and not self.lost and not self._setup.engine_anew
+        lacks_agents = self.lost and self._setup.supervision.elastic is None
+        return self.restarts and not lacks_agents and not self._setup.engine_anew
 
     def judge(self, found: Diagnosed, *, may_restart: bool = True) -> None:
         """Decide what follows from a verdict, and have ranks ended."""
         self._verdict = found.verdict
         self.record(Judged(found.verdict))
-        self.restarts = may_restart and self._restarts.decide(found.verdict, found.highest_step)
+        if self.lost and self._setup.supervision.elastic is not None:  # no failure of the program
+            self.restarts = may_restart
+        else:
+            self.restarts = may_restart and self._restarts.decide(found.verdict, found.highest_step)
         if may_restart and self._restarts.refusal:
-            self._refuse_restart(self._restarts.refusal)
+            self.refuse_restart(self._restarts.refusal)
         self._refuse_impossible_restart()
         self._record_stopping(found.cause)
         self._orders.append(EndRanks(found.cause, found.verdict, self.restarts_here))
         self.finish = Finish(found.cause, exit_code(found.cause))
+
+    def expect_another_end(self) -> None:
+        """Take note that the next attempt has other devices, so that the same failure need not come back."""
+        self._restarts.forget_failure()
+
+    def resize(self) -> EndRanks:
+        """Decide that the ranks start again on other devices; return how they are ended."""
+        self.restarts = True
+        self._record_stopping(Cause.RESIZED)
+        self.finish = Finish(Cause.FAILED, EXIT_FAILURE)  # if they cannot be started again
+        return EndRanks(Cause.RESIZED, restarts=self.restarts_here)
 
     def blame(self, verdict: Verdict, *, restarts: bool) -> None:
         """Judge as a failure what seemed to be a wish."""
@@ -127,6 +156,7 @@ class Outcome:
 
     def end_as_wanted(self, wish: Wish) -> EndRanks:
         """Decide that the run ends as `wish` says; return how ranks are ended."""
+        self.restarts = False
         self.stopped_by_server = self.is_by_engine(wish.by_server)
         # The server of the launcher or agent that got a signal; an engine's launcher may be on any.
         asked_at = self._setup.first_server if wish.by_server is None else wish.by_server
@@ -143,7 +173,7 @@ class Outcome:
         if self.is_by_engine(by_server):
             return False
         if self.restarts:
-            self._refuse_restart("the end was asked for meanwhile")
+            self.refuse_restart("the end was asked for meanwhile")
         return True
 
     def note_unkillable(self, server: int) -> None:
@@ -167,7 +197,8 @@ class Outcome:
     def record(self, event: Event) -> None:
         self._orders.append(Record(event))
 
-    def _refuse_restart(self, reason: str) -> None:
+    def refuse_restart(self, reason: str) -> None:
+        """Start the ranks no more, and record why."""
         self.restarts = False
         self.record(NotRestarting(reason))
 
@@ -175,9 +206,9 @@ class Outcome:
         ids = self._setup.server_ids
         if self.restarts and self._unkillable_on is not None:
             which = f"on server {ids[self._unkillable_on]}" if len(ids) > 1 else "of the last attempt"
-            self._refuse_restart(f"what is left {which} cannot be killed")
-        if self.restarts and self.lost and not self._setup.brings_all:
-            self._refuse_restart("a lost server that was started by hand has to be started by hand again")
+            self.refuse_restart(f"what is left {which} cannot be killed")
+        if self.restarts and self.lost and not self._setup.brings_all and self._setup.supervision.elastic is None:
+            self.refuse_restart("a lost server that was started by hand has to be started by hand again")
 
     def _record_stopping(self, cause: Cause, number: int | None = None, server: str | None = None) -> Stopping:
         grace_s = self._setup.supervision.grace_from(self.wall_s)

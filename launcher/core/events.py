@@ -15,6 +15,7 @@ from typing import Any, get_args
 from launcher.core.codec import decode, encode, finite, whole_number
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId
+from launcher.core.records import Allotment
 from launcher.core.verdict import Verdict
 
 SCHEMA = 2
@@ -28,6 +29,7 @@ class Cause(str, Enum):
     FAILED = "failed"  # a rank failed
     HUNG = "hung"  # a rank made no progress for too long
     STOPPED = "stopped"  # a signal asked for it
+    RESIZED = "resized"  # an elastic run goes on with other devices
     HEAD_LOST = "head lost"  # the launcher that the agent reports to is gone
     COORDINATOR_LOST = "coordinator lost"  # of a run over several servers: the others are silent
     AGENT_LOST = "agent lost"  # written by the head: the agent went away without a last event
@@ -78,6 +80,24 @@ class AttemptStarted:
 
     number: int
     master_port: int
+    allotment: Allotment | None = None  # None: all devices of the run
+
+
+@frozen
+class Joined:
+    """A server has come to an elastic run that went on without it."""
+
+    server: str
+
+
+@frozen
+class DevicesChanged:
+    """An elastic run leaves devices out from its next attempt on, or takes them back."""
+
+    left_out: tuple[int, ...]  # the ranks that the whole rank table gives them
+    taken_back: tuple[int, ...]
+    reason: str
+    asked_for: bool = False  # by a person, in the file of them
 
 
 @frozen
@@ -202,7 +222,8 @@ class AgentEnded:
 
 
 Event = (
-    AgentStarted | Awaiting | NotBegun | Preloading | Preloaded | AttemptStarted | RankStarted | RankEnded | Slow | Hung | Judged | Stopping
+    AgentStarted | Awaiting | NotBegun | Preloading | Preloaded | AttemptStarted | DevicesChanged | Joined | RankStarted
+    | RankEnded | Slow | Hung | Judged | Stopping
     | Leftovers | Killing | Unkillable | NotRestarting | Paused | Continued | Forwarded | Trouble | AgentEnded
 )  # fmt: skip
 _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}

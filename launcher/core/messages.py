@@ -47,9 +47,10 @@ from typing import Any, get_args
 from launcher.core.codec import decode, encode
 from launcher.core.events import Cause
 from launcher.core.frozen import frozen
+from launcher.core.records import Allotment
 from launcher.core.verdict import Verdict
 
-PROTOCOL = 2  # another number: the two sides do not understand each other
+PROTOCOL = 3  # another number: the two sides do not understand each other
 MAX_LINE_BYTES = 256 << 20
 MAX_FIRST_LINE_BYTES = 1 << 20  # before the sender has proved that it knows the token
 
@@ -115,6 +116,7 @@ class Waiting:
 class Begin:
     attempt: int
     master_port: int
+    allotment: Allotment | None = None  # of an elastic run
 
 
 @frozen
@@ -209,11 +211,12 @@ class AttemptOver:
 
 @frozen
 class Stop:
-    """An order to end the ranks by the grace rule, without a restart."""
+    """An order to end the ranks by the grace rule, although none has failed."""
 
     cause: Cause
     signal: int | None = None
     server: str | None = None  # as in Stopping
+    restarts: bool = False  # the same agents start them again, on other devices
 
 
 @frozen

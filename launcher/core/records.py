@@ -34,7 +34,7 @@ class Device:
 @frozen
 class Server:
     server_id: str  # as written: often an address, but any name is allowed
-    devices: tuple[Device, ...]  # Invariant: not empty, ascending by global_rank
+    devices: tuple[Device, ...]  # Invariant: not empty in a cluster, ascending by global_rank
     host_nic_ip: str | None = None
     host_ip: str | None = None  # where HCCL talks over the servers' own network cards
     super_pod_id: str | None = None
@@ -86,6 +86,28 @@ class Layout:
 
 
 @frozen
+class Allotment:
+    """The devices of one attempt of an elastic run: rank i is on the device to which the rank table gives `devices[i]`."""
+
+    devices: tuple[int, ...]  # Invariant: ascending, layout.world_size of them
+    layout: Layout
+
+
+def whole_allotment(layout: Layout) -> Allotment:
+    """Return the allotment in which every rank is on the device that the rank table gives it."""
+    return Allotment(tuple(range(layout.world_size)), layout)
+
+
+@frozen
+class Elastic:
+    """The devices that an elastic run may use, each called by the rank that the whole rank table gives it."""
+
+    servers: tuple[int, ...]  # the index of each device's server
+    layouts: tuple[Layout | None, ...]  # layouts[n]: for n devices; None where none fits so few
+    excluded: tuple[int, ...] = ()  # at the beginning
+
+
+@frozen
 class RankSpec:
     """One process to start: who it is, what it runs, and what tlaunch adds to its environment."""
 
@@ -111,6 +133,11 @@ class Supervision:
     preload: tuple[str, ...] | None = None  # imported once, before ranks are forked; None: every rank starts afresh
     killed_at_s: float | None = None  # wall clock: when a batch system kills whatever is left of its job; None: never
     kill_wait_s: float | None = None  # what that system lets pass between its own SIGTERM and SIGKILL
+    elastic: Elastic | None = None  # None: every attempt has the same devices
+
+    @property
+    def may_restart(self) -> bool:
+        return self.max_restarts > 0 or self.elastic is not None
 
     def grace_from(self, now_s: float) -> float:
         """Return the grace period of an end that begins at `now_s` (wall clock): no longer than the batch system leaves.

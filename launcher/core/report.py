@@ -8,6 +8,7 @@ from typing import Any
 from launcher.core.codec import decode, encode, json_text
 from launcher.core.events import SCHEMA, Cause
 from launcher.core.frozen import frozen
+from launcher.core.records import Allotment
 from launcher.core.verdict import Verdict
 
 
@@ -39,6 +40,7 @@ class Attempt:
     exits: tuple[RankExit, ...]  # in the order in which they ended; ranks never started are missing
     verdict: Verdict | None = None  # where it failed or hung
     killed: int = 0  # processes that had to be killed after the grace period
+    allotment: Allotment | None = None  # None: all devices of the run
 
 
 @frozen

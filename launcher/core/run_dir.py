@@ -19,6 +19,9 @@
         device0/stacks.log    Python stacks, each time that they were asked for
         device0/profile.json  some steps of the bundled trainer, as torch's profiler saw them (Chrome trace)
         device1/...
+        checkpoints/      of the bundled trainer (launcher/checkpoint/index.py)
+        excluded          the devices that an elastic run leaves out, one a line (launcher/supervise/exclusions.py)
+        rank_table.1.json what the ranks of an attempt on other devices read
         model/            weights, configuration and tokenizer that the bundled trainer leaves
     and of a run over several servers, where the files above tell of all of them,
         engine.log        what mpirun or srun said
@@ -63,6 +66,7 @@ class RunDir:
     links = _Named("links.json")
     model = _Named("model")
     checkpoints = _Named("checkpoints")
+    excluded = _Named("excluded")
     events = _Named("events.jsonl", is_servers=True)
     report = _Named("report.json", is_servers=True)
     agent_log = _Named("agent.log", is_servers=True)

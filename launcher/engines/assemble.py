@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 
 from launcher.core.frozen import frozen
-from launcher.core.records import Cluster, Console, Layout, RankSpec, RunSpec, Supervision
+from launcher.core.records import Allotment, Cluster, Console, Layout, RankSpec, RunSpec, Server, Supervision
 from launcher.engines.placement import Bind, Machine, Share, shares_of
 from launcher.engines.variables import (
     Origin,
@@ -71,18 +71,80 @@ def wants_own_table(cluster: Cluster, used: Cluster, engine: str | None) -> bool
     return used.device_count < cluster.device_count or (len(used.servers) > 1 and engine is None)
 
 
-def assemble(request: Request, *, name: str, master_port: int) -> RunSpec:
+def servers_with_agents(cluster: Cluster, layout: Layout, supervision: Supervision) -> Cluster:
+    """Return the cluster of the servers that take part: those that have ranks, or all of an elastic run."""
+    return used_cluster(cluster, layout.world_size) if supervision.elastic is None else cluster
+
+
+def allotted_cluster(cluster: Cluster, devices: Sequence[int]) -> Cluster:
+    """Return the cluster cut to the devices of these ranks, in ascending order, which get the ranks 0, 1, ... there."""
+    rank_of = {device: rank for rank, device in enumerate(devices)}
+    kept = (
+        replace(
+            server,
+            devices=tuple(
+                replace(device, global_rank=rank_of[device.global_rank])
+                for device in server.devices
+                if device.global_rank in rank_of
+            ),
+        )
+        for server in cluster.servers
+    )
+    return replace(cluster, servers=tuple(server for server in kept if server.devices))
+
+
+def servers_of_attempt(servers: Sequence[Server], allotment: Allotment | None) -> tuple[Server, ...]:
+    """Return all servers, with the devices and the ranks of that attempt; one that has none of them has no devices then."""
+    if allotment is None:
+        return tuple(servers)
+    part = allotted_cluster(Cluster(tuple(servers)), allotment.devices)
+    kept = {server.server_id: server for server in part.servers}
+    return tuple(kept.get(server.server_id, replace(server, devices=())) for server in servers)
+
+
+def attempt_table(number: int) -> str:
+    """Return the name of the table that the ranks of an attempt on other devices read."""
+    return f"rank_table.{number}.json"
+
+
+def assemble_attempt(request: Request, allotment: Allotment, number: int, *, name: str, master_port: int) -> RunSpec:
+    """Return the spec of an attempt of an elastic run on the devices of `allotment`; servers keep the indices they have.
+
+    Raises:
+        RefusedLayoutError: as `assemble`.
+    """
+    whole = request.cluster.servers
+    cluster = allotted_cluster(request.cluster, allotment.devices)
+    index_of = {server.server_id: index for index, server in enumerate(whole)}
+    kept = [index_of[server.server_id] for server in cluster.servers]
+    part = replace(
+        request,
+        cluster=cluster,
+        layout=allotment.layout,
+        here=kept.index(request.here) if request.here in kept else None,
+        interfaces={kept.index(index): value for index, value in request.interfaces.items() if index in kept},
+    )
+    spec = assemble(part, name=name, master_port=master_port, own_table=attempt_table(number))
+    return replace(spec, ranks=tuple(replace(rank, server_index=kept[rank.server_index]) for rank in spec.ranks))
+
+
+def assemble(request: Request, *, name: str, master_port: int, own_table: str | None = None) -> RunSpec:
     """Return the spec of the run `name`: every rank with its command and what tlaunch adds to its environment.
+
+    `own_table`: the name of the table in the run directory that ranks read in any case, if there is a table.
 
     Raises:
         RefusedLayoutError: `request.bind` asks for cores that this machine does not have.
     """
+    taking_part = servers_with_agents(request.cluster, request.layout, request.supervision).servers
+    index_of = {server.server_id: index for index, server in enumerate(taking_part)}
+    drafts = draft(request, name=name, master_port=master_port, own_table=own_table)
     return RunSpec(
         name=name,
         run_dir=request.runs_dir / name,
         cluster=request.cluster,
         layout=request.layout,
-        ranks=tuple(one.rank for one in draft(request, name=name, master_port=master_port)),
+        ranks=tuple(replace(one.rank, server_index=index_of[one.rank.server_id]) for one in drafts),
         cwd=request.cwd,
         master_addr=_master_addr(_used(request)),
         master_port=master_port,
@@ -92,8 +154,8 @@ def assemble(request: Request, *, name: str, master_port: int) -> RunSpec:
     )
 
 
-def draft(request: Request, *, name: str, master_port: int) -> tuple[Draft, ...]:
-    """Return every rank of that run in order, with its variables' origins.
+def draft(request: Request, *, name: str, master_port: int, own_table: str | None = None) -> tuple[Draft, ...]:
+    """Return every rank of that run in order, with its variables' origins. `own_table`: as in `assemble`.
 
     Raises:
         RefusedLayoutError: as `assemble`.
@@ -103,7 +165,9 @@ def draft(request: Request, *, name: str, master_port: int) -> tuple[Draft, ...]
     master = _master_addr(used), master_port
     source = request.cluster.source
     whole = request.layout.world_size == request.cluster.device_count
-    table = run_dir / OWN_TABLE if source and wants_own_table(request.cluster, used, request.engine) else source
+    if own_table is None and wants_own_table(request.cluster, used, request.engine):
+        own_table = OWN_TABLE
+    table = run_dir / own_table if source and own_table else source
     ours = (
         *run_variables(used, request.layout, request.supervision, run_dir, master),
         table_variable(used, table and table.absolute(), whole=whole),

@@ -19,7 +19,9 @@ from launcher.supervise.spawn import become_subreaper, keep_descriptors_private
 from launcher.supervise.tree import RunGroup, forget_bystanders, spare_bystanders
 
 if TYPE_CHECKING:
+    from launcher.core.records import Allotment
     from launcher.supervise.agent import LauncherLink
+    from launcher.supervise.attempts import Specify
     from launcher.supervise.link import Link
     from launcher.supervise.mpi_proxy import MpiProxies
 
@@ -86,12 +88,14 @@ def start_agent(
     server_index: int = THIS_SERVER,
     link: Link | None = None,
     first_attempt: int = 0,
+    first_allotment: Allotment | None = None,
     members: MpiProxies | None = None,
+    specify: Specify | None = None,
 ) -> LocalAgent:
     """Fork the agent of this machine and return at once. Call inside `signals_held_back`, before any thread exists.
 
-    The agent keeps `port`, `link` and `members`; they are closed here. This process becomes a subreaper, so that nothing escapes
-    even if the agent is killed.
+    `specify` gives the spec of an attempt of an elastic run. The agent keeps `port`, `link` and `members`; they are closed
+    here. This process becomes a subreaper, so that nothing escapes even if the agent is killed.
 
     Raises:
         OSError: no process or pipe could be made.
@@ -108,7 +112,9 @@ def start_agent(
             port=port,
             link=link,
             first_attempt=first_attempt,
+            first_allotment=first_allotment,
             members=members,
+            specify=specify,
         ).run()
 
     agent = start_child(supervise, RunDir(spec.run_dir, None if link is None else server_index))

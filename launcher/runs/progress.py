@@ -9,6 +9,7 @@ from launcher.core import events
 from launcher.core.events import COORDINATOR, Cause, TimestampedEvent
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId
+from launcher.core.records import Allotment
 from launcher.core.report import Attempt, RankExit
 from launcher.core.verdict import Verdict
 
@@ -106,6 +107,7 @@ class AttemptProgress:
     number: int = 0
     master_port: int = 0
     started_ns: int = 0
+    allotment: Allotment | None = None  # None: all devices of the run
     starts: dict[int, RankStart] = field(default_factory=dict)  # by global rank
     exits: dict[int, RankExit] = field(default_factory=dict)  # by global rank, in the order in which they ended
     first_failure: RankExit | None = None  # as processes ended; who is to blame is in `verdict`
@@ -143,8 +145,9 @@ class AttemptProgress:
 class Progress:
     """Takes events in their order. Times are nanoseconds since 1970."""
 
-    def __init__(self, rank_count: int | None = None) -> None:
-        """Without `rank_count` the agent's event sets it."""
+    def __init__(self, rank_count: int | None = None, devices: frozenset[int] | None = None) -> None:
+        """Without `rank_count` the agent's event sets it. `devices`: of an elastic run those that count here; None: all."""
+        self._devices = devices
         self.rank_count = rank_count or 0
         self._count_is_given = rank_count is not None
         self.agent: ProcessId | None = None  # of several servers: their coordinator
@@ -206,6 +209,7 @@ class Progress:
             exits=tuple(self.current.exits.values()),
             verdict=self.current.verdict,
             killed=self.current.ending.killed,
+            allotment=self.current.allotment,
         )
         return (*self.past, current)
 
@@ -221,7 +225,8 @@ class Progress:
             case events.AttemptStarted():
                 if event.number > self.current.number:
                     self.past.append(self.attempts[-1])
-                self.current = AttemptProgress(event.number, event.master_port, stamped.time_ns)
+                self.current = AttemptProgress(event.number, event.master_port, stamped.time_ns, event.allotment)
+                self.rank_count = self._ranks_of(event.allotment)
             case events.NotBegun():
                 self.not_begun = event
             case events.NotRestarting():
@@ -234,6 +239,12 @@ class Progress:
                 pass
         self.current.take(stamped)
         self.last_ns = max(self.last_ns, stamped.time_ns)  # servers' clocks are known within limits
+
+    def _ranks_of(self, allotment: Allotment | None) -> int:
+        """Return the number of ranks of an attempt that count here."""
+        if allotment is None:
+            return self.rank_count
+        return len(self._devices.intersection(allotment.devices) if self._devices is not None else allotment.devices)
 
     def _note_agent(self, event: events.AgentStarted, server_index: int) -> None:
         self.agents[server_index] = event.agent

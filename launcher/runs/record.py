@@ -12,9 +12,9 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from launcher.core.env import masked, masked_argv
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId
-from launcher.core.records import DEFAULT_GRACE_S, RankSpec, RunSpec
+from launcher.core.records import DEFAULT_GRACE_S, Allotment, RankSpec, RunSpec
 from launcher.core.run_dir import LATEST, RunDir
 
 SCHEMA = 2
@@ -77,6 +77,15 @@ class Recorded:
     grace_s: float
     max_restarts: int
     engine: str | None = None  # the user's own that started the ranks; None: tlaunch did
+    devices: tuple[
+        Place, ...
+    ] = ()  # of an elastic run: all that it may use, by the ranks that the whole table gives them
+
+    def places_in(self, allotment: Allotment | None) -> tuple[Place, ...]:
+        """Return the places of the ranks of an attempt, ascending by global rank."""
+        if allotment is None or len(self.devices) <= max(allotment.devices):
+            return self.places
+        return tuple(replace(self.devices[device], global_rank=rank) for rank, device in enumerate(allotment.devices))
 
 
 def read_recorded(run_dir: RunDir) -> Recorded:
@@ -91,15 +100,26 @@ def read_recorded(run_dir: RunDir) -> Recorded:
         supervision = fields.get("supervision", {})
         places = [decode(Place, rank) for rank in fields["ranks"]]
         return Recorded(
-            places=tuple(sorted(places, key=lambda place: place.global_rank)),
+            places=_ascending(places),
             grace_s=float(supervision.get("grace_s", fields.get("grace_s", DEFAULT_GRACE_S))),
             max_restarts=int(supervision.get("max_restarts", 0)),
             engine=None if fields.get("engine") is None else str(fields["engine"]),
+            devices=_ascending(_devices(fields["cluster"]["servers"])) if supervision.get("elastic") else (),
         )
     except OSError as error:
         raise UnreadableError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnreadableError(f"{path} is no record of a run that this version understands") from error
+
+
+def _devices(servers: Any) -> Iterator[Place]:
+    for index, server in enumerate(servers):
+        for device in server["devices"]:
+            yield Place(device["global_rank"], server["server_id"], index, device["device_id"])
+
+
+def _ascending(places: Iterable[Place]) -> tuple[Place, ...]:
+    return tuple(sorted(places, key=lambda place: place.global_rank))
 
 
 # --- making the directory ---

@@ -16,7 +16,7 @@ from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUS
 from launcher.core.events import AgentEnded, AgentStarted, Trouble, Unkillable
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId, identify, is_readable
-from launcher.core.records import RankSpec, RunSpec
+from launcher.core.records import Allotment, RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.event_log import EventLog, RunRecorder
 from launcher.supervise.event_loop import Listening, SignalPipe
@@ -25,6 +25,7 @@ from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import NothingLeft, RunGroup, descendants, reap
 
 if TYPE_CHECKING:
+    from launcher.supervise.attempts import Specify
     from launcher.supervise.fork_server import ForkServer
     from launcher.supervise.link import Link, LinkServices
     from launcher.supervise.local_control import LocalControl
@@ -48,8 +49,11 @@ class Share:
     spec: RunSpec
     ranks: tuple[RankSpec, ...]  # of this server
     inherited: Mapping[str, str]  # the environment that the variables of ranks are laid over
+    server_index: int
     port: HeldPort  # of the first attempt
     first_attempt: int  # its number; agents that were lost had those before
+    first_allotment: Allotment | None = None  # of an elastic run over several servers
+    specify: Specify | None = None  # of an elastic run
 
 
 class Agent:
@@ -65,7 +69,9 @@ class Agent:
         port: HeldPort | None = None,
         link: Link | None = None,
         first_attempt: int = 0,
+        first_allotment: Allotment | None = None,
         members: MpiProxies | None = None,
+        specify: Specify | None = None,
     ) -> None:
         """`link`: to the coordinator, if the run has ranks on other servers. `members`: whose place ranks take."""
         run_dir = RunDir(spec.run_dir, None if link is None else server_index)
@@ -76,7 +82,8 @@ class Agent:
 
             self._proxy_control = ProxyControl(members, ranks, inherited)
             ranks = self._proxy_control.ranks
-        self._share = Share(spec, ranks, inherited, port or HeldPort(spec.master_port), first_attempt)
+        port = port or HeldPort(spec.master_port)
+        self._share = Share(spec, ranks, inherited, server_index, port, first_attempt, first_allotment, specify)
         self._head = head  # None without one, and once it is lost
         self._event_log = EventLog(
             run_dir.events, server_index, head.events_fd if head else None, link.tell if link else None
@@ -127,26 +134,29 @@ class Agent:
             share.spec,
             share.ranks,
             share.inherited,
+            server_index=share.server_index,
             port=share.port,
             spawner=self._spawner,
             group=self._group,
             event_log=self._event_log,
             others=self._services is not None,
+            specify=share.specify,
         )
         if self._services is None:
             from launcher.supervise.local_control import LocalControl  # noqa: PLC0415 - as above
 
             return LocalControl(share.spec, self._attempts, self._event_log, share.first_attempt)
-        from launcher.supervise.remote_control import RemoteControl  # noqa: PLC0415 - one server needs none of it
+        from launcher.core.messages import Begin  # noqa: PLC0415 - one server needs none of it
+        from launcher.supervise.remote_control import RemoteControl  # noqa: PLC0415 - the same
 
         self._services.begin([rank.global_rank for rank in share.ranks], follows_another=share.first_attempt > 0)
         return RemoteControl(
             share.spec,
-            share.ranks,
             self._attempts,
             services=self._services,
             event_log=self._event_log,
-            first_attempt=share.first_attempt,
+            server_index=share.server_index,
+            first=Begin(share.first_attempt, share.spec.master_port, share.first_allotment),
         )
 
     # --- what may happen ---
@@ -168,7 +178,7 @@ class Agent:
             }
         )
         timed = (self._attempts.monitor, self._proxy_control, self._control.reach_probes)
-        due_s = [each.timeout_s for each in timed if each is not None]
+        due_s = [self._control.timeout_s, *(each.timeout_s for each in timed if each is not None)]
         due_s += self._services.due_s if self._services else []
         for key, _ in self._selector.select(min((seconds for seconds in due_s if seconds is not None), default=None)):
             key.data()

@@ -119,7 +119,7 @@ class AttemptMonitor:
         self._run_dir = run_dir
         self._spawner = spawner
         self._event_log = event_log
-        self._restartable = supervision.max_restarts > 0
+        self._restartable = supervision.may_restart
         self._hung: Collection[int] = ()
         self._collector: EvidenceCollector | None = None
         self._paused = False

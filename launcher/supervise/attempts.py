@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from launcher.control import orders
 from launcher.control.events import CONTINUES, KILLS_AT_ONCE, PAUSES
+from launcher.core.atomic import write_text
 from launcher.core.events import AttemptStarted, Cause, Trouble
-from launcher.core.records import RankSpec, RunSpec
+from launcher.core.records import Allotment, RankSpec, RunSpec, whole_allotment
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
@@ -20,6 +21,9 @@ from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import RunGroup
+
+# Gives the spec of an attempt of an elastic run, and the files that it needs in the run directory, by name.
+Specify = Callable[[Allotment, int], tuple[RunSpec, Mapping[str, str]]]
 
 
 class Attempts:
@@ -34,22 +38,31 @@ class Attempts:
         ranks: Sequence[RankSpec],
         inherited: Mapping[str, str],
         *,
+        server_index: int,
         port: HeldPort,
         spawner: Spawner,
         group: RunGroup,
         event_log: EventLog,
         others: bool = False,
+        specify: Specify | None = None,
     ) -> None:
-        """`others`: the run has ranks on other servers, whose failures have those here started again as well."""
+        """`others`: the run has ranks on other servers, whose failures have those here started again as well.
+
+        `specify` gives the spec of an attempt of an elastic run.
+        """
         self._spec = spec
         self._ranks = ranks
+        self._server_index = server_index
+        self._specify = specify
         self._inherited = inherited
         self._port = port
         self._spawner = spawner
         self._group = group
         self._event_log = event_log
-        self._may_repeat = others and spec.supervision.max_restarts > 0
+        self._may_repeat = others and spec.supervision.may_restart
         self.number = 0  # of the present attempt
+        self.ranks = ranks  # of the present attempt, here
+        self.world_size = len(spec.ranks)  # of the present attempt
         self.paused = False
         self.over: list[Attempt] = []
 
@@ -63,8 +76,8 @@ class Attempts:
         match order:
             case orders.Record(event=event):
                 self._event_log.record(event)
-            case orders.BeginAttempt(number=number, master_port=port):
-                self.begin(number, port)
+            case orders.BeginAttempt(number=number, master_port=port, allotment=allotment):
+                self.begin(number, port, allotment)
             case orders.CollectEvidence():
                 self.monitor.collect()
             case orders.EndRanks(cause=cause, verdict=verdict, restarts=restarts):
@@ -82,27 +95,34 @@ class Attempts:
             case _:
                 pass
 
-    def begin(self, number: int, master_port: int) -> None:
+    def begin(self, number: int, master_port: int, allotment: Allotment | None = None) -> None:
         self._group.take_back()
         if self._port.holder is None:
             self._port = HeldPort(master_port)
-        self.number = number
-        run_dir = RunDir(self._spec.run_dir)  # of what ranks write
-        self._began_ns = self._event_log.record(AttemptStarted(number, self._port.number))
+        self.number, self._master_port, self._allotment = number, master_port, allotment
+        spec, ranks = self._spec, self._ranks
+        if allotment is not None and allotment != whole_allotment(spec.layout):
+            assert self._specify is not None, "only an elastic run has other devices"
+            spec, files = self._specify(allotment, number)
+            self._write(files)
+            ranks = tuple(rank for rank in spec.ranks if rank.server_index == self._server_index)
+        self.ranks, self.world_size = ranks, len(spec.ranks)
+        run_dir = RunDir(spec.run_dir)  # of what ranks write
+        self._began_ns = self._event_log.record(AttemptStarted(number, master_port, allotment))
         self.rank_group = RankGroup(
-            self._ranks,
+            ranks,
             run_dir,
             number,
-            self._port.number,
+            master_port,
             inherited=self._inherited,
             spawner=self._spawner,
             event_log=self._event_log,
         )
         supervision = self._spec.supervision
-        global_ranks = [rank.global_rank for rank in self._ranks]
+        global_ranks = [rank.global_rank for rank in ranks]
         self.monitor = AttemptMonitor(
             self.rank_group,
-            ProgressMonitor(run_dir, global_ranks, supervision.hang_timeout_s, self._spec.layout),
+            ProgressMonitor(run_dir, global_ranks, supervision.hang_timeout_s, spec.layout),
             supervision,
             run_dir=run_dir,
             spawner=self._spawner,
@@ -113,19 +133,28 @@ class Attempts:
         if self.paused:
             self.monitor.pause(pauses=True)
 
+    def _write(self, files: Mapping[str, str]) -> None:
+        for name, text in files.items():
+            path = self._spec.run_dir / name
+            try:
+                write_text(path, text)
+            except OSError as error:  # ranks that read it will say so
+                self._event_log.record(Trouble(f"cannot write {path}: {error.strerror}"))
+
     def end(self) -> bool:
         """Close the present attempt, of which nothing is left that can be killed; return whether something is."""
         self.monitor.close()
         self.over.append(
             Attempt(
                 number=self.number,
-                master_port=self._port.number,
+                master_port=self._master_port,
                 started_ns=self._began_ns,
                 ended_ns=time.time_ns(),
                 cause=self.monitor.cause,
                 exits=tuple(self.rank_group.exits),
                 verdict=self.monitor.verdict,
                 killed=self.monitor.ender.killed,
+                allotment=self._allotment,
             )
         )
         left = bool(self.monitor.ender.left())

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from launcher.control import events, orders
 from launcher.control.controller import Phase, RunController
 from launcher.control.events import Setup
 from launcher.core.errors import EXIT_FAILURE
-from launcher.core.events import Cause, NotRestarting
+from launcher.core.events import Cause, DevicesChanged, NotRestarting
 from launcher.core.records import RunSpec
 from launcher.supervise.attempt_monitor import Stage
 from launcher.supervise.attempts import Attempts
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.event_loop import drive
+
+if TYPE_CHECKING:
+    from launcher.supervise.exclusions import Exclusions
 
 SERVER = 0  # its index: there is no other
 
@@ -26,6 +31,11 @@ class LocalControl:
         self._event_log = event_log
         setup = Setup((spec.ranks[0].server_id,), spec.supervision, first_attempt)
         self._controller = RunController(setup)
+        self._exclusions: Exclusions | None = None  # of an elastic run
+        if spec.supervision.elastic is not None:
+            from launcher.supervise.exclusions import exclusions_of  # noqa: PLC0415 - other runs need none of it
+
+            self._exclusions = exclusions_of(spec, spec.supervision.elastic, event_log.record)
         self._exits_reported = 0  # ends of ranks of this attempt
         self._stage = Stage.RUNNING  # as it was reported
         self.not_restarting: str | None = None  # why restarts that were left were not used
@@ -33,8 +43,15 @@ class LocalControl:
     def begin(self) -> None:
         self._report(events.ServersReady(self._attempts.master_port))
 
+    @property
+    def timeout_s(self) -> float | None:
+        """The seconds until `listen` is due; None: never."""
+        return None if self._exclusions is None else self._exclusions.timeout_s
+
     def listen(self) -> None:
-        """Do nothing: no other process sends anything."""
+        """Look whether a person has changed which devices an elastic run leaves out."""
+        if self._exclusions is not None and (excluded := self._exclusions.look()) is not None:
+            self._report(events.ExclusionsChanged(excluded))
 
     def on_own_signal(self, number: int) -> bool:
         """Act on a signal that came to this process; return True."""
@@ -91,5 +108,11 @@ class LocalControl:
             )
         if isinstance(order, orders.Record) and isinstance(order.event, NotRestarting):
             self.not_restarting = order.event.reason
+        if (
+            isinstance(order, orders.Record)
+            and isinstance(order.event, DevicesChanged)
+            and self._exclusions is not None
+        ):
+            self._exclusions.note(order.event)
         self._attempts.carry_out(order)
         return None

@@ -7,7 +7,6 @@ signal asks for that, or when its launcher or the coordinator is lost.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -31,7 +30,7 @@ from launcher.core.messages import (
     Stop,
 )
 from launcher.core.messages import ForwardSignal as ForwardedSignal
-from launcher.core.records import RankSpec, RunSpec
+from launcher.core.records import RunSpec
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.attempt_monitor import Stage
 from launcher.supervise.attempts import Attempts
@@ -45,30 +44,31 @@ class RemoteControl:
     """Translates between the coordinator's messages and what is done and seen here."""
 
     not_restarting = None  # the coordinator's report says so
+    timeout_s = None  # nothing is due by itself
 
     def __init__(
         self,
         spec: RunSpec,
-        ranks: Sequence[RankSpec],
         attempts: Attempts,
         *,
         services: LinkServices,
         event_log: EventLog,
-        first_attempt: int,
+        server_index: int,
+        first: Begin,
     ) -> None:
         self._spec = spec
-        self._ranks = ranks
         self._attempts = attempts
         self._services = services
         self._event_log = event_log
-        self._first_attempt = first_attempt
+        self._server_index = server_index
+        self._first = first
         self._reported = False  # the evidence of this attempt
         self._waits = False  # nothing of the last attempt is left here
         self._finish: Finish | None = None  # the coordinator's last message
         self.reach_probes: ReachProbes | None = None  # while others may try whether they reach this server
 
     def begin(self) -> None:
-        self._attempts.begin(self._first_attempt, self._attempts.master_port)
+        self._attempts.begin(self._first.attempt, self._first.master_port, self._first.allotment)
 
     @property
     def _link(self) -> Link | None:
@@ -100,9 +100,9 @@ class RemoteControl:
             case Decision(attempt=attempt) if attempt == self._attempts.number:
                 self._end_reach_probes()
                 self._end_decided(message)
-            case Begin(attempt=attempt, master_port=port) if self._waits and attempt == self._attempts.number + 1:
+            case Begin(attempt=attempt) if self._waits and attempt == self._attempts.number + 1:
                 self._waits = self._reported = False
-                self._attempts.begin(attempt, port)
+                self._attempts.begin(attempt, message.master_port, message.allotment)
             case Stop():
                 self._stop(message)
             case ForwardedSignal(signal=number):
@@ -205,13 +205,14 @@ class RemoteControl:
             self._attempts.monitor.end(decided.cause, decided.verdict, restarts=decided.restarts)
 
     def _stop(self, stop: Stop) -> None:
-        """End the ranks for good. If that is under way, its cause stands; if no rank is left, wait for other servers."""
+        """End the ranks. If that is under way, its cause stands; if no rank is left, wait for other servers."""
         self._end_reach_probes()
         stage = self._attempts.monitor.stage
         if self._waits:
             return
         if stage in {Stage.ENDING, Stage.ENDING_LEFTOVERS}:
-            self._attempts.monitor.ender.forget_repeat()
+            if not stop.restarts:
+                self._attempts.monitor.ender.forget_repeat()
             return
         if stage in {Stage.COLLECTING, Stage.COLLECTED}:
             verdict = self._judged_alone()
@@ -219,16 +220,14 @@ class RemoteControl:
                 cause = self._attempts.monitor.failure_cause
                 self._end_decided(Decision(self._attempts.number, verdict, cause, restarts=False))
                 return
-        self._record_stopping(stop.cause, stop.signal, stop.server)
-        self._attempts.monitor.end(stop.cause)
+        self._record_stopping(stop.cause, stop.signal, stop.server, restarts=stop.restarts)
+        self._attempts.monitor.end(stop.cause, restarts=stop.restarts)
 
     def _judged_alone(self) -> Verdict:
         """Return the verdict on what is known here. Nothing is certain without what ranks of other servers did."""
-        here = {rank.global_rank for rank in self._ranks}
-        elsewhere = [rank.global_rank for rank in self._spec.ranks if rank.global_rank not in here]
-        evidence = merge_evidence(
-            {self._ranks[0].server_index: self._attempts.monitor.evidence()}, {}, unheard=elsewhere
-        )
+        here = {rank.global_rank for rank in self._attempts.ranks}
+        elsewhere = [rank for rank in range(self._attempts.world_size) if rank not in here]
+        evidence = merge_evidence({self._server_index: self._attempts.monitor.evidence()}, {}, unheard=elsewhere)
         verdict = judged(evidence, self._event_log.record)
         if verdict.confidence is not Confidence.CERTAIN:
             return verdict

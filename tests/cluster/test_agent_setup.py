@@ -1,5 +1,7 @@
 """What servers of a run leave in its directory, which they may share."""
 
+from pathlib import Path
+
 import pytest
 
 from launcher.cluster.agent_setup import AgentSetup, awaited_begin
@@ -15,8 +17,12 @@ from launcher.cluster.join import Session
 from launcher.core.channel import Channel
 from launcher.core.errors import TlaunchError
 from launcher.core.messages import Refused, Welcome
+from launcher.core.records import Cluster, Layout, Supervision
 from launcher.core.run_dir import RunDir
+from launcher.engines.assemble import Request
+from launcher.engines.placement import Machine
 
+REQUEST = Request(Cluster.local(1), Layout(), ("true",), Path("/"), Path("/"), Supervision(), {}, {}, Machine(()))
 WELCOME = Welcome("", 1, "a-run", 60.0, mark="a-mark", key="the key")
 
 
@@ -33,7 +39,7 @@ def test_the_way_to_a_coordinator_that_starts_nothing_is_removed(spec, connected
     assert read_endpoint(run_dir) is not None
     coordinator.send(Refused("another server lacks the program"))
     with pytest.raises(TlaunchError, match="lacks the program"):
-        awaited_begin(AgentSetup(spec, 1, None, {}), membership, lambda _waiting: None)
+        awaited_begin(AgentSetup(spec, 1, None, {}, REQUEST), membership, lambda _waiting: None)
     assert (read_endpoint(run_dir) is not None) is is_shared
 
 

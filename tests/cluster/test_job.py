@@ -29,7 +29,7 @@ REQUEST = Request(
     inherited_env={"HOME": "/here"}, machine=HERE, bind="core", console="all", here=0, interfaces={0: "ib0"},
     mpi_variables={"OMPI_MCA_coll": "^han"},
 )  # fmt: skip
-JOB = Job(REQUEST, {"rank_table.json": "{}", "ö": "\n"}, "{ }", 29500)
+JOB = Job(REQUEST, {"rank_table.json": "{}", "ö": "\n"}, "{ }", "server list", 29500)
 
 
 def test_a_job_is_one_line_and_comes_back_with_the_other_machine_s_own():
@@ -43,7 +43,7 @@ def test_a_job_is_one_line_and_comes_back_with_the_other_machine_s_own():
     assert made.request.cluster.source == Path("/t/table.json")
     assert "HOME" not in lzma.decompress(base64.b64decode(text)).decode()
     plain = Request(Cluster.local(1), Layout(), (), Path("/"), Path("/"), Supervision(), {}, {}, THERE)
-    assert from_text(to_text(Job(plain, {}, None, None)), {}, THERE) == Job(plain, {}, None, None)
+    assert from_text(to_text(Job(plain, {}, None, "", None)), {}, THERE) == Job(plain, {}, None, "", None)
 
 
 def test_a_job_of_a_python_without_lzma_is_understood(monkeypatch):

@@ -3,7 +3,8 @@
 A file of histories is read line by line:
 
     = name                                      a history begins, with the words of `Setup` on the next line
-    servers 2  restarts 1  by hand              (also: engine anew, limit 5, forward USR1, servers h1 h2, first 1)
+    servers 2  restarts 1  by hand              (also: engine anew, limit 5, forward USR1, servers h1 h2, first 1;
+                                                 elastic 4 mp 2: so many devices, divided evenly over the servers)
     2.5  evidence 0, verdict rank 1  >  collect 1     at 2.5 s these events happen, and then a Tick; the orders follow
 
 Events: see `_EVENTS`; `verdict ...` is what every diagnosis is answered with from then on. Orders are written as `shown`
@@ -21,8 +22,20 @@ from launcher.control.controller import Phase, RunController
 from launcher.control.events import Setup
 from launcher.control.outcome import Restarts
 from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError
-from launcher.core.events import Cause, Continued, Forwarded, Judged, NotBegun, NotRestarting, Paused, Stopping, Trouble
-from launcher.core.records import Supervision
+from launcher.core.events import (
+    Cause,
+    Continued,
+    DevicesChanged,
+    Forwarded,
+    Joined,
+    Judged,
+    NotBegun,
+    NotRestarting,
+    Paused,
+    Stopping,
+    Trouble,
+)
+from launcher.core.records import Elastic, Layout, Supervision
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 
 FOLDER = Path(__file__).parent / "histories"
@@ -104,11 +117,18 @@ def _setup(words):
         return float(found[1]) if found else otherwise
 
     count, killed_at_s = int(number("servers", 1)), number("killed at", None)
+    devices, mp = int(number("elastic", 0)), int(number("mp", 1))
+    ranks = int(number("ranks", devices))
+    elastic = Elastic(
+        servers=tuple(device * count // devices for device in range(devices)),
+        layouts=tuple(None if have < mp else Layout(min(have, ranks) // mp, mp) for have in range(devices + 1)),
+    )
     supervision = Supervision(
         grace_s=15.0,
         max_restarts=int(number("restarts", 0)),
         forward_signals=tuple(_signal(name) for name in re.findall(r"forward (\w+)", words)),
         killed_at_s=None if killed_at_s is None else WALL_S + killed_at_s,
+        elastic=elastic if devices else None,
     )
     return Setup(
         server_ids=tuple(f"10.0.0.{index + 1}" for index in range(count)),
@@ -140,6 +160,8 @@ _ENGINES = {
 _SIGNALS = "(INT|TERM|HUP|QUIT|TSTP|CONT|USR1|USR2)"
 _EVENTS = {
     r"ready (\d+)": events.ServersReady,
+    r"ready (\d+) and (\d+)": lambda one, other: events.ServersReady(one, ((0, one), (1, other))),
+    r"joined (\d+) port (\d+)": events.ServerJoined,
     r"cannot begin: (.*)": lambda why: events.CannotBegin(_ERRORS[why]),
     r"rank (\d+) ends (-?\d+)": events.RankEnded,
     r"failure at (\d+)": events.RankFailed,
@@ -163,6 +185,8 @@ _EVENTS = {
 
 
 def _event(text):
+    if text.startswith("exclude"):
+        return events.ExclusionsChanged(frozenset(map(int, text.split()[1:])))
     for pattern, make in _EVENTS.items():
         if match := re.fullmatch(pattern, text):
             return make(*(int(word) if re.fullmatch(r"-?\d+", word) else word for word in match.groups()))
@@ -183,6 +207,16 @@ def _probe(order):
     return f"probe {order.number} by {order.server} of {tried or 'none'}"
 
 
+def _begin(order):
+    devices = "" if order.allotment is None else f" on {' '.join(map(str, order.allotment.devices))}"
+    return f"begin {order.number} at {order.master_port}{devices}"
+
+
+def _changed(event):
+    parts = (("without", event.left_out), ("with", event.taken_back))
+    return "; ".join(f"{word} {' '.join(map(str, devices))}" for word, devices in parts if devices)
+
+
 def _judged(event):
     who = f"server {event.verdict.server}" if event.verdict.server else "nobody"
     return f"judged {who if event.verdict.culprit is None else f'rank {event.verdict.culprit}'}"
@@ -196,7 +230,7 @@ def _stopping(event):
 
 _SHOWN = {
     orders.Record: lambda order: shown(order.event),
-    orders.BeginAttempt: lambda order: f"begin {order.number} at {order.master_port}",
+    orders.BeginAttempt: _begin,
     orders.CollectEvidence: lambda order: f"collect {' '.join(map(str, order.servers))}",
     orders.Diagnose: lambda order: "diagnose" + "".join(f" {one.pair[0]}|{one.pair[1]}" for one in order.apart),
     orders.ProbeReach: _probe,
@@ -211,6 +245,8 @@ _SHOWN = {
     NotRestarting: lambda event: f"no restart: {event.reason}",
     NotBegun: lambda event: f"not begun: {event.message}",
     Trouble: lambda event: f"trouble: {event.message}",
+    DevicesChanged: _changed,
+    Joined: lambda event: f"joined {event.server}",
     Paused: lambda _: "paused",
     Continued: lambda _: "continued",
     Forwarded: lambda event: f"forwarded {_name(event.signal)}",

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, as_argument, chosen_live, json_option, run_argument
-from launcher.cli.text.columns import aligned, duration, number, size
+from launcher.cli.text.columns import aligned, counted, duration, number, size
 from launcher.cli.text.run_text import as_json as run_as_json
 from launcher.cli.text.run_text import culprit, describe, shown_name
 from launcher.cli.text.stdout import write_out
@@ -57,7 +57,8 @@ def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
     run_dir = chosen_live(runs_dir, run)
     recorded = read_recorded(run_dir)
     state = look(run_dir)
-    ranks = [_rank_status(rank, recorded.places, run_dir) for rank in state.ranks]
+    places = recorded.places_in(state.progress.current.allotment)
+    ranks = [_rank_status(rank, places, run_dir) for rank in state.ranks]
     if as_json:
         whole = run_as_json(state) | {"max_restarts": recorded.max_restarts, "each": [_to_json(rank) for rank in ranks]}
         write_out(json_text(whole))
@@ -105,6 +106,9 @@ def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
         yield f"  the state of {rank_list([look.global_rank for look in unknown])}{where} is not known on this machine"
     if recorded.max_restarts:
         yield f"  restarts: {progress.current.number} of at most {recorded.max_restarts}"
+    if (allotment := progress.current.allotment) is not None:
+        used = counted(len(allotment.devices), "device")
+        yield f"  elastic: attempt {progress.current.number} with {allotment.layout} on {used} of {len(recorded.devices)}"
     if progress.current.slow and state.state.going_on:
         yield f"  slower than the others: {rank_list(progress.current.slow)}"
 

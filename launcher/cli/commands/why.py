@@ -112,7 +112,7 @@ def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
     recorded: Recorded | None = None
     with suppress(UnreadableError):  # a verdict is worth showing without it
         recorded = read_recorded(state.run_dir)
-    places = {place.global_rank: place for place in recorded.places} if recorded else {}
+    places = {place.global_rank: place for place in recorded.places_in(attempt.allotment)} if recorded else {}
     pids = {ended.global_rank: ended.pid for ended in attempt.exits}
 
     def place(global_rank: int) -> str:

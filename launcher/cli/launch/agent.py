@@ -15,7 +15,7 @@ from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import TlaunchError
 from launcher.core.events import AgentEnded, Cause, TimestampedEvent, Unkillable
 from launcher.core.interfaces import go_by_names
-from launcher.engines.assemble import used_cluster
+from launcher.engines.assemble import servers_with_agents
 from launcher.engines.host_match import read_host
 from launcher.engines.local import signals_held_back
 from launcher.engines.mpi_match import check_library
@@ -53,7 +53,7 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Place |
     def check() -> Mapping[str, str]:
         """Return the variables that the MPI library which a rank of this server would find needs besides."""
         check_table(job)
-        servers = used_cluster(request.cluster, request.layout.world_size).servers
+        servers = servers_with_agents(request.cluster, request.layout, request.supervision).servers
         if place is not None:
             check_server(place, membership.welcome.server_index, servers)
         if trouble is not None:
@@ -66,7 +66,12 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Place |
     part = get_ready(membership, request, job.files, job.master_port, check)
     begin = awaited_begin(part, membership, lambda _waiting: None)
     with signals_held_back():
-        started = start(part, membership, begin, members)
+        specify = None
+        if request.supervision.elastic is not None:
+            from launcher.cli.launch.elastic import specifier  # other runs need none of it
+
+            specify = specifier(part.request, job.table_format, part.spec.name, begin.master_port)
+        started = start(part, membership, begin, members, specify)
         observer = _Silent()
         head = LauncherLoop(part.spec, started, observer, part.server_index)
     head.attend()

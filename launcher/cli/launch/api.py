@@ -60,6 +60,8 @@ def launch(
     pp: int = 1,
     micro_batches: int | None = None,
     allow_idle_devices: bool = False,
+    elastic: bool = False,
+    exclude: Sequence[str] = (),
     recipe: str | None = None,
     config: str | None = None,
     settings: Sequence[str] = (),
@@ -109,6 +111,7 @@ def launch(
     converted = {
         "command": _texts("command", command, "['python', 'train.py']"),
         "rank_table": None if rank_table is None else Path(rank_table),
+        "exclude": _texts("exclude", exclude, "['10.0.0.2', '10.0.0.3/7']"),
         "settings": _texts("settings", settings, "['train.steps=400']"),
         "data": None if data is None else Path(data),
         "resume": None if resume is None else os.fspath(resume),

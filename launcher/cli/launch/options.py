@@ -64,6 +64,8 @@ class RunOptions:
     pp: int = 1
     micro_batches: int | None = None
     allow_idle_devices: bool = False
+    elastic: bool = False
+    exclude: tuple[str, ...] = ()
     # the bundled trainer's
     recipe: str | None = None  # the default of the catalog
     config: str | None = None
@@ -139,6 +141,8 @@ def check_options(options: RunOptions) -> None:
         )
     if options.command and not options.command[0]:
         raise UsageError("COMMAND is empty", hint="leave it out to start the bundled trainer")
+    if options.exclude and not options.elastic:
+        raise UsageError("--exclude is for runs that go on with other devices", hint="add --elastic")
     _check_engine_options(options)
     if options.name is not None:
         if not options.name or "/" in options.name or not options.name.isprintable():
@@ -150,6 +154,11 @@ def check_options(options: RunOptions) -> None:
 
 
 def _check_engine_options(options: RunOptions) -> None:
+    if options.elastic and options.by_engine:
+        raise UsageError(
+            f"--elastic: agents that --engine {options.engine} starts cannot go on without one of them",
+            hint="the same command on each server, or --max-restarts without --elastic",
+        )
     if options.engine == "mpi" and options.rank_table is None:
         raise UsageError("--engine mpi: which servers?", hint="give a --rank-table that names them")
     if options.engine_options and not options.by_engine:

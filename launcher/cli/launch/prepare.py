@@ -14,8 +14,8 @@ from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hin
 from launcher.core.errors import RefusedTableError, UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.proc import DEVICE_FILES, davinci_ids, nvidia_ids
-from launcher.core.records import Cluster, Supervision
-from launcher.engines.assemble import OWN_TABLE, Request, used_cluster, wants_own_table
+from launcher.core.records import Cluster, Elastic, Layout, Supervision
+from launcher.engines.assemble import OWN_TABLE, Request, servers_with_agents, used_cluster, wants_own_table
 from launcher.engines.placement import read_machine
 from launcher.engines.variables import VISIBLE_DEVICES
 from launcher.logs.terminal import escaped
@@ -34,11 +34,12 @@ class Prepared:
     notes: tuple[str, ...]  # said before the run starts
     files: Mapping[str, str]  # name: text, to be kept in the run directory
     table_text: str | None = None  # of the rank table, read once: it may come from a pipe
+    table_format: str = ""
 
     @property
     def used(self) -> Cluster:
-        """The servers and devices that ranks are on."""
-        return used_cluster(self.request.cluster, self.request.layout.world_size)
+        """The servers and devices that ranks are on; all that an elastic run may use."""
+        return servers_with_agents(self.request.cluster, self.request.layout, self.request.supervision)
 
     @property
     def timed_name(self) -> str:
@@ -82,7 +83,7 @@ def prepare(
         mp=options.mp,
         pp=options.pp,
         micro_batches=1 if options.micro_batches is None else options.micro_batches,
-        allow_idle_devices=options.allow_idle_devices,
+        allow_idle_devices=options.allow_idle_devices or options.elastic,
     )
     used = used_cluster(cluster, layout.world_size)
     try:
@@ -104,7 +105,8 @@ def prepare(
     if idle := cluster.device_count - used.device_count:
         first, last = used.device_count, cluster.device_count - 1
         stay, which = ("stays", f"rank {last}") if idle == 1 else ("stay", f"ranks {first} to {last}")
-        notes.append(f"{idle} of {cluster.device_count} devices {stay} idle: {which}")
+        what = "spare" if options.elastic else "idle"
+        notes.append(f"{idle} of {cluster.device_count} devices {stay} {what}: {which}")
     mpi_ranks = _mpi_ranks(options, program, notes)
     request = Request(
         cluster=cluster,
@@ -118,6 +120,7 @@ def prepare(
             hang_timeout_s=options.hang_timeout,
             forward_signals=signal_numbers(options.forward_signals),
             preload=None if mpi_ranks else program.preload(options),
+            elastic=_elastic(options, cluster, layout, program),
         ),
         console=options.console,
         user_env=variables,
@@ -138,7 +141,7 @@ def prepare(
 
             notes += short_here(inherited, used.device_count)  # of a job that has fewer CPUs here than ranks
     files = _files(cluster, used, table, engine)
-    return Prepared(request, program, options.name or program.run_name, tuple(notes), files, table.text)
+    return Prepared(request, program, options.name or program.run_name, tuple(notes), files, table.text, table.format)
 
 
 def _cluster(options: RunOptions, notes: list[str]) -> tuple[Cluster, _Table]:
@@ -189,16 +192,19 @@ def _mpi_ranks(options: RunOptions, program: Program, notes: list[str]) -> bool:
     return False
 
 
+def _elastic(options: RunOptions, cluster: Cluster, layout: Layout, program: Program) -> Elastic | None:
+    if not options.elastic:
+        return None
+    from launcher.cli.launch.elastic import elastic_of  # other runs need none of it
+
+    return elastic_of(options, cluster, layout, program.recipe)
+
+
 def _files(cluster: Cluster, used: Cluster, table: _Table, engine: str | None) -> dict[str, str]:
     if cluster.source is None or not wants_own_table(cluster, used, engine):
         return {}
     if used.device_count == cluster.device_count:
         return {OWN_TABLE: table.text or ""}
-    from launcher.rank_table import render_table  # most runs use every device
-    from launcher.rank_table.convert import convert_cluster
+    from launcher.cli.launch.elastic import table_of_part  # most runs use every device
 
-    try:
-        text = convert_cluster(used, table.format).text
-    except RefusedTableError:  # a format for whole servers only, and some devices of one stay idle
-        text = render_table(used)
-    return {OWN_TABLE: text}
+    return {OWN_TABLE: table_of_part(used, table.format)}

@@ -7,14 +7,14 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from launcher.cli.launch.options import RunOptions, preloaded_modules
-from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.core.resources import stand_in_note
@@ -141,6 +141,23 @@ class Program:
         from launcher.program.import_scan import modules_to_preload  # --no-preload needs none of it
 
         return modules_to_preload(self.python, self.cwd, self.environment)
+
+
+def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
+    """Return what says whether the bundled program can train under a layout. Its settings are known to be sound."""
+    from launcher.recipes.catalog import recipe_named  # other programs need none of this
+
+    recipe = recipe_named(options.recipe)
+    settings = recipe.load(options.config, options.settings)
+
+    def fits(layout: Layout) -> bool:
+        try:
+            recipe.check_layout(settings, layout)
+        except TlaunchError:
+            return False
+        return True
+
+    return fits
 
 
 def trainer_program(

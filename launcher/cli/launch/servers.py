@@ -89,7 +89,9 @@ def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int |
             if command
             else own_agent(servers[here or 0], endpoint),
             brings_all=here is None,
-            job=to_text(Job(prepared.request, prepared.files, prepared.table_text, options.master_port)),
+            job=to_text(
+                Job(prepared.request, prepared.files, prepared.table_text, prepared.table_format, options.master_port)
+            ),
             agreement=agreement(prepared),
             engine_anew=prepared.request.mpi_ranks,
             resolved=tuple((name, frozenset(map(str, found))) for name, found in host.resolved),
@@ -145,7 +147,12 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
         detached.tell_started()  # the other servers may be started from the same shell after this one
     begin = awaited_begin(part, membership, lambda waiting: say(awaited(server_list(waiting.missing), waiting.limit_s)))
     with signals_held_back():
-        agent = start(part, membership, begin)
+        specify = None
+        if part.request.supervision.elastic is not None:
+            from launcher.cli.launch.elastic import specifier  # other runs need none of it
+
+            specify = specifier(part.request, prepared.table_format, part.spec.name, begin.master_port)
+        agent = start(part, membership, begin, specify=specify)
         attend = attendance(part.spec, agent, detached, here)
     return attend()
 
@@ -191,6 +198,7 @@ def agreement(prepared: Prepared) -> Mapping[str, str]:
         "set of --env variables": f"{' '.join(sorted(request.user_env)) or 'none'} ({_digest(sorted(request.user_env.items()))})",
         "--max-restarts": str(supervision.max_restarts),
         "--hang-timeout": str(supervision.hang_timeout_s),
+        "--elastic": str(supervision.elastic is not None),
     }
 
 

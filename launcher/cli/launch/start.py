@@ -68,7 +68,12 @@ def run(options: RunOptions) -> Outcome:
         if detached is not None and detached.is_parent:
             port.close()
             return wait_for_start(detached, spec)
-        attend = attendance(spec, start_agent(spec, port), detached)
+        specify = None
+        if prepared.request.supervision.elastic is not None:
+            from launcher.cli.launch.elastic import specifier  # other runs need none of it
+
+            specify = specifier(prepared.request, prepared.table_format, spec.name, port.number)
+        attend = attendance(spec, start_agent(spec, port, specify=specify), detached)
     return attend()
 
 

@@ -172,6 +172,14 @@ RUN_PARAMETERS = parameters_of(
     layout_options,
     chip_option,
     allow_idle_devices_option,
+    click.option(
+        "--elastic", is_flag=True,
+        help="Go on with fewer devices when some are lost or left out, and with more when they come back.",
+    ),
+    click.option(
+        "--exclude", multiple=True, metavar="SERVER[/DEVICE]",
+        help="With --elastic, leave out a device, or all of a server; the run directory's file `excluded` lists them. Repeatable.",
+    ),
     click.option("--recipe", metavar="NAME", help="The bundled program that is trained.  [default: transformer]"),
     click.option("--config", metavar="FILE", help="Settings of the bundled trainer, as TOML."),
     click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one setting of the bundled trainer. Repeatable."),

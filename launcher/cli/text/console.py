@@ -14,12 +14,15 @@ from launcher.cli.text import verdict_text
 from launcher.cli.text.columns import awaited, counted, server_list
 from launcher.cli.text.foot import Foot
 from launcher.cli.text.log_stream import feed_of, format_of, truncated
+from launcher.cli.text.membership_text import membership_lines
 from launcher.cli.text.stdout import StreamWriter, as_people_call_it
 from launcher.core.events import (
     AttemptStarted,
     Awaiting,
     Cause,
+    DevicesChanged,
     Hung,
+    Joined,
     Leftovers,
     RankEnded,
     Slow,
@@ -43,9 +46,13 @@ class Console:
     def __init__(self, spec: RunSpec, server_index: int | None = None) -> None:
         """`server_index`: of the server whose ranks alone are observed; None: all are."""
         ranks = tuple(rank.global_rank for rank in spec.ranks if server_index in {None, rank.server_index})
+        elastic = spec.supervision.elastic
+        devices = None
+        if elastic is not None and server_index is not None:
+            devices = frozenset(device for device, server in enumerate(elastic.servers) if server == server_index)
         # The lowest rank of a server stands for rank 0.
         shown = {"rank0": ranks[:1], "all": ranks, "collapse": ranks}.get(spec.console, ())
-        self.progress = Progress(len(ranks))
+        self.progress = Progress(len(ranks), devices)
         self.shown_dir = as_people_call_it(spec.run_dir)
         self._spec = spec
         shape = format_of(spec, shown, sys.stdout)
@@ -86,8 +93,9 @@ class Console:
                 self.say(f"{who}: no progress for {hung.seconds:.0f} s; looking where the ranks are")
             case Awaiting(server_ids=server_ids, limit_s=limit_s) if server_ids:
                 self.say(awaited(server_list(server_ids), limit_s))
-            case AttemptStarted(number=number) if number:
-                self.say(f"restart {number} of {self._spec.supervision.max_restarts}")
+            case AttemptStarted() | DevicesChanged() | Joined() as event:
+                for line in membership_lines(event, self._spec):
+                    self.say(line)
             case _:
                 pass
 

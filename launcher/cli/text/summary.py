@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher.cli.text import verdict_text
 from launcher.cli.text.columns import counted
+from launcher.core.devices import device_name
 from launcher.core.events import Cause, NotBegun
 from launcher.core.proc import is_full
 from launcher.core.records import RunSpec
@@ -138,6 +139,8 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: i
 def _place(global_rank: int, progress: Progress, spec: RunSpec, *, is_here: bool) -> str:
     rank = spec.ranks[global_rank]
     words = f"server {rank.server_id}, device {rank.device_id}"
+    if progress.current.allotment is not None:
+        words = f"device {device_name(progress.current.allotment.devices[global_rank], spec.cluster.servers)}"
     if not is_here:
         return words
     start, ended = progress.current.starts.get(global_rank), progress.current.exits.get(global_rank)

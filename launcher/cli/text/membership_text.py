@@ -1,0 +1,47 @@
+"""Attempts in words: that there is another one, and which devices it has where the run is elastic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from launcher.cli.text.columns import counted
+from launcher.core.devices import device_name
+from launcher.core.events import AttemptStarted, DevicesChanged, Joined
+from launcher.core.records import Allotment, RunSpec, Server, whole_allotment
+from launcher.core.text import some_of
+from launcher.logs.terminal import printable
+
+SHOWN = 4  # names of devices
+
+
+def membership_lines(event: AttemptStarted | DevicesChanged | Joined, spec: RunSpec) -> Iterator[str]:
+    """Yield what a person should know of an attempt, or of devices that come and go. Safe to show."""
+    servers = spec.cluster.servers
+    match event:
+        case AttemptStarted(number=number, allotment=None) if number:
+            yield f"restart {number} of {spec.supervision.max_restarts}"
+        case AttemptStarted(number=number, allotment=Allotment() as allotment):
+            if number or allotment != whole_allotment(spec.layout):
+                yield f"attempt {number}: {allotment_text(allotment, servers)}"
+        case DevicesChanged(left_out=left_out, taken_back=taken_back, reason=reason):
+            parts = ((left_out, "left out"), (taken_back, "taken back"))
+            changed = ", ".join(f"{_names(devices, servers)} {verb}" for devices, verb in parts if devices)
+            yield printable(f"{changed}: {reason}")
+        case Joined(server=server):
+            yield f"server {printable(server)} has joined"
+        case _:
+            pass
+
+
+def allotment_text(allotment: Allotment, servers: Sequence[Server]) -> str:
+    """Return the layout of an attempt, and the devices of the cluster that it does without."""
+    layout, used = allotment.layout, frozenset(allotment.devices)
+    text = f"{layout} micro_batches={layout.micro_batches} on {counted(len(used), 'device')}"
+    ranks = sorted(device.global_rank for server in servers for device in server.devices)
+    without = [rank for rank in ranks if rank not in used]
+    return f"{text}, without {_names(without, servers)}" if without else text
+
+
+def _names(devices: Sequence[int], servers: Sequence[Server]) -> str:
+    """Return how people call these devices, as many of them as fit a line."""
+    return printable(some_of([device_name(device, servers) for device in devices], SHOWN))

@@ -1,0 +1,67 @@
+"""The devices of an elastic run: which are left out, and which each attempt has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from launcher.core.events import DevicesChanged
+from launcher.core.records import Allotment, Elastic
+from launcher.core.verdict import Verdict
+
+FAILURES = 2  # of a device's ranks, after which the device is left out
+
+
+class Membership:
+    """Devices are called by the rank that the whole rank table gives them."""
+
+    def __init__(self, elastic: Elastic) -> None:
+        self._elastic = elastic
+        self._excluded = set(elastic.excluded)
+        self._failures: Counter[int] = Counter()
+        self.present: Allotment | None = None  # of the attempt that runs
+
+    def next(self, servers: Collection[int]) -> Allotment | None:
+        """Return what the next attempt gets of the devices of these servers; None where no layout fits so few."""
+        free = [
+            device
+            for device, server in enumerate(self._elastic.servers)
+            if server in servers and device not in self._excluded
+        ]
+        layout = self._elastic.layouts[len(free)]
+        return None if layout is None else Allotment(tuple(free[: layout.world_size]), layout)
+
+    def begin(self, servers: Collection[int]) -> Allotment | None:
+        """Return what `next` does, as the allotment of the attempt that begins."""
+        self.present = self.next(servers)
+        return self.present
+
+    def server_of(self, device: int) -> int:
+        return self._elastic.servers[device]
+
+    def note_failure(self, verdict: Verdict, servers: Collection[int]) -> DevicesChanged | None:
+        """Note which device's rank has failed; return the change if that is left out for it.
+
+        It stays where no layout fits the others. `servers`: those that are there.
+        """
+        if verdict.culprit is None or self.present is None:
+            return None
+        device = self.present.devices[verdict.culprit]
+        self._failures[device] += 1
+        if self._failures[device] < FAILURES:
+            return None
+        self._excluded.add(device)
+        if self.next(servers) is None:
+            self._excluded.discard(device)
+            return None
+        return DevicesChanged((device,), (), f"its rank failed {FAILURES} times")
+
+    def exclude(self, wanted: frozenset[int]) -> DevicesChanged | None:
+        """Leave out these devices and no others, as a person has asked; return the change, if it is one."""
+        left_out, taken_back = wanted - self._excluded, self._excluded - wanted
+        self._excluded = set(wanted)
+        for device in taken_back:
+            del self._failures[device]
+        if not left_out and not taken_back:
+            return None
+        return DevicesChanged(tuple(sorted(left_out)), tuple(sorted(taken_back)), "asked for", asked_for=True)

@@ -1,0 +1,97 @@
+"""The file `excluded` of an elastic run: which devices it leaves out, one a line, what follows a # being a remark.
+
+The run adds a device that it gives up. A person may add others, or delete lines, and the run goes on with what is left. A change
+counts once the file is as it was at the look before: an editor may be writing it. Without the file nothing changes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from launcher.core import atomic
+from launcher.core.devices import device_name, devices_named
+from launcher.core.errors import UsageError
+from launcher.core.events import DevicesChanged, Trouble
+from launcher.core.records import Elastic, RunSpec, Server
+from launcher.core.run_dir import RunDir
+
+LOOK_EVERY_S = 0.5
+REMARK = "#"
+
+
+class Exclusions:
+    """Devices are called by the rank that the rank table gives them, and in the file by their names."""
+
+    def __init__(
+        self, path: Path, servers: Sequence[Server], excluded: Sequence[int], report: Callable[[str], object]
+    ) -> None:
+        """Write the file, with the devices that are `excluded` from the beginning. `report` gets what is wrong with it."""
+        self._path, self._servers, self._report = path, servers, report
+        self._state: tuple[int, int, int] | None = None  # of the file that was read
+        self._seen: tuple[int, int, int] | None = None  # at the last look
+        self._looked_s = time.monotonic()
+        self._write([device_name(device, servers) for device in excluded])
+
+    @property
+    def timeout_s(self) -> float:
+        """The seconds until the file is looked at."""
+        return max(0.0, self._looked_s + LOOK_EVERY_S - time.monotonic())
+
+    def look(self) -> frozenset[int] | None:
+        """Return the devices that the file names, if it is due and it has changed; None if not, or if it cannot be read."""
+        if self.timeout_s > 0:
+            return None
+        self._looked_s = time.monotonic()
+        state, seen = self._stat(), self._seen
+        self._seen = state
+        if state is None or state == self._state or state != seen:
+            return None
+        self._state = state
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            self._report(f"{self._path} cannot be read: {error}")
+            return None
+        found: set[int] = set()
+        for number, line in enumerate(text.splitlines(), 1):
+            if name := line.partition(REMARK)[0].strip():
+                try:
+                    found |= devices_named(name, self._servers)
+                except UsageError as error:
+                    self._report(f"{self._path}:{number}: {error.message} ({error.hint}); nothing changes")
+                    return None
+        return frozenset(found)
+
+    def note(self, change: DevicesChanged) -> None:
+        """Name devices that the run leaves out by itself."""
+        if change.asked_for:
+            return
+        devices, reason = change.left_out, change.reason
+        try:
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            lines = []
+        self._write([*lines, *(f"{device_name(device, self._servers)}  {REMARK} {reason}" for device in devices)])
+
+    def _write(self, lines: Sequence[str]) -> None:
+        try:
+            atomic.write_text(self._path, "".join(f"{line}\n" for line in lines))
+        except OSError as error:
+            self._report(f"cannot write {self._path}: {error.strerror}")
+        self._state = self._stat()
+
+    def _stat(self) -> tuple[int, int, int] | None:
+        try:
+            found = os.stat(self._path)  # noqa: PTH116 - twice a second
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def exclusions_of(spec: RunSpec, elastic: Elastic, record: Callable[[Trouble], object]) -> Exclusions:
+    """Return the file of the devices that an elastic run leaves out; `record` gets what is wrong with it."""
+    path = RunDir(spec.run_dir).excluded
+    return Exclusions(path, spec.cluster.servers, elastic.excluded, lambda trouble: record(Trouble(trouble)))

@@ -1,0 +1,100 @@
+"""Runs of one server whose devices come and go."""
+
+import json
+import sys
+
+import pytest
+
+from launcher.core.events import AttemptStarted, Cause, DevicesChanged, RankStarted, Trouble
+from launcher.core.run_dir import RunDir
+
+from .conftest import PROGRAMS
+
+COMMAND = ("--", sys.executable, PROGRAMS / "elastic.py")
+
+
+def attempts(launcher):
+    """The devices of each attempt, and its layout."""
+    return [(event.allotment.devices, event.allotment.layout) for event in launcher.events(AttemptStarted)]
+
+
+def wait_attempt(launcher, wait_until, number, ranks):
+    """Until all ranks of an attempt run."""
+
+    def runs():
+        begun = [event.number for event in launcher.events(AttemptStarted)]
+        logs = [RunDir(launcher.latest).train_log(rank) for rank in range(ranks)]
+        said = [log.read_text().splitlines()[-1] for log in logs if log.is_file()]
+        return number in begun and all(line.startswith("ready") and line.endswith(f" {number}") for line in said)
+
+    wait_until(runs, f"attempt {number}")
+
+
+def test_devices_are_left_out_and_taken_back(launcher, wait_until):
+    """By the names in a file of the run directory; ranks get the new world, and the global batch stays as it was."""
+    run = launcher.running("--elastic", "--name", "shrinks", *COMMAND, ranks=4)
+    excluded = RunDir(launcher.latest).excluded
+    excluded.write_text("3  # too hot\n127.0.0.1/1\n")
+    wait_attempt(launcher, wait_until, 1, 2)
+    assert "elastic: attempt 1 with dp=2 mp=1 pp=1 on 2 devices of 4\n" in launcher.call("status", code=0).stdout
+    state = json.loads(launcher.call("status", "--json", code=0).stdout)
+    assert [(rank["global_rank"], rank["device_id"]) for rank in state["each"]] == [(0, 0), (1, 2)]
+    excluded.write_text("")
+    wait_attempt(launcher, wait_until, 2, 4)
+    (launcher.directory / "go").touch()
+    assert run.wait() == 0
+    assert [devices for devices, _ in attempts(launcher)] == [(0, 1, 2, 3), (0, 2), (0, 1, 2, 3)]
+    assert [(layout.dp, layout.micro_batches) for _, layout in attempts(launcher)] == [(4, 1), (2, 2), (4, 1)]
+    assert RunDir(launcher.latest).train_log(1).read_text().split("\n")[2] == "ready 1 2 2 2 2 1"
+    causes = [attempt.cause for attempt in launcher.report.attempts]
+    assert causes == [Cause.RESIZED, Cause.RESIZED, Cause.FINISHED]
+
+
+def test_a_spare_device_takes_the_place_of_one_that_failed_twice(launcher):
+    """The file names the one that is left out, and why."""
+    (launcher.directory / "go").touch()
+    options = ("--devices", 3, "--dp", 2, "--elastic", "--max-restarts", 2)
+    done = launcher.run("run", *options, *COMMAND, env={"FAILS_ON": "1"}, code=0)
+    assert [devices for devices, _ in attempts(launcher)] == [(0, 1), (0, 1), (0, 2)]
+    assert "127.0.0.1/1  # its rank failed 2 times\n" in RunDir(launcher.latest).excluded.read_text()
+    assert [event.left_out for event in launcher.events(DevicesChanged)] == [(1,)]
+    assert "1 of 3 devices stays spare" in done.stderr
+
+
+def test_each_attempt_has_its_own_table(launcher, wait_until, table_of):
+    """With the devices that it has, ranked as its ranks are."""
+    table = table_of({"127.0.0.1": range(3)})
+    run = launcher.start("run", "--rank-table", table, "--elastic", "--exclude", "0", *COMMAND)
+    launcher.wait_ready(2)
+    found = json.loads((launcher.latest / "rank_table.0.json").read_text())
+    devices = found["server_list"][0]["device"]
+    assert [(each["device_id"], each["rank_id"]) for each in devices] == [("1", "0"), ("2", "1")]
+    (launcher.directory / "go").touch()
+    assert run.wait() == 0
+    assert len(launcher.events(RankStarted)) == 2
+
+
+def test_what_is_no_device_in_the_file_changes_nothing(launcher, wait_until):
+    """It is told with its line, and the ranks go on."""
+    run = launcher.running("--elastic", *COMMAND, ranks=2)
+    RunDir(launcher.latest).excluded.write_text("0\nno-such-device\n")
+    wait_until(lambda: launcher.events(Trouble), "a warning")
+    assert "excluded:2: there is no device 'no-such-device'" in launcher.events(Trouble)[0].message
+    (launcher.directory / "go").touch()
+    assert run.wait() == 0
+    assert len(attempts(launcher)) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "options"),
+    [
+        (2, ["--devices", 2, "--exclude", "1"]),
+        (2, ["--devices", 2, "--elastic", "--exclude", "7"]),
+        (3, ["--devices", 4, "--mp", 4, "--elastic", "--exclude", "0", "--exclude", "127.0.0.1"]),
+        (2, ["--devices", 2, "--engine", "slurm", "--elastic"]),
+    ],
+    ids=["without --elastic", "no such device", "nothing left", "an engine's agents"],
+)
+def test_what_no_elastic_run_can_be_is_refused(launcher, code, options, snapshot):
+    """Before anything starts."""
+    assert launcher.refused(code, ["run", *options, "--", "true"]) == snapshot

@@ -1,0 +1,74 @@
+"""The file of the devices that an elastic run leaves out."""
+
+import pytest
+
+from launcher.core.events import DevicesChanged
+from launcher.supervise import exclusions
+from launcher.supervise.exclusions import Exclusions
+from tests.servers import server
+
+SERVERS = (server("10.0.0.1", 0), server("10.0.0.2", 2))
+
+
+@pytest.fixture(name="file")
+def _file(tmp_path, monkeypatch):
+    """The path, what reads it at every look, and what was reported of it."""
+    monkeypatch.setattr(exclusions, "LOOK_EVERY_S", 0.0)
+    reported = []
+    path = tmp_path / "excluded"
+    return path, Exclusions(path, SERVERS, (3,), reported.append), reported
+
+
+def looks(read):
+    """Until a change is taken, or none is there."""
+    return [read.look() for _ in range(3)]
+
+
+def test_it_begins_with_what_is_excluded_at_first(file):
+    path, read, _ = file
+    assert path.read_text() == "10.0.0.2/1\n"
+    assert looks(read) == [None] * 3
+
+
+def test_a_change_counts_once_it_was_seen_twice(file):
+    """Names of devices and servers, with remarks, blank lines and spaces."""
+    path, read, _ = file
+    path.write_text("# hot:\n  10.0.0.1/0 # very\n\n10.0.0.2\n")
+    assert looks(read) == [None, frozenset({0, 2, 3}), None]
+    path.write_text("")
+    assert looks(read) == [None, frozenset(), None]
+
+
+def test_without_the_file_nothing_changes(file):
+    """An editor may be about to rename another one to its place."""
+    path, read, reported = file
+    path.unlink()
+    assert looks(read) == [None] * 3
+    path.write_text("10.0.0.1\n")
+    assert looks(read) == [None, frozenset({0, 1}), None]
+    assert reported == []
+
+
+@pytest.mark.parametrize("text", [b"10.0.0.1/9\n", b"10.0.0.3\n", b"0\n", b"\xff\n"])
+def test_what_names_no_device_is_told_and_changes_nothing(file, text):
+    path, read, reported = file
+    path.write_bytes(text)
+    assert looks(read) == [None] * 3
+    assert len(reported) == 1
+    assert str(path) in reported[0]
+
+
+def test_what_the_run_gives_up_itself_is_added(file):
+    """Below what is there; what a person has asked for stands there already."""
+    path, read, _ = file
+    path.write_text("# mine\n10.0.0.2/1\n")
+    assert looks(read)[1] == frozenset({3})
+    read.note(DevicesChanged((3,), (), "asked for", asked_for=True))
+    read.note(DevicesChanged((0,), (), "its rank failed 2 times"))
+    assert path.read_text() == "# mine\n10.0.0.2/1\n10.0.0.1/0  # its rank failed 2 times\n"
+    assert looks(read) == [None] * 3
+
+
+def test_a_look_is_due_later(tmp_path):
+    """The file is looked at from time to time, whatever wakes the agent meanwhile."""
+    assert 0 < Exclusions(tmp_path / "excluded", SERVERS, (), print).timeout_s <= exclusions.LOOK_EVERY_S
