@@ -3,13 +3,15 @@
     checkpoints/
         step-120/
             index.json           which training this is, and which box of which parameter stands where; digests of all files
+            strategy.json        for people: how each parameter is cut, and which file holds which box
             tokenizer.model
-            rank0.safetensors    of each box that rank 0 owned: its weights, then its first and its second moments
-            rank1.safetensors
+            rank0.safetensors    of each box that rank 0 wrote: its weights, then its first and its second moments
+            rank1.safetensors    (which files there are: `ways.py`)
         .step-140.1f3a.partial/  is being written, or was when its run was killed: nobody reads it
 
 A directory gets its name without a dot when all of it is on the disk, so it is whole or it is not there. What happens to its
-files later is seen by their digests, which find accidents and no attacker. Every element of every parameter stands in one box.
+files later is seen by their digests, which find accidents and no attacker. Every element of every parameter stands in one box,
+of which several files may have copies.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.boxes import Box
 
-SCHEMA = 1
-INDEX, TOKENIZER = "index.json", "tokenizer.model"
+# An index in which no box has copies is of the first schema: whoever knows that one alone takes copies for damage.
+SCHEMA, SCHEMA_OF_COPIES = 1, 2
+INDEX, STRATEGY, TOKENIZER = "index.json", "strategy.json", "tokenizer.model"
 KINDS = ("weight", "first_moment", "second_moment")  # of each box, in this order
 ITEM_BYTES = {"F32": 4, "F64": 8}  # by the name of a type in safetensors
 MAX_INDEX_BYTES = 1 << 30
@@ -97,6 +100,13 @@ def partials_in(directory: Path) -> list[Path]:
     return [path for path in directory.iterdir() if _PARTIAL.fullmatch(path.name)]
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Return whether a path is that of a checkpoint, also of one that has lost its index."""
+    return os.path.exists(path / INDEX) or (  # noqa: PTH110 - Path.exists raises where a name is too long
+        _NAME.fullmatch(path.name) is not None and path.is_dir()
+    )
+
+
 def checkpoints_in(directory: Path) -> list[Path]:
     """Return the checkpoints in a directory, the newest first; none where there is no directory."""
     found: dict[int, Path] = {}
@@ -114,7 +124,7 @@ def index_text(index: Index) -> str:
 
 
 def read_index(checkpoint: Path) -> Index:
-    """Return the index of a checkpoint, whose boxes hold as many elements as its parameters have, each within them.
+    """Return the index of a checkpoint, whose distinct boxes hold as many elements as its parameters have, each within them.
 
     Raises:
         DamagedError: it is missing, or not what was written.
@@ -145,7 +155,7 @@ def index_of(content: bytes, path: Path) -> Index:
         found = None
     if not isinstance(found, dict):
         raise DamagedError(f"{path} is damaged")
-    if found.get("schema") != SCHEMA:
+    if found.get("schema") not in (SCHEMA, SCHEMA_OF_COPIES):
         raise UnreadableError(f"{path}: schema {found.get('schema')} is of another version of tlaunch")
     try:
         index = decode(Index, found)
@@ -161,8 +171,7 @@ def _problems_of(index: Index) -> Iterator[str]:
     if index.step < 1 or index.dtype not in ITEM_BYTES or TOKENIZER not in index.files:
         yield f"step {index.step} of type {index.dtype}"
         return
-    starts: dict[str, set[tuple[int, ...]]] = {name: set() for name in index.shapes}
-    counts = dict.fromkeys(index.shapes, 0)
+    boxes: dict[str, dict[tuple[int, ...], Box]] = {name: {} for name in index.shapes}  # by where they begin
     for name, file in index.files.items():
         if name != Path(name).name or name in {"", ".", ".."}:
             yield f"{name!r} is no file's name"
@@ -170,14 +179,14 @@ def _problems_of(index: Index) -> Iterator[str]:
         if file.data_start < 0 or (file.boxes and file.data_start + data != file.size):
             yield f"{name} has another size than its tensors"
         for each in file.boxes:
-            if each.name not in counts or not _is_within(each.box, index.shapes[each.name]):
+            if each.name not in boxes or not _is_within(each.box, index.shapes[each.name]):
                 yield f"{name} has a box beyond {each.name}"
                 continue
-            if each.box.start in starts[each.name]:
+            if boxes[each.name].setdefault(each.box.start, each.box) != each.box:
                 yield f"two boxes of {each.name} begin at one place"
-            starts[each.name].add(each.box.start)
-            counts[each.name] += each.box.count
-    yield from (f"{name} is not whole" for name, shape in index.shapes.items() if counts[name] != prod(shape))
+    for name, shape in index.shapes.items():
+        if sum(box.count for box in boxes[name].values()) != prod(shape):
+            yield f"{name} is not whole"
 
 
 def _is_within(box: Box, shape: tuple[int, ...]) -> bool:

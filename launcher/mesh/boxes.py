@@ -7,7 +7,7 @@ layout finds in them the boxes that it needs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from launcher.core.frozen import frozen
@@ -22,6 +22,10 @@ class Box:
     def count(self) -> int:
         """The number of elements."""
         return prod(self.size)
+
+    @property
+    def stop(self) -> tuple[int, ...]:
+        return tuple(start + size for start, size in zip(self.start, self.size, strict=True))
 
     def moved(self, by: Sequence[int]) -> Box:
         return Box(tuple(start + offset for start, offset in zip(self.start, by, strict=True)), self.size)
@@ -48,9 +52,30 @@ class Box:
             for start, size, origin in zip(self.start, self.size, other.start, strict=True)
         )
 
+    def rows(self, most: int) -> Iterator[Box]:
+        """Yield boxes of at most so many elements that this one is made of, in row-major order, but at least a row in each.
+
+        >>> [box.size for box in Box((2, 0), (5, 3)).rows(most=7)]
+        [(2, 3), (2, 3), (1, 3)]
+        """
+        if not self.size:
+            yield self
+            return
+        step = max(1, most // prod(self.size[1:]))
+        for first in range(0, self.size[0], step):
+            start = (self.start[0] + first, *self.start[1:])
+            yield Box(start, (min(step, self.size[0] - first), *self.size[1:]))
+
 
 def whole(shape: Sequence[int]) -> Box:
     return Box((0,) * len(shape), tuple(shape))
+
+
+def bounding(boxes: Sequence[Box]) -> Box:
+    """Return the smallest box that all of these, at least one, lie in."""
+    start = tuple(map(min, zip(*(box.start for box in boxes), strict=True)))
+    stop = tuple(map(max, zip(*(box.stop for box in boxes), strict=True)))
+    return Box(start, tuple(end - begin for begin, end in zip(start, stop, strict=True)))
 
 
 def boxes_of_run(start: int, stop: int, shape: Sequence[int]) -> list[Box]:

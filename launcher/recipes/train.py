@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.checkpoint.ways import OWNED, WAYS
 from launcher.core.frozen import frozen
 from launcher.recipes.settings import setting
 
@@ -48,6 +49,11 @@ class TrainConfig:
 class CheckpointConfig:
     every_steps: int = setting(0, "steps between checkpoints, of which the last step has one; 0 means none", minimum=0)
     keep: int = setting(4, "checkpoints that are kept, the newest", minimum=1)
+    files: str = setting(
+        OWNED,
+        "of each rank what its optimizer owns, or its slice of the model; or one copy of each slice; or one file",
+        choices=WAYS,
+    )
     on_failure: str = setting(
         "continue", "what a training does whose checkpoint cannot be written", choices=("continue", "stop")
     )

@@ -2,7 +2,9 @@
 
     resumed.py DIRECTORY [LAYOUT ...]
 
-Every layout trains all steps and writes checkpoints on the way. Every layout then goes on from those of every other one. Exit 1 if
+Every layout trains all steps and writes checkpoints on the way, of the files that its name says ("dp2 slices"), which are else
+those of what each rank owns. Every layout then goes on from those of every other one; without names, from each of those with other
+files one layout for each kind of files, and one process. Exit 1 if
 one differs: losses from those of one process that never stopped, a checkpoint that is written again at once from the one it was
 made of (to the last bit), or a training that goes on on its own layout from what it was (to the last bit).
 """
@@ -20,6 +22,7 @@ from ranks import fork_ranks
 from train_layouts import SETTINGS, batches
 
 from launcher.checkpoint.index import KINDS, checkpoints_in, damage_of, name_of, read_index
+from launcher.checkpoint.ways import OWNED, WAYS
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.checkpoint.read import candidates_at, restore
@@ -38,6 +41,14 @@ LAYOUTS = {
     "dp2 mp2": (2, 2, 1, "float64", ("parallel.transport=backend",)),
     "dp2 mp2 pp2": (2, 2, 2, "float64", ()),
 }
+SHARDED = ("dp2", "mp2", "pp2", "dp2 mp2")
+PLAIN = tuple(LAYOUTS)
+LAYOUTS |= {
+    f"{name} {way}": (*LAYOUTS[name][:4], (*LAYOUTS[name][4], f"checkpoint.files={way}"))
+    for name, way in itertools.product(SHARDED, WAYS)
+    if way != OWNED
+}
+AFTER_OTHER_FILES = ("one", "dp2 slices", "mp2 one_copy", "pp2 integrated", "dp2 mp2")
 
 
 def train(directory, name, resume=None, *, steps=STEPS, every=SAVED):
@@ -56,7 +67,7 @@ def train(directory, name, resume=None, *, steps=STEPS, every=SAVED):
         training = Training("transformer", facts, world.place.layout, "a text", "", shapes, b"a tokenizer")
         find = functools.partial(candidates_at, resume) if resume else functools.partial(checkpoints_in, directory)
         found = restore(find, training, session.optimizer, world)
-        writer = CheckpointWriter(directory, training, world, keep=4)
+        writer = CheckpointWriter(directory, training, world, keep=4, way=settings.checkpoint.files)
         first = 1
         if found is not None:
             first += found[1]
@@ -78,7 +89,7 @@ def losses_in(directory):
 
 
 def state_of(checkpoint):
-    """All tensors of a checkpoint whole, by kind and parameter: read by its index alone."""
+    """All tensors of a checkpoint whole, by kind and parameter: read by its index alone. Copies are equal."""
     index = read_index(checkpoint)
     dtype = {"F32": np.float32, "F64": np.float64}[index.dtype]
     found = {(kind, name): np.full(shape, np.nan, dtype) for kind in KINDS for name, shape in index.shapes.items()}
@@ -91,8 +102,11 @@ def state_of(checkpoint):
                 stop = at + each.box.count * np.dtype(dtype).itemsize
                 target = found[kind, each.name]
                 slices = each.box.within(type(each.box)((0,) * target.ndim, target.shape))
-                target[slices] = values[at:stop].view(dtype).reshape(each.box.size)
+                ours = values[at:stop].view(dtype).reshape(each.box.size)
+                assert np.isnan(target[slices]).all() or np.array_equal(target[slices], ours)
+                target[slices] = ours
                 at = stop
+    assert not any(np.isnan(each).any() for each in found.values())
     return found
 
 
@@ -101,21 +115,27 @@ def equal(one, other):
 
 
 def main(directory, names):
-    for name in names:
+    pairs = list(itertools.product(names, repeat=2)) or [
+        *itertools.product(PLAIN, repeat=2),
+        *itertools.product([name for name in LAYOUTS if name not in PLAIN], AFTER_OTHER_FILES),
+    ]
+    for name in dict.fromkeys(saved for saved, _ in pairs):
         start(directory / name, name)
     failed = 0
-    for saved, name in itertools.product(names, repeat=2):
+    for saved, name in pairs:
         whole = directory / saved
         here = directory / f"{saved} to {name}"
         start(here, name, whole / name_of(SAVED))
         expected, found = losses_in(directory / "one"), losses_in(here)
         difference = max(abs(a - b) / abs(b) for a, b in zip(found, expected[SAVED:], strict=True))
         again = equal(state_of(whole / name_of(SAVED)), state_of(here / name_of(SAVED)))
-        goes_on = saved != name or equal(state_of(whole / name_of(STEPS)), state_of(here / name_of(STEPS)))
+        goes_on = LAYOUTS[saved][:3] != LAYOUTS[name][:3] or equal(
+            state_of(whole / name_of(STEPS)), state_of(here / name_of(STEPS))
+        )
         passes = difference <= TOLERANCE and again and goes_on
         failed += not passes
         print(
-            f"{saved:12} to {name:12} {difference:8.0e}  {again}  {goes_on}  {'pass' if passes else 'DIFFERS'}",
+            f"{saved:18} to {name:18} {difference:8.0e}  {again}  {goes_on}  {'pass' if passes else 'DIFFERS'}",
             flush=True,
         )
     return 1 if failed else 0
@@ -129,4 +149,4 @@ def start(directory, name, resume=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:] or list(LAYOUTS)))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from launcher.checkpoint.index import Index, checkpoints_in, damage_of, read_index
+from launcher.checkpoint.copies import findings
+from launcher.checkpoint.index import Index, checkpoints_in, read_index
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.run import runs_dir_option
@@ -101,23 +102,16 @@ def show(*, checkpoint: str, as_json: bool, runs_dir: Path) -> int:
 @click.argument("checkpoints", nargs=-1, metavar="[CHECKPOINT]...")
 @runs_dir_option
 def verify(*, checkpoints: tuple[str, ...], runs_dir: Path) -> int:
-    """Compare every file with its digest: all checkpoints of the runs and directories that are named."""
+    """Compare every file with its digest: all checkpoints of the runs and directories that are named.
+
+    Where a file is damaged, say whether a training can go on from that checkpoint all the same.
+    """
     damaged = 0
     for path in dict.fromkeys(path for name in checkpoints or (LATEST,) for path in checkpoints_meant(runs_dir, name)):
-        problems = _problems(path)
+        problems = list(map(printable, findings(path)))
         damaged += bool(problems)
         write_out("".join(f"{line}\n" for line in problems or [f"{printable(str(path))}: whole"]))
     return EXIT_FAILURE if damaged else EXIT_OK
-
-
-def _problems(checkpoint: Path) -> list[str]:
-    """Return a line for each thing that is not as it was written."""
-    try:
-        index = read_index(checkpoint)
-    except UnreadableError as error:
-        return [printable(error.message)]
-    problems = [problem for name, file in index.files.items() if (problem := damage_of(checkpoint, name, file))]
-    return list(map(printable, problems))
 
 
 def _index_or_reason(checkpoint: Path) -> Index | str:

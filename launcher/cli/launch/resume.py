@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from launcher.checkpoint.index import INDEX, Index, checkpoints_in, differing_setting, read_index
+from launcher.checkpoint.index import INDEX, Index, checkpoints_in, differing_setting, is_checkpoint, read_index
 from launcher.cli.launch.options import RunOptions
 from launcher.core.errors import UnreadableError
 from launcher.core.run_dir import RunDir
@@ -47,7 +46,7 @@ def checkpoints_meant(runs_dir: Path, reference: str) -> list[Path]:
         UsageError: several runs' names begin so.
     """
     path = Path(reference)
-    if reference and os.path.exists(path / INDEX):  # noqa: PTH110 - Path.exists raises where a name is too long
+    if reference and is_checkpoint(path):
         return [path.absolute()]
     if reference and (found := checkpoints_in(path)):
         return [each.absolute() for each in found]

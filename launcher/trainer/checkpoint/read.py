@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from launcher.checkpoint.copies import files_to_read
 from launcher.checkpoint.index import (
     INDEX,
     TOKENIZER,
@@ -23,19 +21,15 @@ from launcher.checkpoint.index import (
     differing_setting,
     index_of,
     index_text,
+    is_checkpoint,
     read_index,
 )
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.core.frozen import frozen
-from launcher.mesh.boxes import Box
+from launcher.trainer.checkpoint.files import StoredTensors
 from launcher.trainer.checkpoint.write import Training
 from launcher.trainer.optimizer.sharded import ShardedAdamW
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.heartbeat import getting_on
-
-Bytes = NDArray[np.uint8]
-
-_NUMPY: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 
 
 def candidates_at(path: Path) -> list[Path]:
@@ -44,7 +38,7 @@ def candidates_at(path: Path) -> list[Path]:
     Raises:
         UnreadableError: there are none.
     """
-    if (path / INDEX).exists():
+    if is_checkpoint(path):
         return [path]
     found = checkpoints_in(path) or checkpoints_in(path / "checkpoints")
     if not found:
@@ -57,9 +51,10 @@ def candidates_at(path: Path) -> list[Path]:
 def restore(
     find: Callable[[], Sequence[Path]], training: Training, optimizer: ShardedAdamW, world: World
 ) -> tuple[Path, int] | None:
-    """Give `optimizer` the state of the first whole checkpoint that `find` returns on rank 0; return it and its step.
+    """Give `optimizer` the state of the first checkpoint that `find` returns on rank 0 and that holds all; return it and its step.
 
-    None where it returns none. Each that is damaged is told. All ranks must call it, and rank 0's index is that of all.
+    None where it returns none. Every damaged file is told, and which one serves, or that the checkpoint is not used. All ranks
+    must call it, and rank 0's index is that of all.
 
     Raises:
         TlaunchError: on every rank alike, where no checkpoint is whole, or one is of another model or other data, or cannot be
@@ -69,14 +64,15 @@ def restore(
     damage = None
     for path in map(Path, filter(None, paths.split("\0"))):
         try:
-            index = _whole_index(path, world)
+            index = _index_of_all(path, world)
+            files = _good_files(path, index, world)
         except DamagedError as error:
             damage = error.message
             if world.is_first:
                 print(f"{damage}; {path.name} is not used", flush=True)
             continue
         _check_same(path, index, training)
-        world.while_others_wait(partial(_read, path, index, optimizer))
+        world.while_others_wait(partial(_read, path, index, files, optimizer))
         optimizer.restored(index.step)
         return path, index.step
     if damage is not None:
@@ -84,12 +80,12 @@ def restore(
     return None
 
 
-def _whole_index(checkpoint: Path, world: World) -> Index:
-    """Return the index that rank 0 has read, if all files are as they were written, each of which one rank reads.
+def _index_of_all(checkpoint: Path, world: World) -> Index:
+    """Return the index that rank 0 has read.
 
     Raises:
-        DamagedError: on every rank alike, they are not.
-        UnreadableError: on every rank alike, the index cannot be read.
+        DamagedError: on every rank alike, it is not what was written.
+        UnreadableError: on every rank alike, it cannot be read.
     """
     damage: list[str] = []
 
@@ -104,20 +100,38 @@ def _whole_index(checkpoint: Path, world: World) -> Index:
     if not content:
         [told] = world.from_rank_0(lambda: "".join(damage).encode()).decode().splitlines() or [str(checkpoint)]
         raise DamagedError(told)
-    index = index_of(content, checkpoint / INDEX)
-    names = sorted(index.files)[world.place.global_rank :: world.place.world_size]
+    return index_of(content, checkpoint / INDEX)
+
+
+def _good_files(checkpoint: Path, index: Index, world: World) -> dict[str, PartFile]:
+    """Return files that hold all boxes and are what was written: each file is read by one rank. Rank 0 tells of the others.
+
+    Raises:
+        DamagedError: on every rank alike, no good file holds some box.
+    """
+    names = sorted(index.files)
+    is_damaged = torch.zeros(len(names), dtype=torch.int32, device=world.device)
 
     def check() -> None:
-        for name in names:
-            if problem := damage_of(checkpoint, name, index.files[name]):
-                raise UnreadableError(problem)
+        for number in range(world.place.global_rank, len(names), world.place.world_size):
+            is_damaged[number] = damage_of(checkpoint, names[number], index.files[names[number]]) is not None
             getting_on()
 
-    try:
-        world.while_others_wait(check)
-    except UnreadableError as error:
-        raise DamagedError(error.message) from None
-    return index
+    world.while_others_wait(check)
+    damaged = [name for name, count in zip(names, world.sum_over_all(is_damaged).tolist(), strict=True) if count]
+    problems: dict[str, str] = {}
+
+    def look_again() -> None:  # at few files, so that one rank knows what is wrong with each
+        for name in damaged:
+            problems[name] = damage_of(checkpoint, name, index.files[name]) or f"{checkpoint / name} is damaged"
+            getting_on()
+
+    world.while_others_wait(look_again if damaged and world.is_first else None)
+    told = world.from_rank_0(lambda: json.dumps(problems).encode())
+    files, lines = files_to_read(index, json.loads(told))
+    for line in lines if world.is_first else ():
+        print(line, flush=True)
+    return files
 
 
 def _check_same(path: Path, index: Index, training: Training) -> None:
@@ -136,39 +150,11 @@ def _check_same(path: Path, index: Index, training: Training) -> None:
         raise UsageError(f"{path} is of a model of other shapes")
 
 
-@frozen
-class _Stored:
-    """A box in a file, of whose boxes it begins at element `start`."""
-
-    path: Path
-    file: PartFile
-    box: Box
-    start: int
-
-
-def _read(checkpoint: Path, index: Index, optimizer: ShardedAdamW) -> None:
-    stored: dict[str, list[_Stored]] = defaultdict(list)
-    for name, file in index.files.items():
-        at = 0
-        for named in file.boxes:
-            stored[named.name].append(_Stored(checkpoint / name, file, named.box, at))
-            at += named.box.count
-    opened: dict[Path, Bytes] = {}
+def _read(checkpoint: Path, index: Index, files: Mapping[str, PartFile], optimizer: ShardedAdamW) -> None:
+    stored = StoredTensors(checkpoint, files, index.dtype)
     for wanted in optimizer.owned_boxes():
         getting_on()
-        for each in stored[wanted.name]:
-            if each.path not in opened:
-                opened[each.path] = np.memmap(each.path, dtype=np.uint8, mode="r")
-            if common := each.box.common(wanted.box):
-                targets = (wanted.weight, wanted.first_moment, wanted.second_moment)
-                for kind, target in enumerate(targets):
-                    values = _values(opened[each.path], each, kind, _NUMPY[index.dtype])
-                    part = torch.from_numpy(values[common.within(each.box)].copy())
-                    target[common.within(wanted.box)].copy_(part)
-
-
-def _values(content: Bytes, stored: _Stored, kind: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the values of a box, KINDS[kind] of them, in the content of its file."""
-    elements = kind * stored.file.elements + stored.start
-    start = stored.file.data_start + elements * dtype.itemsize
-    return content[start : start + stored.box.count * dtype.itemsize].view(dtype).reshape(stored.box.size)
+        targets = (wanted.weight, wanted.first_moment, wanted.second_moment)
+        for here, found in stored.pieces(wanted.name, wanted.box):
+            for target, values in zip(targets, found, strict=True):
+                target[here].copy_(torch.from_numpy(values.copy()))

@@ -1,57 +1,74 @@
 """Checkpoints written beside the training, by all ranks together.
 
-A rank copies what it owns, which is all that the step waits for. A thread writes the copy to a file of its own and then says so,
-by a second file. When those of all ranks are there, a thread of rank 0 writes the index and gives the directory its name. Threads call
-no collective: whether all have succeeded is exchanged before the next checkpoint, and at the end.
+A rank copies what it owns, its part, which is all that the step waits for. From then on threads go through three phases:
+
+    PART     each rank writes its part to a file of its own
+    FILE     where a file is to hold the parts of several ranks (`launcher/checkpoint/ways.py`), its writer reads theirs
+    COMMIT   rank 0 writes strategy and index, removes what is not in the index, and gives the directory its name
+
+Who has written a file says so by a second one, its note, for which others wait. So threads call no collective, and no rank holds
+more than its part in memory. Whether all have succeeded is exchanged before the next checkpoint, and at the end.
 """
 
 from __future__ import annotations
 
-import errno
+import dataclasses
 import hashlib
 import json
-import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from launcher.checkpoint.copies import has_copies
 from launcher.checkpoint.index import (
     INDEX,
     KINDS,
+    SCHEMA,
+    SCHEMA_OF_COPIES,
+    STRATEGY,
     TOKENIZER,
     Index,
     NamedBox,
     PartFile,
     checkpoints_in,
+    damage_of,
     index_of,
     index_text,
     name_of,
     partial_name,
     partials_in,
 )
+from launcher.checkpoint.strategy import strategy_text
+from launcher.checkpoint.ways import INTEGRATED, OWNED, PlannedFile, planned_files
 from launcher.core.atomic import write_text
 from launcher.core.codec import decode, encode
-from launcher.core.errors import TlaunchError, UsageError
+from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
+from launcher.trainer.checkpoint.files import (
+    LOOK_S,
+    SEEN_WITHIN_S,
+    assemble,
+    prepared,
+    sync_names,
+    write_synced,
+    write_tensors,
+)
 from launcher.trainer.optimizer.sharded import ShardedAdamW
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.heartbeat import getting_on
 
 DTYPES = {torch.float32: "F32", torch.float64: "F64"}
-ALIGNMENT = 64  # bytes
-BLOCK_BYTES = 8 << 20  # written and digested at a time
-LOOK_S, LIFE_SIGN_S = 0.02, 1.0
-SEEN_WITHIN_S = 60.0  # what another server has written: a network file system may take its time
+PHASES = PART, FILE, COMMIT = range(3)
+LIFE_SIGN_S = 1.0
 
 
 @frozen
@@ -78,16 +95,23 @@ class _Plan:
     directory: Path
     training: Training
     rank: int
-    ranks: int
+    files: tuple[PlannedFile, ...]
     keep: int
     token: str  # of this writer, in the names of what is not whole
+
+    @property
+    def own_file(self) -> PlannedFile | None:
+        """What this rank writes of the checkpoint."""
+        return next((file for file in self.files if file.writer == self.rank), None)
 
 
 class CheckpointWriter:
     """All ranks must call its methods in the same order."""
 
-    def __init__(self, directory: Path, training: Training, world: World, *, keep: int) -> None:
+    def __init__(self, directory: Path, training: Training, world: World, *, keep: int, way: str = OWNED) -> None:
         """Keep the newest `keep` checkpoints in `directory`, where only one run writes at a time.
+
+        `way` is one of `launcher.checkpoint.ways.WAYS`.
 
         Raises:
             TlaunchError: on every rank alike, where the directory cannot be made, or is not the same one for all.
@@ -95,10 +119,10 @@ class CheckpointWriter:
         self._world = world
         self._buffer_KN: Tensor | None = None
         self._writing: _Writing | None = None
-        token = world.from_rank_0(partial(_prepare, directory)).decode()
-        self._plan = _Plan(directory, training, world.place.global_rank, world.place.world_size, keep, token)
-        world.while_others_wait(partial(_see, directory / token))
-        world.from_rank_0(partial(_tidy, directory / token))
+        self._keeps_replicas = way not in {OWNED, INTEGRATED}
+        token = prepared(directory, world)
+        files = tuple(planned_files(way, world.place.layout))
+        self._plan = _Plan(directory, training, world.place.global_rank, files, keep, token)
 
     def save(self, step: int, optimizer: ShardedAdamW) -> None:
         """Begin to write the state after `step`, of which this rank's optimizer has its part. Ends the writing of the one before.
@@ -107,7 +131,7 @@ class CheckpointWriter:
             TlaunchError: that one could not be written, on every rank alike.
         """
         self.finish()
-        own = [each for each in optimizer.owned_boxes() if not each.is_replica]
+        own = [each for each in optimizer.owned_boxes() if self._keeps_replicas or not each.is_replica]
         count = sum(each.box.count for each in own)
         if self._buffer_KN is None:
             self._buffer_KN = torch.empty(len(KINDS), count, dtype=optimizer.state_dtype)
@@ -132,46 +156,16 @@ class CheckpointWriter:
         if writing is None:
             return None
         failure: TlaunchError | None = None
-        try:
-            self._world.while_others_wait(writing.wait_written)
-        except TlaunchError as error:
-            failure = error
-        writing.nobody_writes(failed=failure is not None)
-        try:
-            self._world.while_others_wait(writing.wait_committed if self._world.is_first else None)
-        except TlaunchError as error:
-            failure = failure or error
+        for phase in PHASES:
+            try:
+                self._world.while_others_wait(partial(writing.wait, phase))
+            except TlaunchError as error:
+                failure = failure or error
+            writing.all_came(phase, failed=failure is not None)
         if failure is not None:
             writing.remove()
             raise TlaunchError(f"the checkpoint of step {writing.step} could not be written: {failure.message}")
         return writing.step
-
-
-def _prepare(directory: Path) -> bytes:
-    """Make the directory without what a killed writer has left, and in it a file that other ranks are to see; return its name."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for path in partials_in(directory):
-        shutil.rmtree(path, ignore_errors=True)
-    token = os.urandom(4).hex()
-    (directory / token).touch()
-    return token.encode()
-
-
-def _see(probe: Path) -> None:
-    deadline_s = time.monotonic() + SEEN_WITHIN_S
-    while not probe.exists():
-        if time.monotonic() > deadline_s:
-            raise UsageError(
-                f"{probe.parent} of rank 0 is not seen by other ranks, and checkpoints belong into one directory",
-                hint="a directory that all servers share, by --runs-dir",
-            )
-        getting_on()
-        time.sleep(LOOK_S)
-
-
-def _tidy(probe: Path) -> bytes:
-    probe.unlink()
-    return b""
 
 
 class _Writing:
@@ -181,40 +175,28 @@ class _Writing:
         self.step, self._plan = step, plan
         self._aside = plan.directory / partial_name(step, plan.token)
         self._boxes, self._buffer_KN = boxes, buffer_KN
-        self._failure: str | None = f"rank {plan.rank} has not written its part"  # None once it has
-        self._end: str | None = "its writing has not ended"  # of rank 0: why there is no checkpoint; None once there is
-        self._is_written = threading.Event()
+        self._done = 0  # phases
+        self._failure = "its writing has not ended"  # why there are no more
+        self._is_over = [threading.Event() for _ in PHASES]  # here
+        self._is_done = [threading.Event() for _ in PHASES]  # by all ranks: what is not seen then is on another server
         self._gives_up = threading.Event()  # another rank has failed
-        self._all_written = threading.Event()  # what is not seen now is on another server
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"checkpoint of step {step}")
         self._thread.start()
 
-    def wait_written(self) -> None:
-        """Wait until this rank has written its file.
+    def wait(self, phase: int) -> None:
+        """Wait until this rank has come to the end of a phase.
 
         Raises:
-            TlaunchError: it could not.
+            TlaunchError: it has failed.
         """
-        while not self._is_written.wait(LIFE_SIGN_S):
+        while not self._is_over[phase].wait(LIFE_SIGN_S):
             getting_on()
-        if self._failure is not None:
+        if self._done <= phase:
             raise TlaunchError(self._failure)
 
-    def nobody_writes(self, *, failed: bool) -> None:
-        """Take note that all ranks have written, or given up."""
-        (self._gives_up if failed else self._all_written).set()
-
-    def wait_committed(self) -> None:
-        """Wait until the directory has its name.
-
-        Raises:
-            TlaunchError: it gets none.
-        """
-        while self._thread.is_alive():
-            self._thread.join(LIFE_SIGN_S)
-            getting_on()
-        if self._end is not None:
-            raise TlaunchError(self._end)
+    def all_came(self, phase: int, *, failed: bool) -> None:
+        """Take note that all ranks have come to the end of a phase, or that one has failed."""
+        (self._gives_up if failed else self._is_done[phase]).set()
 
     def remove(self) -> None:
         """Remove what there is of a checkpoint that did not come about: every server may have its part."""
@@ -222,43 +204,82 @@ class _Writing:
 
     def _run(self) -> None:
         try:
-            self._write_own()
-            self._failure = None
+            for phase, work in zip(PHASES, (self._write_part, self._assemble, self._commit), strict=True):
+                work()
+                self._done = phase + 1
+                self._is_over[phase].set()
         except OSError as error:
-            self._failure = f"rank {self._plan.rank} could not write to {self._aside}: {error.strerror or error}"
+            where = error.filename or self._aside
+            self._failure = f"rank {self._plan.rank} could not write to {where}: {error.strerror or error}"
+        except TlaunchError as error:
+            self._failure = error.message
         finally:
-            self._is_written.set()
-        if self._plan.rank == 0:
-            try:
-                self._end = self._commit()
-            except OSError as error:
-                self._end = f"{error.filename or self._aside}: {error.strerror or error}"
+            for over in self._is_over:
+                over.set()
 
-    def _write_own(self) -> None:
+    def _write_part(self) -> None:
         self._aside.mkdir(exist_ok=True)
-        name = _name_of_rank(self._plan.rank)
-        file = write_tensors(self._aside / name, self._boxes, self._buffer_KN)
+        own = self._plan.own_file
+        is_final = own is not None and own.is_a_part
+        name = own.name if own is not None and is_final else _part_of(self._plan.rank)
+        values = [self._buffer_KN.numpy()]
+        self._note(name, write_tensors(self._aside / name, self._boxes, self._dtype, values, synced=is_final))
+
+    def _assemble(self) -> None:
+        """Write this rank's file, if it is to hold the parts of several.
+
+        Raises:
+            TlaunchError: a part is missing, or not what was written.
+            OSError: the disk is full, ...
+        """
+        own = self._plan.own_file
+        if own is None or own.is_a_part:
+            return
+        parts = self._wait_for(map(_part_of, own.sources), PART)
+        for name, part in parts.items():
+            if problem := damage_of(self._aside, name, part):
+                raise TlaunchError(problem)
+        self._note(own.name, assemble(self._aside / own.name, parts, self._dtype, self._plan.training.shapes))
+
+    @property
+    def _dtype(self) -> str:
+        return DTYPES[self._buffer_KN.dtype]
+
+    def _note(self, name: str, file: PartFile) -> None:
         write_text(self._aside / f"{name}.json", json.dumps(encode(file)))
 
-    def _commit(self) -> str | None:
-        """Make a checkpoint of the files of all ranks; return why there is none."""
-        missing = dict.fromkeys(range(self._plan.ranks))
-        deadline_s = None
-        while missing := {rank: None for rank in missing if not (self._aside / f"{_name_of_rank(rank)}.json").exists()}:
+    def _wait_for(self, names: Iterable[str], phase: int) -> dict[str, PartFile]:
+        """Return what the notes of a phase say of files, when there are all.
+
+        Raises:
+            TlaunchError: a rank has failed, or its note is not seen here.
+        """
+        notes = {name: self._aside / f"{name}.json" for name in names}
+        missing, deadline_s = notes, None
+        while missing := {name: path for name, path in missing.items() if not path.exists()}:
             if self._gives_up.is_set():
-                return "another rank has failed"
-            if deadline_s is None and self._all_written.is_set():
+                raise TlaunchError("another rank has failed")
+            if deadline_s is None and self._is_done[phase].is_set():
                 deadline_s = time.monotonic() + SEEN_WITHIN_S
             if deadline_s is not None and time.monotonic() > deadline_s:
-                return (
-                    f"{self._aside} has no file of rank {next(iter(missing))} here: do all servers see that directory?"
+                raise TlaunchError(
+                    f"{self._aside} has no {next(iter(missing))} here: do all servers see that directory?"
                 )
             time.sleep(LOOK_S)
-        training, files = self._plan.training, {}
-        for name in map(_name_of_rank, range(self._plan.ranks)):
-            files[name] = decode(PartFile, json.loads((self._aside / f"{name}.json").read_bytes()))
-        _write_synced(self._aside / TOKENIZER, training.tokenizer)
-        files[TOKENIZER] = PartFile(len(training.tokenizer), training.tokenizer_digest)
+        return {name: decode(PartFile, json.loads(path.read_bytes())) for name, path in notes.items()}
+
+    def _commit(self) -> None:
+        """On rank 0, make a checkpoint of the files of all ranks.
+
+        Raises:
+            TlaunchError: some rank has failed.
+            OSError: the disk is full, ...
+        """
+        if self._plan.rank != 0:
+            return
+        training = self._plan.training
+        files = self._wait_for((file.name for file in self._plan.files), FILE)
+        files[TOKENIZER] = write_synced(self._aside / TOKENIZER, training.tokenizer)
         index = Index(
             step=self.step,
             program=training.program,
@@ -266,23 +287,26 @@ class _Writing:
             layout=training.layout,
             text=training.text,
             data=training.data,
-            dtype=DTYPES[self._buffer_KN.dtype],
+            dtype=self._dtype,
             shapes=training.shapes,
             files=files,
+            schema=SCHEMA_OF_COPIES if has_copies(files) else SCHEMA,
         )
+        strategy = write_synced(self._aside / STRATEGY, strategy_text(index).encode())
+        index = dataclasses.replace(index, files={**files, STRATEGY: strategy})
         content = index_text(index).encode()
-        index_of(content, self._aside / INDEX)  # raises if an element has no box, or two
-        _write_synced(self._aside / INDEX, content)
-        for rank in range(self._plan.ranks):
-            (self._aside / f"{_name_of_rank(rank)}.json").unlink()
-        _sync(self._aside)
+        index_of(content, self._aside / INDEX)  # raises if an element has no box, or two that differ
+        write_synced(self._aside / INDEX, content)
+        for path in list(self._aside.iterdir()):  # parts and notes
+            if path.name != INDEX and path.name not in index.files:
+                path.unlink()
+        sync_names(self._aside)
         final = self._plan.directory / name_of(self.step)
         if final.exists():  # a run that went on from an older one comes here again
             final.rename(self._aside.with_name(f".{final.name}.{self._plan.token}.old.partial"))
         self._aside.rename(final)
-        _sync(self._plan.directory)
+        sync_names(self._plan.directory)
         self._remove_others()
-        return None
 
     def _remove_others(self) -> None:
         """Remove those of later steps, from which no rank could go on, and of earlier ones all but the newest."""
@@ -295,53 +319,5 @@ class _Writing:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def write_tensors(path: Path, boxes: list[NamedBox], buffer_KN: Tensor) -> PartFile:
-    """Write a safetensors file of the boxes, of which row k of `buffer_KN` holds the values of KINDS[k], one after another.
-
-    Its data are on the disk afterwards.
-    """
-    item, dtype = buffer_KN.dtype.itemsize, DTYPES[buffer_KN.dtype]
-    header: dict[str, Any] = {}
-    at = 0
-    for kind in KINDS:
-        for number, each in enumerate(boxes):
-            stop = at + each.box.count * item
-            shape = list(each.box.size)
-            header[f"{kind}/{each.name}/{number}"] = {"dtype": dtype, "shape": shape, "data_offsets": [at, stop]}
-            at = stop
-    text = json.dumps(header).encode()
-    text += b" " * (-(8 + len(text)) % ALIGNMENT)
-    digest = hashlib.sha256()
-    with path.open("wb") as file:
-        for content in (len(text).to_bytes(8, "little"), text, buffer_KN.numpy().reshape(-1).view(np.uint8).data):
-            for start in range(0, len(content), BLOCK_BYTES):
-                block = content[start : start + BLOCK_BYTES]
-                file.write(block)
-                digest.update(block)
-        file.flush()
-        os.fsync(file.fileno())
-    data_start = 8 + len(text)
-    return PartFile(data_start + at, digest.hexdigest(), data_start, tuple(boxes))
-
-
-def _name_of_rank(rank: int) -> str:
-    return f"rank{rank}.safetensors"
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(directory: Path) -> None:
-    """Have the names in a directory reach the disk, where its file system knows how."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
-            raise
-    finally:
-        os.close(descriptor)
+def _part_of(rank: int) -> str:
+    return f"rank{rank}.part"

@@ -164,7 +164,7 @@ def _writer(session: Session, training: Training, files: Files) -> CheckpointWri
         raise UsageError(
             "checkpoint.every_steps is set, but nothing says where checkpoints belong", hint="--checkpoints DIR"
         )
-    return CheckpointWriter(files.checkpoints, training, session.world, keep=config.keep)
+    return CheckpointWriter(files.checkpoints, training, session.world, keep=config.keep, way=config.files)
 
 
 def _finish(writer: CheckpointWriter, session: Session, metrics: Metrics) -> None:

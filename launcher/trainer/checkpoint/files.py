@@ -1,0 +1,214 @@
+"""A checkpoint's files of tensors, written box after box, and read by any box, whatever boxes they were written by.
+
+Beside that, what else has to do with disks and directories.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launcher.checkpoint.index import KINDS, NamedBox, PartFile, partials_in
+from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
+from launcher.mesh.boxes import Box, bounding
+from launcher.trainer.parallel.world import World
+from launcher.trainer.telemetry.heartbeat import getting_on
+
+Bytes = NDArray[np.uint8]
+
+NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
+ALIGNMENT = 64  # bytes
+BLOCK_BYTES = 8 << 20  # written and digested at a time
+LOOK_S = 0.02
+SEEN_WITHIN_S = 60.0  # what another server has written: a network file system may take its time
+
+
+def write_tensors(
+    path: Path, boxes: Sequence[NamedBox], dtype: str, values: Iterable[NDArray[Any]], *, synced: bool = True
+) -> PartFile:
+    """Write a safetensors file of the boxes: of all of them KINDS[0], then KINDS[1], and so on, which `values` yield in turn.
+
+    The values of a box may come in several arrays, and one array may hold those of several. Where `synced`, all of it is on the
+    disk afterwards.
+
+    Raises:
+        OSError: the disk is full, ...
+    """
+    item = NUMPY_DTYPES[dtype].itemsize
+    several = {name for name, count in Counter(each.name for each in boxes).items() if count > 1}
+    header: dict[str, Any] = {}
+    at = 0
+    for kind in KINDS:
+        for number, each in enumerate(boxes):
+            stop = at + each.box.count * item
+            key = f"{kind}/{each.name}" + (f"/{number}" if each.name in several else "")
+            header[key] = {"dtype": dtype, "shape": list(each.box.size), "data_offsets": [at, stop]}
+            at = stop
+    text = json.dumps(header).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    data_start = 8 + len(text)
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        head = np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8)
+        for array in chain([head], values):
+            content = memoryview(array.reshape(-1).view(np.uint8))
+            for start in range(0, len(content), BLOCK_BYTES):
+                block = content[start : start + BLOCK_BYTES]
+                file.write(block)
+                digest.update(block)
+        file.flush()
+        if synced:
+            os.fsync(file.fileno())
+    return PartFile(data_start + at, digest.hexdigest(), data_start, tuple(boxes))
+
+
+def assemble(path: Path, parts: Mapping[str, PartFile], dtype: str, names: Iterable[str]) -> PartFile:
+    """Write one file of files beside it, with a box of each parameter that holds all that they hold of it.
+
+    `names` gives the order. It takes the memory of a few blocks, and is on the disk afterwards.
+
+    Raises:
+        OSError: the disk is full, ...
+    """
+    stored = StoredTensors(path.parent, parts, dtype)
+    boxes = [NamedBox(name, stored.extent(name)) for name in names if stored.holds(name)]
+    most = BLOCK_BYTES // NUMPY_DTYPES[dtype].itemsize
+
+    def values() -> Iterator[NDArray[Any]]:
+        for kind in range(len(KINDS)):
+            for each in boxes:
+                for box in each.box.rows(most):
+                    whole = np.empty(box.size, NUMPY_DTYPES[dtype])
+                    for here, found in stored.pieces(each.name, box):
+                        whole[here] = found[kind]
+                    yield whole
+
+    return write_tensors(path, boxes, dtype, values())
+
+
+@frozen
+class _Stored:
+    """Where a box stands: the values of KINDS[k] begin at byte start_bytes + k * kind_bytes of the file."""
+
+    path: Path
+    start_bytes: int
+    kind_bytes: int
+
+
+class StoredTensors:
+    """The tensors of some files of one directory, of which any box can be read: they are mapped, and not loaded."""
+
+    def __init__(self, directory: Path, files: Mapping[str, PartFile], dtype: str) -> None:
+        """Of a box that stands in several files, that of the first is read."""
+        self._dtype = NUMPY_DTYPES[dtype]
+        self._stored: dict[str, dict[Box, _Stored]] = {}
+        self._opened: dict[Path, Bytes] = {}
+        for name, file in files.items():
+            at, kind_bytes = file.data_start, file.elements * self._dtype.itemsize
+            for each in file.boxes:
+                self._stored.setdefault(each.name, {}).setdefault(each.box, _Stored(directory / name, at, kind_bytes))
+                at += each.box.count * self._dtype.itemsize
+
+    def holds(self, name: str) -> bool:
+        return name in self._stored
+
+    def extent(self, name: str) -> Box:
+        """Return the box that all boxes of a parameter make up."""
+        boxes = list(self._stored[name])
+        extent = bounding(boxes)
+        assert sum(box.count for box in boxes) == extent.count, "parts of one slice leave nothing out"
+        return extent
+
+    def pieces(self, name: str, wanted: Box) -> Iterator[tuple[tuple[slice, ...], list[NDArray[Any]]]]:
+        """Yield what there is of a box of a parameter: where in the box it belongs, and its values, read-only, of each of KINDS.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        for box, stored in self._stored.get(name, {}).items():
+            if common := box.common(wanted):
+                values = [self._values(stored, box, kind)[common.within(box)] for kind in range(len(KINDS))]
+                yield common.within(wanted), values
+
+    def _values(self, stored: _Stored, box: Box, kind: int) -> NDArray[Any]:
+        if stored.path not in self._opened:
+            self._opened[stored.path] = np.memmap(stored.path, dtype=np.uint8, mode="r")
+        start = stored.start_bytes + kind * stored.kind_bytes
+        content = self._opened[stored.path][start : start + box.count * self._dtype.itemsize]
+        return content.view(self._dtype).reshape(box.size)
+
+
+def write_synced(path: Path, content: bytes) -> PartFile:
+    """Write a file, which is on the disk afterwards; return what an index says of it."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return PartFile(len(content), hashlib.sha256(content).hexdigest())
+
+
+def sync_names(directory: Path) -> None:
+    """Have the names in a directory reach the disk, where its file system knows how."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def prepared(directory: Path, world: World) -> str:
+    """Make a directory, if need be, that all ranks see and in which nothing is left of a writer that was killed.
+
+    Return a token of this writer. All ranks must call it.
+
+    Raises:
+        TlaunchError: on every rank alike, where the directory cannot be made, or is not the same one for all.
+    """
+    token = world.from_rank_0(partial(_prepare, directory)).decode()
+    world.while_others_wait(partial(_see, directory / token))
+    world.from_rank_0(partial(_tidy, directory / token))
+    return token
+
+
+def _prepare(directory: Path) -> bytes:
+    """Make the directory without what a killed writer has left, and in it a file that other ranks are to see; return its name."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in partials_in(directory):
+        shutil.rmtree(path, ignore_errors=True)
+    token = os.urandom(4).hex()
+    (directory / token).touch()
+    return token.encode()
+
+
+def _see(probe: Path) -> None:
+    deadline_s = time.monotonic() + SEEN_WITHIN_S
+    while not probe.exists():
+        if time.monotonic() > deadline_s:
+            raise UsageError(
+                f"{probe.parent} of rank 0 is not seen by other ranks, and checkpoints belong into one directory",
+                hint="a directory that all servers share, by --runs-dir",
+            )
+        getting_on()
+        time.sleep(LOOK_S)
+
+
+def _tidy(probe: Path) -> bytes:
+    probe.unlink()
+    return b""
