@@ -65,7 +65,7 @@ def write_tensors(
     with path.open("wb") as file:
         head = np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8)
         for array in chain([head], values):
-            content = memoryview(array.reshape(-1).view(np.uint8))
+            content = array.reshape(-1).view(np.uint8).data
             for start in range(0, len(content), BLOCK_BYTES):
                 block = content[start : start + BLOCK_BYTES]
                 file.write(block)
