@@ -89,6 +89,13 @@ def test_verify_names_the_file(launcher, checkpoint):
     assert (f"{whole}: whole" in said, f"{file} is damaged" in said) == (True, True)
 
 
+def test_verify_names_a_checkpoint_without_its_index(launcher, checkpoint):
+    """Though nothing else shows that the directory is one."""
+    path = checkpoint("20260101-000000-a", 5)
+    (path / INDEX).unlink()
+    assert str(path / INDEX) in launcher.call("ckpt", "verify", path, code=1).stdout
+
+
 def test_where_there_is_none(launcher):
     (launcher.directory / "empty").mkdir()
     assert launcher.call("ckpt", "ls", code=0).stdout == ""

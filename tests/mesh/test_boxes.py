@@ -1,16 +1,22 @@
 """Boxes of tensors, against numpy."""
 
+import doctest
 import random
 from math import prod
 
 import numpy as np
 import pytest
 
-from launcher.mesh.boxes import Box, boxes_of_run, whole
+from launcher.mesh import boxes
+from launcher.mesh.boxes import Box, bounding, boxes_of_run, whole
 
 
 def some_shape(numbers):
     return tuple(numbers.randint(1, 5) for _ in range(numbers.randint(1, 4)))
+
+
+def test_the_examples():
+    assert doctest.testmod(boxes).failed == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -21,11 +27,11 @@ def test_a_run_is_made_of_few_boxes(seed):
         shape = some_shape(numbers)
         start, stop = sorted(numbers.choices(range(prod(shape) + 1), k=2))
         elements = np.arange(prod(shape)).reshape(shape)
-        boxes = boxes_of_run(start, stop, shape)
+        made = boxes_of_run(start, stop, shape)
 
-        found = [element for box in boxes for element in elements[box.within(whole(shape))].ravel()]
+        found = [element for box in made for element in elements[box.within(whole(shape))].ravel()]
         assert found == list(range(start, stop))
-        assert len(boxes) <= 2 * len(shape) - 1
+        assert len(made) <= 2 * len(shape) - 1
 
 
 def test_one_element_of_no_dims():
@@ -61,3 +67,22 @@ def some_box(numbers, shape):
 def test_a_part_of_a_part():
     """A box of what a rank holds becomes one of the whole."""
     assert Box((0, 1), (2, 3)).moved((4, 0)) == Box((4, 1), (2, 3))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_box_in_rows(seed):
+    """Each element once, in order, and few at a time; all together lie in the box that they were cut from."""
+    numbers = random.Random(seed)
+    for _ in range(100):
+        shape = some_shape(numbers)
+        box, most = some_box(numbers, shape), numbers.randint(1, 30)
+        elements = np.arange(prod(shape)).reshape(shape)
+        rows = list(box.rows(most))
+        found = [element for each in rows for element in elements[each.within(whole(shape))].ravel()]
+        assert found == elements[box.within(whole(shape))].ravel().tolist()
+        assert all(each.count <= most or each.size[0] == 1 for each in rows)
+        assert bounding(rows) == box
+
+
+def test_a_single_number_has_no_rows():
+    assert list(Box((), ()).rows(7)) == [Box((), ())] == [bounding([Box((), ())])]

@@ -18,12 +18,17 @@ from safetensors.torch import load_file
 
 from launcher.checkpoint.index import (
     INDEX,
+    KINDS,
+    SCHEMA_OF_COPIES,
+    STRATEGY,
     checkpoints_in,
     differing_setting,
+    index_text,
     name_of,
     partial_name,
     read_index,
 )
+from launcher.checkpoint.strategy import strategy_of
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
@@ -174,6 +179,74 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_taken(directory, name, d
     assert "is not used" in told
 
 
+@pytest.fixture(name="copied")
+def _copied(directory):
+    """The newest checkpoint with a second file of the same slice, as `slices` of two data-parallel ranks have it."""
+    newest = directory / name_of(6)
+    shutil.copy(newest / "rank0.safetensors", newest / "rank1.safetensors")
+    index = read_index(newest)
+    files = {**index.files, "rank1.safetensors": index.files["rank0.safetensors"]}
+    index = dataclasses.replace(index, layout=Layout(dp=2), files=files, schema=SCHEMA_OF_COPIES)
+    (newest / INDEX).write_text(index_text(index))
+    older = directory / name_of(4)
+    shutil.copy(older / "rank0.safetensors", older / "rank1.safetensors")  # to be exchanged
+    (older / "tokenizer.model").write_bytes(b"another")
+    return directory
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["rank0.safetensors", "rank1.safetensors", "strategy.json", "tokenizer.model"])
+def test_a_copy_serves(copied, name, damage, capfd):
+    """And so does what is left where no tensor was lost; the log names the damaged file, and the one that is read."""
+    newest = copied / name_of(6)
+    DAMAGES[damage](newest / name)
+    session, found, losses = resumed(copied)
+
+    assert found == (newest, 6)
+    assert train(session, [7, 8]) == losses
+    [line] = [line for line in capfd.readouterr().out.splitlines() if str(newest / name) in line]
+    copy = {"rank0.safetensors": "rank1.safetensors", "rank1.safetensors": "rank0.safetensors"}.get(name)
+    assert line.endswith(f"is read from {copy}" if copy else "nothing is read from it")
+
+
+def test_without_any_copy_left_an_older_one_is_taken(copied, capfd):
+    for name in ("rank0.safetensors", "rank1.safetensors"):
+        flip(copied / name_of(6) / name)
+    _, found, _ = resumed(copied)
+
+    assert found == (copied / name_of(4), 4)
+    assert "is not used" in capfd.readouterr().out
+
+
+def test_one_file_has_the_names_of_the_model(tmp_path):
+    """As other programs expect them, and it is read as any other."""
+    settings, world = settings_of(), alone()
+    session, again = Session(settings, world), Session(settings, world)
+    train(session, [1])
+    writer = CheckpointWriter(tmp_path, training_of(settings), world, keep=2, way="integrated")
+    writer.save(1, session.optimizer)
+    writer.finish()
+    names = dict(session.model.named_parameters())
+    found = load_file(tmp_path / name_of(1) / "model.safetensors")
+    restore(lambda: candidates_at(tmp_path), training_of(settings), again.optimizer, world)
+
+    assert set(found) == {f"{kind}/{name}" for kind in KINDS for name in names}
+    assert all(torch.equal(found[f"weight/{name}"], value) for name, value in names.items())
+    assert train(again, [2]) == train(session, [2])
+
+
+def test_the_strategy_is_what_the_index_says(directory):
+    """Which files hold which boxes, for people."""
+    newest = directory / name_of(6)
+    assert json.loads((newest / STRATEGY).read_text()) == strategy_of(read_index(newest))
+
+
+def test_a_checkpoint_without_its_index_is_told(directory):
+    (directory / name_of(6) / INDEX).unlink()
+    with pytest.raises(UnreadableError, match=r"index\.json is missing"):
+        resumed(directory / name_of(6))
+
+
 def test_where_none_is_whole_nothing_begins_anew(directory):
     """It would replace what a person may yet repair. Without any there is nothing to lose."""
     for path in checkpoints_in(directory):
@@ -316,9 +389,28 @@ def test_killed_again_and_again(tmp_path):
 
 @pytest.mark.distributed
 @pytest.mark.timeout(900)
-def test_layouts_go_on_from_each_others_checkpoints(tmp_path):
-    """`tests/programs/resumed.py` without names compares all six with each other."""
-    argv = [sys.executable, PROGRAM, tmp_path / "trained", "one", "dp2 mp2", "dp2 mp2 pp2"]
+@pytest.mark.parametrize("names", [("slices", "flipped"), ("full disk", "slices")], ids=" ".join)
+def test_damaged_files_and_full_disks(tmp_path, names):
+    """By several ranks; `tests/programs/damaged.py` without names damages the files of all four ways in all ways."""
+    program = PROGRAM.with_name("damaged.py")
+    done = subprocess.run(
+        [sys.executable, program, tmp_path / "d", *names], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    if "skipped" in done.stdout:
+        pytest.skip(done.stdout)
+    assert "pass" in done.stdout
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "names", [("one", "dp2 mp2", "dp2 mp2 pp2"), ("one", "dp2 one_copy", "dp2 mp2 integrated")], ids=" ".join
+)
+def test_layouts_go_on_from_each_others_checkpoints(tmp_path, names):
+    """`tests/programs/resumed.py` without names compares all of them, in all four ways of saving."""
+    argv = [sys.executable, PROGRAM, tmp_path / "trained", *names]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
