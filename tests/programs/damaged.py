@@ -143,7 +143,7 @@ def full_disk(directory, way):
         subprocess.run(["umount", disk], check=True)
 
 
-def _full_disk(runs, checkpoints, way, steps=12):
+def _full_disk(runs, checkpoints, way, steps=6):
     code, log = trained(runs, checkpoints, way, steps)
     told = r"the checkpoint of step (\d+) could not be written: .*No space left on device"
     missed = [int(step) for step in re.findall(told, log)]
