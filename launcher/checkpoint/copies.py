@@ -28,7 +28,7 @@ def files_to_read(index: Index, problems: Mapping[str, str]) -> tuple[dict[str, 
     for name, problem in problems.items():
         found = stand_ins(index, name, problems)
         if found is None:
-            raise DamagedError(f"{problem}, and there is no copy")
+            raise DamagedError(f"{problem}, and there is no good copy")
         first.update((other, index.files[other]) for other in found)
         served = f"its slice is read from {', '.join(found)}" if found else "nothing is read from it"
         lines.append(f"{problem}; {served}")
@@ -65,5 +65,5 @@ def findings(checkpoint: Path) -> list[str]:
         _, lines = files_to_read(index, problems)
     except DamagedError:
         lost = [name for name in problems if stand_ins(index, name, problems) is None]
-        return [*problems.values(), f"{checkpoint}: no training can go on from it: no copies of {', '.join(lost)}"]
+        return [*problems.values(), f"{checkpoint}: no training can go on from it: no good copies of {', '.join(lost)}"]
     return [*lines, f"{checkpoint}: a training can go on from it all the same"]

@@ -74,7 +74,7 @@ def test_several_may_be_lost(checkpoint):
 
 def test_some_of_a_slice_is_not_enough(checkpoint):
     """What all ranks hold alike is still there, the other boxes are not."""
-    with pytest.raises(DamagedError, match="no copy"):
+    with pytest.raises(DamagedError, match="no good copy"):
         damaged(checkpoint({name: BOXES[name] for name in ("rank0", "rank1")}), 1)
 
 
@@ -97,7 +97,7 @@ def test_findings_name_every_file(checkpoint):
     assert "all the same" in last
     (path / "rank3.safetensors").unlink()
     *lines, last = findings(path)
-    assert (len(lines), "no copies of rank1.safetensors, rank3.safetensors" in last) == (3, True)
+    assert (len(lines), "no good copies of rank1.safetensors, rank3.safetensors" in last) == (3, True)
     (path / INDEX).unlink()
     assert "no training can go on" in findings(path)[-1]
 
