@@ -67,7 +67,9 @@ def steps_s(command: list[str], runs_dir: str) -> dict[str, float]:
         try:
             wait_for_steps(process.stdout, STEPS_BEFORE)
             for kill in KILLS:
-                victim = rank_of_tlaunch(runs_dir) if Path(command[0]).name == "tlaunch" else rank_of_torchrun(process.pid)
+                victim = (
+                    rank_of_tlaunch(runs_dir) if Path(command[0]).name == "tlaunch" else rank_of_torchrun(process.pid)
+                )
                 began_s = time.monotonic()
                 os.kill(victim, signal.SIGKILL)
                 psutil.Process(victim).wait(PATIENCE_S)

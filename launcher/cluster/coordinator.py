@@ -16,6 +16,7 @@ import os
 import selectors
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from launcher.cluster.agent_connection import AgentConnection, addresses_to_try
@@ -30,7 +31,7 @@ from launcher.control import events as happened
 from launcher.control import orders
 from launcher.control.controller import Phase, RunController
 from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
-from launcher.core.errors import EXIT_FAILURE, TlaunchError, UnreadableError, UsageError
+from launcher.core.errors import EXIT_FAILURE, TlaunchError, UnreadableError
 from launcher.core.events import AgentStarted, AttemptStarted, Awaiting, Cause, DevicesChanged, Trouble
 from launcher.core.messages import (
     AttemptOver,
@@ -49,7 +50,6 @@ from launcher.core.messages import (
     ProbeRequest,
     ProbeResult,
     ProbeTarget,
-    Ready,
     Refused,
     SignalWanted,
     Stacks,
@@ -57,7 +57,7 @@ from launcher.core.messages import (
     Waiting,
 )
 from launcher.core.proc import identify
-from launcher.core.records import RunSpec
+from launcher.core.records import RunSpec, Server
 from launcher.engines.assemble import servers_of_attempt, servers_with_agents
 from launcher.supervise.agent import LauncherLink, identity_of
 from launcher.supervise.event_loop import SignalPipe, drive
@@ -87,12 +87,10 @@ class Coordinator:
             )
         )
         self._recorder = ServersRecorder(spec, head)
-        self._servers_now = self._servers  # with the ranks of the present attempt
-        self._evidence = self._no_evidence()  # of the present attempt
+        self._evidence = self._no_evidence(self._servers)  # of the present attempt
         elastic = spec.supervision.elastic
         self._exclusions = None if elastic is None else exclusions_of(spec, elastic, self._recorder.record)
-        self._mark = leave_mark(self._recorder.run_dir)
-        self._registration = Registration(plan, self._servers, spec.name, self._mark)
+        self._registration = Registration(plan, self._servers, spec.name, leave_mark(self._recorder.run_dir))
         self._starter = AgentStarter(spec, plan, self._servers, first_server, self._registration)
         self._files = FileReceiver(
             self._recorder.run_dir, spec.ranks, lambda trouble: self._recorder.record(Trouble(trouble))
@@ -121,7 +119,7 @@ class Coordinator:
             self._step()
         finish = self._controller.outcome.finish
         assert finish is not None, "it is over"
-        remove_mark(self._recorder.run_dir, self._mark)
+        remove_mark(self._recorder.run_dir, self._registration.mark)
         remove_endpoint(self._recorder.run_dir)
         self._recorder.close(finish.cause, finish.exit_code)
         self._selector.close()
@@ -176,7 +174,7 @@ class Coordinator:
         server_id = self._servers[index].server_id
         error = take_first_words(peer, server_id, peer.take(), lambda _message: None)
         if error is None and peer.ready is not None:
-            error = self._registration.unlike() or self._unshared(peer.ready, server_id)
+            error = self._registration.unlike() or self._registration.unshared()
             if error is not None:
                 peer.send(Refused(error.message, error.hint, error.exit_code))
         if error is not None:
@@ -185,20 +183,12 @@ class Coordinator:
         elif peer.ready is not None:
             self._report(happened.ServerJoined(index, peer.ready.master_port))
 
-    def _unshared(self, ready: Ready, server_id: str) -> TlaunchError | None:
-        if self._spec.supervision.elastic is None or ready.shares_files:
-            return None
-        return UsageError(
-            f"server {server_id} does not see the run directory {self._spec.run_dir} of the first server",
-            hint="an elastic run needs one that all servers share, by --runs-dir: any of them may be lost",
-        )
-
     def _take(self, peer: AgentConnection, message: Message) -> None:
         index = peer.server_index
         assert index is not None, "it has been welcomed"
         match message:
             case EventReport(line=line):
-                for ended in self._recorder.take(line, peer.pings.clock.ahead_ns, self._servers_now[index], index):
+                for ended in self._recorder.take(line, peer.pings.clock.ahead_ns, self._evidence.servers[index], index):
                     self._report(happened.RankEnded(ended.global_rank, ended.status))
             case EvidenceReport(attempt=attempt) if attempt == self._controller.attempt:
                 understood = self._evidence.take(index, message.evidence, peer.pings.clock)
@@ -354,13 +344,12 @@ class Coordinator:
             if self._starter.barrier.reported:
                 self._recorder.record(Awaiting((), self._starter.barrier.seconds))
             ready = {index: peer.ready for index, peer in self._registration.peers.items() if peer.ready}
-            for index, each in ready.items():
-                if (refusal := self._unshared(each, self._servers[index].server_id)) is not None:
-                    self._refuse(refusal)
-                    return
+            self._registration.takes_back = self._spec.supervision.elastic is not None
+            if (unshared := self._registration.unshared()) is not None:
+                self._refuse(unshared)
+                return
             ports = {index: each.master_port for index, each in ready.items() if each.master_port is not None}
             port = ports.get(self._spec.ranks[0].server_index)
-            self._registration.takes_back = self._spec.supervision.elastic is not None
             master_port = port or self._controller.master_port or self._spec.master_port
             self._report(happened.ServersReady(master_port, tuple(ports.items())))
         elif missing := self._starter.barrier.missing():
@@ -370,15 +359,15 @@ class Coordinator:
 
     def _begin_attempt(self, begin: Begin) -> None:
         self._starter.note_begin()
-        self._servers_now = servers_of_attempt(self._servers, begin.allotment)
-        self._evidence = self._no_evidence()
+        self._evidence = self._no_evidence(servers_of_attempt(self._servers, begin.allotment))
         for peer in self._registration.peers.values():
             peer.over = False
         self._recorder.record(AttemptStarted(begin.attempt, begin.master_port, begin.allotment))
         self._connections.send_all(begin)
 
-    def _no_evidence(self) -> ServerEvidence:
-        return ServerEvidence(self._servers_now, self._recorder.event_log, self._spec.supervision.hang_timeout_s)
+    def _no_evidence(self, servers: Sequence[Server]) -> ServerEvidence:
+        """Return the evidence of an attempt that begins. `servers`: with the ranks that they have in it."""
+        return ServerEvidence(servers, self._recorder.event_log, self._spec.supervision.hang_timeout_s)
 
 
 def _event_of(message: AttemptOver | SignalWanted | ProbeResult, server: int) -> happened.Event:

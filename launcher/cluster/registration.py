@@ -47,7 +47,7 @@ class Registration:
         """`mark`: see launcher/cluster/coordinator_files.py."""
         self.refused: list[tuple[Hello, TlaunchError]] = []
         self._plan = plan
-        self._mark = mark
+        self.mark = mark
         self._servers = servers
         self._run_name = run_name
         self._code = fingerprint()
@@ -73,6 +73,16 @@ class Registration:
             return None
         programs = {index: peer.ready.program for index, peer in self.peers.items() if peer.ready is not None}
         return refusal(programs, self._servers)
+
+    def unshared(self) -> TlaunchError | None:
+        """Return the error if an elastic run has a server, which is ready, that does not see the run directory of this one."""
+        for index, peer in self.peers.items():
+            if self.takes_back and peer.ready is not None and not peer.ready.shares_files:
+                return UsageError(
+                    f"server {self._servers[index].server_id} does not see the run directory of {self._run_name} here",
+                    hint="an elastic run needs one that all servers share, by --runs-dir: any of them may be lost",
+                )
+        return None
 
     def is_ready(self, server_index: int) -> bool:
         return server_index in self.peers and self.peers[server_index].ready is not None
@@ -189,7 +199,7 @@ class Registration:
         self.peers[index] = peer
         proof = proof_of(self._token_of(hello), hello.nonce, peer.nonce)
         job = None if hello.agreement is not None else self._plan.job
-        peer.send(Welcome(proof, index, self._run_name, self._plan.silence_s, job, self._mark, self._plan.key))
+        peer.send(Welcome(proof, index, self._run_name, self._plan.silence_s, job, self.mark, self._plan.key))
         peer.ask()
 
 

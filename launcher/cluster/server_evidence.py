@@ -49,7 +49,7 @@ class ServerEvidence:
     ) -> None:
         """`hang_timeout_s`: the time without progress after which ranks hang. `now_ns`: the wall clock."""
         self._now_ns = now_ns
-        self._servers = servers
+        self.servers = servers
         self._event_log = event_log
         self._hang_timeout_s = hang_timeout_s
         self._reports: dict[int, Evidence] = {}
@@ -134,7 +134,7 @@ class ServerEvidence:
 
     def diagnosed(self, apart: Sequence[Apart] = ()) -> Diagnosed:
         """Return the verdict on what is known by now. `apart`: servers that do not reach each other."""
-        unheard = self._ranks_of(index for index in range(len(self._servers)) if index not in self._reports)
+        unheard = self._ranks_of(index for index in range(len(self.servers)) if index not in self._reports)
         evidence = merge_evidence(self._reports, self._ahead_ns, self._error_ns, unheard)
         verdict = judged(evidence, self._event_log.record)
         try:
@@ -145,7 +145,7 @@ class ServerEvidence:
         except Exception as error:  # noqa: BLE001 - as in `judged`: ranks are ended, whatever is shown to us
             self._event_log.record(Trouble(f"what was lost cannot be judged: {error!r}"))
             verdict = with_remark(verdict, self._losses_told()) if self.lost else verdict
-        late = self.awaited(range(len(self._servers)))
+        late = self.awaited(range(len(self.servers)))
         if late and verdict.confidence is Confidence.CERTAIN:
             # A rank of a server that was too busy to report in time may have failed first.
             more = f" and {len(late) - 1} more were" if len(late) > 1 else " was"
@@ -173,7 +173,7 @@ class ServerEvidence:
 
     def _named_pairs(self) -> Iterator[Pair]:
         """Yield servers with another one whose address the words of a failure name."""
-        places = {name: index for index, server in enumerate(self._servers) for name in names_of(server)}
+        places = {name: index for index, server in enumerate(self.servers) for name in names_of(server)}
         for index, report in self._reports.items():
             texts = (rank.failure.message if rank.failure else rank.log_tail for rank in report.ranks)
             for word in {word for text in texts for word in _ADDRESS.findall(text)}:
@@ -184,7 +184,7 @@ class ServerEvidence:
         """Return a verdict that blames no rank, unless one is stopped, which no network does: between servers nothing arrives."""
         pairs = [one.pair for one in apart]
         alone = cut_off(pairs, len(self._reports))
-        ids = [self._servers[index].server_id for index in range(len(self._servers))]
+        ids = [self.servers[index].server_id for index in range(len(self.servers))]
         tried = [
             f"between {ids[one]} (port {port}) and {ids[other]} (port {other_port}): {each.why}"
             for each in apart[:SHOWN]
@@ -222,7 +222,7 @@ class ServerEvidence:
             for one in verdict.failures
             if one.global_rank in followed
         )
-        server = self._servers[found.loss.server_index].server_id
+        server = self.servers[found.loss.server_index].server_id
         return Verdict(None, found.confidence, told, failures, verdict.stacks, server=server)
 
     def _losses_told(self) -> str:
@@ -230,7 +230,7 @@ class ServerEvidence:
 
     def _described(self, server_index: int) -> str:
         which = self._ranks_of([server_index])
-        return f"server {self._servers[server_index].server_id} with rank{'s' * (len(which) > 1)} {ranges(which)}"
+        return f"server {self.servers[server_index].server_id} with rank{'s' * (len(which) > 1)} {ranges(which)}"
 
     def _ranks_of(self, server_indices: Iterable[int]) -> list[int]:
-        return [device.global_rank for index in server_indices for device in self._servers[index].devices]
+        return [device.global_rank for index in server_indices for device in self.servers[index].devices]

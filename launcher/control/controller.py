@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from launcher.control import events, orders
-from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
+from launcher.control.events import CONTINUES, KILLS_AT_ONCE, PAUSES, Setup
 from launcher.control.inquiry import Inquiry
 from launcher.control.membership import Membership
 from launcher.control.outcome import Outcome, Wish
@@ -52,9 +52,7 @@ class RunController:
     """Takes events and gives orders; `phase`, `attempt` and `outcome` say how the run stands."""
 
     def __init__(self, setup: Setup) -> None:
-        forwarded = frozenset(setup.supervision.forward_signals)
         self._setup = setup
-        self._forwarded, self._asks_to_stop = forwarded, ASKS_TO_STOP - forwarded
         self._orders: list[orders.Order] = []
         self._there = set(range(len(setup.server_ids)))  # servers that are heard
         self._running_on = set(self._there)  # those on which something of the attempt is left
@@ -63,7 +61,6 @@ class RunController:
         self._wish: Wish | None = None  # that a diagnosis has to come before
         self._now_s = 0.0
         self.master_port = 0  # where the ranks of the next attempt meet
-        self._ports: dict[int, int] = {}  # held by servers, for an attempt whose rank 0 is there
         self._paused = False
         self.phase = Phase.GATHERING
         self.attempt = setup.first_attempt
@@ -111,7 +108,8 @@ class RunController:
         match event:
             case events.ServersReady(master_port=port, ports=ports):
                 self.master_port = port
-                self._ports.update(ports)
+                if self._membership is not None:
+                    self._membership.ports.update(ports)
                 self._begin()
             case events.CannotBegin(error=error):
                 self.outcome.refuse(error)
@@ -130,8 +128,7 @@ class RunController:
                 if self.phase is Phase.RUNNING and self._running_on <= self._ending_leftovers:
                     self.phase = Phase.ENDING
             case events.AttemptEnded(server=server, left=left, master_port=port):
-                self._running_on.discard(server)
-                self._note_port(server, port)
+                self._on_attempt_end(server, port)
                 if left:
                     self.outcome.note_unkillable(server)
             case events.ServerLost(server=server, why=why) if server not in self.outcome.lost:
@@ -141,6 +138,12 @@ class RunController:
             case _:
                 pass
 
+    def _on_attempt_end(self, server: int, master_port: int | None) -> None:
+        self._running_on.discard(server)
+        self.master_port = master_port or self.master_port
+        if self._membership is not None:
+            self._membership.note_port(server, master_port)
+
     def _on_loss(self, server: int, why: str) -> None:
         self.outcome.lost.add(server)
         if self._membership is not None:  # another attempt does without it
@@ -149,11 +152,12 @@ class RunController:
         self._ask_others(None)
 
     def _on_signal(self, number: int, by_server: int | None) -> None:
-        if number == KILLS_AT_ONCE or number in self._asks_to_stop:
+        is_forwarded = number in self._setup.supervision.forward_signals
+        if number == KILLS_AT_ONCE or number in self._setup.asks_to_stop:
             self._stop(Wish(Cause.STOPPED, number, by_server))
-        if number == KILLS_AT_ONCE or number in self._forwarded:
+        if number == KILLS_AT_ONCE or is_forwarded:
             self._orders.append(orders.ForwardSignal(number))
-        if number in self._forwarded:
+        if is_forwarded:
             self.outcome.record(Forwarded(number))
         if number in {PAUSES, CONTINUES} and self._paused != (number == PAUSES):
             self._paused = number == PAUSES
@@ -188,7 +192,7 @@ class RunController:
                 self.outcome.refuse(RefusedLayoutError(NO_LAYOUT, hint="exclude fewer devices"))
                 self._leave()
                 return
-            self.master_port = self._ports.get(self._membership.server_of(allotment.devices[0]), self.master_port)
+            self.master_port = self._membership.port_of(allotment) or self.master_port
         self._orders.append(orders.BeginAttempt(self.attempt, self.master_port, allotment))
         if self._paused:
             self._orders.append(orders.ForwardSignal(PAUSES))
@@ -242,11 +246,11 @@ class RunController:
     # --- devices come and go ---
 
     def _note_failure(self, verdict: Verdict) -> None:
-        if self._membership is None or not self.outcome.may_restart:
+        if self._membership is None or not self.outcome.budget.left:
             return
         if (change := self._membership.note_failure(verdict, self._there)) is not None:
             self.outcome.record(change)
-            self.outcome.expect_another_end()
+            self.outcome.budget.forget_failure()
 
     def _on_change(self, event: events.ExclusionsChanged | events.ServerJoined, membership: Membership) -> None:
         """Have running ranks start again if the devices that there are now make another allotment."""
@@ -254,7 +258,7 @@ class RunController:
             case events.ServerJoined(server=server, master_port=port):
                 self._there.add(server)
                 self._running_on.discard(server)  # of the present attempt nothing is there
-                self._note_port(server, port)
+                membership.note_port(server, port)
                 self.outcome.record(Joined(self._setup.server_ids[server]))
             case events.ExclusionsChanged(excluded=excluded):
                 if (change := membership.exclude(excluded)) is None:
@@ -268,10 +272,6 @@ class RunController:
         elif following != membership.present:
             self._orders.append(self.outcome.resize())
             self.phase = Phase.ENDING
-
-    def _note_port(self, server: int, port: int | None) -> None:
-        if port is not None:
-            self._ports[server] = self.master_port = port
 
     # --- the end is wanted ---
 

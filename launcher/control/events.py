@@ -30,6 +30,11 @@ class Setup:
     evidence_limit_s: float = 0.0  # for all servers to report, from the first report on; 0: no limit
     look_again_s: float = 0.0  # how much longer a server is waited for that may be lost
 
+    @property
+    def asks_to_stop(self) -> frozenset[int]:
+        """The signals that end the run: those that are not forwarded to its ranks."""
+        return ASKS_TO_STOP.difference(self.supervision.forward_signals)
+
 
 @frozen
 class ServersReady:

@@ -20,6 +20,7 @@ class Membership:
         self._excluded = set(elastic.excluded)
         self._failures: Counter[int] = Counter()
         self.present: Allotment | None = None  # of the attempt that runs
+        self.ports: dict[int, int] = {}  # by server: held there for ranks to meet, where the next rank 0 is on it
 
     def next(self, servers: Collection[int]) -> Allotment | None:
         """Return what the next attempt gets of the devices of these servers; None where no layout fits so few."""
@@ -36,8 +37,13 @@ class Membership:
         self.present = self.next(servers)
         return self.present
 
-    def server_of(self, device: int) -> int:
-        return self._elastic.servers[device]
+    def note_port(self, server: int, port: int | None) -> None:
+        if port is not None:
+            self.ports[server] = port
+
+    def port_of(self, allotment: Allotment) -> int | None:
+        """Return the port that is held on the server of rank 0; None if none is."""
+        return self.ports.get(self._elastic.servers[allotment.devices[0]])
 
     def note_failure(self, verdict: Verdict, servers: Collection[int]) -> DevicesChanged | None:
         """Note which device's rank has failed; return the change if that is left out for it.

@@ -62,7 +62,7 @@ class Outcome:
     def __init__(self, setup: Setup, orders: list[Order]) -> None:
         self._setup = setup
         self._orders = orders
-        self._restarts = Restarts(setup.supervision.max_restarts)
+        self.budget = Restarts(setup.supervision.max_restarts)
         self.wall_s = 0.0  # seconds since 1970
         self.finish: Finish | None = None  # once the end is certain
         self.restarts = False  # the ranks are to be started again
@@ -83,11 +83,6 @@ class Outcome:
         self.finish, self.restarts = None, False
 
     @property
-    def may_restart(self) -> bool:
-        """True while a failure may be followed by another attempt."""
-        return self._restarts.left > 0
-
-    @property
     def is_resizing(self) -> bool:
         """True while an attempt that has not failed ends for one with other devices."""
         return self.restarts and self._verdict is None
@@ -105,17 +100,13 @@ class Outcome:
         if self.lost and self._setup.supervision.elastic is not None:  # no failure of the program
             self.restarts = may_restart
         else:
-            self.restarts = may_restart and self._restarts.decide(found.verdict, found.highest_step)
-        if may_restart and self._restarts.refusal:
-            self.refuse_restart(self._restarts.refusal)
+            self.restarts = may_restart and self.budget.decide(found.verdict, found.highest_step)
+        if may_restart and self.budget.refusal:
+            self.refuse_restart(self.budget.refusal)
         self._refuse_impossible_restart()
         self._record_stopping(found.cause)
         self._orders.append(EndRanks(found.cause, found.verdict, self.restarts_here))
         self.finish = Finish(found.cause, exit_code(found.cause))
-
-    def expect_another_end(self) -> None:
-        """Take note that the next attempt has other devices, so that the same failure need not come back."""
-        self._restarts.forget_failure()
 
     def resize(self) -> EndRanks:
         """Decide that the ranks start again on other devices; return how they are ended."""
@@ -134,7 +125,7 @@ class Outcome:
 
     def judge_loss(self, found: Diagnosed) -> None:
         """Blame the loss that the engine was the first to notice, when it asked the other agents to end."""
-        self.blame(found.verdict, restarts=self._restarts.decide(found.verdict, found.highest_step))
+        self.blame(found.verdict, restarts=self.budget.decide(found.verdict, found.highest_step))
 
     def note_engine_end(self, engine: EngineExited) -> None:
         """Blame an engine that asked agents to end although it was not asked to itself: it has lost a server."""
@@ -143,9 +134,9 @@ class Outcome:
         if engine.cancelled:  # no failure
             self.record(Trouble(engine.cancelled))
         elif engine.killed:
-            self.blame(engine.killed, restarts=self._restarts.decide(engine.killed, None))
+            self.blame(engine.killed, restarts=self.budget.decide(engine.killed, None))
         elif verdict := engine.gave_up:
-            self.blame(verdict, restarts=verdict.server is not None and self._restarts.decide(verdict, None))
+            self.blame(verdict, restarts=verdict.server is not None and self.budget.decide(verdict, None))
 
     def refuse(self, error: TlaunchError) -> None:
         """Start nothing, also if an attempt was to be repeated."""

@@ -10,6 +10,7 @@ from launcher.control import orders
 from launcher.control.events import CONTINUES, KILLS_AT_ONCE, PAUSES
 from launcher.core.atomic import write_text
 from launcher.core.events import AttemptStarted, Cause, Trouble
+from launcher.core.frozen import frozen
 from launcher.core.records import Allotment, RankSpec, RunSpec, whole_allotment
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
@@ -26,9 +27,22 @@ from launcher.supervise.tree import RunGroup
 Specify = Callable[[Allotment, int], tuple[RunSpec, Mapping[str, str]]]
 
 
+@frozen
+class Present:
+    """The attempt that runs, as far as it is on this server."""
+
+    number: int
+    master_port: int
+    allotment: Allotment | None  # of an elastic run
+    ranks: Sequence[RankSpec]  # here
+    world_size: int
+    began_ns: int  # since 1970
+
+
 class Attempts:
     """Carries out what is ordered for the ranks of this server. `rank_group` and `monitor` are the present attempt's."""
 
+    present: Present
     rank_group: RankGroup
     monitor: AttemptMonitor
 
@@ -60,11 +74,13 @@ class Attempts:
         self._group = group
         self._event_log = event_log
         self._may_repeat = others and spec.supervision.may_restart
-        self.number = 0  # of the present attempt
-        self.ranks = ranks  # of the present attempt, here
-        self.world_size = len(spec.ranks)  # of the present attempt
         self.paused = False
         self.over: list[Attempt] = []
+
+    @property
+    def number(self) -> int:
+        """The number of the present attempt."""
+        return self.present.number
 
     @property
     def master_port(self) -> int:
@@ -99,16 +115,15 @@ class Attempts:
         self._group.take_back()
         if self._port.holder is None:
             self._port = HeldPort(master_port)
-        self.number, self._master_port, self._allotment = number, master_port, allotment
         spec, ranks = self._spec, self._ranks
         if allotment is not None and allotment != whole_allotment(spec.layout):
             assert self._specify is not None, "only an elastic run has other devices"
             spec, files = self._specify(allotment, number)
             self._write(files)
             ranks = tuple(rank for rank in spec.ranks if rank.server_index == self._server_index)
-        self.ranks, self.world_size = ranks, len(spec.ranks)
         run_dir = RunDir(spec.run_dir)  # of what ranks write
-        self._began_ns = self._event_log.record(AttemptStarted(number, master_port, allotment))
+        began_ns = self._event_log.record(AttemptStarted(number, master_port, allotment))
+        self.present = Present(number, master_port, allotment, ranks, len(spec.ranks), began_ns)
         self.rank_group = RankGroup(
             ranks,
             run_dir,
@@ -144,17 +159,18 @@ class Attempts:
     def end(self) -> bool:
         """Close the present attempt, of which nothing is left that can be killed; return whether something is."""
         self.monitor.close()
+        present = self.present
         self.over.append(
             Attempt(
-                number=self.number,
-                master_port=self._master_port,
-                started_ns=self._began_ns,
+                number=present.number,
+                master_port=present.master_port,
+                started_ns=present.began_ns,
                 ended_ns=time.time_ns(),
                 cause=self.monitor.cause,
                 exits=tuple(self.rank_group.exits),
                 verdict=self.monitor.verdict,
                 killed=self.monitor.ender.killed,
-                allotment=self._allotment,
+                allotment=present.allotment,
             )
         )
         left = bool(self.monitor.ender.left())

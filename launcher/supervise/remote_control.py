@@ -225,8 +225,9 @@ class RemoteControl:
 
     def _judged_alone(self) -> Verdict:
         """Return the verdict on what is known here. Nothing is certain without what ranks of other servers did."""
-        here = {rank.global_rank for rank in self._attempts.ranks}
-        elsewhere = [rank for rank in range(self._attempts.world_size) if rank not in here]
+        present = self._attempts.present
+        here = {rank.global_rank for rank in present.ranks}
+        elsewhere = [rank for rank in range(present.world_size) if rank not in here]
         evidence = merge_evidence({self._server_index: self._attempts.monitor.evidence()}, {}, unheard=elsewhere)
         verdict = judged(evidence, self._event_log.record)
         if verdict.confidence is not Confidence.CERTAIN:
