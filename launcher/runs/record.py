@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core import atomic
-from launcher.core.codec import decode, json_text
+from launcher.core.codec import decode, encode, json_text
 from launcher.core.env import masked, masked_argv
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId
-from launcher.core.records import DEFAULT_GRACE_S, RankSpec, RunSpec
+from launcher.core.records import DEFAULT_GRACE_S, Continued, RankSpec, RunSpec
 from launcher.core.run_dir import LATEST, RunDir
 
 SCHEMA = 2
@@ -45,6 +45,7 @@ def spec_to_json(spec: RunSpec) -> str:
         "supervision": asdict(spec.supervision),
         "console": spec.console,
         "engine": spec.engine,
+        "continues": encode(spec.continues),
         "layout": asdict(spec.layout),
         "cluster": {
             "source": None if spec.cluster.source is None else str(spec.cluster.source),
@@ -77,6 +78,7 @@ class Recorded:
     grace_s: float
     max_restarts: int
     engine: str | None = None  # the user's own that started the ranks; None: tlaunch did
+    continues: Continued | None = None
 
 
 def read_recorded(run_dir: RunDir) -> Recorded:
@@ -95,11 +97,24 @@ def read_recorded(run_dir: RunDir) -> Recorded:
             grace_s=float(supervision.get("grace_s", fields.get("grace_s", DEFAULT_GRACE_S))),
             max_restarts=int(supervision.get("max_restarts", 0)),
             engine=None if fields.get("engine") is None else str(fields["engine"]),
+            continues=_continued(fields),
         )
     except OSError as error:
         raise UnreadableError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnreadableError(f"{path} is no record of a run that this version understands") from error
+
+
+def continued_by(run_dir: RunDir) -> Continued | None:
+    """Return what a run goes on from, as far as its run.json says so. Never raises for what that holds."""
+    with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return _continued(json.loads(run_dir.run_json.read_bytes()))
+    return None
+
+
+def _continued(fields: Mapping[str, Any]) -> Continued | None:
+    found = fields.get("continues")
+    return None if found is None else decode(Continued, found)
 
 
 # --- making the directory ---

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from launcher.checkpoint.index import (
     INDEX,
+    NAMED_SETTINGS,
     TOKENIZER,
     DamagedError,
     Index,
@@ -123,11 +124,12 @@ def _whole_index(checkpoint: Path, world: World) -> Index:
 def _check_same(path: Path, index: Index, training: Training) -> None:
     if index.program != training.program:
         raise UsageError(f"{path} is of the program {index.program}, and this one is {training.program}")
-    if found := differing_setting(index, training.settings):
+    if found := differing_setting(index, training.settings, training.named):
         name, theirs, ours = found
+        other = f"--set {name}={ours} to change it" if name in NAMED_SETTINGS else "without --resume"
         raise UsageError(
             f"{path} is of a training with {name} = {theirs}, and this one has {ours}",
-            hint=f"--set {name}={theirs}, or without --resume",
+            hint=f"--set {name}={theirs}, or {other}",
         )
     if index.text != training.text or index.files[TOKENIZER].sha256 != training.tokenizer_digest:
         what = "text" if index.text != training.text else "tokenizer"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import threading
@@ -31,12 +32,14 @@ from launcher.checkpoint.index import (
     Index,
     NamedBox,
     PartFile,
+    best_of,
     checkpoints_in,
     index_of,
     index_text,
     name_of,
     partial_name,
     partials_in,
+    readable,
 )
 from launcher.core.atomic import write_text
 from launcher.core.codec import decode, encode
@@ -65,6 +68,7 @@ class Training:
     data: str
     shapes: Mapping[str, tuple[int, ...]]
     tokenizer: bytes
+    named: frozenset[str] = frozenset()  # the settings that a person has set
 
     @property
     def tokenizer_digest(self) -> str:
@@ -80,14 +84,19 @@ class _Plan:
     rank: int
     ranks: int
     keep: int
+    keep_best: bool
     token: str  # of this writer, in the names of what is not whole
 
 
 class CheckpointWriter:
     """All ranks must call its methods in the same order."""
 
-    def __init__(self, directory: Path, training: Training, world: World, *, keep: int) -> None:
+    def __init__(
+        self, directory: Path, training: Training, world: World, *, keep: int, keep_best: bool = False
+    ) -> None:
         """Keep the newest `keep` checkpoints in `directory`, where only one run writes at a time.
+
+        With `keep_best` also the one with the lowest validation loss.
 
         Raises:
             TlaunchError: on every rank alike, where the directory cannot be made, or is not the same one for all.
@@ -96,12 +105,15 @@ class CheckpointWriter:
         self._buffer_KN: Tensor | None = None
         self._writing: _Writing | None = None
         token = world.from_rank_0(partial(_prepare, directory)).decode()
-        self._plan = _Plan(directory, training, world.place.global_rank, world.place.world_size, keep, token)
+        place = world.place
+        self._plan = _Plan(directory, training, place.global_rank, place.world_size, keep, keep_best, token)
         world.while_others_wait(partial(_see, directory / token))
         world.from_rank_0(partial(_tidy, directory / token))
 
-    def save(self, step: int, optimizer: ShardedAdamW) -> None:
+    def save(self, step: int, optimizer: ShardedAdamW, *, validation_loss: float | None = None) -> None:
         """Begin to write the state after `step`, of which this rank's optimizer has its part. Ends the writing of the one before.
+
+        `validation_loss` is that of the state; one that is not finite is left out.
 
         Raises:
             TlaunchError: that one could not be written, on every rank alike.
@@ -120,7 +132,8 @@ class CheckpointWriter:
                 row_N[here].copy_(tensor.reshape(-1))
             at = here.stop
         boxes = [NamedBox(each.name, each.box) for each in own]
-        self._writing = _Writing(self._plan, step, boxes, self._buffer_KN)
+        loss = validation_loss if validation_loss is not None and math.isfinite(validation_loss) else None
+        self._writing = _Writing(self._plan, step, boxes, self._buffer_KN, loss)
 
     def finish(self) -> int | None:
         """Wait until the checkpoint that is being written is whole; return its step, None where there was none.
@@ -177,8 +190,10 @@ def _tidy(probe: Path) -> bytes:
 class _Writing:
     """One checkpoint, written by a thread."""
 
-    def __init__(self, plan: _Plan, step: int, boxes: list[NamedBox], buffer_KN: Tensor) -> None:
-        self.step, self._plan = step, plan
+    def __init__(
+        self, plan: _Plan, step: int, boxes: list[NamedBox], buffer_KN: Tensor, validation_loss: float | None
+    ) -> None:
+        self.step, self._plan, self._validation_loss = step, plan, validation_loss
         self._aside = plan.directory / partial_name(step, plan.token)
         self._boxes, self._buffer_KN = boxes, buffer_KN
         self._failure: str | None = f"rank {plan.rank} has not written its part"  # None once it has
@@ -269,6 +284,7 @@ class _Writing:
             dtype=DTYPES[self._buffer_KN.dtype],
             shapes=training.shapes,
             files=files,
+            validation_loss=self._validation_loss,
         )
         content = index_text(index).encode()
         index_of(content, self._aside / INDEX)  # raises if an element has no box, or two
@@ -285,10 +301,12 @@ class _Writing:
         return None
 
     def _remove_others(self) -> None:
-        """Remove those of later steps, from which no rank could go on, and of earlier ones all but the newest."""
+        """Remove those of later steps, from which no rank could go on, and of earlier ones all but the newest, and the best."""
         found = checkpoints_in(self._plan.directory)
         here = next(place for place, path in enumerate(found) if path.name == name_of(self.step))
-        for path in [*found[:here], *found[here + self._plan.keep :]]:
+        older = found[here + self._plan.keep :]
+        best = best_of(readable(found[here:])) if self._plan.keep_best and older else None
+        for path in [*found[:here], *(path for path in older if path != best)]:
             with suppress(OSError):  # its name goes first: nobody takes it for whole while its files go
                 path.rename(path.with_name(f".{path.name}.{self._plan.token}.old.partial"))
         for path in partials_in(self._plan.directory):
