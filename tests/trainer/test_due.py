@@ -77,7 +77,7 @@ def test_without_checkpoints_signals_do_what_they_always_do():
     schedule = SaveSchedule(CheckpointConfig(), has_clock=True)
     with schedule.on_demand(), schedule.ends_after_step():
         assert (signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGTERM)) == before
-    assert schedule.after(3, NONE, is_last=True, validates=True) == Due()
+    assert schedule.after(3, schedule.votes(), is_last=True, validates=True) == Due()
 
 
 ENDS = """

@@ -39,16 +39,22 @@ class SaveSchedule:
         self._wants_save = False
         self._wants_end = False
 
-    def votes(self) -> tuple[float, float]:
-        """Return 1 for each thing that this rank wants after the present step, else 0: a checkpoint, an end."""
+    def votes(self) -> tuple[float, ...]:
+        """Return 1 for each thing that this rank wants after the present step, else 0: a checkpoint, an end.
+
+        Nothing where no checkpoints are written: no rank sends more than it has to.
+        """
+        if not self._config.is_on:
+            return ()
         is_time = 0 < self._every_s <= time.monotonic() - self._saved_s
         return float(self._wants_save or is_time), float(self._wants_end)
 
     def after(self, step: int, votes: tuple[float, ...], *, is_last: bool, validates: bool) -> Due:
         """Return what is due, given the sums of all ranks' `votes`, and whether this step is validated. Call it once for each step."""
-        config, (wishes_to_save, wishes_to_end) = self._config, votes
+        config = self._config
         if not config.is_on:
             return Due()
+        wishes_to_save, wishes_to_end = votes
         counted = config.every_steps > 0 and step % config.every_steps == 0
         saves = bool(is_last or counted or (config.keep_best and validates) or wishes_to_save or wishes_to_end)
         if saves:
