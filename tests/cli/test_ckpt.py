@@ -79,7 +79,7 @@ def test_the_best_of_each_run_is_marked(launcher, checkpoint):
         checkpoint("20260101-000000-a", 5, validation_loss=2.5),
         checkpoint("20260102-000000-b", 5, validation_loss=3),
     ]
-    checkpoint("20260101-000000-a", 6, validation_loss=2.75)
+    other = checkpoint("20260101-000000-a", 6, validation_loss=2.75)
     checkpoint("20260101-000000-a", 7)
     checkpoint("20260103-000000-c", 5)
     rows = json.loads(launcher.call("ckpt", "ls", "--json", code=0).stdout)
@@ -87,6 +87,7 @@ def test_the_best_of_each_run_is_marked(launcher, checkpoint):
     assert [row["validation_loss"] for row in rows] == [None, 3, None, 2.75, 2.5]
     shown = [line.split() for line in launcher.call("ckpt", "ls", code=0).stdout.splitlines()]
     assert [line[-1] for line in shown if "best" in line] == list(map(str, reversed(best)))
+    assert ", the best" not in launcher.call("ckpt", "ls", other, code=0).stdout
 
 
 def test_what_one_holds(launcher, checkpoint):

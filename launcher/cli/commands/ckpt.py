@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from launcher.checkpoint.index import Index, best_of, checkpoints_in, damage_of, read_index
+from launcher.checkpoint.index import Index, best_of, checkpoints_in, damage_of, read_index, readable
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.run import runs_dir_option
@@ -58,7 +57,7 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
         names = reversed(run_names(runs_dir))
         paths = [path for name in names for path in checkpoints_in(RunDir(runs_dir.absolute() / name).checkpoints)]
     found = [(path, _index_or_reason(path)) for path in paths]
-    best = _best_of_each(found)
+    best = {best_of(readable(checkpoints_in(directory))) for directory in {path.parent for path in paths}}
     if as_json:
         write_out(json_text([{**_row(path, index), "best": path in best} for path, index in found]))
     elif found:
@@ -127,15 +126,6 @@ def _index_or_reason(checkpoint: Path) -> Index | str:
         return read_index(checkpoint)
     except UnreadableError as error:
         return error.message
-
-
-def _best_of_each(found: Sequence[tuple[Path, Index | str]]) -> set[Path]:
-    """Return the checkpoint with the lowest validation loss of each directory."""
-    by_directory: dict[Path, list[tuple[Path, Index]]] = {}
-    for path, index in found:
-        if isinstance(index, Index):
-            by_directory.setdefault(path.parent, []).append((path, index))
-    return {best for indexed in by_directory.values() if (best := best_of(indexed)) is not None}
 
 
 def _row(path: Path, index: Index | str) -> dict[str, Any]:
