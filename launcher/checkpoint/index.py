@@ -20,7 +20,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -37,13 +38,15 @@ INDEX, STRATEGY, TOKENIZER = "index.json", "strategy.json", "tokenizer.model"
 KINDS = ("weight", "first_moment", "second_moment")  # of each box, in this order
 ITEM_BYTES = {"F32": 4, "F64": 8}  # by the name of a type in safetensors
 MAX_INDEX_BYTES = 1 << 30
-# Settings that decide what the state is of, and which pairs come next; None: all of the section. Others may change.
+# Settings that decide what the state is of, and which pairs come next; None: all of the section. Others may change, and these
+# below only where a person names them.
 SAME_SETTINGS: Mapping[str, tuple[str, ...] | None] = {
     "model": None,
     "data": None,
     "train": ("seed", "batch_size", "batch_tokens"),
 }
 FREE_SETTINGS = frozenset({("model", "dropout")})
+NAMED_SETTINGS = ("train.precision",)
 _NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 _PARTIAL = re.compile(r"\.step-[0-9]+\..*partial")
 _READ_BYTES = 1 << 20
@@ -80,6 +83,7 @@ class Index:
     shapes: Mapping[str, tuple[int, ...]]  # of each parameter
     files: Mapping[str, PartFile]
     schema: int = SCHEMA
+    validation_loss: float | None = None  # after that step; None where it was not validated then, or is not finite
 
 
 class DamagedError(UnreadableError):
@@ -115,6 +119,19 @@ def checkpoints_in(directory: Path) -> list[Path]:
             if (match := _NAME.fullmatch(path.name)) and path.is_dir():
                 found[int(match[1])] = path
     return [found[step] for step in sorted(found, reverse=True)]
+
+
+def readable(checkpoints: Iterable[Path]) -> Iterator[tuple[Path, Index]]:
+    """Yield those whose index can be read, with it."""
+    for path in checkpoints:
+        with suppress(UnreadableError):
+            yield path, read_index(path)
+
+
+def best_of(indexed: Iterable[tuple[Path, Index]]) -> Path | None:
+    """Return the checkpoint with the lowest validation loss, the first of equal ones; None where none was validated."""
+    losses = {path: index.validation_loss for path, index in indexed if index.validation_loss is not None}
+    return min(losses, key=lambda path: losses[path], default=None)
 
 
 def index_text(index: Index) -> str:
@@ -195,16 +212,23 @@ def _is_within(box: Box, shape: tuple[int, ...]) -> bool:
     )
 
 
-def differing_setting(index: Index, settings: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+def differing_setting(
+    index: Index, settings: Mapping[str, Any], named: Collection[str] = ()
+) -> tuple[str, Any, Any] | None:
     """Return a setting that must be the same to go on, its value in the checkpoint, and the one in `settings`; None if all are.
 
-    One that the checkpoint's version did not have is the same.
+    `named`: those that a person has set. One that the checkpoint's version did not have is the same.
     """
     for section, names in SAME_SETTINGS.items():
         ours, theirs = settings[section], index.settings.get(section, {})
         for name in names or ours:
             if (section, name) not in FREE_SETTINGS and name in theirs and theirs[name] != encode(ours[name]):
                 return f"{section}.{name}", theirs[name], ours[name]
+    for dotted in NAMED_SETTINGS:
+        section, _, name = dotted.partition(".")
+        our, their = settings[section][name], index.settings.get(section, {}).get(name)
+        if dotted not in named and their is not None and their != our:
+            return dotted, their, our
     return None
 
 

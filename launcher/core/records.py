@@ -157,6 +157,15 @@ class Supervision:
 
 
 @frozen
+class Continued:
+    """Where a run goes on from: the newest checkpoint that was there when it began. Ranks pass over one that is damaged."""
+
+    checkpoint: Path  # absolute
+    step: int  # after which it was saved
+    run: str | None = None  # the name of the run that saved it; None where it stands elsewhere
+
+
+@frozen
 class RunSpec:
     """Everything that a run is, decided before any process starts: dry-run prints it, run.json keeps it."""
 
@@ -171,3 +180,4 @@ class RunSpec:
     supervision: Supervision = field(default_factory=Supervision)
     console: Console = "rank0"  # what of the ranks' lines is shown during the run
     engine: str | None = None  # the user's own mpirun or srun that started the ranks: they have no agent
+    continues: Continued | None = None

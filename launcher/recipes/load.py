@@ -33,7 +33,17 @@ def load_settings(recipe: type[Settings], config: str | None, settings: Sequence
         UnreadableError: the file is missing or unreadable.
         UsageError: broken TOML, an unknown setting, a value of the wrong type or out of bounds.
     """
-    assignments = [] if config is None else list(_file_assignments(find_config(config)))
+    return build(recipe, list(_assignments(config, settings)))
+
+
+def named_settings(config: str | None, settings: Sequence[str] = ()) -> frozenset[str]:
+    """Return the dotted names of the settings that these give a value, be it the default; errors as `load_settings` has them."""
+    return frozenset(assignment.name for assignment in _assignments(config, settings))
+
+
+def _assignments(config: str | None, settings: Sequence[str]) -> Iterator[Assignment]:
+    if config is not None:
+        yield from _file_assignments(find_config(config))
     for text in settings:
         name, separator, value = (part.strip() for part in text.partition("="))
         if not separator or not name:
@@ -43,8 +53,7 @@ def load_settings(recipe: type[Settings], config: str | None, settings: Sequence
             parsed = tomllib.loads(f"value = {value}")["value"]
         except ValueError:
             parsed = value  # bare words are text, so that a shell needs no nested quotes
-        assignments.append(Assignment(name, parsed, where=f"--set {text}"))
-    return build(recipe, assignments)
+        yield Assignment(name, parsed, where=f"--set {text}")
 
 
 def find_config(config: str) -> Path:

@@ -48,7 +48,11 @@ class TrainConfig:
 @frozen
 class CheckpointConfig:
     every_steps: int = setting(0, "steps between checkpoints, of which the last step has one; 0 means none", minimum=0)
+    every_minutes: float = setting(0.0, "minutes between checkpoints, beside every_steps; 0 means none", minimum=0)
     keep: int = setting(4, "checkpoints that are kept, the newest", minimum=1)
+    keep_best: bool = setting(
+        False, "every validation has a checkpoint, and the one with the lowest loss is kept besides the newest"
+    )
     files: str = setting(
         OWNED,
         "of each rank what its optimizer owns, or its slice of the model; or one copy of each slice; or one file",
@@ -57,6 +61,11 @@ class CheckpointConfig:
     on_failure: str = setting(
         "continue", "what a training does whose checkpoint cannot be written", choices=("continue", "stop")
     )
+
+    @property
+    def is_on(self) -> bool:
+        """True where checkpoints are written at all."""
+        return bool(self.every_steps or self.every_minutes or self.keep_best)
 
 
 @frozen

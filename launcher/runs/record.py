@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core import atomic
-from launcher.core.codec import decode, json_text
+from launcher.core.codec import decode, encode, json_text
 from launcher.core.env import masked, masked_argv
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId
-from launcher.core.records import DEFAULT_GRACE_S, Allotment, RankSpec, RunSpec
+from launcher.core.records import DEFAULT_GRACE_S, Allotment, Continued, RankSpec, RunSpec
 from launcher.core.run_dir import LATEST, RunDir
 
 SCHEMA = 2
@@ -45,6 +45,7 @@ def spec_to_json(spec: RunSpec) -> str:
         "supervision": asdict(spec.supervision),
         "console": spec.console,
         "engine": spec.engine,
+        "continues": encode(spec.continues),
         "layout": asdict(spec.layout),
         "cluster": {
             "source": None if spec.cluster.source is None else str(spec.cluster.source),
@@ -77,9 +78,9 @@ class Recorded:
     grace_s: float
     max_restarts: int
     engine: str | None = None  # the user's own that started the ranks; None: tlaunch did
-    devices: tuple[
-        Place, ...
-    ] = ()  # of an elastic run: all that it may use, by the ranks that the whole table gives them
+    continues: Continued | None = None
+    # Of an elastic run, all that it may use, by the ranks that the whole table gives them.
+    devices: tuple[Place, ...] = ()
 
     def places_in(self, allotment: Allotment | None) -> tuple[Place, ...]:
         """Return the places of the ranks of an attempt, ascending by global rank."""
@@ -105,6 +106,7 @@ def read_recorded(run_dir: RunDir) -> Recorded:
             max_restarts=int(supervision.get("max_restarts", 0)),
             engine=None if fields.get("engine") is None else str(fields["engine"]),
             devices=_ascending(_devices(fields["cluster"]["servers"])) if supervision.get("elastic") else (),
+            continues=_continued(fields),
         )
     except OSError as error:
         raise UnreadableError(f"{path} cannot be read: {error.strerror}") from error
@@ -120,6 +122,18 @@ def _devices(servers: Any) -> Iterator[Place]:
 
 def _ascending(places: Iterable[Place]) -> tuple[Place, ...]:
     return tuple(sorted(places, key=lambda place: place.global_rank))
+
+
+def continued_by(run_dir: RunDir) -> Continued | None:
+    """Return what a run goes on from, as far as its run.json says so. Never raises for what that holds."""
+    with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return _continued(json.loads(run_dir.run_json.read_bytes()))
+    return None
+
+
+def _continued(fields: Mapping[str, Any]) -> Continued | None:
+    found = fields.get("continues")
+    return None if found is None else decode(Continued, found)
 
 
 # --- making the directory ---

@@ -20,6 +20,7 @@ from launcher.core import env
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError
 from launcher.core.run_dir import RunDir
 from launcher.recipes.catalog import DEFAULT, RECIPES, recipe_named
+from launcher.recipes.load import named_settings
 from launcher.trainer.files import Files
 from launcher.trainer.parallel.world import choose_device, open_world, this_place
 
@@ -49,6 +50,7 @@ def _train(options: argparse.Namespace) -> None:
         output=options.output or (RunDir(Path(run_dir)).model if run_dir else None),
         checkpoints=options.checkpoints or (RunDir(Path(run_dir)).checkpoints if run_dir else None),
         resume=options.resume,
+        named=named_settings(options.config, options.settings),
     )
     device = choose_device(place, settings.train.device, os.environ)
     with open_world(place, device, settings.parallel.transport) as world:

@@ -1,4 +1,4 @@
-"""Where a training reads from and writes to."""
+"""Where a training reads from and writes to, and what was asked of it by name."""
 
 from __future__ import annotations
 
@@ -13,3 +13,4 @@ class Files:
     output: Path | None = None  # of the trained model, which does not exist yet; None: it is not kept
     checkpoints: Path | None = None  # directory; None: none are written
     resume: Path | None = None  # a checkpoint or a directory of them
+    named: frozenset[str] = frozenset()  # the settings that the command line or a configuration file names

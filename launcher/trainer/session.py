@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -48,6 +48,7 @@ class StepResult:
     gradient_norm: float  # of the whole model, before clipping
     tokens: int  # target tokens of the global batch
     padding_share: float  # of this rank's positions, source and target, that hold no token
+    votes: tuple[float, ...] = ()  # summed over all ranks
     suspects: Suspects | None = None  # not None: the gradient is not finite, and the model is that of the step before
 
 
@@ -100,19 +101,26 @@ class Session:
         are_alike = len(rows) > 1 and all(others == rows[0] for others in rows)
         set_own_rows(rows[0] if are_alike else ())
 
-    def train_step(self, examples: Sequence[Example], learning_rate: float, *, step: int) -> StepResult:
-        """Take one optimizer step on a global batch. Every rank of the run must call it with the same arguments.
+    def train_step(
+        self,
+        examples: Sequence[Example],
+        learning_rate: float,
+        *,
+        step: int,
+        votes: Callable[[], tuple[float, ...]] = tuple,
+    ) -> StepResult:
+        """Take one optimizer step on a global batch. Every rank of the run must call it, with the same arguments but `votes`.
 
-        `step` is the number of the step in the training: dropout depends on it.
+        `step` is the number of the step in the training: dropout depends on it. `votes` gives what is summed over all ranks.
         """
         self.optimizer.zero_gradients(backward_passes=self.world.place.layout.micro_batches)
         losses_M = self._forward_and_backward(examples, step)
-        norm = self.optimizer.step(learning_rate)
+        norm = self.optimizer.step(learning_rate, votes)
         # After the step: all data-parallel ranks must begin their collectives in the same order, and how many of the
         # gradients' come before the end of backward may differ.
         loss = self._global_loss(losses_M)
         suspects = None if math.isfinite(norm) else self._suspects(examples, losses_M)
-        return StepResult(loss, norm, token_count(examples), self._padding_share, suspects)
+        return StepResult(loss, norm, token_count(examples), self._padding_share, self.optimizer.votes, suspects)
 
     def accumulate_gradients(self, examples: Sequence[Example], *, step: int) -> float:
         """Run forward and backward over a global batch; return its mean loss, on every rank. Tests compare gradients by it.

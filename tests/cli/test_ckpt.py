@@ -19,7 +19,7 @@ from launcher.recipes.transformer.config import TransformerSettings
 def _checkpoint(launcher):
     """Gives a function that writes a checkpoint of a parameter of 2 x 3 to a run's directory."""
 
-    def write(run, step, *settings, mtime=None):
+    def write(run, step, *settings, mtime=None, validation_loss=None):
         directory = launcher.directory / "runs" / run / "checkpoints" / f"step-{step}"
         directory.mkdir(parents=True)
         (directory.parents[1] / "run.json").write_text("{}")
@@ -40,6 +40,7 @@ def _checkpoint(launcher):
             "F32",
             {"head.weight": (2, 3)},
             {"rank0.safetensors": file, TOKENIZER: tokenizer},
+            validation_loss=validation_loss,
         )
         (directory / INDEX).write_text(index_text(index))
         if mtime is not None:
@@ -52,7 +53,9 @@ def _checkpoint(launcher):
 def resumed_from(launcher, *words):
     """The words of the bundled trainer's command, of a run that is not started."""
     done = launcher.call("run", "--devices", 1, "--dry-run", "--json", *words, code=0)
-    argv = json.loads(done.stdout)["ranks"][0]["argv"]
+    record = json.loads(done.stdout)
+    argv = record["ranks"][0]["argv"]
+    assert ("--resume" in argv) == (record["continues"] is not None)
     return (Path(argv[argv.index("--resume") + 1]) if "--resume" in argv else None), done.stderr
 
 
@@ -68,6 +71,23 @@ def test_the_list(launcher, checkpoint):
     shown = launcher.call("ckpt", "ls", code=0).stdout
     assert "damaged" in shown
     assert "dp=2" in shown
+
+
+def test_the_best_of_each_run_is_marked(launcher, checkpoint):
+    """By the lowest validation loss; a run without any has no best."""
+    best = [
+        checkpoint("20260101-000000-a", 5, validation_loss=2.5),
+        checkpoint("20260102-000000-b", 5, validation_loss=3),
+    ]
+    other = checkpoint("20260101-000000-a", 6, validation_loss=2.75)
+    checkpoint("20260101-000000-a", 7)
+    checkpoint("20260103-000000-c", 5)
+    rows = json.loads(launcher.call("ckpt", "ls", "--json", code=0).stdout)
+    assert {row["path"] for row in rows if row["best"]} == set(map(str, best))
+    assert [row["validation_loss"] for row in rows] == [None, 3, None, 2.75, 2.5]
+    shown = [line.split() for line in launcher.call("ckpt", "ls", code=0).stdout.splitlines()]
+    assert [line[-1] for line in shown if "best" in line] == list(map(str, reversed(best)))
+    assert ", the best" not in launcher.call("ckpt", "ls", other, code=0).stdout
 
 
 def test_what_one_holds(launcher, checkpoint):
@@ -108,6 +128,30 @@ def test_which_checkpoint_is_meant(launcher, checkpoint):
     first, second = checkpoint("20260101-000000-a", 5), checkpoint("20260101-000000-a", 6)
     assert resumed_from(launcher, "--resume", first)[0] == first
     assert resumed_from(launcher, "--resume", "20260101-000000-a")[0] == second.parent
+
+
+def test_run_json_tells_which_run_goes_on(launcher, checkpoint):
+    """Its newest checkpoint whose index can be read, and the step; no run where it stands elsewhere."""
+    first, second = checkpoint("20260101-000000-a", 5), checkpoint("20260101-000000-a", 6)
+
+    def told(reference):
+        done = launcher.call("run", "--devices", 1, "--dry-run", "--json", "--resume", reference, code=0)
+        return json.loads(done.stdout)["continues"]
+
+    whole = {"checkpoint": str(second), "step": 6, "run": "20260101-000000-a"}
+    assert told("20260101-000000-a") == whole
+    (second / INDEX).write_text("{}")
+    assert told("20260101-000000-a") == {**whole, "checkpoint": str(first), "step": 5}
+    elsewhere = first.rename(launcher.directory / "copied")
+    assert told(elsewhere) == {"checkpoint": str(elsewhere), "step": 5, "run": None}
+
+
+def test_auto_leaves_another_precision_alone_unless_that_is_asked_for(launcher, checkpoint):
+    wide = checkpoint("20260101-000000-a", 5, "train.precision=float64")
+    assert resumed_from(launcher, "--resume", "auto")[0] is None
+    for precision in ("float32", "float64"):
+        found, _ = resumed_from(launcher, "--resume", "auto", "--set", f"train.precision={precision}")
+        assert found == wide.parent
 
 
 def test_auto_takes_the_newest_of_the_same_training(launcher, checkpoint):

@@ -42,6 +42,20 @@ def test_runs_that_go_on_are_listed(launcher):
     assert sum("done" in line for line in everything.stdout.splitlines()) == 1
 
 
+def test_what_a_run_continues_is_listed(launcher):
+    """Where any does; harmless, and in JSON whole."""
+    make_finished(launcher.runs, "a")
+    assert "CONTINUES" not in launcher.call("ps", "--all").stdout
+    continued = {"checkpoint": "/x/a/checkpoints/step-1500", "step": 1500, "run": "a\x1b[2J"}
+    run_dir = acted_run.make(launcher.runs / "b", [AgentStarted(agent_of_another_time(), None, 2)], continues=continued)
+    lines = {line.split()[0]: line for line in launcher.call("ps", "--all").stdout.splitlines()}
+    assert "CONTINUES" in lines["NAME"]
+    assert lines["b"].split()[-4:] == ["a", "from", "step", "1,500"]
+    rows = {row["name"]: row["continues"] for row in json.loads(launcher.call("ps", "--all", "--json").stdout)}
+    assert rows == {"a": None, "b": continued}
+    assert "continues a from step 1,500" in launcher.call("status", run_dir.root).stdout
+
+
 def test_how_runs_ended_is_listed(launcher):
     """Exit code and first failure, harmless; a run that nobody saw end is lost."""
     make_finished(launcher.runs, "failed", Cause.FAILED, 1, VERDICT)

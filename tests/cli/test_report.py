@@ -136,6 +136,23 @@ def test_json_has_the_figures_as_numbers(launcher, runs):
     assert [found[1][name] for name in names] == [3, 2.0, 1.5, 2, 1.25, 3.5, 3 << 20]
 
 
+def test_one_course_over_attempts_and_runs(launcher, runs):
+    """What was computed again counts once; speed is that of this run alone."""
+    runs.make("a", losses=[9.0, 8.0, 7.0, 0.5])
+    runs.make("b")
+    continued = {"run": "a", "checkpoint": str(runs.directory / "a" / "checkpoints" / "step-3"), "step": 3}
+    runs.record("b", continues=continued)
+    steps = [(0, 4, 6.0), (0, 5, 0.25), (1, 5, 5.0), (1, 6, 4.0)]
+    runs.append("b", *({"attempt": n, "step": at, "loss": loss, "tokens_per_s": 10.0} for n, at, loss in steps))
+    [facts] = runs.facts("b")
+    assert [(each.step, each.loss) for each in facts.course.steps] == list(enumerate([9.0, 8.0, 7.0, 6.0, 5.0, 4.0], 1))
+    assert (facts.totals.best_loss, facts.totals.steps, facts.totals.tokens_per_s) == (4.0, 6, 10.0)
+    [line] = [line for line in runs.lines("b") if "continues" in line]
+    assert line.split() == ["continues", "a", "from", "step", "3"]
+    found = json.loads(launcher.call("report", "b", "--json").stdout)["runs"][0]
+    assert (found["continues"], found["step_records"]) == (continued, 4)
+
+
 @pytest.mark.parametrize("width", [1, 20, 60, 80, 120, 200])
 @pytest.mark.parametrize("names", [("first",), ("first", "second"), ("first", "漢" * 30, "third", "fourth")])
 def test_every_summary_fits_its_width(runs, width, names):

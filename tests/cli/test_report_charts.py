@@ -3,6 +3,7 @@
 import io
 import math
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
@@ -14,6 +15,8 @@ from launcher.cli.commands.report.drawing import to_png, to_svg
 from launcher.cli.commands.report.page import Text
 from launcher.core.errors import UsageError
 from launcher.core.metrics import StepMetrics, Validation
+from launcher.core.records import Continued
+from launcher.runs.course import own_course
 from launcher.runs.metrics import Metrics
 from launcher.runs.timeline import AttemptSpan, Mark, RankSpan, Timeline
 
@@ -24,12 +27,13 @@ SECOND_NS = 10**9
 class Facts:
     """The part of RunFacts that charts are made of."""
 
-    def __init__(self, name, steps, validations=()):
-        self.name, self.metrics = name, Metrics(tuple(steps), tuple(validations), ())
+    def __init__(self, name, steps, validations=(), continued=None):
+        self.name, self.metrics, self.continued = name, Metrics(tuple(steps), tuple(validations), ()), continued
+        self.course = own_course(self.metrics)
 
 
-def steps(*losses, attempt=0, **more):
-    return [StepMetrics(1, attempt, step, loss=loss, **more) for step, loss in enumerate(losses, start=1)]
+def steps(*losses, attempt=0, first=1, **more):
+    return [StepMetrics(1, attempt, step, loss=loss, **more) for step, loss in enumerate(losses, start=first)]
 
 
 def texts(svg):
@@ -51,16 +55,21 @@ def test_every_quantity_with_a_value_has_a_chart():
     assert [chart.title for chart in charts_of([Facts("a", steps(4.0))])] == ["loss"]
 
 
-def test_attempts_are_lines_of_their_own_and_gaps_are_counted():
-    """A restart stands after the last step of the attempt that ended; several runs say whose it is."""
-    facts = Facts("a", [*steps(4.0, None, math.nan), *steps(3.9, 2.9, attempt=1)])
+def test_attempts_are_one_line_and_gaps_are_counted():
+    """A restart stands at the first step of the attempt, a run that goes on after the step of the checkpoint; several runs say whose."""
+    facts = Facts("a", [*steps(4.0, None, math.nan, 1.0), *steps(3.9, 2.9, attempt=1, first=4)])
     [chart] = charts_of([facts])
-    assert [len(line) for line in chart.series[0].lines] == [3, 2]
-    assert chart.restarts == ((3, "attempt 1 begins at step 1, after step 3"),)
+    assert [step for step, _ in chart.series[0].points] == [1, 2, 3, 4, 5]
+    assert chart.series[0].values == [4.0, 3.9, 2.9]
+    assert chart.restarts == ((4, "attempt 1 begins at step 4, after step 4"),)
     assert chart.note == "2 points without a finite value: the line stops there."
-    [chart] = charts_of([facts, Facts("b", steps(1.0))])
+    other = Facts("b", steps(1.0, first=8), continued=Continued(Path("x"), 7, "c\x1b"))
+    [chart] = charts_of([facts, other])
     assert [series.label for series in chart.series] == ["a", "b"]
-    assert chart.restarts == ((3, "a: attempt 1 begins at step 1, after step 3"),)
+    assert chart.restarts == (
+        (4, "a: attempt 1 begins at step 4, after step 4"),
+        (7, "b: continues c^[ from step 7"),
+    )
     assert "2 points of a without" in chart.note
 
 
@@ -86,7 +95,7 @@ def test_a_spike_asks_for_a_log_axis(last, is_log):
 )
 def test_any_numbers_are_drawn(points):
     """As well-formed XML of a size that a browser opens, with numbers only where numbers belong."""
-    svg = to_svg(Chart("loss", (Series("training", (tuple(points),)),)))
+    svg = to_svg(Chart("loss", (Series("training", tuple(points)),)))
     assert ET.fromstring(svg).tag.endswith("svg")
     assert not re.search(r'"[^"]*\b(nan|inf)\b[^"]*"', svg)
     assert len(svg) < 400_000
@@ -94,18 +103,18 @@ def test_any_numbers_are_drawn(points):
 
 def test_a_chart_says_what_it_shows_and_how():
     """Title, axis, a legend where there are several series, first, last, lowest and highest values, and restarts."""
-    lines = (((1, 7.5), (2, None), (3, 2.5)), ((1, 3.0), (2, 1.25)))
-    chart = Chart("loss", (Series("_a", lines), Series("b", (((1, 1.0),),), 1)), restarts=((2, "attempt 1 <begins>"),))
+    points = ((1, 7.5), (2, None), (3, 2.5), (4, 3.0), (5, 1.25))
+    chart = Chart("loss", (Series("_a", points), Series("b", ((1, 1.0),), 1)), restarts=((2, "attempt 1 <begins>"),))
     svg = to_svg(chart)
-    assert {"loss", "step", " _a", " b", " restart (earlier attempts are pale)"} <= set(texts(svg))
-    assert tips(svg).count("_a: 4 values, first 7.5, last 1.25, from 1.25 to 7.5") == 2
+    assert {"loss", "step", " _a", " b", " begun again"} <= set(texts(svg))
+    assert tips(svg).count("_a: 4 values, first 7.5, last 1.25, from 1.25 to 7.5") == 1
     assert "attempt 1 <begins>" in tips(svg)
     assert to_svg(chart) == svg
 
 
 def test_series_differ_by_more_than_colour():
     """Neighbours in their dashes."""
-    svg = to_svg(Chart("loss", tuple(Series("a", (((1, 1.0), (2, 2.0)),), style) for style in range(5))))
+    svg = to_svg(Chart("loss", tuple(Series("a", ((1, 1.0), (2, 2.0)), style) for style in range(5))))
     # The samples in the legend are thinner; one line is whole.
     assert len(set(re.findall(r"stroke-dasharray: ([^;\"]+)", svg))) == 2 * 4
 
@@ -139,7 +148,7 @@ def test_names_of_others_act_nowhere():
 
 def test_a_picture_is_as_wide_as_a_page_and_as_high_as_its_rows():
     """1200 pixels; blocks of a row share it."""
-    chart = Chart("loss", (Series("training", (((1, 2.0), (2, 1.0)),)),))
+    chart = Chart("loss", (Series("training", ((1, 2.0), (2, 1.0))),))
     paragraphs = [Text("A title", 16, bold=True), Text("漢字 and \x1b[2J" + "words " * 100, mono=True)]
     pictures = [
         Image.open(io.BytesIO(to_png(rows))) for rows in ([[paragraphs]], [[chart, chart]], [[bars_of_all_kinds()]])
@@ -158,7 +167,7 @@ def test_a_picture_that_is_too_high_is_refused():
 def test_axes_show_numbers_as_people_write_them():
     """With thousands separated, and millions and more by a letter."""
     for low, high, label in ((0, 2.2e6, "2M"), (0, 25_000, "20,000"), (0.0, 3e-4, "0.0003"), (0, 1.2e17, "1e+17")):
-        assert label in texts(to_svg(Chart("loss", (Series("training", (((1, low), (2, high)),)),))))
+        assert label in texts(to_svg(Chart("loss", (Series("training", ((1, low), (2, high))),))))
 
 
 # --- ranks over time ---

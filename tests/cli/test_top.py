@@ -20,6 +20,7 @@ from launcher.core.events import AgentStarted, RankStarted, Slow
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.metrics import StepMetrics, to_line
 from launcher.core.proc import Usage, identify
+from launcher.core.run_dir import RunDir
 from launcher.runs.record import note_process
 from tests.programs import acted_run
 
@@ -224,7 +225,7 @@ def _path(tmp_path):
 
 def test_five_minutes_of_the_fastest_training_are_seen(path):
     write(path, (age / 50 for age in range(16_000, 0, -1)))
-    steps = RecentMetrics(path).look()
+    steps = RecentMetrics(RunDir(path.parent)).look()
     assert len(steps) == pytest.approx(15_000, abs=1)
     assert steps[-1].step == 15_999
 
@@ -232,7 +233,7 @@ def test_five_minutes_of_the_fastest_training_are_seen(path):
 def test_what_comes_is_added_and_what_is_old_goes(path):
     """Never more than so many steps, however fast they come."""
     write(path, [400.0, 200.0])
-    recent = RecentMetrics(path)
+    recent = RecentMetrics(RunDir(path.parent))
     assert [step.step for step in recent.look()] == [0, 1]
     write(path, [100.0, 1.0])
     assert [step.step for step in recent.look()] == [1, 0, 1]
@@ -242,13 +243,13 @@ def test_what_comes_is_added_and_what_is_old_goes(path):
 
 def test_a_loss_that_is_not_finite_is_shown_as_it_is_now(path):
     write(path, [0.0] * 60, [5.0 - number / 10 for number in range(20)] + [None] * 40)
-    loss, _ = to_lines(RecentMetrics(path).look(), 80, plain=False)
+    loss, _ = to_lines(RecentMetrics(RunDir(path.parent)).look(), 80, plain=False)
     assert loss.split()[1] == "5.0000"
     assert re.search(r"▁ {20,}nan +over", loss)
 
 
 def test_of_a_file_that_is_gone_nothing_is_left(path):
-    recent = RecentMetrics(path)
+    recent = RecentMetrics(RunDir(path.parent))
     assert recent.look() == []
     write(path, [3.0, 2.0, 1.0])
     assert len(recent.look()) == 3
@@ -263,10 +264,24 @@ def test_of_a_file_that_is_gone_nothing_is_left(path):
 def test_times_that_cannot_be_hide_nothing(path):
     """Neither one that is to come, nor a clock that was set back: no course took less than no time."""
     write(path, [3.0, -(10.0**9), 2.0, 1.0])
-    assert [step.step for step in RecentMetrics(path).look()] == [0, 2, 3]
+    assert [step.step for step in RecentMetrics(RunDir(path.parent)).look()] == [0, 2, 3]
     write(path, [-(10.0**9)])
-    assert [step.step for step in RecentMetrics(path).look()] == [0, 2, 3]
+    assert [step.step for step in RecentMetrics(RunDir(path.parent)).look()] == [0, 2, 3]
     write(path, [3.0, 2.0, 63.0, 62.0], mode="wb")
-    steps = RecentMetrics(path).look()
+    steps = RecentMetrics(RunDir(path.parent)).look()
     assert [step.step for step in steps] == [2, 3]
     assert [line.split()[-2:] for line in to_lines(steps[::-1], 80, plain=False)] == [["1.0", "s"]] * 2
+
+
+def test_what_a_restart_computed_again_is_shown_once(path):
+    """And what the run before had measured up to the checkpoint that this one goes on from."""
+    before = acted_run.make(path.parent / "a")
+    write(before.metrics, [60.0, 50.0, 40.0, 30.0])
+    continued = {"run": "a", "checkpoint": str(before.checkpoints / "step-1"), "step": 1}
+    run_dir = acted_run.make(path.parent / "b", continues=continued)
+    recent, now_ns = RecentMetrics(run_dir), time.time_ns()
+    assert recent.look() == []
+    with run_dir.metrics.open("ab") as file:
+        for attempt, step in ((0, 2), (0, 3), (0, 4), (1, 3), (1, 4)):
+            file.write(to_line(StepMetrics(now_ns, attempt, step)))
+    assert [(each.attempt, each.step) for each in recent.look()] == [(0, 0), (0, 1), (0, 2), (1, 3), (1, 4)]

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from launcher.checkpoint.index import checkpoints_in
+from launcher.checkpoint.index import checkpoints_in, read_index
 
 from .conftest import TLAUNCH, tlaunch
 
@@ -98,3 +98,109 @@ def test_a_restart_goes_on(whole, small_text, tmp_path, wait_until):
     assert re.search(r"^resumed: .*/checkpoints/step-\d+, after step \d+$", log, re.MULTILINE)
     assert {step: found[step] for step in losses} == losses
     assert len(found) == 200
+
+
+def begin(runs_dir, text, *more):
+    """A run without checkpoints of its own accord, on two model-parallel ranks."""
+    settings = [word for setting in [*SIZES, "checkpoint.every_steps=1000000"] for word in ("--set", setting)]
+    argv = [*TLAUNCH, "run", "--devices", "2", "--mp", "2", "--data", text, *settings, *more, "--runs-dir", runs_dir]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def log_of(run, rank=0):
+    path = run / f"device{rank}" / "train.log"
+    return path.read_text() if path.exists() else ""
+
+
+def step_reached(run):
+    return max((step for _, step in losses_in(log_of(run))), default=0)
+
+
+def digests(checkpoint):
+    """Of weights and moments as each rank has written them."""
+    files = read_index(checkpoint).files
+    return {name: file.sha256 for name, file in files.items() if file.boxes}
+
+
+def test_signals_save_and_nothing_is_lost(small_text, tmp_path, wait_until):
+    """SIGUSR1, to the launcher or to one rank, saves, and the run goes on; SIGTERM saves the last step, from which a run continues.
+
+    What it comes to is equal to the last bit to a training that was never disturbed.
+    """
+    endless = ("--set", "train.steps=100000", "--set", "train.epochs=100000", "--set", "checkpoint.keep=100")
+    process = begin(tmp_path, small_text, *endless)
+    run = tmp_path / "latest"
+    saved = run / "checkpoints"
+    try:
+        wait_until(lambda: step_reached(run) > 2, "some steps")
+        process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: checkpoints_in(saved), "the checkpoint that was asked for")
+        first = read_index(checkpoints_in(saved)[0]).step
+        wait_until(lambda: step_reached(run) > first + 2, "steps after it")
+        state = json.loads(tlaunch("status", "--json", "--runs-dir", tmp_path).stdout)
+        before = checkpoints_in(saved)
+        os.kill(next(rank["pid"] for rank in state["each"] if rank["global_rank"] == 1), signal.SIGUSR1)
+        wait_until(lambda: len(checkpoints_in(saved)) > len(before), "the one that a single rank was asked for")
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 143, said
+    report = json.loads((run / "report.json").read_text())
+    assert (report["cause"], report["exit_code"], report["attempts"][-1]["killed"]) == ("stopped", 143, 0)
+    assert [rank["status"] for rank in report["attempts"][-1]["exits"]] == [-signal.SIGTERM] * 2
+    last = step_reached(run)
+    assert checkpoints_in(saved)[0].name == f"step-{last}"
+    assert all(log_of(run, rank).endswith(f"ended by SIGTERM after step {last}\n") for rank in range(2))
+
+    steps = ("--set", f"train.steps={last + 3}", "--set", "train.epochs=100000")
+    interrupted = run.resolve()
+    ours, log = train(tmp_path, small_text, "--devices", 2, "--mp", 2, "--resume", "auto", *steps)
+    assert f"resumed: {interrupted}/checkpoints/step-{last}, after step {last}" in log
+    assert len(ours) == 3
+    resumed = (tmp_path / "latest").resolve()
+    assert f"continues {interrupted.name} from step {last:,}" in tlaunch("status", "--runs-dir", tmp_path).stdout
+    told = json.loads(tlaunch("report", "--json", "--runs-dir", tmp_path).stdout)["runs"][0]
+    assert (told["steps"], told["continues"]["run"]) == (last + 3, interrupted.name)
+    train(tmp_path / "undisturbed", small_text, "--devices", 2, "--mp", 2, *steps)
+    whole = tmp_path / "undisturbed" / "latest" / "checkpoints" / f"step-{last + 3}"
+    assert digests(resumed / "checkpoints" / whole.name) == digests(whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_where_the_step_does_not_end_nothing_is_saved(small_text, tmp_path, wait_until, number):
+    """It is long, and ranks are killed at once (--grace 0); or one of them is lost, and the other does not wait for its grace."""
+    slow = ["model.d_model=256", "model.feed_forward_dim=1024", "train.batch_size=32", "train.epochs=100"]
+    grace, code, cause, killed, more = {
+        signal.SIGTERM: ("0", 143, "stopped", 2, slow),
+        signal.SIGKILL: ("1000", 137, "failed", 0, ["train.steps=100000", "train.epochs=100000"]),
+    }[number]
+    process = begin(tmp_path, small_text, "--grace", grace, *(word for each in more for word in ("--set", each)))
+    run = tmp_path / "latest"
+    try:
+        wait_until(lambda: step_reached(run), "a step")
+        pid = process.pid
+        if number == signal.SIGKILL:
+            state = json.loads(tlaunch("status", "--json", "--runs-dir", tmp_path).stdout)
+            pid = next(rank["pid"] for rank in state["each"] if rank["global_rank"] == 1)
+        os.kill(pid, number)
+        said, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    report = json.loads((run / "report.json").read_text())
+    assert (process.returncode, report["cause"]) == (code, cause), said
+    assert report["attempts"][-1]["killed"] == killed
+    assert checkpoints_in(run / "checkpoints") == []
+
+
+def test_minutes_pass_on_one_clock(small_text, tmp_path):
+    """A checkpoint after every step where they are short enough, of four ranks; the best and the last are kept."""
+    more = ("--set", "checkpoint.every_steps=0", "--set", "checkpoint.every_minutes=0.00000001")
+    best = ("--set", "checkpoint.keep_best=true", "--set", "checkpoint.keep=1", "--set", "train.validate_every=1")
+    train(tmp_path, small_text, "--devices", 4, "--mp", 2, "--pp", 2, *more, *best, "--set", "train.learning_rate=0.5")
+    found = [read_index(path) for path in checkpoints_in(tmp_path / "latest" / "checkpoints")]
+    log = (tmp_path / "latest" / "device0" / "train.log").read_text()
+    losses = [float(loss) for loss in re.findall(r"^validation loss is (\S+),", log, re.MULTILINE)]
+    assert log.count("saved the checkpoint of step") == len(losses) == STEPS
+    assert found[0].step == STEPS
+    assert {f"{index.validation_loss:.6f}" for index in found} == {f"{losses[-1]:.6f}", f"{min(losses):.6f}"}

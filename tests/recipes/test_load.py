@@ -6,7 +6,7 @@ import pytest
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.resources import data_dir
-from launcher.recipes.load import find_config, load_settings
+from launcher.recipes.load import find_config, load_settings, named_settings
 from launcher.recipes.settings import all_settings
 from launcher.recipes.transformer.config import TransformerSettings
 
@@ -99,6 +99,13 @@ def test_broken_toml_is_a_usage_error(config):
 def test_a_setting_needs_a_key_and_a_value(text):
     with pytest.raises(UsageError, match="this is not KEY=VALUE"):
         load_settings(TransformerSettings, None, [text])
+
+
+def test_settings_are_named_by_a_file_or_the_command_line(config):
+    """Whether they are the default or not."""
+    path = config("train.seed = 1\n[model]\nd_model = 12\n")
+    assert named_settings(path, ["train.precision=float32"]) == {"train.seed", "model.d_model", "train.precision"}
+    assert named_settings(None) == frozenset()
 
 
 def test_the_template_states_every_default_and_what_it_means():

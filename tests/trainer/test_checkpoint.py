@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import random
 import resource
@@ -21,12 +22,14 @@ from launcher.checkpoint.index import (
     KINDS,
     SCHEMA_OF_COPIES,
     STRATEGY,
+    best_of,
     checkpoints_in,
     differing_setting,
     index_text,
     name_of,
     partial_name,
     read_index,
+    readable,
 )
 from launcher.checkpoint.strategy import strategy_of
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
@@ -118,6 +121,34 @@ def test_the_newest_are_kept(tmp_path):
 
     assert [path.name for path in checkpoints_in(tmp_path)] == ["step-10", "step-3"]
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_best_is_kept_besides_the_newest(tmp_path):
+    """By the losses in the indexes, also in those that a run before has written; one that is not finite is none."""
+    settings, world = settings_of(), alone()
+    session = Session(settings, world)
+    for losses in ({1: 3.0, 2: 2.0, 3: 4.0, 4: None}, {5: math.nan, 6: 2.5}):
+        writer = CheckpointWriter(tmp_path, training_of(settings), world, keep=1, keep_best=True)
+        for step, loss in losses.items():
+            writer.save(step, session.optimizer, validation_loss=loss)
+        writer.finish()
+        assert [path.name for path in checkpoints_in(tmp_path)] == [name_of(max(losses)), "step-2"]
+    writer.save(7, session.optimizer, validation_loss=1.5)
+    writer.finish()
+
+    assert [read_index(path).validation_loss for path in checkpoints_in(tmp_path)] == [1.5]
+    assert best_of(readable(checkpoints_in(tmp_path))) == tmp_path / "step-7"
+
+
+def test_an_index_of_an_older_version_has_no_validation(directory):
+    path = directory / name_of(6) / INDEX
+    content = json.loads(path.read_text())["index"]
+    del content["validation_loss"]
+    text = json.dumps(content)
+    path.write_text(f'{{"sha256": "{hashlib.sha256(text.encode()).hexdigest()}", "index": {text}}}\n')
+
+    assert read_index(path.parent).validation_loss is None
+    assert best_of(readable(checkpoints_in(directory))) is None
 
 
 def test_a_step_that_comes_again_replaces_its_checkpoint(directory):
@@ -341,6 +372,7 @@ def test_another_training_is_refused(directory, other, kind):
         ("model.dropout=0", None),
         ("train.learning_rate=1", None),
         ("parallel.gradient_groups=3", None),
+        ("train.precision=float32", "train.precision"),
     ],
 )
 def test_what_must_be_the_same(directory, setting, differs):
@@ -349,6 +381,20 @@ def test_what_must_be_the_same(directory, setting, differs):
     found = differing_setting(index, dataclasses.asdict(settings_of(setting)))
 
     assert (found[0] if found else None) == differs
+
+
+def test_another_precision_must_be_asked_for(directory):
+    """Then the state is converted; a default, or what a program chose, is not asked for."""
+    settings, world = settings_of("train.precision=float32"), alone()
+    session = Session(settings, world)
+    with pytest.raises(UsageError, match=r"train\.precision = float64"):
+        restore(lambda: candidates_at(directory), training_of(settings), session.optimizer, world)
+    asked = training_of(settings, named=frozenset({"train.precision"}))
+    restore(lambda: candidates_at(directory), asked, session.optimizer, world)
+    narrow, losses = train(session, [7, 8]), json.loads((directory.parent / "losses.json").read_text())[6:]
+
+    assert narrow == pytest.approx(losses, rel=1e-5)
+    assert narrow != losses
 
 
 def test_no_checkpoint_is_an_error(tmp_path):

@@ -108,6 +108,20 @@ def test_single_precision_is_clipped_within_the_kernel():
     assert torch.equal(*stepped)
 
 
+def test_votes_are_asked_for_when_the_gradient_is_there():
+    """They change nothing of the step."""
+    norms = []
+    for votes in (None, (1.0, 0.0)):
+        model = model_of()
+        optimizer = owner_of(model)
+        optimizer.zero_gradients()
+        asked = []
+        backward(model, 0)
+        norms.append(optimizer.step(LEARNING_RATE, lambda given=votes, asked=asked: asked.append(1) or given or ()))
+        assert (optimizer.votes, asked) == (votes or (), [1])
+    assert norms[0] == norms[1]
+
+
 def test_a_gradient_that_is_not_finite_changes_nothing():
     """Neither weights nor moments nor the number of steps: the next step is as if there had been none in between."""
     found = []

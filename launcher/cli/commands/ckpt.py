@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from launcher.checkpoint.copies import findings
-from launcher.checkpoint.index import Index, checkpoints_in, read_index
+from launcher.checkpoint.index import Index, best_of, checkpoints_in, read_index, readable
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.run import runs_dir_option
-from launcher.cli.text.columns import aligned, counted, duration, size
+from launcher.cli.text.columns import aligned, counted, duration, number, size
 from launcher.cli.text.stdout import say, write_out
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError
@@ -37,7 +37,7 @@ Examples:
 
 Exit codes: 0 all are whole; 1 one is not; 2 wrong usage, or no such checkpoint.
 """
-HEADER = ("STEP", "AGE", "SIZE", "LAYOUT", "CHECKPOINT")
+HEADER = ("STEP", "AGE", "SIZE", "LAYOUT", "VALIDATION", "CHECKPOINT")
 LATEST = "latest"
 
 
@@ -58,12 +58,12 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
         names = reversed(run_names(runs_dir))
         paths = [path for name in names for path in checkpoints_in(RunDir(runs_dir.absolute() / name).checkpoints)]
     found = [(path, _index_or_reason(path)) for path in paths]
+    best = {best_of(readable(checkpoints_in(directory))) for directory in {path.parent for path in paths}}
     if as_json:
-        write_out(json_text([_row(path, index) for path, index in found]))
+        write_out(json_text([{**_row(path, index), "best": path in best} for path, index in found]))
     elif found:
-        lines = aligned(
-            HEADER, [_columns(path, index) for path, index in found], right=frozenset({"STEP", "AGE", "SIZE"})
-        )
+        rows = [_columns(path, index, is_best=path in best) for path, index in found]
+        lines = aligned(HEADER, rows, right=frozenset({"STEP", "AGE", "SIZE"}))
         write_out("".join(f"{line}\n" for line in lines))
     else:
         say("there is no checkpoint")
@@ -90,6 +90,7 @@ def show(*, checkpoint: str, as_json: bool, runs_dir: Path) -> int:
         f"step:       {index.step}, {_age(path)} ago",
         f"program:    {index.program}, {index.layout} micro_batches={index.layout.micro_batches}",
         f"data:       {printable(index.data) or 'the packaged sample'}",
+        f"validation: {number(index.validation_loss, '.6f')}",
         f"files:      {counted(len(index.files), 'file')}, {size(_size(index))}",
     ]
     rows = [(name, _shape(shape), index.dtype, str(pieces[name])) for name, shape in index.shapes.items()]
@@ -129,15 +130,17 @@ def _row(path: Path, index: Index | str) -> dict[str, Any]:
         "step": index.step,
         "bytes": _size(index),
         "layout": encode(index.layout),
+        "validation_loss": index.validation_loss,
         "damage": None,
     }
 
 
-def _columns(path: Path, index: Index | str) -> tuple[str, ...]:
+def _columns(path: Path, index: Index | str, *, is_best: bool) -> tuple[str, ...]:
     shown = printable(str(path))
     if isinstance(index, str):
-        return "-", _age(path), "-", "damaged", shown
-    return str(index.step), _age(path), size(_size(index)), str(index.layout), shown
+        return "-", _age(path), "-", "damaged", "-", shown
+    validation = number(index.validation_loss, ".4f") + ", the best" * is_best
+    return str(index.step), _age(path), size(_size(index)), str(index.layout), validation, shown
 
 
 def _size(index: Index) -> int:

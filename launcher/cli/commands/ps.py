@@ -13,10 +13,11 @@ from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text import run_text as run_words
 from launcher.cli.text.columns import counted, duration, fitted
-from launcher.cli.text.run_text import culprit, running_ranks, shown_name
+from launcher.cli.text.run_text import continued_from, culprit, running_ranks, shown_name
 from launcher.cli.text.stdout import write_out
 from launcher.core.codec import json_text
 from launcher.core.text import printable
+from launcher.runs.record import continued_by
 from launcher.runs.status import RunState, look
 from launcher.runs.store import run_at, run_names
 
@@ -32,11 +33,13 @@ their exit codes); unknown (written by another version of tlaunch).
 
 Exit codes: 0, also if there is no run; 2 wrong usage.
 """
-HEADER = ("NAME", "STATE", "RANKS", "ATTEMPT", "AGE", "EXIT", "FIRST FAILURE")
+CONTINUES = "CONTINUES"  # is there where any run has something in it
+HEADER: tuple[str, ...] = ("NAME", "STATE", "RANKS", "ATTEMPT", "AGE", "EXIT", CONTINUES, "FIRST FAILURE")
+NOTHING = "-"
 RIGHT = frozenset({"RANKS", "ATTEMPT", "AGE", "EXIT"})
 # On a narrow terminal, in this order: cut to so many columns, or left out (0). STATE and EXIT stay as they are.
-GIVING_WAY = (
-    ("FIRST FAILURE", 24), ("ATTEMPT", 0), ("RANKS", 0), ("FIRST FAILURE", len("FIRST FAILURE")), ("AGE", 0),
+GIVING_WAY: tuple[tuple[str, int], ...] = (
+    ("FIRST FAILURE", 24), ("ATTEMPT", 0), ("RANKS", 0), (CONTINUES, 0), ("FIRST FAILURE", len("FIRST FAILURE")), ("AGE", 0),
     ("FIRST FAILURE", 0), ("NAME", 1),
 )  # fmt: skip
 
@@ -70,7 +73,12 @@ def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
 
 def to_lines(states: list[RunState], width: int) -> list[str]:
     """Return the table, in lines of at most `width` columns: what matters least gives way."""
-    return fitted(HEADER, [_row(state) for state in states], width, giving_way=GIVING_WAY, right=RIGHT)
+    table, giving_way = [HEADER, *map(_row, states)], GIVING_WAY
+    at = HEADER.index(CONTINUES)
+    if all(row[at] == NOTHING for row in table[1:]):
+        table = [row[:at] + row[at + 1 :] for row in table]
+        giving_way = tuple(each for each in giving_way if each[0] != CONTINUES)
+    return fitted(table[0], table[1:], width, giving_way=giving_way, right=RIGHT)
 
 
 def _may_be_active(state: RunState) -> bool:
@@ -93,6 +101,7 @@ def _row(state: RunState) -> tuple[str, ...]:
         ranks,
         str(progress.current.number),
         duration(age_s),
-        "-" if state.exit_code is None else str(state.exit_code),
+        NOTHING if state.exit_code is None else str(state.exit_code),
+        NOTHING if (continued := continued_by(state.run_dir)) is None else continued_from(continued),
         culprit(state),
     )

@@ -13,7 +13,7 @@ import click
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, as_argument, chosen_live, json_option, run_argument
 from launcher.cli.text.columns import aligned, counted, duration, number, size
 from launcher.cli.text.run_text import as_json as run_as_json
-from launcher.cli.text.run_text import culprit, describe, shown_name
+from launcher.cli.text.run_text import continued_from, culprit, describe, shown_name
 from launcher.cli.text.stdout import write_out
 from launcher.cli.text.verdict_text import describe_status, rank_list
 from launcher.core.codec import json_text
@@ -90,6 +90,8 @@ def _lines(state: RunState, ranks: list[RankStatus], recorded: Recorded) -> Iter
 
 def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
     progress = state.progress
+    if recorded.continues is not None:
+        yield f"  continues {continued_from(recorded.continues)}"
     if state.part is not None:
         rest = "its script on each other server" if recorded.engine else "the launcher that began the run"
         yield f"  only this server's part, {rank_list(state.part)}: {rest} has the rest"

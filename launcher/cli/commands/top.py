@@ -10,8 +10,9 @@ import termios
 import time
 import tty
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -29,7 +30,8 @@ from launcher.core.frozen import frozen
 from launcher.core.heartbeat import Beat, Heartbeat, read_heartbeat
 from launcher.core.proc import Usage, usage_of
 from launcher.core.run_dir import RunDir
-from launcher.runs.metrics import MetricsReader, StepMetrics, median_of, part_shares
+from launcher.runs.course import runs_before, standing
+from launcher.runs.metrics import MetricsReader, Record, StepMetrics, median_of, part_shares
 from launcher.runs.status import RankLook, RankState, RunState, RunStatusReader
 
 EPILOG = """\b
@@ -97,23 +99,35 @@ def top(*, run: str | None, once: bool, interval: float, runs_dir: Path) -> None
 class RecentMetrics:
     """Looks at metrics.jsonl again and again. However long it is, the first look reads its end, others what is new."""
 
-    def __init__(self, path: Path) -> None:
-        self._reader = MetricsReader(path, last_bytes=TAIL_BYTES)
+    def __init__(self, run_dir: RunDir) -> None:
+        self._reader = MetricsReader(run_dir.metrics, last_bytes=TAIL_BYTES)
         self._beginnings = 0
+        self._before: list[StepMetrics] = []
+        for earlier, continued in islice(
+            runs_before(run_dir), 1
+        ):  # nobody begins two runs within five minutes, as a rule
+            steps = _steps_in(MetricsReader(earlier.metrics, last_bytes=TAIL_BYTES).read())
+            self._before = standing(steps, steps, continued.step + 1)
         self._steps: deque[StepMetrics] = deque(maxlen=MAX_STEPS)
 
     def look(self) -> list[StepMetrics]:
         """Return the steps of the five minutes before the last one, the last 15,000 at most, in the order of their lines.
 
-        None of a file that is gone, nor those whose times are still to come, or later than the last one's.
+        With those of the run that this one goes on from, and without what a restart has computed again. None of a file that is gone, nor those whose times are still to come, or later than the last one's.
         """
         records = self._reader.read()
         if not self._reader.found or self._reader.beginnings != self._beginnings:
             self._steps.clear()
         self._beginnings = self._reader.beginnings
-        self._steps.extend(record for record in records if isinstance(record, StepMetrics))
+        self._steps.extend(_steps_in(records))
         last_ns = min(self._steps[-1].time_ns, time.time_ns()) if self._steps else 0
-        return [step for step in self._steps if last_ns - RECENT_NS <= step.time_ns <= last_ns]
+        own = standing(self._steps, self._steps)
+        before = [step for step in self._before if own and step.step < own[0].step]
+        return [step for step in (*before, *own) if last_ns - RECENT_NS <= step.time_ns <= last_ns]
+
+
+def _steps_in(records: Iterable[Record]) -> list[StepMetrics]:
+    return [record for record in records if isinstance(record, StepMetrics)]
 
 
 def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[str]:
@@ -144,7 +158,7 @@ class Sampler:
 
     def __init__(self, run_dir: RunDir) -> None:
         self._watch = RunStatusReader(run_dir)
-        self._metrics = RecentMetrics(run_dir.metrics)
+        self._metrics = RecentMetrics(run_dir)
         self._plain = not has_blocks(sys.stdout.encoding)  # now: rich puts something else in its place
         self._steps: list[StepMetrics] = []
         self._before: dict[int, Usage] = {}

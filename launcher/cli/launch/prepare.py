@@ -129,6 +129,7 @@ def prepare(
         bind=options.bind,
         engine=engine,
         mpi_ranks=mpi_ranks,
+        continues=program.continues,
     )
     if engine is None and elsewhere is None and layout.world_size > 1:
         if not options.by_engine and (name := program.alone_in_mpi) is not None:

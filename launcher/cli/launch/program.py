@@ -16,7 +16,7 @@ from typing import Literal
 from launcher.cli.launch.options import RunOptions, preloaded_modules
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import Layout
+from launcher.core.records import Continued, Layout
 from launcher.core.resources import stand_in_note
 from launcher.logs.terminal import escaped
 from launcher.program.command import PythonCommand, parse_python
@@ -35,6 +35,7 @@ class Program:
     cwd: Path
     environment: Mapping[str, str]  # of ranks, as far as it is known before there are any
     recipe: str | None = None  # the bundled program's name; None: the user's own program
+    continues: Continued | None = None  # by --resume
 
     @cached_property
     def python(self) -> PythonCommand | None:
@@ -169,7 +170,7 @@ def trainer_program(
         TlaunchError: they do not.
     """
     from launcher.recipes.catalog import recipe_named  # other programs need none of this
-    from launcher.recipes.load import packaged_config
+    from launcher.recipes.load import named_settings, packaged_config
 
     recipe = recipe_named(options.recipe)
     chosen = (*PROFILED * options.profile, *options.settings)
@@ -191,14 +192,16 @@ def trainer_program(
     if options.data is not None:
         recipe.check_data(settings, options.data)
         argv += ["--data", str(options.data.absolute())]
+    continues = None
     if options.resume is not None:
-        from launcher.cli.launch.resume import checkpoint_meant  # most runs begin at the beginning
+        from launcher.cli.launch.resume import checkpoint_meant, continued  # most runs begin at the beginning
 
-        checkpoint = checkpoint_meant(options, recipe.name, asdict(settings))
+        checkpoint = checkpoint_meant(options, recipe.name, asdict(settings), named_settings(options.config, chosen))
         if checkpoint is None:
             notes += (
                 "note: --resume auto: no run here has a checkpoint of this training, which begins at its beginning",
             )
         else:
             argv += ["--resume", str(checkpoint)]
-    return Program(tuple(argv), cwd, environment, recipe.name), layout, notes
+            continues = continued(checkpoint)
+    return Program(tuple(argv), cwd, environment, recipe.name, continues), layout, notes

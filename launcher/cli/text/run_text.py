@@ -7,10 +7,13 @@ from typing import Any
 
 from launcher.cli.text.columns import duration
 from launcher.cli.text.verdict_text import describe_status, headline
+from launcher.core.codec import encode
 from launcher.core.events import Cause
+from launcher.core.records import Continued
 from launcher.core.verdict import Confidence, Verdict
 from launcher.logs.terminal import one_line, printable
 from launcher.runs.progress import State
+from launcher.runs.record import continued_by
 from launcher.runs.status import RankState, RunState
 from launcher.supervise.diagnosis.failure_files import read_failure
 from launcher.supervise.diagnosis.root_cause import RankEvidence, judge
@@ -72,6 +75,12 @@ def culprit(state: RunState) -> str:
     return printable(f"rank {failed.global_rank}: {failed.reason or describe_status(failed.status)}")
 
 
+def continued_from(continued: Continued) -> str:
+    """Return the run and the step that another goes on from: "20261121-053712-transformer from step 500"."""
+    source = (continued.run or str(continued.checkpoint)).encode(errors="backslashreplace").decode()
+    return one_line(f"{source} from step {continued.step:,}")
+
+
 def running_ranks(state: RunState) -> int:
     """Return how many ranks run, as the agent reported, or as many as are seen of those that an engine started."""
     if state.engine is not None:
@@ -93,6 +102,7 @@ def as_json(state: RunState) -> dict[str, Any]:
         "started_ns": state.started_ns,
         "ended_ns": state.ended_ns,
         "exit_code": state.exit_code,
+        "continues": encode(continued_by(state.run_dir)),
         "culprit": state.verdict.culprit if state.verdict else None,
         "failure": culprit(state) or None,
         "head_pid": progress.head.pid if progress.head else None,

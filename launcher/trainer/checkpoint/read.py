@@ -12,6 +12,7 @@ import torch
 from launcher.checkpoint.copies import files_to_read
 from launcher.checkpoint.index import (
     INDEX,
+    NAMED_SETTINGS,
     TOKENIZER,
     DamagedError,
     Index,
@@ -137,11 +138,12 @@ def _good_files(checkpoint: Path, index: Index, world: World) -> dict[str, PartF
 def _check_same(path: Path, index: Index, training: Training) -> None:
     if index.program != training.program:
         raise UsageError(f"{path} is of the program {index.program}, and this one is {training.program}")
-    if found := differing_setting(index, training.settings):
+    if found := differing_setting(index, training.settings, training.named):
         name, theirs, ours = found
+        other = f"--set {name}={ours} to change it" if name in NAMED_SETTINGS else "without --resume"
         raise UsageError(
             f"{path} is of a training with {name} = {theirs}, and this one has {ours}",
-            hint=f"--set {name}={theirs}, or without --resume",
+            hint=f"--set {name}={theirs}, or {other}",
         )
     if index.text != training.text or index.files[TOKENIZER].sha256 != training.tokenizer_digest:
         what = "text" if index.text != training.text else "tokenizer"

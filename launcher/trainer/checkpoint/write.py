@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import shutil
 import threading
 import time
@@ -38,6 +39,7 @@ from launcher.checkpoint.index import (
     Index,
     NamedBox,
     PartFile,
+    best_of,
     checkpoints_in,
     damage_of,
     index_of,
@@ -45,6 +47,7 @@ from launcher.checkpoint.index import (
     name_of,
     partial_name,
     partials_in,
+    readable,
 )
 from launcher.checkpoint.strategy import strategy_text
 from launcher.checkpoint.ways import INTEGRATED, OWNED, PlannedFile, planned_files
@@ -82,6 +85,7 @@ class Training:
     data: str
     shapes: Mapping[str, tuple[int, ...]]
     tokenizer: bytes
+    named: frozenset[str] = frozenset()  # the settings that a person has set
 
     @property
     def tokenizer_digest(self) -> str:
@@ -97,6 +101,7 @@ class _Plan:
     rank: int
     files: tuple[PlannedFile, ...]
     keep: int
+    keep_best: bool
     token: str  # of this writer, in the names of what is not whole
 
     @property
@@ -108,10 +113,19 @@ class _Plan:
 class CheckpointWriter:
     """All ranks must call its methods in the same order."""
 
-    def __init__(self, directory: Path, training: Training, world: World, *, keep: int, way: str = OWNED) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        training: Training,
+        world: World,
+        *,
+        keep: int,
+        keep_best: bool = False,
+        way: str = OWNED,
+    ) -> None:
         """Keep the newest `keep` checkpoints in `directory`, where only one run writes at a time.
 
-        `way` is one of `launcher.checkpoint.ways.WAYS`.
+        With `keep_best` also the one with the lowest validation loss. `way` is one of `launcher.checkpoint.ways.WAYS`.
 
         Raises:
             TlaunchError: on every rank alike, where the directory cannot be made, or is not the same one for all.
@@ -122,10 +136,12 @@ class CheckpointWriter:
         self._keeps_replicas = way not in {OWNED, INTEGRATED}
         token = prepared(directory, world)
         files = tuple(planned_files(way, world.place.layout))
-        self._plan = _Plan(directory, training, world.place.global_rank, files, keep, token)
+        self._plan = _Plan(directory, training, world.place.global_rank, files, keep, keep_best, token)
 
-    def save(self, step: int, optimizer: ShardedAdamW) -> None:
+    def save(self, step: int, optimizer: ShardedAdamW, *, validation_loss: float | None = None) -> None:
         """Begin to write the state after `step`, of which this rank's optimizer has its part. Ends the writing of the one before.
+
+        `validation_loss` is that of the state; one that is not finite is left out.
 
         Raises:
             TlaunchError: that one could not be written, on every rank alike.
@@ -144,7 +160,8 @@ class CheckpointWriter:
                 row_N[here].copy_(tensor.reshape(-1))
             at = here.stop
         boxes = [NamedBox(each.name, each.box) for each in own]
-        self._writing = _Writing(self._plan, step, boxes, self._buffer_KN)
+        loss = validation_loss if validation_loss is not None and math.isfinite(validation_loss) else None
+        self._writing = _Writing(self._plan, step, boxes, self._buffer_KN, loss)
 
     def finish(self) -> int | None:
         """Wait until the checkpoint that is being written is whole; return its step, None where there was none.
@@ -171,8 +188,10 @@ class CheckpointWriter:
 class _Writing:
     """One checkpoint, written by a thread."""
 
-    def __init__(self, plan: _Plan, step: int, boxes: list[NamedBox], buffer_KN: Tensor) -> None:
-        self.step, self._plan = step, plan
+    def __init__(
+        self, plan: _Plan, step: int, boxes: list[NamedBox], buffer_KN: Tensor, validation_loss: float | None
+    ) -> None:
+        self.step, self._plan, self._validation_loss = step, plan, validation_loss
         self._aside = plan.directory / partial_name(step, plan.token)
         self._boxes, self._buffer_KN = boxes, buffer_KN
         self._done = 0  # phases
@@ -291,6 +310,7 @@ class _Writing:
             shapes=training.shapes,
             files=files,
             schema=SCHEMA_OF_COPIES if has_copies(files) else SCHEMA,
+            validation_loss=self._validation_loss,
         )
         strategy = write_synced(self._aside / STRATEGY, strategy_text(index).encode())
         index = dataclasses.replace(index, files={**files, STRATEGY: strategy})
@@ -309,10 +329,12 @@ class _Writing:
         self._remove_others()
 
     def _remove_others(self) -> None:
-        """Remove those of later steps, from which no rank could go on, and of earlier ones all but the newest."""
+        """Remove those of later steps, from which no rank could go on, and of earlier ones all but the newest, and the best."""
         found = checkpoints_in(self._plan.directory)
         here = next(place for place, path in enumerate(found) if path.name == name_of(self.step))
-        for path in [*found[:here], *found[here + self._plan.keep :]]:
+        older = found[here + self._plan.keep :]
+        best = best_of(readable(found[here:])) if self._plan.keep_best and older else None
+        for path in [*found[:here], *(path for path in older if path != best)]:
             with suppress(OSError):  # its name goes first: nobody takes it for whole while its files go
                 path.rename(path.with_name(f".{path.name}.{self._plan.token}.old.partial"))
         for path in partials_in(self._plan.directory):

@@ -13,7 +13,7 @@ Data-parallel ranks that share memory have their parameters there, once for all 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +78,7 @@ class ShardedAdamW:
         if dtype != self._parameters.dtype:
             self._master = torch.cat([self._parameters[part.flat] for part in self._parts]).to(dtype)
         self._steps = 0
+        self.votes: tuple[float, ...] = ()  # of the last step, summed over all ranks
 
     @property
     def state_dtype(self) -> torch.dtype:
@@ -91,13 +92,15 @@ class ShardedAdamW:
         """
         self._gradients.zero(backward_passes=backward_passes)
 
-    def step(self, learning_rate: float) -> float:
+    def step(self, learning_rate: float, votes: Callable[[], tuple[float, ...]] = tuple) -> float:
         """Take one step; return the norm of the whole gradient before clipping. All ranks of the run must call it.
 
-        Where the norm is not finite, no weight and no moment changes on any rank: all ranks get the same norm.
+        Where the norm is not finite, no weight and no moment changes on any rank: all ranks get the same norm. What `votes`
+        returns, as late as can be, is summed over all ranks with it, on each of which it is as long.
         """
         self._gradients.reduce()
-        norm = self._norm()
+        norm, *counts = self._norm_and(votes())
+        self.votes = tuple(counts)
         if math.isfinite(norm):
             self._update(learning_rate, norm)
             self._publish()
@@ -142,18 +145,20 @@ class ShardedAdamW:
                         found.append(name)
         return found
 
-    def _norm(self) -> float:
-        """Return the norm over all parameters of the model, each counted once although mp ranks repeat some.
+    def _norm_and(self, votes: tuple[float, ...]) -> list[float]:
+        """Return the norm over all parameters of the model, each counted once although mp ranks repeat some; then sums of `votes`.
 
         No rank gets it before all have ended backward, so that parameters which they share may be changed then.
         """
-        squares = self._first_moment.new_zeros(1)
+        sums = self._first_moment.new_tensor([0.0, *votes])
+        squares = sums[:1]
         for part in self._parts:
             square = norm_of(self._gradients.of(part)).square()
             squares += square if part.is_sharded else square / self._mp.size
         for group in (self._mp, self._dp, self._pp):
-            all_reduce(squares, group)
-        return float(squares.sqrt())
+            all_reduce(sums, group)
+        squares.sqrt_()
+        return sums.tolist()
 
     def _update(self, learning_rate: float, norm: float) -> None:
         config = self._config

@@ -22,6 +22,7 @@ from launcher.core.run_dir import RunDir
 from launcher.mesh.stages import busy_shares
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.cost import stage_costs, training_flops
+from launcher.trainer.checkpoint.due import SaveSchedule, end_by_sigterm
 from launcher.trainer.checkpoint.read import candidates_at, restore
 from launcher.trainer.checkpoint.write import CheckpointWriter, Training
 from launcher.trainer.data.baseline import unigram_perplexity
@@ -48,6 +49,12 @@ def train(settings: TransformerSettings, world: World, files: Files) -> None:
     Raises:
         TlaunchError: unusable data or checkpoints, or a gradient that is not finite.
     """
+    schedule = SaveSchedule(settings.checkpoint, has_clock=world.is_first)
+    with schedule.on_demand():
+        _train(settings, world, files, schedule)
+
+
+def _train(settings: TransformerSettings, world: World, files: Files, schedule: SaveSchedule) -> None:
     output = files.output
     world.from_rank_0(partial(_check_output, output))
     corpus = open_corpus(settings, world, files.data)
@@ -66,7 +73,8 @@ def train(settings: TransformerSettings, world: World, files: Files) -> None:
     first_step = _resumed(session, training, files) + 1
     writer = _writer(session, training, files)
     try:
-        last_step, validation_loss = _run_steps(session, corpus, metrics, writer, first_step)
+        with schedule.ends_after_step():
+            last_step, validation_loss = _run_steps(session, corpus, metrics, writer, schedule, first_step)
     finally:
         metrics.flush()
     weights = gather(session, dict(session.model.named_parameters()))
@@ -134,6 +142,7 @@ def _training(session: Session, corpus: Corpus, files: Files) -> Training:
         data="" if files.data is None else str(files.data.absolute()),
         shapes={name: tuple(parameter.shape) for name, parameter in meta_model(session.settings).named_parameters()},
         tokenizer=corpus.tokenizer.serialized,
+        named=files.named,
     )
 
 
@@ -158,13 +167,13 @@ def _resumed(session: Session, training: Training, files: Files) -> int:
 
 def _writer(session: Session, training: Training, files: Files) -> CheckpointWriter | None:
     config = session.settings.checkpoint
-    if not config.every_steps:
+    if not config.is_on:
         return None
     if files.checkpoints is None:
-        raise UsageError(
-            "checkpoint.every_steps is set, but nothing says where checkpoints belong", hint="--checkpoints DIR"
-        )
-    return CheckpointWriter(files.checkpoints, training, session.world, keep=config.keep, way=config.files)
+        raise UsageError("checkpoints are to be written, but nothing says where they belong", hint="--checkpoints DIR")
+    return CheckpointWriter(
+        files.checkpoints, training, session.world, keep=config.keep, keep_best=config.keep_best, way=config.files
+    )
 
 
 def _finish(writer: CheckpointWriter, session: Session, metrics: Metrics) -> None:
@@ -187,7 +196,12 @@ def _finish(writer: CheckpointWriter, session: Session, metrics: Metrics) -> Non
 
 
 def _run_steps(
-    session: Session, corpus: Corpus, metrics: Metrics, writer: CheckpointWriter | None, first_step: int
+    session: Session,
+    corpus: Corpus,
+    metrics: Metrics,
+    writer: CheckpointWriter | None,
+    schedule: SaveSchedule,
+    first_step: int,
 ) -> tuple[int, float]:
     """Train to the end; the number of the last step, and the last validation loss."""
     config = session.settings.train
@@ -199,7 +213,7 @@ def _run_steps(
     stopwatch = Stopwatch()
     for batch in loading.over(global_batches(corpus.train, config, first_step=first_step)):
         learning_rate = learning_rate_at(batch.step, config)
-        result = session.train_step(batch.examples, learning_rate, step=batch.step)
+        result = session.train_step(batch.examples, learning_rate, step=batch.step, votes=schedule.votes)
         spent = stopwatch.read()
         sources, targets = (lengths_B.tolist() for lengths_B in batch.examples.lengths())
         metrics.stepped(
@@ -220,15 +234,16 @@ def _run_steps(
         if batch.step > first_step:
             spent_since_first += spent
         last_step = batch.step
-        every = session.settings.checkpoint.every_steps
-        if writer is not None and (batch.step % every == 0 or batch.is_last):
-            _finish(writer, session, metrics)
-            writer.save(batch.step, session.optimizer)
-        if batch.is_last or (config.validate_every and batch.step % config.validate_every == 0):
-            validation_loss = session.validate(corpus.valid)
+        validates = batch.is_last or (config.validate_every > 0 and batch.step % config.validate_every == 0)
+        due = schedule.after(batch.step, result.votes, is_last=batch.is_last, validates=validates)
+        known_loss = None  # of this state
+        if validates and not due.ends:
+            known_loss = validation_loss = session.validate(corpus.valid)
             perplexity = f"{perplexity_of(validation_loss):.2f} (unigram model: {bar:.2f})"
             say_of_all(f"validation loss is {validation_loss:.6f}, perplexity {perplexity}", session.world)
             metrics.validated(batch.step, validation_loss)
+        if writer is not None and due.saves:
+            _save(writer, session, metrics, batch.step, known_loss, ends=due.ends)
         stopwatch = Stopwatch()
     if writer is not None:
         _finish(writer, session, metrics)
@@ -236,6 +251,25 @@ def _run_steps(
         validation_loss = session.validate(corpus.valid)
     _tell_stages(session, spent_since_first, last_step, metrics)
     return last_step, validation_loss
+
+
+def _save(
+    writer: CheckpointWriter,
+    session: Session,
+    metrics: Metrics,
+    step: int,
+    validation_loss: float | None,
+    *,
+    ends: bool,
+) -> None:
+    """Save the state after `step`; where the training `ends`, do so as by SIGTERM once that is whole. All ranks must call it."""
+    _finish(writer, session, metrics)
+    writer.save(step, session.optimizer, validation_loss=validation_loss)
+    if ends:
+        _finish(writer, session, metrics)
+        metrics.flush()
+        say_of_all(f"ended by SIGTERM after step {step}", session.world)
+        end_by_sigterm()
 
 
 def _not_finite(result: StepResult, batch: GlobalBatch, corpus: Corpus, world: World) -> TlaunchError:

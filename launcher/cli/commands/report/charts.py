@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby, pairwise
 
-from launcher.cli.commands.report.facts import Point, RunFacts, lines
+from launcher.cli.commands.report.facts import Point, RunFacts, points
 from launcher.cli.text.columns import UNITS, counted, duration
+from launcher.cli.text.run_text import continued_from
 from launcher.cli.text.verdict_text import describe_status, rank_list
 from launcher.core.frozen import frozen
 from launcher.logs.terminal import one_line, printable, without_colours
@@ -31,14 +32,14 @@ class Series:
     """One quantity of one run."""
 
     label: str
-    lines: tuple[tuple[Point, ...], ...]  # one per attempt
+    points: tuple[Point, ...]
     style: int = 0  # which colour and dashes
     rings: bool = False  # a ring at each point, for values that come rarely
 
     @property
     def values(self) -> list[float]:
-        """The finite values of all attempts."""
-        return [y for line in self.lines for _, y in line if y is not None]
+        """The finite values."""
+        return [y for _, y in self.points if y is not None]
 
 
 @frozen
@@ -50,7 +51,7 @@ class Chart:
     divisor: float = 1.0  # from values to numbers on the axis: 2**30 for GiB
     from_zero: bool = False
     is_log: bool = False
-    restarts: tuple[tuple[float, str], ...] = ()  # after which step an attempt ended, and which one began then
+    restarts: tuple[tuple[float, str], ...] = ()  # at which step an attempt or a run began, and what it went on from
     note: str = ""  # how many points cannot be shown
 
 
@@ -59,19 +60,21 @@ def charts_of(runs: Sequence[RunFacts]) -> Iterator[Chart]:
     alone = len(runs) == 1
     restarts = []
     for facts in runs:
+        whose = "" if alone else f"{facts.name}: "
+        if facts.continued:
+            restarts.append((facts.continued.step, f"{whose}continues {continued_from(facts.continued)}"))
         attempts = [list(steps) for _, steps in groupby(facts.metrics.steps, lambda each: each.attempt)]
         for before, after in pairwise(attempts):
             last, first = before[-1].step, after[0].step
-            text = f"attempt {after[0].attempt} begins at step {first:,}, after step {last:,}"
-            restarts.append((last, text if alone else f"{facts.name}: {text}"))
+            restarts.append((first, f"{whose}attempt {after[0].attempt} begins at step {first:,}, after step {last:,}"))
     for field, title, from_zero in QUANTITIES:
         series = []
         for number, facts in enumerate(runs):
             label = facts.name if not alone else "training" if field == "loss" else title
-            series.append(Series(short(label), tuple(lines(facts.metrics.steps, field)), number))
-            if field == "loss" and facts.metrics.validations:
+            series.append(Series(short(label), points(facts.course.steps, field), number))
+            if field == "loss" and facts.course.validations:
                 label = "validation" if alone else f"{facts.name}, validation"
-                validations = tuple(lines(facts.metrics.validations, "validation_loss"))
+                validations = points(facts.course.validations, "validation_loss")
                 series.append(Series(short(label), validations, 1 if alone else number, rings=True))
         values = [value for each in series for value in each.values]
         if not values:
@@ -82,7 +85,7 @@ def charts_of(runs: Sequence[RunFacts]) -> Iterator[Chart]:
             divisor, unit = 1024.0**power, f" ({UNITS[power]})"
         is_log = field == "loss" and _is_flattened(values)
         title_and_scale = f"{title}{unit}{', log scale' if is_log else ''}"
-        gaps = [(each.label, sum(map(len, each.lines)) - len(each.values)) for each in series if each.values]
+        gaps = [(each.label, len(each.points) - len(each.values)) for each in series if each.values]
         texts = [
             f"{counted(count, 'point')}{f' of {label}' if len(series) > 1 else ''}" for label, count in gaps if count
         ]

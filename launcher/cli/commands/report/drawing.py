@@ -145,16 +145,15 @@ def _draw_lines(axes: Axes, chart: Chart) -> Drawn:
     for series in shown:
         look: dict[str, Any] = {"color": COLOURS[series.style % 7], "linestyle": DASHES[series.style % 5]}
         look |= {"marker": "o", "markersize": 4.5, "markerfacecolor": PAPER} if series.rings else {}
-        for line in series.lines:
-            steps, values = [float(x) for x, _ in line], [nan if y is None else y / chart.divisor for _, y in line]
-            fade = {"alpha": 0.5, "linewidth": 1.0} if line is not series.lines[-1] else {"linewidth": 1.6}
-            axes.plot(steps, values, gid=f"tip-{len(tips)}", **look | fade)
-            seen = [value / chart.divisor for value in series.values]
-            first, last, low, high = map(_number, (seen[0], seen[-1], min(seen), max(seen)))
-            tips.append(f"{series.label}: {len(seen):,} values, first {first}, last {last}, from {low} to {high}")
-            around = zip([nan, *values], values, [*values[1:], nan], strict=False)
-            if any(lonely := [isnan(before) and isnan(after) for before, _, after in around]):
-                axes.plot(list(compress(steps, lonely)), list(compress(values, lonely)), ".", color=look["color"])
+        steps = [float(x) for x, _ in series.points]
+        values = [nan if y is None else y / chart.divisor for _, y in series.points]
+        axes.plot(steps, values, gid=f"tip-{len(tips)}", linewidth=1.6, **look)
+        seen = [value / chart.divisor for value in series.values]
+        first, last, low, high = map(_number, (seen[0], seen[-1], min(seen), max(seen)))
+        tips.append(f"{series.label}: {len(seen):,} values, first {first}, last {last}, from {low} to {high}")
+        around = zip([nan, *values], values, [*values[1:], nan], strict=False)
+        if any(lonely := [isnan(before) and isnan(after) for before, _, after in around]):
+            axes.plot(list(compress(steps, lonely)), list(compress(values, lonely)), ".", color=look["color"])
         legend.append((Line2D([], [], **look), series.label))
     look = {"color": TEXT, "alpha": 0.6, "linestyle": ":", "linewidth": 1.2}
     for step, text in chart.restarts:
@@ -162,7 +161,7 @@ def _draw_lines(axes: Axes, chart: Chart) -> Drawn:
             axes.axvline(step, gid=f"tip-{len(tips)}", **look)
             tips.append(text)
     if chart.restarts:
-        legend.append((Line2D([], [], **look), "restart (earlier attempts are pale)"))
+        legend.append((Line2D([], [], **look), "begun again"))
     if chart.from_zero:
         axes.set_ylim(min(0.0, axes.dataLim.y0), None)
     return CHART_HEIGHT, legend if len(legend) > 1 else [], tips

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import chain, groupby
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,16 @@ from launcher.cli.text.run_text import as_json, culprit, describe, shown_name
 from launcher.cli.text.verdict_text import NUMBER, culprit_failure, headline, rank_list
 from launcher.core.events import Cause, RankStarted
 from launcher.core.frozen import frozen
+from launcher.core.records import Continued
 from launcher.core.run_dir import RunDir, mark_of
 from launcher.core.verdict import Role
 from launcher.logs.log_file import TAIL_BYTES, bytes_between, opened
 from launcher.logs.terminal import one_line, printable, shortened
+from launcher.runs.course import own_course, whole_course
 from launcher.runs.metrics import Metrics, median_of, part_shares, read_metrics
 from launcher.runs.progress import State
 from launcher.runs.rank_logs import AttemptStarts
+from launcher.runs.record import continued_by
 from launcher.runs.status import EventReader, RunState, look
 from launcher.runs.timeline import Timeline, timeline
 
@@ -35,7 +38,7 @@ Point = tuple[float, float | None]  # step, and the value where there is a finit
 
 @frozen
 class Totals:
-    """Figures over all attempts of a run; None where one is unknown."""
+    """Figures over all attempts of a run, those of the loss over the runs that it goes on from, too; None where one is unknown."""
 
     attempts: int
     duration_s: float | None
@@ -60,11 +63,13 @@ class RunFacts:
     """Everything that was read of one run."""
 
     state: RunState
-    metrics: Metrics
+    metrics: Metrics  # all that the run has recorded
+    course: Metrics  # the same without what was computed again, after those of the runs that it goes on from
     record: Mapping[str, Any]  # run.json, as far as it can be read
     totals: Totals
     times: Timeline
     ended_ns: int | None  # of a run that is over
+    continued: Continued | None = None
 
     @property
     def name(self) -> str:
@@ -125,16 +130,24 @@ def gather(run_dir: RunDir) -> RunFacts:
     duration_s = None
     if state.started_ns is not None and (state.engine is None or ended_ns is not None):
         duration_s = max(0.0, ((ended_ns or state.looked_ns) - state.started_ns) / 1e9)
-    with_loss = [each for each in metrics.validations if each.validation_loss is not None]
-    validation = next(reversed(with_loss or metrics.validations), None)
-    losses = [(loss, each.step) for each in metrics.steps if (loss := finite(each.loss)) is not None]
+    own = own_course(metrics)
+    course = whole_course(run_dir, own)
+    totals = _totals(state, duration_s, metrics, own, course)
+    return RunFacts(state, metrics, course, record, totals, times, ended_ns, continued_by(run_dir))
+
+
+def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Metrics, course: Metrics) -> Totals:
+    """Return the figures: losses of the whole course, speed and what else depends on the layout of this run alone."""
+    with_loss = [each for each in course.validations if each.validation_loss is not None]
+    validation = next(reversed(with_loss or course.validations), None)
+    losses = [(loss, each.step) for each in course.steps if (loss := finite(each.loss)) is not None]
     best_loss, best_loss_step = min(losses, key=itemgetter(0), default=(None, None))
-    speeds = [speed for each in metrics.steps if (speed := finite(each.tokens_per_s)) is not None]
-    totals = Totals(
+    speeds = [speed for each in own.steps if (speed := finite(each.tokens_per_s)) is not None]
+    return Totals(
         attempts=len(state.attempts),
         duration_s=duration_s,
-        steps=max((each.step for each in metrics.steps), default=None),
-        final_loss=finite(next((each.loss for each in reversed(metrics.steps) if each.loss is not None), None)),
+        steps=max((each.step for each in chain(course.steps, metrics.steps)), default=None),
+        final_loss=finite(next((each.loss for each in reversed(course.steps) if each.loss is not None), None)),
         best_loss=best_loss,
         best_loss_step=best_loss_step,
         validation_loss=finite(validation.validation_loss) if validation else None,
@@ -150,21 +163,17 @@ def gather(run_dir: RunDir) -> RunFacts:
             ),
             default=None,
         ),
-        step_s=finite(median_of(metrics.steps, "step_s")),
-        step_shares=part_shares(metrics.steps),
-        padding_share=finite(median_of(metrics.steps, "padding_share")),
-        utilisation=finite(median_of(metrics.steps, "utilisation")),
-        stage_busy=metrics.stages[-1].stage_busy if metrics.stages else (),
+        step_s=finite(median_of(own.steps, "step_s")),
+        step_shares=part_shares(own.steps),
+        padding_share=finite(median_of(own.steps, "padding_share")),
+        utilisation=finite(median_of(own.steps, "utilisation")),
+        stage_busy=own.stages[-1].stage_busy if own.stages else (),
     )
-    return RunFacts(state, metrics, record, totals, times, ended_ns)
 
 
-def lines(records: Iterable[Any], field: str) -> list[tuple[Point, ...]]:
-    """Return the course of one field over the steps, a line for each attempt."""
-    return [
-        tuple((each.step, finite(getattr(each, field))) for each in of_attempt)
-        for _, of_attempt in groupby(records, lambda each: each.attempt)
-    ]
+def points(records: Iterable[Any], field: str) -> tuple[Point, ...]:
+    """Return the course of one field over the steps."""
+    return tuple((each.step, finite(getattr(each, field))) for each in records)
 
 
 def finite(value: float | None) -> float | None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from launcher.cli.commands.report.facts import RunFacts, finite, lines
+from launcher.cli.commands.report.facts import RunFacts, finite, points
 from launcher.cli.text.columns import columns_of, counted, cut_off, duration, number, padded, size, sparkline, step_time
-from launcher.cli.text.run_text import culprit
+from launcher.cli.text.run_text import continued_from, culprit
 from launcher.logs.terminal import one_line, without_colours
 
 UNKNOWN = "-"
@@ -42,18 +42,19 @@ def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
     final = "last loss" if any(facts.state.state.going_on for facts in runs) else "final loss"
     rows: dict[str, list[str]] = {}
     for facts in runs:
-        state, totals, metrics = facts.state, facts.totals, facts.metrics
+        state, totals, course = facts.state, facts.totals, facts.course
         perplexity = "" if totals.perplexity is None else f", perplexity {number(totals.perplexity, ',.2f')}"
         best_step, peak_bytes = totals.best_loss_step, totals.peak_memory_bytes
         for name, text in (
             ("state", state.state.value + (f", exit code {state.exit_code}" if state.exit_code else "")),
             ("first failure", culprit(state) or UNKNOWN),
+            ("continues", continued_from(facts.continued) if facts.continued else UNKNOWN),
             ("attempts", str(totals.attempts)),
             ("duration", duration(totals.duration_s)),
             ("steps", number(totals.steps, ",d")),
-            (final, _last_loss(metrics.steps, "loss")),
+            (final, _last_loss(course.steps, "loss")),
             ("best loss", number(totals.best_loss, ".4f") + ("" if best_step is None else f" at step {best_step:,}")),
-            ("last validation", _last_loss(metrics.validations, "validation_loss", perplexity)),
+            ("last validation", _last_loss(course.validations, "validation_loss", perplexity)),
             ("median tokens/s", number(totals.tokens_per_s, ",.0f")),
             ("step time", step_time(totals.step_s, totals.step_shares)),
             ("stages busy", ", ".join(number(share, ".0%") for share in totals.stage_busy) or UNKNOWN),
@@ -152,6 +153,6 @@ def _side_by_side(runs: Sequence[RunFacts], column: int, *, plain: bool) -> Iter
 def _course(name: str, facts: RunFacts, room: int, *, plain: bool) -> str:
     """Return a figure's course as one line of text; empty where fewer than two values are known."""
     field = COURSES.get(name, "")
-    records = facts.metrics.validations if field == "validation_loss" else facts.metrics.steps
-    values = [y for line in lines(records, field) for _, y in line] if field else []
+    records = facts.course.validations if field == "validation_loss" else facts.course.steps
+    values = [y for _, y in points(records, field)] if field else []
     return sparkline(values, room, plain=plain) if sum(value is not None for value in values) > 1 else ""
