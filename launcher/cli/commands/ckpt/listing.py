@@ -1,4 +1,4 @@
-"""`tlaunch ckpt`: checkpoints of the bundled trainer, listed, shown and verified."""
+"""`tlaunch ckpt ls`, `show` and `verify`: which checkpoints there are, and whether they are whole."""
 
 from __future__ import annotations
 
@@ -41,12 +41,7 @@ HEADER = ("STEP", "AGE", "SIZE", "LAYOUT", "CHECKPOINT")
 LATEST = "latest"
 
 
-@click.group()
-def ckpt() -> None:
-    """List, show and verify checkpoints of the bundled trainer."""
-
-
-@ckpt.command(epilog=LS_EPILOG)
+@click.command(epilog=LS_EPILOG)
 @click.argument("run", required=False, metavar="[RUN|DIR]")
 @json_option
 @runs_dir_option
@@ -70,7 +65,7 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
     return EXIT_OK
 
 
-@ckpt.command(epilog=SHOW_EPILOG)
+@click.command(epilog=SHOW_EPILOG)
 @click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]")
 @json_option
 @runs_dir_option
@@ -98,7 +93,7 @@ def show(*, checkpoint: str, as_json: bool, runs_dir: Path) -> int:
     return EXIT_OK
 
 
-@ckpt.command(epilog=VERIFY_EPILOG)
+@click.command(epilog=VERIFY_EPILOG)
 @click.argument("checkpoints", nargs=-1, metavar="[CHECKPOINT]...")
 @runs_dir_option
 def verify(*, checkpoints: tuple[str, ...], runs_dir: Path) -> int:
