@@ -10,9 +10,22 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ls": ("launcher.cli.commands.ckpt.listing:ls", "List the checkpoints of a run, in a directory, or of all runs."),
     "show": ("launcher.cli.commands.ckpt.listing:show", "Show what a checkpoint holds."),
     "verify": ("launcher.cli.commands.ckpt.listing:verify", "Compare every file with its digest."),
+    "diff": (
+        "launcher.cli.commands.ckpt.diff:diff",
+        "Check whether two checkpoints, of any layouts, hold the same state.",
+    ),
+    "merge": ("launcher.cli.commands.ckpt.merge:merge", "Write a checkpoint of any layout as one model."),
+    "reshard": (
+        "launcher.cli.commands.ckpt.reshard:reshard",
+        "Write a checkpoint as another layout would have written it.",
+    ),
+    "prune": (
+        "launcher.cli.commands.ckpt.prune:prune",
+        "Remove all but the newest whole checkpoints of a run or in a directory.",
+    ),
 }
 
 
 @click.command(cls=LazyGroup, lookup=COMMANDS)
 def ckpt() -> None:
-    """List, show and verify checkpoints of the bundled trainer."""
+    """List, check, compare, join and divide checkpoints of the bundled trainer."""

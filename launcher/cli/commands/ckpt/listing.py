@@ -10,6 +10,7 @@ import click
 
 from launcher.checkpoint.copies import findings
 from launcher.checkpoint.index import Index, checkpoints_in, read_index
+from launcher.checkpoint.strategy import strategy_text
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.run import runs_dir_option
@@ -17,7 +18,7 @@ from launcher.cli.text.columns import aligned, counted, duration, size
 from launcher.cli.text.stdout import say, write_out
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError
-from launcher.core.run_dir import RunDir
+from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.text import printable
 from launcher.runs.store import run_names
 
@@ -27,6 +28,7 @@ SHOW_EPILOG = """\b
 Examples:
   tlaunch ckpt show
   tlaunch ckpt show runs/latest/checkpoints/step-500 --json | jq .layout
+  tlaunch ckpt show --strategy | jq '.parameters["head.weight"]'
 
 Exit codes: 0; 2 wrong usage, or no such checkpoint, or one that is damaged.
 """
@@ -38,7 +40,6 @@ Examples:
 Exit codes: 0 all are whole; 1 one is not; 2 wrong usage, or no such checkpoint.
 """
 HEADER = ("STEP", "AGE", "SIZE", "LAYOUT", "CHECKPOINT")
-LATEST = "latest"
 
 
 @click.command(epilog=LS_EPILOG)
@@ -68,11 +69,17 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
 @click.command(epilog=SHOW_EPILOG)
 @click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]")
 @json_option
+@click.option(
+    "--strategy", is_flag=True, help="Print strategy.json: how each parameter is cut, and which file holds which box."
+)
 @runs_dir_option
-def show(*, checkpoint: str, as_json: bool, runs_dir: Path) -> int:
+def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> int:
     """Show what a checkpoint holds: step, layout, settings, and every parameter with its shape."""
     path = checkpoints_meant(runs_dir, checkpoint)[0]
     index = read_index(path)
+    if strategy:  # of the index: older checkpoints have no such file
+        write_out(strategy_text(index))
+        return EXIT_OK
     if as_json:
         write_out(json_text({"path": str(path), **encode(index)}))
         return EXIT_OK
