@@ -28,7 +28,8 @@ Examples:
 
 A and B are directories of checkpoints, or of some or a run, of which the newest is meant. The state is the same if a training
 would go on from both alike: step, parameters, the bits of all values, text, tokenizer, and the settings that --resume wants to
-be the same. Layouts and other settings may differ. A relative difference is |a - b| / max(|a|, |b|).
+be the same. Layouts and other settings may differ. A relative difference is |a - b| / max(|a|, |b|); both are inf (in JSON null)
+where a value is infinite or not a number.
 
 Exit codes: 0 the same state; 1 it differs; 2 wrong usage, no such checkpoint, or one that is damaged.
 """
@@ -64,7 +65,8 @@ def diff(*, first: str, second: str, as_json: bool, runs_dir: Path) -> int:
 def _lines(first: StoredBoxes, second: StoredBoxes, found: Difference) -> Iterator[str]:
     yield from (f"{name}: {printable(str(each.path))}" for name, each in (("A", first), ("B", second)))
     for fact in found.facts:
-        yield printable(f"{fact.name}: {_shown(fact, fact.first)} -> {_shown(fact, fact.second)}")
+        note = "" if fact.matters else " (may differ)"
+        yield printable(f"{fact.name}: {_shown(fact, fact.first)} -> {_shown(fact, fact.second)}{note}")
     for name, names in (("A", found.only_first), ("B", found.only_second)):
         yield from (printable(f"only in {name}: {each}") for each in names)
     for fact in found.shapes:
@@ -85,8 +87,8 @@ def _lines(first: StoredBoxes, second: StoredBoxes, found: Difference) -> Iterat
     if found.is_same_state:
         yield f"the same state: {counted(found.compared, 'tensor')} equal to the last bit"
     else:
-        yield f"the state differs: {len(found.tensors):,} of {counted(found.compared, 'tensor')} are not equal"
+        yield f"the state differs; {len(found.tensors):,} of {counted(found.compared, 'tensor')} that both have are not equal"
 
 
 def _shown(fact: Fact, value: Any) -> str:
-    return str(value)[:DIGEST_CHARS] if fact.name in DIGESTS else str(value)
+    return str(value)[:DIGEST_CHARS] if fact.name in DIGESTS else str(value) or "(none)"
