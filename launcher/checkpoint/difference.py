@@ -10,6 +10,8 @@ import math
 import sys
 from array import array
 from collections.abc import Iterator, Mapping
+from itertools import repeat
+from operator import sub, truediv
 from typing import Any
 
 from launcher.checkpoint.index import FREE_SETTINGS, KINDS, SAME_SETTINGS, TOKENIZER, Index
@@ -19,6 +21,7 @@ from launcher.mesh.boxes import whole
 
 _ARRAYS = {"F32": "f", "F64": "d"}
 _ABSENT = "(none)"
+SMALLEST = math.ulp(0.0)  # above 0; what zeros differ by is divided by it
 COMPARED_ELEMENTS = 1 << 16  # at a time
 
 
@@ -120,9 +123,8 @@ def _tensor_difference(first: StoredBoxes, second: StoredBoxes, kind: int, name:
         if mine == its and first.index.dtype == second.index.dtype:
             continue
         is_same = False
-        for difference, share in _differences(_values(first, mine), _values(second, its)):
-            differing += 1
-            absolute, relative = max(absolute, difference), max(relative, share)
+        count, difference, share = _differences(_values(first, mine), _values(second, its))
+        differing, absolute, relative = differing + count, max(absolute, difference), max(relative, share)
     return None if is_same else TensorDifference(name, KINDS[kind], box.count, differing, absolute, relative)
 
 
@@ -134,13 +136,19 @@ def _values(stored: StoredBoxes, content: bytearray) -> array[float]:
     return values
 
 
-def _differences(mine: array[float], its: array[float]) -> Iterator[tuple[float, float]]:
-    """Yield the absolute and the relative difference of every two values that differ."""
-    for one, other in zip(mine, its, strict=True):
-        if one == other or (one != one and other != other):  # noqa: PLR0124 - what is not a number
-            continue
-        difference = abs(one - other)
-        if not math.isfinite(difference):
-            yield math.inf, math.inf
-        else:
-            yield difference, difference / max(abs(one), abs(other))
+def _differences(mine: array[float], its: array[float]) -> tuple[int, float, float]:
+    """Return how many of two series of values differ, and the largest absolute and the largest relative difference."""
+    absolute = list(map(abs, map(sub, mine, its)))
+    if math.isfinite(sum(absolute)):  # calls of C alone, for it is done for every value
+        scales = map(max, map(abs, mine), map(abs, its), repeat(SMALLEST))
+        return len(absolute) - absolute.count(0.0), max(absolute), max(map(truediv, absolute, scales))
+    found = [_difference(*pair) for pair in zip(mine, its, strict=True)]
+    return sum(each > (0, 0) for each in found), max(each for each, _ in found), max(each for _, each in found)
+
+
+def _difference(one: float, other: float) -> tuple[float, float]:
+    """Return the absolute and the relative difference of two values, of which any may be infinite or not a number."""
+    if one == other or (math.isnan(one) and math.isnan(other)):
+        return 0.0, 0.0
+    difference = abs(one - other)
+    return (difference, difference / max(abs(one), abs(other))) if math.isfinite(difference) else (math.inf, math.inf)

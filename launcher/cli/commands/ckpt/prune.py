@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -99,7 +98,7 @@ def _kept(path: Path, kept: list[Path]) -> bool:
     except DamagedError:
         return False
     for name in index.files:
-        with suppress(FileNotFoundError):  # which is damage
+        if (path / name).is_file():  # else it is damaged
             (path / name).open("rb").close()
     if any(damage_of(path, name, file) for name, file in index.files.items()):
         return False
