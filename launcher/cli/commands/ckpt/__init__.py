@@ -7,7 +7,10 @@ import click
 from launcher.cli.options.command_types import LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "ls": ("launcher.cli.commands.ckpt.listing:ls", "List the checkpoints of a run, in a directory, or of all runs."),
+    "ls": (
+        "launcher.cli.commands.ckpt.listing:ls",
+        "List the checkpoints of a run, in a directory, or of all runs, the newest first.",
+    ),
     "show": ("launcher.cli.commands.ckpt.listing:show", "Show what a checkpoint holds."),
     "verify": ("launcher.cli.commands.ckpt.listing:verify", "Compare every file with its digest."),
     "diff": (

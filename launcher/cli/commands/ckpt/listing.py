@@ -11,6 +11,7 @@ import click
 from launcher.checkpoint.copies import findings
 from launcher.checkpoint.index import Index, checkpoints_in, read_index
 from launcher.checkpoint.strategy import strategy_text
+from launcher.checkpoint.tensors import all_bytes
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.run import runs_dir_option
@@ -47,7 +48,7 @@ HEADER = ("STEP", "AGE", "SIZE", "LAYOUT", "CHECKPOINT")
 @json_option
 @runs_dir_option
 def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
-    """List the checkpoints of a run or in a directory, newest first; without one those of all runs."""
+    """List the checkpoints of a run, in a directory, or of all runs, the newest first."""
     if run is not None:
         paths = checkpoints_meant(runs_dir, run)
     else:
@@ -74,7 +75,10 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
 )
 @runs_dir_option
 def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> int:
-    """Show what a checkpoint holds: step, layout, settings, and every parameter with its shape."""
+    """Show what a checkpoint holds.
+
+    That is step, layout, files, and every parameter with its shape; with --json the settings, too.
+    """
     path = checkpoints_meant(runs_dir, checkpoint)[0]
     index = read_index(path)
     if strategy:  # of the index: older checkpoints have no such file
@@ -92,7 +96,7 @@ def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> i
         f"step:       {index.step}, {_age(path)} ago",
         f"program:    {index.program}, {index.layout} micro_batches={index.layout.micro_batches}",
         f"data:       {printable(index.data) or 'the packaged sample'}",
-        f"files:      {counted(len(index.files), 'file')}, {size(_size(index))}",
+        f"files:      {counted(len(index.files), 'file')}, {size(all_bytes(index))}",
     ]
     rows = [(name, _shape(shape), index.dtype, str(pieces[name])) for name, shape in index.shapes.items()]
     lines += ["", *aligned(("PARAMETER", "SHAPE", "TYPE", "BOXES"), rows, right=frozenset({"BOXES"}))]
@@ -104,9 +108,9 @@ def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> i
 @click.argument("checkpoints", nargs=-1, metavar="[CHECKPOINT]...")
 @runs_dir_option
 def verify(*, checkpoints: tuple[str, ...], runs_dir: Path) -> int:
-    """Compare every file with its digest: all checkpoints of the runs and directories that are named.
+    """Compare every file with its digest.
 
-    Where a file is damaged, say whether a training can go on from that checkpoint all the same.
+    That is done for all checkpoints of the runs and directories that are named. Where a file is damaged, say whether a training can go on from that checkpoint all the same.
     """
     damaged = 0
     for path in dict.fromkeys(path for name in checkpoints or (LATEST,) for path in checkpoints_meant(runs_dir, name)):
@@ -129,7 +133,7 @@ def _row(path: Path, index: Index | str) -> dict[str, Any]:
     return {
         "path": str(path),
         "step": index.step,
-        "bytes": _size(index),
+        "bytes": all_bytes(index),
         "layout": encode(index.layout),
         "damage": None,
     }
@@ -139,11 +143,7 @@ def _columns(path: Path, index: Index | str) -> tuple[str, ...]:
     shown = printable(str(path))
     if isinstance(index, str):
         return "-", _age(path), "-", "damaged", shown
-    return str(index.step), _age(path), size(_size(index)), str(index.layout), shown
-
-
-def _size(index: Index) -> int:
-    return sum(file.size for file in index.files.values())
+    return str(index.step), _age(path), size(all_bytes(index)), str(index.layout), shown
 
 
 def _age(checkpoint: Path) -> str:
