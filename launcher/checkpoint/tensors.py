@@ -180,9 +180,8 @@ def pieces(box: Box, most: int) -> Iterator[Box]:
             yield piece.moved(box.start)
 
 
-@contextmanager
-def opened(path: Path, index: Index, advance: Advance, tell: Callable[[str], None]) -> Iterator[StoredBoxes]:
-    """Compare all files of a checkpoint with their digests, then give what can be read of it: all.
+def whole_files(path: Path, index: Index, advance: Advance, tell: Callable[[str], None]) -> dict[str, PartFile]:
+    """Compare all files of a checkpoint with their digests; return those to read, which hold all.
 
     `tell` gets a line for each damaged file in whose place others are read.
 
@@ -199,7 +198,13 @@ def opened(path: Path, index: Index, advance: Advance, tell: Callable[[str], Non
     files, lines = files_to_read(index, problems)
     for line in lines:
         tell(line)
-    stored = StoredBoxes(path, index, files, advance)
+    return files
+
+
+@contextmanager
+def opened(path: Path, index: Index, advance: Advance, tell: Callable[[str], None]) -> Iterator[StoredBoxes]:
+    """Compare all files of a checkpoint with their digests, then give what can be read of it: all; as `whole_files`."""
+    stored = StoredBoxes(path, index, whole_files(path, index, advance, tell), advance)
     try:
         yield stored
     finally:
