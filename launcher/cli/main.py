@@ -66,7 +66,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "table": ("launcher.cli.commands.table:table", "Show, compare, make and repair rank tables."),
     "ckpt": (
         "launcher.cli.commands.ckpt:ckpt",
-        "List, check, compare, join and divide checkpoints of the bundled trainer.",
+        "List, check, compare, join, divide and convert checkpoints of the bundled trainer.",
     ),
     "data": ("launcher.cli.commands.data:data", "Make the sentence pairs that the bundled trainer reads."),
 }

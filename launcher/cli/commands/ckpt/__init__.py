@@ -26,9 +26,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "launcher.cli.commands.ckpt.prune:prune",
         "Remove all but the newest whole checkpoints of a run or in a directory.",
     ),
+    "export": (
+        "launcher.cli.commands.ckpt.export:export",
+        "Write a checkpoint as torch.distributed.checkpoint or MindSpore reads it.",
+    ),
+    "import": (
+        "launcher.cli.commands.ckpt.import_:import_",
+        "Make a checkpoint of one of torch.distributed.checkpoint or MindSpore.",
+    ),
 }
 
 
 @click.command(cls=LazyGroup, lookup=COMMANDS)
 def ckpt() -> None:
-    """List, check, compare, join and divide checkpoints of the bundled trainer."""
+    """List, check, compare, join, divide and convert checkpoints of the bundled trainer."""
