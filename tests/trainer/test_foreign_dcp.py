@@ -258,6 +258,15 @@ def test_a_compressed_chunk_is_refused(tmp_path, directory):
         imported(directory, tmp_path / "own", tmp_path / "new")
 
 
+def test_one_changed_bit_of_a_tensor_is_found(tmp_path, directory):
+    """By the CRC that torch wrote; torch.load does not look at it."""
+    content = (directory / "__0_0.distcp").read_bytes()
+    at = content.index(read_dcp(directory).tensors[0]["encoder.0.bias"].read()[2:].numpy().tobytes())
+    (directory / "__0_0.distcp").write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    with pytest.raises(UnreadableError, match="CRC"):
+        imported(directory, tmp_path / "own", tmp_path / "new")
+
+
 @pytest.mark.parametrize("to", ["../secret", "/etc/passwd", "..", "", "a/b", "missing.distcp"])
 def test_a_path_beyond_the_directory_is_refused(tmp_path, directory, to):
     changed_metadata(directory, lambda metadata: moved(metadata, to))
