@@ -50,10 +50,12 @@ Exit codes: 0; 1 it could not be written; 2 wrong usage, or no such checkpoint, 
 )
 @runs_dir_option
 def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
-    """Write a checkpoint as torch.distributed.checkpoint or MindSpore reads it: weights, moments and step.
+    """Write a checkpoint as torch.distributed.checkpoint or MindSpore reads it.
 
-    CHECKPOINT is its directory, or a directory of some or a run, of which the newest is meant. The path of what was
-    written is printed to stdout.
+    That is weights, moments of the optimizer, and the number of the step.
+
+    CHECKPOINT is its directory, or a directory of some or a run, of which the newest is meant. All of its files are
+    compared with their digests first. The path of what was written is printed to stdout.
     """
     path = checkpoints_meant(runs_dir, checkpoint)[0]
     check_new(output)

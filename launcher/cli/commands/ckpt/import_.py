@@ -17,6 +17,8 @@ from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_OK
 from launcher.core.text import printable
 
+MAX_STEP = 10**15
+
 EPILOG = """\b
 Examples:
   tlaunch ckpt import dcp/ --format dcp --like latest --output imported/step-500
@@ -39,17 +41,20 @@ Exit codes: 0; 1 it could not be written; 2 wrong usage, or PATH is unreadable o
 )
 @click.option(
     "--step",
-    type=IntRange(min=1),
+    type=IntRange(1, MAX_STEP),
     metavar="N",
     help="Step after which the training goes on; without it what PATH says.",
 )
 @output_option("the checkpoint")
 @runs_dir_option
 def import_(*, path: Path, form: str, like: str, step: int | None, output: Path, runs_dir: Path) -> int:
-    """Make a checkpoint that `tlaunch run --resume` takes of a directory of torch.distributed.checkpoint, or a .ckpt of MindSpore.
+    """Make a checkpoint of one of torch.distributed.checkpoint or MindSpore.
+
+    PATH is the directory of the one, or the .ckpt file of the other, and `tlaunch run --resume` takes what is made.
 
     Names and shapes of all parameters must be those of the trainer's model, as `tlaunch ckpt show` lists them. Without
-    moments in PATH they are zero. The path of the checkpoint is printed to stdout. No pickle in PATH is run.
+    moments in PATH they are zero. Nothing that a pickle in PATH names is run. The path of the checkpoint is printed to
+    stdout.
     """
     known = checkpoints_meant(runs_dir, like)[0]
     check_new(output)
