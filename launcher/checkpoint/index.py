@@ -94,6 +94,12 @@ def name_of(step: int) -> str:
     return f"step-{step}"
 
 
+def step_named(name: str) -> int | None:
+    """Return the step whose checkpoint has this name; None where it is no checkpoint's."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
 def partial_name(step: int, token: str) -> str:
     """Return the name of the directory in which a checkpoint is written before it is whole, by the writer with that token."""
     return f".{name_of(step)}.{token}.partial"
@@ -107,7 +113,7 @@ def partials_in(directory: Path) -> list[Path]:
 def is_checkpoint(path: Path) -> bool:
     """Return whether a path is that of a checkpoint, also of one that has lost its index."""
     return os.path.exists(path / INDEX) or (  # noqa: PTH110 - Path.exists raises where a name is too long
-        _NAME.fullmatch(path.name) is not None and path.is_dir()
+        step_named(path.name) is not None and path.is_dir()
     )
 
 
@@ -116,8 +122,8 @@ def checkpoints_in(directory: Path) -> list[Path]:
     found: dict[int, Path] = {}
     if os.path.isdir(directory):  # noqa: PTH112 - Path.is_dir raises where a name is too long
         for path in directory.iterdir():
-            if (match := _NAME.fullmatch(path.name)) and path.is_dir():
-                found[int(match[1])] = path
+            if (step := step_named(path.name)) is not None and path.is_dir():
+                found[step] = path
     return [found[step] for step in sorted(found, reverse=True)]
 
 
@@ -156,7 +162,7 @@ def read_index(checkpoint: Path) -> Index:
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror}") from None
     index = index_of(content, path)
-    if (match := _NAME.fullmatch(checkpoint.name)) and int(match[1]) != index.step:
+    if step_named(checkpoint.name) not in {None, index.step}:
         raise DamagedError(f"{path} is of step {index.step}")
     return index
 

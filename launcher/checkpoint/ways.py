@@ -53,6 +53,11 @@ def planned_files(way: str, layout: Layout) -> list[PlannedFile]:
     return [PlannedFile(name_of_rank(rank), rank, peers[rank]) for rank in writers]
 
 
+def keeps_replicas(way: str) -> bool:
+    """Return whether files also hold what other model-parallel ranks own, too."""
+    return way in {SLICES, ONE_COPY}
+
+
 def name_of_rank(rank: int) -> str:
     return f"rank{rank}.safetensors"
 

@@ -64,7 +64,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "validate": ("launcher.cli.commands.validate:validate", "Check rank tables as HCCL does."),
     "table": ("launcher.cli.commands.table:table", "Show, compare, make and repair rank tables."),
-    "ckpt": ("launcher.cli.commands.ckpt:ckpt", "List, show and verify checkpoints of the bundled trainer."),
+    "ckpt": (
+        "launcher.cli.commands.ckpt:ckpt",
+        "List, check, compare, join, divide and convert checkpoints of the bundled trainer.",
+    ),
     "data": ("launcher.cli.commands.data:data", "Make the sentence pairs that the bundled trainer reads."),
 }
 

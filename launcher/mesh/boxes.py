@@ -8,6 +8,7 @@ layout finds in them the boxes that it needs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from math import prod
 
 from launcher.core.frozen import frozen
@@ -76,6 +77,43 @@ def bounding(boxes: Sequence[Box]) -> Box:
     start = tuple(map(min, zip(*(box.start for box in boxes), strict=True)))
     stop = tuple(map(max, zip(*(box.stop for box in boxes), strict=True)))
     return Box(start, tuple(end - begin for begin, end in zip(start, stop, strict=True)))
+
+
+def shared_runs(one: Box, other: Box, common: Box) -> tuple[int, Iterator[tuple[int, int]]]:
+    """Return how the elements of `common`, which two boxes have in common, lie in both, if each is held in row-major order.
+
+    They are runs of so many consecutive elements, each of which begins at the two places, counted from the boxes' first elements.
+
+    >>> length, places = shared_runs(Box((0, 0), (2, 4)), Box((0, 2), (3, 3)), Box((0, 2), (2, 2)))
+    >>> length, list(places)
+    (2, [(2, 0), (6, 3)])
+    """
+    dims = len(common.size)
+    first = next((dim for dim in reversed(range(dims)) if not one.size[dim] == common.size[dim] == other.size[dim]), 0)
+    strides = [(prod(one.size[dim + 1 :]), prod(other.size[dim + 1 :])) for dim in range(dims)]
+    start = [
+        sum((at - origin) * stride[which] for at, origin, stride in zip(common.start, box.start, strides, strict=True))
+        for which, box in enumerate((one, other))
+    ]
+
+    def places() -> Iterator[tuple[int, int]]:
+        for outer in product(*map(range, common.size[: max(0, first - 1)])):
+            mine, its = start
+            for index, stride in zip(outer, strides, strict=False):
+                mine, its = mine + index * stride[0], its + index * stride[1]
+            if first == 0:
+                yield mine, its
+                return
+            # The innermost of these dims has the most places.
+            my_stride, its_stride = strides[first - 1]
+            count = common.size[first - 1]
+            yield from zip(
+                range(mine, mine + count * my_stride, my_stride),
+                range(its, its + count * its_stride, its_stride),
+                strict=True,
+            )
+
+    return prod(common.size[first:]), places()
 
 
 def boxes_of_run(start: int, stop: int, shape: Sequence[int]) -> list[Box]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,6 +54,22 @@ def _assignments(config: str | None, settings: Sequence[str]) -> Iterator[Assign
         except ValueError:
             parsed = value  # bare words are text, so that a shell needs no nested quotes
         yield Assignment(name, parsed, where=f"--set {text}")
+
+
+def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str, Any]], where: str) -> Settings:
+    """Return the settings of `recipe` from those that a training has recorded at `where`, by section and name.
+
+    Raises:
+        UsageError: an unknown setting, a value of the wrong type or out of bounds: of another version, for instance.
+    """
+    return build(
+        recipe,
+        [
+            Assignment(f"{section}.{name}", value, where)
+            for section, values in sections.items()
+            for name, value in values.items()
+        ],
+    )
 
 
 def find_config(config: str) -> Path:

@@ -22,7 +22,7 @@ from torch import Tensor
 from launcher.core.atomic import new_directory
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.mesh.coordinates import Coordinate, rank_at
-from launcher.recipes.settings import Assignment, build
+from launcher.recipes.load import recorded_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.tokenizer import Tokenizer
 from launcher.trainer.model.transformer import Transformer
@@ -111,14 +111,7 @@ def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings,
         if not (directory / name).is_file():
             raise UnreadableError(f"{directory / name}: this model directory has no such file")
     sections = json.loads((directory / CONFIG).read_text(encoding="utf-8"))["recipe"]
-    settings = build(
-        TransformerSettings,
-        [
-            Assignment(f"{section}.{name}", value, where=str(directory / CONFIG))
-            for section, values in sections.items()
-            for name, value in values.items()
-        ],
-    )
+    settings = recorded_settings(TransformerSettings, sections, where=str(directory / CONFIG))
     model = meta_model(settings)
     model.load_state_dict(load_file(directory / WEIGHTS), assign=True)
     return model.eval(), settings, Tokenizer((directory / TOKENIZER).read_bytes())

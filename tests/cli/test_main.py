@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main as cli
+from launcher.cli.commands.ckpt import COMMANDS as CKPT_COMMANDS
 from launcher.cli.commands.table import COMMANDS as TABLE_COMMANDS
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.events import AgentEnded, AgentStarted, Cause, RankEnded
@@ -57,13 +58,17 @@ json.dump(sorted(sys.modules), sys.stderr)
             "table --help",
             {*HEAVY, "launcher.rank_table", *(name.partition(":")[0] for name, _ in TABLE_COMMANDS.values())},
         ),
+        (
+            "ckpt --help",
+            {*HEAVY, "launcher.checkpoint", *(name.partition(":")[0] for name, _ in CKPT_COMMANDS.values())},
+        ),
         ("run --help", HEAVY),
         ("data preprocess --help", {*HEAVY, "launcher.corpus"}),
         (RUN_TRAINER, {"torch", "numpy", "psutil", "launcher.trainer"}),
         # Neither a reader of tables, nor what several servers ask each other, nor what looks at ranks that hang.
         ("run --devices 2 -- true", {*HEAVY, "launcher.core.messages", "launcher.supervise.survey"}),
     ],
-    ids=["help", "table help", "run help", "data help", "dry run", "run"],
+    ids=["help", "table help", "ckpt help", "run help", "data help", "dry run", "run"],
 )
 def test_nothing_is_imported_that_is_not_needed(launcher, typed, unwanted):
     done = launcher.python(MODULES_AFTER, *typed.split())
@@ -71,7 +76,9 @@ def test_nothing_is_imported_that_is_not_needed(launcher, typed, unwanted):
     assert not set(json.loads(done.stderr.splitlines()[-1])) & set(unwanted)
 
 
-@pytest.mark.parametrize(("target", "short_help"), [*cli.COMMANDS.values(), *TABLE_COMMANDS.values()])
+@pytest.mark.parametrize(
+    ("target", "short_help"), [*cli.COMMANDS.values(), *TABLE_COMMANDS.values(), *CKPT_COMMANDS.values()]
+)
 def test_table_says_what_the_command_says(target, short_help):
     """The one-line help in the table is the command's own."""
     module, _, attribute = target.partition(":")

@@ -28,3 +28,64 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def write_own():
+    """Gives a function that writes a checkpoint of two ranks, and returns what it holds by kind and parameter."""
+    from dataclasses import asdict
+
+    import numpy as np
+
+    from launcher.checkpoint.index import INDEX, KINDS, TOKENIZER, Index, NamedBox, index_text
+    from launcher.core.records import Layout
+    from launcher.mesh.boxes import boxes_of_run, whole
+    from launcher.recipes.load import load_settings
+    from launcher.recipes.transformer.config import TransformerSettings
+    from launcher.trainer.checkpoint.files import NUMPY_DTYPES, write_synced, write_tensors
+
+    def write(directory, shapes, *settings, step=3, dtype="F32"):
+        directory.mkdir(parents=True)
+        numbers = np.random.default_rng(step)
+        state = {
+            kind: {name: numbers.random(shape).astype(NUMPY_DTYPES[dtype]) for name, shape in shapes.items()}
+            for kind in KINDS
+        }
+        files = {TOKENIZER: write_synced(directory / TOKENIZER, b"a tokenizer")}
+        for rank in range(2):
+            boxes = []
+            for name, shape in shapes.items():
+                count = int(np.prod(shape))
+                first, last = (0, count // 3) if rank == 0 else (count // 3, count)
+                boxes += [NamedBox(name, box) for box in boxes_of_run(first, last, shape)]
+            values = [
+                state[kind][each.name][each.box.within(whole(shapes[each.name]))] for kind in KINDS for each in boxes
+            ]
+            files[f"rank{rank}.safetensors"] = write_tensors(
+                directory / f"rank{rank}.safetensors", boxes, dtype, values
+            )
+        facts = asdict(load_settings(TransformerSettings, None, list(settings)))
+        index = Index(step, "transformer", facts, Layout(dp=2), "a text", "", dtype, shapes, files)
+        write_synced(directory / INDEX, index_text(index).encode())
+        return state
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def read_own():
+    """Gives a function that returns what a checkpoint holds in one file, by kind and parameter, once it is whole."""
+    from launcher.checkpoint.index import KINDS, damage_of, read_index
+    from launcher.mesh.boxes import whole
+    from launcher.trainer.checkpoint.files import StoredTensors
+
+    def read(path):
+        index = read_index(path)
+        assert not any(damage_of(path, name, file) for name, file in index.files.items())
+        stored = StoredTensors(path, index.files, index.dtype)
+        tensors = {}
+        for name, shape in index.shapes.items():
+            [(_, tensors[name])] = stored.pieces(name, whole(shape))
+        return {kind: {name: found[number] for name, found in tensors.items()} for number, kind in enumerate(KINDS)}
+
+    return read

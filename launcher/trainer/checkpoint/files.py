@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import shutil
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launcher.checkpoint.index import KINDS, NamedBox, PartFile, partials_in
+from launcher.checkpoint.tensors import BLOCK_BYTES, write_boxes
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box, bounding
@@ -31,8 +29,6 @@ from launcher.trainer.telemetry.heartbeat import getting_on
 Bytes = NDArray[np.uint8]
 
 NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
-ALIGNMENT = 64  # bytes
-BLOCK_BYTES = 8 << 20  # written and digested at a time
 LOOK_S = 0.02
 SEEN_WITHIN_S = 60.0  # what another server has written: a network file system may take its time
 
@@ -48,32 +44,8 @@ def write_tensors(
     Raises:
         OSError: the disk is full, ...
     """
-    item = NUMPY_DTYPES[dtype].itemsize
-    several = {name for name, count in Counter(each.name for each in boxes).items() if count > 1}
-    header: dict[str, Any] = {}
-    at = 0
-    for kind in KINDS:
-        for number, each in enumerate(boxes):
-            stop = at + each.box.count * item
-            key = f"{kind}/{each.name}" + (f"/{number}" if each.name in several else "")
-            header[key] = {"dtype": dtype, "shape": list(each.box.size), "data_offsets": [at, stop]}
-            at = stop
-    text = json.dumps(header).encode()
-    text += b" " * (-(8 + len(text)) % ALIGNMENT)
-    data_start = 8 + len(text)
-    digest = hashlib.sha256()
-    with path.open("wb") as file:
-        head = np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8)
-        for array in chain([head], values):
-            content = array.reshape(-1).view(np.uint8).data
-            for start in range(0, len(content), BLOCK_BYTES):
-                block = content[start : start + BLOCK_BYTES]
-                file.write(block)
-                digest.update(block)
-        file.flush()
-        if synced:
-            os.fsync(file.fileno())
-    return PartFile(data_start + at, digest.hexdigest(), data_start, tuple(boxes))
+    contents = (array.reshape(-1).view(np.uint8).data for array in values)
+    return write_boxes(path, boxes, dtype, contents, synced=synced)
 
 
 def assemble(path: Path, parts: Mapping[str, PartFile], dtype: str, names: Iterable[str]) -> PartFile:

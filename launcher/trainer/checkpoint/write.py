@@ -50,7 +50,7 @@ from launcher.checkpoint.index import (
     readable,
 )
 from launcher.checkpoint.strategy import strategy_text
-from launcher.checkpoint.ways import INTEGRATED, OWNED, PlannedFile, planned_files
+from launcher.checkpoint.ways import OWNED, PlannedFile, keeps_replicas, planned_files
 from launcher.core.atomic import write_text
 from launcher.core.codec import decode, encode
 from launcher.core.errors import TlaunchError
@@ -133,7 +133,7 @@ class CheckpointWriter:
         self._world = world
         self._buffer_KN: Tensor | None = None
         self._writing: _Writing | None = None
-        self._keeps_replicas = way not in {OWNED, INTEGRATED}
+        self._keeps_replicas = keeps_replicas(way)
         token = prepared(directory, world)
         files = tuple(planned_files(way, world.place.layout))
         self._plan = _Plan(directory, training, world.place.global_rank, files, keep, keep_best, token)

@@ -14,13 +14,14 @@ stage 1; Rajbhandari et al. 2020, arXiv:1910.02054). Worked example, dp=2 and gr
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 import torch
 from torch import Tensor, nn
 
 from launcher.core.frozen import frozen
+from launcher.mesh.boxes import Box, boxes_of_run
 from launcher.trainer.parallel.placement import Placement
 
 ALIGNMENT = 16  # elements
@@ -43,6 +44,15 @@ class OwnPart:
     state: slice  # in the rank's state
     decays: bool
     is_sharded: bool
+
+
+@frozen
+class PartBox:
+    """What of a parameter lies in a part: a box, whose elements follow one another there."""
+
+    name: str
+    box: Box  # of the single-device model's parameter
+    elements: slice  # of the part
 
 
 @frozen
@@ -83,6 +93,16 @@ class FlatLayout:
                     state = slice(start + to_state, stop + to_state)
                     parts.append(OwnPart(slice(start, stop), state, region.decays, region.is_sharded))
         return parts
+
+    def boxes_of(self, part: OwnPart, placed: Mapping[str, Placement]) -> Iterator[PartBox]:
+        """Yield all that lies in a part, in the order in which it lies there. `placed` is what this layout is of."""
+        for name, elements in self.elements.items():
+            start, stop = max(elements.start, part.flat.start), min(elements.stop, part.flat.stop)
+            at = start - part.flat.start
+            for box in boxes_of_run(start - elements.start, stop - elements.start, placed[name].shape):
+                here = slice(at, at + box.count)
+                at = here.stop
+                yield PartBox(name, box.moved(placed[name].box.start), here)
 
 
 def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLayout:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.core.frozen import frozen
-from launcher.mesh.boxes import Box, boxes_of_run
+from launcher.mesh.boxes import Box
 from launcher.recipes.train import TrainConfig
 from launcher.trainer.optimizer.adamw import ENDLESS, AdamWStep, Tensors, adamw_
 from launcher.trainer.optimizer.flat import OwnPart, arrange, move_into_flat
@@ -110,21 +110,16 @@ class ShardedAdamW:
         """Yield all that this rank owns, the state of its part of the model, in the order in which it lies in memory."""
         for part in self._parts:
             weights = self._own_weights(part)
-            for name, elements in self.layout.elements.items():
-                start, stop = max(elements.start, part.flat.start), min(elements.stop, part.flat.stop)
-                placement = self._placed[name]
-                at = start - part.flat.start
-                for box in boxes_of_run(start - elements.start, stop - elements.start, placement.shape):
-                    here = slice(at, at + box.count)
-                    at = here.stop
-                    yield OwnedBox(
-                        name,
-                        box.moved(placement.box.start),
-                        weights[here].view(box.size),
-                        self._first_moment[part.state][here].view(box.size),
-                        self._second_moment[part.state][here].view(box.size),
-                        is_replica=placement.dim is None and self._mp.index > 0,
-                    )
+            for each in self.layout.boxes_of(part, self._placed):
+                here, size = each.elements, each.box.size
+                yield OwnedBox(
+                    each.name,
+                    each.box,
+                    weights[here].view(size),
+                    self._first_moment[part.state][here].view(size),
+                    self._second_moment[part.state][here].view(size),
+                    is_replica=self._placed[each.name].is_replica(self._mp.index),
+                )
 
     def restored(self, steps: int) -> None:
         """Take what was written to `owned_boxes` for the state after so many steps. All ranks of the run must call it."""

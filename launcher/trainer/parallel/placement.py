@@ -21,6 +21,10 @@ class Placement:
     def part_of(self, full: Tensor) -> Tensor:
         return full if self.dim is None else full.narrow(self.dim, self.start, self.stop - self.start)
 
+    def is_replica(self, model_parallel_index: int) -> bool:
+        """Return whether this rank, of that index among the model-parallel ones, holds what the first of them holds, too."""
+        return self.dim is None and model_parallel_index > 0
+
     @property
     def box(self) -> Box:
         """The box of the whole parameter that this rank holds."""

@@ -1,4 +1,4 @@
-"""`tlaunch ckpt`: checkpoints of the bundled trainer, listed, shown and verified."""
+"""`tlaunch ckpt ls`, `show` and `verify`: which checkpoints there are, and whether they are whole."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import click
 
 from launcher.checkpoint.copies import findings
 from launcher.checkpoint.index import Index, best_of, checkpoints_in, read_index, readable
+from launcher.checkpoint.strategy import strategy_text
+from launcher.checkpoint.tensors import all_bytes
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.run import runs_dir_option
@@ -17,7 +19,7 @@ from launcher.cli.text.columns import aligned, counted, duration, number, size
 from launcher.cli.text.stdout import say, write_out
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError
-from launcher.core.run_dir import RunDir
+from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.text import printable
 from launcher.runs.store import run_names
 
@@ -27,6 +29,7 @@ SHOW_EPILOG = """\b
 Examples:
   tlaunch ckpt show
   tlaunch ckpt show runs/latest/checkpoints/step-500 --json | jq .layout
+  tlaunch ckpt show --strategy | jq '.parameters["head.weight"]'
 
 Exit codes: 0; 2 wrong usage, or no such checkpoint, or one that is damaged.
 """
@@ -38,20 +41,14 @@ Examples:
 Exit codes: 0 all are whole; 1 one is not; 2 wrong usage, or no such checkpoint.
 """
 HEADER = ("STEP", "AGE", "SIZE", "LAYOUT", "VALIDATION", "CHECKPOINT")
-LATEST = "latest"
 
 
-@click.group()
-def ckpt() -> None:
-    """List, show and verify checkpoints of the bundled trainer."""
-
-
-@ckpt.command(epilog=LS_EPILOG)
+@click.command(epilog=LS_EPILOG)
 @click.argument("run", required=False, metavar="[RUN|DIR]")
 @json_option
 @runs_dir_option
 def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
-    """List the checkpoints of a run or in a directory, newest first; without one those of all runs."""
+    """List the checkpoints of a run, in a directory, or of all runs, the newest first."""
     if run is not None:
         paths = checkpoints_meant(runs_dir, run)
     else:
@@ -70,14 +67,23 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
     return EXIT_OK
 
 
-@ckpt.command(epilog=SHOW_EPILOG)
+@click.command(epilog=SHOW_EPILOG)
 @click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]")
 @json_option
+@click.option(
+    "--strategy", is_flag=True, help="Print strategy.json: how each parameter is cut, and which file holds which box."
+)
 @runs_dir_option
-def show(*, checkpoint: str, as_json: bool, runs_dir: Path) -> int:
-    """Show what a checkpoint holds: step, layout, settings, and every parameter with its shape."""
+def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> int:
+    """Show what a checkpoint holds.
+
+    That is step, layout, files, and every parameter with its shape; with --json the settings, too.
+    """
     path = checkpoints_meant(runs_dir, checkpoint)[0]
     index = read_index(path)
+    if strategy:  # of the index: older checkpoints have no such file
+        write_out(strategy_text(index))
+        return EXIT_OK
     if as_json:
         write_out(json_text({"path": str(path), **encode(index)}))
         return EXIT_OK
@@ -91,7 +97,7 @@ def show(*, checkpoint: str, as_json: bool, runs_dir: Path) -> int:
         f"program:    {index.program}, {index.layout} micro_batches={index.layout.micro_batches}",
         f"data:       {printable(index.data) or 'the packaged sample'}",
         f"validation: {number(index.validation_loss, '.6f')}",
-        f"files:      {counted(len(index.files), 'file')}, {size(_size(index))}",
+        f"files:      {counted(len(index.files), 'file')}, {size(all_bytes(index))}",
     ]
     rows = [(name, _shape(shape), index.dtype, str(pieces[name])) for name, shape in index.shapes.items()]
     lines += ["", *aligned(("PARAMETER", "SHAPE", "TYPE", "BOXES"), rows, right=frozenset({"BOXES"}))]
@@ -99,13 +105,13 @@ def show(*, checkpoint: str, as_json: bool, runs_dir: Path) -> int:
     return EXIT_OK
 
 
-@ckpt.command(epilog=VERIFY_EPILOG)
+@click.command(epilog=VERIFY_EPILOG)
 @click.argument("checkpoints", nargs=-1, metavar="[CHECKPOINT]...")
 @runs_dir_option
 def verify(*, checkpoints: tuple[str, ...], runs_dir: Path) -> int:
-    """Compare every file with its digest: all checkpoints of the runs and directories that are named.
+    """Compare every file with its digest.
 
-    Where a file is damaged, say whether a training can go on from that checkpoint all the same.
+    That is done for all checkpoints of the runs and directories that are named. Where a file is damaged, say whether a training can go on from that checkpoint all the same.
     """
     damaged = 0
     for path in dict.fromkeys(path for name in checkpoints or (LATEST,) for path in checkpoints_meant(runs_dir, name)):
@@ -128,7 +134,7 @@ def _row(path: Path, index: Index | str) -> dict[str, Any]:
     return {
         "path": str(path),
         "step": index.step,
-        "bytes": _size(index),
+        "bytes": all_bytes(index),
         "layout": encode(index.layout),
         "validation_loss": index.validation_loss,
         "damage": None,
@@ -140,11 +146,7 @@ def _columns(path: Path, index: Index | str, *, is_best: bool) -> tuple[str, ...
     if isinstance(index, str):
         return "-", _age(path), "-", "damaged", "-", shown
     validation = number(index.validation_loss, ".4f") + ", the best" * is_best
-    return str(index.step), _age(path), size(_size(index)), str(index.layout), validation, shown
-
-
-def _size(index: Index) -> int:
-    return sum(file.size for file in index.files.values())
+    return str(index.step), _age(path), size(all_bytes(index)), str(index.layout), validation, shown
 
 
 def _age(checkpoint: Path) -> str:

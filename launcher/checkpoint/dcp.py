@@ -1,0 +1,287 @@
+"""What a checkpoint of torch.distributed.checkpoint (DCP) holds, read from its .metadata, which is a pickle, without unpickling it.
+
+A pickle is a program for a small machine with a stack, some of whose instructions import and call whatever they name. Here
+pickletools lists the instructions, and those that make plain values and the records of torch's metadata are followed:
+a record is kept as the name of its class and what it was given. So nothing that a pickle names is imported or called,
+and one that names anything else is refused.
+"""
+
+from __future__ import annotations
+
+import pickletools
+from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from launcher.core.errors import UnreadableError
+from launcher.core.frozen import frozen
+from launcher.mesh.boxes import Box
+
+METADATA = ".metadata"
+# Of some 480,000 chunks. What one instruction makes takes 72 bytes at most, and what it says itself.
+MAX_METADATA_BYTES, MAX_INSTRUCTIONS = 64 << 20, 32 << 20
+MAX_DIMS = 64
+MAX_NAME_CHARS = 4096
+
+_RECORDS, _STORAGE = "torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem"
+_DTYPES = (
+    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128"),
+    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+)
+# What a .metadata may name. The functions and paths among them are not called or made, either.
+ALLOWED = frozenset(
+    {
+        *(f"{_RECORDS}.{name}" for name in ("Metadata", "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING")),
+        *(f"{_RECORDS}.{name}" for name in ("TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata")),
+        *(f"{_RECORDS}.TensorProperties", f"{_STORAGE}._StorageInfo"),
+        *(f"torch.{name}" for name in ("Size", *_DTYPES)),
+        "torch.serialization._get_layout",
+        # A member of an enumeration, as Python 3.11 writes it, and the path that the checkpoint was written to.
+        *("builtins.getattr", "pathlib.PosixPath", "pathlib._local.PosixPath"),
+    }
+)
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_LITERALS = frozenset(
+    {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
+)
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+
+
+@frozen
+class Chunk:
+    """A part of a tensor, written by torch.save into a part of a file."""
+
+    box: Box
+    file: str  # its name, without a directory
+    bytes: range
+
+
+@frozen
+class StoredTensor:
+    dtype: str  # as torch calls it, without "torch."
+    shape: tuple[int, ...]
+    chunks: tuple[Chunk, ...]  # those that are not empty
+
+
+@frozen
+class Stored:
+    tensors: Mapping[str, StoredTensor]
+    others: tuple[str, ...]  # pickles of Python's objects, which are never read
+
+
+class _Named:
+    """A class, function or type of data that a pickle names."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class _Record:
+    """What a pickle makes of something that it names."""
+
+    def __init__(self, name: str, arguments: Any) -> None:
+        self.name, self.arguments = name, arguments
+        self.state: Any = None
+
+
+class _MalformedError(Exception):
+    pass
+
+
+def read_metadata(directory: Path) -> Stored:
+    """Return what a checkpoint holds, whose tensors are of chunks within their shape.
+
+    Raises:
+        UnreadableError: it cannot be read, or its .metadata is no such file, or names what it must not.
+    """
+    path = directory / METADATA
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_METADATA_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UnreadableError(
+            f"{directory} is no checkpoint of torch.distributed.checkpoint: there is no {METADATA} in it"
+        ) from None
+    except OSError as error:
+        raise UnreadableError(f"{path}: {error.strerror}") from None
+    if len(content) > MAX_METADATA_BYTES:
+        raise UnreadableError(f"{path} has more than {MAX_METADATA_BYTES} bytes")
+    try:
+        return _stored(_Machine().run(content))
+    except (_MalformedError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+        problem = str(error) if isinstance(error, _MalformedError) else "it does not hold what torch writes"
+        raise UnreadableError(f"{path}: {problem}", hint="nothing of it was run") from None
+
+
+class _Machine:
+    """Follows a pickle whose instructions make plain values and records."""
+
+    def __init__(self) -> None:
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
+
+    def run(self, content: bytes) -> Any:
+        """Return what the pickle stands for.
+
+        Raises:
+            _MalformedError: it names what it must not, or is made of other instructions.
+            ValueError, IndexError, KeyError, TypeError, AttributeError: it is no pickle, or was cut or changed.
+        """
+        for number, (operation, argument, offset) in enumerate(pickletools.genops(content)):
+            name = operation.name
+            if number == MAX_INSTRUCTIONS:
+                raise _MalformedError(f"offset {offset}: more than {MAX_INSTRUCTIONS} instructions")
+            if name in {"PROTO", "FRAME"}:
+                continue
+            if name == "STOP":
+                return self._stack[-1]
+            if not (self._makes_value(name, argument) or self._collects(name) or self._names(name, argument, offset)):
+                raise _MalformedError(f"offset {offset}: {name} is no instruction of torch's metadata")
+        raise _MalformedError("it is cut")
+
+    def _makes_value(self, name: str, argument: Any) -> bool:
+        """Follow an instruction for a plain value, or for one that was made before; return whether it is one."""
+        if name in _CONSTANTS:
+            self._stack.append(_CONSTANTS[name])
+        elif name in _LITERALS:
+            self._stack.append(argument)
+        elif name == "EMPTY_TUPLE":
+            self._stack.append(())
+        elif name == "EMPTY_LIST":
+            self._stack.append([])
+        elif name == "EMPTY_DICT":
+            self._stack.append({})
+        elif name == "MEMOIZE":
+            self._memo[len(self._memo)] = self._stack[-1]
+        elif name in {"BINPUT", "LONG_BINPUT"}:
+            self._memo[argument] = self._stack[-1]
+        elif name in {"BINGET", "LONG_BINGET"}:
+            self._stack.append(self._memo[argument])
+        else:
+            return False
+        return True
+
+    def _collects(self, name: str) -> bool:
+        """Follow an instruction for a tuple, a list or a mapping; return whether it is one."""
+        if name == "MARK":
+            self._marks.append(len(self._stack))
+        elif name in _TUPLES:
+            self._stack.append(tuple(self._taken(len(self._stack) - _TUPLES[name])))
+        elif name == "TUPLE":
+            self._stack.append(tuple(self._taken(self._marks.pop())))
+        elif name in {"APPEND", "APPENDS"}:
+            items = self._taken(len(self._stack) - 1 if name == "APPEND" else self._marks.pop())
+            _of(self._stack[-1], list).extend(items)
+        elif name in {"SETITEM", "SETITEMS"}:
+            items = self._taken(len(self._stack) - 2 if name == "SETITEM" else self._marks.pop())
+            for key, value in zip(items[::2], items[1::2], strict=True):
+                # A record is a key as the object it is. Tuples could be so deep that their hash ends the process.
+                _of(self._stack[-1], dict)[_of(key, str, _Record)] = value
+        else:
+            return False
+        return True
+
+    def _names(self, name: str, argument: Any, offset: int | None) -> bool:
+        """Follow an instruction that names something, or makes a record of it; return whether it is one."""
+        if name in {"GLOBAL", "STACK_GLOBAL"}:
+            words = argument.split(" ") if name == "GLOBAL" else self._taken(len(self._stack) - 2)
+            called = ".".join(_of(word, str) for word in words)
+            if called not in ALLOWED:
+                raise _MalformedError(
+                    f"offset {offset}: it names {called[:MAX_NAME_CHARS]}, which torch's metadata has no use for"
+                )
+            self._stack.append(_Named(called))
+        elif name in {"REDUCE", "NEWOBJ"}:
+            named, arguments = self._taken(len(self._stack) - 2)
+            self._stack.append(_Record(_of(named, _Named).name, _of(arguments, tuple)))
+        elif name == "BUILD":
+            [state] = self._taken(len(self._stack) - 1)
+            _of(self._stack[-1], _Record).state = state
+        else:
+            return False
+        return True
+
+    def _taken(self, start: int) -> list[Any]:
+        """Take what stands on the stack from `start` on."""
+        if not 0 <= start <= len(self._stack):
+            raise IndexError(start)
+        taken = self._stack[start:]
+        del self._stack[start:]
+        return taken
+
+
+def _of(value: Any, *kinds: type) -> Any:
+    if type(value) not in kinds:
+        raise TypeError(type(value))
+    return value
+
+
+def _state(value: Any, *names: str) -> tuple[str, dict[str, Any]]:
+    """Return the last word of the name of a record, one of `names`, and its attributes."""
+    name = _of(value, _Record).name.rpartition(".")[2]
+    if name not in names:
+        raise TypeError(name)
+    return name, {} if value.state is None else _of(value.state, dict)
+
+
+def _size(value: Any) -> tuple[int, ...]:
+    """Return the numbers of a torch.Size."""
+    if _of(value, _Record).name != "torch.Size":
+        raise TypeError(value.name)
+    [numbers] = value.arguments
+    if len(_of(numbers, tuple)) > MAX_DIMS or any(_of(number, int) < 0 for number in numbers):
+        raise ValueError(len(numbers))
+    return tuple(numbers)
+
+
+def _name(value: Any) -> str:
+    if len(_of(value, str)) > MAX_NAME_CHARS:
+        raise ValueError(len(value))
+    return str(value)
+
+
+def _stored(metadata: Any) -> Stored:
+    _, content = _state(metadata, "Metadata")
+    places = {
+        (_name(index["fqn"]), _size(index["offset"]) if index.get("offset") is not None else ()): info
+        for key, info in _of(content["storage_data"], dict).items()
+        for _, index in [_state(key, "MetadataIndex")]
+    }
+    tensors, others = {}, []
+    for key, found in _of(content["state_dict_metadata"], dict).items():
+        name = _name(key)
+        kind, facts = _state(found, "TensorStorageMetadata", "BytesStorageMetadata")
+        if kind == "BytesStorageMetadata":
+            others.append(name)
+            continue
+        shape = _size(facts["size"])
+        dtype = _of(_of(facts["properties"], _Record).state[0], _Named).name
+        chunks = tuple(_chunks(name, shape, facts["chunks"], places))
+        tensors[name] = StoredTensor(dtype.removeprefix("torch."), shape, chunks)
+    return Stored(tensors, tuple(others))
+
+
+def _chunks(
+    name: str, shape: tuple[int, ...], found: list[Any], places: Mapping[tuple[str, tuple[int, ...]], Any]
+) -> Iterator[Chunk]:
+    for each in found:
+        _, facts = _state(each, "ChunkStorageMetadata")
+        start, size = _size(facts["offsets"]), _size(facts["sizes"])
+        within = all(0 <= first <= first + count <= full for first, count, full in zip(start, size, shape, strict=True))
+        if not within:
+            raise _MalformedError(f"{name} of {list(shape)} has a chunk of {list(size)} at {list(start)}")
+        if not prod(size):
+            continue
+        if (name, start) not in places:
+            raise _MalformedError(f"nothing says where {name} at {list(start)} stands")
+        _, place = _state(places[name, start], "_StorageInfo")
+        file, offset, length = _name(place["relative_path"]), _of(place["offset"], int), _of(place["length"], int)
+        if Path(file).name != file or file in {"", ".", ".."}:
+            raise _MalformedError(f"{file!r} is no name of a file beside it")
+        if place.get("transform_descriptors"):
+            raise _MalformedError(f"{name} was compressed or otherwise transformed when it was written")
+        if offset < 0 or not 0 <= length < 1 << 62:
+            raise _MalformedError(f"{name} begins at {offset} and has {length} bytes")
+        yield Chunk(Box(start, size), file, range(offset, offset + length))

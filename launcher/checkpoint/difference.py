@@ -1,0 +1,154 @@
+"""What two checkpoints, of whatever layouts, differ in.
+
+They hold the same state if a training would go on from both alike: step, parameters, all values to the last bit, and whatever
+decides which training it is. How the state is divided over files, and settings that may change, are told, and make no difference.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from array import array
+from collections.abc import Iterator, Mapping
+from itertools import repeat
+from operator import sub, truediv
+from typing import Any
+
+from launcher.checkpoint.index import FREE_SETTINGS, KINDS, SAME_SETTINGS, TOKENIZER, Index
+from launcher.checkpoint.tensors import StoredBoxes, pieces
+from launcher.core.frozen import frozen
+from launcher.mesh.boxes import whole
+
+_ARRAYS = {"F32": "f", "F64": "d"}
+_ABSENT = "(none)"
+SMALLEST = math.ulp(0.0)  # above 0; what zeros differ by is divided by it
+COMPARED_ELEMENTS = 1 << 16  # at a time
+
+
+@frozen
+class Fact:
+    """Something but tensors that differs, and whether that makes another state."""
+
+    name: str
+    first: Any
+    second: Any
+    matters: bool
+
+
+@frozen
+class TensorDifference:
+    """Two tensors whose bits differ. A difference is infinite where one value is not a number, or one is infinite."""
+
+    parameter: str
+    kind: str  # one of KINDS
+    elements: int
+    differing: int  # of them, in value: -0 and 0 do not, nor do any two that are not a number
+    largest_absolute: float  # |a - b|
+    largest_relative: float  # |a - b| / max(|a|, |b|)
+
+
+@frozen
+class Difference:
+    facts: tuple[Fact, ...]
+    only_first: tuple[str, ...]  # parameters
+    only_second: tuple[str, ...]
+    shapes: tuple[Fact, ...]  # of parameters that both have
+    tensors: tuple[TensorDifference, ...]
+    compared: int  # tensors
+
+    @property
+    def is_same_state(self) -> bool:
+        matters = any(fact.matters for fact in self.facts)
+        return not (matters or self.only_first or self.only_second or self.shapes or self.tensors)
+
+
+def compare(first: StoredBoxes, second: StoredBoxes) -> Difference:
+    """Compare two checkpoints; it reads all of both, in blocks.
+
+    Raises:
+        DamagedError: one lacks some element.
+        OSError: a file cannot be read.
+    """
+    mine, its = first.index.shapes, second.index.shapes
+    both = [name for name in mine if name in its]
+    shapes = [Fact(name, mine[name], its[name], matters=True) for name in both if mine[name] != its[name]]
+    alike = [name for name in both if mine[name] == its[name]]
+    found = (_tensor_difference(first, second, kind, name) for name in alike for kind in range(len(KINDS)))
+    return Difference(
+        tuple(_facts(first.index, second.index)),
+        tuple(name for name in mine if name not in its),
+        tuple(name for name in its if name not in mine),
+        tuple(shapes),
+        tuple(each for each in found if each is not None),
+        len(alike) * len(KINDS),
+    )
+
+
+def _facts(first: Index, second: Index) -> Iterator[Fact]:
+    pairs: list[tuple[str, Any, Any, bool]] = [
+        ("step", first.step, second.step, True),
+        ("program", first.program, second.program, True),
+        ("type", first.dtype, second.dtype, True),
+        ("text", first.text, second.text, True),
+        ("tokenizer", first.files[TOKENIZER].sha256, second.files[TOKENIZER].sha256, True),
+        ("data", first.data, second.data, False),
+        ("layout", str(first.layout), str(second.layout), False),
+        ("micro_batches", first.layout.micro_batches, second.layout.micro_batches, False),
+    ]
+    mine, its = _flattened(first.settings), _flattened(second.settings)
+    for name in dict.fromkeys((*mine, *its)):
+        # One that the version of a checkpoint did not have is the same, as it is for `differing_setting`.
+        matters = _decides(*name) and name in mine and name in its
+        pairs.append((".".join(name), mine.get(name, _ABSENT), its.get(name, _ABSENT), matters))
+    return (Fact(*pair) for pair in pairs if pair[1] != pair[2])
+
+
+def _flattened(settings: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], Any]:
+    return {(section, name): value for section, values in settings.items() for name, value in values.items()}
+
+
+def _decides(section: str, name: str) -> bool:
+    """Return whether a setting decides which training it is."""
+    if section not in SAME_SETTINGS or (section, name) in FREE_SETTINGS:
+        return False
+    names = SAME_SETTINGS[section]
+    return names is None or name in names
+
+
+def _tensor_difference(first: StoredBoxes, second: StoredBoxes, kind: int, name: str) -> TensorDifference | None:
+    box = whole(first.index.shapes[name])
+    is_same, differing, absolute, relative = True, 0, 0.0, 0.0
+    for piece in pieces(box, COMPARED_ELEMENTS):
+        mine, its = first.read(kind, name, piece), second.read(kind, name, piece)
+        if mine == its and first.index.dtype == second.index.dtype:
+            continue
+        is_same = False
+        count, difference, share = _differences(_values(first, mine), _values(second, its))
+        differing, absolute, relative = differing + count, max(absolute, difference), max(relative, share)
+    return None if is_same else TensorDifference(name, KINDS[kind], box.count, differing, absolute, relative)
+
+
+def _values(stored: StoredBoxes, content: bytearray) -> array[float]:
+    values: array[float] = array(_ARRAYS[stored.index.dtype])
+    values.frombytes(content)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
+def _differences(mine: array[float], its: array[float]) -> tuple[int, float, float]:
+    """Return how many of two series of values differ, and the largest absolute and the largest relative difference."""
+    absolute = list(map(abs, map(sub, mine, its)))
+    if math.isfinite(sum(absolute)):  # calls of C alone, for it is done for every value
+        scales = map(max, map(abs, mine), map(abs, its), repeat(SMALLEST))
+        return len(absolute) - absolute.count(0.0), max(absolute), max(map(truediv, absolute, scales))
+    found = [_difference(*pair) for pair in zip(mine, its, strict=True)]
+    return sum(each > (0, 0) for each in found), max(each for each, _ in found), max(each for _, each in found)
+
+
+def _difference(one: float, other: float) -> tuple[float, float]:
+    """Return the absolute and the relative difference of two values, of which any may be infinite or not a number."""
+    if one == other or (math.isnan(one) and math.isnan(other)):
+        return 0.0, 0.0
+    difference = abs(one - other)
+    return (difference, difference / max(abs(one), abs(other))) if math.isfinite(difference) else (math.inf, math.inf)

@@ -1,0 +1,242 @@
+"""MindSpore's checkpoint files (.ckpt), which are a protocol buffer, read and written without MindSpore.
+
+    message Checkpoint  { repeated Value value = 1; }
+    message Value       { required string tag = 1; oneof value { TensorProto tensor = 2; MapTensorProto maptensor = 3; } }
+    message TensorProto { repeated int64 dims = 1; required string tensor_type = 2; required bytes tensor_content = 3; }
+
+MindSpore writes a Checkpoint for each value, one after another, which reads as one Checkpoint of all. A large tensor is several
+values of one tag, one after another, each with the dims of the whole tensor. The file may end with the word crc_num and the
+CRC-32 of all before it, as ten bytes.
+"""
+
+# The package protobuf would do, but it takes a whole file into memory, and comes with tensorboard alone: this is three messages.
+
+from __future__ import annotations
+
+import mmap
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+
+from launcher.core.errors import UnreadableError
+from launcher.core.frozen import frozen
+
+# Bytes of an element, by MindSpore's names of types. Text is of no such type.
+ITEM_BYTES: Mapping[str, int] = {
+    "Bool": 1, "Int8": 1, "UInt8": 1, "Int16": 2, "UInt16": 2, "Int32": 4, "UInt32": 4, "Int64": 8, "UInt64": 8,
+    "Float16": 2, "BFloat16": 2, "Float32": 4, "Float64": 8,
+}  # fmt: skip
+# What stands before the name of a parameter, by train.optimizer: nothing for weights, then what nn.Adam and nn.AdamWeightDecay
+# call their first and second moments.
+PREFIXES = {"adamw": ("", "moment1.", "moment2."), "adam_weight_decay": ("", "adam_m.", "adam_v.")}
+STEP = "global_step"
+POWERS = ("beta1_power", "beta2_power")  # of nn.Adam: both decays to the power of the number of steps
+MAX_FIELDS = 8 << 20  # of all messages: about 8 for each value
+MAX_TEXT_BYTES = 4096  # of a tag or a type
+MAX_DIMS = 64
+_CRC_WORD, _CRC_BYTES = b"crc_num", 10
+_CRC_BLOCK_BYTES = 8 << 20
+_VARINT, _FIXED_64, _LENGTH, _FIXED_32 = 0, 1, 2, 5  # how the content of a field is written
+_HINT = "a whole file that mindspore.save_checkpoint has written, and not encrypted"
+
+
+@frozen
+class Value:
+    """A tensor in a file, or something else, of which MindSpore keeps few."""
+
+    type: str  # "str" of text; "" of what is no tensor
+    shape: tuple[int, ...]
+    pieces: tuple[range, ...]  # where its content stands in the file: bytes
+
+
+class _MalformedError(Exception):
+    def __init__(self, offset: int, problem: str) -> None:
+        super().__init__(f"offset {offset}: {problem}")
+
+
+def read_values(path: Path) -> dict[str, Value]:
+    """Return what a file holds, by tag, without reading the content of any tensor.
+
+    Raises:
+        UnreadableError: it cannot be read, or is no such file, or was cut or changed.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return _Parser(content).values()
+    except _MalformedError as error:
+        raise UnreadableError(f"{path} is no checkpoint of MindSpore: {error}", hint=_HINT) from None
+    except OSError as error:
+        raise UnreadableError(f"{path}: {error.strerror}") from None
+    except ValueError:  # of mmap
+        raise UnreadableError(f"{path} is empty", hint=_HINT) from None
+
+
+class _Parser:
+    """Reads the messages in a file that is mapped into memory."""
+
+    def __init__(self, content: mmap.mmap) -> None:
+        self._content = content
+        self._fields_left = MAX_FIELDS
+
+    def values(self) -> dict[str, Value]:
+        found: dict[str, tuple[str, tuple[int, ...], list[range]]] = {}
+        last = None
+        for field, offset, content in self._fields(range(self._checked_end())):
+            if field != 1:
+                raise _MalformedError(offset, f"field {field}, where a value was expected")
+            tag, value = self._value(_message(content, offset))
+            kind, shape, pieces = found.setdefault(tag, (value.type, value.shape, []))
+            if (pieces and tag != last) or (value.type, value.shape) != (kind, shape):
+                raise _MalformedError(offset, f"{tag!r} comes again")
+            pieces += value.pieces
+            last = tag
+        return {tag: _checked(tag, Value(kind, shape, tuple(pieces))) for tag, (kind, shape, pieces) in found.items()}
+
+    def _checked_end(self) -> int:
+        """Return where the messages end, before a CRC that is right."""
+        end = len(self._content) - len(_CRC_WORD) - _CRC_BYTES
+        if end < 0 or self._content[end : end + len(_CRC_WORD)] != _CRC_WORD:
+            return len(self._content)
+        found, crc = int.from_bytes(self._content[-_CRC_BYTES:], "big"), 0
+        for start in range(0, end, _CRC_BLOCK_BYTES):
+            crc = zlib.crc32(self._content[start : min(start + _CRC_BLOCK_BYTES, end)], crc)
+        if found != crc:
+            raise _MalformedError(end, f"the CRC of what stands before is {crc}, and {found} was written")
+        return end
+
+    def _value(self, where: range) -> tuple[str, Value]:
+        tag, tensor = None, None
+        for field, offset, content in self._fields(where):
+            if field == 1:
+                tag = self._text(_message(content, offset))
+            elif field == 2:
+                tensor = self._tensor(_message(content, offset))
+        if tag is None:
+            raise _MalformedError(where.start, "a value without a tag")
+        return tag, tensor or Value("", (), ())
+
+    def _tensor(self, where: range) -> Value:
+        kind: str | None = None
+        dims: list[int] = []
+        piece: range | None = None
+        for field, offset, content in self._fields(where):
+            if field == 1:
+                dims += [content] if isinstance(content, int) else self._packed(content)
+            elif field == 2:
+                kind = self._text(_message(content, offset))
+            elif field == 3:
+                piece = _message(content, offset)
+            if len(dims) > MAX_DIMS:
+                raise _MalformedError(offset, f"more than {MAX_DIMS} dims")
+        if kind is None or piece is None:
+            raise _MalformedError(where.start, "a tensor without type or content")
+        return Value(kind, tuple(dims), (piece,))
+
+    def _fields(self, where: range) -> Iterator[tuple[int, int, int | range]]:
+        """Yield the number of each field of a message, where it begins, and its number or where its content stands."""
+        at = where.start
+        while at < where.stop:
+            self._fields_left -= 1
+            if self._fields_left < 0:
+                raise _MalformedError(at, f"more than {MAX_FIELDS} fields")
+            start = at
+            key, at = self._varint(at, where.stop)
+            field, wire = key >> 3, key & 7
+            if wire == _VARINT:
+                number, at = self._varint(at, where.stop)
+                yield field, start, number
+                continue
+            if wire == _LENGTH:
+                size, at = self._varint(at, where.stop)
+            elif wire in {_FIXED_32, _FIXED_64}:
+                size = 4 if wire == _FIXED_32 else 8
+            else:
+                raise _MalformedError(start, f"type {wire} of a field, which protocol buffers do not have")
+            if size > where.stop - at:
+                raise _MalformedError(start, f"a field of {size} bytes, where {where.stop - at} are left")
+            if wire == _LENGTH:
+                yield field, start, range(at, at + size)
+            at += size
+
+    def _varint(self, at: int, stop: int) -> tuple[int, int]:
+        """Return the number that begins at a byte, and where it ends."""
+        number = 0
+        for place in range(10):
+            if at + place >= stop:
+                raise _MalformedError(at, "a number is cut")
+            byte = self._content[at + place]
+            number |= (byte & 0x7F) << 7 * place
+            if byte < 0x80:
+                return number, at + place + 1
+        raise _MalformedError(at, "a number of more than 10 bytes")
+
+    def _packed(self, where: range) -> list[int]:
+        if len(where) > 10 * MAX_DIMS:
+            raise _MalformedError(where.start, f"more than {MAX_DIMS} dims")
+        numbers, at = [], where.start
+        while at < where.stop:
+            number, at = self._varint(at, where.stop)
+            numbers.append(number)
+        return numbers
+
+    def _text(self, where: range) -> str:
+        if len(where) > MAX_TEXT_BYTES:
+            raise _MalformedError(where.start, f"a name of {len(where)} bytes")
+        try:
+            return self._content[where.start : where.stop].decode()
+        except UnicodeDecodeError:
+            raise _MalformedError(where.start, "a name that is no text") from None
+
+
+def _message(content: int | range, offset: int) -> range:
+    if isinstance(content, int):
+        raise _MalformedError(offset, "a number, where text or a message was expected")
+    return content
+
+
+def _checked(tag: str, value: Value) -> Value:
+    """Return a value that has the bytes that its shape asks for."""
+    if value.type not in ITEM_BYTES:
+        return value
+    size = sum(map(len, value.pieces))
+    # Older versions write a scalar so.
+    shape = () if value.shape == (0,) and size else value.shape
+    if prod(shape) * ITEM_BYTES[value.type] != size:
+        start = value.pieces[0].start
+        raise _MalformedError(start, f"{tag!r} has {size} bytes, and {list(shape)} of {value.type} are others")
+    return Value(value.type, shape, value.pieces)
+
+
+def value_head(tag: str, kind: str, shape: Sequence[int], size_bytes: int) -> bytes:
+    """Return what stands before the content of a tensor, or before so much of it as one value has.
+
+    The content is little-endian, row by row.
+    """
+    dims = b"".join(_key(1, _VARINT) + _encoded(dim) for dim in shape)
+    before = dims + _field(2, kind.encode()) + _key(3, _LENGTH) + _encoded(size_bytes)
+    tensor = _key(2, _LENGTH) + _encoded(len(before) + size_bytes) + before
+    value = _field(1, tag.encode()) + tensor
+    return _key(1, _LENGTH) + _encoded(len(value) + size_bytes) + value
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return _key(number, _LENGTH) + _encoded(len(content)) + content
+
+
+def _key(number: int, wire: int) -> bytes:
+    return _encoded(number << 3 | wire)
+
+
+def _encoded(number: int) -> bytes:
+    """Return a number as protocol buffers write it, 7 bits in each byte, the lowest first.
+
+    >>> _encoded(300).hex()
+    'ac02'
+    """
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)

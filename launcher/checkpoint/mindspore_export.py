@@ -1,0 +1,42 @@
+"""A checkpoint of the trainer as one file of MindSpore: all weights, then all first moments, all second ones, and numbers."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from launcher.checkpoint.index import ITEM_BYTES
+from launcher.checkpoint.mindspore import POWERS, PREFIXES, STEP, value_head
+from launcher.checkpoint.tensors import StoredBoxes, pieces
+from launcher.core.atomic import replacing
+from launcher.mesh.boxes import whole
+
+PIECE_BYTES = 512 << 20  # of a tensor, in one value, as MindSpore cuts it
+TYPES = {"F32": "Float32", "F64": "Float64"}
+
+
+def write_mindspore(stored: StoredBoxes, output: Path) -> None:
+    """Write a file that `mindspore.load_checkpoint` reads. It is whole or it is not there, and takes the memory of a block.
+
+    Raises:
+        DamagedError: the checkpoint lacks some element.
+        OSError: it exists already, the disk is full, ...
+    """
+    index, train = stored.index, stored.index.settings["train"]
+    most = PIECE_BYTES // ITEM_BYTES[index.dtype]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(output, replace=False) as aside, aside.open("wb") as file:
+        for kind, prefix in enumerate(PREFIXES[train["optimizer"]]):
+            for name, shape in index.shapes.items():
+                for piece in pieces(whole(shape), most):
+                    size_bytes = piece.count * ITEM_BYTES[index.dtype]
+                    file.write(value_head(prefix + name, TYPES[index.dtype], shape, size_bytes))
+                    for block in stored.blocks(kind, name, piece):
+                        file.write(block)
+        # MindSpore itself counts in 32 bits.
+        integer, code = ("Int32", "<i") if index.step < 1 << 31 else ("Int64", "<q")
+        content = struct.pack(code, index.step)
+        file.write(value_head(STEP, integer, (1,), len(content)) + content)
+        if train["optimizer"] == "adamw":
+            for name, beta in zip(POWERS, (train["beta1"], train["beta2"]), strict=True):
+                file.write(value_head(name, "Float32", (), 4) + struct.pack("<f", beta**index.step))

@@ -1,0 +1,221 @@
+"""A checkpoint's files of tensors as bytes: read by any box, whatever boxes they were written by, and written box after box.
+
+It takes the standard library and the memory of a block. The trainer reads arrays instead (`launcher/trainer/checkpoint/files.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from launcher.checkpoint.copies import files_to_read
+from launcher.checkpoint.index import ITEM_BYTES, KINDS, TOKENIZER, DamagedError, Index, NamedBox, PartFile, damage_of
+from launcher.core.frozen import frozen
+from launcher.mesh.boxes import Box, boxes_of_run, shared_runs
+
+BOX_ALIGNMENT = 64  # bytes, at which the tensors of a checkpoint's file begin
+BLOCK_BYTES = 8 << 20  # read, written and digested at a time
+MAX_MAPPED = 256  # files at a time, each of which takes a descriptor
+
+Bytes = bytes | bytearray | memoryview
+Advance = Callable[[int], None]  # gets the bytes that were read since the last call
+
+
+def header(
+    tensors: Iterable[tuple[str, Sequence[int]]],
+    dtype: str,
+    *,
+    alignment: int,
+    metadata: Mapping[str, str] | None = None,
+) -> bytes:
+    """Return what a safetensors file begins with whose tensors, each a name and a shape, lie in this order, at an `alignment`."""
+    content: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    at = 0
+    for name, shape in tensors:
+        stop = at + prod(shape) * ITEM_BYTES[dtype]
+        content[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, stop]}
+        at = stop
+    text = json.dumps(content, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % alignment)
+    return len(text).to_bytes(8, "little") + text
+
+
+def write_boxes(
+    path: Path, boxes: Sequence[NamedBox], dtype: str, contents: Iterable[Bytes], *, synced: bool = True
+) -> PartFile:
+    """Write a safetensors file of the boxes: of all of them KINDS[0], then KINDS[1], and so on, which `contents` yield in turn.
+
+    The values of a box may come in several pieces, and a piece may hold those of several. Where `synced`, all of it is on the
+    disk afterwards.
+
+    Raises:
+        OSError: the disk is full, ...
+    """
+    several = {name for name, count in Counter(each.name for each in boxes).items() if count > 1}
+    head = header(
+        (
+            (f"{kind}/{each.name}" + (f"/{number}" if each.name in several else ""), each.box.size)
+            for kind in KINDS
+            for number, each in enumerate(boxes)
+        ),
+        dtype,
+        alignment=BOX_ALIGNMENT,
+    )
+    size, digest = write_digested(path, chain([head], contents), synced=synced)
+    return PartFile(size, digest, len(head), tuple(boxes))
+
+
+def write_digested(path: Path, contents: Iterable[Bytes], *, synced: bool) -> tuple[int, str]:
+    """Write pieces of any size to a file; return its size and its digest. Where `synced`, it is on the disk afterwards.
+
+    Raises:
+        OSError: the disk is full, ...
+    """
+    digest, size = hashlib.sha256(), 0
+    with path.open("wb") as file:
+        for content in contents:
+            view = memoryview(content)
+            for start in range(0, len(view), BLOCK_BYTES):
+                block = view[start : start + BLOCK_BYTES]
+                file.write(block)
+                digest.update(block)
+            size += len(view)
+        file.flush()
+        if synced:
+            os.fsync(file.fileno())
+    return size, digest.hexdigest()
+
+
+@frozen
+class _Place:
+    """Where a box stands: the values of KINDS[k] begin at byte start_bytes + k * kind_bytes of the file."""
+
+    file: str
+    start_bytes: int
+    kind_bytes: int
+
+
+class StoredBoxes:
+    """A checkpoint whose files are mapped into memory, and not loaded. `close` it."""
+
+    def __init__(self, path: Path, index: Index, files: Mapping[str, PartFile], advance: Advance) -> None:
+        """Read from `files` of the index alone; of a box that stands in several files, that of the first is read."""
+        self.path, self.index = path, index
+        self._item_bytes = ITEM_BYTES[index.dtype]
+        self._advance = advance
+        self._mapped: dict[str, tuple[mmap.mmap, memoryview]] = {}  # the one that was mapped first comes first
+        self._places: dict[str, dict[Box, _Place]] = {name: {} for name in index.shapes}
+        for name, file in files.items():
+            at, kind_bytes = file.data_start, file.elements * self._item_bytes
+            for each in file.boxes:
+                self._places[each.name].setdefault(each.box, _Place(name, at, kind_bytes))
+                at += each.box.count * self._item_bytes
+
+    def blocks(self, kind: int, name: str, box: Box) -> Iterator[bytearray]:
+        """Yield KINDS[kind] of a box of a parameter in row-major order, BLOCK_BYTES at a time at most.
+
+        Raises:
+            DamagedError: the checkpoint lacks some element.
+            OSError: a file cannot be read.
+        """
+        for piece in pieces(box, BLOCK_BYTES // self._item_bytes):
+            yield self.read(kind, name, piece)
+
+    def close(self) -> None:
+        while self._mapped:
+            self._unmap_first()
+
+    def read(self, kind: int, name: str, wanted: Box) -> bytearray:
+        """Return KINDS[kind] of a box of a parameter, all of it at once; errors as `blocks` has them."""
+        item = self._item_bytes
+        block, found = bytearray(wanted.count * item), 0
+        for box, place in self._places[name].items():
+            if (common := box.common(wanted)) is None:
+                continue
+            content = self._content(place.file)
+            origin = place.start_bytes + kind * place.kind_bytes
+            length, places = shared_runs(box, wanted, common)
+            run_bytes = length * item
+            for there, here in places:
+                source, target = origin + there * item, here * item
+                block[target : target + run_bytes] = content[source : source + run_bytes]
+            found += common.count
+        if found != wanted.count:
+            raise DamagedError(f"{self.path} has {found} of {wanted.count} elements of a part of {name}")
+        self._advance(len(block))
+        return block
+
+    def _content(self, name: str) -> memoryview:
+        if name not in self._mapped:
+            if len(self._mapped) == MAX_MAPPED:
+                self._unmap_first()
+            with (self.path / name).open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._mapped[name] = mapped, memoryview(mapped)
+        return self._mapped[name][1]
+
+    def _unmap_first(self) -> None:
+        mapped, view = self._mapped.pop(next(iter(self._mapped)))
+        view.release()
+        mapped.close()
+
+
+def pieces(box: Box, most: int) -> Iterator[Box]:
+    """Yield boxes of at most so many elements that a box is made of, in row-major order, however long its rows are.
+
+    >>> [(piece.start, piece.size) for piece in pieces(Box((1, 0), (2, 3)), most=4)]
+    [((1, 0), (1, 3)), ((2, 0), (1, 1)), ((2, 1), (1, 2))]
+    """
+    for start in range(0, box.count, most):
+        for piece in boxes_of_run(start, min(start + most, box.count), box.size):
+            yield piece.moved(box.start)
+
+
+def whole_files(path: Path, index: Index, advance: Advance, tell: Callable[[str], None]) -> dict[str, PartFile]:
+    """Compare all files of a checkpoint with their digests; return those to read, which hold all.
+
+    `tell` gets a line for each damaged file in whose place others are read.
+
+    Raises:
+        DamagedError: what a damaged file holds is in no other.
+    """
+    problems = {}
+    for name, file in index.files.items():
+        if problem := damage_of(path, name, file):
+            problems[name] = problem
+        advance(file.size)
+    if TOKENIZER in problems:
+        raise DamagedError(problems[TOKENIZER])
+    files, lines = files_to_read(index, problems)
+    for line in lines:
+        tell(line)
+    return files
+
+
+@contextmanager
+def opened(path: Path, index: Index, advance: Advance, tell: Callable[[str], None]) -> Iterator[StoredBoxes]:
+    """Compare all files of a checkpoint with their digests, then give what can be read of it: all; as `whole_files`."""
+    stored = StoredBoxes(path, index, whole_files(path, index, advance, tell), advance)
+    try:
+        yield stored
+    finally:
+        stored.close()
+
+
+def state_bytes(index: Index, kinds: int = len(KINDS)) -> int:
+    """Return the size of all tensors of so many of KINDS, each element once."""
+    return kinds * sum(map(prod, index.shapes.values())) * ITEM_BYTES[index.dtype]
+
+
+def all_bytes(index: Index) -> int:
+    """Return the size of all files but the index."""
+    return sum(file.size for file in index.files.values())

@@ -1,0 +1,76 @@
+"""`tlaunch ckpt export`: a checkpoint in the format of another tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from launcher.checkpoint.index import read_index
+from launcher.checkpoint.mindspore_export import write_mindspore
+from launcher.checkpoint.tensors import all_bytes, state_bytes
+from launcher.cli.commands.ckpt.conversion import DCP, FORMATS, convert
+from launcher.cli.commands.ckpt.output import check_new, opened_with_bar
+from launcher.cli.launch.resume import checkpoints_meant
+from launcher.cli.options.run import runs_dir_option
+from launcher.cli.text.stdout import write_out
+from launcher.core.errors import EXIT_OK, UsageError
+from launcher.core.run_dir import LATEST
+from launcher.core.text import printable
+
+MINDSPORE_SUFFIX = ".ckpt"
+
+EPILOG = """\b
+What is written, of parameters that are called NAME:
+  dcp        {"model": {NAME: ...}, "step": ...,
+              "optimizer": {"state": {NAME: {"exp_avg": ...,
+                            "exp_avg_sq": ..., "step": ...}}}}
+  mindspore  NAME, moment1.NAME, moment2.NAME, global_step;
+             of adam_weight_decay adam_m.NAME and adam_v.NAME
+
+\b
+Examples:
+  tlaunch ckpt export --format dcp --output exported/
+  tlaunch ckpt export runs/RUN/checkpoints/step-500 --format mindspore \\
+      --output model.ckpt
+
+Exit codes: 0; 1 it could not be written; 2 wrong usage, or no such checkpoint, or one that is damaged.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]")
+@click.option("--format", "form", required=True, type=click.Choice(FORMATS), help="Of what is written.")
+@click.option(
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Directory of torch.distributed.checkpoint, or file of MindSpore, that does not exist yet.",
+)
+@runs_dir_option
+def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
+    """Write a checkpoint as torch.distributed.checkpoint or MindSpore reads it.
+
+    That is weights, moments of the optimizer, and the number of the step.
+
+    CHECKPOINT is its directory, or a directory of some or a run, of which the newest is meant. All of its files are
+    compared with their digests first. The path of what was written is printed to stdout.
+    """
+    path = checkpoints_meant(runs_dir, checkpoint)[0]
+    check_new(output)
+    index = read_index(path)
+    code = EXIT_OK
+    if form == DCP:
+        code = convert(index, all_bytes(index) + state_bytes(index), "export", path, "--output", str(output.absolute()))
+    elif output.suffix != MINDSPORE_SUFFIX:
+        raise UsageError(
+            f"{output}: MindSpore reads files whose names end with {MINDSPORE_SUFFIX}",
+            hint=f"--output {output}{MINDSPORE_SUFFIX}",
+        )
+    else:
+        with opened_with_bar("export", path, index, state_bytes(index)) as stored:
+            write_mindspore(stored, output)
+    if code == EXIT_OK:
+        write_out(f"{printable(str(output))}\n")
+    return code

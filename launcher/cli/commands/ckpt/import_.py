@@ -1,0 +1,67 @@
+"""`tlaunch ckpt import`: a checkpoint that a training can go on from, of one of another tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from launcher.checkpoint.index import read_index
+from launcher.checkpoint.tensors import state_bytes
+from launcher.cli.commands.ckpt.conversion import FORMATS, convert
+from launcher.cli.commands.ckpt.output import check_new, output_option
+from launcher.cli.launch.resume import checkpoints_meant
+from launcher.cli.options.run import runs_dir_option
+from launcher.cli.options.types import IntRange
+from launcher.cli.text.stdout import write_out
+from launcher.core.errors import EXIT_OK
+from launcher.core.text import printable
+
+MAX_STEP = 10**15
+
+EPILOG = """\b
+Examples:
+  tlaunch ckpt import dcp/ --format dcp --like latest --output imported/step-500
+  tlaunch ckpt import model.ckpt --format mindspore --like latest \\
+      --step 500 --output imported/step-500
+  tlaunch run --devices 2 --resume imported/step-500
+
+Exit codes: 0; 1 it could not be written; 2 wrong usage, or PATH is unreadable or damaged; 3 PATH is of another model.
+"""
+
+
+@click.command("import", epilog=EPILOG)
+@click.argument("path", type=click.Path(path_type=Path), metavar="PATH")
+@click.option("--format", "form", required=True, type=click.Choice(FORMATS), help="Of what is read.")
+@click.option(
+    "--like",
+    required=True,
+    metavar="CHECKPOINT",
+    help="A checkpoint of the trainer, of the same model: it gives settings, tokenizer, and which text is trained on.",
+)
+@click.option(
+    "--step",
+    type=IntRange(1, MAX_STEP),
+    metavar="N",
+    help="Step after which the training goes on; without it what PATH says.",
+)
+@output_option("the checkpoint")
+@runs_dir_option
+def import_(*, path: Path, form: str, like: str, step: int | None, output: Path, runs_dir: Path) -> int:
+    """Make a checkpoint of one of torch.distributed.checkpoint or MindSpore.
+
+    PATH is the directory of the one, or the .ckpt file of the other, and `tlaunch run --resume` takes what is made.
+
+    Names and shapes of all parameters must be those of the trainer's model, as `tlaunch ckpt show` lists them. Without
+    moments in PATH they are zero. Nothing that a pickle in PATH names is run. The path of the checkpoint is printed to
+    stdout.
+    """
+    known = checkpoints_meant(runs_dir, like)[0]
+    check_new(output)
+    index = read_index(known)
+    words = ["--format", form, "--like", str(known), "--output", str(output.absolute())]
+    if step is not None:
+        words += ["--step", str(step)]
+    if (code := convert(index, state_bytes(index), "import", path, *words)) == EXIT_OK:
+        write_out(f"{printable(str(output))}\n")
+    return code

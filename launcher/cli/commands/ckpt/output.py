@@ -1,0 +1,52 @@
+"""What the commands that make a directory of a checkpoint have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from launcher.checkpoint.index import Index
+from launcher.checkpoint.tensors import StoredBoxes, all_bytes, opened
+from launcher.cli.options.command_types import Command
+from launcher.cli.text.progress_bar import progress_bar
+from launcher.cli.text.stdout import say
+from launcher.core.errors import UsageError
+
+
+def output_option(what: str) -> Callable[[Command], Command]:
+    """Return the option of a directory that is made."""
+    return click.option(
+        "--output",
+        required=True,
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help=f"Directory of {what}, a new one.",
+    )
+
+
+def check_new(output: Path) -> None:
+    """Refuse a path that exists before anything is read.
+
+    Raises:
+        UsageError: it exists.
+    """
+    if os.path.lexists(output):
+        raise UsageError(f"{output} exists already, and nothing is ever overwritten", hint="--output with another name")
+
+
+@contextmanager
+def opened_with_bar(what: str, path: Path, index: Index, written_bytes: int) -> Iterator[StoredBoxes]:
+    """Give a checkpoint as `opened` does, and show how far its files are compared, and so much of it is written.
+
+    Raises:
+        DamagedError: what a damaged file holds is in no other.
+    """
+    with (
+        progress_bar(what, all_bytes(index) + written_bytes) as advance,
+        opened(path, index, advance, say) as stored,
+    ):
+        yield stored

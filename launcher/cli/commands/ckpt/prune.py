@@ -1,0 +1,122 @@
+"""`tlaunch ckpt prune`: remove older checkpoints."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import click
+
+from launcher.checkpoint.index import (
+    DamagedError,
+    damage_of,
+    is_checkpoint,
+    partial_name,
+    read_index,
+    step_named,
+)
+from launcher.cli.launch.resume import checkpoints_meant
+from launcher.cli.options.run import runs_dir_option
+from launcher.cli.options.types import IntRange
+from launcher.cli.text.columns import counted, size
+from launcher.cli.text.stdout import write_out
+from launcher.core.errors import EXIT_OK, TlaunchError, UsageError
+from launcher.core.run_dir import LATEST, RunDir
+from launcher.core.text import printable
+from launcher.runs.status import look
+from launcher.runs.store import run_at
+
+EPILOG = """\b
+Examples:
+  tlaunch ckpt prune --keep 1 --dry-run              # of the latest run
+  tlaunch ckpt prune runs/RUN/checkpoints --keep 2
+
+Files are compared with their digests, the newest first, until N checkpoints are found whole. All others are removed, also the best and
+damaged ones, which do not count. Where none is whole, or one cannot be read, nothing is removed; nor of a run that is still going.
+Whether another program writes to DIR cannot be seen.
+
+Exit codes: 0; 1 no checkpoint is whole, or one cannot be removed; 2 wrong usage, no such checkpoint, or the run is still going.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("run", default=LATEST, metavar="[RUN|DIR]")
+@click.option(
+    "--keep", required=True, type=IntRange(min=1), metavar="N", help="Keep the newest N checkpoints that are whole."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@runs_dir_option
+def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> int:
+    """Remove all but the newest whole checkpoints of a run or in a directory."""
+    if is_checkpoint(Path(run)):
+        raise UsageError(
+            f"{run} is a single checkpoint", hint=f"the directory that it is in: {Path(run).absolute().parent}"
+        )
+    found = checkpoints_meant(runs_dir, run)
+    _refuse_going(found[0].parent)
+    kept: list[Path] = []
+    removed = [path for path in found if len(kept) == keep or not _kept(path, kept)]
+    if not kept:
+        raise TlaunchError(f"{found[0].parent}: no checkpoint is whole, so none is removed")
+    freed_bytes = 0
+    for path in removed:
+        path_bytes = _bytes_of(path)
+        freed_bytes += path_bytes
+        if not dry_run:
+            _remove(path)
+        write_out(f"{'would remove' if dry_run else 'removed'} {printable(str(path))}, {size(path_bytes)}\n")
+    whole = counted(len(kept), "whole checkpoint")
+    write_out(f"{'would free' if dry_run else 'freed'} {size(freed_bytes)}; {whole} left, the newest {kept[0].name}\n")
+    return EXIT_OK
+
+
+def _refuse_going(directory: Path) -> None:
+    """Refuse the checkpoints of a run that may still write some.
+
+    Raises:
+        UsageError: it is going, or whether it is cannot be seen from here.
+    """
+    root = directory.parent
+    if RunDir(root).checkpoints != directory or not RunDir(root).run_json.is_file():
+        return
+    state = look(run_at(root))
+    if state.lives or not (state.state.over or state.report):
+        raise UsageError(
+            f"{root} is {state.state.value}: its checkpoints are its own until it ends", hint=f"tlaunch stop {root}"
+        )
+
+
+def _kept(path: Path, kept: list[Path]) -> bool:
+    """Return whether a checkpoint is whole, and note it then.
+
+    Raises:
+        UnreadableError, OSError: that cannot be found out.
+    """
+    try:
+        index = read_index(path)
+    except DamagedError:
+        return False
+    for name in index.files:
+        if (path / name).is_file():  # else it is damaged
+            (path / name).open("rb").close()
+    if any(damage_of(path, name, file) for name, file in index.files.items()):
+        return False
+    kept.append(path)
+    return True
+
+
+def _bytes_of(path: Path) -> int:
+    return 0 if path.is_symlink() else sum(each.lstat().st_size for each in path.rglob("*"))
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint, its name first: nobody takes it for whole while its files go."""
+    step = step_named(path.name)
+    assert step is not None, "checkpoints are found by their names"
+    aside = path.with_name(partial_name(step, f"{os.urandom(4).hex()}.old"))
+    path.rename(aside)
+    if aside.is_symlink():
+        aside.unlink()
+    else:
+        shutil.rmtree(aside)

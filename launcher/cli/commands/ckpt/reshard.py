@@ -1,0 +1,105 @@
+"""`tlaunch ckpt reshard`: a checkpoint as another layout would have written it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher.checkpoint import reshard as files
+from launcher.checkpoint.index import INDEX, Index, name_of, read_index, step_named
+from launcher.checkpoint.tensors import state_bytes
+from launcher.cli.commands.ckpt.output import check_new, opened_with_bar, output_option
+from launcher.cli.launch.program import Program
+from launcher.cli.launch.resume import checkpoints_meant
+from launcher.cli.options.run import MAX_DEGREE, runs_dir_option
+from launcher.cli.options.types import IntRange
+from launcher.cli.text.stdout import write_out
+from launcher.core.codec import decode, encode
+from launcher.core.errors import EXIT_OK, TlaunchError, UnreadableError, UsageError, exit_code_of
+from launcher.core.records import Layout
+from launcher.core.run_dir import LATEST
+from launcher.core.text import printable
+from launcher.mesh.layouts import resolve_layout
+from launcher.recipes.catalog import RECIPES
+from launcher.recipes.load import recorded_settings
+
+EPILOG = """\b
+Examples:
+  tlaunch ckpt reshard --dp 2 --output step-500-dp2  # the latest run's newest checkpoint, for two ranks
+  tlaunch ckpt reshard runs/latest/checkpoints/step-500 --mp 2 --pp 2 --output resharded
+
+The state is the same, bit by bit; each file holds what its rank would own. `tlaunch run --resume` reads a checkpoint of any
+layout, so that none has to be resharded for that.
+
+CHECKPOINT is its directory, or a directory of some or a run, of which the newest is meant. All of its files are compared
+with their digests first.
+
+Exit codes: 0; 1 DIR cannot be written; 2 wrong usage, DIR exists, no such checkpoint, or one that is damaged; 3 a layout that does
+not fit the model.
+"""
+OWNERS = "launcher.trainer.checkpoint.owners"
+SAFE_PATH = "PYTHONSAFEPATH"  # files in the current directory must not be imported as modules of ours
+DEGREE = IntRange(max=MAX_DEGREE)
+
+
+@click.command(epilog=EPILOG)
+@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]")
+@click.option("--dp", type=DEGREE, default=1, metavar="N", help="Data-parallel degree.  [default: 1]")
+@click.option(
+    "--mp", type=DEGREE, default=1, metavar="N", help="Model-parallel (tensor-parallel) degree.  [default: 1]"
+)
+@click.option("--pp", type=DEGREE, default=1, metavar="N", help="Number of pipeline stages.  [default: 1]")
+@output_option("the checkpoint")
+@runs_dir_option
+def reshard(*, checkpoint: str, dp: int, mp: int, pp: int, output: Path, runs_dir: Path) -> int:
+    """Write a checkpoint as another layout would have written it."""
+    path = checkpoints_meant(runs_dir, checkpoint)[0]
+    check_new(output)
+    index = read_index(path)
+    if step_named(output.name) not in {None, index.step}:
+        raise UsageError(
+            f"{output}: {path} is of step {index.step}", hint=f"--output {output.with_name(name_of(index.step))}"
+        )
+    layout = resolve_layout(dp * mp * pp, dp=dp, mp=mp, pp=pp, micro_batches=index.layout.micro_batches)
+    settings = _fitting_settings(path, index, layout)
+    with opened_with_bar("reshard", path, index, state_bytes(index)) as stored:
+        files.reshard(stored, _plan(settings, layout), layout, output)
+    write_out(f"{printable(str(output))}\n")
+    return EXIT_OK
+
+
+def _fitting_settings(path: Path, index: Index, layout: Layout) -> Any:
+    """Return the settings of the training, which could be started on this layout here.
+
+    Raises:
+        UnreadableError: it is of a program that this version does not have, or the trainer's packages are not installed.
+        RefusedLayoutError: the model does not fit the layout.
+    """
+    if (recipe := RECIPES.get(index.program)) is None:
+        raise UnreadableError(f"{path} is of the program {index.program}, which this version of tlaunch does not have")
+    settings = recorded_settings(recipe.settings, index.settings, where=str(path / INDEX))
+    recipe.check_layout(settings, layout)
+    if missing := Program((sys.executable,), Path.cwd(), os.environ, index.program).missing():
+        raise missing
+    return settings
+
+
+def _plan(settings: Any, layout: Layout) -> files.Plan:
+    """Ask the trainer, in a process of its own, which box each rank would own.
+
+    Raises:
+        TlaunchError: it has no answer, and has said why.
+    """
+    question = json.dumps({"settings": encode(settings), "layout": encode(layout)})
+    argv = [sys.executable, "-m", OWNERS]
+    environment = {**os.environ, SAFE_PATH: "1"}
+    done = subprocess.run(argv, input=question, stdout=subprocess.PIPE, text=True, env=environment, check=False)
+    if done.returncode:
+        raise TlaunchError(f"{' '.join(argv[1:])} ended with {exit_code_of(done.returncode)}, so nothing is written")
+    return decode(files.Plan, json.loads(done.stdout))

@@ -1,0 +1,85 @@
+"""`python -m launcher.trainer.checkpoint.foreign`: what `tlaunch ckpt export` and `tlaunch ckpt import` start.
+
+Writes how far it is to stdout, and what a person is to read to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from launcher.checkpoint.index import read_index
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, exit_code_of
+from launcher.core.text import some_of
+from launcher.trainer.checkpoint.foreign.dcp_read import read_dcp
+from launcher.trainer.checkpoint.foreign.dcp_write import write_dcp
+from launcher.trainer.checkpoint.foreign.mindspore import read_mindspore
+from launcher.trainer.checkpoint.foreign.progress import Progress, tell
+from launcher.trainer.checkpoint.foreign.state import SHOWN, ForeignState, check_fits, write_checkpoint
+
+READERS: dict[str, Callable[[Path], ForeignState]] = {"dcp": read_dcp, "mindspore": read_mindspore}
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def main() -> int:
+    """Convert; the exit code is 0, or that of the TlaunchError that ended it."""
+    faulthandler.enable()
+    for number in ENDING:
+        signal.signal(number, _end)
+    options = _parser().parse_args()
+    try:
+        options.work(options)
+    except TlaunchError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    except OSError as error:
+        tell(f"error: {error.filename or options.output}: {error.strerror or error}")
+        return EXIT_FAILURE
+    return EXIT_OK
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    """End as an exception does, so that what is half written is removed."""
+    for other in ENDING:
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(exit_code_of(-number))
+
+
+def _export(options: argparse.Namespace) -> None:
+    write_dcp(options.path, read_index(options.path), options.output, Progress())
+
+
+def _import(options: argparse.Namespace) -> None:
+    like = read_index(options.like)
+    state = READERS[options.format](options.path)
+    check_fits(state, like, options.like)
+    step = state.step() if options.step is None else options.step
+    if len(state.kinds) < len(state.tensors):
+        tell(f"note: {options.path} holds no moments of the optimizer, which are zero in the checkpoint")
+    if state.left_out:
+        tell(f"note: what is no part of the state is left out: {some_of(state.left_out, SHOWN)}")
+    write_checkpoint(options.output, state, like, options.like, step, Progress())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m launcher.trainer.checkpoint.foreign", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    to_dcp = commands.add_parser("export", help="a checkpoint of the trainer to torch.distributed.checkpoint")
+    to_own = commands.add_parser("import", help="one of another tool to the trainer's own")
+    for command, work in ((to_dcp, _export), (to_own, _import)):
+        command.set_defaults(work=work)
+        command.add_argument("path", type=Path, help="what is read")
+        command.add_argument("--output", type=Path, required=True, help="what is written, and does not exist yet")
+    to_own.add_argument("--format", choices=READERS, required=True, help="of what is read")
+    to_own.add_argument("--like", type=Path, required=True, help="a checkpoint of the same model")
+    to_own.add_argument("--step", type=int, help="after which the state is, where the files do not say it")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

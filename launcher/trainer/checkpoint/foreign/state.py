@@ -1,0 +1,175 @@
+"""A training's state in the files of another tool, and the checkpoint of the trainer that is made of it.
+
+What such files do not say, settings, tokenizer and what is trained on, comes from a checkpoint of the same model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from launcher.checkpoint.index import (
+    INDEX,
+    KINDS,
+    SCHEMA,
+    TOKENIZER,
+    DamagedError,
+    Index,
+    NamedBox,
+    damage_of,
+    index_of,
+    index_text,
+    name_of,
+    step_named,
+)
+from launcher.checkpoint.ways import MODEL
+from launcher.core.atomic import new_directory
+from launcher.core.errors import RefusedError, UsageError
+from launcher.core.frozen import frozen
+from launcher.core.records import Layout
+from launcher.core.text import counted, some_of
+from launcher.mesh.boxes import whole
+from launcher.trainer.checkpoint.files import NUMPY_DTYPES, write_synced, write_tensors
+from launcher.trainer.checkpoint.foreign.progress import Progress
+
+SHOWN = 5  # names of each fault
+NARROW = (torch.float16, torch.bfloat16, torch.float32)  # every checkpoint holds their values
+MAX_STEP = 1 << 53  # that a float counts
+
+
+@frozen
+class ForeignTensor:
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    read: Callable[[], Tensor]
+
+
+class ForeignState:
+    """What was found, by what it is of."""
+
+    def __init__(self, path: Path, *, left_out: Sequence[str]) -> None:
+        self.path, self.left_out = path, left_out
+        # Of each of KINDS, by the names of parameters
+        self.tensors: tuple[dict[str, ForeignTensor], ...] = tuple({} for _ in KINDS)
+        self.number: ForeignTensor | None = None  # of the step after which it is
+        self.unknown: list[str] = []
+
+    def add(self, kind: int, parameter: str, found: ForeignTensor, *, called: str) -> None:
+        """Take what an entry `called` so holds: KINDS[kind] of a parameter. A second one of the same is of nothing known."""
+        if parameter in self.tensors[kind]:
+            self.unknown.append(called)
+        else:
+            self.tensors[kind][parameter] = found
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of what there is any: all of KINDS, or the weights alone."""
+        return KINDS if any(self.tensors[1:]) else KINDS[:1]
+
+    def step(self) -> int:
+        """Return the number of the step after which it is.
+
+        Raises:
+            UsageError: nothing says so.
+            RefusedError: what says so is no such number.
+        """
+        hint = "--step N says it"
+        if self.number is None:
+            raise UsageError(f"{self.path} does not say after which step its state is", hint=hint)
+        if self.number.shape not in {(), (1,)}:
+            raise RefusedError(
+                f"{self.path}: the number of the step is a tensor of {_words(self.number.shape)}", hint=hint
+            )
+        step = float(self.number.read())
+        if not 1 <= step < MAX_STEP or not step.is_integer():
+            raise RefusedError(f"{self.path}: the state is of step {step:g}, and steps are counted from 1", hint=hint)
+        return int(step)
+
+
+def check_fits(state: ForeignState, like: Index, like_path: Path) -> None:
+    """Compare the names, shapes and types of all tensors with those of a checkpoint.
+
+    Raises:
+        RefusedError: something is missing, unknown, or of another shape or type; all of it is told.
+    """
+    faults = [
+        f"{kind.replace('_', ' ')}s: {fault}"
+        for kind, found in zip(state.kinds, state.tensors, strict=False)
+        for fault in _faults(found, like)
+    ]
+    if state.unknown:
+        faults.append(f"{counted(len(state.unknown), 'tensor')} of something else: {some_of(state.unknown, SHOWN)}")
+    if faults:
+        raise RefusedError(
+            f"{state.path} does not hold the state of {like_path}: {'; '.join(faults)}",
+            hint="`tlaunch ckpt show` lists the names and shapes of a checkpoint",
+        )
+
+
+def _faults(found: Mapping[str, ForeignTensor], like: Index) -> Iterator[str]:
+    expected, dtype = like.shapes, dtype_of(like)
+    of = f"of {counted(len(expected), 'parameter')}"
+    if missing := [name for name in expected if name not in found]:
+        yield f"{len(missing)} {of} are missing: {some_of(missing, SHOWN)}"
+    if unknown := [name for name in found if name not in expected]:
+        yield f"{len(unknown)} have names of no parameter: {some_of(unknown, SHOWN)}"
+    known = {name: tensor for name, tensor in found.items() if name in expected}
+    if shaped := [
+        f"{name} is {_words(tensor.shape)} instead of {_words(expected[name])}"
+        for name, tensor in known.items()
+        if tensor.shape != expected[name]
+    ]:
+        yield f"{len(shaped)} {of} have another shape: {some_of(shaped, SHOWN)}"
+    if typed := [f"{name} in {tensor.dtype}" for name, tensor in known.items() if tensor.dtype not in {*NARROW, dtype}]:
+        yield f"{len(typed)} {of} do not fit into {dtype}: {some_of(typed, SHOWN)}"
+
+
+def write_checkpoint(
+    output: Path, state: ForeignState, like: Index, like_path: Path, step: int, progress: Progress
+) -> None:
+    """Make the checkpoint of a state that fits. Moments that there are none of are zero.
+
+    Raises:
+        UsageError: the directory's name is that of another step.
+        DamagedError: the tokenizer of `like_path` is not what was written.
+        UnreadableError: a tensor cannot be read.
+        OSError: the directory exists already, the disk is full, ...
+    """
+    if step_named(output.name) not in {None, step}:
+        raise UsageError(f"{output}: the state is of step {step}", hint=f"--output {output.with_name(name_of(step))}")
+    if problem := damage_of(like_path, TOKENIZER, like.files[TOKENIZER]):
+        raise DamagedError(problem)
+    boxes = [NamedBox(name, whole(shape)) for name, shape in like.shapes.items()]
+    with new_directory(output) as aside:
+        tokenizer = write_synced(aside / TOKENIZER, (like_path / TOKENIZER).read_bytes())
+        tensors = write_tensors(aside / MODEL, boxes, like.dtype, _values(state, like, progress))
+        files = {MODEL: tensors, TOKENIZER: tokenizer}
+        index = dataclasses.replace(like, step=step, layout=Layout(), files=files, schema=SCHEMA)
+        content = index_text(index).encode()
+        index_of(content, aside / INDEX)  # raises if an element has no box, or two
+        write_synced(aside / INDEX, content)
+
+
+def _values(state: ForeignState, like: Index, progress: Progress) -> Iterator[NDArray[Any]]:
+    """Yield all parameters of KINDS[0], then those of KINDS[1], and so on: a tensor at a time is in memory."""
+    dtype = NUMPY_DTYPES[like.dtype]
+    for kind, found in zip(KINDS, state.tensors, strict=True):
+        for name, shape in like.shapes.items():
+            yield found[name].read().to(dtype_of(like)).numpy() if kind in state.kinds else np.zeros(shape, dtype)
+            progress.add(prod(shape) * dtype.itemsize)
+
+
+def dtype_of(index: Index) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, NUMPY_DTYPES[index.dtype])).dtype
+
+
+def _words(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape)) or "a number"

@@ -1,0 +1,200 @@
+"""Tensors of a checkpoint as bytes: any cut of them is joined, and cut in any other way, with nothing lost."""
+
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.checkpoint import tensors
+from launcher.checkpoint.index import KINDS, DamagedError, NamedBox, read_index
+from launcher.checkpoint.merge import CONFIG, OPTIMIZER, merge
+from launcher.checkpoint.reshard import FilePlan, Plan, reshard
+from launcher.checkpoint.tensors import opened, pieces
+from launcher.checkpoint.ways import MODEL
+from launcher.core.records import Layout
+from launcher.mesh.boxes import Box, shared_runs, whole
+from tests.checkpoints import TOKENS, elements, flip, numbered, tensors_in, write
+
+SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
+MODELS = st.dictionaries(st.sampled_from(["head", "norm", "word"]), SHAPES, min_size=1)
+
+
+@st.composite
+def cuts(draw, box):
+    """Boxes that a box is made of."""
+    found = [box] if all(box.size) else []
+    for _ in range(draw(st.integers(0, 4))):
+        splittable = [(each, dim) for each in found for dim, size in enumerate(each.size) if size > 1]
+        if not splittable:
+            break
+        each, dim = draw(st.sampled_from(splittable))
+        first = draw(st.integers(1, each.size[dim] - 1))
+        sizes = (first, each.size[dim] - first)
+        starts = (each.start[dim], each.start[dim] + first)
+        found.remove(each)
+        for start, size in zip(starts, sizes, strict=True):
+            found.append(Box(replaced(each.start, dim, start), replaced(each.size, dim, size)))
+    return found
+
+
+def replaced(values, place, value):
+    return (*values[:place], value, *values[place + 1 :])
+
+
+@st.composite
+def divided(draw, shapes):
+    """The boxes of all parameters, in any order, in some files."""
+    boxes = [NamedBox(name, box) for name, shape in shapes.items() for box in draw(cuts(whole(shape)))]
+    files = {f"rank{number}.safetensors": [] for number in range(draw(st.integers(1, 3)))}
+    for each in draw(st.permutations(boxes)):
+        files[draw(st.sampled_from(sorted(files)))].append(each)
+    return files
+
+
+@contextmanager
+def opening(path):
+    with opened(path, read_index(path), lambda _: None, lambda _: None) as stored:
+        yield stored
+
+
+@given(st.data())
+def test_any_cut_is_joined_and_cut_anew(data):
+    """Blocks end anywhere. The checkpoint that is made reads back, and is joined to the same bytes."""
+    shapes, dtype = data.draw(MODELS), data.draw(st.sampled_from(["F32", "F64"]))
+    before, after = data.draw(divided(shapes)), data.draw(divided(shapes))
+    values = numbered(shapes, dtype)
+    block = patch.object(tensors, "BLOCK_BYTES", data.draw(st.integers(8, 100)))
+    with tempfile.TemporaryDirectory() as directory, block:
+        root = Path(directory)
+        write(root / "step-5", shapes, values, before, dtype=dtype)
+        with opening(root / "step-5") as stored:
+            plan = Plan(tuple(FilePlan(name, tuple(boxes)) for name, boxes in after.items()))
+            reshard(stored, plan, Layout(dp=2), root / "resharded")
+            merge(stored, root / "model", moments=True)
+        index = read_index(root / "resharded")
+        assert {name: list(file.boxes) for name, file in index.files.items() if name in after} == after
+        assert (index.layout, index.step, index.shapes) == (Layout(dp=2), 5, shapes)
+        with opening(root / "resharded") as stored:
+            merge(stored, root / "again", moments=True)
+
+        found = {f"weight/{name}": each for name, each in tensors_in(root / "model" / MODEL).items()}
+        found |= tensors_in(root / "model" / OPTIMIZER)
+        assert found == {
+            f"{kind}/{name}": (shapes[name], values[name][number])
+            for name in shapes
+            for number, kind in enumerate(KINDS)
+        }
+        for name in (MODEL, OPTIMIZER):
+            assert (root / "again" / name).read_bytes() == (root / "model" / name).read_bytes()
+
+
+@given(st.data())
+def test_runs_that_two_boxes_share(data):
+    """They are copied as the elements would be, one by one."""
+    shape = data.draw(st.lists(st.integers(1, 5), max_size=3).map(tuple))
+    one, other = (data.draw(st.sampled_from(data.draw(cuts(whole(shape))))) for _ in range(2))
+    if (common := one.common(other)) is None:
+        return
+    [values, *_] = numbered({"x": shape})["x"]
+    source, target = elements(values, shape, one), elements(values, shape, other)
+    length, places = shared_runs(one, other, common)
+    found = {}
+    for there, here in places:
+        found.update((here + offset, source[there + offset]) for offset in range(length))
+    assert sorted(found.values()) == sorted(elements(values, shape, common))
+    assert all(target[here] == value for here, value in found.items())
+
+
+@given(st.lists(st.integers(1, 5), max_size=3), st.integers(1, 30))
+def test_pieces_of_a_box(shape, most):
+    """They follow each other, none is larger than it may be, and a long row is no exception."""
+    [values, *_] = numbered({"x": tuple(shape)})["x"]
+    found = list(pieces(whole(shape), most))
+    assert all(piece.count <= most for piece in found)
+    assert [each for piece in found for each in elements(values, shape, piece)] == list(values)
+
+
+SHAPE = {"head": (4, 6)}
+HALVES = {
+    "rank0.safetensors": [NamedBox("head", Box((0, 0), (4, 3)))],
+    "rank1.safetensors": [NamedBox("head", Box((0, 3), (4, 3)))],
+}
+
+
+def test_what_a_model_has(tmp_path):
+    """The files of the trainer's own, with the settings of the training and where the weights are from."""
+    write(tmp_path / "step-5", SHAPE, numbered(SHAPE), HALVES, settings={"model": {"d_model": 6}})
+    with opening(tmp_path / "step-5") as stored:
+        merge(stored, tmp_path / "model", moments=False)
+
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [CONFIG, MODEL, "tokenizer.model"]
+    assert (tmp_path / "model" / "tokenizer.model").read_bytes() == TOKENS
+    assert '"d_model": 6' in (tmp_path / "model" / CONFIG).read_text()
+
+
+@pytest.mark.parametrize("name", ["rank0.safetensors", "tokenizer.model"])
+def test_a_damaged_file_is_found_before_anything_is_written(tmp_path, name):
+    flip(write(tmp_path / "step-5", SHAPE, numbered(SHAPE), HALVES) / name)
+
+    with pytest.raises(DamagedError, match=name), opening(tmp_path / "step-5"):
+        pass
+
+
+def test_a_copy_serves(tmp_path):
+    """Of a damaged file whose boxes stand in another one, too; it is told."""
+    copied = dict.fromkeys(("rank0.safetensors", "rank2.safetensors"), HALVES["rank0.safetensors"])
+    values = numbered(SHAPE)
+    path = write(tmp_path / "step-5", SHAPE, values, {**HALVES, **copied})
+    flip(path / "rank0.safetensors")
+    told = []
+    with opened(path, read_index(path), lambda _: None, told.append) as stored:
+        merge(stored, tmp_path / "model", moments=False)
+
+    assert tensors_in(tmp_path / "model" / MODEL)["head"] == (SHAPE["head"], values["head"][0])
+    [line] = told
+    assert "rank2.safetensors" in line
+
+
+def test_a_failure_leaves_nothing(tmp_path):
+    """An index whose boxes overlap as much as they leave out is not noticed before."""
+    boxes = {
+        "rank0.safetensors": [NamedBox("head", Box((0, 0), (4, 3))), NamedBox("head", Box((0, 2), (4, 3)))],
+    }
+    write(tmp_path / "step-5", SHAPE, numbered(SHAPE), boxes)
+
+    with opening(tmp_path / "step-5") as stored:
+        with patch.object(tensors, "BLOCK_BYTES", 4), pytest.raises(DamagedError, match="head"):
+            merge(stored, tmp_path / "model", moments=False)
+        with patch.object(tensors, "BLOCK_BYTES", 4), pytest.raises(DamagedError, match="head"):
+            reshard(
+                stored,
+                Plan((FilePlan("rank0.safetensors", tuple(HALVES["rank0.safetensors"])),)),
+                Layout(),
+                tmp_path / "r",
+            )
+    assert [path.name for path in tmp_path.iterdir()] == ["step-5"]
+
+
+def test_few_files_are_open_at_a_time(tmp_path):
+    """However many there are, and in whatever order they are read."""
+    shapes = {"head": (8, 2)}
+    rows = {f"rank{row}.safetensors": [NamedBox("head", Box((row, 0), (1, 2)))] for row in range(8)}
+    values = numbered(shapes)
+    write(tmp_path / "step-5", shapes, values, rows)
+    with patch.object(tensors, "MAX_MAPPED", 2), opening(tmp_path / "step-5") as stored:
+        merge(stored, tmp_path / "model", moments=True)
+
+    assert tensors_in(tmp_path / "model" / MODEL)["head"] == (shapes["head"], values["head"][0])
+
+
+def test_all_that_is_read_is_counted(tmp_path):
+    path = write(tmp_path / "step-5", SHAPE, numbered(SHAPE), HALVES)
+    index, counts = read_index(path), []
+    with opened(path, index, counts.append, lambda _: None) as stored:
+        merge(stored, tmp_path / "model", moments=True)
+
+    assert sum(counts) == tensors.all_bytes(index) + tensors.state_bytes(index)

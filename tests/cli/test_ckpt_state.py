@@ -1,0 +1,169 @@
+"""`tlaunch ckpt merge`, `reshard`, `diff` and `prune`: what they say, make and leave."""
+
+import hashlib
+import json
+import shutil
+
+import pytest
+
+from launcher.checkpoint.index import INDEX, NamedBox, checkpoints_in
+from launcher.core.events import AgentEnded, AgentStarted, Cause
+from launcher.mesh.boxes import Box
+from tests.checkpoints import flip, numbered, tensors_in, write
+from tests.programs import acted_run
+
+SHAPES = {"head": (4, 3), "norm": (3,)}
+OVER = [AgentEnded(Cause.FINISHED, 0)]
+HALVES = {
+    f"rank{rank}.safetensors": [
+        NamedBox("head", Box((2 * rank, 0), (2, 3))),
+        *[NamedBox("norm", Box((0,), (3,)))] * rank,
+    ]
+    for rank in range(2)
+}
+
+
+@pytest.fixture(name="run")
+def _run(launcher):
+    """Gives a function that makes a run with checkpoints of these steps."""
+
+    def make(*steps, name="20260101-000000-a", events=OVER):
+        acted_run.make(launcher.runs / name, events)
+        for step in steps:
+            write(launcher.runs / name / "checkpoints" / f"step-{step}", SHAPES, numbered(SHAPES), HALVES, step=step)
+        return launcher.runs / name / "checkpoints"
+
+    return make
+
+
+def steps_in(directory):
+    return [int(path.name.removeprefix("step-")) for path in checkpoints_in(directory)]
+
+
+def test_merge(launcher, run):
+    """Of the newest checkpoint of the latest run, if none is named."""
+    checkpoints = run(5, 7)
+    assert launcher.call("ckpt", "merge", "20260101-000000-a", "--output", "model", code=0).stdout == "model\n"
+    launcher.call("ckpt", "merge", checkpoints / "step-5", "--output", "with", "--optimizer", code=0)
+
+    model = launcher.directory / "model"
+    assert json.loads((model / "config.json").read_text())["training"]["step"] == 7
+    assert tensors_in(model / "model.safetensors")["head"] == (SHAPES["head"], numbered(SHAPES)["head"][0])
+    assert len(tensors_in(launcher.directory / "with" / "optimizer.safetensors")) == 4
+
+
+def test_what_cannot_be_made_is_refused(launcher, run, snapshot):
+    """Before anything is read: what exists is never touched; nothing of what is damaged is left."""
+    checkpoints = run(5, 7)
+    flip(checkpoints / "step-7" / "rank1.safetensors")
+    launcher.write("taken/file")
+    assert (
+        launcher.refused(
+            2,
+            "ckpt merge runs/20260101-000000-a/checkpoints/step-5 --output taken",
+            "ckpt merge runs/20260101-000000-a --output model",
+            "ckpt reshard runs/20260101-000000-a/checkpoints/step-5 --output taken",
+            "ckpt reshard runs/20260101-000000-a/checkpoints/step-5 --output step-7",
+            "ckpt merge no-such-run --output model",
+            "ckpt diff runs/20260101-000000-a/checkpoints/step-5 runs/20260101-000000-a/checkpoints/step-7",
+            "ckpt prune runs/20260101-000000-a/checkpoints/step-5 --keep 1",
+            "ckpt prune runs/20260101-000000-a --keep 0",
+        )
+        == snapshot
+    )
+
+
+def test_a_layout_that_does_not_fit_is_refused(launcher, run, snapshot):
+    """As `tlaunch run` refuses it, before the trainer is asked."""
+    run(5)
+    words = "ckpt reshard runs/20260101-000000-a --output new"
+    assert launcher.refused(3, f"{words} --mp 3", f"{words} --pp 9", f"{words} --dp 0") == snapshot
+    write(launcher.directory / "other", SHAPES, numbered(SHAPES), program="another")
+    launcher.refused(2, "ckpt reshard other --output new")
+
+
+def test_diff(launcher, run, snapshot):
+    """0 for the same state, whatever its layout; 1 for another one."""
+    path, values = run(5) / "step-5", numbered(SHAPES)
+    write(launcher.directory / "same", SHAPES, values, data="elsewhere")
+    values["head"][2][1] += 1
+    values["norm"][0][:] = values["norm"][1]
+    write(launcher.directory / "other", SHAPES, values, step=6, text="another text")
+    write(launcher.directory / "shaped", {"head": (3, 4), "word": (1,)}, numbered({"head": (3, 4), "word": (1,)}))
+    told = [
+        launcher.call("ckpt", "diff", path, "same", code=0),
+        launcher.call("ckpt", "diff", path, "other", code=1),
+        launcher.call("ckpt", "diff", path, "shaped", code=1),
+        launcher.call("ckpt", "diff", path, "other", "--json", code=1),
+    ]
+    assert launcher.transcript(*told) == snapshot
+
+
+def test_a_strategy_follows_from_the_index(launcher, run):
+    """Checkpoints without a file of it have one, too."""
+    found = json.loads(launcher.call("ckpt", "show", run(5), "--strategy", code=0).stdout)
+
+    assert [each["file"] for each in found["parameters"]["head"]["boxes"]] == list(HALVES)
+
+
+def test_prune_keeps_the_newest(launcher, run, snapshot):
+    """As --dry-run says it would."""
+    checkpoints = run(5, 7, 20, 100)
+    planned = launcher.call("ckpt", "prune", "--keep", 2, "20260101-000000-a", "--dry-run", code=0)
+    assert steps_in(checkpoints) == [100, 20, 7, 5]
+    done = launcher.call("ckpt", "prune", "--keep", 2, checkpoints, code=0)
+
+    assert steps_in(checkpoints) == [100, 20]
+    assert len(list(checkpoints.iterdir())) == 2
+    assert launcher.transcript(planned, done) == snapshot
+
+
+def test_prune_counts_whole_ones(launcher, run):
+    """A damaged one goes, and is none of those that are kept. The newest whole one never goes."""
+    checkpoints = run(5, 7, 20, 100)
+    flip(checkpoints / "step-100" / "rank0.safetensors")
+    (checkpoints / "step-20" / "rank1.safetensors").unlink()
+    launcher.call("ckpt", "prune", "--keep", 1, checkpoints, code=0)
+    assert steps_in(checkpoints) == [7]
+    launcher.call("ckpt", "prune", "--keep", 3, checkpoints, code=0)
+    assert steps_in(checkpoints) == [7]
+
+
+def test_prune_removes_nothing_where_none_is_whole(launcher, run):
+    """Nor where the index of one is of another version, which may be whole."""
+    checkpoints = run(5, 7)
+    for step in (5, 7):
+        flip(checkpoints / f"step-{step}" / "rank0.safetensors")
+    assert "no checkpoint is whole" in launcher.refused(1, ["ckpt", "prune", checkpoints, "--keep", 1])
+    write(checkpoints / "step-9", SHAPES, numbered(SHAPES), step=9)
+    shutil.copytree(checkpoints / "step-9", checkpoints / "step-10")
+    text = (checkpoints / "step-9" / INDEX).read_text().replace('"schema": 1', '"schema": 9')
+    (checkpoints / "step-10" / INDEX).write_text(redigested(text))
+    launcher.refused(2, ["ckpt", "prune", checkpoints, "--keep", 1])
+    assert steps_in(checkpoints) == [10, 9, 7, 5]
+
+
+def redigested(text):
+    """The content of an index that was changed, with the digest of what it says now."""
+    head, _, rest = text.partition(', "index": ')
+    content = rest.removesuffix("}\n")
+    assert head.startswith('{"sha256"')
+    return f'{{"sha256": "{hashlib.sha256(content.encode()).hexdigest()}", "index": {content}}}\n'
+
+
+@pytest.mark.parametrize("reference", ["20260101-000000-a", "runs/20260101-000000-a/checkpoints"])
+def test_prune_refuses_a_run_that_is_going(launcher, run, reference):
+    """However its checkpoints are named."""
+    run(5, 7, events=[AgentStarted(acted_run.me(), None, 2)])
+    launcher.refused(2, ["ckpt", "prune", reference, "--keep", 1])
+
+
+def test_prune_follows_no_link(launcher, run):
+    """What a link points to is somebody else's."""
+    checkpoints = run(7, 9)
+    target = write(launcher.directory / "kept", SHAPES, numbered(SHAPES))
+    (checkpoints / "step-5").symlink_to(target)
+    launcher.call("ckpt", "prune", checkpoints, "--keep", 1, code=0)
+
+    assert [path.name for path in checkpoints.iterdir()] == ["step-9"]
+    assert (target / INDEX).is_file()

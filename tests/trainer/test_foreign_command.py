@@ -1,0 +1,74 @@
+"""`tlaunch ckpt export` and `import`: the process that converts is started, and what it says and ends with is kept."""
+
+import subprocess
+import sys
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from launcher.checkpoint.index import read_index
+from launcher.core.records import Layout
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.checkpoint.read import candidates_at, restore
+from launcher.trainer.checkpoint.write import Training
+from launcher.trainer.data.tokens import Example
+from launcher.trainer.model.transformer import END
+from launcher.trainer.parallel.collectives import ALONE
+from launcher.trainer.parallel.pipeline import Links
+from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.session import Session, meta_model
+
+SETTINGS = ["model.vocabulary_size=67", "model.d_model=16", "model.feed_forward_dim=32", "train.precision=float64"]
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def ckpt(directory, *words):
+    argv = [sys.executable, "-m", "launcher", "ckpt", *map(str, words)]
+    return subprocess.run(argv, cwd=directory, capture_output=True, text=True, check=False)
+
+
+def trained_from(checkpoint):
+    """The losses of two steps of a training that goes on from a checkpoint."""
+    settings = load_settings(TransformerSettings, None, SETTINGS)
+    world = World(
+        place_from_environment({}, micro_batches=1), torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links()
+    )
+    session = Session(settings, world)
+    shapes = read_index(checkpoint).shapes
+    training = Training("transformer", asdict(settings), Layout(), "a text", "", shapes, b"a tokenizer")
+    assert restore(lambda: candidates_at(checkpoint), training, session.optimizer, world) == (checkpoint, 7)
+    pairs = [Example([5, 6, END], [7, END]), Example([8, END], [9, 10, END])]
+    return [session.train_step(pairs, 5e-3, step=step).loss for step in (8, 9)]
+
+
+@pytest.fixture(name="own")
+def _own(tmp_path, write_own):
+    model = meta_model(load_settings(TransformerSettings, None, SETTINGS))
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    write_own(tmp_path / "own", shapes, *SETTINGS, step=7, dtype="F64")
+    return tmp_path / "own"
+
+
+def test_there_and_back(tmp_path, own):
+    """The path of each result is all of stdout."""
+    exported = ckpt(tmp_path, "export", own, "--format", "dcp", "--output", "out/dcp")
+    assert (exported.returncode, exported.stdout, exported.stderr) == (0, "out/dcp\n", "")
+    imported = ckpt(tmp_path, "import", "out/dcp", "--format", "dcp", "--like", own, "--output", "in/step-7")
+    assert (imported.returncode, imported.stdout, imported.stderr) == (0, "in/step-7\n", "")
+    assert read_index(tmp_path / "in" / "step-7").shapes == read_index(own).shapes
+    assert trained_from(tmp_path / "in" / "step-7") == trained_from(own)
+
+
+def test_what_is_refused_has_its_code(tmp_path, own):
+    """And nothing is left where the result would be."""
+    torch.save({}, tmp_path / "model.ckpt")
+    done = ckpt(tmp_path, "import", "model.ckpt", "--format", "mindspore", "--like", own, "--output", "new")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "model.ckpt is no checkpoint of MindSpore" in done.stderr
+    for output, told in ((own, "exists already"), ("model.bin", "end with .ckpt")):
+        done = ckpt(tmp_path, "export", own, "--format", "mindspore", "--output", output)
+        assert (done.returncode, told in done.stderr) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.ckpt", "own"]
