@@ -46,6 +46,8 @@ def test_devices_are_left_out_and_taken_back(launcher, wait_until):
     assert [devices for devices, _ in attempts(launcher)] == [(0, 1, 2, 3), (0, 2), (0, 1, 2, 3)]
     assert [(layout.dp, layout.micro_batches) for _, layout in attempts(launcher)] == [(4, 1), (2, 2), (4, 1)]
     assert RunDir(launcher.latest).train_log(1).read_text().split("\n")[2] == "ready 1 2 2 2 2 1"
+    told = launcher.call("report", code=0).stdout
+    assert "attempt 1: dp=2 mp=1 pp=1 on 2 devices, 2 less (the attempt before: resized)\n" in told
     causes = [attempt.cause for attempt in launcher.report.attempts]
     assert causes == [Cause.RESIZED, Cause.RESIZED, Cause.FINISHED]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from launcher.cli.text.columns import counted
+from launcher.cli.text.columns import counted, duration
 from launcher.core.devices import device_name
 from launcher.core.events import AttemptStarted, DevicesChanged, Joined
 from launcher.core.records import Allotment, RunSpec, Server, whole_allotment
 from launcher.core.text import some_of
 from launcher.logs.terminal import printable
+from launcher.runs.changes import Change
 
 SHOWN = 4  # names of devices
 
@@ -40,6 +41,17 @@ def allotment_text(allotment: Allotment, servers: Sequence[Server]) -> str:
     ranks = sorted(device.global_rank for server in servers for device in server.devices)
     without = [rank for rank in ranks if rank not in used]
     return f"{text}, without {_names(without, servers)}" if without else text
+
+
+def change_text(change: Change) -> str:
+    """Return what an attempt has, beside the one before, how that ended, and what it cost to go on."""
+    parts = (("less", change.left_out), ("more", change.taken_back))
+    changed = "".join(f", {len(devices)} {word}" for word, devices in parts if devices) or ", the same"
+    text = f"{change.layout} on {counted(change.devices, 'device')}{changed} (the attempt before: {change.cause.value})"
+    if change.cost_s is None or change.repeated_steps is None:
+        return text
+    again = f", {counted(change.repeated_steps, 'step')} computed again" if change.repeated_steps else ""
+    return f"{text}: {duration(change.cost_s)} until the next step{again}"
 
 
 def _names(devices: Sequence[int], servers: Sequence[Server]) -> str:

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher.cli.text.columns import counted, duration
+from launcher.cli.text.membership_text import change_text
 from launcher.cli.text.run_text import as_json, culprit, describe, shown_name
 from launcher.cli.text.verdict_text import NUMBER, culprit_failure, headline, rank_list
+from launcher.core.codec import encode
 from launcher.core.events import Cause, RankStarted
 from launcher.core.frozen import frozen
 from launcher.core.records import Continued
@@ -23,6 +25,7 @@ from launcher.core.run_dir import RunDir, mark_of
 from launcher.core.verdict import Role
 from launcher.logs.log_file import TAIL_BYTES, bytes_between, opened
 from launcher.logs.terminal import one_line, printable, shortened
+from launcher.runs.changes import Change, changes_of
 from launcher.runs.course import own_course, whole_course
 from launcher.runs.metrics import Metrics, median_of, part_shares, read_metrics
 from launcher.runs.progress import State
@@ -72,6 +75,11 @@ class RunFacts:
     continued: Continued | None = None
 
     @property
+    def changes(self) -> tuple[Change, ...]:
+        """What changed between the attempts of an elastic run."""
+        return changes_of(self.state.attempts, self.metrics.steps)
+
+    @property
     def name(self) -> str:
         """The run's name, safe to show."""
         return shown_name(self.state)
@@ -109,6 +117,7 @@ class RunFacts:
             **as_json(self.state),
             "ended_ns": self.ended_ns,
             **asdict(self.totals),
+            "changes": encode(self.changes),
             "step_records": len(self.metrics.steps),
             "validation_records": len(self.metrics.validations),
             "strange_lines": self.metrics.strange,
@@ -196,6 +205,7 @@ class AttemptSummary:
     number: int
     took: str
     cause: str
+    devices: str = ""  # of an attempt of an elastic run, beside the one before
     verdict: str = ""
     confidence: str = ""  # of the verdict, and its reason
     culprit: int | None = None
@@ -207,6 +217,7 @@ class AttemptSummary:
 def attempts_of(facts: RunFacts) -> list[AttemptSummary]:
     """Return the run's attempts in their order; an empty list where there was only one, without a verdict."""
     state, found = facts.state, []
+    devices = {change.attempt: change_text(change) for change in facts.changes}
     logs = _spans_of_logs(state.run_dir)
     for attempt in state.attempts:
         verdict = attempt.verdict
@@ -216,7 +227,8 @@ def attempts_of(facts: RunFacts) -> list[AttemptSummary]:
         cause = state.state.value if is_open else attempt.cause.value
         if verdict is None:
             is_missing = attempt.cause in {Cause.FAILED, Cause.HUNG}
-            found.append(AttemptSummary(attempt.number, took, cause, "no judgement was recorded" * is_missing))
+            said = "no judgement was recorded" * is_missing
+            found.append(AttemptSummary(attempt.number, took, cause, devices.get(attempt.number, ""), said))
             continue
         failure, culprit = culprit_failure(verdict), verdict.culprit
         followers = [failure for failure in verdict.failures if failure.role is Role.CONSEQUENCE]
@@ -232,7 +244,7 @@ def attempts_of(facts: RunFacts) -> list[AttemptSummary]:
         confidence = f"{verdict.confidence.value}: {failure.reason if failure else verdict.reason}"
         shown = tuple(shortened(printable(line)) for line in last_lines)
         values = (headline(verdict), confidence, culprit, shown, log, consequences)
-        found.append(AttemptSummary(attempt.number, took, cause, *values))
+        found.append(AttemptSummary(attempt.number, took, cause, devices.get(attempt.number, ""), *values))
     return found if len(found) > 1 or any(each.verdict for each in found) else []
 
 

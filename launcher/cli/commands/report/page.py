@@ -159,7 +159,7 @@ def rows_of(runs: Sequence[RunFacts]) -> Iterator[list[Block]]:
         texts = []
         for attempt in attempts_of(facts)[-MAX_ATTEMPTS:]:
             texts.append(Text(f"Attempt {attempt.number}: {attempt.cause} after {attempt.took}", 11, bold=True))
-            texts += [Text(text) for text in (attempt.verdict, attempt.confidence) if text]
+            texts += [Text(text) for text in (attempt.devices, attempt.verdict, attempt.confidence) if text]
             texts += [Text(line, mono=True) for line in attempt.last_lines]
             texts += [Text(f"Only followed: {attempt.consequences}", faint=True)] if attempt.consequences else []
         if texts and facts.state.not_restarting:

@@ -10,6 +10,7 @@ from typing import Any
 
 from launcher.cli.commands.report.facts import RunFacts, finite, points
 from launcher.cli.text.columns import columns_of, counted, cut_off, duration, number, padded, size, sparkline, step_time
+from launcher.cli.text.membership_text import change_text
 from launcher.cli.text.run_text import continued_from, culprit
 from launcher.logs.terminal import one_line, without_colours
 
@@ -22,6 +23,7 @@ HOW = (
 MAX_SPARKLINE = 40  # characters
 MIN_COLUMN = 24  # for each of several runs side by side; they stand below each other where there is less room
 MIN_WIDTH = 20
+MAX_CHANGES = 8  # of an elastic run, the last ones
 SAID = {"state", "first failure"}  # what the sentence about a run says, too
 NAME_WIDTH = len("last validation")  # no figure has a longer name
 # The field behind a figure that has a course.
@@ -133,6 +135,8 @@ def _alone(facts: RunFacts, width: int, *, plain: bool) -> Iterator[str]:
     room = max(0, min(MAX_SPARKLINE, width - names - values - 6))
     for name, text in rows:
         yield f"  {name.ljust(names)}  {text.ljust(values)}  {_course(name, facts, room, plain=plain)}".rstrip()
+    for change in facts.changes[-MAX_CHANGES:]:
+        yield f"  attempt {change.attempt}: {change_text(change)}"
 
 
 def _side_by_side(runs: Sequence[RunFacts], column: int, *, plain: bool) -> Iterator[str]:
