@@ -274,17 +274,16 @@ class _Writing:
             TlaunchError: a rank has failed, or its note is not seen here.
         """
         notes = {name: self._aside / f"{name}.json" for name in names}
-        missing, deadline_s = notes, None
-        while missing := {name: path for name, path in missing.items() if not path.exists()}:
-            if self._gives_up.is_set():
-                raise TlaunchError("another rank has failed")
-            if deadline_s is None and self._is_done[phase].is_set():
-                deadline_s = time.monotonic() + SEEN_WITHIN_S
-            if deadline_s is not None and time.monotonic() > deadline_s:
-                raise TlaunchError(
-                    f"{self._aside} has no {next(iter(missing))} here: do all servers see that directory?"
-                )
-            time.sleep(LOOK_S)
+        deadline_s = None
+        for name, path in notes.items():  # one after the other: each look at thousands would keep a file server busy
+            while not path.exists():
+                if self._gives_up.is_set():
+                    raise TlaunchError("another rank has failed")
+                if deadline_s is None and self._is_done[phase].is_set():
+                    deadline_s = time.monotonic() + SEEN_WITHIN_S
+                if deadline_s is not None and time.monotonic() > deadline_s:
+                    raise TlaunchError(f"{self._aside} has no {name} here: do all servers see that directory?")
+                time.sleep(LOOK_S)
         return {name: decode(PartFile, json.loads(path.read_bytes())) for name, path in notes.items()}
 
     def _commit(self) -> None:

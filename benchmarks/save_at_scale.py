@@ -1,0 +1,104 @@
+"""What rank 0 has to do for a checkpoint of many ranks, and what every rank has to do to go on from it; no peer.
+
+    python benchmarks/save_at_scale.py [--ranks N ...]
+
+The writer of rank 0 is real, and so are its notes, index and strategy; the files of the other ranks are not there, but their notes are, with
+the boxes that these ranks would own (pp=8 mp=8, the rest dp). In one directory of this machine: a file system that many servers share
+takes longer for each file. Copies and files of the ranks themselves do not depend on the number of ranks: each writes its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from launcher.checkpoint.index import INDEX, NamedBox, PartFile, index_of, name_of
+from launcher.core.codec import encode
+from launcher.core.records import Layout
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.checkpoint.owners import plan_of
+from launcher.trainer.checkpoint.write import CheckpointWriter, Training
+from launcher.trainer.optimizer.sharded import OwnedBox
+from launcher.trainer.parallel.collectives import ALONE
+from launcher.trainer.parallel.pipeline import Links
+from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.session import meta_model
+
+SIZES = [
+    "model.vocabulary_size=32000", "model.d_model=1024", "model.feed_forward_dim=4096", "model.heads=16",
+    "model.encoder_layers=12", "model.decoder_layers=12", "train.device=cpu",
+]  # fmt: skip
+PP, MP = 8, 8
+RANKS = (1_024, 4_096, 16_000)
+STEP = 1
+
+
+class Rank0:
+    """What the optimizer of rank 0 would own, as zeros."""
+
+    state_dtype = torch.float32
+
+    def __init__(self, boxes: tuple[NamedBox, ...]) -> None:
+        self._boxes = boxes
+
+    def owned_boxes(self) -> Iterator[OwnedBox]:
+        for each in self._boxes:
+            zeros = torch.zeros(each.box.size)
+            yield OwnedBox(each.name, each.box, zeros, zeros, zeros, is_replica=False)
+
+
+def measure(ranks: int, directory: Path) -> None:
+    layout = Layout(dp=ranks // (PP * MP), mp=MP, pp=PP)
+    settings = load_settings(TransformerSettings, None, SIZES)
+    plan = plan_of(settings, layout)
+    place = dataclasses.replace(place_from_environment({}, micro_batches=1), layout=layout)
+    world = World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
+    shapes = {name: tuple(parameter.shape) for name, parameter in meta_model(settings).named_parameters()}
+    training = Training("transformer", dataclasses.asdict(settings), layout, "text", "", shapes, b"tokenizer")
+    writer = CheckpointWriter(directory, training, world, keep=4)
+    began_s, cpu_s = time.monotonic(), time.process_time()
+    state = Rank0(plan.files[0].boxes)  # all that the writer asks of an optimizer
+    writer.save(STEP, state)  # type: ignore[arg-type]
+    while not (aside := list(directory.glob(".*.partial"))):
+        time.sleep(0.01)
+    for file in plan.files[1:]:
+        data = 12 * sum(each.box.count for each in file.boxes)
+        note = json.dumps(encode(PartFile(data + 64, "0" * 64, 64, file.boxes)))
+        (aside[0] / f"{file.name}.json").write_text(note)
+    notes_s, notes_cpu_s = time.monotonic() - began_s, time.process_time() - cpu_s
+    writer.finish()
+    whole_s, whole_cpu_s = time.monotonic() - began_s - notes_s, time.process_time() - cpu_s - notes_cpu_s
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    checkpoint = directory / name_of(STEP)
+    content = (checkpoint / INDEX).read_bytes()
+    began_s = time.process_time()
+    index = index_of(content, checkpoint / INDEX)
+    read_s = time.process_time() - began_s
+    boxes = sum(len(file.boxes) for file in index.files.values())
+    print(
+        f"{ranks:6,} ranks: {boxes:,} boxes; from the last note to the whole checkpoint {whole_s:.1f} s ({whole_cpu_s:.1f} s of CPU time), "
+        f"index {len(content) / 1e6:.1f} MB, read and checked by each rank in {read_s:.1f} s; peak {peak_mib:,} MiB",
+        flush=True,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
+    for ranks in parser.parse_args().ranks:
+        with tempfile.TemporaryDirectory() as directory:
+            measure(ranks, Path(directory))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
