@@ -12,6 +12,7 @@ GROUPS = {
         "tests/end_to_end/test_networks.py",
     ), "hosts: doctor"),
     **dict.fromkeys((
+        "tests/end_to_end/test_elastic.py",
         "tests/end_to_end/test_no_common_disk.py",
         "tests/end_to_end/test_server_faults.py",
         "tests/trainer/test_links.py",

@@ -21,7 +21,8 @@ FIRST_KILL_AGAIN_S = 0.02
 LAST_KILL_AGAIN_S = 1.0
 KILL_PATIENCE_S = 10.0  # a process that is still there that long after SIGKILL waits inside the kernel
 _MEMBERS = "cgroup.procs"
-_PREFIX = "tlaunch-"  # then the pid of an agent
+_PREFIX = "tlaunch-"  # then the namespace of pids and the pid of an agent
+_PID_NAMESPACE = Path("/proc/self/ns/pid")
 _FORGOTTEN_AFTER_S = 60.0  # younger ones may be about to be used, by an agent that a container hides from us
 
 
@@ -223,7 +224,7 @@ class RunGroup:
 
     def __init__(self, agent_pid: int) -> None:
         self._directory: Path | None = None
-        name, parent = f"{_PREFIX}{agent_pid}", own_directory()
+        name, parent = _group_name(agent_pid), own_directory()
         if parent is not None and os.access(parent / _MEMBERS, os.W_OK):
             inside = parent.name == name  # this process is in it already
             directory = parent if inside else parent / name
@@ -266,11 +267,24 @@ class RunGroup:
             _remove(self._directory)
 
 
+def _group_name(agent_pid: int | str) -> str:
+    """Return the name of an agent's group, which no agent in another container has that sees the same groups."""
+    try:
+        namespace = _PID_NAMESPACE.stat().st_ino
+    except OSError:
+        namespace = 0
+    return f"{_PREFIX}{namespace}-{agent_pid}"
+
+
 def _remove_forgotten(parent: Path) -> None:
-    """Remove groups of agents that were killed together with their launchers, or whose launchers were killed after them."""
-    for group in parent.glob(f"{_PREFIX}*"):
+    """Remove groups of agents that were killed together with their launchers, or whose launchers were killed after them.
+
+    Agents of other containers are not seen from here; their groups stay.
+    """
+    ours = _group_name("")
+    for group in parent.glob(f"{ours}*"):
         with suppress(OSError, ValueError):
-            os.kill(int(group.name.removeprefix(_PREFIX)), 0)
+            os.kill(int(group.name.removeprefix(ours)), 0)
             continue
         with suppress(OSError):
             if time.time() - group.stat().st_mtime > _FORGOTTEN_AFTER_S:

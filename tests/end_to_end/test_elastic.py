@@ -111,20 +111,8 @@ def test_a_host_is_cut_off_and_the_training_goes_on(two_hosts, small_text, tmp_p
     """The other host goes on from the newest checkpoint; the cut one comes back, and all train on: the losses are those of one process."""
     table = table_of(tmp_path / "table.json", two_hosts.addresses())
     options = (
-        "--rank-table",
-        table,
-        "--dp",
-        2,
-        "--mp",
-        2,
-        "--elastic",
-        "--lost-after",
-        4,
-        "--grace",
-        2,
-        "--data",
-        small_text,
-    )
+        "--rank-table", table, "--dp", 2, "--mp", 2, "--elastic", *LOST_AFTER, "--grace", 2, "--data", small_text,
+    )  # fmt: skip
     run_dir = tmp_path / "runs" / "latest"
     started = []
 
@@ -151,12 +139,12 @@ def test_a_host_is_cut_off_and_the_training_goes_on(two_hosts, small_text, tmp_p
         first, second = start("h1"), start("h2")
         wait_until(lambda: reached(10), "ten steps", 120)
         with two_hosts.unplugged("h2"):
-            wait_until(lambda: begun() == 2, "an attempt without h2", 120)
+            wait_until(lambda: begun() >= 2, "an attempt without h2", 120)
             there = len(losses(run_dir))
             wait_until(lambda: reached(there + 10), "ten more steps", 120)
             assert second.wait(120) != 0
         again = start("h2")
-        wait_until(lambda: begun() == 3, "an attempt with h2", 120)
+        wait_until(lambda: begun() >= 3, "an attempt with h2", 120)
         there = len(losses(run_dir))
         wait_until(lambda: reached(there + 10), "ten more steps", 120)
         assert two_hosts.on("h1", "env", "-C", tmp_path, *TLAUNCH, "stop").returncode == 0

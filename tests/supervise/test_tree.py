@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +67,11 @@ def member(parent):
     process.communicate()
 
 
+def group_name(agent_pid):
+    """With the number of this container's namespace of pids: another container may have an agent of the same pid."""
+    return f"tlaunch-{Path('/proc/self/ns/pid').stat().st_ino}-{agent_pid}"
+
+
 def members(directory):
     return [int(pid) for pid in (directory / "cgroup.procs").read_text().split()]
 
@@ -73,7 +79,7 @@ def members(directory):
 def test_all_that_a_member_starts_is_killed_at_once(parent, member, wait_until):
     """But for what was let out. A group with members stays: no process is left without the group that can end it."""
     group = RunGroup(member.pid)
-    directory = parent / f"tlaunch-{member.pid}"
+    directory = parent / group_name(member.pid)
     other = subprocess.Popen(["sleep", "1000"])
     try:
         group.take_in(member.pid)
@@ -99,7 +105,7 @@ def test_all_that_a_member_starts_is_killed_at_once(parent, member, wait_until):
 def test_a_forgotten_group_is_removed_by_a_later_run(parent, member, age_s):
     """With those that ranks had made in it; not a young one, whose agent a container may hide."""
     with subprocess.Popen(["true"]) as ended:
-        forgotten = parent / f"tlaunch-{ended.pid}"
+        forgotten = parent / group_name(ended.pid)
     inside = forgotten / forgotten.name / "of a rank"
     inside.mkdir(parents=True)
     then = time.time() - age_s

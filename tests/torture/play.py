@@ -309,7 +309,7 @@ def control_groups(agent_pid: int) -> list[Path]:
     points = [Path(point) for _, point, kind, *_ in mounts if kind == "cgroup2"]
     # Unlike a glob, a walk does not mind that other plays remove theirs meanwhile.
     found = [Path(directory) for point in points for directory, _, _ in os.walk(point)]
-    return [path for path in found if path.name == f"tlaunch-{agent_pid}"]
+    return [path for path in found if path.name.startswith("tlaunch-") and path.name.endswith(f"-{agent_pid}")]
 
 
 def is_free(port: str) -> bool:
