@@ -239,7 +239,9 @@ class Coordinator:
             self._note_loss(server_index, peer.lost or "", peer)
 
     def _note_loss(self, server_index: int, reason: str, peer: AgentConnection) -> None:
-        if server_index not in self._evidence.lost:
+        if not self._evidence.servers[server_index].devices:  # no failure of ranks follows from its loss
+            self._report(happened.ServerLost(server_index, reason))
+        elif server_index not in self._evidence.lost:
             self._evidence.lose_agent(
                 server_index,
                 reason,
@@ -313,6 +315,7 @@ class Coordinator:
             case orders.ForwardSignal(number=number):
                 self._connections.send_all(ForwardSignal(number))
             case orders.Finish(cause=cause, exit_code=exit_code, reason=reason):
+                self._registration.takes_back = False
                 self._connections.send_all(Finish(cause, exit_code, reason))
                 outcome, engine = self._controller.outcome, self._starter.engine
                 self._departure = Departure(outcome, self._registration, engine)

@@ -149,7 +149,8 @@ class RunController:
         if self._membership is not None:  # another attempt does without it
             self._there.discard(server)
         self.outcome.record(Trouble(f"server {self._setup.server_ids[server]} is lost: {why}"))
-        self._ask_others(None)
+        if self._membership is None or self._membership.has_ranks(server):
+            self._ask_others(None)
 
     def _on_signal(self, number: int, by_server: int | None) -> None:
         is_forwarded = number in self._setup.supervision.forward_signals

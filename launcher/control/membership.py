@@ -37,6 +37,12 @@ class Membership:
         self.present = self.next(servers)
         return self.present
 
+    def has_ranks(self, server: int) -> bool:
+        """Return whether the present attempt has ranks there."""
+        return self.present is not None and any(
+            self._elastic.servers[device] == server for device in self.present.devices
+        )
+
     def note_port(self, server: int, port: int | None) -> None:
         if port is not None:
             self.ports[server] = port

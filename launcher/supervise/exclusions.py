@@ -6,7 +6,9 @@ counts once the file is as it was at the look before: an editor may be writing i
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ from launcher.core.run_dir import RunDir
 
 LOOK_EVERY_S = 0.5
 REMARK = "#"
+MAX_BYTES = 4 << 20  # thousands of servers with all of their devices
 
 
 class Exclusions:
@@ -51,9 +54,12 @@ class Exclusions:
             return None
         self._state = state
         try:
-            text = self._path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            self._report(f"{self._path} cannot be read: {error}")
+            text = self._text()
+        except OSError as error:
+            self._report(f"{self._path} cannot be read: {error.strerror}; nothing changes")
+            return None
+        except UnicodeDecodeError as error:
+            self._report(f"{self._path} is no text in UTF-8: {error.reason} at byte {error.start}; nothing changes")
             return None
         found: set[int] = set()
         for number, line in enumerate(text.splitlines(), 1):
@@ -71,10 +77,25 @@ class Exclusions:
             return
         devices, reason = change.left_out, change.reason
         try:
-            lines = self._path.read_text(encoding="utf-8").splitlines()
+            lines = self._text().splitlines()
         except (OSError, UnicodeDecodeError):
             lines = []
         self._write([*lines, *(f"{device_name(device, self._servers)}  {REMARK} {reason}" for device in devices)])
+
+    def _text(self) -> str:
+        """Return the content of the file; never wait for the other end of a pipe.
+
+        Raises:
+            OSError: it cannot be read, is no file, or is too large.
+            UnicodeDecodeError: it is no text.
+        """
+        with open(self._path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "it is no regular file")
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {MAX_BYTES} bytes")
+        return content.decode("utf-8-sig")
 
     def _write(self, lines: Sequence[str]) -> None:
         try:

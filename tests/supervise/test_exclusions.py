@@ -1,5 +1,7 @@
 """The file of the devices that an elastic run leaves out."""
 
+import os
+
 import pytest
 
 from launcher.core.events import DevicesChanged
@@ -49,7 +51,24 @@ def test_without_the_file_nothing_changes(file):
     assert reported == []
 
 
-@pytest.mark.parametrize("text", [b"10.0.0.1/9\n", b"10.0.0.3\n", b"0\n", b"\xff\n"])
+def test_an_editors_byte_order_mark_is_no_part_of_a_name(file):
+    path, read, _ = file
+    path.write_bytes(b"\xef\xbb\xbf10.0.0.1\n")
+    assert looks(read)[1] == frozenset({0, 1})
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_told_and_not_waited_for(file, make):
+    """A pipe whose other end nobody opens would stop the agent, and with it all supervision."""
+    path, read, reported = file
+    path.unlink()
+    make(path)
+    assert looks(read) == [None] * 3
+    assert len(reported) == 1
+    read.note(DevicesChanged((0,), (), "its rank failed 2 times"))
+
+
+@pytest.mark.parametrize("text", [b"10.0.0.1/9\n", b"10.0.0.3\n", b"0\n", b"\xff\n", b"# \n" * (2 << 20)])
 def test_what_names_no_device_is_told_and_changes_nothing(file, text):
     path, read, reported = file
     path.write_bytes(text)
