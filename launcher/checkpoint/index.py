@@ -28,6 +28,7 @@ from typing import Any
 
 from launcher.core.codec import decode, encode
 from launcher.core.errors import UnreadableError
+from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.boxes import Box
@@ -155,8 +156,7 @@ def read_index(checkpoint: Path) -> Index:
     """
     path = checkpoint / INDEX
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_INDEX_BYTES + 1)
+        content = read_regular(path, MAX_INDEX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise DamagedError(f"{path} is missing") from None
     except OSError as error:

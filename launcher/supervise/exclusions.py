@@ -6,9 +6,7 @@ counts once the file is as it was at the look before: an editor may be writing i
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ from launcher.core import atomic
 from launcher.core.devices import device_name, devices_named
 from launcher.core.errors import UsageError
 from launcher.core.events import DevicesChanged, Trouble
+from launcher.core.files import read_regular
 from launcher.core.records import Elastic, RunSpec, Server
 from launcher.core.run_dir import RunDir
 
@@ -54,7 +53,7 @@ class Exclusions:
             return None
         self._state = state
         try:
-            text = self._text()
+            text = self._read()
         except OSError as error:
             self._report(f"{self._path} cannot be read: {error.strerror}; nothing changes")
             return None
@@ -72,30 +71,28 @@ class Exclusions:
         return frozenset(found)
 
     def note(self, change: DevicesChanged) -> None:
-        """Name devices that the run leaves out by itself."""
+        """Name devices that the run leaves out by itself; what a person has written meanwhile is still to be read."""
         if change.asked_for:
             return
-        devices, reason = change.left_out, change.reason
+        applied, before = self._state, self._stat()
         try:
-            lines = self._text().splitlines()
+            lines = [] if before is None else self._read().splitlines()
         except (OSError, UnicodeDecodeError):
-            lines = []
-        self._write([*lines, *(f"{device_name(device, self._servers)}  {REMARK} {reason}" for device in devices)])
+            self._report(f"{self._path} cannot be read, so it is left as it is")
+            return
+        names = [device_name(device, self._servers) for device in change.left_out]
+        self._write([*lines, *(f"{name}  {REMARK} {change.reason}" for name in names)])
+        if before not in {None, applied}:
+            self._state = None
 
-    def _text(self) -> str:
-        """Return the content of the file; never wait for the other end of a pipe.
+    def _read(self) -> str:
+        """Return the text of the file.
 
         Raises:
-            OSError: it cannot be read, is no file, or is too large.
-            UnicodeDecodeError: it is no text.
+            OSError: as `read_regular`.
+            UnicodeDecodeError: it is none.
         """
-        with open(self._path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError(errno.EINVAL, "it is no regular file")
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise OSError(errno.EFBIG, f"it has more than {MAX_BYTES} bytes")
-        return content.decode("utf-8-sig")
+        return read_regular(self._path, MAX_BYTES).decode("utf-8-sig")
 
     def _write(self, lines: Sequence[str]) -> None:
         try:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 
 import pytest
@@ -61,6 +62,7 @@ def test_what_cannot_be_made_is_refused(launcher, run, snapshot):
         launcher.refused(
             2,
             "ckpt merge runs/20260101-000000-a/checkpoints/step-5 --output taken",
+            "ckpt merge runs/20260101-000000-a/checkpoints/step-5 --output runs/20260101-000000-a/checkpoints/step-5/model",
             "ckpt merge runs/20260101-000000-a --output model",
             "ckpt reshard runs/20260101-000000-a/checkpoints/step-5 --output taken",
             "ckpt reshard runs/20260101-000000-a/checkpoints/step-5 --output step-7",
@@ -71,6 +73,18 @@ def test_what_cannot_be_made_is_refused(launcher, run, snapshot):
         )
         == snapshot
     )
+
+
+def test_an_index_that_is_a_pipe_is_told_and_not_waited_for(launcher, run):
+    """The others are listed all the same."""
+    checkpoints = run(5, 7)
+    (checkpoints / "step-7" / "index.json").unlink()
+    os.mkfifo(checkpoints / "step-7" / "index.json")
+    listed = json.loads(launcher.call("ckpt", "ls", "--json", code=0).stdout)
+    assert [(each.get("step"), "no regular file" in (each["damage"] or "")) for each in listed] == [
+        (None, True),
+        (5, False),
+    ]
 
 
 def test_a_layout_that_does_not_fit_is_refused(launcher, run, snapshot):

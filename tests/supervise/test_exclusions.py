@@ -88,6 +88,23 @@ def test_what_the_run_gives_up_itself_is_added(file):
     assert looks(read) == [None] * 3
 
 
+def test_what_a_person_writes_at_that_moment_counts_all_the_same(file):
+    """It is read with what the run has added."""
+    path, read, _ = file
+    path.write_text("10.0.0.2\n")
+    read.note(DevicesChanged((0,), (), "its rank failed 2 times"))
+    assert looks(read)[1] == frozenset({0, 2, 3})
+
+
+def test_a_file_that_cannot_be_read_is_not_replaced(file):
+    """A person would lose what it says."""
+    path, read, reported = file
+    path.write_bytes(b"10.0.0.1/1\n# \xff\n")
+    read.note(DevicesChanged((0,), (), "its rank failed 2 times"))
+    assert path.read_bytes() == b"10.0.0.1/1\n# \xff\n"
+    assert len(reported) == 1
+
+
 def test_a_look_is_due_later(tmp_path):
     """The file is looked at from time to time, whatever wakes the agent meanwhile."""
     assert 0 < Exclusions(tmp_path / "excluded", SERVERS, (), print).timeout_s <= exclusions.LOOK_EVERY_S

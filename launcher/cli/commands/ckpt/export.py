@@ -58,7 +58,7 @@ def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
     compared with their digests first. The path of what was written is printed to stdout.
     """
     path = checkpoints_meant(runs_dir, checkpoint)[0]
-    check_new(output)
+    check_new(output, path)
     index = read_index(path)
     code = EXIT_OK
     if form == DCP:

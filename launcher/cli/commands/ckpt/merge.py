@@ -44,7 +44,7 @@ Exit codes: 0; 1 DIR cannot be written; 2 wrong usage, DIR exists, no such check
 def merge(*, checkpoint: str, output: Path, optimizer: bool, runs_dir: Path) -> int:
     """Write a checkpoint of any layout as one model."""
     path = checkpoints_meant(runs_dir, checkpoint)[0]
-    check_new(output)
+    check_new(output, path)
     index = read_index(path)
     with opened_with_bar("merge", path, index, state_bytes(index, len(KINDS) if optimizer else 1)) as stored:
         files.merge(stored, output, moments=optimizer)

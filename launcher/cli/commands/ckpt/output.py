@@ -28,14 +28,16 @@ def output_option(what: str) -> Callable[[Command], Command]:
     )
 
 
-def check_new(output: Path) -> None:
-    """Refuse a path that exists before anything is read.
+def check_new(output: Path, checkpoint: Path | None = None) -> None:
+    """Refuse a path that exists, or lies in the checkpoint that is read, before anything is read.
 
     Raises:
-        UsageError: it exists.
+        UsageError: it does.
     """
     if os.path.lexists(output):
         raise UsageError(f"{output} exists already, and nothing is ever overwritten", hint="--output with another name")
+    if checkpoint is not None and checkpoint.resolve() in output.absolute().resolve().parents:
+        raise UsageError(f"{output} is inside of the checkpoint {checkpoint}", hint="--output in another directory")
 
 
 @contextmanager

@@ -60,7 +60,7 @@ DEGREE = IntRange(max=MAX_DEGREE)
 def reshard(*, checkpoint: str, dp: int, mp: int, pp: int, output: Path, runs_dir: Path) -> int:
     """Write a checkpoint as another layout would have written it."""
     path = checkpoints_meant(runs_dir, checkpoint)[0]
-    check_new(output)
+    check_new(output, path)
     index = read_index(path)
     if step_named(output.name) not in {None, index.step}:
         raise UsageError(

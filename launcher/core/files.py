@@ -1,0 +1,23 @@
+"""Files that anybody may have put where they are read: bounded, and never waited for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a file; what is no regular one, a pipe for instance, is not opened for reading.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or has more than `max_bytes`.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes")
+    return content
