@@ -19,7 +19,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -103,6 +103,7 @@ class _Plan:
     keep: int
     keep_best: bool
     token: str  # of this writer, in the names of what is not whole
+    on_saved: Callable[[int], object]
 
     @property
     def own_file(self) -> PlannedFile | None:
@@ -122,10 +123,12 @@ class CheckpointWriter:
         keep: int,
         keep_best: bool = False,
         way: str = OWNED,
+        on_saved: Callable[[int], object] = lambda _step: None,
     ) -> None:
         """Keep the newest `keep` checkpoints in `directory`, where only one run writes at a time.
 
         With `keep_best` also the one with the lowest validation loss. `way` is one of `launcher.checkpoint.ways.WAYS`.
+        `on_saved` gets the step of each that is whole, on rank 0, in the thread that has written it.
 
         Raises:
             TlaunchError: on every rank alike, where the directory cannot be made, or is not the same one for all.
@@ -136,7 +139,7 @@ class CheckpointWriter:
         self._keeps_replicas = keeps_replicas(way)
         token = prepared(directory, world)
         files = tuple(planned_files(way, world.place.layout))
-        self._plan = _Plan(directory, training, world.place.global_rank, files, keep, keep_best, token)
+        self._plan = _Plan(directory, training, world.place.global_rank, files, keep, keep_best, token, on_saved)
 
     def save(self, step: int, optimizer: ShardedAdamW, *, validation_loss: float | None = None) -> None:
         """Begin to write the state after `step`, of which this rank's optimizer has its part. Ends the writing of the one before.
@@ -325,6 +328,7 @@ class _Writing:
             final.rename(self._aside.with_name(f".{final.name}.{self._plan.token}.old.partial"))
         self._aside.rename(final)
         sync_names(self._plan.directory)
+        self._plan.on_saved(self.step)
         self._remove_others()
 
     def _remove_others(self) -> None:

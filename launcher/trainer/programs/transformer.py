@@ -172,12 +172,18 @@ def _writer(session: Session, training: Training, files: Files) -> CheckpointWri
     if files.checkpoints is None:
         raise UsageError("checkpoints are to be written, but nothing says where they belong", hint="--checkpoints DIR")
     return CheckpointWriter(
-        files.checkpoints, training, session.world, keep=config.keep, keep_best=config.keep_best, way=config.files
+        files.checkpoints,
+        training,
+        session.world,
+        keep=config.keep,
+        keep_best=config.keep_best,
+        way=config.files,
+        on_saved=lambda step: say(f"saved the checkpoint of step {step}"),
     )
 
 
 def _finish(writer: CheckpointWriter, session: Session, metrics: Metrics) -> None:
-    """Wait for the checkpoint that is being written, and tell of it. All ranks must call it.
+    """Wait for the checkpoint that is being written, and record it. All ranks must call it.
 
     Raises:
         TlaunchError: on every rank alike, where it could not be written and checkpoint.on_failure is "stop".
@@ -192,7 +198,6 @@ def _finish(writer: CheckpointWriter, session: Session, metrics: Metrics) -> Non
         return
     if step is not None and session.world.is_first:
         metrics.saved(step, "checkpoint")
-        say(f"saved the checkpoint of step {step}")
 
 
 def _run_steps(
