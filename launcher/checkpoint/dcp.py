@@ -1,4 +1,4 @@
-"""What a checkpoint of torch.distributed.checkpoint (DCP) holds, read from its .metadata, which is a pickle, without unpickling it.
+"""The contents of a checkpoint of torch.distributed.checkpoint (DCP), read from its .metadata, which is a pickle, without unpickling it.
 
 A pickle is a program for a small machine with a stack, some of whose instructions import and call whatever they name. Here
 pickletools lists the instructions, and those that make plain values and the records of torch's metadata are followed:

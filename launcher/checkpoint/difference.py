@@ -1,4 +1,4 @@
-"""What two checkpoints, of whatever layouts, differ in.
+"""The differences between two checkpoints, of whatever layouts.
 
 They hold the same state if a training would go on from both alike: step, parameters, all values to the last bit, and whatever
 decides which training it is. How the state is divided over files, and settings that may change, are told, and make no difference.

@@ -1,4 +1,4 @@
-"""Which files a checkpoint has, by the setting `checkpoint.files`: who writes each, and of whose parts.
+"""The files of a checkpoint, by the setting `checkpoint.files`: who writes each, and of whose parts.
 
 A rank's part is what its optimizer owns: the data-parallel ranks share the state of their slice of the model (ZeRO-1).
 

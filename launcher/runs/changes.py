@@ -1,4 +1,4 @@
-"""What changed from attempt to attempt of an elastic run, and what each change cost."""
+"""The changes from attempt to attempt of an elastic run, and their costs."""
 
 from __future__ import annotations
 

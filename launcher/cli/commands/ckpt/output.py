@@ -1,4 +1,4 @@
-"""What the commands that make a directory of a checkpoint have in common."""
+"""The common parts of the commands that make a directory of a checkpoint."""
 
 from __future__ import annotations
 
