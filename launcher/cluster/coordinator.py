@@ -251,8 +251,8 @@ class Coordinator:
                 alone=not self._registration.hears_others(self._plan.silence_s),
             )
             self._report(happened.ServerLost(server_index, reason))
-            if self._spec.supervision.elastic is not None and peer.lost is None:  # it begins no other attempt
-                peer.send(Finish(Cause.HEAD_LOST, EXIT_FAILURE))
+        if self._spec.supervision.elastic is not None and peer.lost is None:  # it begins no other attempt
+            peer.send(Finish(Cause.HEAD_LOST, EXIT_FAILURE))
 
     def _refuse(self, error: TlaunchError) -> None:
         """Start nothing, also where an attempt was to be repeated."""

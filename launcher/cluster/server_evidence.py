@@ -145,7 +145,7 @@ class ServerEvidence:
         except Exception as error:  # noqa: BLE001 - as in `judged`: ranks are ended, whatever is shown to us
             self._event_log.record(Trouble(f"what was lost cannot be judged: {error!r}"))
             verdict = with_remark(verdict, self._losses_told()) if self.lost else verdict
-        late = self.awaited(range(len(self.servers)))
+        late = self.awaited([index for index, server in enumerate(self.servers) if server.devices])
         if late and verdict.confidence is Confidence.CERTAIN:
             # A rank of a server that was too busy to report in time may have failed first.
             more = f" and {len(late) - 1} more were" if len(late) > 1 else " was"

@@ -97,7 +97,8 @@ class Outcome:
         """Decide what follows from a verdict, and have ranks ended."""
         self._verdict = found.verdict
         self.record(Judged(found.verdict))
-        if self.lost and self._setup.supervision.elastic is not None:  # no failure of the program
+        is_loss = found.verdict.culprit is None and found.verdict.server is not None
+        if is_loss and self.lost and self._setup.supervision.elastic is not None:  # no failure of the program
             self.restarts = may_restart
         else:
             self.restarts = may_restart and self.budget.decide(found.verdict, found.highest_step)

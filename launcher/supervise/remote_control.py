@@ -218,7 +218,7 @@ class RemoteControl:
             verdict = self._judged_alone()
             if stop.cause is not Cause.COORDINATOR_LOST or verdict.confidence is not Confidence.UNSURE:
                 cause = self._attempts.monitor.failure_cause
-                self._end_decided(Decision(self._attempts.number, verdict, cause, restarts=False))
+                self._end_decided(Decision(self._attempts.number, verdict, cause, restarts=stop.restarts))
                 return
         self._record_stopping(stop.cause, stop.signal, stop.server, restarts=stop.restarts)
         self._attempts.monitor.end(stop.cause, restarts=stop.restarts)
@@ -239,7 +239,9 @@ class RemoteControl:
         left = self._attempts.end()
         if self._link is None:
             exits = [(ended.global_rank, ended.status) for ended in self._attempts.over[-1].exits]
-            self._finish = Finish(monitor.cause, exit_code(monitor.cause, monitor.verdict, exits))
+            # Ranks that were to start again on other devices do not, without the coordinator.
+            cause = Cause.COORDINATOR_LOST if monitor.cause is Cause.RESIZED else monitor.cause
+            self._finish = Finish(cause, exit_code(cause, monitor.verdict, exits))
         else:
             self._link.send(AttemptOver(self._attempts.number, left, self._attempts.held_port()))
 

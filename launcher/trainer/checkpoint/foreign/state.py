@@ -152,7 +152,8 @@ def write_checkpoint(
         tokenizer = write_synced(aside / TOKENIZER, (like_path / TOKENIZER).read_bytes())
         tensors = write_tensors(aside / MODEL, boxes, like.dtype, _values(state, like, progress))
         files = {MODEL: tensors, TOKENIZER: tokenizer}
-        index = dataclasses.replace(like, step=step, layout=Layout(), files=files, schema=SCHEMA)
+        # How well this state validates is not known.
+        index = dataclasses.replace(like, step=step, layout=Layout(), files=files, schema=SCHEMA, validation_loss=None)
         content = index_text(index).encode()
         index_of(content, aside / INDEX)  # raises if an element has no box, or two
         write_synced(aside / INDEX, content)
