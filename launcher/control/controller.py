@@ -57,7 +57,7 @@ class RunController:
         self._there = set(range(len(setup.server_ids)))  # servers that are heard
         self._running_on = set(self._there)  # those on which something of the attempt is left
         self._ending_leftovers: set[int] = set()  # those on which every rank has ended well
-        self._inquiry = Inquiry(setup)  # into the present attempt
+        self._inquiry = Inquiry(setup, setup.first_server)  # into the present attempt
         self._wish: Wish | None = None  # that a diagnosis has to come before
         self._now_s = 0.0
         self.master_port = 0  # where the ranks of the next attempt meet
@@ -74,7 +74,7 @@ class RunController:
         self.outcome.wall_s = wall_s
         match event:
             case events.Tick(quiet=quiet) if self.phase is Phase.JUDGING:
-                found = self._inquiry.step(self._there, self._there - self.outcome.lost, quiet, now_s)
+                found = self._inquiry.step(self._there, self._reporting, quiet, now_s)
                 self._orders += [orders.Diagnose(self._inquiry.apart)] if found is None else found
             case events.Tick():
                 if self.phase in {Phase.RUNNING, Phase.ENDING} and self._running_on.isdisjoint(self._there):
@@ -109,7 +109,7 @@ class RunController:
             case events.ServersReady(master_port=port, ports=ports):
                 self.master_port = port
                 if self._membership is not None:
-                    self._membership.ports.update(ports)
+                    self._membership.note_ports(ports)
                 self._begin()
             case events.CannotBegin(error=error):
                 self.outcome.refuse(error)
@@ -141,8 +141,8 @@ class RunController:
     def _on_attempt_end(self, server: int, master_port: int | None) -> None:
         self._running_on.discard(server)
         self.master_port = master_port or self.master_port
-        if self._membership is not None:
-            self._membership.note_port(server, master_port)
+        if self._membership is not None and master_port is not None:
+            self._membership.note_ports([(server, master_port)])
 
     def _on_loss(self, server: int, why: str) -> None:
         self.outcome.lost.add(server)
@@ -184,20 +184,27 @@ class RunController:
             self._there = set(range(len(self._setup.server_ids)))
         self._running_on = set(self._there)
         self._ending_leftovers = set()
-        self._inquiry = Inquiry(self._setup)
         self.outcome.begin_attempt()
-        allotment = None
+        allotment, first_server = None, self._setup.first_server
         if self._membership is not None:
             allotment = self._membership.begin(self._there)
             if allotment is None:
                 self.outcome.refuse(RefusedLayoutError(NO_LAYOUT, hint="exclude fewer devices"))
                 self._leave()
                 return
-            self.master_port = self._membership.port_of(allotment) or self.master_port
+            first_server = self._membership.server_of(allotment.devices[0])
+            self.master_port = self._membership.ports.get(first_server, self.master_port)
+        self._inquiry = Inquiry(self._setup, first_server)
         self._orders.append(orders.BeginAttempt(self.attempt, self.master_port, allotment))
         if self._paused:
             self._orders.append(orders.ForwardSignal(PAUSES))
         self.phase = Phase.RUNNING
+
+    @property
+    def _reporting(self) -> set[int]:
+        """The servers that can report evidence of the present attempt: of an elastic run, those that have ranks of it."""
+        heard = self._there - self.outcome.lost
+        return heard if self._membership is None else set(filter(self._membership.has_ranks, heard))
 
     def _ask_others(self, server: int | None) -> None:
         """Ask the other servers what they know of a failure that `server` has noticed, or of its loss."""
@@ -205,7 +212,7 @@ class RunController:
             return
         self.phase = Phase.JUDGING
         self._inquiry.open(self._now_s)
-        awaited = self._inquiry.awaited(self._there - self.outcome.lost)
+        awaited = self._inquiry.awaited(self._reporting)
         if others := tuple(sorted(awaited - {server})):
             self._orders.append(orders.CollectEvidence(others))
 
@@ -259,7 +266,8 @@ class RunController:
             case events.ServerJoined(server=server, master_port=port):
                 self._there.add(server)
                 self._running_on.discard(server)  # of the present attempt nothing is there
-                membership.note_port(server, port)
+                if port is not None:
+                    membership.note_ports([(server, port)])
                 self.outcome.record(Joined(self._setup.server_ids[server]))
             case events.ExclusionsChanged(excluded=excluded):
                 if (change := membership.exclude(excluded)) is None:

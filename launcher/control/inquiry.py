@@ -26,8 +26,10 @@ ANSWER_S = 1.5  # beyond that, for agents that are busy
 class Inquiry:
     """The inquiry into one attempt. A report may come before it is opened, and after it is closed."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, first_server: int) -> None:
+        """`first_server`: that of the attempt's rank 0."""
         self._setup = setup
+        self._first_server = first_server
         self._reported: set[int] = set()
         self._ports: dict[int, int] = {}  # where these servers can be reached
         self._reach: ReachCheck | None = None
@@ -78,9 +80,7 @@ class Inquiry:
     def check_reach(self, found: Diagnosed, there: Collection[int], master_port: int, now_s: float) -> Sequence[Order]:
         """Return what to order first to find out which servers reach each other."""
         ports = {server: port for server, port in self._ports.items() if server in there}
-        self._reach = ReachCheck(
-            ports, first_server=self._setup.first_server, master_port=master_port, named=found.named
-        )
+        self._reach = ReachCheck(ports, first_server=self._first_server, master_port=master_port, named=found.named)
         orders = self._reach.begin(now_s)
         self.due_s = self._reach.due_s
         return orders

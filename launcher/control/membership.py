@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 
 from launcher.core.events import DevicesChanged
 from launcher.core.records import Allotment, Elastic
@@ -20,7 +20,7 @@ class Membership:
         self._excluded = set(elastic.excluded)
         self._failures: Counter[int] = Counter()
         self.present: Allotment | None = None  # of the attempt that runs
-        self.ports: dict[int, int] = {}  # by server: held there for ranks to meet, where the next rank 0 is on it
+        self._ports: dict[int, int] = {}  # by server: held there for ranks to meet, where the next rank 0 is on it
 
     def next(self, servers: Collection[int]) -> Allotment | None:
         """Return what the next attempt gets of the devices of these servers; None where no layout fits so few."""
@@ -39,17 +39,20 @@ class Membership:
 
     def has_ranks(self, server: int) -> bool:
         """Return whether the present attempt has ranks there."""
-        return self.present is not None and any(
-            self._elastic.servers[device] == server for device in self.present.devices
-        )
+        return self.present is not None and any(self.server_of(device) == server for device in self.present.devices)
 
-    def note_port(self, server: int, port: int | None) -> None:
-        if port is not None:
-            self.ports[server] = port
+    def server_of(self, device: int) -> int:
+        """Return the index of the server that has the device."""
+        return self._elastic.servers[device]
 
-    def port_of(self, allotment: Allotment) -> int | None:
-        """Return the port that is held on the server of rank 0; None if none is."""
-        return self.ports.get(self._elastic.servers[allotment.devices[0]])
+    @property
+    def ports(self) -> Mapping[int, int]:
+        """The port that each server holds for ranks to meet there, by server; one that holds none is missing."""
+        return self._ports
+
+    def note_ports(self, ports: Iterable[tuple[int, int]]) -> None:
+        """Note which ports servers hold for the next attempt."""
+        self._ports.update(ports)
 
     def note_failure(self, verdict: Verdict, servers: Collection[int]) -> DevicesChanged | None:
         """Note which device's rank has failed; return the change if that is left out for it.

@@ -123,6 +123,7 @@ def assemble_attempt(request: Request, allotment: Allotment, number: int, *, nam
         cluster=cluster,
         layout=allotment.layout,
         here=kept.index(request.here) if request.here in kept else None,
+        bind=request.bind if request.here in {None, *kept} else "none",  # no rank is here
         interfaces={kept.index(index): value for index, value in request.interfaces.items() if index in kept},
     )
     spec = assemble(part, name=name, master_port=master_port, own_table=attempt_table(number))
@@ -135,8 +136,10 @@ def assemble(request: Request, *, name: str, master_port: int, own_table: str | 
     `own_table`: the name of the table in the run directory that ranks read in any case, if there is a table.
 
     Raises:
-        RefusedLayoutError: `request.bind` asks for cores that this machine does not have.
+        RefusedLayoutError: `request.bind` asks for cores that this machine does not have, in this or a later attempt.
     """
+    if request.supervision.elastic is not None:
+        _check_binding(request)
     taking_part = servers_with_agents(request.cluster, request.layout, request.supervision).servers
     index_of = {server.server_id: index for index, server in enumerate(taking_part)}
     drafts = draft(request, name=name, master_port=master_port, own_table=own_table)
@@ -211,6 +214,14 @@ def _drafts_of(
             cpus=share.cpus,
         )
         yield Draft(rank, variables, share)
+
+
+def _check_binding(request: Request) -> None:
+    """Refuse a binding that does not hold for as many ranks as attempts on other devices may have on this machine."""
+    servers = request.cluster.servers
+    here = 0 if len(servers) == 1 else request.here
+    if here is not None:
+        shares_of(min(len(servers[here].devices), request.layout.world_size), request.bind, request.machine)
 
 
 def _used(request: Request) -> Cluster:

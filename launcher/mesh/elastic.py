@@ -1,4 +1,4 @@
-"""The layouts of an elastic run: what becomes of dp·mp·pp when devices are lost, and when they come back."""
+"""Chooses the layouts of an elastic run for every number of devices that may be left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def elastic_layouts(
     """Return the layout for each number of devices from 0 to `device_count`; None where no layout fits so few.
 
     mp and pp stay as wanted and dp shrinks; where too few devices are left for mp·pp, these shrink, to what `fits` and uses
-    the most devices. The global batch stays as it is: each copy computes more micro batches, as large as before.
+    the most devices. Each of fewer copies computes more micro batches, so that together they compute as many as before, or up
+    to one more each where dp does not divide that number: dp=4 with 1 becomes dp=3 with 2.
     """
     return tuple(_layout_for(wanted, count, fits) for count in range(device_count + 1))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from launcher.core.events import Preloaded, Preloading, Trouble
@@ -51,6 +51,7 @@ class _Preload:
     def __init__(self, event_log: EventLog, import_patience_s: float | None) -> None:
         """`import_patience_s`: the longest that it may import without using processor time; None: any time."""
         self.server: ForkServer | None = None
+        self.environment: Mapping[str, str] = {}  # in which it imports
         self.ready = False
         self.imitable = True  # False: the bootstrap does not run in the ranks' Python at all
         self.forking: dict[int, StartRequest] = {}  # by global rank: asked for, and not answered yet
@@ -76,6 +77,8 @@ class _Preload:
     def begin(self, program: PythonCommand, environment: Mapping[str, str], spec: RunSpec, run_dir: RunDir) -> None:
         """Start the process. If that fails, an event reports it."""
         modules = spec.supervision.preload or ()
+        self.ready = self._closing = False
+        self.environment = environment
         try:
             self.server = ForkServer(
                 program,
@@ -179,19 +182,13 @@ class Spawner:
         self._not_wanted: list[NotWanted] = []
         self._wanted = True  # False once the end has begun: nothing more is started
         self._preload = _Preload(event_log, spec.supervision.hang_timeout_s)
-        environments = [overlaid(inherited, rank.env) for rank in ranks]
-        shared = common(environments)
+        # A server of spare devices has no ranks yet: those of others have the same program.
+        environments = [overlaid(inherited, rank.env) for rank in tuple(ranks) or spec.ranks]
         argv = {rank.argv for rank in spec.ranks}
         # The Python program that all ranks run, or None.
-        self._python = (
-            parse_python(argv.pop(), shared.get("PATH"), spec.cwd) if len(argv) == 1 and environments else None
-        )
-        if self._python is not None and spec.supervision.preload is not None:
-            if differing := ", ".join(read_at_import(environments)):
-                reason = f"{differing} differs between them, and is read by imports"
-                event_log.record(Trouble(f"ranks start one by one: {reason}"))
-            else:
-                self._preload.begin(self._python, shared, spec, self._run_dir)
+        self._python = parse_python(argv.pop(), common(environments).get("PATH"), spec.cwd) if len(argv) == 1 else None
+        if spec.supervision.preload is not None:
+            self._begin_preloading(environments)
 
     @property
     def preloading(self) -> ForkServer | None:
@@ -214,6 +211,10 @@ class Spawner:
         self._wanted = True
         self._preload.begin_attempt()
         self._waiting.extend(wanted)
+        environments = [one.environment for one in self._waiting]
+        if self._preload.server is not None and read_at_import([self._preload.environment, *environments]):
+            self._preload.close()  # an elastic run's attempt on other devices has other numbers of threads
+            self._begin_preloading(environments)
 
     def forget(self) -> None:
         """Start no more of the ranks that wait. Those that are being forked at this moment may still appear."""
@@ -273,6 +274,16 @@ class Spawner:
         with suppress(OSError):
             if self._run_dir.preload_log.stat().st_size == 0:
                 self._run_dir.preload_log.unlink()
+
+    def _begin_preloading(self, environments: Sequence[Mapping[str, str]]) -> None:
+        """Start a fork server for ranks with these environments, unless it could not import what each of them would."""
+        if self._python is None:
+            return
+        if differing := ", ".join(read_at_import(environments)):
+            reason = f"{differing} differs between them, and is read by imports"
+            self._event_log.record(Trouble(f"ranks start one by one: {reason}"))
+        else:
+            self._preload.begin(self._python, common(environments), self._spec, self._run_dir)
 
     def _start(self, wanted: StartRequest) -> ForkResult | ForkFailed:
         """Start one rank without the fork server. Python programs get the failure hook this way too."""

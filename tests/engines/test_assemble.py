@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.records import Cluster, Device, Layout, Server, Supervision
-from launcher.engines.assemble import Request, assemble, draft, used_cluster
+from launcher.core.errors import RefusedLayoutError
+from launcher.core.records import Allotment, Cluster, Device, Elastic, Layout, Server, Supervision
+from launcher.engines.assemble import Request, assemble, assemble_attempt, draft, used_cluster
 from tests.servers import uniform
 
 TWO_SERVERS = Cluster(
@@ -74,6 +75,33 @@ def test_binding_is_part_of_the_spec():
     assert [rank.cpus for rank in spec.ranks] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert {rank.env["OMP_NUM_THREADS"] for rank in spec.ranks} == {"4"}
     assert {rank.cpus for rank in spec_of(TWO_SERVERS, Layout(dp=4), bind="core").ranks} == {None}
+
+
+ELASTIC = Supervision(elastic=Elastic((1, 1, 0, 0), (None, *(Layout(dp=count) for count in range(1, 5)))))
+
+
+def test_ranks_on_one_other_server_alone_are_not_bound():
+    """That server binds them to its own cores: here, the attempt has none."""
+    wanted = request(TWO_SERVERS, Layout(dp=4), bind="core", here=1, supervision=ELASTIC)
+    cpus = {
+        first: [
+            rank.cpus
+            for rank in assemble_attempt(
+                wanted, Allotment((first, first + 1), Layout(dp=2)), 1, name="n", master_port=29500
+            ).ranks
+        ]
+        for first in (0, 2)
+    }
+    assert cpus == {0: [(0, 1, 2, 3), (4, 5, 6, 7)], 2: [None, None]}
+
+
+def test_cores_have_to_suffice_for_the_most_ranks_that_an_elastic_run_may_have_here():
+    """Although the first attempt has none of them on this server: a later one must not fail of it."""
+    spare = {"bind": "core", "here": 0, "supervision": ELASTIC}
+    assert spec_of(TWO_SERVERS, Layout(dp=2), machine=uniform(2), **spare)
+    assert spec_of(TWO_SERVERS, Layout(dp=1), machine=uniform(1), **spare)
+    with pytest.raises(RefusedLayoutError):
+        spec_of(TWO_SERVERS, Layout(dp=2), machine=uniform(1), **spare)
 
 
 def test_every_variable_has_its_origin():

@@ -10,7 +10,7 @@ AXES = st.integers(1, 4)
 
 
 @given(AXES, AXES, AXES, st.integers(1, 4), st.integers(0, 8))
-def test_dp_shrinks_first_and_the_global_batch_stays(dp, mp, pp, micro_batches, spare):
+def test_dp_shrinks_first_and_no_fewer_micro_batches_are_computed(dp, mp, pp, micro_batches, spare):
     """Every number of devices from one on has a layout that fits it; whole copies are never given up for another mp or pp."""
     wanted = Layout(dp, mp, pp, micro_batches)
     count = wanted.world_size + spare
@@ -19,7 +19,9 @@ def test_dp_shrinks_first_and_the_global_batch_stays(dp, mp, pp, micro_batches, 
     assert len(layouts) == count
     for devices, layout in enumerate(layouts, 1):
         assert layout.world_size <= devices
-        assert layout.dp * layout.micro_batches >= dp * micro_batches > (layout.dp) * (layout.micro_batches - 1)
+        assert layout.dp * layout.micro_batches >= dp * micro_batches > layout.dp * (layout.micro_batches - 1)
+        if dp * micro_batches % layout.dp == 0:
+            assert layout.dp * layout.micro_batches == dp * micro_batches
         if devices >= mp * pp:
             assert (layout.dp, layout.mp, layout.pp) == (min(dp, devices // (mp * pp)), mp, pp)
         else:

@@ -6,6 +6,7 @@ import signal
 import sys
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervisio
 from launcher.core.run_dir import RunDir
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.rank_group import RankGroup
-from launcher.supervise.spawner import Spawner
+from launcher.supervise.spawner import Spawner, StartRequest
 
 RANK = RankSpec(0, 0, "127.0.0.1", 0, 0, ("true",), {})
 
@@ -87,3 +88,34 @@ def test_a_rank_that_ends_before_its_pid_is_reported_is_in_no_known_order(make, 
     [end] = wait_until(lambda: rank_group.start()[1], "its pid")
     assert (end.status, end.ended_ns, end.order_known) == (3, 5, False)
     assert rank_group.all_ended
+
+
+def test_an_attempt_in_another_environment_is_preloaded_anew(make, wait_until):
+    """An elastic run's attempt on fewer devices has other numbers of threads, which imports read only once."""
+    rank = replace(RANK, argv=(sys.executable, "-c", "pass"), env={"OMP_NUM_THREADS": "1"})
+    _, spawner = make(0, rank, os.environ, preload=("json",))
+    before = spawner.preloading.pid
+    [first] = wait_until(spawner.take, "the rank of the first attempt")
+    spawner.ask([StartRequest(rank, {**os.environ, "OMP_NUM_THREADS": "2"})])
+    [second] = wait_until(spawner.take, "the rank of the second attempt")
+    server = spawner.preloading.pid
+    assert server != before
+    assert b"OMP_NUM_THREADS=2" in Path(f"/proc/{server}/environ").read_bytes().split(b"\0")
+    for pid in (first.pid, second.pid, before):
+        os.waitpid(pid, 0)
+
+
+def test_a_server_of_spare_devices_preloads_what_ranks_of_others_run(tmp_path):
+    """It may get ranks in a later attempt of an elastic run."""
+    rank = replace(RANK, argv=(sys.executable, "-c", "pass"))
+    spec = RunSpec(
+        name="run", run_dir=tmp_path, cluster=Cluster(()), layout=Layout(), ranks=(rank,), cwd=tmp_path,
+        master_addr="127.0.0.1", master_port=1, supervision=Supervision(preload=("json",)),
+    )  # fmt: skip
+    with (
+        closing(EventLog(tmp_path / "events.jsonl", 0)) as event_log,
+        closing(Spawner(spec, (), os.environ, event_log)) as spawner,
+    ):
+        server = spawner.preloading
+        assert server is not None
+    os.waitpid(server.pid, 0)
