@@ -23,7 +23,7 @@ from launcher.engines.host_match import own_interface
 from launcher.engines.local import LocalAgent, start_agent
 from launcher.engines.placement import read_machine
 from launcher.program.digests import digests_of
-from launcher.supervise.attempts import Specify
+from launcher.supervise.attempts import SpecifyAttempt
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.mpi_proxy import MpiProxies
 from launcher.supervise.port import HeldPort, check_port, hold_port
@@ -159,7 +159,7 @@ def start(
     membership: Session,
     begin: Begin,
     members: MpiProxies | None = None,
-    specify: Specify | None = None,
+    specify: SpecifyAttempt | None = None,
 ) -> LocalAgent:
     """Fork the agent. Call inside `signals_held_back`. `members`: where the engine started a process for each rank.
 

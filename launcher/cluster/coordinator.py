@@ -347,10 +347,11 @@ class Coordinator:
             if self._starter.barrier.reported:
                 self._recorder.record(Awaiting((), self._starter.barrier.seconds))
             ready = {index: peer.ready for index, peer in self._registration.peers.items() if peer.ready}
-            self._registration.takes_back = self._spec.supervision.elastic is not None
-            if (unshared := self._registration.unshared()) is not None:
-                self._refuse(unshared)
-                return
+            if self._spec.supervision.elastic is not None:
+                if (unshared := self._registration.unshared()) is not None:
+                    self._refuse(unshared)
+                    return
+                self._registration.takes_back = True
             ports = {index: each.master_port for index, each in ready.items() if each.master_port is not None}
             port = ports.get(self._spec.ranks[0].server_index)
             master_port = port or self._controller.master_port or self._spec.master_port

@@ -77,7 +77,7 @@ class Registration:
     def unshared(self) -> TlaunchError | None:
         """Return the error if an elastic run has a server, which is ready, that does not see the run directory of this one."""
         for index, peer in self.peers.items():
-            if self.takes_back and peer.ready is not None and not peer.ready.shares_files:
+            if peer.ready is not None and not peer.ready.shares_files:
                 return UsageError(
                     f"server {self._servers[index].server_id} does not see the run directory of {self._run_name} here",
                     hint="an elastic run needs one that all servers share, by --runs-dir: any of them may be lost",

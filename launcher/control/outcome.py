@@ -29,14 +29,18 @@ class Restarts:
         """Take the next failure for a new one, since what the last one came of is left out."""
         self._last_signature = None
 
+    def note_step(self, step: int | None) -> None:
+        """Note how far an attempt came: the highest step that any rank reported; None if none reported any."""
+        if step is not None:
+            self._highest_step = max(step, self._highest_step)
+
     def decide(self, verdict: Verdict, step: int | None) -> bool:
         """Return whether to start all ranks again after `verdict`; call once for each failed attempt.
 
         `step`: the highest that any rank reported in it; None if none reported any.
         """
         further = step is not None and step > self._highest_step
-        if step is not None:
-            self._highest_step = max(step, self._highest_step)
+        self.note_step(step)
         repeated = verdict.signature is not None and verdict.signature == self._last_signature and not further
         self._last_signature = verdict.signature
         if self.left and repeated:
@@ -99,6 +103,7 @@ class Outcome:
         self.record(Judged(found.verdict))
         is_loss = found.verdict.culprit is None and found.verdict.server is not None
         if is_loss and self.lost and self._setup.supervision.elastic is not None:  # no failure of the program
+            self.budget.note_step(found.highest_step)
             self.restarts = may_restart
         else:
             self.restarts = may_restart and self.budget.decide(found.verdict, found.highest_step)

@@ -21,7 +21,7 @@ from launcher.supervise.tree import RunGroup, forget_bystanders, spare_bystander
 if TYPE_CHECKING:
     from launcher.core.records import Allotment
     from launcher.supervise.agent import LauncherLink
-    from launcher.supervise.attempts import Specify
+    from launcher.supervise.attempts import SpecifyAttempt
     from launcher.supervise.link import Link
     from launcher.supervise.mpi_proxy import MpiProxies
 
@@ -90,7 +90,7 @@ def start_agent(
     first_attempt: int = 0,
     first_allotment: Allotment | None = None,
     members: MpiProxies | None = None,
-    specify: Specify | None = None,
+    specify: SpecifyAttempt | None = None,
 ) -> LocalAgent:
     """Fork the agent of this machine and return at once. Call inside `signals_held_back`, before any thread exists.
 

@@ -25,7 +25,7 @@ from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import NothingLeft, RunGroup, descendants, reap
 
 if TYPE_CHECKING:
-    from launcher.supervise.attempts import Specify
+    from launcher.supervise.attempts import SpecifyAttempt
     from launcher.supervise.fork_server import ForkServer
     from launcher.supervise.link import Link, LinkServices
     from launcher.supervise.local_control import LocalControl
@@ -53,7 +53,7 @@ class Share:
     port: HeldPort  # of the first attempt
     first_attempt: int  # its number; agents that were lost had those before
     first_allotment: Allotment | None = None  # of an elastic run over several servers
-    specify: Specify | None = None  # of an elastic run
+    specify: SpecifyAttempt | None = None  # of an elastic run
 
 
 class Agent:
@@ -71,7 +71,7 @@ class Agent:
         first_attempt: int = 0,
         first_allotment: Allotment | None = None,
         members: MpiProxies | None = None,
-        specify: Specify | None = None,
+        specify: SpecifyAttempt | None = None,
     ) -> None:
         """`link`: to the coordinator, if the run has ranks on other servers. `members`: whose place ranks take."""
         run_dir = RunDir(spec.run_dir, None if link is None else server_index)

@@ -24,11 +24,11 @@ from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import RunGroup
 
 # Gives the spec of an attempt of an elastic run, and the files that it needs in the run directory, by name.
-Specify = Callable[[Allotment, int], tuple[RunSpec, Mapping[str, str]]]
+SpecifyAttempt = Callable[[Allotment, int], tuple[RunSpec, Mapping[str, str]]]
 
 
 @frozen
-class Present:
+class LocalAttempt:
     """The attempt that runs, as far as it is on this server."""
 
     number: int
@@ -42,7 +42,7 @@ class Present:
 class Attempts:
     """Carries out what is ordered for the ranks of this server. `rank_group` and `monitor` are the present attempt's."""
 
-    present: Present
+    present: LocalAttempt
     rank_group: RankGroup
     monitor: AttemptMonitor
 
@@ -58,7 +58,7 @@ class Attempts:
         group: RunGroup,
         event_log: EventLog,
         others: bool = False,
-        specify: Specify | None = None,
+        specify: SpecifyAttempt | None = None,
     ) -> None:
         """`others`: the run has ranks on other servers, whose failures have those here started again as well.
 
@@ -123,7 +123,7 @@ class Attempts:
             ranks = tuple(rank for rank in spec.ranks if rank.server_index == self._server_index)
         run_dir = RunDir(spec.run_dir)  # of what ranks write
         began_ns = self._event_log.record(AttemptStarted(number, master_port, allotment))
-        self.present = Present(number, master_port, allotment, ranks, len(spec.ranks), began_ns)
+        self.present = LocalAttempt(number, master_port, allotment, ranks, len(spec.ranks), began_ns)
         self.rank_group = RankGroup(
             ranks,
             run_dir,

@@ -1,4 +1,4 @@
-"""The file `excluded` of an elastic run: which devices it leaves out, one a line, what follows a # being a remark.
+"""Reads and writes the file `excluded` of an elastic run, which names the devices to leave out, one a line; # begins a remark.
 
 The run adds a device that it gives up. A person may add others, or delete lines, and the run goes on with what is left. A change
 counts once the file is as it was at the look before: an editor may be writing it. Without the file nothing changes.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from launcher.core import atomic
@@ -34,8 +34,10 @@ class Exclusions:
         self._path, self._servers, self._report = path, servers, report
         self._state: tuple[int, int, int] | None = None  # of the file that was read
         self._seen: tuple[int, int, int] | None = None  # at the last look
+        self._unreadable: tuple[int, int, int] | None = None  # of a file that could not be read, as was reported
         self._looked_s = time.monotonic()
-        self._write([device_name(device, servers) for device in excluded])
+        self._excluded = frozenset(excluded)
+        self._write(self._names(excluded))
 
     @property
     def timeout_s(self) -> float:
@@ -55,7 +57,9 @@ class Exclusions:
         try:
             text = self._read()
         except OSError as error:
-            self._report(f"{self._path} cannot be read: {error.strerror}; nothing changes")
+            if state != self._unreadable:
+                self._report(f"{self._path} cannot be read: {error.strerror}; nothing changes")
+            self._state, self._unreadable = None, state  # the next look tries again
             return None
         except UnicodeDecodeError as error:
             self._report(f"{self._path} is no text in UTF-8: {error.reason} at byte {error.start}; nothing changes")
@@ -68,7 +72,8 @@ class Exclusions:
                 except UsageError as error:
                     self._report(f"{self._path}:{number}: {error.message} ({error.hint}); nothing changes")
                     return None
-        return frozenset(found)
+        self._excluded = frozenset(found)
+        return self._excluded
 
     def note(self, change: DevicesChanged) -> None:
         """Name devices that the run leaves out by itself; what a person has written meanwhile is still to be read."""
@@ -76,14 +81,17 @@ class Exclusions:
             return
         applied, before = self._state, self._stat()
         try:
-            lines = [] if before is None else self._read().splitlines()
+            lines = self._names(sorted(self._excluded)) if before is None else self._read().splitlines()
         except (OSError, UnicodeDecodeError):
             self._report(f"{self._path} cannot be read, so it is left as it is")
             return
-        names = [device_name(device, self._servers) for device in change.left_out]
-        self._write([*lines, *(f"{name}  {REMARK} {change.reason}" for name in names)])
+        self._excluded |= frozenset(change.left_out)
+        self._write([*lines, *(f"{name}  {REMARK} {change.reason}" for name in self._names(change.left_out))])
         if before not in {None, applied}:
             self._state = None
+
+    def _names(self, devices: Iterable[int]) -> list[str]:
+        return [device_name(device, self._servers) for device in devices]
 
     def _read(self) -> str:
         """Return the text of the file.

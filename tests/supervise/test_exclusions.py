@@ -1,6 +1,7 @@
 """The file of the devices that an elastic run leaves out."""
 
 import os
+import resource
 
 import pytest
 
@@ -55,6 +56,29 @@ def test_an_editors_byte_order_mark_is_no_part_of_a_name(file):
     path, read, _ = file
     path.write_bytes(b"\xef\xbb\xbf10.0.0.1\n")
     assert looks(read)[1] == frozenset({0, 1})
+
+
+def test_a_file_that_the_run_writes_anew_names_all_that_is_left_out(file):
+    """Else a person who deleted it would take back devices at the run's next failure."""
+    path, read, _ = file
+    path.unlink()
+    assert looks(read) == [None] * 3
+    read.note(DevicesChanged((0,), (), "its rank failed 2 times"))
+    assert path.read_text() == "10.0.0.2/1\n10.0.0.1/0  # its rank failed 2 times\n"
+
+
+def test_a_file_that_could_not_be_read_is_tried_again(file):
+    """Descriptors may have run out for a moment; that is told once."""
+    path, read, reported = file
+    path.write_text("10.0.0.1\n")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        assert looks(read) == [None] * 3
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len(reported) == 1
+    assert looks(read)[0] == frozenset({0, 1})
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from launcher.cli.launch.attempt_specs import attempt_specs
 from launcher.cluster.agent_setup import awaited_begin, check_table, get_ready, is_examination, received_job, start
 from launcher.cluster.join import AgentInfo, Endpoint, join
 from launcher.cluster.launcher_loop import LauncherLoop
@@ -66,11 +67,7 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Place |
     part = get_ready(membership, request, job.files, job.master_port, check)
     begin = awaited_begin(part, membership, lambda _waiting: None)
     with signals_held_back():
-        specify = None
-        if request.supervision.elastic is not None:
-            from launcher.cli.launch.elastic import specifier  # other runs need none of it
-
-            specify = specifier(part.request, job.table_format, part.spec.name, begin.master_port)
+        specify = attempt_specs(part.request, job.table_format, part.spec.name, begin.master_port)
         started = start(part, membership, begin, members, specify)
         observer = _Silent()
         head = LauncherLoop(part.spec, started, observer, part.server_index)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from launcher.cli.launch.attempt_specs import table_of_part
 from launcher.cli.launch.options import RunOptions, check_options, signal_numbers, user_environment
 from launcher.cli.launch.program import Program, trainer_program
 from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hinted
@@ -206,6 +207,4 @@ def _files(cluster: Cluster, used: Cluster, table: _Table, engine: str | None) -
         return {}
     if used.device_count == cluster.device_count:
         return {OWN_TABLE: table.text or ""}
-    from launcher.cli.launch.elastic import table_of_part  # most runs use every device
-
     return {OWN_TABLE: table_of_part(used, table.format)}

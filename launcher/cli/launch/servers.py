@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from shlex import join as shell_words
 
+from launcher.cli.launch.attempt_specs import attempt_specs
 from launcher.cli.launch.detach import detach
 from launcher.cli.launch.engine_commands import engine_for, own_agent, reachable, server_names, with_endpoint
 from launcher.cli.launch.network import with_network
@@ -28,6 +29,7 @@ from launcher.cluster.job import COMMAND, Job, Plan, to_text
 from launcher.cluster.join import AgentInfo, Endpoint, Session, join
 from launcher.core import env
 from launcher.core.codec import json_text
+from launcher.core.devices import device_name
 from launcher.core.env import masked_argv
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Cluster, Server
@@ -147,11 +149,7 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
         detached.tell_started()  # the other servers may be started from the same shell after this one
     begin = awaited_begin(part, membership, lambda waiting: say(awaited(server_list(waiting.missing), waiting.limit_s)))
     with signals_held_back():
-        specify = None
-        if part.request.supervision.elastic is not None:
-            from launcher.cli.launch.elastic import specifier  # other runs need none of it
-
-            specify = specifier(part.request, prepared.table_format, part.spec.name, begin.master_port)
+        specify = attempt_specs(part.request, prepared.table_format, part.spec.name, begin.master_port)
         agent = start(part, membership, begin, specify=specify)
         attend = attendance(part.spec, agent, detached, here)
     return attend()
@@ -187,6 +185,7 @@ def agreement(prepared: Prepared) -> Mapping[str, str]:
     """Return what all servers must have alike, by what it is called; secrets are not in it."""
     request = prepared.request
     servers, supervision = request.cluster.servers, request.supervision
+    elastic = supervision.elastic
     first, *words = request.argv
     # Programs may be at other places on other servers, this Python first of all.
     command = ("python" if first == sys.executable else Path(first).name, *words)
@@ -198,7 +197,8 @@ def agreement(prepared: Prepared) -> Mapping[str, str]:
         "set of --env variables": f"{' '.join(sorted(request.user_env)) or 'none'} ({_digest(sorted(request.user_env.items()))})",
         "--max-restarts": str(supervision.max_restarts),
         "--hang-timeout": str(supervision.hang_timeout_s),
-        "--elastic": str(supervision.elastic is not None),
+        "--elastic": str(elastic is not None),
+        "--exclude": " ".join(device_name(device, servers) for device in elastic.excluded) if elastic else "none",
     }
 
 

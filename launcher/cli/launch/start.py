@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from launcher.cli.launch.attempt_specs import attempt_specs
 from launcher.cli.launch.detach import Announcing, Detached, detach
 from launcher.cli.launch.options import DEFAULT_RUNS_DIR, RunOptions, check_server_id, for_engine
 from launcher.cli.launch.prepare import Prepared, prepare
@@ -68,11 +69,7 @@ def run(options: RunOptions) -> Outcome:
         if detached is not None and detached.is_parent:
             port.close()
             return wait_for_start(detached, spec)
-        specify = None
-        if prepared.request.supervision.elastic is not None:
-            from launcher.cli.launch.elastic import specifier  # other runs need none of it
-
-            specify = specifier(prepared.request, prepared.table_format, spec.name, port.number)
+        specify = attempt_specs(prepared.request, prepared.table_format, spec.name, port.number)
         attend = attendance(spec, start_agent(spec, port, specify=specify), detached)
     return attend()
 
