@@ -1,4 +1,4 @@
-"""What the output of an engine says about the servers."""
+"""Reads what the output of an engine says about the servers."""
 
 from __future__ import annotations
 

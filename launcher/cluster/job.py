@@ -1,4 +1,4 @@
-"""What a run over several servers is given: the coordinator its plan, the agents of other servers their job as text."""
+"""The plan that the coordinator of a run over several servers gets, and the job that agents of other servers get as text."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Endpoint:
 
 @frozen
 class AgentInfo:
-    """What this machine reports of itself to the coordinator."""
+    """The words in which this machine describes itself to the coordinator."""
 
     host: str
     addresses: tuple[str, ...]

@@ -145,7 +145,7 @@ class GrowingLog:
 
     @property
     def unread_bytes(self) -> int:
-        """How many bytes are unread now; 0 where the log cannot be read."""
+        """The number of bytes that are unread now; 0 where the log cannot be read."""
         return max(0, self.end - self.position)
 
     def skip_to_last(self, keep_bytes: int) -> int:

@@ -123,7 +123,7 @@ class Stage(ABC, Generic[W, Given]):
 
     @property
     def waits(self) -> bool:
-        """Whether it holds lines."""
+        """True if it holds lines."""
         return bool(self._queues)
 
     def _enqueue(self, global_rank: int, waiting: W) -> bool:

@@ -96,12 +96,12 @@ class Selector:
 
     @property
     def searches(self) -> bool:
-        """Whether only what matches is wanted, and what surrounds it."""
+        """True if only what matches is wanted, and what surrounds it."""
         return self._matches is not None
 
     @property
     def cut_short(self) -> int:
-        """How many lines did not match in their first `SHORT_CHARS`, and were not searched further: they took too long."""
+        """The number of lines that did not match in their first `SHORT_CHARS` and were not searched further: they took too long."""
         return self._matches.cut_short if self._matches else 0
 
 

@@ -1,1 +1,1 @@
-"""What a rank's command is: whether it is Python, and what it will import. Reads files, executes nothing."""
+"""Finds out of a rank's command whether it is Python, and what it will import. Reads files, executes nothing."""

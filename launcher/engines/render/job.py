@@ -230,7 +230,7 @@ class Wishes:
 
 @frozen
 class Job:
-    """What `VARIABLES` describes; those of `wishes` are variables of their own."""
+    """The values of what `VARIABLES` describes; those of `wishes` are variables of their own."""
 
     wishes: Wishes
     version: str

@@ -104,7 +104,7 @@ def _no_string(device: DeviceRow) -> bool:
 
 @rule("RT334", "devices with different numbers of addresses", formats=SERVER_LISTS, ascend_only=True)
 def address_counts_differ(table: Table) -> Iterator[Finding]:
-    """When one device has two addresses, every device has two. An unset device_ip counts as one."""
+    """If one device has two addresses, every device has two. An unset device_ip counts as one."""
     if not table.devices or set(table.address_counts) <= {0, 1} or len(table.address_counts) == 1:
         return
     expected = max(1, len(table.devices[0].addresses))
@@ -134,7 +134,7 @@ def address_families_mixed(table: Table) -> Iterator[Finding]:
     "RT336", "a server without host_ip although the table uses host addresses", formats=SERVER_LISTS, ascend_only=True
 )
 def host_address_missing(table: Table) -> Iterator[Finding]:
-    """Where HCCL uses the servers' own network cards, every server has a host_ip.
+    """If HCCL uses the servers' own network cards, every server has a host_ip.
 
     It does so when rank 0 has no device_ip but its server a host_ip, or when a device has "host" as net_position.
     """

@@ -1,4 +1,4 @@
-"""What HCCL does not ask: warnings for any table, and the rules of single readers, silent unless one is named.
+"""Rules that HCCL does not have: warnings for any table, and the rules of single readers, silent unless one is named.
 
 A table has no netmasks, so for the segments of its addresses one that fits is looked for.
 """

@@ -1,4 +1,4 @@
-"""What several rules share: counts that differ from their lists, names that are too long, values that are used twice."""
+"""Parts that several rules share: counts that differ from their lists, names that are too long, values that are used twice."""
 
 from __future__ import annotations
 

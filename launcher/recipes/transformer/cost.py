@@ -30,7 +30,7 @@ ENCODER_BLOCKS, DECODER_BLOCKS = 2, 3
 
 @frozen
 class PartCosts:
-    """What each part costs for a pair of the longest sentences, forward and backward, in picoseconds; their ratios count."""
+    """The cost of each part for a pair of the longest sentences, forward and backward, in picoseconds; their ratios count."""
 
     embeddings: int
     encoder_layer: int

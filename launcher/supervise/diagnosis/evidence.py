@@ -48,7 +48,7 @@ class RankEvidence:
 
     @property
     def alive(self) -> bool:
-        """Whether it is known to run still."""
+        """True if it is known to run still."""
         return self.status is None and self.heard
 
     @property
@@ -72,7 +72,7 @@ class FailureSummary:
 
     @property
     def exact(self) -> bool:
-        """Whether `time_ns` is that of the failure, and not of the noticed end."""
+        """True if `time_ns` is that of the failure, and not of the noticed end."""
         return self.evidence.failure is not None and self.evidence.failure.time_ns is not None
 
     @property

@@ -80,12 +80,12 @@ class Frame:
 
     @property
     def own(self) -> bool:
-        """Whether this is the user's code."""
+        """True if this is the user's code."""
         return bool(_BUNDLED.match(self.file)) or not _FOREIGN.search(self.file)
 
     @property
     def collective(self) -> bool:
-        """Whether it waits for other ranks, by file and name, which say nothing in the user's own code."""
+        """True if it waits for other ranks, by file and name, which say nothing in the user's own code."""
         if _COMMUNICATION.search(self.file):
             return True
         return not self.own and bool(_COLLECTIVE_NAME.fullmatch(self.function)) and "-packages/" in self.file

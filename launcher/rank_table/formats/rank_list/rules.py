@@ -74,7 +74,7 @@ def replaced_missing(table: Table) -> Iterator[Finding]:
 
 @rule("RT375", "a replaced device that is still there", formats=V2_0)
 def replaced_present(table: Table) -> Iterator[Finding]:
-    """Where the backup device takes a place, no other rank of the table has the local_id of that place.
+    """If the backup device takes a place, no other rank of the table has the local_id of that place.
 
     HCCL compares with all ranks of the table, also with those of other servers.
     """

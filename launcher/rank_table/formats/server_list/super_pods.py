@@ -42,7 +42,7 @@ def super_device_unreadable(table: Table) -> Iterator[Finding]:
 
 @rule("RT346", "a device of a super pod without super_device_id", formats=POD_TABLES, ascend_only=True)
 def super_device_missing(table: Table) -> Iterator[Finding]:
-    """Where a table has super pods, every device needs its number in its super pod.
+    """In a table with super pods, every device needs its number in its super pod.
 
     Without super_pod_list none needs one: HCCL then talks between servers as it does for a v1.0 table.
     """
@@ -113,7 +113,7 @@ def member_unknown(table: Table) -> Iterator[Finding]:
 
 @rule("RT631", "a server in no super pod", formats=POD_TABLES, ascend_only=True)
 def server_outside(table: Table) -> Iterator[Finding]:
-    """Where a table has super pods, each of its servers is in one of them."""
+    """In a table with super pods, each server is in one of them."""
     known = {server.server_id for server in table.servers}
     members = [server_id for pod in _pods(table) for _, server_id in pod.members]
     # A member that names no server is the fault, and the server that it should have named is none.
