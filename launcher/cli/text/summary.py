@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -39,10 +40,7 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int
     elif ending.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir, server_index)
     elif ending.cause is Cause.STOPPED:
-        # The end may have been asked for on another server.
-        stopping = ending.stopping
-        by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
-        yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
+        yield from _stopped(progress, spec, shown_dir)
     elif ending.cause is Cause.AGENT_LOST:
         pid = progress.agent.pid if progress.agent else "unknown"
         yield (
@@ -72,6 +70,16 @@ def not_begun(event: NotBegun) -> Iterator[str]:
 def describe(ended: RankExit) -> str:
     """Return how a rank ended: "exit code 7", "SIGKILL (signal 9)", or why there was no program to run."""
     return verdict_text.describe_status(ended.status) if ended.reason is None else ended.reason
+
+
+def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
+    from launcher.cli.text.saved_text import going_on  # other ends need none of it
+
+    # The end may have been asked for on another server.
+    stopping = progress.current.ending.stopping
+    by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
+    yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
+    yield from going_on(RunDir(spec.run_dir), shlex.quote(str(shown_dir)))
 
 
 # --- the last lines of the culprit's log, for `tlaunch why` too ---
