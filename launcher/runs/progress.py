@@ -57,7 +57,7 @@ ENDED_AS = {
 
 @dataclass(slots=True)
 class Ending:
-    """How an attempt is ended, from the first SIGTERM to SIGKILL."""
+    """The end of an attempt, from the first SIGTERM to SIGKILL."""
 
     stopping: events.Stopping | None = None
     cause: Cause = Cause.FINISHED
@@ -102,7 +102,7 @@ class RankStart:
 
 @dataclass(slots=True)
 class AttemptProgress:
-    """What is known of one attempt. The next one gets a record of its own."""
+    """The events of one attempt, summed up. The next one gets a record of its own."""
 
     number: int = 0
     master_port: int = 0

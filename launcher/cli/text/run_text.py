@@ -1,4 +1,4 @@
-"""How a run stands, in words."""
+"""Put the state of a run into words."""
 
 from __future__ import annotations
 

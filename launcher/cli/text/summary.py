@@ -1,4 +1,4 @@
-"""How a run ended, in words: one line when all is well, the first failure with its last lines when not."""
+"""Put the end of a run into words: one line when all is well, the first failure with its last lines when not."""
 
 from __future__ import annotations
 
