@@ -213,6 +213,13 @@ class Progress:
         )
         return (*self.past, current)
 
+    @property
+    def restarts(self) -> int:
+        """The number of restarts after failures: of an elastic run, other devices and lost servers are none."""
+        if self.current.allotment is None:
+            return self.current.number
+        return sum(attempt.verdict is not None and attempt.verdict.server is None for attempt in self.past)
+
     def take(self, stamped: TimestampedEvent) -> None:
         if self.first_ns is None:
             self.first_ns = stamped.time_ns

@@ -8,6 +8,7 @@ import pytest
 
 from launcher.core.events import AttemptStarted, Cause, DevicesChanged, RankStarted, Trouble
 from launcher.core.run_dir import RunDir
+from launcher.runs.status import look
 
 from .conftest import PROGRAMS
 from .transcript import normalised
@@ -53,6 +54,7 @@ def test_devices_are_left_out_and_taken_back(launcher, wait_until, snapshot):
     assert [line for line in told.splitlines() if "attempt " in line] == snapshot(name="report")
     causes = [attempt.cause for attempt in launcher.report.attempts]
     assert causes == [Cause.RESIZED, Cause.RESIZED, Cause.FINISHED]
+    assert (look(RunDir(launcher.latest)).progress.restarts, "restart" in told) == (0, False)
 
 
 def test_a_spare_device_takes_the_place_of_one_that_failed_twice(launcher, snapshot):
@@ -63,6 +65,7 @@ def test_a_spare_device_takes_the_place_of_one_that_failed_twice(launcher, snaps
     assert [devices for devices, _ in attempts(launcher)] == [(0, 1), (0, 1), (0, 2)]
     assert RunDir(launcher.latest).excluded.read_text() == snapshot(name="excluded")
     assert [event.left_out for event in launcher.events(DevicesChanged)] == [(1,)]
+    assert look(RunDir(launcher.latest)).progress.restarts == 2
     said = [line for line in done.stderr.splitlines() if re.search("spare|micro_batches|left out", line)]
     assert said == snapshot(name="said")
 

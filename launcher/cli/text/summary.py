@@ -135,10 +135,10 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: i
     if progress.rank_count > 1 or not culprit_here:
         who = "the others" if server_index is None else "the others here" if culprit_here else "ranks here"
         yield f"{who}: {_how_ended(progress, without=None if culprit is None else progress.current.exits.get(culprit))}"
-    times = f"restarted {counted(progress.current.number, 'time')}"
+    times = f"restarted {counted(progress.restarts, 'time')}"
     if progress.not_restarting is not None:
-        yield f"{f'{times}, and not again' if progress.current.number else 'not restarted'}: {progress.not_restarting}"
-    elif progress.current.number:
+        yield f"{f'{times}, and not again' if progress.restarts else 'not restarted'}: {progress.not_restarting}"
+    elif progress.restarts:
         yield times
     if is_full(spec.run_dir):
         yield f"the file system of {shown_dir} is full"

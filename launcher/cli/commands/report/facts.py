@@ -92,8 +92,8 @@ class RunFacts:
             who, _, what = failure.partition(": ")
             is_rank = who.startswith("rank ") and self.state.state is not State.HUNG
             words += f"; {who} failed first: {what}" if is_rank else f"; {failure}"
-        count = len(self.state.attempts) - 1
-        return f"{words}; {counted(count, 'restart')}" if count else words
+        restarts = self.state.progress.restarts
+        return f"{words}; {counted(restarts, 'restart')}" if restarts else words
 
     @property
     def has_failed(self) -> bool:
