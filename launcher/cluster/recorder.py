@@ -85,9 +85,9 @@ class ServersRecorder(RunRecorder):
 
 
 def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> Iterator[TimestampedEvent]:
-    """Yield the event with the coordinator's time, if it is one for all: `ahead_ns` is how far the server's clock is ahead.
+    """Yield the event of an agent's line with the coordinator's time, where it belongs into the record of all servers.
 
-    Events of other servers' ranks are dropped.
+    `ahead_ns`: how far the server's clock is ahead. Lines that are no events, and events of other servers' ranks, are dropped.
     """
     try:
         stamped = from_line(line)
@@ -116,7 +116,11 @@ class FileReceiver:
     """
 
     def __init__(self, run_dir: RunDir, ranks: Iterable[RankSpec], report: Callable[[str], object]) -> None:
-        """`ranks`: of every attempt; no elastic run has need of this. `report` gets why something could not be written, each reason once."""
+        """Take the files of `ranks`, each from its server. Their numbers are the same in every attempt.
+
+        An elastic run, whose ranks are numbered anew, sends no files: its servers share the run directory. `report` is
+        called with the reason for which something could not be written, once for each reason.
+        """
         self._run_dir = run_dir
         self._server_of = {rank.global_rank: rank.server_index for rank in ranks}
         self._ends: dict[tuple[str, int], int] = {}  # how far each file has come, by kind and rank

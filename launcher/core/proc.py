@@ -138,7 +138,7 @@ def boot_id() -> str:
 
 @frozen
 class Usage:
-    """What a process and its descendants use together."""
+    """The use of the machine by a process and its descendants together."""
 
     ticks: int  # of processor time since their start, of those that were reaped too; grows
     rss_bytes: int  # of those that live; pages that they share count for each

@@ -158,7 +158,7 @@ class Supervision:
 
 @frozen
 class Continued:
-    """Where a run goes on from: the newest checkpoint that was there when it began. Ranks pass over one that is damaged."""
+    """The checkpoint that a run goes on from: the newest that was there when it began. Ranks pass over one that is damaged."""
 
     checkpoint: Path  # absolute
     step: int  # after which it was saved

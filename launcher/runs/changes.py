@@ -1,4 +1,4 @@
-"""The changes from attempt to attempt of an elastic run, and their costs."""
+"""Compare the attempts of an elastic run: the devices of each beside those of the one before, and the cost of the change."""
 
 from __future__ import annotations
 

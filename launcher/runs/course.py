@@ -1,4 +1,4 @@
-"""The course of a training over all attempts of its run, and over the runs that it goes on from: every step counts once.
+"""Join the records of a training over all attempts of its run, and the runs that it goes on from: every step counts once.
 
 An attempt that goes on from a checkpoint computes steps again that one before had computed. With its first step all
 records of that step and later ones cease to count that earlier attempts have left, as TensorBoard has it too.
@@ -41,7 +41,7 @@ def standing(records: Iterable[Of], steps: Sequence[StepMetrics], below: float =
 
 
 def earlier_run(run_dir: RunDir, continued: Continued) -> RunDir | None:
-    """Return the run from which one goes on, where its directory is still there, or has been moved with that one."""
+    """Return the run that `run_dir` goes on from, where its directory is still there, or has been moved with that one."""
     if continued.run is None:
         return None
     for root in (continued.checkpoint.parent.parent, run_dir.root.parent / continued.run):
@@ -51,7 +51,7 @@ def earlier_run(run_dir: RunDir, continued: Continued) -> RunDir | None:
 
 
 def runs_before(run_dir: RunDir) -> Iterator[tuple[RunDir, Continued]]:
-    """Yield the runs that a run goes on from, the last one first, and from which of their checkpoints."""
+    """Yield the runs that a run goes on from, the last one first, each with the checkpoint that was read of it."""
     seen = {run_dir.root}
     while (continued := continued_by(run_dir)) and len(seen) < MAX_RUNS:
         earlier = earlier_run(run_dir, continued)

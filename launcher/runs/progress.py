@@ -57,7 +57,7 @@ ENDED_AS = {
 
 @dataclass(slots=True)
 class Ending:
-    """How an attempt is ended, from the first SIGTERM to SIGKILL."""
+    """The end of an attempt, from the first SIGTERM to SIGKILL."""
 
     stopping: events.Stopping | None = None
     cause: Cause = Cause.FINISHED
@@ -102,7 +102,7 @@ class RankStart:
 
 @dataclass(slots=True)
 class AttemptProgress:
-    """What is known of one attempt. The next one gets a record of its own."""
+    """The events of one attempt, summed up. The next one gets a record of its own."""
 
     number: int = 0
     master_port: int = 0
@@ -212,6 +212,13 @@ class Progress:
             allotment=self.current.allotment,
         )
         return (*self.past, current)
+
+    @property
+    def restarts(self) -> int:
+        """The number of restarts after failures: of an elastic run, other devices and lost servers are none."""
+        if self.current.allotment is None:
+            return self.current.number
+        return sum(attempt.verdict is not None and attempt.verdict.server is None for attempt in self.past)
 
     def take(self, stamped: TimestampedEvent) -> None:
         if self.first_ns is None:

@@ -14,6 +14,8 @@ from launcher.mesh.boxes import Box
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 
+from .transcript import normalised
+
 
 @pytest.fixture(name="checkpoint")
 def _checkpoint(launcher):
@@ -128,6 +130,43 @@ def test_which_checkpoint_is_meant(launcher, checkpoint):
     first, second = checkpoint("20260101-000000-a", 5), checkpoint("20260101-000000-a", 6)
     assert resumed_from(launcher, "--resume", first)[0] == first
     assert resumed_from(launcher, "--resume", "20260101-000000-a")[0] == second.parent
+
+
+def test_a_path_may_begin_in_the_directory_of_runs(launcher, checkpoint):
+    """As a run's name does."""
+    path = checkpoint("20260101-000000-a", 5)
+    checkpoint("20260101-000000-a", 6)
+    assert resumed_from(launcher, "--resume", "20260101-000000-a/checkpoints/step-5")[0] == path
+    assert launcher.call("ckpt", "show", "20260101-000000-a/checkpoints/step-5", code=0)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "runs/20260101-000000-a/checkpoints/step-7",
+        "20260101-000000-a/checkpoints/step-7",
+        "runs/20260101-000000-b/checkpoints/step-7",
+        "20260101-000000-b/checkpoints",
+        "20260101-000000-b",
+        "20260101-000000-c/checkpoints/step-7",
+    ],
+)
+def test_a_checkpoint_that_is_missing_is_no_missing_run(launcher, checkpoint, reference, snapshot):
+    """The others of its run are named, or that there are none; a run that is missing is told as one."""
+    for step in (5, 6):
+        checkpoint("20260101-000000-a", step)
+    launcher.write("runs/20260101-000000-b/run.json", "{}")
+    launcher.write("runs/20260101-000000-b/events.jsonl")
+    assert launcher.refused(2, ["run", "--devices", 1, "--resume", reference]) == snapshot
+
+
+def test_a_run_that_stops_saving_says_so(launcher, checkpoint, snapshot):
+    """It goes on from a run that saved checkpoints, and has no setting that turns them on; a copy is of no run."""
+    path = checkpoint("20260101-000000-a", 5)
+    said = resumed_from(launcher, "--resume", "20260101-000000-a")[1]
+    assert normalised(said, launcher.directory) == snapshot
+    assert "note:" not in resumed_from(launcher, "--resume", path, "--set", "checkpoint.keep_best=true")[1]
+    assert "note:" not in resumed_from(launcher, "--resume", path.rename(launcher.directory / "copied"))[1]
 
 
 def test_run_json_tells_which_run_goes_on(launcher, checkpoint):

@@ -137,7 +137,7 @@ def test_json_has_the_figures_as_numbers(launcher, runs):
 
 
 def test_one_course_over_attempts_and_runs(launcher, runs):
-    """What was computed again counts once; speed is that of this run alone."""
+    """What was computed again counts once. Curves are of all of it, the figure of the speed is that of this run alone."""
     runs.make("a", losses=[9.0, 8.0, 7.0, 0.5])
     runs.make("b")
     continued = {"run": "a", "checkpoint": str(runs.directory / "a" / "checkpoints" / "step-3"), "step": 3}
@@ -146,6 +146,7 @@ def test_one_course_over_attempts_and_runs(launcher, runs):
     runs.append("b", *({"attempt": n, "step": at, "loss": loss, "tokens_per_s": 10.0} for n, at, loss in steps))
     [facts] = runs.facts("b")
     assert [(each.step, each.loss) for each in facts.course.steps] == list(enumerate([9.0, 8.0, 7.0, 6.0, 5.0, 4.0], 1))
+    assert [each.tokens_per_s for each in facts.course.steps] == [5001.0, 5002.0, 5003.0, 10.0, 10.0, 10.0]
     assert (facts.totals.best_loss, facts.totals.steps, facts.totals.tokens_per_s) == (4.0, 6, 10.0)
     [line] = [line for line in runs.lines("b") if "continues" in line]
     assert line.split() == ["continues", "a", "from", "step", "3"]

@@ -6,9 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from launcher.checkpoint.index import INDEX, name_of
 from launcher.core.events import AgentEnded, AgentStarted, Cause, RankStarted
 from launcher.core.proc import identify
+from launcher.core.run_dir import RunDir
+from tests import checkpoints
 from tests.programs import acted_run
+
+from .transcript import normalised
 
 OVER = [AgentEnded(Cause.FINISHED, 0)]
 
@@ -24,6 +29,20 @@ def test_a_run_is_ended_from_another_shell(launcher):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 143
     assert b"SIGTERM: " in errors
+
+
+def test_how_to_go_on_is_told_where_checkpoints_are(launcher, snapshot):
+    """The newest one whose index can be read, by `tlaunch stop`, and by the run itself."""
+    process = launcher.running("--", "sh", "-c", "echo ready; exec sleep 1000", stderr=subprocess.PIPE)
+    saved = RunDir(launcher.latest).checkpoints
+    for step in (5, 1200, 1205):
+        path = saved / name_of(step)
+        checkpoints.write(path, {"weight": (2,)}, checkpoints.numbered({"weight": (2,)}), step=step)
+    (path / INDEX).write_text("{}")
+    told = launcher.transcript(launcher.call("stop", code=0))
+    _, errors = process.communicate(timeout=60)
+    last_lines = errors.decode().splitlines()[-3:]
+    assert (told, normalised("\n".join(last_lines), launcher.directory)) == snapshot
 
 
 def test_a_run_without_its_launcher_is_ended_too(launcher):

@@ -64,8 +64,8 @@ def test_ranks_meet_where_rank_0_is(servers):
     assert servers.log(0).splitlines()[-1] == "ready 0 2 0 2 2 1"
 
 
-def test_one_that_is_lost_when_nothing_else_fits_ends_the_run(servers):
-    """As any failure does; the exit code says so."""
+def test_one_that_is_lost_when_nothing_else_fits_ends_the_run(servers, snapshot):
+    """As any failure does; the exit code and the report say so."""
     first, second = servers.both("--elastic", "--mp", 4, *LOST_AFTER, command=COMMAND)
     wait_attempt(servers, 0, 4)
     for pid in [second.pid, servers.agent(1), *(servers.pids()[rank] for rank in (2, 3))]:
@@ -75,6 +75,14 @@ def test_one_that_is_lost_when_nothing_else_fits_ends_the_run(servers):
     [code] = servers.end(first)
     assert code == 1
     second.wait()
+    report = servers.report()
+    assert devices(servers) == [(0, 1, 2, 3), (0, 1)]
+    assert [(each.cause, each.verdict.server) for each in report.attempts] == [
+        (Cause.FAILED, "127.0.0.2"),
+        (Cause.FAILED, "127.0.0.1"),
+    ]
+    assert (report.cause, report.exit_code) == (Cause.FAILED, 1)
+    assert report.not_restarting == snapshot
 
 
 def test_a_server_that_was_started_without_elastic_is_refused(servers):

@@ -129,6 +129,13 @@ def test_a_file_that_cannot_be_read_is_not_replaced(file):
     assert len(reported) == 1
 
 
-def test_a_look_is_due_later(tmp_path):
+def test_a_look_is_due_later(file, monkeypatch):
     """The file is looked at from time to time, whatever wakes the agent meanwhile."""
-    assert 0 < Exclusions(tmp_path / "excluded", SERVERS, (), print).timeout_s <= exclusions.LOOK_EVERY_S
+    path, read, _ = file
+    monkeypatch.setattr(exclusions, "LOOK_EVERY_S", 1000.0)
+    path.write_text("10.0.0.1\n")
+    assert looks(read) == [None] * 3
+    assert 0 < read.timeout_s <= exclusions.LOOK_EVERY_S
+    monkeypatch.setattr(exclusions, "LOOK_EVERY_S", 0.0)
+    assert read.timeout_s == 0
+    assert looks(read) == [None, frozenset({0, 1}), None]  # the first of them has seen nothing before

@@ -21,7 +21,6 @@ from launcher.core.frozen import frozen
 from launcher.core.heartbeat import Heartbeat, read_heartbeat
 from launcher.core.run_dir import RunDir
 from launcher.logs.terminal import one_line
-from launcher.runs.progress import Progress
 from launcher.runs.record import Place, Recorded, read_recorded
 from launcher.runs.status import RankLook, RunState, look
 
@@ -108,19 +107,12 @@ def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
         where = f", which are on {', '.join(hosts)}" if hosts else ""
         yield f"  the state of {rank_list([look.global_rank for look in unknown])}{where} is not known on this machine"
     if recorded.max_restarts:
-        yield f"  restarts: {_restarts(progress)} of at most {recorded.max_restarts}"
+        yield f"  restarts: {progress.restarts} of at most {recorded.max_restarts}"
     if (allotment := progress.current.allotment) is not None:
         used = counted(len(allotment.devices), "device")
         yield f"  elastic: attempt {progress.current.number} with {allotment.layout} on {used} of {len(recorded.devices)}"
     if progress.current.slow and state.state.going_on:
         yield f"  slower than the others: {rank_list(progress.current.slow)}"
-
-
-def _restarts(progress: Progress) -> int:
-    """Return how many were used: of an elastic run, other devices and lost servers take none."""
-    if progress.current.allotment is None:
-        return progress.current.number
-    return sum(attempt.verdict is not None and attempt.verdict.server is None for attempt in progress.past)
 
 
 def _row(rank: RankStatus, state: RunState) -> tuple[str, ...]:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
-from launcher.cli.options.chosen_run import ONLY_RUN_HELP, chosen_only, run_argument
+from launcher.cli.options.chosen_run import ONLY_RUN_HELP, as_argument, chosen_only, run_argument
 from launcher.cli.options.types import Seconds
 from launcher.cli.text.columns import counted
 from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.saved_text import going_on
 from launcher.cli.text.verdict_text import rank_list
 from launcher.core.errors import EXIT_FAILURE, TlaunchError
 from launcher.runs import ending
@@ -26,8 +27,9 @@ Examples:
   tlaunch stop --timeout 60 || tlaunch stop --kill
 
 SIGTERM is sent to the run's launcher, or to its agent if the launcher is gone. Every rank gets SIGTERM, and SIGKILL after
-the run's --grace seconds; so do ranks that have outlived launcher and agent. A process is never signalled if it only
-reuses the PID of one that has ended.
+the run's --grace seconds; so do ranks that have outlived launcher and agent. The bundled trainer with checkpoints saves
+one at SIGTERM; the newest one is named then, and the command that goes on from it. A process is never signalled if it
+only reuses the PID of one that has ended.
 
 Exit codes: 0 no process of the run is left; 1 the run is still active after --timeout, or cannot be ended from here
 (another machine, another user, another version of tlaunch); 2 wrong usage, no such run, or several runs are active and
@@ -53,6 +55,9 @@ def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float 
             hint=f"sudo tlaunch stop {shlex.quote(str(run_dir.root))}",
         ) from None
     print(_report(stopped, kill=kill), file=sys.stderr)
+    if stopped.outcome is Outcome.ENDED and stopped.state.state is not State.FINISHED:
+        for line in going_on(run_dir, as_argument(run_dir)):
+            print(line, file=sys.stderr)
     if stopped.outcome in {Outcome.STILL_ENDING, Outcome.OUT_OF_REACH}:
         context.exit(EXIT_FAILURE)
 

@@ -1,4 +1,4 @@
-"""What `--dry-run` prints: per rank a comment and a line that a shell would take."""
+"""Print what `--dry-run` shows: for each rank a comment, and a line that a shell would take."""
 
 from __future__ import annotations
 

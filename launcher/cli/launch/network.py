@@ -1,4 +1,4 @@
-"""What ranks on several servers are given so that they reach each other, and the notes on it before they start."""
+"""Choose the variables by which ranks on several servers reach each other, and note doubts before they start."""
 
 from __future__ import annotations
 

@@ -204,4 +204,7 @@ def trainer_program(
         else:
             argv += ["--resume", str(checkpoint)]
             continues = continued(checkpoint)
+            if continues is not None and continues.run is not None and not settings.checkpoint.is_on:
+                saved = f"note: {escaped(continues.run)} saved checkpoints, and this run saves none"
+                notes += (f"{saved}; --set checkpoint.every_steps=N turns them on",)
     return Program(tuple(argv), cwd, environment, recipe.name, continues), layout, notes

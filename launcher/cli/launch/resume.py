@@ -1,7 +1,8 @@
-"""Which checkpoints `--resume` and `tlaunch ckpt` mean."""
+"""Find the checkpoints that `--resume` and `tlaunch ckpt` mean by the reference that a person gives."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,15 +15,18 @@ from launcher.checkpoint.index import (
     differing_setting,
     is_checkpoint,
     readable,
+    step_named,
 )
 from launcher.cli.launch.options import RunOptions
 from launcher.core.errors import UnreadableError
 from launcher.core.records import Continued
 from launcher.core.run_dir import RunDir
+from launcher.core.text import some_of
 from launcher.logs.terminal import escaped
 from launcher.runs.store import find_run, run_names
 
 AUTO = "auto"
+SHOWN = 8  # names of checkpoints
 
 
 def checkpoint_meant(
@@ -53,21 +57,44 @@ def checkpoint_meant(
 def checkpoints_meant(runs_dir: Path, reference: str) -> list[Path]:
     """Return the checkpoint at a path, those in a directory, or those of a run, the newest first.
 
+    A path is looked for in the directory of runs, too: `latest/checkpoints/step-500`.
+
     Raises:
         UnreadableError: there are none.
         UsageError: several runs' names begin so.
     """
-    path = Path(reference)
-    if reference and is_checkpoint(path):
-        return [path.absolute()]
-    if reference and (found := checkpoints_in(path)):
-        return [each.absolute() for each in found]
-    run = find_run(runs_dir, reference)
+    places = (Path(reference), runs_dir / reference) if reference else ()
+    for path in places:
+        if is_checkpoint(path):
+            return [path.absolute()]
+        if found := checkpoints_in(path):
+            return [each.absolute() for each in found]
+    try:
+        run = find_run(runs_dir, reference)
+    except UnreadableError:
+        for path in places:
+            if (missing := _missing(path, reference)) is not None:
+                raise missing from None
+        raise
     if not (found := checkpoints_in(run.checkpoints)):
-        raise UnreadableError(
-            f"{escaped(reference)}: this run has no checkpoint", hint="--set checkpoint.every_steps=N writes them"
-        )
+        raise _none_of_run(reference)
     return [each.absolute() for each in found]
+
+
+def _missing(path: Path, reference: str) -> UnreadableError | None:
+    """Return the error for a checkpoint that is not where others are, or of a run that has none; None for other paths."""
+    directory = path.parent if step_named(path.name) is not None else path
+    if others := checkpoints_in(directory):
+        there = some_of([each.name for each in others], SHOWN)
+        return UnreadableError(f"{escaped(reference)}: there is no such checkpoint", hint=f"there are {there}")
+    run = RunDir(directory.parent)
+    is_of_run = directory == run.checkpoints and os.path.isfile(run.run_json)  # noqa: PTH113 - a name may be too long
+    return _none_of_run(reference) if is_of_run else None
+
+
+def _none_of_run(reference: str) -> UnreadableError:
+    hint = "--set checkpoint.every_steps=N writes them"
+    return UnreadableError(f"{escaped(reference)}: this run has no checkpoint", hint=hint)
 
 
 def continued(meant: Path) -> Continued | None:

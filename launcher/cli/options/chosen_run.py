@@ -1,4 +1,4 @@
-"""Which run a command is about: what `ps`, `status`, `top`, `why`, `stacks` and `stop` have in common, and `run` in part."""
+"""Find the run that a command is about, for `ps`, `status`, `top`, `why`, `stacks`, `stop`, and `run` in part."""
 
 from __future__ import annotations
 

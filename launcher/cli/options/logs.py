@@ -1,4 +1,4 @@
-"""What was asked of `tlaunch logs`, checked before any log is read."""
+"""Check the options of `tlaunch logs` before any log is read."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ RUN_PARAMETERS = parameters_of(
     click.option("--data", type=FILE, metavar="PATH", help="Sentence pairs for the bundled trainer (`tlaunch data`)."),
     click.option(
         "--resume", metavar="auto|RUN|PATH",
-        help="Go on from the newest whole checkpoint of a run or a directory; auto: of the runs here that train the same.",
+        help="Go on from a checkpoint, or the newest whole one of a run or a directory; auto: of the runs here that train the same.",
     ),
     click.option("--profile", is_flag=True, help="Trace five training steps of the bundled trainer into device*/profile.json."),
     runs_dir_option,

@@ -1,4 +1,4 @@
-"""What a person sees of an active run: lines of a few ranks on stdout, everything else on stderr."""
+"""Show an active run to a person: lines of a few ranks on stdout, everything else on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks write, as text while they write it, and its way to stdout: for `tlaunch logs` and the console of a run."""
+"""Turn the logs of ranks, while they grow, into text for stdout: for `tlaunch logs` and the console of a run."""
 
 from __future__ import annotations
 

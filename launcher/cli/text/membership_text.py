@@ -1,4 +1,4 @@
-"""Attempts in words: that there is another one, and which devices it has where the run is elastic."""
+"""Put attempts into words: that there is another one, and which devices it has where the run is elastic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a command is that reads and writes much."""
+"""Show how far a command is that reads and writes much."""
 
 from __future__ import annotations
 

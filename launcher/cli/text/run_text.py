@@ -1,4 +1,4 @@
-"""How a run stands, in words."""
+"""Put the state of a run into words."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def _details(state: RunState, *, restarts: bool) -> str:
             stopping = state.progress.current.ending.stopping
             return f" by {one_line(stopping.asked_by)}" if stopping is not None and stopping.asked_by else ""
         case _:
-            return f", restarted {state.progress.current.number}x" if restarts and state.progress.current.number else ""
+            count = state.progress.restarts if restarts else 0
+            return f", restarted {count}x" if count else ""
 
 
 def culprit(state: RunState) -> str:

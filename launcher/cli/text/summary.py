@@ -1,7 +1,8 @@
-"""How a run ended, in words: one line when all is well, the first failure with its last lines when not."""
+"""Put the end of a run into words: one line when all is well, the first failure with its last lines when not."""
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -39,10 +40,7 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int
     elif ending.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir, server_index)
     elif ending.cause is Cause.STOPPED:
-        # The end may have been asked for on another server.
-        stopping = ending.stopping
-        by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
-        yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
+        yield from _stopped(progress, spec, shown_dir)
     elif ending.cause is Cause.AGENT_LOST:
         pid = progress.agent.pid if progress.agent else "unknown"
         yield (
@@ -72,6 +70,16 @@ def not_begun(event: NotBegun) -> Iterator[str]:
 def describe(ended: RankExit) -> str:
     """Return how a rank ended: "exit code 7", "SIGKILL (signal 9)", or why there was no program to run."""
     return verdict_text.describe_status(ended.status) if ended.reason is None else ended.reason
+
+
+def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
+    from launcher.cli.text.saved_text import going_on  # other ends need none of it
+
+    # The end may have been asked for on another server.
+    stopping = progress.current.ending.stopping
+    by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
+    yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
+    yield from going_on(RunDir(spec.run_dir), shlex.quote(str(shown_dir)))
 
 
 # --- the last lines of the culprit's log, for `tlaunch why` too ---
@@ -127,10 +135,10 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: i
     if progress.rank_count > 1 or not culprit_here:
         who = "the others" if server_index is None else "the others here" if culprit_here else "ranks here"
         yield f"{who}: {_how_ended(progress, without=None if culprit is None else progress.current.exits.get(culprit))}"
-    times = f"restarted {counted(progress.current.number, 'time')}"
+    times = f"restarted {counted(progress.restarts, 'time')}"
     if progress.not_restarting is not None:
-        yield f"{f'{times}, and not again' if progress.current.number else 'not restarted'}: {progress.not_restarting}"
-    elif progress.current.number:
+        yield f"{f'{times}, and not again' if progress.restarts else 'not restarted'}: {progress.not_restarting}"
+    elif progress.restarts:
         yield times
     if is_full(spec.run_dir):
         yield f"the file system of {shown_dir} is full"

@@ -31,7 +31,8 @@ Examples:
 
 Loss, tokens/s and memory come from metrics.jsonl in the run directory, which the bundled trainer's rank 0 writes. Values
 such as the final loss are means of a few steps if steps are short. Peak memory is that of rank 0: of its accelerator, or
-of the process if there is none.
+of the process if there is none. Of a run that goes on from another (--resume) losses and curves are those of the whole
+training, speed, memory and duration those of the run itself.
 
 --html and --png need matplotlib, which draws the charts. The page needs no network and no script.
 

@@ -76,7 +76,7 @@ class RunFacts:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What changed between the attempts of an elastic run."""
+        """The changes between the attempts of an elastic run."""
         return changes_of(self.state.attempts, self.metrics.steps)
 
     @property
@@ -92,8 +92,8 @@ class RunFacts:
             who, _, what = failure.partition(": ")
             is_rank = who.startswith("rank ") and self.state.state is not State.HUNG
             words += f"; {who} failed first: {what}" if is_rank else f"; {failure}"
-        count = len(self.state.attempts) - 1
-        return f"{words}; {counted(count, 'restart')}" if count else words
+        restarts = self.state.progress.restarts
+        return f"{words}; {counted(restarts, 'restart')}" if restarts else words
 
     @property
     def has_failed(self) -> bool:
@@ -102,13 +102,13 @@ class RunFacts:
 
     @property
     def first_rank(self) -> Mapping[str, Any]:
-        """What run.json says of the first rank; empty where that is unknown."""
+        """The entry of the first rank in run.json; empty where there is none."""
         ranks = self.record.get("ranks")
         return mapping(ranks[0]) if isinstance(ranks, list) and ranks else {}
 
     @property
     def command(self) -> list[str]:
-        """What every rank runs, as run.json has it: with secrets masked."""
+        """The command of every rank, as run.json has it: with secrets masked."""
         argv = self.first_rank.get("argv")
         return [str(word) for word in argv] if isinstance(argv, list) else []
 
