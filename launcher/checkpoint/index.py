@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.codec import decode, encode
-from launcher.core.errors import UnreadableError
+from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
@@ -236,6 +236,25 @@ def differing_setting(
         if dotted not in named and their is not None and their != our:
             return dotted, their, our
     return None
+
+
+def check_settings(
+    checkpoint: Path, index: Index, program: str, settings: Mapping[str, Any], named: Collection[str]
+) -> None:
+    """Check that a training of this program with these settings can go on from the checkpoint. `named`: as above.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if index.program != program:
+        raise UsageError(f"{checkpoint} is of the program {index.program}, and this one is {program}")
+    if found := differing_setting(index, settings, named):
+        name, theirs, ours = found
+        other = f"--set {name}={ours} to change it" if name in NAMED_SETTINGS else "without --resume"
+        raise UsageError(
+            f"{checkpoint} is of a training with {name} = {theirs}, and this one has {ours}",
+            hint=f"--set {name}={theirs}, or {other}",
+        )
 
 
 def damage_of(checkpoint: Path, name: str, expected: PartFile) -> str | None:

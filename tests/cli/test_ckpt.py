@@ -160,6 +160,16 @@ def test_a_checkpoint_that_is_missing_is_no_missing_run(launcher, checkpoint, re
     assert launcher.refused(2, ["run", "--devices", 1, "--resume", reference]) == snapshot
 
 
+@pytest.mark.parametrize("words", ["--set model.d_model=64", "--set train.seed=9", ""])
+def test_other_settings_are_refused_before_anything_starts(launcher, checkpoint, words, snapshot):
+    """By the newest checkpoint whose index can be read; the ranks compare text, tokenizer and shapes."""
+    checkpoint("20260101-000000-a", 5, "train.precision=bfloat16")
+    (checkpoint("20260101-000000-a", 6) / INDEX).write_text("{}")
+    told = launcher.refused(2, ["run", "--devices", 1, *words.split(), "--resume", "20260101-000000-a"])
+    assert told == snapshot
+    assert [run.name for run in (launcher.directory / "runs").iterdir()] == ["20260101-000000-a"]
+
+
 def test_a_run_that_stops_saving_says_so(launcher, checkpoint, snapshot):
     """It goes on from a run that saved checkpoints, and has no setting that turns them on; a copy is of no run."""
     path = checkpoint("20260101-000000-a", 5)

@@ -65,8 +65,15 @@ def test_what_is_no_checkpoint_of_this_training_is_refused(whole, small_text, tm
     """Before a rank starts where the launcher can see it, else by all ranks alike; auto begins anew."""
     _, runs_dir = whole
     run = (runs_dir / "latest").resolve()
-    train(tmp_path, small_text, "--devices", 2, "--set", "train.seed=2", "--resume", run, code=2)
-    assert "train.seed" in (tmp_path / "latest" / "device0" / "train.log").read_text()
+    done = tlaunch("run", "--devices", 2, "--set", "train.seed=2", "--resume", run, "--runs-dir", tmp_path / "none")
+    assert done.returncode == 2
+    assert not (tmp_path / "none").exists()
+    other_text = tmp_path / "text"
+    other_text.mkdir()
+    for path in small_text.glob("*.txt"):
+        (other_text / path.name).write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    train(tmp_path, other_text, "--devices", 2, "--resume", run, code=2)
+    assert "another text" in (tmp_path / "latest" / "device0" / "train.log").read_text()
     done = tlaunch("run", "--devices", 1, "--resume", "no-such-run", "--runs-dir", tmp_path)
     assert done.returncode == 2
     other = ("--set", "train.seed=2", "--set", "train.steps=1")

@@ -11,6 +11,7 @@ from typing import Any
 from launcher.checkpoint.index import (
     INDEX,
     Index,
+    check_settings,
     checkpoints_in,
     differing_setting,
     is_checkpoint,
@@ -38,7 +39,7 @@ def checkpoint_meant(
 
     Raises:
         UnreadableError: no such checkpoint or run.
-        UsageError: several runs' names begin so.
+        UsageError: several runs' names begin so, or the newest checkpoint is of another program or other settings.
     """
     if options.resume == AUTO:
         data = "" if options.data is None else str(options.data.absolute())
@@ -51,6 +52,9 @@ def checkpoint_meant(
         return None if newest is None else newest.parent  # where others stand if its files are damaged
     assert options.resume is not None, "it was asked for"
     newest, *others = checkpoints_meant(options.runs_dir, options.resume)
+    for path, index in readable([newest, *others]):
+        check_settings(path, index, program, settings, named)
+        break
     return newest.parent if others else newest
 
 

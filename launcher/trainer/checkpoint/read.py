@@ -12,14 +12,13 @@ import torch
 from launcher.checkpoint.copies import files_to_read
 from launcher.checkpoint.index import (
     INDEX,
-    NAMED_SETTINGS,
     TOKENIZER,
     DamagedError,
     Index,
     PartFile,
+    check_settings,
     checkpoints_in,
     damage_of,
-    differing_setting,
     index_of,
     index_text,
     is_checkpoint,
@@ -136,15 +135,7 @@ def _good_files(checkpoint: Path, index: Index, world: World) -> dict[str, PartF
 
 
 def _check_same(path: Path, index: Index, training: Training) -> None:
-    if index.program != training.program:
-        raise UsageError(f"{path} is of the program {index.program}, and this one is {training.program}")
-    if found := differing_setting(index, training.settings, training.named):
-        name, theirs, ours = found
-        other = f"--set {name}={ours} to change it" if name in NAMED_SETTINGS else "without --resume"
-        raise UsageError(
-            f"{path} is of a training with {name} = {theirs}, and this one has {ours}",
-            hint=f"--set {name}={theirs}, or {other}",
-        )
+    check_settings(path, index, training.program, training.settings, training.named)
     if index.text != training.text or index.files[TOKENIZER].sha256 != training.tokenizer_digest:
         what = "text" if index.text != training.text else "tokenizer"
         raise UsageError(f"{path} is of a training with another {what}", hint="--data with the same files")
