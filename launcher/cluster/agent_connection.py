@@ -114,6 +114,7 @@ class AgentConnection:
         self.ready: Ready | None = None
         self.over = False  # nothing of the present attempt is left there
         self.done = False  # it has sent its last message
+        self.given_up = False  # it ends its ranks, and takes no further part
         self.pings = PingHistory()
         self._mute: str | None = None  # why nothing can be sent any more; last words may have come
         self.lost: str | None = None  # why nothing more is heard of it

@@ -177,6 +177,7 @@ class Coordinator:
             error = self._registration.unlike() or self._registration.unshared()
             if error is not None:
                 peer.send(Refused(error.message, error.hint, error.exit_code))
+                peer.ready = None  # it has not joined, and cannot be lost
         if error is not None:
             self._recorder.record(Trouble(f"refused: {error.message}"))
             peer.lose("refused")
@@ -199,6 +200,7 @@ class Coordinator:
                 peer.over = peer.over or isinstance(message, AttemptOver)
                 self._report(_event_of(message, index))
             case GivingUp(reason=reason):  # it ends its ranks, and says when that is done
+                peer.given_up = True
                 self._note_loss(index, reason, peer)
             case Stacks():
                 self._registration.stacks_relay.take(index, message)

@@ -267,10 +267,17 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
 
 
 def _first_message(channel: Channel, kind: type[Word], patience_s: float = CONNECT_S) -> Word:
-    """Return the next message, which must be of this kind. A refusal is raised as the error that it holds."""
+    """Return the next message, which must be of this kind.
+
+    Raises:
+        TlaunchError: the one that a refusal holds.
+        ChannelClosedError: another message, or a refusal whose reason passes.
+    """
     for message in channel.wait_for(time.monotonic() + patience_s):
         if isinstance(message, kind):
             return message
+        if isinstance(message, Refused) and message.passing:
+            raise ChannelClosedError(message.message)
         if isinstance(message, Refused):
             raise _error_of(message)
         raise ChannelClosedError("what answers there is no coordinator")

@@ -40,6 +40,10 @@ class DuplicateServerError(RefusedLayoutError):
     """An agent claims to be a server that has joined already."""
 
 
+class FormerAgentError(RefusedLayoutError):
+    """An agent claims to be a server whose former agent, given up by the run, has yet to end its ranks."""
+
+
 class Registration:
     """Accepts connections and keeps the agents of servers, `peers`. Refuses agents that do not fit, with the reason."""
 
@@ -139,8 +143,11 @@ class Registration:
             try:
                 self._take_in(message, peer, joining=joining)
             except TlaunchError as error:
-                peer.send(Refused(error.message, error.hint, error.exit_code))
+                passing = isinstance(error, FormerAgentError)
+                peer.send(Refused(error.message, error.hint, error.exit_code, passing))
                 peer.lose("refused")
+                if passing:
+                    continue
                 self.refused.append((message, error))
                 return error
         return None
@@ -182,6 +189,8 @@ class Registration:
         if (error := differences(hello, self._plan.agreement, server_id)) is not None:
             raise error
         former = self.peers.get(index)
+        if former is not None and former.given_up and self.takes_back:
+            raise FormerAgentError(f"the ranks that server {server_id} had before are still being ended")
         if former is not None and (former.lost is None or self.takes_back):  # whose loss has yet to be told
             first = described(former.hello) if former.hello else former.address
             raise DuplicateServerError(

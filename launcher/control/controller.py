@@ -224,8 +224,8 @@ class RunController:
         elif wish is None and found.asks_reach and not self._inquiry.checks_reach:
             self._orders += self._inquiry.check_reach(found, self._there, self.master_port, self._now_s)
         elif wish is None:
-            self._note_failure(found.verdict)
-            self.outcome.judge(found)
+            is_left_out = self._leave_out_culprit(found.verdict)
+            self.outcome.judge(found, is_left_out=is_left_out)
             self.phase = Phase.ENDING
         else:  # a failure stays one although the end is wanted
             self.outcome.judge(found, may_restart=self.outcome.is_by_engine(wish.by_server))
@@ -238,13 +238,22 @@ class RunController:
             self._orders.append(orders.Diagnose())
             return
         self.outcome.settle()
-        if self.outcome.restarts and self._membership is not None and self._membership.next(self._there) is None:
-            self.outcome.refuse_restart(NO_LAYOUT)
+        if self.outcome.restarts and self._membership is not None:
+            self._check_layout(self._membership)
         if self.outcome.restarts_here:
             self.attempt += 1
             self._begin()
         else:
             self._leave()
+
+    def _check_layout(self, membership: Membership) -> None:
+        """Have ranks that ended for other devices go on with those that they had, where no layout fits what is left by now."""
+        if membership.next(self._there) is not None:
+            return
+        if self.outcome.is_resizing and membership.keeps_present(self._there):
+            self.outcome.record(Trouble(f"{NO_LAYOUT}: the ranks go on with those that they had"))
+        else:
+            self.outcome.refuse_restart(NO_LAYOUT)
 
     def _leave(self) -> None:
         assert self.outcome.finish is not None, "it is decided"
@@ -253,12 +262,13 @@ class RunController:
 
     # --- devices come and go ---
 
-    def _note_failure(self, verdict: Verdict) -> None:
+    def _leave_out_culprit(self, verdict: Verdict) -> bool:
+        """Leave out the device of the rank that failed, if it has failed often enough; return whether that is so."""
         if self._membership is None or not self.outcome.budget.left:
-            return
+            return False
         if (change := self._membership.note_failure(verdict, self._there)) is not None:
             self.outcome.record(change)
-            self.outcome.budget.forget_failure()
+        return change is not None
 
     def _on_change(self, event: events.ExclusionsChanged | events.ServerJoined, membership: Membership) -> None:
         """Have running ranks start again if the devices that there are now make another allotment."""
@@ -273,6 +283,8 @@ class RunController:
                 if (change := membership.exclude(excluded)) is None:
                     return
                 self.outcome.record(change)
+                if change.taken_back:
+                    self.outcome.budget.forget_failure()
         if self.phase is not Phase.RUNNING or self.outcome.exits:  # ranks that end well have no use for others
             return
         following = membership.next(self._there)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from launcher.core.events import DevicesChanged
 from launcher.core.records import Allotment, Elastic
-from launcher.core.verdict import Verdict
+from launcher.core.verdict import Role, Verdict
 
 FAILURES = 2  # of a device's ranks, after which the device is left out
 
@@ -33,9 +33,15 @@ class Membership:
         return None if layout is None else Allotment(tuple(free[: layout.world_size]), layout)
 
     def begin(self, servers: Collection[int]) -> Allotment | None:
-        """Return what `next` does, as the allotment of the attempt that begins."""
-        self.present = self.next(servers)
+        """Return what `next` does, or else what `keeps_present` allows, as the allotment of the attempt that begins."""
+        following = self.next(servers)
+        if following is not None or not self.keeps_present(servers):
+            self.present = following
         return self.present
+
+    def keeps_present(self, servers: Collection[int]) -> bool:
+        """Return whether these servers have all devices of the present attempt."""
+        return self.present is not None and all(self.server_of(device) in servers for device in self.present.devices)
 
     def has_ranks(self, server: int) -> bool:
         """Return whether the present attempt has ranks there."""
@@ -57,9 +63,11 @@ class Membership:
     def note_failure(self, verdict: Verdict, servers: Collection[int]) -> DevicesChanged | None:
         """Note which device's rank has failed; return the change if that is left out for it.
 
-        It stays where no layout fits the others. `servers`: those that are there.
+        It stays where no layout fits the others. Ranks that fail alike say nothing of one device. `servers`: those that
+        are there.
         """
-        if verdict.culprit is None or self.present is None:
+        causes = sum(failure.role is Role.CAUSE for failure in verdict.failures)
+        if verdict.culprit is None or self.present is None or causes > 1:
             return None
         device = self.present.devices[verdict.culprit]
         self._failures[device] += 1

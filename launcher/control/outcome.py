@@ -26,7 +26,7 @@ class Restarts:
         self.refusal: str | None = None  # why restarts that are left are not used
 
     def forget_failure(self) -> None:
-        """Take the next failure for a new one, since what the last one came of is left out."""
+        """Take the next failure for a new one, since the devices are others."""
         self._last_signature = None
 
     def note_step(self, step: int | None) -> None:
@@ -34,15 +34,18 @@ class Restarts:
         if step is not None:
             self._highest_step = max(step, self._highest_step)
 
-    def decide(self, verdict: Verdict, step: int | None) -> bool:
+    def decide(self, verdict: Verdict, step: int | None, *, is_left_out: bool = False) -> bool:
         """Return whether to start all ranks again after `verdict`; call once for each failed attempt.
 
-        `step`: the highest that any rank reported in it; None if none reported any.
+        `step`: the highest that any rank reported in it; None if none reported any. `is_left_out`: the device that failed is
+        left out from now on, so that the failure does not come back.
         """
+        if is_left_out:
+            self.forget_failure()
         further = step is not None and step > self._highest_step
         self.note_step(step)
         repeated = verdict.signature is not None and verdict.signature == self._last_signature and not further
-        self._last_signature = verdict.signature
+        self._last_signature = None if is_left_out else verdict.signature
         if self.left and repeated:
             self.refusal = f"the same failure came back before any progress ({verdict.signature})"
         if not self.left or repeated:
@@ -97,8 +100,8 @@ class Outcome:
         lacks_agents = self.lost and self._setup.supervision.elastic is None
         return self.restarts and not lacks_agents and not self._setup.engine_anew
 
-    def judge(self, found: Diagnosed, *, may_restart: bool = True) -> None:
-        """Decide what follows from a verdict, and have ranks ended."""
+    def judge(self, found: Diagnosed, *, may_restart: bool = True, is_left_out: bool = False) -> None:
+        """Decide what follows from a verdict, and have ranks ended. `is_left_out`: as in `Restarts.decide`."""
         self._verdict = found.verdict
         self.record(Judged(found.verdict))
         is_loss = found.verdict.culprit is None and found.verdict.server is not None
@@ -106,7 +109,9 @@ class Outcome:
             self.budget.note_step(found.highest_step)
             self.restarts = may_restart
         else:
-            self.restarts = may_restart and self.budget.decide(found.verdict, found.highest_step)
+            self.restarts = may_restart and self.budget.decide(
+                found.verdict, found.highest_step, is_left_out=is_left_out
+            )
         if may_restart and self.budget.refusal:
             self.refuse_restart(self.budget.refusal)
         self._refuse_impossible_restart()

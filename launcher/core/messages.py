@@ -95,6 +95,7 @@ class Refused:
     message: str
     hint: str | None = None
     exit_code: int = 1
+    passing: bool = False  # the reason passes: the machine is to try again
 
 
 @frozen

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.events import AgentStarted, from_line
+from launcher.core.proc import ProcessId
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.logs.terminal import escaped
 
@@ -93,6 +94,16 @@ def run_at(root: Path) -> RunDir:
             if first is not None and isinstance(first.event, AgentStarted) and first.event.agent.here:
                 return part
     return parts[0] if parts else RunDir(root)
+
+
+def last_agent(run_dir: RunDir) -> ProcessId | None:
+    """Return the identity of the agent that last served the part of a run on this server; None if there was none."""
+    agent = None
+    with suppress(OSError, ValueError, RecursionError), run_dir.events.open("rb") as lines:
+        for line in lines:
+            if (stamped := from_line(line)) is not None and isinstance(stamped.event, AgentStarted):
+                agent = stamped.event.agent
+    return agent
 
 
 def run_names(runs_dir: Path) -> tuple[str, ...]:

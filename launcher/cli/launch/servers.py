@@ -31,12 +31,16 @@ from launcher.core import env
 from launcher.core.codec import json_text
 from launcher.core.devices import device_name
 from launcher.core.env import masked_argv
-from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
+from launcher.core.proc import ProcessId
 from launcher.core.records import Cluster, Server
 from launcher.core.run_dir import RunDir
 from launcher.engines.host_match import Host, read_host, servers_here
 from launcher.engines.local import signals_held_back, start_child
 from launcher.logs.terminal import escaped
+from launcher.runs.store import last_agent
+
+LOOK_S = 0.2  # between looks at a process that is waited for
 
 
 def run_on_servers(prepared: Prepared, options: RunOptions) -> Outcome:
@@ -137,7 +141,17 @@ def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, E
 
 def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -> Outcome:
     """Join the run that the first server coordinates, and attend to this server's ranks."""
-    membership = join_first_server(options, prepared.used.servers, host, here, agreement(prepared))
+
+    def join_run() -> Session:
+        return join_first_server(options, prepared.used.servers, host, here, agreement(prepared))
+
+    membership = join_run()
+    if prepared.request.supervision.elastic is not None:
+        run_dir = RunDir(prepared.request.runs_dir / membership.welcome.run_name, here)
+        if (former := last_agent(run_dir)) is not None and former.lives:
+            membership.close()
+            wait_for_end(former, options.join_timeout)
+            membership = join_run()
     part = get_ready(membership, prepared.request, prepared.files, options.master_port)
     say_notes(prepared, part.spec)
     with signals_held_back():
@@ -153,6 +167,23 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
         agent = start(part, membership, begin, specify=specify)
         attend = attendance(part.spec, agent, detached, here)
     return attend()
+
+
+def wait_for_end(former: ProcessId, limit_s: float) -> None:
+    """Wait until an agent that the run has given up has ended its ranks, which use this server's devices.
+
+    Raises:
+        TlaunchError: it takes longer than `limit_s`.
+    """
+    what = f"the end of the ranks that this server had before (agent {former.pid})"
+    say(awaited(what, limit_s))
+    until = time.monotonic() + limit_s
+    while former.lives:
+        if time.monotonic() >= until:
+            raise TlaunchError(
+                f"{what} did not come in {limit_s:g} s", hint=f"kill process {former.pid}, and start again"
+            )
+        time.sleep(LOOK_S)
 
 
 def join_first_server(
