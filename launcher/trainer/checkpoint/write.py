@@ -12,7 +12,6 @@ more than its part in memory. Whether all have succeeded is exchanged before the
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -28,13 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from launcher.checkpoint.copies import has_copies
+from launcher.checkpoint.finish import finish
 from launcher.checkpoint.index import (
-    INDEX,
     KINDS,
-    SCHEMA,
-    SCHEMA_OF_COPIES,
-    STRATEGY,
     TOKENIZER,
     Index,
     NamedBox,
@@ -42,16 +37,14 @@ from launcher.checkpoint.index import (
     best_of,
     checkpoints_in,
     damage_of,
-    index_of,
-    index_text,
     name_of,
     partial_name,
     partials_in,
     readable,
 )
-from launcher.checkpoint.strategy import strategy_text
+from launcher.checkpoint.tensors import write_digested
 from launcher.checkpoint.ways import OWNED, PlannedFile, keeps_replicas, planned_files
-from launcher.core.atomic import write_text
+from launcher.core.atomic import name_directory, write_text
 from launcher.core.codec import decode, encode
 from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
@@ -61,8 +54,6 @@ from launcher.trainer.checkpoint.files import (
     SEEN_WITHIN_S,
     assemble,
     prepared,
-    sync_names,
-    write_synced,
     write_tensors,
 )
 from launcher.trainer.optimizer.sharded import ShardedAdamW
@@ -300,7 +291,7 @@ class _Writing:
             return
         training = self._plan.training
         files = self._wait_for((file.name for file in self._plan.files), FILE)
-        files[TOKENIZER] = write_synced(self._aside / TOKENIZER, training.tokenizer)
+        files[TOKENIZER] = write_digested(self._aside / TOKENIZER, [training.tokenizer], synced=True)
         index = Index(
             step=self.step,
             program=training.program,
@@ -311,23 +302,13 @@ class _Writing:
             dtype=self._dtype,
             shapes=training.shapes,
             files=files,
-            schema=SCHEMA_OF_COPIES if has_copies(files) else SCHEMA,
             validation_loss=self._validation_loss,
         )
-        strategy = write_synced(self._aside / STRATEGY, strategy_text(index).encode())
-        index = dataclasses.replace(index, files={**files, STRATEGY: strategy})
-        content = index_text(index).encode()
-        index_of(content, self._aside / INDEX)  # raises if an element has no box, or two that differ
-        write_synced(self._aside / INDEX, content)
-        for path in list(self._aside.iterdir()):  # parts and notes
-            if path.name != INDEX and path.name not in index.files:
-                path.unlink()
-        sync_names(self._aside)
+        finish(self._aside, index)  # without parts and notes
         final = self._plan.directory / name_of(self.step)
         if final.exists():  # a run that went on from an older one comes here again
             final.rename(self._aside.with_name(f".{final.name}.{self._plan.token}.old.partial"))
-        self._aside.rename(final)
-        sync_names(self._plan.directory)
+        name_directory(self._aside, final)
         self._plan.on_saved(self.step)
         self._remove_others()
 
