@@ -339,6 +339,41 @@ def test_files_of_others_stay(tmp_path):
     assert sorted(tmp_path.iterdir()) == others
 
 
+def test_what_cannot_be_removed_fails_no_checkpoint(directory):
+    """It was saved by then; the reason is told."""
+    moved, told = directory.with_name("moved"), []
+    session, _, _ = resumed(directory)
+    writer = CheckpointWriter(
+        directory,
+        training_of(settings_of()),
+        alone(),
+        keep=1,
+        on_saved=lambda _: directory.rename(moved),
+        on_unremoved=told.append,
+    )
+    writer.save(7, session.optimizer)
+
+    assert writer.finish() == 7
+    assert [error.filename for error in told] == [str(directory)]
+    assert read_index(moved / name_of(7)).step == 7
+
+
+def test_nothing_stays_of_a_writer_that_was_killed_at_its_beginning(tmp_path, monkeypatch):
+    """When it had made the file that other ranks are to see."""
+
+    def kill(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "unlink", kill)
+    with pytest.raises(KeyboardInterrupt):
+        CheckpointWriter(tmp_path, training_of(settings_of()), alone(), keep=2)
+    monkeypatch.undo()
+    assert len(list(tmp_path.iterdir())) == 1
+    CheckpointWriter(tmp_path, training_of(settings_of()), alone(), keep=2)
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_narrow_weights_are_kept_as_the_optimizer_has_them(tmp_path):
     """In bfloat16, with the float32 weights of the optimizer, a training goes on bit by bit."""
     settings, world = settings_of("train.precision=bfloat16"), alone()

@@ -6,7 +6,6 @@ Beside that, what else has to do with disks and directories.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.checkpoint.index import KINDS, NamedBox, PartFile, partials_in
+from launcher.checkpoint.index import KINDS, NamedBox, PartFile, partial_name, remove_partials
 from launcher.checkpoint.tensors import BLOCK_BYTES, Place, places_in, write_boxes
 from launcher.core.errors import UsageError
 from launcher.mesh.boxes import Box, bounding
@@ -116,19 +115,23 @@ def prepared(directory: Path, world: World) -> str:
         TlaunchError: on every rank alike, where the directory cannot be made, or is not the same one for all.
     """
     token = world.from_rank_0(partial(_prepare, directory)).decode()
-    world.while_others_wait(partial(_see, directory / token))
-    world.from_rank_0(partial(_tidy, directory / token))
+    world.while_others_wait(partial(_see, _probe(directory, token)))
+    world.from_rank_0(partial(_tidy, _probe(directory, token)))
     return token
 
 
 def _prepare(directory: Path) -> bytes:
     """Make the directory without what a killed writer has left, and in it a file that other ranks are to see; return its name."""
     directory.mkdir(parents=True, exist_ok=True)
-    for path in partials_in(directory):
-        shutil.rmtree(path, ignore_errors=True)
+    remove_partials(directory)
     token = os.urandom(4).hex()
-    (directory / token).touch()
+    _probe(directory, token).touch()
     return token.encode()
+
+
+def _probe(directory: Path, token: str) -> Path:
+    """Return a path that is removed as all that a killed writer has left."""
+    return directory / partial_name(0, token)
 
 
 def _see(probe: Path) -> None:
@@ -144,5 +147,5 @@ def _see(probe: Path) -> None:
 
 
 def _tidy(probe: Path) -> bytes:
-    probe.unlink()
+    probe.unlink(missing_ok=True)
     return b""
