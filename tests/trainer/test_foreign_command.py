@@ -62,6 +62,15 @@ def test_there_and_back(tmp_path, own):
     assert trained_from(tmp_path / "in" / "step-7") == trained_from(own)
 
 
+def test_lines_of_others_are_passed_on(tmp_path, own, monkeypatch):
+    """On the stdout of the process that converts, packages may write what they like."""
+    lines = ["a word", "-5", "", "9" * 5000]
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nprint(*{lines}, sep='\\n', file=sys.__stdout__)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = ckpt(tmp_path, "export", own, "--format", "dcp", "--output", "out")
+    assert (done.returncode, done.stderr) == (0, "".join(f"{line}\n" for line in lines))
+
+
 def test_what_is_refused_has_its_code(tmp_path, own):
     """And nothing is left where the result would be."""
     torch.save({}, tmp_path / "model.ckpt")

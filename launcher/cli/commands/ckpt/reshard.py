@@ -21,6 +21,7 @@ from launcher.cli.options.run import MAX_DEGREE, runs_dir_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.stdout import write_out
 from launcher.core.codec import decode, encode
+from launcher.core.env import PYTHONSAFEPATH
 from launcher.core.errors import EXIT_OK, TlaunchError, UnreadableError, UsageError, exit_code_of
 from launcher.core.records import Layout
 from launcher.core.run_dir import LATEST
@@ -44,7 +45,6 @@ Exit codes: 0; 1 DIR cannot be written; 2 wrong usage, DIR exists, no such check
 not fit the model.
 """
 OWNERS = "launcher.trainer.checkpoint.owners"
-SAFE_PATH = "PYTHONSAFEPATH"  # files in the current directory must not be imported as modules of ours
 DEGREE = IntRange(max=MAX_DEGREE)
 
 
@@ -98,7 +98,7 @@ def _plan(settings: Any, layout: Layout) -> files.Plan:
     """
     question = json.dumps({"settings": encode(settings), "layout": encode(layout)})
     argv = [sys.executable, "-m", OWNERS]
-    environment = {**os.environ, SAFE_PATH: "1"}
+    environment = {**os.environ, PYTHONSAFEPATH: "1"}
     done = subprocess.run(argv, input=question, stdout=subprocess.PIPE, text=True, env=environment, check=False)
     if done.returncode:
         raise TlaunchError(f"{' '.join(argv[1:])} ended with {exit_code_of(done.returncode)}, so nothing is written")
