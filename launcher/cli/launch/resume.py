@@ -1,4 +1,4 @@
-"""Which checkpoints `--resume` and `tlaunch ckpt` mean."""
+"""The checkpoints that `--resume` and `tlaunch ckpt` mean."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ LIFE_SIGN_S = 1.0
 
 @frozen
 class Training:
-    """What a checkpoint says of its training, the same after every step."""
+    """The facts that a checkpoint holds about its training, the same after every step."""
 
     program: str
     settings: Mapping[str, Any]
@@ -85,7 +85,7 @@ class Training:
 
 @frozen
 class _Plan:
-    """What all checkpoints of a rank have in common."""
+    """The plan that all checkpoints of a rank have in common."""
 
     directory: Path
     training: Training
@@ -99,7 +99,7 @@ class _Plan:
 
     @property
     def own_file(self) -> PlannedFile | None:
-        """What this rank writes of the checkpoint."""
+        """The file of the checkpoint that this rank writes; None where it writes none."""
         return next((file for file in self.files if file.writer == self.rank), None)
 
 

@@ -42,7 +42,7 @@ class ForeignTensor:
 
 
 class ForeignState:
-    """What was found, by what it is of."""
+    """The tensors that were found in the files of another tool, by kind and parameter."""
 
     def __init__(self, path: Path, *, left_out: Sequence[str]) -> None:
         self.path, self.left_out = path, left_out
