@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from launcher.checkpoint.index import (
     partial_name,
     read_index,
     readable,
+    remove_partials,
 )
 from launcher.checkpoint.strategy import strategy_of
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
@@ -356,6 +358,31 @@ def test_what_cannot_be_removed_fails_no_checkpoint(directory):
     assert writer.finish() == 7
     assert [error.filename for error in told] == [str(directory)]
     assert read_index(moved / name_of(7)).step == 7
+
+
+def test_another_run_that_writes_there_is_told(tmp_path):
+    """It removes what is not whole, and takes it for that of a run which was killed."""
+    settings, world, is_over = settings_of(), alone(), threading.Event()
+    session = Session(settings, world)
+    writer = CheckpointWriter(tmp_path, training_of(settings), world, keep=2)
+
+    def remove():
+        while not is_over.is_set():
+            remove_partials(tmp_path)
+
+    def save():
+        for step in range(1, 1000):
+            writer.save(step, session.optimizer)
+            writer.finish()
+
+    other = threading.Thread(target=remove)
+    other.start()
+    try:
+        with pytest.raises(TlaunchError, match="another run"):
+            save()
+    finally:
+        is_over.set()
+        other.join()
 
 
 def test_nothing_stays_of_a_writer_that_was_killed_at_its_beginning(tmp_path, monkeypatch):

@@ -230,6 +230,8 @@ class _Writing:
         except OSError as error:
             where = error.filename or self._final
             self._failure = f"rank {self._plan.rank} could not write to {where}: {error.strerror or error}"
+            if isinstance(error, FileNotFoundError) and self._plan.directory.is_dir():
+                self._failure += f"; another run that writes to {self._plan.directory} has removed it"
         except TlaunchError as error:
             self._failure = error.message
         finally:

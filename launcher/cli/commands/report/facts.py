@@ -76,7 +76,7 @@ class RunFacts:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What changed between the attempts of an elastic run."""
+        """The changes between the attempts of an elastic run."""
         return changes_of(self.state.attempts, self.metrics.steps)
 
     @property
