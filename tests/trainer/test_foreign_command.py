@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from launcher.checkpoint.index import read_index
+from launcher.checkpoint.index import STRATEGY, read_index
 from launcher.cli.commands.ckpt.conversion import CONVERTER
 from launcher.cli.commands.ckpt.reshard import OWNERS
 from launcher.core.records import Layout
@@ -64,6 +64,7 @@ def test_there_and_back(tmp_path, own):
     imported = ckpt(tmp_path, "import", "out/dcp", "--format", "dcp", "--like", own, "--output", "in/step-7")
     assert (imported.returncode, imported.stdout, imported.stderr) == (0, "in/step-7\n", "")
     assert read_index(tmp_path / "in" / "step-7").shapes == read_index(own).shapes
+    assert (tmp_path / "in" / "step-7" / STRATEGY).is_file()
     assert trained_from(tmp_path / "in" / "step-7") == trained_from(own)
 
 
