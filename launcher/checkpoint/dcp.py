@@ -78,7 +78,7 @@ class _Named:
 
 
 class _Record:
-    """What a pickle makes of something that it names."""
+    """A call that a pickle asks for, of something that it names: it is kept, and not made."""
 
     def __init__(self, name: str, arguments: Any) -> None:
         self.name, self.arguments = name, arguments

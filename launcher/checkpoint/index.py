@@ -20,6 +20,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from math import prod
@@ -106,9 +107,28 @@ def partial_name(step: int, token: str) -> str:
     return f".{name_of(step)}.{token}.partial"
 
 
-def partials_in(directory: Path) -> list[Path]:
-    """Return what a writer has left in a directory that was killed."""
-    return [path for path in directory.iterdir() if _PARTIAL.fullmatch(path.name)]
+def remove_partials(directory: Path) -> OSError | None:
+    """Remove what a writer has left in a directory that was killed, as far as that goes; return why something stays.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    failures = [_remove(path) for path in list(directory.iterdir()) if _PARTIAL.fullmatch(path.name)]
+    return next(filter(None, failures), None)
+
+
+def _remove(path: Path) -> OSError | None:
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except FileNotFoundError:  # another process removes it, too
+        return None
+    except OSError as error:
+        shutil.rmtree(path, ignore_errors=True)  # what else is in it
+        return error
+    return None
 
 
 def is_checkpoint(path: Path) -> bool:

@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -70,12 +71,12 @@ def write_boxes(
         dtype,
         alignment=BOX_ALIGNMENT,
     )
-    size, digest = write_digested(path, chain([head], contents), synced=synced)
-    return PartFile(size, digest, len(head), tuple(boxes))
+    file = write_digested(path, chain([head], contents), synced=synced)
+    return replace(file, data_start=len(head), boxes=tuple(boxes))
 
 
-def write_digested(path: Path, contents: Iterable[Bytes], *, synced: bool) -> tuple[int, str]:
-    """Write pieces of any size to a file; return its size and its digest. Where `synced`, it is on the disk afterwards.
+def write_digested(path: Path, contents: Iterable[Bytes], *, synced: bool) -> PartFile:
+    """Write pieces of any size to a file; return what an index says of it. Where `synced`, it is on the disk afterwards.
 
     Raises:
         OSError: the disk is full, ...
@@ -92,16 +93,27 @@ def write_digested(path: Path, contents: Iterable[Bytes], *, synced: bool) -> tu
         file.flush()
         if synced:
             os.fsync(file.fileno())
-    return size, digest.hexdigest()
+    return PartFile(size, digest.hexdigest())
 
 
 @frozen
-class _Place:
-    """Where a box stands: the values of KINDS[k] begin at byte start_bytes + k * kind_bytes of the file."""
+class Place:
+    """The place of a box: the values of KINDS[k] begin at byte start_bytes + k * kind_bytes of the file."""
 
     file: str
     start_bytes: int
     kind_bytes: int
+
+
+def places_in(files: Mapping[str, PartFile], dtype: str) -> dict[str, dict[Box, Place]]:
+    """Return the boxes of each parameter that there are in files; the place of one that stands in several is in the first."""
+    places: dict[str, dict[Box, Place]] = {}
+    for name, file in files.items():
+        at, kind_bytes = file.data_start, file.elements * ITEM_BYTES[dtype]
+        for each in file.boxes:
+            places.setdefault(each.name, {}).setdefault(each.box, Place(name, at, kind_bytes))
+            at += each.box.count * ITEM_BYTES[dtype]
+    return places
 
 
 class StoredBoxes:
@@ -113,12 +125,7 @@ class StoredBoxes:
         self._item_bytes = ITEM_BYTES[index.dtype]
         self._advance = advance
         self._mapped: dict[str, tuple[mmap.mmap, memoryview]] = {}  # the one that was mapped first comes first
-        self._places: dict[str, dict[Box, _Place]] = {name: {} for name in index.shapes}
-        for name, file in files.items():
-            at, kind_bytes = file.data_start, file.elements * self._item_bytes
-            for each in file.boxes:
-                self._places[each.name].setdefault(each.box, _Place(name, at, kind_bytes))
-                at += each.box.count * self._item_bytes
+        self._places = places_in(files, index.dtype)
 
     def blocks(self, kind: int, name: str, box: Box) -> Iterator[bytearray]:
         """Yield KINDS[kind] of a box of a parameter in row-major order, BLOCK_BYTES at a time at most.
@@ -138,7 +145,7 @@ class StoredBoxes:
         """Return KINDS[kind] of a box of a parameter, all of it at once; errors as `blocks` has them."""
         item = self._item_bytes
         block, found = bytearray(wanted.count * item), 0
-        for box, place in self._places[name].items():
+        for box, place in self._places.get(name, {}).items():
             if (common := box.common(wanted)) is None:
                 continue
             content = self._content(place.file)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.cluster.engine_output import listed
+from launcher.core.env import PYTHONSAFEPATH
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.frozen import frozen
 from launcher.core.records import Server
@@ -16,7 +17,7 @@ from launcher.logs.terminal import escaped
 from launcher.program.digests import digests_of
 
 QUESTION = "program"  # of an examination
-_FOR_PYTHON = ("PATH", "PYTHONPATH", "PYTHONSAFEPATH")
+_FOR_PYTHON = ("PATH", "PYTHONPATH", PYTHONSAFEPATH)
 SHOWN = 3  # files in a message; the others are counted
 Digests = Mapping[str, str]  # by file name
 

@@ -27,6 +27,7 @@ TORCHELASTIC_MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 
 # --- what a Python program reads ---
 PYTHONUNBUFFERED = "PYTHONUNBUFFERED"  # lines reach train.log as they are printed
+PYTHONSAFEPATH = "PYTHONSAFEPATH"  # files in the current directory are not imported as modules of others
 
 # --- tlaunch's own, for the bundled trainer and for any script that wants them ---
 TLAUNCH_RUN_DIR = "TLAUNCH_RUN_DIR"  # absolute path of the run directory

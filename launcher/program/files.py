@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from launcher.core.env import PYTHONSAFEPATH
 from launcher.program.command import PythonCommand
 
 MPI = "mpi4py"
@@ -40,7 +41,7 @@ def is_of_mpi4py(command: PythonCommand) -> bool:
 def roots_of(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
     """Return the directories of the program's own modules: sys.path, as far as it is known without asking Python."""
     letters = "".join(option[1:] for option in command.options if option.startswith("-") and option[1:].isalpha())
-    first = [] if set("IP") & set(letters) or environment.get("PYTHONSAFEPATH") else [cwd]
+    first = [] if set("IP") & set(letters) or environment.get(PYTHONSAFEPATH) else [cwd]
     if command.kind == "script":
         script = cwd / command.target
         first = [script] if script.is_dir() else [script.resolve().parent] if first else []

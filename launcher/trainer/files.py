@@ -1,4 +1,4 @@
-"""Where a training reads from and writes to, and what was asked of it by name."""
+"""The paths that a training reads from and writes to, and the settings that a person has named."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from launcher.checkpoint.index import is_checkpoint
 from launcher.core.atomic import new_directory
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.mesh.coordinates import Coordinate, rank_at
@@ -109,7 +110,9 @@ def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings,
     directory = Path(directory)
     for name in (WEIGHTS, CONFIG, TOKENIZER):
         if not (directory / name).is_file():
-            raise UnreadableError(f"{directory / name}: this model directory has no such file")
+            merged = f"`tlaunch ckpt merge {directory} --output DIR` makes a model of a checkpoint"
+            hint = merged if is_checkpoint(directory) else None
+            raise UnreadableError(f"{directory / name}: this model directory has no such file", hint=hint)
     sections = json.loads((directory / CONFIG).read_text(encoding="utf-8"))["recipe"]
     settings = recorded_settings(TransformerSettings, sections, where=str(directory / CONFIG))
     model = meta_model(settings)

@@ -36,7 +36,7 @@ from launcher.trainer.telemetry.heartbeat import getting_on
 
 @frozen
 class Suspects:
-    """What may have made a gradient that is not finite. Every rank knows the same."""
+    """The parameters and pairs that may have made a gradient not finite. Every rank knows the same."""
 
     parameter: str | None  # the first in the model whose gradient has no finite norm; None: only all together have none
     pairs: tuple[int, ...]  # of the micro batches without a finite loss, else all: their numbers in the global batch

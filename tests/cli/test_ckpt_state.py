@@ -70,6 +70,7 @@ def test_what_cannot_be_made_is_refused(launcher, run, snapshot):
             "ckpt diff runs/20260101-000000-a/checkpoints/step-5 runs/20260101-000000-a/checkpoints/step-7",
             "ckpt prune runs/20260101-000000-a/checkpoints/step-5 --keep 1",
             "ckpt prune runs/20260101-000000-a --keep 0",
+            "ckpt merge runs/20260101-000000-a",
         )
         == snapshot
     )
@@ -165,11 +166,19 @@ def redigested(text):
     return f'{{"sha256": "{hashlib.sha256(content.encode()).hexdigest()}", "index": {content}}}\n'
 
 
-@pytest.mark.parametrize("reference", ["20260101-000000-a", "runs/20260101-000000-a/checkpoints"])
+@pytest.mark.parametrize("reference", ["20260101-000000-a", "runs/20260101-000000-a/checkpoints", "linked"])
 def test_prune_refuses_a_run_that_is_going(launcher, run, reference):
     """However its checkpoints are named."""
-    run(5, 7, events=[AgentStarted(acted_run.me(), None, 2)])
+    checkpoints = run(5, 7, events=[AgentStarted(acted_run.me(), None, 2)])
+    (launcher.directory / "linked").symlink_to(checkpoints)
     launcher.refused(2, ["ckpt", "prune", reference, "--keep", 1])
+
+
+def test_prune_refuses_a_run_that_is_going_with_checkpoints_elsewhere(launcher, run):
+    """On a larger disk, to which its directory has a link."""
+    checkpoints = run(5, 7, events=[AgentStarted(acted_run.me(), None, 2)])
+    checkpoints.symlink_to(checkpoints.rename(launcher.directory / "disk"))
+    launcher.refused(2, ["ckpt", "prune", checkpoints, "--keep", 1])
 
 
 def test_prune_follows_no_link(launcher, run):

@@ -2,10 +2,11 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
-from launcher.core.atomic import point_link, replacing, write_text
+from launcher.core.atomic import new_directory, point_link, replacing, write_text
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
@@ -43,3 +44,17 @@ def test_what_exists_stays_where_it_may_not_be_replaced(tmp_path, monkeypatch, h
     assert path.read_text() == "first"
     assert (path.stat().st_mode & 0o777, path.stat().st_nlink) == (0o600, 1)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_names_what_was_to_be_written(tmp_path):
+    """And not the path beside it, of which nobody knows."""
+    path = tmp_path / "model"
+    with pytest.raises(FileNotFoundError) as of_a_file, replacing(path):
+        pass
+    with pytest.raises(FileNotFoundError) as within, new_directory(path) as aside:
+        (aside / "missing" / "file").touch()
+    with pytest.raises(OSError, match="No space") as full, new_directory(path):
+        Path("/dev/full").write_text("one byte is too many")
+    told = [each.value.filename for each in (of_a_file, within, full)]
+    assert told == [str(path), str(path / "missing" / "file"), str(path)]
+    assert list(tmp_path.iterdir()) == []

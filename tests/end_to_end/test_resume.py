@@ -174,6 +174,27 @@ def test_signals_save_and_nothing_is_lost(small_text, tmp_path, wait_until):
     assert digests(resumed / "checkpoints" / whole.name) == digests(whole)
 
 
+def test_a_checkpoint_that_cannot_be_written_is_told_as_it_is(small_text, tmp_path, wait_until):
+    """The training goes on after it, or ends by SIGTERM."""
+    process = begin(tmp_path, small_text, "--set", "train.steps=100000", "--set", "train.epochs=100000")
+    run = tmp_path / "latest"
+    try:
+        wait_until(lambda: step_reached(run) > 2, "some steps")
+        (run / "checkpoints").rmdir()
+        (run / "checkpoints").write_text("no directory")
+        process.send_signal(signal.SIGUSR1)
+        # The next one waits for the end of the one before.
+        wait_until(lambda: process.send_signal(signal.SIGUSR1) or "; the training goes on" in log_of(run), "that")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=120)
+    finally:
+        process.kill()
+    *_, told, last = log_of(run).splitlines()
+    assert last == f"ended by SIGTERM after step {step_reached(run)}"
+    assert told.startswith(f"the checkpoint of step {step_reached(run)} could not be written: ")
+    assert "goes on" not in told
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_where_the_step_does_not_end_nothing_is_saved(small_text, tmp_path, wait_until, number):
     """It is long, and ranks are killed at once (--grace 0); or one of them is lost, and the other does not wait for its grace."""

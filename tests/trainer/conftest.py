@@ -38,11 +38,12 @@ def write_own():
     import numpy as np
 
     from launcher.checkpoint.index import INDEX, KINDS, TOKENIZER, Index, NamedBox, index_text
+    from launcher.checkpoint.tensors import write_digested
     from launcher.core.records import Layout
     from launcher.mesh.boxes import boxes_of_run, whole
     from launcher.recipes.load import load_settings
     from launcher.recipes.transformer.config import TransformerSettings
-    from launcher.trainer.checkpoint.files import NUMPY_DTYPES, write_synced, write_tensors
+    from launcher.trainer.checkpoint.files import NUMPY_DTYPES, write_tensors
 
     def write(directory, shapes, *settings, step=3, dtype="F32"):
         directory.mkdir(parents=True)
@@ -51,7 +52,7 @@ def write_own():
             kind: {name: numbers.random(shape).astype(NUMPY_DTYPES[dtype]) for name, shape in shapes.items()}
             for kind in KINDS
         }
-        files = {TOKENIZER: write_synced(directory / TOKENIZER, b"a tokenizer")}
+        files = {TOKENIZER: write_digested(directory / TOKENIZER, [b"a tokenizer"], synced=False)}
         for rank in range(2):
             boxes = []
             for name, shape in shapes.items():
@@ -66,7 +67,7 @@ def write_own():
             )
         facts = asdict(load_settings(TransformerSettings, None, list(settings)))
         index = Index(step, "transformer", facts, Layout(dp=2), "a text", "", dtype, shapes, files)
-        write_synced(directory / INDEX, index_text(index).encode())
+        (directory / INDEX).write_text(index_text(index))
         return state
 
     return write

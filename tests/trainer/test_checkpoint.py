@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from launcher.checkpoint.index import (
     partial_name,
     read_index,
     readable,
+    remove_partials,
 )
 from launcher.checkpoint.strategy import strategy_of
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
@@ -337,6 +339,66 @@ def test_files_of_others_stay(tmp_path):
     CheckpointWriter(tmp_path, training_of(settings_of()), alone(), keep=2)
 
     assert sorted(tmp_path.iterdir()) == others
+
+
+def test_what_cannot_be_removed_fails_no_checkpoint(directory):
+    """It was saved by then; the reason is told."""
+    moved, told = directory.with_name("moved"), []
+    session, _, _ = resumed(directory)
+    writer = CheckpointWriter(
+        directory,
+        training_of(settings_of()),
+        alone(),
+        keep=1,
+        on_saved=lambda _: directory.rename(moved),
+        on_unremoved=told.append,
+    )
+    writer.save(7, session.optimizer)
+
+    assert writer.finish() == 7
+    assert [error.filename for error in told] == [str(directory)]
+    assert read_index(moved / name_of(7)).step == 7
+
+
+def test_another_run_that_writes_there_is_told(tmp_path):
+    """It removes what is not whole, and takes it for that of a run which was killed."""
+    settings, world, is_over = settings_of(), alone(), threading.Event()
+    session = Session(settings, world)
+    writer = CheckpointWriter(tmp_path, training_of(settings), world, keep=2)
+
+    def remove():
+        while not is_over.is_set():
+            remove_partials(tmp_path)
+
+    def save():
+        for step in range(1, 1000):
+            writer.save(step, session.optimizer)
+            writer.finish()
+
+    other = threading.Thread(target=remove)
+    other.start()
+    try:
+        with pytest.raises(TlaunchError, match="another run"):
+            save()
+    finally:
+        is_over.set()
+        other.join()
+
+
+def test_nothing_stays_of_a_writer_that_was_killed_at_its_beginning(tmp_path, monkeypatch):
+    """When it had made the file that other ranks are to see."""
+
+    def kill(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "unlink", kill)
+    with pytest.raises(KeyboardInterrupt):
+        CheckpointWriter(tmp_path, training_of(settings_of()), alone(), keep=2)
+    monkeypatch.undo()
+    assert len(list(tmp_path.iterdir())) == 1
+    CheckpointWriter(tmp_path, training_of(settings_of()), alone(), keep=2)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_narrow_weights_are_kept_as_the_optimizer_has_them(tmp_path):

@@ -1,13 +1,18 @@
 """`tlaunch ckpt export` and `import`: the process that converts is started, and what it says and ends with is kept."""
 
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
 
-from launcher.checkpoint.index import read_index
+from launcher.checkpoint.index import STRATEGY, read_index
+from launcher.cli.commands.ckpt.conversion import CONVERTER
+from launcher.cli.commands.ckpt.reshard import OWNERS
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
@@ -59,7 +64,46 @@ def test_there_and_back(tmp_path, own):
     imported = ckpt(tmp_path, "import", "out/dcp", "--format", "dcp", "--like", own, "--output", "in/step-7")
     assert (imported.returncode, imported.stdout, imported.stderr) == (0, "in/step-7\n", "")
     assert read_index(tmp_path / "in" / "step-7").shapes == read_index(own).shapes
+    assert (tmp_path / "in" / "step-7" / STRATEGY).is_file()
     assert trained_from(tmp_path / "in" / "step-7") == trained_from(own)
+
+
+@pytest.mark.parametrize("words", ["export --format dcp", "reshard"])
+def test_lines_of_others_are_passed_on(tmp_path, own, monkeypatch, words):
+    """On the stdout of the process that converts, packages may write what they like."""
+    lines = ["a word", "-5", "", "9" * 5000]
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nprint(*{lines}, sep='\\n', file=sys.__stdout__)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = ckpt(tmp_path, *words.split(), own, "--output", "out")
+    assert (done.returncode, done.stderr) == (0, "".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize("words", ["export --format dcp", "reshard"])
+def test_ctrl_c_ends_both_processes_silently(tmp_path, own, monkeypatch, wait_until, words):
+    """Also where the one that imports torch has not come to its own handlers yet."""
+    site = tmp_path / "site"
+    site.mkdir()
+    wait = f"print(os.getpid(), file=open({str(tmp_path / 'pid')!r}, 'w')); time.sleep(600)"
+    (site / "sitecustomize.py").write_text(
+        f"import os, sys, time\nif {{{OWNERS!r}, {CONVERTER!r}}} & {{*sys.orig_argv}}: {wait}"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    argv = [sys.executable, "-m", "launcher", "ckpt", *words.split(), own, "--output", "out"]
+    process = subprocess.Popen(
+        argv, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        pid = wait_until(
+            lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip(), "the other one"
+        )
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+
+    assert (process.returncode, *said) == (130, "", "\n")
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "its end")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["own", "pid", "site"]
 
 
 def test_what_is_refused_has_its_code(tmp_path, own):

@@ -3,7 +3,9 @@
 import io
 import pickle
 import random
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -64,6 +66,23 @@ def empty(dtype=torch.float32):
         },
         "step": torch.tensor(0),
     }
+
+
+def test_a_full_disk_is_told(tmp_path, write_own):
+    """And not what torch stumbles over after it; nothing is left."""
+    write_own(tmp_path / "own", {"head.weight": (100, 100)})
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # a write beyond it fails, as on a disk without room
+    try:
+        with pytest.raises(OSError, match="File too large") as told:
+            exported(tmp_path / "own", tmp_path / "dcp")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+
+    assert told.value.filename == str(tmp_path / "dcp")
+    assert [path.name for path in tmp_path.iterdir()] == ["own"]
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F64"])

@@ -71,8 +71,12 @@ def test_a_place_that_cannot_be_written_is_found_out_early(tmp_path):
 
 def test_a_missing_file_is_named(tmp_path):
     """A directory that is no model says which file it lacks."""
-    with pytest.raises(UnreadableError, match=r"model\.safetensors"):
+    with pytest.raises(UnreadableError, match=r"model\.safetensors") as missing:
         load_model(tmp_path)
+    (tmp_path / "step-5").mkdir()
+    with pytest.raises(UnreadableError) as checkpoint:
+        load_model(tmp_path / "step-5")
+    assert (missing.value.hint, "ckpt merge" in checkpoint.value.hint) == (None, True)
 
 
 @torch.no_grad()

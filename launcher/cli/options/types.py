@@ -136,8 +136,7 @@ def as_usage_error(error: click.ClickException) -> UsageError:
             needs = "needs a value" if "requires" in error.message else "takes no value"
             return UsageError(f"{error.option_name} {needs}")
         case click.MissingParameter(param=click.Parameter() as param):
-            choices = f"choose from {', '.join(_choices(param))}" if _choices(param) else None
-            return UsageError(f"{_name(param)} is missing", hint=choices or _usage(context))
+            return UsageError(f"{_name(param)} is missing", hint=_wanted(param) or _usage(context))
         case click.BadParameter(param=click.Parameter() as param):
             return _bad_value(error, param)
     message = error.message
@@ -183,6 +182,15 @@ def _bad_value(error: click.BadParameter, param: click.Parameter) -> UsageError:
     source = error.ctx.get_parameter_source(param.name) if error.ctx and param.name else None
     is_from_variable = source is ParameterSource.ENVIRONMENT and isinstance(param.envvar, str)
     return UsageError(f"{param.envvar if is_from_variable else _name(param)}: {message}", hint=hint)
+
+
+def _wanted(param: click.Parameter) -> str | None:
+    """Return what may be written for an option that is missing, as --help says it."""
+    if choices := _choices(param):
+        return f"choose from {', '.join(choices)}"
+    if isinstance(param, click.Option) and param.metavar and param.help:
+        return f"{_name(param)} {param.metavar}: {param.help[:1].lower()}{param.help[1:].rstrip('.')}"
+    return None
 
 
 def _choices(param: click.Parameter) -> tuple[str, ...]:

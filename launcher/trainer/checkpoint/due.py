@@ -1,4 +1,4 @@
-"""When a checkpoint is saved: after so many steps or minutes, after a validation, on demand, and before an end that was asked for.
+"""The moments at which a checkpoint is saved: after so many steps or minutes, after a validation, on demand, before a wanted end.
 
     SIGUSR1    a checkpoint after the present step, and the training goes on
     SIGTERM    a checkpoint after the present step, then the process ends as by that signal
@@ -22,7 +22,7 @@ from launcher.recipes.train import CheckpointConfig
 
 @frozen
 class Due:
-    """What all ranks do after a step."""
+    """The things that all ranks do after a step."""
 
     saves: bool = False
     ends: bool = False  # once that is saved

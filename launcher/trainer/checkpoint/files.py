@@ -5,10 +5,7 @@ Beside that, what else has to do with disks and directories.
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import os
-import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -18,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.checkpoint.index import KINDS, NamedBox, PartFile, partials_in
-from launcher.checkpoint.tensors import BLOCK_BYTES, write_boxes
+from launcher.checkpoint.index import KINDS, NamedBox, PartFile, partial_name, remove_partials
+from launcher.checkpoint.tensors import BLOCK_BYTES, Place, places_in, write_boxes
 from launcher.core.errors import UsageError
-from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box, bounding
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.heartbeat import getting_on
@@ -72,35 +68,21 @@ def assemble(path: Path, parts: Mapping[str, PartFile], dtype: str, names: Itera
     return write_tensors(path, boxes, dtype, values())
 
 
-@frozen
-class _Stored:
-    """Where a box stands: the values of KINDS[k] begin at byte start_bytes + k * kind_bytes of the file."""
-
-    path: Path
-    start_bytes: int
-    kind_bytes: int
-
-
 class StoredTensors:
     """The tensors of some files of one directory, of which any box can be read: they are mapped, and not loaded."""
 
     def __init__(self, directory: Path, files: Mapping[str, PartFile], dtype: str) -> None:
         """Of a box that stands in several files, that of the first is read."""
-        self._dtype = NUMPY_DTYPES[dtype]
-        self._stored: dict[str, dict[Box, _Stored]] = {}
-        self._opened: dict[Path, Bytes] = {}
-        for name, file in files.items():
-            at, kind_bytes = file.data_start, file.elements * self._dtype.itemsize
-            for each in file.boxes:
-                self._stored.setdefault(each.name, {}).setdefault(each.box, _Stored(directory / name, at, kind_bytes))
-                at += each.box.count * self._dtype.itemsize
+        self._directory, self._dtype = directory, NUMPY_DTYPES[dtype]
+        self._places = places_in(files, dtype)
+        self._opened: dict[str, Bytes] = {}
 
     def holds(self, name: str) -> bool:
-        return name in self._stored
+        return name in self._places
 
     def extent(self, name: str) -> Box:
         """Return the box that all boxes of a parameter make up."""
-        boxes = list(self._stored[name])
+        boxes = list(self._places[name])
         extent = bounding(boxes)
         assert sum(box.count for box in boxes) == extent.count, "parts of one slice leave nothing out"
         return extent
@@ -111,38 +93,17 @@ class StoredTensors:
         Raises:
             OSError: a file cannot be read.
         """
-        for box, stored in self._stored.get(name, {}).items():
+        for box, place in self._places.get(name, {}).items():
             if common := box.common(wanted):
-                values = [self._values(stored, box, kind)[common.within(box)] for kind in range(len(KINDS))]
+                values = [self._values(place, box, kind)[common.within(box)] for kind in range(len(KINDS))]
                 yield common.within(wanted), values
 
-    def _values(self, stored: _Stored, box: Box, kind: int) -> NDArray[Any]:
-        if stored.path not in self._opened:
-            self._opened[stored.path] = np.memmap(stored.path, dtype=np.uint8, mode="r")
-        start = stored.start_bytes + kind * stored.kind_bytes
-        content = self._opened[stored.path][start : start + box.count * self._dtype.itemsize]
+    def _values(self, place: Place, box: Box, kind: int) -> NDArray[Any]:
+        if place.file not in self._opened:
+            self._opened[place.file] = np.memmap(self._directory / place.file, dtype=np.uint8, mode="r")
+        start = place.start_bytes + kind * place.kind_bytes
+        content = self._opened[place.file][start : start + box.count * self._dtype.itemsize]
         return content.view(self._dtype).reshape(box.size)
-
-
-def write_synced(path: Path, content: bytes) -> PartFile:
-    """Write a file, which is on the disk afterwards; return what an index says of it."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    return PartFile(len(content), hashlib.sha256(content).hexdigest())
-
-
-def sync_names(directory: Path) -> None:
-    """Have the names in a directory reach the disk, where its file system knows how."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def prepared(directory: Path, world: World) -> str:
@@ -154,19 +115,23 @@ def prepared(directory: Path, world: World) -> str:
         TlaunchError: on every rank alike, where the directory cannot be made, or is not the same one for all.
     """
     token = world.from_rank_0(partial(_prepare, directory)).decode()
-    world.while_others_wait(partial(_see, directory / token))
-    world.from_rank_0(partial(_tidy, directory / token))
+    world.while_others_wait(partial(_see, _probe(directory, token)))
+    world.from_rank_0(partial(_tidy, _probe(directory, token)))
     return token
 
 
 def _prepare(directory: Path) -> bytes:
     """Make the directory without what a killed writer has left, and in it a file that other ranks are to see; return its name."""
     directory.mkdir(parents=True, exist_ok=True)
-    for path in partials_in(directory):
-        shutil.rmtree(path, ignore_errors=True)
+    remove_partials(directory)
     token = os.urandom(4).hex()
-    (directory / token).touch()
+    _probe(directory, token).touch()
     return token.encode()
+
+
+def _probe(directory: Path, token: str) -> Path:
+    """Return a path that is removed as all that a killed writer has left."""
+    return directory / partial_name(0, token)
 
 
 def _see(probe: Path) -> None:
@@ -182,5 +147,5 @@ def _see(probe: Path) -> None:
 
 
 def _tidy(probe: Path) -> bytes:
-    probe.unlink()
+    probe.unlink(missing_ok=True)
     return b""

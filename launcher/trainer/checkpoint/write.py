@@ -12,7 +12,6 @@ more than its part in memory. Whether all have succeeded is exchanged before the
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -20,7 +19,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,13 +26,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from launcher.checkpoint.copies import has_copies
+from launcher.checkpoint.finish import finish
 from launcher.checkpoint.index import (
-    INDEX,
     KINDS,
-    SCHEMA,
-    SCHEMA_OF_COPIES,
-    STRATEGY,
     TOKENIZER,
     Index,
     NamedBox,
@@ -42,16 +36,15 @@ from launcher.checkpoint.index import (
     best_of,
     checkpoints_in,
     damage_of,
-    index_of,
-    index_text,
     name_of,
     partial_name,
-    partials_in,
     readable,
+    remove_partials,
+    step_named,
 )
-from launcher.checkpoint.strategy import strategy_text
+from launcher.checkpoint.tensors import write_digested
 from launcher.checkpoint.ways import OWNED, PlannedFile, keeps_replicas, planned_files
-from launcher.core.atomic import write_text
+from launcher.core.atomic import name_directory, told_as, write_text
 from launcher.core.codec import decode, encode
 from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
@@ -61,8 +54,6 @@ from launcher.trainer.checkpoint.files import (
     SEEN_WITHIN_S,
     assemble,
     prepared,
-    sync_names,
-    write_synced,
     write_tensors,
 )
 from launcher.trainer.optimizer.sharded import ShardedAdamW
@@ -76,7 +67,7 @@ LIFE_SIGN_S = 1.0
 
 @frozen
 class Training:
-    """What a checkpoint says of its training, the same after every step."""
+    """The facts that a checkpoint holds about its training, the same after every step."""
 
     program: str
     settings: Mapping[str, Any]
@@ -94,7 +85,7 @@ class Training:
 
 @frozen
 class _Plan:
-    """What all checkpoints of a rank have in common."""
+    """The plan that all checkpoints of a rank have in common."""
 
     directory: Path
     training: Training
@@ -104,10 +95,11 @@ class _Plan:
     keep_best: bool
     token: str  # of this writer, in the names of what is not whole
     on_saved: Callable[[int], object]
+    on_unremoved: Callable[[OSError], object]
 
     @property
     def own_file(self) -> PlannedFile | None:
-        """What this rank writes of the checkpoint."""
+        """The file of the checkpoint that this rank writes; None where it writes none."""
         return next((file for file in self.files if file.writer == self.rank), None)
 
 
@@ -124,11 +116,13 @@ class CheckpointWriter:
         keep_best: bool = False,
         way: str = OWNED,
         on_saved: Callable[[int], object] = lambda _step: None,
+        on_unremoved: Callable[[OSError], object] = lambda _error: None,
     ) -> None:
         """Keep the newest `keep` checkpoints in `directory`, where only one run writes at a time.
 
         With `keep_best` also the one with the lowest validation loss. `way` is one of `launcher.checkpoint.ways.WAYS`.
-        `on_saved` gets the step of each that is whole, on rank 0, in the thread that has written it.
+        `on_saved` gets the step of each that is whole, on rank 0, in the thread that has written it, and `on_unremoved` there
+        why an older one, or what was left of one, could not be removed.
 
         Raises:
             TlaunchError: on every rank alike, where the directory cannot be made, or is not the same one for all.
@@ -139,7 +133,9 @@ class CheckpointWriter:
         self._keeps_replicas = keeps_replicas(way)
         token = prepared(directory, world)
         files = tuple(planned_files(way, world.place.layout))
-        self._plan = _Plan(directory, training, world.place.global_rank, files, keep, keep_best, token, on_saved)
+        self._plan = _Plan(
+            directory, training, world.place.global_rank, files, keep, keep_best, token, on_saved, on_unremoved
+        )
 
     def save(self, step: int, optimizer: ShardedAdamW, *, validation_loss: float | None = None) -> None:
         """Begin to write the state after `step`, of which this rank's optimizer has its part. Ends the writing of the one before.
@@ -195,7 +191,7 @@ class _Writing:
         self, plan: _Plan, step: int, boxes: list[NamedBox], buffer_KN: Tensor, validation_loss: float | None
     ) -> None:
         self.step, self._plan, self._validation_loss = step, plan, validation_loss
-        self._aside = plan.directory / partial_name(step, plan.token)
+        self._final, self._aside = plan.directory / name_of(step), plan.directory / partial_name(step, plan.token)
         self._boxes, self._buffer_KN = boxes, buffer_KN
         self._done = 0  # phases
         self._failure = "its writing has not ended"  # why there are no more
@@ -227,12 +223,15 @@ class _Writing:
     def _run(self) -> None:
         try:
             for phase, work in zip(PHASES, (self._write_part, self._assemble, self._commit), strict=True):
-                work()
+                with told_as(self._final, self._aside):
+                    work()
                 self._done = phase + 1
                 self._is_over[phase].set()
         except OSError as error:
-            where = error.filename or self._aside
+            where = error.filename or self._final
             self._failure = f"rank {self._plan.rank} could not write to {where}: {error.strerror or error}"
+            if isinstance(error, FileNotFoundError) and self._plan.directory.is_dir():
+                self._failure += f"; another run that writes to {self._plan.directory} has removed it"
         except TlaunchError as error:
             self._failure = error.message
         finally:
@@ -300,7 +299,7 @@ class _Writing:
             return
         training = self._plan.training
         files = self._wait_for((file.name for file in self._plan.files), FILE)
-        files[TOKENIZER] = write_synced(self._aside / TOKENIZER, training.tokenizer)
+        files[TOKENIZER] = write_digested(self._aside / TOKENIZER, [training.tokenizer], synced=True)
         index = Index(
             step=self.step,
             program=training.program,
@@ -311,37 +310,48 @@ class _Writing:
             dtype=self._dtype,
             shapes=training.shapes,
             files=files,
-            schema=SCHEMA_OF_COPIES if has_copies(files) else SCHEMA,
             validation_loss=self._validation_loss,
         )
-        strategy = write_synced(self._aside / STRATEGY, strategy_text(index).encode())
-        index = dataclasses.replace(index, files={**files, STRATEGY: strategy})
-        content = index_text(index).encode()
-        index_of(content, self._aside / INDEX)  # raises if an element has no box, or two that differ
-        write_synced(self._aside / INDEX, content)
-        for path in list(self._aside.iterdir()):  # parts and notes
-            if path.name != INDEX and path.name not in index.files:
-                path.unlink()
-        sync_names(self._aside)
-        final = self._plan.directory / name_of(self.step)
-        if final.exists():  # a run that went on from an older one comes here again
-            final.rename(self._aside.with_name(f".{final.name}.{self._plan.token}.old.partial"))
-        self._aside.rename(final)
-        sync_names(self._plan.directory)
+        finish(self._aside, index)  # without parts and notes
+        if self._final.exists():  # a run that went on from an older one comes here again
+            self._final.rename(self._old(self._final))
+        name_directory(self._aside, self._final)
         self._plan.on_saved(self.step)
-        self._remove_others()
+        try:
+            failure = self._remove_others()
+        except OSError as error:
+            failure = error
+        if failure is not None:
+            self._plan.on_unremoved(failure)
 
-    def _remove_others(self) -> None:
-        """Remove those of later steps, from which no rank could go on, and of earlier ones all but the newest, and the best."""
+    def _remove_others(self) -> OSError | None:
+        """Remove those of later steps, from which no rank could go on, and of earlier ones all but the newest, and the best.
+
+        Return why something could not be removed.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
         found = checkpoints_in(self._plan.directory)
-        here = next(place for place, path in enumerate(found) if path.name == name_of(self.step))
-        older = found[here + self._plan.keep :]
-        best = best_of(readable(found[here:])) if self._plan.keep_best and older else None
-        for path in [*found[:here], *(path for path in older if path != best)]:
-            with suppress(OSError):  # its name goes first: nobody takes it for whole while its files go
-                path.rename(path.with_name(f".{path.name}.{self._plan.token}.old.partial"))
-        for path in partials_in(self._plan.directory):
-            shutil.rmtree(path, ignore_errors=True)
+        later = [path for path in found if (step_named(path.name) or 0) > self.step]
+        own = found[len(later) :]
+        older = own[self._plan.keep :]
+        best = best_of(readable(own)) if self._plan.keep_best and older else None
+        failures = [self._rename(path) for path in (*later, *older) if path != best]
+        failures.append(remove_partials(self._plan.directory))
+        return next(filter(None, failures), None)
+
+    def _rename(self, checkpoint: Path) -> OSError | None:
+        """Take the name of a checkpoint that is to go: nobody takes it for whole while its files go."""
+        try:
+            checkpoint.rename(self._old(checkpoint))
+        except OSError as error:
+            return error
+        return None
+
+    def _old(self, checkpoint: Path) -> Path:
+        """Return the path at which a checkpoint that there was is removed."""
+        return checkpoint.with_name(f".{checkpoint.name}.{self._plan.token}.old.partial")
 
 
 def _part_of(rank: int) -> str:

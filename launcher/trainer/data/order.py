@@ -1,4 +1,4 @@
-"""Which pairs an epoch's batches hold, as a pure function of (seed, epoch, number of the batch).
+"""The pairs that an epoch's batches hold, as a pure function of (seed, epoch, number of the batch).
 
 Any batch is found without those before it, and without an array over all pairs. For that, blocks of consecutive pairs
 are put in a random order and divided into pools, and the pairs of one pool are shuffled. A corpus that fills no two

@@ -32,7 +32,7 @@ GOLDEN = 0x9E3779B9 - 2**32  # 2^32 / golden ratio: consecutive numbers are spre
 
 @frozen
 class Draws:
-    """What all dropouts of a micro batch draw their masks from: two random words for each position of each row."""
+    """The numbers from which all dropouts of a micro batch draw their masks: two random words for each position of each row."""
 
     summand_BT1: Tensor
     factor_BT1: Tensor

@@ -37,7 +37,7 @@ class AdamWStep:
 
 
 class Tensors(NamedTuple):
-    """What a step reads and changes, element by element: lists of equal length."""
+    """The tensors that a step reads and changes, element by element: lists of equal length."""
 
     weights: list[Tensor]
     gradients: list[Tensor]

@@ -1,4 +1,4 @@
-"""Where the parameters of a rank lie in its flat tensors, and which elements each data-parallel rank updates.
+"""The places of a rank's parameters in its flat tensors, and the elements that each data-parallel rank updates.
 
 A flat tensor holds its parameters in the order in which backward fills their gradients, the last of the model first. It
 is cut into groups, whose gradients are summed over the data-parallel ranks one after another; within a group parameters
@@ -38,7 +38,7 @@ class Region:
 
 @frozen
 class OwnPart:
-    """What a rank owns of a region."""
+    """The part of a region that a rank owns."""
 
     flat: slice  # in the flat tensors
     state: slice  # in the rank's state
@@ -48,7 +48,7 @@ class OwnPart:
 
 @frozen
 class PartBox:
-    """What of a parameter lies in a part: a box, whose elements follow one another there."""
+    """A box of a parameter that lies in a part, where its elements follow one another."""
 
     name: str
     box: Box  # of the single-device model's parameter

@@ -1,4 +1,4 @@
-"""Which part of a parameter a rank holds: what initial weights, optimizer and saved models agree on."""
+"""The part of a parameter that a rank holds, on which initial weights, optimizer and saved models agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How model parallelism changes a kind of module: which dim of which parameter is split, and what is communicated.
+"""The ways in which model parallelism changes modules: which dim of which parameter is split, and what is communicated.
 
 Model parallelism follows Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053): a pair of linear layers is split by
 output features, then by input features, so that one sum per pair is all that ranks exchange. A vocabulary that the

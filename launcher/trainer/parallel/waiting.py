@@ -1,4 +1,4 @@
-"""Where the time of a step goes: into data, into waiting for other ranks, and into this rank's own work.
+"""The time of a step, divided into that for data, for waiting for other ranks, and for this rank's own work.
 
 On CPU backends a collective blocks until the others have come, and so does taking a message: the time spent there is
 waiting, with the transfer in it. Accelerators run both in the background, so that nothing is known of their waiting.

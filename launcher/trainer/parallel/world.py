@@ -338,7 +338,7 @@ class _Background:
 
     @property
     def failure(self) -> TlaunchError | None:
-        """What `work` has raised that a person can mend."""
+        """The error that `work` has raised, if a person can mend it."""
         return _as_told(self._error) if isinstance(self._error, TlaunchError | OSError) else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -179,11 +179,27 @@ def _writer(session: Session, training: Training, files: Files) -> CheckpointWri
         keep_best=config.keep_best,
         way=config.files,
         on_saved=lambda step: say(f"saved the checkpoint of step {step}"),
+        on_unremoved=_said_once(files.checkpoints),
     )
 
 
-def _finish(writer: CheckpointWriter, session: Session, metrics: Metrics) -> None:
+def _said_once(checkpoints: Path) -> Callable[[OSError], None]:
+    """Return a function that says why checkpoints stay, the first time alone: the next ones most likely stay as well."""
+    told: list[OSError] = []
+
+    def tell(error: OSError) -> None:
+        if not told:
+            where = error.filename or checkpoints
+            say(f"older checkpoints, or parts of some, cannot be removed: {where}: {error.strerror or error}")
+        told.append(error)
+
+    return tell
+
+
+def _finish(writer: CheckpointWriter, session: Session, metrics: Metrics, *, goes_on: bool) -> None:
     """Wait for the checkpoint that is being written, and record it. All ranks must call it.
+
+    Where it could not be written, the log says so, and that the training `goes_on`, if it does.
 
     Raises:
         TlaunchError: on every rank alike, where it could not be written and checkpoint.on_failure is "stop".
@@ -194,7 +210,7 @@ def _finish(writer: CheckpointWriter, session: Session, metrics: Metrics) -> Non
         if session.settings.checkpoint.on_failure == "stop":
             raise
         if session.world.is_first:
-            say(f"{error}; the training goes on")
+            say(f"{error}; the training goes on" if goes_on else str(error))
         return
     if step is not None and session.world.is_first:
         metrics.saved(step, "checkpoint")
@@ -228,7 +244,7 @@ def _run_steps(
         )  # fmt: skip
         if result.suspects is not None:  # on every rank, so all of them stop together
             if writer is not None:
-                _finish(writer, session, metrics)
+                _finish(writer, session, metrics, goes_on=False)
             raise _not_finite(result, batch, corpus, session.world)
         heart.stepped(batch.step, batch.last_step, spent.seconds, spent.busy_s, tokens=result.tokens, loss=result.loss)
         speed = result.tokens / spent.seconds
@@ -251,7 +267,7 @@ def _run_steps(
             _save(writer, session, metrics, batch.step, known_loss, ends=due.ends)
         stopwatch = Stopwatch()
     if writer is not None:
-        _finish(writer, session, metrics)
+        _finish(writer, session, metrics, goes_on=False)
     if math.isnan(validation_loss):
         validation_loss = session.validate(corpus.valid)
     _tell_stages(session, spent_since_first, last_step, metrics)
@@ -268,10 +284,10 @@ def _save(
     ends: bool,
 ) -> None:
     """Save the state after `step`; where the training `ends`, do so as by SIGTERM once that is whole. All ranks must call it."""
-    _finish(writer, session, metrics)
+    _finish(writer, session, metrics, goes_on=not ends)
     writer.save(step, session.optimizer, validation_loss=validation_loss)
     if ends:
-        _finish(writer, session, metrics)
+        _finish(writer, session, metrics, goes_on=False)
         metrics.flush()
         say_of_all(f"ended by SIGTERM after step {step}", session.world)
         end_by_sigterm()

@@ -1,1 +1,1 @@
-"""What a training tells while it runs: heartbeats, metrics.jsonl, TensorBoard."""
+"""The records that a training writes while it runs: heartbeats, metrics.jsonl, TensorBoard."""

@@ -1,20 +1,20 @@
-"""Start what converts checkpoints in a process of its own, which may import torch, and show how far it is."""
+"""Convert checkpoints in a process of its own, and show how far it is."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import re
 from pathlib import Path
 
 from launcher.checkpoint.index import Index
-from launcher.cli.launch.program import Program
+from launcher.cli.commands.ckpt.trainer_process import check_installed, started
 from launcher.cli.text.progress_bar import progress_bar
+from launcher.cli.text.stdout import say
 from launcher.core.errors import exit_code_of
+from launcher.core.text import printable
 
 CONVERTER = "launcher.trainer.checkpoint.foreign"
+_BYTES = re.compile(r"[0-9]{1,19}\n")
 FORMATS = DCP, MINDSPORE = "dcp", "mindspore"
-SAFE_PATH = "PYTHONSAFEPATH"  # files in the current directory must not be imported as modules of ours
 
 
 def convert(index: Index, total_bytes: int, action: str, source: Path, *words: str) -> int:
@@ -23,16 +23,13 @@ def convert(index: Index, total_bytes: int, action: str, source: Path, *words: s
     Raises:
         UnreadableError: a package that it needs is not installed.
     """
-    environment = {**os.environ, SAFE_PATH: "1"}
-    if missing := Program((sys.executable,), Path.cwd(), environment, index.program).missing():
-        raise missing
-    argv = [sys.executable, "-m", CONVERTER, action, str(source.absolute()), *words]
-    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment) as child:
-        try:
-            with progress_bar(action, total_bytes) as advance:
-                assert child.stdout is not None, "it is a pipe"
-                for line in child.stdout:
+    check_installed(index.program)
+    with started(CONVERTER, action, str(source.absolute()), *words) as child:
+        with progress_bar(action, total_bytes) as advance:
+            assert child.stdout is not None, "it is a pipe"
+            for line in child.stdout:
+                if _BYTES.fullmatch(line):
                     advance(int(line))
-            return exit_code_of(child.wait())
-        finally:
-            child.terminate()  # it removes what it has written by then; of one that has ended nothing is left to end
+                else:  # a package that it imports, or sitecustomize, has written it
+                    say(printable(line.rstrip("\n")))
+        return exit_code_of(child.wait())

@@ -48,7 +48,11 @@ HEADER = ("STEP", "AGE", "SIZE", "LAYOUT", "VALIDATION", "CHECKPOINT")
 @json_option
 @runs_dir_option
 def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
-    """List the checkpoints of a run, in a directory, or of all runs, the newest first."""
+    """List the checkpoints of a run, in a directory, or of all runs, the newest first.
+
+    The best is the one with the lowest validation loss of those that are there: earlier ones with lower losses are kept by
+    --set checkpoint.keep_best=true alone.
+    """
     if run is not None:
         paths = checkpoints_meant(runs_dir, run)
     else:

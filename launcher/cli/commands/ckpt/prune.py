@@ -54,7 +54,8 @@ def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> int:
             f"{run} is a single checkpoint", hint=f"the directory that it is in: {Path(run).absolute().parent}"
         )
     found = checkpoints_meant(runs_dir, run)
-    _refuse_going(found[0].parent)
+    for directory in {found[0].parent, found[0].parent.resolve()}:  # either may be that of a run, the other a link
+        _refuse_going(directory)
     kept: list[Path] = []
     removed = [path for path in found if len(kept) == keep or not _kept(path, kept)]
     if not kept:

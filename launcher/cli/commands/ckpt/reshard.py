@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,11 @@ from launcher.checkpoint import reshard as files
 from launcher.checkpoint.index import INDEX, Index, name_of, read_index, step_named
 from launcher.checkpoint.tensors import state_bytes
 from launcher.cli.commands.ckpt.output import check_new, opened_with_bar, output_option
-from launcher.cli.launch.program import Program
+from launcher.cli.commands.ckpt.trainer_process import check_installed, started
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.run import MAX_DEGREE, runs_dir_option
 from launcher.cli.options.types import IntRange
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import say, write_out
 from launcher.core.codec import decode, encode
 from launcher.core.errors import EXIT_OK, TlaunchError, UnreadableError, UsageError, exit_code_of
 from launcher.core.records import Layout
@@ -44,7 +42,6 @@ Exit codes: 0; 1 DIR cannot be written; 2 wrong usage, DIR exists, no such check
 not fit the model.
 """
 OWNERS = "launcher.trainer.checkpoint.owners"
-SAFE_PATH = "PYTHONSAFEPATH"  # files in the current directory must not be imported as modules of ours
 DEGREE = IntRange(max=MAX_DEGREE)
 
 
@@ -85,8 +82,7 @@ def _fitting_settings(path: Path, index: Index, layout: Layout) -> Any:
         raise UnreadableError(f"{path} is of the program {index.program}, which this version of tlaunch does not have")
     settings = recorded_settings(recipe.settings, index.settings, where=str(path / INDEX))
     recipe.check_layout(settings, layout)
-    if missing := Program((sys.executable,), Path.cwd(), os.environ, index.program).missing():
-        raise missing
+    check_installed(index.program)
     return settings
 
 
@@ -97,9 +93,11 @@ def _plan(settings: Any, layout: Layout) -> files.Plan:
         TlaunchError: it has no answer, and has said why.
     """
     question = json.dumps({"settings": encode(settings), "layout": encode(layout)})
-    argv = [sys.executable, "-m", OWNERS]
-    environment = {**os.environ, SAFE_PATH: "1"}
-    done = subprocess.run(argv, input=question, stdout=subprocess.PIPE, text=True, env=environment, check=False)
-    if done.returncode:
-        raise TlaunchError(f"{' '.join(argv[1:])} ended with {exit_code_of(done.returncode)}, so nothing is written")
-    return decode(files.Plan, json.loads(done.stdout))
+    with started(OWNERS, stdin=subprocess.PIPE) as child:
+        answer, _ = child.communicate(question)
+    if child.returncode:
+        raise TlaunchError(f"python -m {OWNERS} ended with {exit_code_of(child.returncode)}, so nothing is written")
+    *others, plan = answer.splitlines()
+    for line in others:  # a package that it imports, or sitecustomize, has written it
+        say(printable(line))
+    return decode(files.Plan, json.loads(plan))

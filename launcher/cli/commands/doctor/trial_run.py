@@ -20,6 +20,7 @@ from launcher.cli.launch.options import BRING_ALL, RunOptions
 from launcher.cli.launch.start import run
 from launcher.cli.main import exit_after
 from launcher.core.codec import decode, encode
+from launcher.core.env import PYTHONSAFEPATH
 from launcher.core.errors import exit_code_of
 from launcher.core.frozen import frozen
 from launcher.core.records import Server
@@ -74,7 +75,6 @@ def _end(number: int, _frame: FrameType | None) -> NoReturn:
 
 LINKS = "launcher.trainer.links"
 SECONDS = 10
-SAFE_PATH = "PYTHONSAFEPATH"  # files in the current directory must not be imported as modules of ours
 JOIN_S = 60.0
 GRACE_S = 2.0
 STARTS_S = 120.0  # for torch to be imported on a slow file system
@@ -90,7 +90,7 @@ def measuring(options: Mapping[str, Any]) -> RunOptions:
     by_engine = options["engine"] in BRING_ALL
     own = {
         "mpi_ranks": False if by_engine else None,  # else a note says that it cannot be seen
-        "env": (*options["env"], f"{SAFE_PATH}=1"),
+        "env": (*options["env"], f"{PYTHONSAFEPATH}=1"),
         "name": "links",
         "command": (sys.executable, "-m", LINKS, "--seconds", str(SECONDS)),
     }
@@ -112,7 +112,7 @@ class TrialRun:
         # Without a name, so that a doctor that is killed leaves none behind.
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - as long as this is there
         self._process = subprocess.Popen(
-            guarded(measuring(options), remains), env={**os.environ, SAFE_PATH: "1"},
+            guarded(measuring(options), remains), env={**os.environ, PYTHONSAFEPATH: "1"},
             stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
         )  # fmt: skip
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, StorageMeta, TensorProperties
@@ -49,7 +50,21 @@ def write_dcp(path: Path, index: Index, output: Path, progress: Progress) -> Non
     with new_directory(output) as aside, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is ")  # disabled: one process is what is wanted
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor does anybody write to it
-        save({}, storage_writer=_Writer(aside), planner=_BoxPlanner(path, index, files, progress))
+        try:
+            save({}, storage_writer=_Writer(aside), planner=_BoxPlanner(path, index, files, progress))
+        except CheckpointException as error:
+            raise _reason_of(error) from None
+
+
+def _reason_of(error: CheckpointException) -> BaseException:
+    """Return the error of a system call, or the wish to end, behind what torch tells: after a full disk it fails once more by itself."""
+    for reason, _ in error.failures.values():
+        found: BaseException | None = reason
+        while found is not None:
+            if isinstance(found, OSError | SystemExit):
+                return found
+            found = found.__context__
+    return error
 
 
 class _Writer(FileSystemWriter):

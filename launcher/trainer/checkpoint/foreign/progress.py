@@ -1,4 +1,4 @@
-"""How far a conversion is, for the command that started it, and what it has to say to a person."""
+"""Reports of a conversion: how far it is, for the command that started it, and what a person is to read."""
 
 from __future__ import annotations
 

@@ -16,20 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from launcher.checkpoint.index import (
-    INDEX,
-    KINDS,
-    SCHEMA,
-    TOKENIZER,
-    DamagedError,
-    Index,
-    NamedBox,
-    damage_of,
-    index_of,
-    index_text,
-    name_of,
-    step_named,
-)
+from launcher.checkpoint.finish import finish
+from launcher.checkpoint.index import KINDS, TOKENIZER, DamagedError, Index, NamedBox, damage_of, name_of, step_named
+from launcher.checkpoint.tensors import write_digested
 from launcher.checkpoint.ways import MODEL
 from launcher.core.atomic import new_directory
 from launcher.core.errors import RefusedError, UsageError
@@ -37,7 +26,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.core.text import counted, some_of
 from launcher.mesh.boxes import whole
-from launcher.trainer.checkpoint.files import NUMPY_DTYPES, write_synced, write_tensors
+from launcher.trainer.checkpoint.files import NUMPY_DTYPES, write_tensors
 from launcher.trainer.checkpoint.foreign.progress import Progress
 
 SHOWN = 5  # names of each fault
@@ -53,7 +42,7 @@ class ForeignTensor:
 
 
 class ForeignState:
-    """What was found, by what it is of."""
+    """The tensors that were found in the files of another tool, by kind and parameter."""
 
     def __init__(self, path: Path, *, left_out: Sequence[str]) -> None:
         self.path, self.left_out = path, left_out
@@ -149,14 +138,11 @@ def write_checkpoint(
         raise DamagedError(problem)
     boxes = [NamedBox(name, whole(shape)) for name, shape in like.shapes.items()]
     with new_directory(output) as aside:
-        tokenizer = write_synced(aside / TOKENIZER, (like_path / TOKENIZER).read_bytes())
-        tensors = write_tensors(aside / MODEL, boxes, like.dtype, _values(state, like, progress))
+        tokenizer = write_digested(aside / TOKENIZER, [(like_path / TOKENIZER).read_bytes()], synced=False)
+        tensors = write_tensors(aside / MODEL, boxes, like.dtype, _values(state, like, progress), synced=False)
         files = {MODEL: tensors, TOKENIZER: tokenizer}
         # How well this state validates is not known.
-        index = dataclasses.replace(like, step=step, layout=Layout(), files=files, schema=SCHEMA, validation_loss=None)
-        content = index_text(index).encode()
-        index_of(content, aside / INDEX)  # raises if an element has no box, or two
-        write_synced(aside / INDEX, content)
+        finish(aside, dataclasses.replace(like, step=step, layout=Layout(), files=files, validation_loss=None))
 
 
 def _values(state: ForeignState, like: Index, progress: Progress) -> Iterator[NDArray[Any]]:

@@ -1,0 +1,43 @@
+"""A module of the trainer in a process of its own, which may import torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from launcher.cli.launch.program import Program
+from launcher.core.env import PYTHONSAFEPATH
+
+
+def check_installed(program: str) -> None:
+    """Find out, before anything is read, whether modules of the trainer can be started.
+
+    Raises:
+        UnreadableError: a package that the program needs is not installed.
+    """
+    if missing := Program((sys.executable,), Path.cwd(), _environment(), program).missing():
+        raise missing
+
+
+@contextmanager
+def started(module: str, *words: str, stdin: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[str]]:
+    """Give a process, whose stdout is a pipe. It has ended afterwards, also where this one was asked to end."""
+    argv = [sys.executable, "-m", module, *words]
+    with subprocess.Popen(
+        argv, stdin=stdin, stdout=subprocess.PIPE, text=True, errors="replace", env=_environment(),
+        start_new_session=True,  # Ctrl-C is for this process alone, which ends the other one
+    ) as child:  # fmt: skip
+        try:
+            yield child
+        finally:
+            child.terminate()  # it removes what it has written by then; of one that has ended nothing is left to end
+            child.wait()
+
+
+def _environment() -> Mapping[str, str]:
+    """Return variables with which no file in the current directory is imported as a module of ours."""
+    return {**os.environ, PYTHONSAFEPATH: "1"}
