@@ -285,11 +285,13 @@ class RunController:
                 self.outcome.record(change)
                 if change.taken_back:
                     self.outcome.budget.forget_failure()
-        if self.phase is not Phase.RUNNING or self.outcome.exits:  # ranks that end well have no use for others
+        if self.phase is not Phase.RUNNING:
             return
         following = membership.next(self._there)
         if following is None:
             self.outcome.record(Trouble(f"{NO_LAYOUT}: the ranks go on as they are"))
+        elif following != membership.present and self.outcome.exits:
+            self.outcome.record(Trouble("ranks have begun to end well: the others go on as they are"))
         elif following != membership.present:
             self._orders.append(self.outcome.resize())
             self.phase = Phase.ENDING

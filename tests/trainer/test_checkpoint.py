@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -482,6 +483,24 @@ def test_a_full_disk_loses_nothing(directory):
     assert sorted(path.name for path in directory.iterdir()) == ["step-2", "step-4", "step-6"]
     writer.save(8, session.optimizer)
     assert writer.finish() == 8
+
+
+def test_where_nothing_can_be_written_a_training_that_has_begun_goes_on(tmp_path):
+    """Each save that fails is told; at the beginning it is an error that names the directory."""
+    directory, told = tmp_path / "checkpoints", []
+    directory.write_text("in the way")
+    with pytest.raises(UnreadableError, match=re.escape(str(directory))):
+        CheckpointWriter(directory, training_of(settings_of()), alone(), keep=4)
+    session = Session(settings_of(), alone())
+    writer = CheckpointWriter(directory, training_of(settings_of()), alone(), keep=4, on_unwritable=told.append)
+    writer.save(1, session.optimizer)
+    with pytest.raises(TlaunchError, match="step 1"):
+        writer.finish()
+    directory.unlink()
+    directory.mkdir()
+    writer.save(2, session.optimizer)
+    assert writer.finish() == 2
+    assert len(told) == 1
 
 
 @pytest.mark.distributed

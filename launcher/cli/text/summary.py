@@ -122,6 +122,9 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: i
         return server_index is None or spec.ranks[global_rank].server_index == server_index
 
     verdict = progress.current.verdict
+    if verdict is None and progress.not_restarting is not None:
+        yield f"error: the ranks could not start again: {progress.not_restarting}"
+        return
     if verdict is None:
         yield "error: a rank failed, and nothing is known about it"
         return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from launcher.checkpoint.index import KINDS, NamedBox, PartFile, partial_name, remove_partials
 from launcher.checkpoint.tensors import BLOCK_BYTES, Place, places_in, write_boxes
-from launcher.core.errors import UsageError
+from launcher.core.errors import UnreadableError, UsageError
 from launcher.mesh.boxes import Box, bounding
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.heartbeat import getting_on
@@ -106,27 +106,41 @@ class StoredTensors:
         return content.view(self._dtype).reshape(box.size)
 
 
-def prepared(directory: Path, world: World) -> str:
+def prepared(directory: Path, world: World, on_unwritable: Callable[[str], object] | None = None) -> str:
     """Make a directory, if need be, that all ranks see and in which nothing is left of a writer that was killed.
 
-    Return a token of this writer. All ranks must call it.
+    Return a token of this writer. All ranks must call it. `on_unwritable` gets, on rank 0, why nothing can be written there;
+    with None that is an error.
 
     Raises:
-        TlaunchError: on every rank alike, where the directory cannot be made, or is not the same one for all.
+        TlaunchError: on every rank alike, where the directory cannot be made or written to, or is not the same one for all.
     """
-    token = world.from_rank_0(partial(_prepare, directory)).decode()
+    token = os.urandom(4).hex()
+
+    def prepare() -> bytes:
+        try:
+            _prepare(directory, token)
+        except OSError as error:
+            told = f"no checkpoint can be written to {directory}: {error.strerror or error}"
+            if on_unwritable is None:
+                raise UnreadableError(told) from error
+            on_unwritable(told)
+            return b""
+        return token.encode()
+
+    if not (shared := world.from_rank_0(prepare).decode()):
+        return world.from_rank_0(token.encode).decode()
+    token = shared
     world.while_others_wait(partial(_see, _probe(directory, token)))
     world.from_rank_0(partial(_tidy, _probe(directory, token)))
     return token
 
 
-def _prepare(directory: Path) -> bytes:
-    """Make the directory without what a killed writer has left, and in it a file that other ranks are to see; return its name."""
+def _prepare(directory: Path, token: str) -> None:
+    """Make the directory without what a killed writer has left, and in it a file that other ranks are to see."""
     directory.mkdir(parents=True, exist_ok=True)
     remove_partials(directory)
-    token = os.urandom(4).hex()
     _probe(directory, token).touch()
-    return token.encode()
 
 
 def _probe(directory: Path, token: str) -> Path:

@@ -76,7 +76,10 @@ def restore(
         optimizer.restored(index.step)
         return path, index.step
     if damage is not None:
-        raise UnreadableError(f"no checkpoint is whole: {damage}", hint="move them away to begin at the beginning")
+        raise UnreadableError(
+            f"no checkpoint is whole: {damage}",
+            hint="to begin anew, move them away, or leave --resume out if it names them",
+        )
     return None
 
 

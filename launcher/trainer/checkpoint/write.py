@@ -117,21 +117,22 @@ class CheckpointWriter:
         way: str = OWNED,
         on_saved: Callable[[int], object] = lambda _step: None,
         on_unremoved: Callable[[OSError], object] = lambda _error: None,
+        on_unwritable: Callable[[str], object] | None = None,
     ) -> None:
         """Keep the newest `keep` checkpoints in `directory`, where only one run writes at a time.
 
         With `keep_best` also the one with the lowest validation loss. `way` is one of `launcher.checkpoint.ways.WAYS`.
         `on_saved` gets the step of each that is whole, on rank 0, in the thread that has written it, and `on_unremoved` there
-        why an older one, or what was left of one, could not be removed.
+        why an older one, or what was left of one, could not be removed. `on_unwritable`: as in `prepared`.
 
         Raises:
-            TlaunchError: on every rank alike, where the directory cannot be made, or is not the same one for all.
+            TlaunchError: on every rank alike, where the directory cannot be made or written to, or is not the same one for all.
         """
         self._world = world
         self._buffer_KN: Tensor | None = None
         self._writing: _Writing | None = None
         self._keeps_replicas = keeps_replicas(way)
-        token = prepared(directory, world)
+        token = prepared(directory, world, on_unwritable)
         files = tuple(planned_files(way, world.place.layout))
         self._plan = _Plan(
             directory, training, world.place.global_rank, files, keep, keep_best, token, on_saved, on_unremoved

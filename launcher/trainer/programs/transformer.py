@@ -38,7 +38,7 @@ from launcher.trainer.parallel.world import World
 from launcher.trainer.saved import check_can_save, gather, save_model, single_device_model
 from launcher.trainer.session import Session, StepResult, meta_model
 from launcher.trainer.telemetry.heartbeat import HeartbeatWriter
-from launcher.trainer.telemetry.metrics import Metrics, perplexity_of
+from launcher.trainer.telemetry.metrics import Metrics, attempt_in, perplexity_of
 from launcher.trainer.telemetry.profile import StepProfiler
 from launcher.trainer.telemetry.step_time import StepTime
 
@@ -159,6 +159,8 @@ def _resumed(session: Session, training: Training, files: Files) -> int:
 
     found = restore(find, training, session.optimizer, session.world)
     if found is None:
+        if attempt_in(os.environ) > 0:
+            say_of_all("there is no checkpoint: the training begins anew", session.world)
         return 0
     path, step = found
     say_of_all(f"resumed: {path}, after step {step}", session.world)
@@ -180,7 +182,13 @@ def _writer(session: Session, training: Training, files: Files) -> CheckpointWri
         way=config.files,
         on_saved=lambda step: say(f"saved the checkpoint of step {step}"),
         on_unremoved=_said_once(files.checkpoints),
+        # A run that has begun goes on, as it does where a save fails.
+        on_unwritable=None if attempt_in(os.environ) == 0 or config.on_failure == "stop" else _say_that_it_goes_on,
     )
+
+
+def _say_that_it_goes_on(trouble: str) -> None:
+    say(f"{trouble}; the training goes on")
 
 
 def _said_once(checkpoints: Path) -> Callable[[OSError], None]:
@@ -209,8 +217,10 @@ def _finish(writer: CheckpointWriter, session: Session, metrics: Metrics, *, goe
     except TlaunchError as error:
         if session.settings.checkpoint.on_failure == "stop":
             raise
-        if session.world.is_first:
-            say(f"{error}; the training goes on" if goes_on else str(error))
+        if session.world.is_first and goes_on:
+            _say_that_it_goes_on(str(error))
+        elif session.world.is_first:
+            say(str(error))
         return
     if step is not None and session.world.is_first:
         metrics.saved(step, "checkpoint")

@@ -84,7 +84,7 @@ class Metrics:
         """
         self._device = device
         self._writes = writes
-        self._attempt = _attempt(environment)
+        self._attempt = attempt_in(environment)
         self._keepers = _keepers(environment, self._attempt)
         peak = peak_flops_per_s(device, dtype, product) if writes and self._keepers else None
         self._peak_flops_per_s = None if peak is None else peak * ranks
@@ -265,7 +265,8 @@ def _values(record: Record) -> dict[str, float]:
     return {tag: value for tag, value in named.items() if value is not None}
 
 
-def _attempt(environment: Mapping[str, str]) -> int:
+def attempt_in(environment: Mapping[str, str]) -> int:
+    """Return the number of the attempt of the run that this process is part of; 0 outside of a run."""
     text = environment.get(TLAUNCH_ATTEMPT, "")
     return int(text) if text.isdecimal() else 0
 
