@@ -157,7 +157,7 @@ class Supervision:
 
 
 @frozen
-class Continued:
+class ResumedFrom:
     """The checkpoint that a run goes on from: the newest that was there when it began. Ranks pass over one that is damaged."""
 
     checkpoint: Path  # absolute
@@ -180,4 +180,4 @@ class RunSpec:
     supervision: Supervision = field(default_factory=Supervision)
     console: Console = "rank0"  # what of the ranks' lines is shown during the run
     engine: str | None = None  # the user's own mpirun or srun that started the ranks: they have no agent
-    continues: Continued | None = None
+    continues: ResumedFrom | None = None

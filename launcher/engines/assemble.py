@@ -7,7 +7,17 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from launcher.core.frozen import frozen
-from launcher.core.records import Allotment, Cluster, Console, Continued, Layout, RankSpec, RunSpec, Server, Supervision
+from launcher.core.records import (
+    Allotment,
+    Cluster,
+    Console,
+    Layout,
+    RankSpec,
+    ResumedFrom,
+    RunSpec,
+    Server,
+    Supervision,
+)
 from launcher.engines.placement import Bind, Machine, Share, shares_of
 from launcher.engines.variables import (
     Origin,
@@ -46,7 +56,7 @@ class Request:
     # By the index of the server, as far as that is known on this machine: by which interface its ranks reach the others.
     interfaces: Mapping[int, str] = field(default_factory=dict)
     mpi_variables: Mapping[str, str] = field(default_factory=dict)  # what the ranks' MPI needs under this mpirun
-    continues: Continued | None = None
+    continues: ResumedFrom | None = None
 
 
 @frozen

@@ -14,7 +14,7 @@ from math import inf
 from typing import TypeVar
 
 from launcher.core.metrics import Record, StepMetrics
-from launcher.core.records import Continued
+from launcher.core.records import ResumedFrom
 from launcher.core.run_dir import RunDir
 from launcher.runs.metrics import Metrics, read_metrics
 from launcher.runs.record import continued_by
@@ -40,7 +40,7 @@ def standing(records: Iterable[Of], steps: Sequence[StepMetrics], below: float =
     return [record for record in found if record.step < limits[record.attempt]]
 
 
-def earlier_run(run_dir: RunDir, continued: Continued) -> RunDir | None:
+def earlier_run(run_dir: RunDir, continued: ResumedFrom) -> RunDir | None:
     """Return the run that `run_dir` goes on from, where its directory is still there, or has been moved with that one."""
     if continued.run is None:
         return None
@@ -50,7 +50,7 @@ def earlier_run(run_dir: RunDir, continued: Continued) -> RunDir | None:
     return None
 
 
-def runs_before(run_dir: RunDir) -> Iterator[tuple[RunDir, Continued]]:
+def runs_before(run_dir: RunDir) -> Iterator[tuple[RunDir, ResumedFrom]]:
     """Yield the runs that a run goes on from, the last one first, each with the checkpoint that was read of it."""
     seen = {run_dir.root}
     while (continued := continued_by(run_dir)) and len(seen) < MAX_RUNS:

@@ -25,7 +25,7 @@ from launcher.core.env import masked, masked_argv
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId
-from launcher.core.records import DEFAULT_GRACE_S, Allotment, Continued, RankSpec, RunSpec
+from launcher.core.records import DEFAULT_GRACE_S, Allotment, RankSpec, ResumedFrom, RunSpec
 from launcher.core.run_dir import LATEST, RunDir
 
 SCHEMA = 2
@@ -78,7 +78,7 @@ class Recorded:
     grace_s: float
     max_restarts: int
     engine: str | None = None  # the user's own that started the ranks; None: tlaunch did
-    continues: Continued | None = None
+    continues: ResumedFrom | None = None
     # Of an elastic run, all that it may use, by the ranks that the whole table gives them.
     devices: tuple[Place, ...] = ()
 
@@ -124,16 +124,16 @@ def _ascending(places: Iterable[Place]) -> tuple[Place, ...]:
     return tuple(sorted(places, key=lambda place: place.global_rank))
 
 
-def continued_by(run_dir: RunDir) -> Continued | None:
+def continued_by(run_dir: RunDir) -> ResumedFrom | None:
     """Return what a run goes on from, as far as its run.json says so. Never raises for what that holds."""
     with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
         return _continued(json.loads(run_dir.run_json.read_bytes()))
     return None
 
 
-def _continued(fields: Mapping[str, Any]) -> Continued | None:
+def _continued(fields: Mapping[str, Any]) -> ResumedFrom | None:
     found = fields.get("continues")
-    return None if found is None else decode(Continued, found)
+    return None if found is None else decode(ResumedFrom, found)
 
 
 # --- making the directory ---

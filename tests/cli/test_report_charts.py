@@ -15,7 +15,7 @@ from launcher.cli.commands.report.drawing import to_png, to_svg
 from launcher.cli.commands.report.page import Text
 from launcher.core.errors import UsageError
 from launcher.core.metrics import StepMetrics, Validation
-from launcher.core.records import Continued
+from launcher.core.records import ResumedFrom
 from launcher.runs.course import own_course
 from launcher.runs.metrics import Metrics
 from launcher.runs.timeline import AttemptSpan, Mark, RankSpan, Timeline
@@ -63,7 +63,7 @@ def test_attempts_are_one_line_and_gaps_are_counted():
     assert chart.series[0].values == [4.0, 3.9, 2.9]
     assert chart.restarts == ((4, "attempt 1 begins at step 4, after step 4"),)
     assert chart.note == "2 points without a finite value: the line stops there."
-    other = Facts("b", steps(1.0, first=8), continued=Continued(Path("x"), 7, "c\x1b"))
+    other = Facts("b", steps(1.0, first=8), continued=ResumedFrom(Path("x"), 7, "c\x1b"))
     [chart] = charts_of([facts, other])
     assert [series.label for series in chart.series] == ["a", "b"]
     assert chart.restarts == (

@@ -16,7 +16,7 @@ from typing import Literal
 from launcher.cli.launch.options import RunOptions, preloaded_modules
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import Continued, Layout
+from launcher.core.records import Layout, ResumedFrom
 from launcher.core.resources import stand_in_note
 from launcher.logs.terminal import escaped
 from launcher.program.command import PythonCommand, parse_python
@@ -35,7 +35,7 @@ class Program:
     cwd: Path
     environment: Mapping[str, str]  # of ranks, as far as it is known before there are any
     recipe: str | None = None  # the bundled program's name; None: the user's own program
-    continues: Continued | None = None  # by --resume
+    continues: ResumedFrom | None = None  # by --resume
 
     @cached_property
     def python(self) -> PythonCommand | None:

@@ -20,7 +20,7 @@ from launcher.checkpoint.index import (
 )
 from launcher.cli.launch.options import RunOptions
 from launcher.core.errors import UnreadableError
-from launcher.core.records import Continued
+from launcher.core.records import ResumedFrom
 from launcher.core.run_dir import RunDir
 from launcher.core.text import some_of
 from launcher.logs.terminal import escaped
@@ -101,11 +101,11 @@ def _none_of_run(reference: str) -> UnreadableError:
     return UnreadableError(f"{escaped(reference)}: this run has no checkpoint", hint=hint)
 
 
-def continued(meant: Path) -> Continued | None:
+def continued(meant: Path) -> ResumedFrom | None:
     """Return the newest checkpoint of those that `checkpoint_meant` gave, and its run; None where no index can be read."""
     for path, index in readable([meant] if is_checkpoint(meant) else checkpoints_in(meant)):
         run = path.parent.parent
-        return Continued(path, index.step, run.name if RunDir(run).run_json.is_file() else None)
+        return ResumedFrom(path, index.step, run.name if RunDir(run).run_json.is_file() else None)
     return None
 
 

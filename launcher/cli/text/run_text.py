@@ -9,7 +9,7 @@ from launcher.cli.text.columns import duration
 from launcher.cli.text.verdict_text import describe_status, headline
 from launcher.core.codec import encode
 from launcher.core.events import Cause
-from launcher.core.records import Continued
+from launcher.core.records import ResumedFrom
 from launcher.core.verdict import Confidence, Verdict
 from launcher.logs.terminal import one_line, printable
 from launcher.runs.progress import State
@@ -76,7 +76,7 @@ def culprit(state: RunState) -> str:
     return printable(f"rank {failed.global_rank}: {failed.reason or describe_status(failed.status)}")
 
 
-def continued_from(continued: Continued) -> str:
+def continued_from(continued: ResumedFrom) -> str:
     """Return the run and the step that another goes on from: "20261121-053712-transformer from step 500"."""
     source = (continued.run or str(continued.checkpoint)).encode(errors="backslashreplace").decode()
     return one_line(f"{source} from step {continued.step:,}")

@@ -20,7 +20,7 @@ from launcher.cli.text.verdict_text import NUMBER, culprit_failure, headline, ra
 from launcher.core.codec import encode
 from launcher.core.events import Cause, RankStarted
 from launcher.core.frozen import frozen
-from launcher.core.records import Continued
+from launcher.core.records import ResumedFrom
 from launcher.core.run_dir import RunDir, mark_of
 from launcher.core.verdict import Role
 from launcher.logs.log_file import TAIL_BYTES, bytes_between, opened
@@ -72,7 +72,7 @@ class RunFacts:
     totals: Totals
     times: Timeline
     ended_ns: int | None  # of a run that is over
-    continued: Continued | None = None
+    continued: ResumedFrom | None = None
 
     @property
     def changes(self) -> tuple[Change, ...]:
