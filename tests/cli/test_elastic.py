@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -56,6 +57,29 @@ def test_devices_are_left_out_and_taken_back(launcher, wait_until, snapshot):
     causes = [attempt.cause for attempt in launcher.report.attempts]
     assert causes == [Cause.RESIZED, Cause.RESIZED, Cause.FINISHED]
     assert (look(RunDir(launcher.latest)).progress.restarts, "restart" in told) == (0, False)
+
+
+@pytest.mark.parametrize("options", [(), ("--merge",)], ids=" ".join)
+def test_a_prefix_names_the_device_that_a_rank_has_in_each_attempt(launcher, wait_until, options):
+    """While the run is followed, and afterwards; a rank's number is another one's after the change."""
+    run = launcher.running("--elastic", *COMMAND, ranks=3)
+    asked = ("logs", *options, "--prefix", "{device} ")
+    follower = launcher.start(*asked, "-f", stdout=subprocess.PIPE)
+    first = follower.stdout.readline()
+    for number, (left_out, ranks) in enumerate([("0\n1\n", 1), ("0\n", 2)], 1):
+        RunDir(launcher.latest).excluded.write_text(left_out)
+        wait_attempt(launcher, wait_until, number, ranks)
+    (launcher.directory / "go").touch()
+    assert run.wait() == 0
+    for shown in ((first + follower.stdout.read()).decode(), launcher.call(*asked, code=0).stdout):
+        lines = [
+            line.split() for line in shown.splitlines() if "ready" in line
+        ]  # device ready RANK WORLD_SIZE DEVICE_ID
+        assert [line[0] for line in lines] == [line[4] for line in lines]
+        assert sorted((line[2], line[0]) for line in lines) == [*zip("000112", "012122", strict=True)]
+    assert follower.wait() == 0
+    variables = launcher.call("logs", "--env", "--prefix", "{device} ", code=0).stdout.splitlines()
+    assert [line for line in variables if "DEVICE_ID=" in line] == ["1 DEVICE_ID=1", "2 DEVICE_ID=2", "2 DEVICE_ID=2"]
 
 
 def test_a_spare_device_takes_the_place_of_one_that_failed_twice(launcher, snapshot):
