@@ -62,6 +62,11 @@ def test_ranks_meet_where_rank_0_is(servers):
     assert servers.end(first, second) == [0, 0], servers.said(first) + servers.said(second)
     assert devices(servers) == [(0, 1, 2, 3), (2, 3)]
     assert servers.log(0).splitlines()[-1] == "ready 0 2 0 2 2 1"
+    told = tlaunch("logs", "--server", "127.0.0.2", "--prefix", "{server}/{device} ", cwd=servers.directory).stdout
+    shown = [line for line in told.splitlines() if "ready" in line]
+    assert [line.split()[::2][:2] for line in shown] == [
+        [f"127.0.0.2/{device}", rank] for rank, device in [("0", 0), ("1", 1), ("2", 0), ("3", 1)]
+    ]
 
 
 def test_one_that_is_lost_when_nothing_else_fits_ends_the_run(servers, snapshot):

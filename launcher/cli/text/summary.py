@@ -119,7 +119,10 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: i
     """Yield the verdict, and what its culprit wrote last where that says more than the verdict."""
 
     def is_here(global_rank: int) -> bool:
-        return server_index is None or spec.ranks[global_rank].server_index == server_index
+        elastic, allotment = spec.supervision.elastic, progress.current.allotment
+        if elastic is not None and allotment is not None:
+            return server_index in {None, elastic.servers[allotment.devices[global_rank]]}
+        return server_index in {None, spec.ranks[global_rank].server_index}
 
     verdict = progress.current.verdict
     if verdict is None:
