@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launcher.core.records import Allotment
+from launcher.logs.lines import Line
 from launcher.runs.record import Place, Recorded
 
 
@@ -33,3 +34,7 @@ class AttemptPlaces:
             places = self._recorded.places_in(self._allotments.get(number))
             self._of_attempt[number] = {place.global_rank: place for place in places}
         return self._of_attempt[number]
+
+    def of_line(self, line: Line) -> Place | None:
+        """Return the place at which a rank has written a line; None where its attempt has no such rank."""
+        return self.of(line.attempt).get(line.global_rank)

@@ -17,7 +17,6 @@ from launcher.logs.lines import OVERWRITES, Begun, Line, LineReader, attempt_at,
 from launcher.logs.log_file import CHUNK_BYTES, GrowingLog, Truncation, opened
 from launcher.logs.times import Clock
 from launcher.runs.attempt_places import AttemptPlaces
-from launcher.runs.record import Place
 from launcher.runs.status import EventReader
 
 
@@ -77,17 +76,21 @@ def why_unreadable(log: Path) -> str | None:
 class RankLog:
     """The lines of one rank in their order, with times and attempts. Close it at the end."""
 
-    def __init__(self, global_rank: int, log: GrowingLog, starts: AttemptStarts, near_ns: int) -> None:
-        """Begin at the start of `log`. `near_ns`: about when the rank ran, for lines with a time without a year."""
+    def __init__(
+        self, global_rank: int, log: GrowingLog, starts: AttemptStarts, near_ns: int,
+        wanted: Callable[[Line], bool] | None = None,
+    ) -> None:  # fmt: skip
+        """Begin at the start of `log`. `near_ns`: about when the rank ran, for lines with a time without a year.
+
+        `wanted`: as in `RankLogs`.
+        """
         self._global_rank = global_rank
         self._log = log
         self._all_starts, self._starts = starts, starts.of(global_rank)
         self._reader = LineReader(global_rank)
         self._clock = Clock(near_ns)
+        self._wanted = wanted
         self.before_read: Callable[[], None] = lambda: None  # called before each read of `present` and `blocks`
-        self.wants: Callable[[Line], bool] | None = (
-            None  # whether a line is given; `blocks` and `skip_to_last` give all
-        )
 
     def skip_to_last(self, count: int, *, with_times: bool = False) -> None:
         """Skip all but the last `count` lines. Call it first.
@@ -193,19 +196,19 @@ class RankLog:
 
     def _stamped(self, lines: list[Line]) -> list[Line]:
         stamped = list(map(self._clock.stamped, with_attempts(lines, self._starts)))
-        return stamped if self.wants is None else list(filter(self.wants, stamped))
+        return stamped if self._wanted is None else list(filter(self._wanted, stamped))
 
 
 class RankLogs:
     def __init__(
         self, run_dir: RunDir, global_ranks: Collection[int], near_ns: int, *, environment: bool = False,
         on_truncation: Callable[[int, Truncation], object] = lambda _rank, _truncation: None,
-        places: AttemptPlaces | None = None, wanted: Callable[[Place], bool] | None = None,
+        places: AttemptPlaces | None = None, wanted: Callable[[Line], bool] | None = None,
     ) -> None:  # fmt: skip
         """Open the logs; those that cannot be opened are left out.
 
         `environment`: env.log of each rank instead of train.log. `on_truncation` is called with the global rank. `places`
-        is told of each attempt; with `wanted` only those lines are given whose rank has such a place in their attempt.
+        is told of each attempt. Only lines that are `wanted` are given, but `RankLog.blocks` and `follower` give all.
         """
         self._on_truncation = on_truncation
         path_of = run_dir.env_log if environment else run_dir.train_log
@@ -217,11 +220,8 @@ class RankLogs:
             if self._left_out[rank] is None
         }
         self._starts = AttemptStarts(written_anew=environment)
-        self.of_rank = {rank: RankLog(rank, log, self._starts, near_ns) for rank, log in self._growing.items()}
+        self.of_rank = {rank: RankLog(rank, log, self._starts, near_ns, wanted) for rank, log in self._growing.items()}
         self._places = places
-        if places is not None and wanted is not None:
-            for log in self.of_rank.values():
-                log.wants = partial(_has_place, places, wanted)
         self._watched: Changes | None = None
         self._events = EventReader(run_dir.events)
 
@@ -306,8 +306,3 @@ class RankLogs:
             self._watched.close()
         for log in self.of_rank.values():
             log.close()
-
-
-def _has_place(places: AttemptPlaces, wanted: Callable[[Place], bool], line: Line) -> bool:
-    place = places.of(line.attempt).get(line.global_rank)
-    return place is not None and wanted(place)

@@ -122,9 +122,13 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
     def note_truncation(global_rank: int, truncation: Truncation) -> None:
         notices.append(truncated(as_people_call_it(run_dir.train_log(global_rank)), truncation))
 
+    def is_there(line: Line) -> bool:
+        place = places.of_line(line)
+        return place is not None and options.is_chosen(place)
+
     logs = RankLogs(
         run_dir, global_ranks, near_ns, environment=options.environment, on_truncation=note_truncation,
-        places=places, wanted=options.is_chosen if options.by_attempt and options.server is not None else None,
+        places=places, wanted=is_there if options.by_attempt and options.server is not None else None,
     )  # fmt: skip
     if not make_room(len(global_ranks)):
         raise UsageError(
