@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from launcher.core.errors import UsageError
 from launcher.core.records import Server
+from launcher.core.text import ranges, some_of
+
+MAX_NAMES = 8  # of servers, in a hint
 
 
 def device_name(global_rank: int, servers: Sequence[Server]) -> str:
@@ -31,7 +34,16 @@ def devices_named(name: str, servers: Sequence[Server]) -> frozenset[int]:
             return frozenset(named.values())
         if len(servers) == 1 and f"{server.server_id}/{name}" in named:
             return frozenset({named[f"{server.server_id}/{name}"]})
-    ids = ", ".join(server.server_id for server in servers[:8])
-    raise UsageError(
-        f"there is no device {name!r}", hint=f"name one SERVER/DEVICE_ID, or all of a SERVER; the servers are {ids}"
-    )
+    raise UsageError(f"there is no device {name!r}", hint=_what_is_valid(name, servers))
+
+
+def _what_is_valid(name: str, servers: Sequence[Server]) -> str:
+    """Return which names there are: of a server's devices where `name` says which server is meant, else of servers."""
+    forms = "DEVICE_ID or SERVER/DEVICE_ID" if len(servers) == 1 else "SERVER/DEVICE_ID"
+    meant = [server for server in servers if len(servers) == 1 or name.startswith(f"{server.server_id}/")]
+    if meant:
+        ids = ranges(device.device_id for device in meant[0].devices)
+        there = f"server {meant[0].server_id} has DEVICE_ID {ids}"
+    else:
+        there = f"the servers are {some_of([server.server_id for server in servers], MAX_NAMES)}"
+    return f"name one {forms}, or all of a SERVER; {there}"

@@ -118,17 +118,11 @@ def attempt_table(number: int) -> str:
     return f"rank_table.{number}.json"
 
 
-def assemble_attempt(request: Request, allotment: Allotment, number: int, *, name: str, master_port: int) -> RunSpec:
-    """Return the spec of an attempt of an elastic run on the devices of `allotment`; servers keep the indices they have.
-
-    Raises:
-        RefusedLayoutError: as `assemble`.
-    """
-    whole = request.cluster.servers
+def attempt_request(request: Request, allotment: Allotment) -> Request:
+    """Return the request cut to the devices and the layout of `allotment`; servers without any of them are left out."""
     cluster = allotted_cluster(request.cluster, allotment.devices)
-    index_of = {server.server_id: index for index, server in enumerate(whole)}
-    kept = [index_of[server.server_id] for server in cluster.servers]
-    part = replace(
+    kept = _indices(cluster, request.cluster)
+    return replace(
         request,
         cluster=cluster,
         layout=allotment.layout,
@@ -136,8 +130,24 @@ def assemble_attempt(request: Request, allotment: Allotment, number: int, *, nam
         bind=request.bind if request.here in {None, *kept} else "none",  # no rank is here
         interfaces={kept.index(index): value for index, value in request.interfaces.items() if index in kept},
     )
+
+
+def assemble_attempt(request: Request, allotment: Allotment, number: int, *, name: str, master_port: int) -> RunSpec:
+    """Return the spec of an attempt of an elastic run on the devices of `allotment`; servers keep the indices they have.
+
+    Raises:
+        RefusedLayoutError: as `assemble`.
+    """
+    part = attempt_request(request, allotment)
+    kept = _indices(part.cluster, request.cluster)
     spec = assemble(part, name=name, master_port=master_port, own_table=attempt_table(number))
     return replace(spec, ranks=tuple(replace(rank, server_index=kept[rank.server_index]) for rank in spec.ranks))
+
+
+def _indices(part: Cluster, whole: Cluster) -> list[int]:
+    """Return the index that each server of `part` has in the whole cluster."""
+    index_of = {server.server_id: index for index, server in enumerate(whole.servers)}
+    return [index_of[server.server_id] for server in part.servers]
 
 
 def assemble(request: Request, *, name: str, master_port: int, own_table: str | None = None) -> RunSpec:

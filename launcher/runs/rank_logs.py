@@ -16,14 +16,17 @@ from launcher.logs.follow import Changes, Follower
 from launcher.logs.lines import OVERWRITES, Begun, Line, LineReader, attempt_at, with_attempts
 from launcher.logs.log_file import CHUNK_BYTES, GrowingLog, Truncation, opened
 from launcher.logs.times import Clock
+from launcher.runs.attempt_places import AttemptPlaces
 from launcher.runs.status import EventReader
 
 
 class AttemptStarts:
     """The starts of attempts in the logs of all ranks. An attempt after the first starts at its mark."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, written_anew: bool = False) -> None:
+        """`written_anew`: an attempt replaces what the one before has written."""
         self.attempt = 0  # the one that was started last
+        self._written_anew = written_anew
         self._of_rank: dict[int, list[tuple[int, int]]] = {}
 
     def of(self, global_rank: int) -> list[tuple[int, int]]:
@@ -36,7 +39,7 @@ class AttemptStarts:
                 self.attempt = number
             case RankStarted(global_rank=global_rank, log_offset=offset):
                 mark_bytes = len(mark_of(self.attempt)) if self.attempt else 0
-                self.note(global_rank, max(0, offset - mark_bytes), self.attempt)
+                self.note(global_rank, 0 if self._written_anew else max(0, offset - mark_bytes), self.attempt)
             case _:
                 pass
 
@@ -73,13 +76,20 @@ def why_unreadable(log: Path) -> str | None:
 class RankLog:
     """The lines of one rank in their order, with times and attempts. Close it at the end."""
 
-    def __init__(self, global_rank: int, log: GrowingLog, starts: AttemptStarts, near_ns: int) -> None:
-        """Begin at the start of `log`. `near_ns`: about when the rank ran, for lines with a time without a year."""
+    def __init__(
+        self, global_rank: int, log: GrowingLog, starts: AttemptStarts, near_ns: int,
+        wanted: Callable[[Line], bool] | None = None,
+    ) -> None:  # fmt: skip
+        """Begin at the start of `log`. `near_ns`: about when the rank ran, for lines with a time without a year.
+
+        `wanted`: as in `RankLogs`.
+        """
         self._global_rank = global_rank
         self._log = log
         self._all_starts, self._starts = starts, starts.of(global_rank)
         self._reader = LineReader(global_rank)
         self._clock = Clock(near_ns)
+        self._wanted = wanted
         self.before_read: Callable[[], None] = lambda: None  # called before each read of `present` and `blocks`
 
     def skip_to_last(self, count: int, *, with_times: bool = False) -> None:
@@ -135,12 +145,14 @@ class RankLog:
     def _note_mark(self, offset: int, chunk: bytes) -> None:
         """Look for the mark of an attempt that has begun: the event that says where it begins may come later."""
         _, _, attempt = attempt_at(offset, self._starts)
-        if attempt is None or attempt >= self._all_starts.attempt:
-            return
-        mark = mark_of(attempt + 1)
-        at = 0 if chunk.startswith(mark) and self._reader.begun is None else chunk.find(b"\n" + mark) + 1
-        if at > 0 or chunk.startswith(mark):
-            self._all_starts.note(self._global_rank, offset + at, attempt + 1)
+        for number in range(
+            (attempt or 0) + 1, self._all_starts.attempt + 1
+        ):  # an elastic run's rank may be in none of some
+            mark = mark_of(number)
+            at = 0 if chunk.startswith(mark) and self._reader.begun is None else chunk.find(b"\n" + mark) + 1
+            if at > 0 or chunk.startswith(mark):
+                self._all_starts.note(self._global_rank, offset + at, number)
+                return
 
     @property
     def unread_bytes(self) -> int:
@@ -183,17 +195,20 @@ class RankLog:
             yield offset, chunk
 
     def _stamped(self, lines: list[Line]) -> list[Line]:
-        return list(map(self._clock.stamped, with_attempts(lines, self._starts)))
+        stamped = list(map(self._clock.stamped, with_attempts(lines, self._starts)))
+        return stamped if self._wanted is None else list(filter(self._wanted, stamped))
 
 
 class RankLogs:
     def __init__(
         self, run_dir: RunDir, global_ranks: Collection[int], near_ns: int, *, environment: bool = False,
         on_truncation: Callable[[int, Truncation], object] = lambda _rank, _truncation: None,
+        places: AttemptPlaces | None = None, wanted: Callable[[Line], bool] | None = None,
     ) -> None:  # fmt: skip
         """Open the logs; those that cannot be opened are left out.
 
-        `environment`: env.log of each rank instead of train.log. `on_truncation` is called with the global rank.
+        `environment`: env.log of each rank instead of train.log. `on_truncation` is called with the global rank. `places`
+        is told of each attempt. Only lines that are `wanted` are given, but `RankLog.blocks` and `follower` give all.
         """
         self._on_truncation = on_truncation
         path_of = run_dir.env_log if environment else run_dir.train_log
@@ -204,8 +219,9 @@ class RankLogs:
             for rank, path in self._named.items()
             if self._left_out[rank] is None
         }
-        self._starts = AttemptStarts()
-        self.of_rank = {rank: RankLog(rank, log, self._starts, near_ns) for rank, log in self._growing.items()}
+        self._starts = AttemptStarts(written_anew=environment)
+        self.of_rank = {rank: RankLog(rank, log, self._starts, near_ns, wanted) for rank, log in self._growing.items()}
+        self._places = places
         self._watched: Changes | None = None
         self._events = EventReader(run_dir.events)
 
@@ -272,9 +288,12 @@ class RankLogs:
         """Read from the events where attempts that have begun since the last call begin in each log."""
         for stamped in self._events.read():
             self._starts.apply(stamped.event)
-            if isinstance(stamped.event, AttemptStarted) and self._watched is not None:
-                for global_rank in self.of_rank:  # all that the attempt before wrote is there
-                    self._changes.look_at(global_rank)
+            if isinstance(stamped.event, AttemptStarted):
+                if self._places is not None:
+                    self._places.note(stamped.event.number, stamped.event.allotment)
+                if self._watched is not None:
+                    for global_rank in self.of_rank:  # all that the attempt before wrote is there
+                        self._changes.look_at(global_rank)
 
     def _note_truncation(self, global_rank: int, truncation: Truncation) -> None:
         starts = self._starts.of(global_rank)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.core import atomic
@@ -110,11 +111,12 @@ class Exclusions:
         self._state = self._stat()
 
     def _stat(self) -> tuple[int, int, int] | None:
-        try:
-            found = os.stat(self._path)  # noqa: PTH116 - twice a second
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        """Return what changes with the file, or with a symbolic link that leads nowhere; None where there is neither."""
+        for look in (os.stat, os.lstat):
+            with suppress(OSError):
+                found = look(self._path)
+                return found.st_ino, found.st_mtime_ns, found.st_size
+        return None
 
 
 def exclusions_of(spec: RunSpec, elastic: Elastic, record: Callable[[Trouble], object]) -> Exclusions:

@@ -2,7 +2,9 @@
 
 import json
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +59,29 @@ def test_devices_are_left_out_and_taken_back(launcher, wait_until, snapshot):
     assert (look(RunDir(launcher.latest)).progress.restarts, "restart" in told) == (0, False)
 
 
+@pytest.mark.parametrize("options", [(), ("--merge",)], ids=" ".join)
+def test_a_prefix_names_the_device_that_a_rank_has_in_each_attempt(launcher, wait_until, options):
+    """While the run is followed, and afterwards; a rank's number is another one's after the change."""
+    run = launcher.running("--elastic", *COMMAND, ranks=3)
+    asked = ("logs", *options, "--prefix", "{device} ")
+    follower = launcher.start(*asked, "-f", stdout=subprocess.PIPE)
+    first = follower.stdout.readline()
+    for number, (left_out, ranks) in enumerate([("0\n1\n", 1), ("0\n", 2)], 1):
+        RunDir(launcher.latest).excluded.write_text(left_out)
+        wait_attempt(launcher, wait_until, number, ranks)
+    (launcher.directory / "go").touch()
+    assert run.wait() == 0
+    for shown in ((first + follower.stdout.read()).decode(), launcher.call(*asked, code=0).stdout):
+        lines = [
+            line.split() for line in shown.splitlines() if "ready" in line
+        ]  # device ready RANK WORLD_SIZE DEVICE_ID
+        assert [line[0] for line in lines] == [line[4] for line in lines]
+        assert sorted((line[2], line[0]) for line in lines) == [*zip("000112", "012122", strict=True)]
+    assert follower.wait() == 0
+    variables = launcher.call("logs", "--env", "--prefix", "{device} ", code=0).stdout.splitlines()
+    assert [line for line in variables if "DEVICE_ID=" in line] == ["1 DEVICE_ID=1", "2 DEVICE_ID=2", "2 DEVICE_ID=2"]
+
+
 def test_a_spare_device_takes_the_place_of_one_that_failed_twice(launcher, snapshot):
     """The file names the one that is left out, and why."""
     (launcher.directory / "go").touch()
@@ -81,6 +106,43 @@ def test_each_attempt_has_its_own_table(launcher, table_of):
     (launcher.directory / "go").touch()
     assert run.wait() == 0
     assert len(launcher.events(RankStarted)) == 2
+
+
+def test_what_is_shown_before_a_run_is_its_first_attempt(launcher, table_of, snapshot):
+    """Without the devices that are left out from the beginning, with ranks, variables and table as that attempt has them."""
+    table = table_of({"127.0.0.1": range(4)})
+    options = (
+        "--rank-table",
+        table,
+        "--dp",
+        2,
+        "--elastic",
+        "--exclude",
+        "0",
+        "--exclude",
+        "127.0.0.1/2",
+        "--name",
+        "n",
+    )
+    shown = launcher.call("run", *options, "--dry-run", "--json", *COMMAND, code=0)
+    spec = json.loads(shown.stdout)
+    lines = launcher.call("run", *options, "--dry-run", *COMMAND, code=0).stdout.splitlines()
+    assert [line for line in lines if line.startswith("#")] == snapshot(name="ranks")
+    explained = launcher.call("explain", "--rank", 1, "--json", *options, *COMMAND, code=0)
+    assert "attempt 0: dp=2 mp=1 pp=1 micro_batches=1 on 2 devices, without 127.0.0.1/0, 127.0.0.1/2" in shown.stderr
+    assert shown.stderr == explained.stderr
+    (launcher.directory / "go").touch()
+    run = launcher.run("run", *options, *COMMAND, code=0)
+    assert "spare" not in run.stderr
+    for rank, planned in enumerate(spec["ranks"]):
+        names = ("RANK", "WORLD_SIZE", "DEVICE_ID", "TLAUNCH_DP", "TLAUNCH_MICRO_BATCHES", "TLAUNCH_ATTEMPT")
+        said = RunDir(launcher.latest).train_log(rank).read_text().split()[1:]
+        assert said == [planned["env"][name] for name in names]
+    own_table = f"{launcher.latest.resolve()}/rank_table.0.json".replace(launcher.latest.resolve().name, spec["name"])
+    variables = {each["name"]: each["value"] for each in json.loads(explained.stdout)["variables"]}
+    assert (variables["DEVICE_ID"], variables["WORLD_SIZE"]) == ("3", "2")
+    assert spec["ranks"][1]["env"]["RANK_TABLE_FILE"] == own_table
+    assert Path(variables["RANK_TABLE_FILE"]).name == Path(own_table).name
 
 
 def test_what_is_no_device_in_the_file_changes_nothing(launcher, wait_until, snapshot):

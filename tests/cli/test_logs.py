@@ -11,10 +11,13 @@ import time
 
 import pytest
 
+from launcher.core.codec import encode
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, Judged, RankEnded, RankStarted
 from launcher.core.proc import identify
+from launcher.core.records import Allotment, Elastic, Layout
 from launcher.core.report import Report
 from tests.programs import acted_run
+from tests.servers import server
 
 from .failed_run import verdict
 from .transcript import typed_lines
@@ -41,11 +44,11 @@ FOLLOW = pytest.mark.parametrize("follow", [(), ("-f",)], ids=["once", "follow"]
 def recorded(launcher):
     """A run that has ended, with these logs (None: not there); gives a function that asks for its logs."""
 
-    def make(logs, events=()):
+    def make(logs, events=(), **fields):
         now_ns = time.time_ns()
         report = Report("a", 0, Cause.FINISHED, 0, now_ns, now_ns, ())
         events = [AgentStarted(identify(1), None, len(logs)), *events, AgentEnded(Cause.FINISHED, 0)]
-        run_dir = acted_run.make(launcher.runs / "a", events, ranks=len(logs), report=report)
+        run_dir = acted_run.make(launcher.runs / "a", events, ranks=len(logs), report=report, **fields)
         for rank, text in enumerate(logs):
             if text is not None:
                 run_dir.train_log(rank).write_text(text)
@@ -197,6 +200,61 @@ def test_no_attempt_begins_before_the_last_has_ended(recorded, follow, option):
     assert sorted(set(shown[:at])) == ["a", LONG]
     assert shown[:at].count(LONG) == 2_000
     assert sorted(set(shown[at:])) == ["--- attempt 1 ---", "a", "c"]
+
+
+MARKS = [f"--- attempt {number} ---" for number in range(3)]
+# What ranks have written in three attempts: all devices, those of the second server alone, all but the second device.
+ELASTIC = [
+    ["a0", MARKS[1], "b0", MARKS[2], "c0"],
+    ["a1", MARKS[1], "b1", MARKS[2], "c1"],
+    ["a2", MARKS[2], "c2"],
+    ["a3"],
+]
+
+
+@pytest.fixture
+def elastic(recorded):
+    """An elastic run of two servers with two devices each, whose ranks have come to other devices; as `recorded`."""
+    layouts = [Layout(dp=count) for count in range(5)]
+    starts = []
+    for number, devices in enumerate([(0, 1, 2, 3), (2, 3), (0, 2, 3)]):
+        starts.append(AttemptStarted(number, 1, Allotment(devices, layouts[len(devices)])))
+        for rank in range(len(devices)):
+            before = ELASTIC[rank][: ELASTIC[rank].index(MARKS[number]) + 1] if number else []
+            starts.append(RankStarted(rank, 1, 0, sum(len(f"{line}\n") for line in before)))
+    servers = [server("10.0.0.1", 0), server("10.0.0.2", 2)]
+    return recorded(
+        ["".join(f"{line}\n" for line in lines) for lines in ELASTIC],
+        starts,
+        cluster={"servers": encode(servers)},
+        supervision={"grace_s": 1.0, "elastic": encode(Elastic((0, 0, 1, 1), tuple(layouts)))},
+    )
+
+
+@FOLLOW
+@pytest.mark.parametrize("options", [(), ("--merge",), ("-n", "9")], ids=" ".join)
+def test_a_line_is_of_the_server_and_device_that_its_attempt_gave_the_rank(elastic, follow, options):
+    """Ranks are numbered anew in each attempt, and one may have no part in some."""
+    shown = elastic(*follow, *options, "--prefix", "{server}/{device} {local_rank} ").stdout.splitlines()
+    assert sorted(line for line in shown if MARKS[0][:4] not in line) == [
+        "10.0.0.1/0 0 a0", "10.0.0.1/0 0 c0", "10.0.0.1/1 1 a1",
+        "10.0.0.2/0 0 a2", "10.0.0.2/0 0 b0", "10.0.0.2/0 0 c1",
+        "10.0.0.2/1 1 a3", "10.0.0.2/1 1 b1", "10.0.0.2/1 1 c2",
+    ]  # fmt: skip
+    assert f"10.0.0.2/1 1 {MARKS[2]}" in shown
+    of_second = elastic(*follow, *options, "--server", "1", "--prefix", "{global_rank} ").stdout.splitlines()
+    assert sorted(line for line in of_second if MARKS[0][:4] not in line) == [
+        "0 b0", "1 b1", "1 c1", "2 a2", "2 c2", "3 a3",
+    ]  # fmt: skip
+    assert elastic(*follow, *options, "--server", "10.0.0.1", "--rank", "1", "--prefix", "").stdout == "a1\n"
+
+
+def test_last_lines_of_a_server_and_what_ranks_say_alike_there(elastic):
+    """They are counted among the lines of its ranks; a rank that was never there is refused."""
+    assert elastic("--server", "10.0.0.1", "-n", 1, "--prefix", "").stdout == "c0\na1\n"
+    assert elastic("--server", "10.0.0.2", "--collapse", "--grep", "^b").stdout == "[0-1] b0..1\n"
+    assert elastic("--server", "10.0.0.1", "--rank", "3").returncode == 2
+    assert elastic("--server", "10.0.0.3").returncode == 2
 
 
 @FOLLOW

@@ -21,9 +21,10 @@ from launcher.core.events import (
     RankStarted,
     TimestampedEvent,
 )
-from launcher.core.records import Cluster
+from launcher.core.records import Allotment, Cluster, Elastic, Layout, Supervision
 from launcher.core.verdict import Confidence, Failure, Role, StackGroup, Verdict
 from launcher.runs.progress import Progress
+from tests.servers import server
 
 CAUSE = Failure(
     3, Role.CAUSE, "ValueError: no such word", "0.2 s before any other", 1, "train.py:88 in step", 1,
@@ -187,3 +188,21 @@ def test_one_server_of_several_speaks_for_its_own_ranks(tmp_path, culprit, snaps
         SimpleNamespace(server_id=f"h{rank // 2}", server_index=rank // 2, device_id=rank % 2) for rank in range(4)
     ]
     assert closing_words(progress, tmp_path, ranks, 1) == snapshot
+
+
+@pytest.mark.parametrize(("culprit", "is_here"), [(0, False), (1, True)], ids=["elsewhere", "here"])
+def test_whose_rank_it_was_is_known_by_its_attempt(tmp_path, culprit, is_here):
+    """In an elastic run that goes on without the second device, rank 1 is on the second server."""
+    verdict = Verdict(culprit, Confidence.CERTAIN, "r", (Failure(culprit, Role.CAUSE, "x", "y", status=1),))
+    attempt = AttemptStarted(1, 1, Allotment((0, 2, 3), Layout(dp=3)))
+    progress = told(2, attempt, RankStarted(1, 7), RankEnded(1, 7, 1), Judged(verdict), AgentEnded(Cause.FAILED, 1))
+    spec = SimpleNamespace(
+        run_dir=tmp_path,
+        cluster=Cluster((server("h1"), server("h2", 2))),
+        ranks=[
+            SimpleNamespace(server_id=f"h{1 + rank // 2}", server_index=rank // 2, device_id=0) for rank in range(4)
+        ],
+        supervision=Supervision(elastic=Elastic((0, 0, 1, 1), ())),
+    )
+    lines = list(summary.render(progress, spec, tmp_path, 1))
+    assert any("process 7" in line for line in lines) == is_here

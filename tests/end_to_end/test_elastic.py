@@ -62,6 +62,26 @@ def test_ranks_meet_where_rank_0_is(servers):
     assert servers.end(first, second) == [0, 0], servers.said(first) + servers.said(second)
     assert devices(servers) == [(0, 1, 2, 3), (2, 3)]
     assert servers.log(0).splitlines()[-1] == "ready 0 2 0 2 2 1"
+    told = tlaunch("logs", "--server", "127.0.0.2", "--prefix", "{server}/{device} ", cwd=servers.directory).stdout
+    shown = [line for line in told.splitlines() if "ready" in line]
+    assert [line.split()[::2][:2] for line in shown] == [
+        [f"127.0.0.2/{device}", rank] for rank, device in [("0", 0), ("1", 1), ("2", 0), ("3", 1)]
+    ]
+
+
+@pytest.mark.parametrize("console", ["rank0", "all", "collapse"])
+def test_a_launcher_shows_the_ranks_that_its_server_has_in_each_attempt(servers, console, snapshot):
+    """They have other numbers after a change, and others' logs go on under the former ones; the coordinator shows all."""
+    first, second = servers.both("--elastic", "--lost-after", 8, command=COMMAND, console=console)
+    wait_attempt(servers, 0, 4)
+    for number, (left_out, ranks) in enumerate([("127.0.0.1/0", 3), ("127.0.0.2", 2), ("", 4)], 1):
+        (servers.latest / "excluded").write_text(f"{left_out}\n")
+        wait_attempt(servers, number, ranks)
+    (servers.directory / "go").touch()
+    assert servers.end(first, second) == [0, 0], servers.said(first) + servers.said(second)
+    assert devices(servers) == [(0, 1, 2, 3), (1, 2, 3), (0, 1), (0, 1, 2, 3)]
+    shown = [line for line in servers.shown(second).splitlines() if "ready" in line]
+    assert sorted(shown, key=lambda line: (line[-1], line)) == snapshot
 
 
 def test_one_that_is_lost_when_nothing_else_fits_ends_the_run(servers, snapshot):

@@ -98,6 +98,18 @@ def test_a_mark_that_is_read_before_anybody_tells_where_it_stands(run_dir, opene
     assert attempts_of(logs) == [(1, 0, "b")]
 
 
+@pytest.mark.parametrize("before", ["", "a\n"], ids=["its first", "after the first"])
+def test_a_mark_of_an_attempt_that_is_not_the_next_of_its_rank(run_dir, opened, before):
+    """In an elastic run a rank has no part in some attempts."""
+    mark = MARK.replace("1", "2")
+    begun = BEGUN if before else BEGUN[:-1]
+    tell(run_dir, *begun, AttemptStarted(1, 1), AttemptStarted(2, 1))
+    write(run_dir, "", f"{before}{mark}b\n")
+    logs = opened()
+    told = attempts_of(logs) + attempts_of(logs)  # where an attempt is found to begin, that comes with the next look
+    assert [(attempt, text) for attempt, _, text in told] == [*([(0, "a")] if before else []), (2, mark[:-1]), (2, "b")]
+
+
 def test_what_only_looks_like_a_mark_begins_no_attempt(run_dir, opened):
     """A program may retry, and say so in these words."""
     tell(run_dir, *BEGUN)

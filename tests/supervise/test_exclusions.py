@@ -81,7 +81,15 @@ def test_a_file_that_could_not_be_read_is_tried_again(file):
     assert looks(read)[0] == frozenset({0, 1})
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def loop(path):
+    path.symlink_to(path)
+
+
+def dangle(path):
+    path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, loop, dangle])
 def test_what_is_no_file_is_told_and_not_waited_for(file, make):
     """A pipe whose other end nobody opens would stop the agent, and with it all supervision."""
     path, read, reported = file
@@ -90,6 +98,16 @@ def test_what_is_no_file_is_told_and_not_waited_for(file, make):
     assert looks(read) == [None] * 3
     assert len(reported) == 1
     read.note(DevicesChanged((0,), (), "its rank failed 2 times"))
+
+
+def test_a_link_counts_once_it_leads_to_a_file(file):
+    path, read, reported = file
+    path.unlink()
+    dangle(path)
+    assert looks(read) == [None] * 3
+    path.with_name("nowhere").write_text("10.0.0.1\n")
+    assert looks(read)[1] == frozenset({0, 1})
+    assert len(reported) == 1
 
 
 @pytest.mark.parametrize("text", [b"10.0.0.1/9\n", b"10.0.0.3\n", b"0\n", b"\xff\n", b"# \n" * (2 << 20)])

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from launcher.cli.launch.elastic import first_allotment
 from launcher.cli.launch.network import with_network
 from launcher.cli.launch.options import RunOptions, for_engine
 from launcher.cli.launch.prepare import prepare
@@ -19,13 +20,14 @@ from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_PARAMETERS
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted
+from launcher.cli.text.membership_text import attempt_text
 from launcher.cli.text.stdout import write_out
 from launcher.core.codec import encode, json_text
 from launcher.core.env import MASTER_PORT, masked, masked_argv
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.text import printable, ranges
-from launcher.engines.assemble import Draft, Request, draft
+from launcher.engines.assemble import Draft, Request, attempt_request, attempt_table, draft
 from launcher.engines.variables import Conflict, Fate, Origin, Variable, conflicts
 from launcher.mesh.coordinates import coordinate_of
 from launcher.runs.record import free_name
@@ -74,12 +76,15 @@ def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any
     prepared = with_network(prepare(chosen, os.environ), chosen)
     for note in prepared.notes:
         print(note, file=sys.stderr)
-    request = prepared.request
+    request, own_table = prepared.request, None
+    if (first := first_allotment(request)) is not None:
+        print(attempt_text(0, first, request.cluster.servers), file=sys.stderr)
+        request, own_table = attempt_request(request, first), attempt_table(0)
     if global_rank >= request.layout.world_size:
         raise UsageError(f"--rank {global_rank}: the ranks are 0 to {request.layout.world_size - 1} ({request.layout})")
     # The rank as a run that started now would have it.
     name = free_name(request.runs_dir, prepared.timed_name)
-    rank = draft(request, name=name, master_port=chosen.master_port or 0)[global_rank]
+    rank = draft(request, name=name, master_port=chosen.master_port or 0, own_table=own_table)[global_rank]
     explained = _explained(rank, request, port_given=bool(chosen.master_port), everything=everything)
     write_out(json_text(_to_json(explained)) if as_json else "".join(f"{line}\n" for line in _lines(explained)))
 

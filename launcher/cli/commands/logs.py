@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from launcher.logs.log_file import Truncation
 from launcher.logs.merge import merge
 from launcher.logs.select import Selector
 from launcher.logs.tracebacks import first_tracebacks
+from launcher.runs.attempt_places import AttemptPlaces
 from launcher.runs.progress import State
 from launcher.runs.rank_logs import RankLogs
 from launcher.runs.record import read_recorded
@@ -55,6 +57,10 @@ A line's time is the time written in it, or that of the line before; --since and
 Lines of more than 64 KiB are searched, counted and printed as JSON in pieces.
 Control characters of a log are escaped. PREFIX may hold {global_rank},
 {local_rank}, {server}, {device} and {time}.
+
+An elastic run numbers its ranks anew in each attempt. --rank chooses by these
+numbers; --server, {local_rank}, {server} and {device} tell where a rank was in
+the attempt that wrote the line.
 
 Exit codes: 0, also if no line matches; with --exit-code that of the run; 2 wrong
 usage, no such run, a log that cannot be read (the others are shown), or stdout
@@ -105,15 +111,25 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
     run_dir = chosen_live(runs_dir, run)
     watch = RunStatusReader(run_dir)
     state, recorded = watch.look(), read_recorded(run_dir)
-    global_ranks = options.chosen_ranks(recorded.places, state)
+    places = AttemptPlaces(recorded)
+    options = replace(options, by_attempt=places.change)
+    global_ranks = options.chosen_ranks(recorded, state)
     near_ns = state.started_ns or time.time_ns()
-    shape = Format(options.look, sys.stdout, recorded.places, global_ranks)
+    places_of = places.of if options.by_attempt else None
+    shape = Format(options.look, sys.stdout, recorded.places, global_ranks, places_of=places_of)
     notices: list[str] = []  # to be printed as soon as nothing else is on the screen
 
     def note_truncation(global_rank: int, truncation: Truncation) -> None:
         notices.append(truncated(as_people_call_it(run_dir.train_log(global_rank)), truncation))
 
-    logs = RankLogs(run_dir, global_ranks, near_ns, environment=options.environment, on_truncation=note_truncation)
+    def is_there(line: Line) -> bool:
+        place = places.of_line(line)
+        return place is not None and options.is_chosen(place)
+
+    logs = RankLogs(
+        run_dir, global_ranks, near_ns, environment=options.environment, on_truncation=note_truncation,
+        places=places, wanted=is_there if options.by_attempt and options.server is not None else None,
+    )  # fmt: skip
     if not make_room(len(global_ranks)):
         raise UsageError(
             f"{len(global_ranks)} logs are more files than one process may open here",

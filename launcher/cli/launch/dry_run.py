@@ -6,17 +6,20 @@ import json
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
+from launcher.cli.launch.elastic import first_allotment
 from launcher.cli.launch.network import with_network
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.prepare import Prepared
 from launcher.cli.launch.start import say_notes
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.membership_text import attempt_text
+from launcher.cli.text.stdout import say, write_out
 from launcher.core.codec import json_text
 from launcher.core.env import masked, masked_argv
 from launcher.core.records import RunSpec
 from launcher.core.text import ranges
-from launcher.engines.assemble import assemble
+from launcher.engines.assemble import assemble, assemble_attempt
 from launcher.engines.command import EngineCommand
 from launcher.logs.terminal import escaped
 from launcher.mesh.coordinates import coordinate_of
@@ -39,13 +42,19 @@ def show(prepared: Prepared, options: RunOptions) -> None:
         held = hold_port()
         held.close()
         port = held.number
-    spec = assemble(request, name=free_name(request.runs_dir, prepared.timed_name), master_port=port)
+    name = free_name(request.runs_dir, prepared.timed_name)
+    spec = assemble(request, name=name, master_port=port)
+    first = first_allotment(request)
+    if first is not None:
+        spec = replace(assemble_attempt(request, first, 0, name=name, master_port=port), cluster=request.cluster)
     command = None
     if options.by_engine:
         from launcher.cli.launch.engine_commands import engine_command  # others need none of it
 
         command = engine_command(prepared, options, spec)
     say_notes(prepared, spec)
+    if first is not None:
+        say(attempt_text(0, first, request.cluster.servers))
     if options.json:
         write_out(to_json(spec, command))
         return
@@ -91,7 +100,7 @@ def _env_command(environment: Mapping[str, str | None], argv: Sequence[str]) -> 
 
 
 def to_json(spec: RunSpec, command: EngineCommand | None) -> str:
-    """Return the run as run.json has it, and the engine's command if there is one; secrets are masked in both."""
+    """Return the run in the format of run.json, and the engine's command if there is one; secrets are masked in both."""
     if command is None:
         return spec_to_json(spec)
     engine_command = {

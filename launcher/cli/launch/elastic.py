@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.program import fits_recipe
+from launcher.control.membership import Membership
 from launcher.core.devices import devices_named
 from launcher.core.errors import RefusedLayoutError
-from launcher.core.records import Cluster, Elastic, Layout
+from launcher.core.records import Allotment, Cluster, Elastic, Layout, whole_allotment
+from launcher.engines.assemble import Request
 from launcher.mesh.elastic import elastic_layouts
 
 
@@ -29,3 +31,13 @@ def elastic_of(options: RunOptions, cluster: Cluster, layout: Layout, recipe: st
             hint="exclude fewer devices, or smaller --mp and --pp",
         )
     return Elastic(tuple(servers[device] for device in range(count)), layouts, tuple(sorted(excluded)))
+
+
+def first_allotment(request: Request) -> Allotment | None:
+    """Return the devices and the layout that the first attempt of an elastic run has, once all servers have come.
+
+    None where each rank is on the device that the rank table gives it, as in a run that is not elastic.
+    """
+    elastic = request.supervision.elastic
+    allotment = None if elastic is None else Membership(elastic).next(range(len(request.cluster.servers)))
+    return None if allotment == whole_allotment(request.layout) else allotment

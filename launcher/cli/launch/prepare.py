@@ -103,7 +103,10 @@ def prepare(
         if not may_be_elsewhere:
             raise missing
         notes.append(f"warning: {missing.message}; it is looked for where ranks start")
-    if idle := cluster.device_count - used.device_count:
+    idle = cluster.device_count - used.device_count
+    if (
+        idle and not options.exclude
+    ):  # else the first attempt has others than the first devices, as is said where it begins
         first, last = used.device_count, cluster.device_count - 1
         stay, which = ("stays", f"rank {last}") if idle == 1 else ("stay", f"ranks {first} to {last}")
         what = "spare" if options.elastic else "idle"

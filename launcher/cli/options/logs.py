@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
-from launcher.cli.text.log_format import Look, prefix_fields, tells_time
+from launcher.cli.text.log_format import Look, prefix_fields, tells_place, tells_time
 from launcher.cli.text.run_text import self_reported_verdict
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.logs.levels import level_named
 from launcher.logs.select import Matcher, Selector, moment, ranks_of
-from launcher.runs.record import Place
+from launcher.runs.record import Place, Recorded
 from launcher.runs.status import RunState
 
 FIRST_FAILED = "first-failed"
@@ -44,6 +44,7 @@ class LogOptions:
     environment: bool
     color: bool | None
     exit_code: bool
+    by_attempt: bool = False  # where a rank is depends on the attempt: the run is elastic
 
     def check(self) -> None:
         """Raise UsageError for options that do not go together, and for a prefix with unknown fields."""
@@ -83,8 +84,9 @@ class LogOptions:
 
     @property
     def selects(self) -> bool:
-        """True where some lines are left out for what they hold."""
-        return any(each is not None for each in (self.since, self.until, self.grep, self.level))
+        """True where some lines of the chosen logs are left out."""
+        by_server = self.server if self.by_attempt else None
+        return any(each is not None for each in (self.since, self.until, self.grep, self.level, by_server))
 
     @property
     def look(self) -> Look:
@@ -94,7 +96,8 @@ class LogOptions:
     def plain(self) -> bool:
         """True where lines are shown one after the other as they are, unread."""
         arranged = self.merged or self.collapsed or self.as_json or self.errors
-        return not (self.selects or arranged or (self.prefix is not None and tells_time(self.prefix)))
+        prefix = self.prefix or ""
+        return not (self.selects or arranged or tells_time(prefix) or (self.by_attempt and tells_place(prefix)))
 
     def selector(self) -> Selector:
         """Return what selects lines. Raises UsageError for what is no time, level or expression."""
@@ -108,18 +111,25 @@ class LogOptions:
             after=max(self.after, self.around),
         )
 
-    def chosen_ranks(self, places: Collection[Place], state: RunState) -> tuple[int, ...]:
-        """Return the chosen global ranks, ascending.
+    def is_chosen(self, place: Place) -> bool:
+        """Return whether lines of a rank are shown that it has written at that place."""
+        return self.server in {None, place.server_id, str(place.server_index)}
+
+    def chosen_ranks(self, recorded: Recorded, state: RunState) -> tuple[int, ...]:
+        """Return the global ranks whose logs hold, or may come to hold, lines of the chosen ones; ascending.
 
         Raises:
             UsageError: there is no such rank or server, or no rank has failed.
         """
-        here = {
-            place.global_rank for place in places if self.server in {None, place.server_id, str(place.server_index)}
-        }
-        if not here:
+        places = recorded.devices or recorded.places
+        if not any(map(self.is_chosen, places)):
             servers = sorted({place.server_id for place in places})
             raise UsageError(f"this run has no server {self.server!r}", hint=f"servers are {', '.join(servers)}")
+        known = {place.global_rank for place in recorded.places}
+        here = known
+        if not (self.by_attempt and self.follow):  # else any rank may be there in an attempt to come
+            attempts = map(recorded.places_in, {attempt.allotment for attempt in state.attempts} or {None})
+            here = {place.global_rank for attempt in attempts for place in attempt if self.is_chosen(place)}
         if self.rank_expression.strip() == FIRST_FAILED:
             verdicts = [noted] if (noted := self_reported_verdict(state)) else [each.verdict for each in state.attempts]
             culprits = [each.culprit for each in verdicts if each is not None and each.culprit is not None]
@@ -128,7 +138,7 @@ class LogOptions:
                 raise UsageError(f"no rank of this run has {why}")
             chosen = here & {culprits[-1]}
         else:
-            chosen = here & set(ranks_of(self.rank_expression, {place.global_rank for place in places}))
+            chosen = here & set(ranks_of(self.rank_expression, known))
         if not chosen:
             raise UsageError(f"--rank {self.rank_expression} and --server {self.server}: no rank is both")
         return tuple(sorted(chosen))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from launcher.cli.text import verdict_text
 from launcher.cli.text.columns import awaited, counted, server_list
 from launcher.cli.text.foot import Foot
-from launcher.cli.text.log_stream import feed_of, format_of, truncated
+from launcher.cli.text.log_stream import Feed, feed_of, format_of, truncated
 from launcher.cli.text.membership_text import membership_lines
 from launcher.cli.text.stdout import StreamWriter, as_people_call_it
 from launcher.core.events import (
@@ -32,6 +32,7 @@ from launcher.core.events import (
 )
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
+from launcher.logs.log_file import Truncation
 from launcher.logs.terminal import one_line, shortened
 from launcher.runs.progress import Progress
 
@@ -50,16 +51,16 @@ class Console:
         devices = None
         if elastic is not None and server_index is not None:
             devices = frozenset(device for device, server in enumerate(elastic.servers) if server == server_index)
-        # The lowest rank of a server stands for rank 0.
-        shown = {"rank0": ranks[:1], "all": ranks, "collapse": ranks}.get(spec.console, ())
+        self._own_devices, self._server_index = devices, server_index
+        shown = self._shown_of(spec, ranks)
         self.progress = Progress(len(ranks), devices)
         self.shown_dir = as_people_call_it(spec.run_dir)
         self._spec = spec
         shape = format_of(spec, shown, sys.stdout)
-        shown_logs = RunDir(self.shown_dir)
-        self._feed = feed_of(
-            spec, shown, shape, lambda rank, what: self.say(truncated(shown_logs.train_log(rank), what))
-        )
+        self._shape = shape
+        # Of one server's part of an elastic run, its ranks are known when an attempt begins.
+        self._feed = feed_of(spec, shown if devices is None else (), shape, self._say_truncated)
+        self._former: list[Feed] = []  # of attempts that have ended, whose last lines are still to be shown
         self._foot = Foot(spec, self.progress, shape, self.shown_dir)
         self._stdout = StreamWriter(sys.stdout)
         self._interrupted = False
@@ -96,6 +97,7 @@ class Console:
             case AttemptStarted() | DevicesChanged() | Joined() as event:
                 for line in membership_lines(event, self._spec):
                     self.say(line)
+                self._show_own_ranks(event)
             case _:
                 pass
 
@@ -120,11 +122,38 @@ class Console:
 
     # --- the rest ---
 
+    @staticmethod
+    def _shown_of(spec: RunSpec, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the ranks whose lines are shown; the lowest rank of a server stands for rank 0."""
+        return {"rank0": ranks[:1], "all": ranks, "collapse": ranks}.get(spec.console, ())
+
+    def _show_own_ranks(self, event: AttemptStarted | DevicesChanged | Joined) -> None:
+        """Show the ranks that this server has in an attempt that begins, where an elastic run may give it others."""
+        if not isinstance(event, AttemptStarted) or event.allotment is None or self._own_devices is None:
+            return
+        ranks = tuple(rank for rank, device in enumerate(event.allotment.devices) if device in self._own_devices)
+        self._former.append(self._feed)
+        run_dir = RunDir(self._spec.run_dir, self._server_index)
+        shown = self._shown_of(self._spec, ranks)
+        self._feed = feed_of(self._spec, shown, self._shape, self._say_truncated, (run_dir, event.number))
+
+    def _say_truncated(self, global_rank: int, what: Truncation) -> None:
+        self.say(truncated(RunDir(self.shown_dir).train_log(global_rank), what))
+
+    def _next_text(self, *, ended: bool) -> bytes | None:
+        """Return what `Feed.next_text` does, of former attempts first."""
+        while self._former:
+            if (text := self._former[0].next_text(ended=True)) is not None:
+                return text
+            self._former.pop(0).close()
+        return self._feed.next_text(ended=ended)
+
     def finish(self, closing_lines: Callable[[], Iterable[str]]) -> None:
         """Show the end of the logs when nothing runs any more (Ctrl-C skips it), then the closing lines."""
         with suppress(KeyboardInterrupt):
             self._show_rest()
-        self._feed.close()
+        for feed in (*self._former, self._feed):
+            feed.close()
         for line in closing_lines():
             self.say(line)
 
@@ -163,7 +192,7 @@ class Console:
             while not self._stdout.forgotten:
                 if not self._stdout.push(until_s) or time.monotonic() >= until_s:
                     return True
-                if (text := self._feed.next_text(ended=ended)) is None:
+                if (text := self._next_text(ended=ended)) is None:
                     return False
                 if text := self._foot.without_steps(text):
                     owed = self._foot.erase()

@@ -17,6 +17,8 @@ from launcher.logs.terminal import MAX_LINE_CHARS, certainly_printable, printabl
 from launcher.logs.tracebacks import Folded
 from launcher.runs.record import Place
 
+Fields = Mapping[str, int | str]
+PLACE_FIELDS = frozenset({"local_rank", "server", "device"})
 GAP = "--"  # between lines that were left out, as grep writes it
 NEWLINE = "\n"
 
@@ -33,7 +35,11 @@ class Look:
 class Format:
     """Makes bytes of lines, such as may be written to `stream`, whatever the lines hold."""
 
-    def __init__(self, look: Look, stream: TextIO, places: Collection[Place], global_ranks: Collection[int]) -> None:
+    def __init__(
+        self, look: Look, stream: TextIO, places: Collection[Place], global_ranks: Collection[int], *,
+        places_of: Callable[[int | None], Mapping[int, Place]] | None = None,
+    ) -> None:  # fmt: skip
+        """`places_of` gives the places of the ranks of an attempt, where attempts have others than `places`."""
         self._encoding = stream.encoding or "utf-8"
         self._for_people = stream.isatty()
         self._is_utf8 = codecs.lookup(self._encoding).name == "utf-8"
@@ -42,8 +48,10 @@ class Format:
             ("[{global_rank}] " if len(global_ranks) > 1 else "") if look.prefix is None else look.prefix
         )
         self._prefix_fields = _prefix_fields(places)
-        self._prefixes: Mapping[int, str] | None = None  # by global rank; None: each line's own, with its time
-        if not tells_time(self._prefix_template):
+        self._places_of = places_of if tells_place(self._prefix_template) else None
+        self._fields_of: dict[int | None, tuple[Mapping[int, Place], Mapping[int, Fields]]] = {}  # by attempt
+        self._prefixes: Mapping[int, str] | None = None  # by global rank; None: each line's own
+        if not tells_time(self._prefix_template) and self._places_of is None:
             self._prefixes = {
                 rank: self._prefix_template.format(**fields) for rank, fields in self._prefix_fields.items()
             }
@@ -59,7 +67,7 @@ class Format:
         return self._for_people and not self.as_json
 
     def prefix(self, global_rank: int) -> str:
-        """Return the prefix of this rank's lines; "" where each has its own, with its time."""
+        """Return the prefix of this rank's lines; "" where each has its own."""
         return self._prefixes.get(global_rank, "") if self._prefixes else ""
 
     def of_long(self, line: Line) -> Line | None:
@@ -144,12 +152,22 @@ class Format:
     def _prefix(self, line: Line) -> str:
         if self._prefixes is not None:
             return self._prefixes.get(line.global_rank, "")
-        fields = self._prefix_fields.get(line.global_rank)
+        fields = self._fields_in(line.attempt).get(line.global_rank)
         if fields is None:
             return ""
         # In local time.
         time = "-" if line.time_ns is None else datetime.fromtimestamp(line.time_ns / 1e9).strftime("%H:%M:%S")  # noqa: DTZ006
         return self._prefix_template.format(**fields, time=time)
+
+    def _fields_in(self, attempt: int | None) -> Mapping[int, Fields]:
+        """Return the prefix's fields in an attempt, by global rank."""
+        if self._places_of is None:
+            return self._prefix_fields
+        places = self._places_of(attempt)
+        known = self._fields_of.get(attempt)
+        if known is None or known[0] is not places:
+            known = self._fields_of[attempt] = places, _prefix_fields(places.values())
+        return known[1]
 
 
 def _json(line: Line | Shown | None) -> str:
@@ -177,7 +195,12 @@ def tells_time(template: str) -> bool:
     return any(name == "time" for name, _ in prefix_fields(template))
 
 
-def _prefix_fields(places: Collection[Place]) -> Mapping[int, Mapping[str, int | str]]:
+def tells_place(template: str) -> bool:
+    """Return whether a prefix tells where its line's rank is. Raises ValueError if it is no template."""
+    return any(name in PLACE_FIELDS for name, _ in prefix_fields(template))
+
+
+def _prefix_fields(places: Collection[Place]) -> Mapping[int, Fields]:
     """Return the prefix's fields by global rank; `time` is each line's own."""
     ordered = sorted(places, key=lambda each: each.global_rank, reverse=True)
     first_of = {place.server_index: place.global_rank for place in ordered}

@@ -7,6 +7,7 @@ import math
 import select
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -31,6 +32,7 @@ from launcher.runs.record import Place
 TOGETHER = 1000  # lines that are written at once
 TOGETHER_BYTES = 1 << 20  # as far as one line alone has not more
 HELD_BACK_S = 0.1
+RECENT_BYTES = 4 << 20  # of all logs together, in which an attempt begins that has just begun
 PIPE_BYTES = 1 << 20  # as much as the system allows every user; with less, reader and writer wait for each other
 INTERRUPTED_PATIENCE_S = 1.0
 
@@ -100,17 +102,28 @@ def format_of(spec: RunSpec, shown: tuple[int, ...], stdout: TextIO) -> Format:
 
 
 def feed_of(
-    spec: RunSpec, global_ranks: tuple[int, ...], shape: Format, on_truncation: Callable[[int, Truncation], object]
-) -> Feed:
-    """Open the feed of these ranks' logs; close it at the end. `on_truncation` is called with the global rank."""
+    spec: RunSpec, global_ranks: tuple[int, ...], shape: Format, on_truncation: Callable[[int, Truncation], object],
+    part: tuple[RunDir, int] | None = None,
+) -> Feed:  # fmt: skip
+    """Open the feed of these ranks' logs; close it at the end. `on_truncation` is called with the global rank.
+
+    `part`: a server's files, and the only attempt of which lines are shown. In others other servers may write these logs.
+    """
     run_dir = RunDir(spec.run_dir)
     make_room(len(global_ranks))  # where that cannot be, what cannot be opened is not shown
-    if spec.console == "collapse":
+    if spec.console == "collapse" or part is not None:
         from launcher.cli.text.arranged_lines import ArrangedFeed  # others need none of it
         from launcher.runs.rank_logs import RankLogs
 
-        logs = RankLogs(run_dir, global_ranks, time.time_ns(), on_truncation=on_truncation)
-        return ArrangedFeed(logs, shape, collapsed=True)
+        its_dir, attempt = part or (run_dir, 0)
+        logs = RankLogs(
+            its_dir, global_ranks, time.time_ns(), on_truncation=on_truncation,
+            wanted=None if part is None else lambda line: (line.attempt or 0) == attempt,
+        )  # fmt: skip
+        feed = ArrangedFeed(logs, shape, collapsed=spec.console == "collapse")
+        if attempt:  # it has just begun, and before it much may have been written
+            deque(feed.skip_to_last(RECENT_BYTES), maxlen=0)
+        return feed
     growing = {rank: GrowingLog(run_dir.train_log(rank), partial(on_truncation, rank)) for rank in global_ranks}
     return PlainFeed(Follower(growing), shape)
 

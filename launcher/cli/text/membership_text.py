@@ -23,7 +23,7 @@ def membership_lines(event: AttemptStarted | DevicesChanged | Joined, spec: RunS
             yield f"restart {number} of {spec.supervision.max_restarts}"
         case AttemptStarted(number=number, allotment=Allotment() as allotment):
             if number or allotment != whole_allotment(spec.layout):
-                yield f"attempt {number}: {allotment_text(allotment, servers)}"
+                yield attempt_text(number, allotment, servers)
         case DevicesChanged(left_out=left_out, taken_back=taken_back, reason=reason):
             parts = ((left_out, "left out"), (taken_back, "taken back"))
             changed = ", ".join(f"{_names(devices, servers)} {verb}" for devices, verb in parts if devices)
@@ -34,10 +34,10 @@ def membership_lines(event: AttemptStarted | DevicesChanged | Joined, spec: RunS
             pass
 
 
-def allotment_text(allotment: Allotment, servers: Sequence[Server]) -> str:
-    """Return the layout of an attempt, and the devices of the cluster that it does without."""
+def attempt_text(number: int, allotment: Allotment, servers: Sequence[Server]) -> str:
+    """Return the layout of an attempt, and the devices of the cluster that it does without. Safe to show."""
     layout, used = allotment.layout, frozenset(allotment.devices)
-    text = f"{layout} micro_batches={layout.micro_batches} on {counted(len(used), 'device')}"
+    text = f"attempt {number}: {layout} micro_batches={layout.micro_batches} on {counted(len(used), 'device')}"
     ranks = sorted(device.global_rank for server in servers for device in server.devices)
     without = [rank for rank in ranks if rank not in used]
     return f"{text}, without {_names(without, servers)}" if without else text

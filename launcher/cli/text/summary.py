@@ -119,7 +119,12 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: i
     """Yield the verdict, and what its culprit wrote last where that says more than the verdict."""
 
     def is_here(global_rank: int) -> bool:
-        return server_index is None or spec.ranks[global_rank].server_index == server_index
+        if server_index is None:
+            return True
+        if (allotment := progress.current.allotment) is None:
+            return spec.ranks[global_rank].server_index == server_index
+        elastic = spec.supervision.elastic
+        return elastic is not None and elastic.servers[allotment.devices[global_rank]] == server_index
 
     verdict = progress.current.verdict
     if verdict is None and progress.not_restarting is not None:
