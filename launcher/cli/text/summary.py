@@ -6,6 +6,7 @@ import shlex
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from launcher.cli.text import verdict_text
@@ -117,15 +118,6 @@ def quoted(lines: list[str]) -> Iterator[str]:
 
 def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None) -> Iterator[str]:
     """Yield the verdict, and what its culprit wrote last where that says more than the verdict."""
-
-    def is_here(global_rank: int) -> bool:
-        if server_index is None:
-            return True
-        if (allotment := progress.current.allotment) is None:
-            return spec.ranks[global_rank].server_index == server_index
-        elastic = spec.supervision.elastic
-        return elastic is not None and elastic.servers[allotment.devices[global_rank]] == server_index
-
     verdict = progress.current.verdict
     if verdict is None and progress.not_restarting is not None:
         yield f"error: the ranks could not start again: {progress.not_restarting}"
@@ -133,6 +125,7 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: i
     if verdict is None:
         yield "error: a rank failed, and nothing is known about it"
         return
+    is_here = partial(_is_here, progress, spec, server_index)
     first, *others = verdict_text.render(verdict, lambda rank: _place(rank, progress, spec, is_here=is_here(rank)))
     yield f"error: {first}"
     yield from others
@@ -150,6 +143,16 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: i
         yield times
     if is_full(spec.run_dir):
         yield f"the file system of {shown_dir} is full"
+
+
+def _is_here(progress: Progress, spec: RunSpec, server_index: int | None, global_rank: int) -> bool:
+    """Return whether the rank ran on that server in the last attempt; None stands for all servers."""
+    if server_index is None:
+        return True
+    if (allotment := progress.current.allotment) is None:
+        return spec.ranks[global_rank].server_index == server_index
+    elastic = spec.supervision.elastic
+    return elastic is not None and elastic.servers[allotment.devices[global_rank]] == server_index
 
 
 def _place(global_rank: int, progress: Progress, spec: RunSpec, *, is_here: bool) -> str:
