@@ -257,9 +257,11 @@ def _stored(metadata: Any) -> Stored:
             others.append(name)
             continue
         shape = _size(facts["size"])
-        dtype = _of(_of(facts["properties"], _Record).state[0], _Named).name
+        dtype = _of(_of(facts["properties"], _Record).state[0], _Named).name.removeprefix("torch.")
+        if dtype not in _DTYPES:
+            raise _MalformedError(f"{name} is of {dtype}, which is no type of numbers")
         chunks = tuple(_chunks(name, shape, facts["chunks"], places))
-        tensors[name] = StoredTensor(dtype.removeprefix("torch."), shape, chunks)
+        tensors[name] = StoredTensor(dtype, shape, chunks)
     return Stored(tensors, tuple(others))
 
 

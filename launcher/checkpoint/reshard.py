@@ -23,6 +23,9 @@ class FilePlan:
     boxes: tuple[NamedBox, ...]
 
 
+PLAN_MARK = "tlaunch-plan: "  # begins the line that holds a plan, among others that imported packages may write
+
+
 @frozen
 class Plan:
     """The files of tensors of a checkpoint."""

@@ -112,6 +112,7 @@ class AgentConnection:
         self.hello: Hello | None = None
         self.server_index: int | None = None  # once it is known and wanted
         self.ready: Ready | None = None
+        self.has_begun = False  # an attempt: its agent runs
         self.over = False  # nothing of the present attempt is left there
         self.done = False  # it has sent its last message
         self.given_up = False  # it ends its ranks, and takes no further part

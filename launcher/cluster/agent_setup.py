@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from launcher.cluster.job import EXAMINATION, Job, from_text
-from launcher.cluster.join import Endpoint, Session, take_place
+from launcher.cluster.join import Endpoint, RunOverError, Session, take_place
 from launcher.core import atomic, env
 from launcher.core.codec import digest_of_meaning
 from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError, UsageError
@@ -149,6 +149,9 @@ def awaited_begin(part: AgentSetup, membership: Session, on_waiting: Callable[[W
     """Wait as `Session.wait_for_start` does. Why no start comes is recorded in the run directory, for later readers."""
     try:
         return membership.wait_for_start(part.master_port, on_waiting, part.program)
+    except RunOverError:
+        membership.forget_endpoint(RunDir(part.spec.run_dir, part.server_index))
+        raise
     except TlaunchError as error:
         _note_not_begun(RunDir(part.spec.run_dir, part.server_index), membership, error)
         raise

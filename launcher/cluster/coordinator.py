@@ -182,6 +182,7 @@ class Coordinator:
             self._recorder.record(Trouble(f"refused: {error.message}"))
             peer.lose("refused")
         elif peer.ready is not None:
+            peer.send(Waiting(()))
             self._report(happened.ServerJoined(index, peer.ready.master_port))
 
     def _take(self, peer: AgentConnection, message: Message) -> None:
@@ -367,9 +368,9 @@ class Coordinator:
         self._starter.note_begin()
         self._evidence = self._no_evidence(servers_of_attempt(self._servers, begin.allotment))
         for peer in self._registration.peers.values():
-            peer.over = False
+            peer.over, peer.has_begun = False, peer.ready is not None
         self._recorder.record(AttemptStarted(begin.attempt, begin.master_port, begin.allotment))
-        self._connections.send_all(begin)
+        self._connections.send_all(begin, ready=True)  # one that is about to join would take it for its first
 
     def _no_evidence(self, servers: Sequence[Server]) -> ServerEvidence:
         """Return the evidence of an attempt that begins. `servers`: with the ranks that they have in it."""

@@ -44,6 +44,14 @@ AGAIN_S = 0.5  # between two rounds through all addresses
 Word = TypeVar("Word")
 
 
+class PassingRefusalError(TlaunchError):
+    """The coordinator does not take this machine in yet: another try may succeed."""
+
+
+class RunOverError(TlaunchError):
+    """The run ended while this server, which had joined it, waited for ranks; `exit_code` is the run's."""
+
+
 @frozen
 class Endpoint:
     """The addresses of the coordinator, and the token that proves that it is the right one."""
@@ -73,6 +81,7 @@ class Session:
         self.address = channel.peer_address  # at which the coordinator was found
         self._channel = channel
         self._shares_files = True
+        self._has_joined = False  # a run that goes on without this server
 
     def refuse(self, error: TlaunchError) -> None:
         """Send why this server cannot take part; then the run is over for all."""
@@ -137,9 +146,14 @@ class Session:
             case Begin():
                 return message
             case Waiting():
+                self._has_joined = not message.missing
                 on_waiting(message)
             case Refused():
                 raise _error_of(message)
+            case Finish() if self._has_joined:
+                over = RunOverError("the run has ended, and had no use for this server's devices")
+                over.exit_code = message.exit_code
+                raise over
             case Finish():
                 reason = message.reason or "the first server's launcher says why"
                 ended = TlaunchError(f"the run has ended before it began: {reason}")
@@ -168,7 +182,13 @@ def join(
     while True:
         reasons = []
         for address in endpoint.addresses:
-            entered = _enter(address, endpoint.token, member, until)
+            try:
+                entered = _enter(address, endpoint.token, member, until)
+            except PassingRefusalError as error:
+                if time.monotonic() + AGAIN_S >= until:
+                    raise
+                reasons.append(str(error))
+                break
             if isinstance(entered, Session):
                 return entered
             reasons.append(f"{address[0]} port {address[1]}: {entered}")
@@ -271,13 +291,14 @@ def _first_message(channel: Channel, kind: type[Word], patience_s: float = CONNE
 
     Raises:
         TlaunchError: the one that a refusal holds.
-        ChannelClosedError: another message, or a refusal whose reason passes.
+        PassingRefusalError: this machine may be taken in later.
+        ChannelClosedError: another message came.
     """
     for message in channel.wait_for(time.monotonic() + patience_s):
         if isinstance(message, kind):
             return message
         if isinstance(message, Refused) and message.passing:
-            raise ChannelClosedError(message.message)
+            raise PassingRefusalError(message.message, hint="--join-timeout gives them more time")
         if isinstance(message, Refused):
             raise _error_of(message)
         raise ChannelClosedError("what answers there is no coordinator")

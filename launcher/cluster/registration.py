@@ -189,7 +189,7 @@ class Registration:
         if (error := differences(hello, self._plan.agreement, server_id)) is not None:
             raise error
         former = self.peers.get(index)
-        if former is not None and former.given_up and self.takes_back:
+        if former is not None and self.takes_back and (former.given_up or former.ready is None):
             raise FormerAgentError(f"the ranks that server {server_id} had before are still being ended")
         if former is not None and (former.lost is None or self.takes_back):  # whose loss has yet to be told
             first = described(former.hello) if former.hello else former.address
@@ -311,10 +311,12 @@ class Connections:
                     del self._registration.peers[index]
                     self._on_loss(index, peer)
 
-    def send_all(self, message: Message) -> None:
+    def send_all(self, message: Message, *, ready: bool = False) -> None:
+        """Send a message to all servers that have been welcomed, or to those of them alone that have got ready."""
         line = to_line(message)
         for peer in self._registration.peers.values():
-            peer.send_line(line)
+            if peer.ready is not None or not ready:
+                peer.send_line(line)
 
     def forget(self, peer: AgentConnection) -> None:
         """Close a connection, after another try to send what has not been sent yet."""

@@ -62,9 +62,11 @@ class StacksRelay:
         for index, server in enumerate(self._servers):
             if not running:
                 break
-            if index in self._peers:
+            if index in self._peers and self._peers[index].has_begun:
                 request.awaited.add(index)
                 self._peers[index].send(TakeStacks(self._number, asked.ranks))
+            elif index in self._peers:
+                request.silent[server.server_id] = "it has joined, and has no ranks yet"
             else:
                 request.silent[server.server_id] = "it is lost, or has ended"
         self._open[self._number] = request

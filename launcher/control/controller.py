@@ -34,6 +34,7 @@ from launcher.control.membership import Membership
 from launcher.control.outcome import Outcome, Wish
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.events import Cause, Continued, Forwarded, Joined, Paused, Trouble
+from launcher.core.records import Allotment
 from launcher.core.verdict import Verdict
 
 NO_LAYOUT = "no layout fits the devices that are left"
@@ -108,9 +109,8 @@ class RunController:
         match event:
             case events.ServersReady(master_port=port, ports=ports):
                 self.master_port = port
-                if self._membership is not None:
-                    self._membership.note_ports(ports)
-                self._begin()
+                self._there = set(range(len(self._setup.server_ids)))
+                self._begin_gathered(ports)
             case events.CannotBegin(error=error):
                 self.outcome.refuse(error)
                 self._leave()
@@ -179,19 +179,25 @@ class RunController:
 
     # --- from phase to phase ---
 
-    def _begin(self) -> None:
-        if self.phase is Phase.GATHERING:
-            self._there = set(range(len(self._setup.server_ids)))
-        self._running_on = set(self._there)
-        self._ending_leftovers = set()
-        self.outcome.begin_attempt()
-        allotment, first_server = None, self._setup.first_server
+    def _begin_gathered(self, ports: Sequence[tuple[int, int]]) -> None:
+        allotment = None
         if self._membership is not None:
-            allotment = self._membership.begin(self._there)
+            self._membership.note_ports(ports)
+            allotment = self._membership.next(self._there)
             if allotment is None:
                 self.outcome.refuse(RefusedLayoutError(NO_LAYOUT, hint="exclude fewer devices"))
                 self._leave()
                 return
+        self._begin(allotment)
+
+    def _begin(self, allotment: Allotment | None) -> None:
+        """Begin an attempt; `allotment`: that of an elastic run."""
+        self._running_on = set(self._there)
+        self._ending_leftovers = set()
+        self.outcome.begin_attempt()
+        first_server = self._setup.first_server
+        if self._membership is not None and allotment is not None:
+            self._membership.present = allotment
             first_server = self._membership.server_of(allotment.devices[0])
             self.master_port = self._membership.ports.get(first_server, self.master_port)
         self._inquiry = Inquiry(self._setup, first_server)
@@ -238,22 +244,27 @@ class RunController:
             self._orders.append(orders.Diagnose())
             return
         self.outcome.settle()
+        allotment = None
         if self.outcome.restarts and self._membership is not None:
-            self._check_layout(self._membership)
+            allotment = self._next_allotment(self._membership)
         if self.outcome.restarts_here:
             self.attempt += 1
-            self._begin()
+            self._begin(allotment)
         else:
             self._leave()
 
-    def _check_layout(self, membership: Membership) -> None:
-        """Have ranks that ended for other devices go on with those that they had, where no layout fits what is left by now."""
-        if membership.next(self._there) is not None:
-            return
-        if self.outcome.is_resizing and membership.keeps_present(self._there):
+    def _next_allotment(self, membership: Membership) -> Allotment | None:
+        """Return the allotment of the next attempt; refuse the restart, and return None, where no layout fits what is left.
+
+        Ranks that ended for other devices, and not of a failure, go on with those that they had then.
+        """
+        following = membership.next(self._there)
+        if following is None and self.outcome.is_resizing and membership.keeps_present(self._there):
             self.outcome.record(Trouble(f"{NO_LAYOUT}: the ranks go on with those that they had"))
-        else:
+            return membership.present
+        if following is None:
             self.outcome.refuse_restart(NO_LAYOUT)
+        return following
 
     def _leave(self) -> None:
         assert self.outcome.finish is not None, "it is decided"
@@ -285,8 +296,11 @@ class RunController:
                 self.outcome.record(change)
                 if change.taken_back:
                     self.outcome.budget.forget_failure()
-        if self.phase is not Phase.RUNNING:
-            return
+        # What follows from a failure takes the devices that there are then.
+        if self.phase is Phase.RUNNING and not any(self.outcome.exits.values()):
+            self._resize(membership)
+
+    def _resize(self, membership: Membership) -> None:
         following = membership.next(self._there)
         if following is None:
             self.outcome.record(Trouble(f"{NO_LAYOUT}: the ranks go on as they are"))

@@ -32,13 +32,6 @@ class Membership:
         layout = self._elastic.layouts[len(free)]
         return None if layout is None else Allotment(tuple(free[: layout.world_size]), layout)
 
-    def begin(self, servers: Collection[int]) -> Allotment | None:
-        """Return what `next` does, or else what `keeps_present` allows, as the allotment of the attempt that begins."""
-        following = self.next(servers)
-        if following is not None or not self.keeps_present(servers):
-            self.present = following
-        return self.present
-
     def keeps_present(self, servers: Collection[int]) -> bool:
         """Return whether these servers have all devices of the present attempt."""
         return self.present is not None and all(self.server_of(device) in servers for device in self.present.devices)

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # What a file system says that knows one name per file
@@ -35,6 +35,11 @@ def replacing(path: Path, *, replace: bool = True) -> Iterator[Path]:
                 _claim(path, aside)
             aside.replace(path)  # where `_claim` made a second name of the same file, POSIX has this do nothing
     finally:
+        _remove_aside(aside)
+
+
+def _remove_aside(aside: Path) -> None:
+    with suppress(OSError):  # what has failed before says more
         aside.unlink(missing_ok=True)
 
 
@@ -142,4 +147,4 @@ def point_link(link: Path, target: str) -> None:
             aside.symlink_to(target)
             aside.replace(link)
     finally:
-        aside.unlink(missing_ok=True)
+        _remove_aside(aside)

@@ -107,9 +107,9 @@ class Ready:
 
 @frozen
 class Waiting:
-    """A notice that not all servers have joined yet."""
+    """A notice that not all servers have joined yet, or that one has joined an elastic run that goes on without it."""
 
-    missing: tuple[str, ...]  # server ids
+    missing: tuple[str, ...]  # server ids; none where the run has begun
     limit_s: float | None = None  # of waiting in all
 
 

@@ -215,10 +215,11 @@ class Progress:
 
     @property
     def restarts(self) -> int:
-        """The number of restarts after failures: of an elastic run, other devices and lost servers are none."""
+        """The number of restarts that count: of an elastic run, those for other devices and lost servers do not."""
         if self.current.allotment is None:
             return self.current.number
-        return sum(attempt.verdict is not None and attempt.verdict.server is None for attempt in self.past)
+        verdicts = [attempt.verdict for attempt in self.past if attempt.verdict is not None]
+        return sum(verdict.server is None or bool(verdict.apart) for verdict in verdicts)
 
     def take(self, stamped: TimestampedEvent) -> None:
         if self.first_ns is None:

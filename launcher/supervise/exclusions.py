@@ -38,6 +38,9 @@ class Exclusions:
         self._unreadable: tuple[int, int, int] | None = None  # of a file that could not be read, as was reported
         self._looked_s = time.monotonic()
         self._excluded = frozenset(excluded)
+        self._unwritten: dict[
+            int, str
+        ] = {}  # devices that the run leaves out and that the file does not name yet, and why
         self._write(self._names(excluded))
 
     @property
@@ -73,21 +76,31 @@ class Exclusions:
                 except UsageError as error:
                     self._report(f"{self._path}:{number}: {error.message} ({error.hint}); nothing changes")
                     return None
-        self._excluded = frozenset(found)
+        self._excluded = frozenset(found.union(self._unwritten))
+        if self._unwritten:
+            self._add_unwritten()
+            self._state = self._stat()
         return self._excluded
 
     def note(self, change: DevicesChanged) -> None:
         """Name devices that the run leaves out by itself; what a person has written meanwhile is still to be read."""
         if change.asked_for:
             return
+        self._unwritten |= dict.fromkeys(change.left_out, change.reason)
+        self._add_unwritten()
+        self._excluded |= frozenset(change.left_out)
+
+    def _add_unwritten(self) -> None:
+        """Add the devices that the file does not name yet; where that fails, the next look that can read it tries again."""
         applied, before = self._state, self._stat()
         try:
             lines = self._names(sorted(self._excluded)) if before is None else self._read().splitlines()
         except (OSError, UnicodeDecodeError):
             self._report(f"{self._path} cannot be read, so it is left as it is")
             return
-        self._excluded |= frozenset(change.left_out)
-        self._write([*lines, *(f"{name}  {REMARK} {change.reason}" for name in self._names(change.left_out))])
+        added = [f"{device_name(device, self._servers)}  {REMARK} {why}" for device, why in self._unwritten.items()]
+        if self._write([*lines, *added]):
+            self._unwritten.clear()
         if before not in {None, applied}:
             self._state = None
 
@@ -103,12 +116,16 @@ class Exclusions:
         """
         return read_regular(self._path, MAX_BYTES).decode("utf-8-sig")
 
-    def _write(self, lines: Sequence[str]) -> None:
+    def _write(self, lines: Sequence[str]) -> bool:
+        """Write the file, and return whether that went well."""
+        written = False
         try:
             atomic.write_text(self._path, "".join(f"{line}\n" for line in lines))
+            written = True
         except OSError as error:
             self._report(f"cannot write {self._path}: {error.strerror}")
         self._state = self._stat()
+        return written
 
     def _stat(self) -> tuple[int, int, int] | None:
         """Return what changes with the file, or with a symbolic link that leads nowhere; None where there is neither."""

@@ -36,6 +36,8 @@ def running(house, agents):
     opened = house(key=KEY)
     channels = [membership.channel() for membership in agents.join_both(opened)]
     opened.joining = False
+    for peer in opened.registration.peers.values():
+        peer.has_begun = True
     return opened, channels
 
 
@@ -63,6 +65,17 @@ def attend(house, future):
 
     house.attend(look)
     return future
+
+
+def test_a_server_that_has_joined_and_has_no_agent_yet_is_not_waited_for(running, ask):
+    house, [channel, _] = running
+    house.registration.peers[1].has_begun = False
+    future = ask(house)
+    house.attend(lambda: house.registration.stacks_relay._open)
+    channel.send(Stacks(asked(channel).number, one_rank(0)))
+    parts, silent = attend(house, future).result()
+    assert len(parts) == 1
+    assert list(silent) == [house.registration._servers[1].server_id]
 
 
 def test_what_all_servers_find_is_told_together(running, ask):

@@ -26,12 +26,13 @@ from launcher.cluster.agent_connection import RANK_TABLE, listen
 from launcher.cluster.agent_setup import ANY_PORT, awaited_begin, get_ready, start
 from launcher.cluster.coordinator_files import AskerEndpoint, write_endpoint
 from launcher.cluster.job import COMMAND, Job, Plan, to_text
-from launcher.cluster.join import AgentInfo, Endpoint, Session, join
+from launcher.cluster.join import AgentInfo, Endpoint, RunOverError, Session, join
 from launcher.core import env
 from launcher.core.codec import json_text
 from launcher.core.devices import device_name
 from launcher.core.env import masked_argv
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
+from launcher.core.messages import Waiting
 from launcher.core.proc import ProcessId
 from launcher.core.records import Cluster, Server
 from launcher.core.run_dir import RunDir
@@ -141,16 +142,17 @@ def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, E
 
 def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -> Outcome:
     """Join the run that the first server coordinates, and attend to this server's ranks."""
+    until = time.monotonic() + options.join_timeout
 
     def join_run() -> Session:
-        return join_first_server(options, prepared.used.servers, host, here, agreement(prepared))
+        return join_first_server(options, prepared.used.servers, host, here, agreed=agreement(prepared), until=until)
 
     membership = join_run()
     if prepared.request.supervision.elastic is not None:
         run_dir = RunDir(prepared.request.runs_dir / membership.welcome.run_name, here)
         if (former := last_agent(run_dir)) is not None and former.lives:
             membership.close()
-            wait_for_end(former, options.join_timeout)
+            wait_for_end(former, options.join_timeout, until)
             membership = join_run()
     part = get_ready(membership, prepared.request, prepared.files, options.master_port)
     say_notes(prepared, part.spec)
@@ -161,7 +163,20 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
             return wait_for_start(detached, part.spec)
     if detached is not None:
         detached.tell_started()  # the other servers may be started from the same shell after this one
-    begin = awaited_begin(part, membership, lambda waiting: say(awaited(server_list(waiting.missing), waiting.limit_s)))
+
+    def tell(waiting: Waiting) -> None:
+        if waiting.missing:
+            say(awaited(server_list(waiting.missing), waiting.limit_s))
+        else:
+            say(
+                f"joined {part.spec.name}, which uses this server's devices from the next attempt on that has use for them"
+            )
+
+    try:
+        begin = awaited_begin(part, membership, tell)
+    except RunOverError as over:
+        say(over.message)
+        return Outcome(over.exit_code, part.spec.run_dir)
     with signals_held_back():
         specify = attempt_specs(part.request, prepared.table_format, part.spec.name, begin.master_port)
         agent = start(part, membership, begin, specify=specify)
@@ -169,15 +184,14 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
     return attend()
 
 
-def wait_for_end(former: ProcessId, limit_s: float) -> None:
+def wait_for_end(former: ProcessId, limit_s: float, until: float) -> None:
     """Wait until an agent that the run has given up has ended its ranks, which use this server's devices.
 
     Raises:
-        TlaunchError: it takes longer than `limit_s`.
+        TlaunchError: it takes longer than until `until` (monotonic), when all of `limit_s` is over.
     """
     what = f"the end of the ranks that this server had before (agent {former.pid})"
     say(awaited(what, limit_s))
-    until = time.monotonic() + limit_s
     while former.lives:
         if time.monotonic() >= until:
             raise TlaunchError(
@@ -187,9 +201,11 @@ def wait_for_end(former: ProcessId, limit_s: float) -> None:
 
 
 def join_first_server(
-    options: RunOptions, servers: tuple[Server, ...], host: Host, here: int, agreed: Mapping[str, str]
+    options: RunOptions, servers: tuple[Server, ...], host: Host, here: int, *, agreed: Mapping[str, str], until: float
 ) -> Session:
     """Join the run that the first server coordinates, where the same command is started by hand on each server.
+
+    Blocks until `until` (monotonic) at most.
 
     Raises:
         TlaunchError: the first server does not answer in time, or does not want this one.
@@ -200,7 +216,6 @@ def join_first_server(
         host=host.name, addresses=tuple(map(str, host.addresses)), said=servers[here].server_id, agreement=agreed
     )
     endpoint = Endpoint(((first, options.port_by_hand),), shared_token())
-    until = time.monotonic() + options.join_timeout
     return join(endpoint, member, until, lambda why: say(awaited(f"{whom} ({why})", options.join_timeout)), whom)
 
 
@@ -229,7 +244,8 @@ def agreement(prepared: Prepared) -> Mapping[str, str]:
         "--max-restarts": str(supervision.max_restarts),
         "--hang-timeout": str(supervision.hang_timeout_s),
         "--elastic": str(elastic is not None),
-        "--exclude": " ".join(device_name(device, servers) for device in elastic.excluded) if elastic else "none",
+        "--exclude": " ".join(device_name(device, servers) for device in (elastic.excluded if elastic else ()))
+        or "none",
     }
 
 

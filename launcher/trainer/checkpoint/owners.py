@@ -1,7 +1,7 @@
 """`python -m launcher.trainer.checkpoint.owners`: which box of which parameter the files of a checkpoint hold on some layout.
 
-It reads `{"settings": ..., "layout": ...}` from stdin, and writes a `launcher.checkpoint.reshard.Plan` to stdout, both as JSON. No
-tensor is made, and no other rank is needed: `launcher/trainer/plan.py` and `optimizer/flat.py` decide it by names and shapes.
+It reads `{"settings": ..., "layout": ...}` from stdin, and writes a `launcher.checkpoint.reshard.Plan` to stdout, both as JSON, the plan after
+PLAN_MARK. No tensor is made, and no other rank is needed: `launcher/trainer/plan.py` and `optimizer/flat.py` decide it by names and shapes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from launcher.checkpoint.index import NamedBox
-from launcher.checkpoint.reshard import FilePlan, Plan
+from launcher.checkpoint.reshard import PLAN_MARK, FilePlan, Plan
 from launcher.checkpoint.ways import PlannedFile, keeps_replicas, planned_files
 from launcher.core.codec import decode, encode
 from launcher.core.errors import EXIT_OK, TlaunchError
@@ -73,7 +73,8 @@ def main() -> int:
     asked = json.load(sys.stdin)
     try:
         settings = recorded_settings(TransformerSettings, asked["settings"], where="the checkpoint")
-        print(json.dumps(encode(plan_of(settings, decode(Layout, asked["layout"])))))
+        plan = plan_of(settings, decode(Layout, asked["layout"]))
+        print(f"\n{PLAN_MARK}{json.dumps(encode(plan))}")  # whatever has begun a line before
     except TlaunchError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

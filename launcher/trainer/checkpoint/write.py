@@ -232,7 +232,7 @@ class _Writing:
             where = error.filename or self._final
             self._failure = f"rank {self._plan.rank} could not write to {where}: {error.strerror or error}"
             if isinstance(error, FileNotFoundError) and self._plan.directory.is_dir():
-                self._failure += f"; another run that writes to {self._plan.directory} has removed it"
+                self._failure += f"; another run that writes to {self._plan.directory} may have removed it"
         except TlaunchError as error:
             self._failure = error.message
         finally:
@@ -240,7 +240,7 @@ class _Writing:
                 over.set()
 
     def _write_part(self) -> None:
-        self._aside.mkdir(exist_ok=True)
+        self._aside.mkdir(parents=True, exist_ok=True)  # it may be that nothing could be written at the beginning
         own = self._plan.own_file
         is_final = own is not None and own.is_a_part
         name = own.name if own is not None and is_final else _part_of(self._plan.rank)

@@ -182,8 +182,10 @@ def _writer(session: Session, training: Training, files: Files) -> CheckpointWri
         way=config.files,
         on_saved=lambda step: say(f"saved the checkpoint of step {step}"),
         on_unremoved=_said_once(files.checkpoints),
-        # A run that has begun goes on, as it does where a save fails.
-        on_unwritable=None if attempt_in(os.environ) == 0 or config.on_failure == "stop" else _say_that_it_goes_on,
+        # A run that has saved some goes on, as it does where a save fails.
+        on_unwritable=_say_that_it_goes_on
+        if config.on_failure != "stop" and checkpoints_in(files.checkpoints)
+        else None,
     )
 
 

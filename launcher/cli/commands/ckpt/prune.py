@@ -49,11 +49,9 @@ Exit codes: 0; 1 no checkpoint is whole, or one cannot be removed; 2 wrong usage
 @runs_dir_option
 def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> int:
     """Remove all but the newest whole checkpoints of a run or in a directory."""
-    if is_checkpoint(Path(run)):
-        raise UsageError(
-            f"{run} is a single checkpoint", hint=f"the directory that it is in: {Path(run).absolute().parent}"
-        )
     found = checkpoints_meant(runs_dir, run)
+    if any(is_checkpoint(path) for path in (Path(run), runs_dir / run)):
+        raise UsageError(f"{run} is a single checkpoint", hint=f"the directory that it is in: {found[0].parent}")
     for directory in {found[0].parent, found[0].parent.resolve()}:  # either may be that of a run, the other a link
         _refuse_going(directory)
     kept: list[Path] = []

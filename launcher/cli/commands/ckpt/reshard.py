@@ -97,7 +97,12 @@ def _plan(settings: Any, layout: Layout) -> files.Plan:
         answer, _ = child.communicate(question)
     if child.returncode:
         raise TlaunchError(f"python -m {OWNERS} ended with {exit_code_of(child.returncode)}, so nothing is written")
-    *others, plan = answer.splitlines()
-    for line in others:  # a package that it imports, or sitecustomize, has written it
-        say(printable(line))
-    return decode(files.Plan, json.loads(plan))
+    plan = None
+    for line in answer.splitlines():
+        if line.startswith(files.PLAN_MARK):
+            plan = decode(files.Plan, json.loads(line.removeprefix(files.PLAN_MARK)))
+        elif line:  # a package that it imports, or sitecustomize, has written it
+            say(printable(line))
+    if plan is None:
+        raise TlaunchError(f"python -m {OWNERS} gave no answer, so nothing is written")
+    return plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -266,7 +267,9 @@ def _program_findings(planned: _DoctorRun, session: ProbeSession) -> tuple[Findi
 def _take_part(options: Mapping[str, Any], chosen: RunOptions, prepared: Prepared, host: Host, here: int) -> int:
     """Answer the first server, on a server that was started by hand, and return the exit code."""
     servers = prepared.used.servers
-    membership = join_first_server(chosen, servers, host, here, AGREEMENT)
+    membership = join_first_server(
+        chosen, servers, host, here, agreed=AGREEMENT, until=time.monotonic() + chosen.join_timeout
+    )
     with tempfile.TemporaryDirectory(prefix=OWN_DIRECTORY) as name:
         directory = Path(name)
         with closing(OwnPart(kept_table(options, prepared.table_text, directory), directory)) as own_part:
