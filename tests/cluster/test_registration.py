@@ -4,14 +4,17 @@ import platform
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
+from selectors import DefaultSelector
 
 import pytest
 
 import launcher.cluster.join as join_module
 from launcher import __version__
 from launcher.cluster.agent_connection import UNAUTHENTICATED_S, listen
-from launcher.cluster.join import AgentInfo, Endpoint, join
+from launcher.cluster.join import AgentInfo, Endpoint, PassingRefusalError, RunOverError, join
+from launcher.cluster.registration import Connections
 from launcher.core import messages
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError
@@ -51,6 +54,53 @@ def refused(house, agents, **member):
     house.attend(future.done)
     (error,) = house.errors
     return future.exception(), error
+
+
+def test_a_server_whose_former_ranks_are_being_ended_is_taken_in_later(opened, agents):
+    """That concerns nobody else; when its time is up, it is told what it has waited for."""
+    former = come(opened, agents, host="h2", addresses=("10.0.0.2",))
+    opened.joining, opened.registration.takes_back = False, True
+    opened.registration.peers[1].given_up = True
+    late = agents.join(opened, host="h2", addresses=("10.0.0.2",), patience_s=0.1)
+    opened.attend(late.done)
+    assert isinstance(late.exception(), PassingRefusalError)
+    again = agents.join(opened, host="h2", addresses=("10.0.0.2",))
+    former.close()
+
+    def taken_in():
+        if opened.registration.peers[1].lost is not None:
+            opened.registration.peers.pop(1).close()
+        return again.done()
+
+    opened.attend(lambda: 1 not in opened.registration.peers or taken_in())
+    opened.attend(again.done)
+    assert again.result().welcome.server_index == 1
+    assert opened.errors == []
+
+
+def test_a_server_that_has_joined_learns_that_the_run_is_over(opened, agents):
+    """Which is no failure of its own: it has the run's exit code."""
+    membership = come(opened, agents)
+    start = agents.wait(membership)
+    opened.registration.peers[0].send(Waiting(()))
+    opened.registration.peers[0].send(Finish(Cause.STOPPED, 130, "stopped by SIGINT"))
+    opened.attend(start.done)
+    assert isinstance(start.exception(), RunOverError)
+    assert start.exception().exit_code == 130
+
+
+def test_an_attempt_is_sent_to_those_that_are_ready(opened, agents):
+    """Another one would take it for its first, and miss the next."""
+    one, other = agents.join_both(opened)
+    starts = [agents.wait(one), agents.wait(other)]
+    opened.attend(lambda: opened.registration.complete)
+    opened.registration.peers[1].ready = None
+    with closing(DefaultSelector()) as selector:
+        connections = Connections(opened.registration, selector, 20.0, on_words=None, on_loss=None)
+        connections.send_all(Begin(1, 4001), ready=True)
+        connections.send_all(Begin(2, 4002))
+    opened.attend(lambda: all(start.done() for start in starts))
+    assert [start.result().attempt for start in starts] == [1, 2]
 
 
 def test_a_server_is_awaited_until_it_is_ready(opened, agents):

@@ -52,6 +52,48 @@ def test_a_server_is_lost_and_comes_back(servers):
     assert servers.report().attempts[0].verdict.server == "127.0.0.2"
 
 
+@pytest.mark.parametrize("how", ["its launcher is killed", "its agent is held up"])
+def test_a_server_comes_back_once_the_ranks_that_it_had_have_ended(servers, how):
+    """They ignore SIGTERM, and two on one device would fail; the run goes on without them meanwhile."""
+    first = servers.start(1, "--elastic", *LOST_AFTER, command=COMMAND)
+    stubborn = {"SERVER": "2", "STUBBORN": "1"}
+    second = servers.start(2, "--elastic", *LOST_AFTER, command=COMMAND, variables=stubborn)
+    wait_attempt(servers, 0, 4)
+    agent = servers.agent(1)
+    if how == "its launcher is killed":
+        second.kill()
+    else:
+        os.kill(agent, signal.SIGSTOP)
+        wait_attempt(servers, 1, 2)
+    again = servers.start(2, "--elastic", *LOST_AFTER, command=COMMAND, variables={"SERVER": "2"})
+    servers.wait_until(lambda: "the ranks that" in servers.said(again), "why it waits")
+    if how == "its agent is held up":
+        os.kill(agent, signal.SIGCONT)
+    wait_attempt(servers, 2, 4)
+    (servers.directory / "go").touch()
+    assert servers.end(first, again) == [0, 0], servers.said(first) + servers.said(again)
+    second.wait()
+    assert devices(servers) == [(0, 1, 2, 3), (0, 1), (0, 1, 2, 3)]
+
+
+def test_a_server_that_joins_without_an_effect_learns_that_and_how_the_run_ends(servers, snapshot):
+    """Its devices are spare: it is no part of the run, and no failure."""
+    arguments = ("--elastic", "--dp", 2, *LOST_AFTER)
+    first, second = servers.both(*arguments, command=COMMAND)
+    wait_attempt(servers, 0, 2)
+    for pid in (second.pid, servers.agent(1)):
+        os.kill(pid, signal.SIGKILL)
+    second.wait()
+    servers.wait_until(lambda: "is lost" in servers.said(first), "its loss")
+    again = servers.start(2, *arguments, command=COMMAND)
+    servers.wait_until(lambda: servers.events(Joined), "it joins")
+    (servers.directory / "go").touch()
+    assert servers.end(first, again) == [0, 0], servers.said(first) + servers.said(again)
+    told = [line for line in servers.said(again).splitlines() if line.startswith(("joined", "the run"))]
+    assert "\n".join(told).replace(servers.latest.resolve().name, "<run>") == snapshot
+    assert servers.report().cause is Cause.FINISHED
+
+
 def test_ranks_meet_where_rank_0_is(servers):
     """All devices of the server that coordinates are left out: rank 0 is on the other one, at a port that is held there."""
     first, second = servers.both("--elastic", command=COMMAND)
