@@ -44,6 +44,32 @@ def test_a_rank_that_took_too_much_memory_is_named_with_the_reason(launcher, pro
     assert exit_code == 137
 
 
+LEAVING = """
+import atexit, os, signal, sys, time, traceback
+rank = os.environ["RANK"]
+open("begun" + rank, "w").close()
+while len([name for name in os.listdir() if name.startswith("begun")]) < 2: time.sleep(0.01)
+if rank == "1": os.kill(os.getpid(), signal.SIGKILL)
+try:
+    raise ConnectionResetError("[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242")
+except ConnectionResetError:
+    traceback.print_exc()
+atexit.register(time.sleep, 1000)
+sys.exit(1)
+"""
+
+
+def test_a_rank_that_has_said_why_it_leaves_and_is_not_gone_yet_follows(launcher):
+    """It is on its way out when the evidence is taken; its record says no more than that it exits."""
+    (launcher.directory / "program.py").write_text(LEAVING)
+    launcher.run("run", "--devices", 2, "--grace", 1, "--", sys.executable, "program.py")
+    verdict = launcher.report.verdict
+    assert verdict.culprit == 1
+    [_, follower] = verdict.failures
+    assert follower.role is Role.CONSEQUENCE
+    assert "Connection closed by peer" in follower.what
+
+
 LATE = """
 import os, time
 rank = os.environ["RANK"]

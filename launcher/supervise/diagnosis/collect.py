@@ -13,6 +13,7 @@ from launcher.supervise.diagnosis.evidence import RankEvidence
 from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail, read_failure
 from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.diagnosis.servers import Evidence
+from launcher.supervise.diagnosis.stack_parser import RankStack
 from launcher.supervise.diagnosis.stacks import Gathering, Target
 from launcher.supervise.rank_group import RankGroup
 
@@ -75,18 +76,26 @@ class EvidenceCollector:
         stacks = self._gathering.stacks()
         ended = [self._of_ended(ended, index, steps) for index, ended in enumerate(self._rank_group.exits)]
         living = [
-            RankEvidence(
-                global_rank=global_rank,
-                status=None,
-                ended_ns=None,
-                ended_index=None,
-                failure=read_failure(self._run_dir.failure(global_rank), pid),
-                stack=stacks.get(global_rank),
-                step=steps.get(global_rank),
-            )
+            self._of_living(global_rank, pid, stacks.get(global_rank), steps.get(global_rank))
             for global_rank, pid in self._rank_group.running.items()
         ]
         return Evidence((*ended, *living), tuple(self._hung), highest_step)
+
+    def _of_living(self, global_rank: int, pid: int, stack: RankStack | None, step: int | None) -> RankEvidence:
+        log, offset = self._run_dir.train_log(global_rank), self._rank_group.log_offsets[global_rank]
+        failure = read_failure(self._run_dir.failure(global_rank), pid)
+        is_leaving = failure is not None  # and has said why in its log, if it chose the way out itself
+        return RankEvidence(
+            global_rank=global_rank,
+            status=None,
+            ended_ns=None,
+            ended_index=None,
+            failure=failure,
+            logged=last_traceback(log, offset) if is_leaving else None,
+            log_tail=log_tail(log, offset, TAIL_BYTES) if is_leaving else "",
+            stack=stack,
+            step=step,
+        )
 
     def _of_ended(self, ended: RankExit, index: int, steps: Mapping[int, int | None]) -> RankEvidence:
         global_rank = ended.global_rank
