@@ -30,7 +30,9 @@ class Membership:
             if server in servers and device not in self._excluded
         ]
         layout = self._elastic.layouts[len(free)]
-        return None if layout is None else Allotment(tuple(free[: layout.world_size]), layout)
+        if layout is None:
+            return None
+        return Allotment(tuple(free[: layout.world_size]), layout, spare=tuple(free[layout.world_size :]))
 
     def keeps_present(self, servers: Collection[int]) -> bool:
         """Return whether these servers have all devices of the present attempt."""

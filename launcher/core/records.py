@@ -91,6 +91,9 @@ class Allotment:
 
     devices: tuple[int, ...]  # Invariant: ascending, layout.world_size of them
     layout: Layout
+    spare: tuple[int, ...] = field(
+        default=(), compare=False
+    )  # devices that are there, and that the layout has no use for
 
 
 def whole_allotment(layout: Layout) -> Allotment:

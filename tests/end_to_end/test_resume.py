@@ -20,6 +20,8 @@ SIZES = [
 ]  # fmt: skip
 LOSSES = re.compile(r"^epoch: (\d+) step: (\d+), loss is (\d+\.\d{4})", re.MULTILINE)
 
+VALIDATION = re.compile(r"^validation loss is (\d+\.\d+)", re.MULTILINE)
+
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
 
@@ -80,6 +82,16 @@ def test_what_is_no_checkpoint_of_this_training_is_refused(whole, small_text, tm
     done = tlaunch("run", "--devices", 1, *other, "--resume", "auto", "--runs-dir", tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "note: --resume auto" in done.stderr
+
+
+def test_where_nothing_is_left_to_train_that_is_said_and_the_model_validated(whole, small_text, tmp_path):
+    """As by a person who takes train.steps for the number of further ones."""
+    _, runs_dir = whole
+    losses, log = train(tmp_path, small_text, "--devices", 1, "--resume", (runs_dir / "latest").resolve())
+    before = (runs_dir / "latest" / "device0" / "train.log").read_text()
+    assert losses == {}
+    assert f"nothing is left to train after step {STEPS}:" in log
+    assert VALIDATION.findall(log) == VALIDATION.findall(before)[-1:]
 
 
 def test_a_restart_goes_on(whole, small_text, tmp_path, wait_until):

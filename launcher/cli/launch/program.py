@@ -161,6 +161,15 @@ def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
     return fits
 
 
+def _config_words(config: str) -> tuple[list[str], tuple[str, ...]]:
+    """Return the words that name a recipe's file to the trainer, and a note where a packaged one stands in for it."""
+    from launcher.recipes.load import packaged_config  # other programs need none of it
+
+    path, packaged = Path(config), packaged_config(config)
+    notes = () if packaged is None else (stand_in_note(config, "recipe", packaged),)
+    return ["--config", str(path.absolute()) if path.is_file() else config], notes
+
+
 def trainer_program(
     options: RunOptions, layout: Layout, cwd: Path, environment: Mapping[str, str]
 ) -> tuple[Program, Layout, tuple[str, ...]]:
@@ -170,7 +179,7 @@ def trainer_program(
         TlaunchError: they do not.
     """
     from launcher.recipes.catalog import recipe_named  # other programs need none of this
-    from launcher.recipes.load import named_settings, packaged_config
+    from launcher.recipes.load import named_settings
 
     recipe = recipe_named(options.recipe)
     chosen = (*PROFILED * options.profile, *options.settings)
@@ -183,15 +192,16 @@ def trainer_program(
     if options.recipe is not None:
         argv += ["--recipe", recipe.name]
     if options.config is not None:
-        config, packaged = Path(options.config), packaged_config(options.config)
-        if packaged is not None:
-            notes = (stand_in_note(options.config, "recipe", packaged),)
-        argv += ["--config", str(config.absolute()) if config.is_file() else options.config]
+        words, notes = _config_words(options.config)
+        argv += words
     for setting in chosen:
         argv += ["--set", setting]
     if options.data is not None:
         recipe.check_data(settings, options.data)
         argv += ["--data", str(options.data.absolute())]
+    if (options.elastic or options.max_restarts) and not settings.checkpoint.is_on:
+        saves = "--set checkpoint.every_steps=N saves checkpoints"
+        notes += (f"note: each attempt begins the training anew; {saves}, from which the next one goes on",)
     continues = None
     if options.resume is not None:
         from launcher.cli.launch.resume import checkpoint_meant, continued  # most runs begin at the beginning

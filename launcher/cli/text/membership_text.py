@@ -35,12 +35,12 @@ def membership_lines(event: AttemptStarted | DevicesChanged | Joined, spec: RunS
 
 
 def attempt_text(number: int, allotment: Allotment, servers: Sequence[Server]) -> str:
-    """Return the layout of an attempt, and the devices of the cluster that it does without. Safe to show."""
-    layout, used = allotment.layout, frozenset(allotment.devices)
+    """Return the layout of an attempt, the devices of the cluster that it does without, and those that are spare. Safe to show."""
+    layout, used = allotment.layout, set(allotment.devices)
     text = f"attempt {number}: {layout} micro_batches={layout.micro_batches} on {counted(len(used), 'device')}"
     ranks = sorted(device.global_rank for server in servers for device in server.devices)
-    without = [rank for rank in ranks if rank not in used]
-    return f"{text}, without {_names(without, servers)}" if without else text
+    parts = (("without", set(ranks) - used - set(allotment.spare)), ("spare:", allotment.spare))
+    return text + "".join(f", {word} {_names(sorted(devices), servers)}" for word, devices in parts if devices)
 
 
 def change_text(change: Change) -> str:

@@ -74,13 +74,18 @@ def describe(ended: RankExit) -> str:
 
 
 def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
-    from launcher.cli.text.saved_text import going_on  # other ends need none of it
-
     # The end may have been asked for on another server.
     stopping = progress.current.ending.stopping
     by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
     yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
-    yield from going_on(RunDir(spec.run_dir), shlex.quote(str(shown_dir)))
+    yield from _going_on(spec, shown_dir)
+
+
+def _going_on(spec: RunSpec, shown_dir: Path) -> Iterator[str]:
+    if RunDir(spec.run_dir).checkpoints.is_dir():
+        from launcher.cli.text.saved_text import going_on  # others need none of it
+
+        yield from going_on(RunDir(spec.run_dir), shlex.quote(str(shown_dir)))
 
 
 # --- the last lines of the culprit's log, for `tlaunch why` too ---
@@ -143,6 +148,7 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: i
         yield times
     if is_full(spec.run_dir):
         yield f"the file system of {shown_dir} is full"
+    yield from _going_on(spec, shown_dir)
 
 
 def _is_here(progress: Progress, spec: RunSpec, server_index: int | None, global_rank: int) -> bool:

@@ -239,7 +239,6 @@ def _run_steps(
     """Train to the end; the number of the last step, and the last validation loss."""
     config = session.settings.train
     last_step, validation_loss = first_step - 1, math.nan
-    bar = unigram_perplexity(corpus.target_counts, corpus.valid, session.settings.model.vocabulary_size)
     heart = HeartbeatWriter(session.world.device)
     profiler = StepProfiler(config.profile_steps, _profile_path(session.world), session.world.device)
     spent_since_first = StepTime()  # the first step opens connections
@@ -271,19 +270,28 @@ def _run_steps(
         due = schedule.after(batch.step, result.votes, is_last=batch.is_last, validates=validates)
         known_loss = None  # of this state
         if validates and not due.ends:
-            known_loss = validation_loss = session.validate(corpus.valid)
-            perplexity = f"{perplexity_of(validation_loss):.2f} (unigram model: {bar:.2f})"
-            say_of_all(f"validation loss is {validation_loss:.6f}, perplexity {perplexity}", session.world)
-            metrics.validated(batch.step, validation_loss)
+            known_loss = validation_loss = _validated(session, corpus, metrics, batch.step)
         if writer is not None and due.saves:
             _save(writer, session, metrics, batch.step, known_loss, ends=due.ends)
         stopwatch = Stopwatch()
     if writer is not None:
         _finish(writer, session, metrics, goes_on=False)
     if math.isnan(validation_loss):
-        validation_loss = session.validate(corpus.valid)
+        told = "train.steps and train.epochs count from the beginning of the training"
+        say_of_all(f"nothing is left to train after step {last_step}: {told}", session.world)
+        validation_loss = _validated(session, corpus, metrics, last_step)
     _tell_stages(session, spent_since_first, last_step, metrics)
     return last_step, validation_loss
+
+
+def _validated(session: Session, corpus: Corpus, metrics: Metrics, step: int) -> float:
+    """Validate the state after `step`, tell its loss beside that of a unigram model, and return it. All ranks must call it."""
+    loss = session.validate(corpus.valid)
+    bar = unigram_perplexity(corpus.target_counts, corpus.valid, session.settings.model.vocabulary_size)
+    perplexity = f"{perplexity_of(loss):.2f} (unigram model: {bar:.2f})"
+    say_of_all(f"validation loss is {loss:.6f}, perplexity {perplexity}", session.world)
+    metrics.validated(step, loss)
+    return loss
 
 
 def _save(
