@@ -303,7 +303,7 @@ class RunController:
     def _resize(self, membership: Membership) -> None:
         following = membership.next(self._there)
         if following is None:
-            self.outcome.record(Trouble(f"{NO_LAYOUT}: the ranks go on as they are, for the time being"))
+            self.outcome.record(Trouble(f"{NO_LAYOUT}: the ranks go on as they are for now"))
         elif following != membership.present and self.outcome.exits:
             self.outcome.record(Trouble("ranks have begun to end well: the others go on as they are"))
         elif following != membership.present:

@@ -87,8 +87,9 @@ def test_what_is_no_checkpoint_of_this_training_is_refused(whole, small_text, tm
 def test_where_nothing_is_left_to_train_that_is_said_and_the_model_validated(whole, small_text, tmp_path):
     """As by a person who takes train.steps for the number of further ones."""
     _, runs_dir = whole
-    losses, log = train(tmp_path, small_text, "--devices", 1, "--resume", (runs_dir / "latest").resolve())
-    before = (runs_dir / "latest" / "device0" / "train.log").read_text()
+    first = min(path for path in runs_dir.iterdir() if path.name != "latest")
+    losses, log = train(tmp_path, small_text, "--devices", 1, "--resume", first)
+    before = (first / "device0" / "train.log").read_text()
     assert losses == {}
     assert f"nothing is left to train after step {STEPS}:" in log
     assert VALIDATION.findall(log) == VALIDATION.findall(before)[-1:]
