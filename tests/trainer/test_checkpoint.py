@@ -292,6 +292,16 @@ def test_where_none_is_whole_nothing_begins_anew(directory):
     assert restore(list, training_of(settings), Session(settings, alone()).optimizer, alone()) is None
 
 
+def test_a_damaged_one_that_was_named_names_the_others(directory):
+    """Their directory is what takes the newest whole one."""
+    flip(directory / name_of(6) / "rank0.safetensors")
+
+    with pytest.raises(UnreadableError, match=r"rank0\.safetensors is damaged") as raised:
+        resumed(directory / name_of(6))
+    assert f"--resume {directory} " in raised.value.hint
+    assert raised.value.hint.endswith("step-4, step-2")
+
+
 def test_what_goes_on_from_an_older_one_keeps_what_it_writes(directory):
     """Those that were damaged are of later steps, and go."""
     for step in (4, 6):
