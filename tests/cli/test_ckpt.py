@@ -97,6 +97,8 @@ def test_what_one_holds(launcher, checkpoint):
     shown = launcher.call("ckpt", "show", path, code=0).stdout
     assert "head.weight  2 x 3" in shown
     assert json.loads(launcher.call("ckpt", "show", path, "--json", code=0).stdout)["step"] == 5
+    (path / "rank0.safetensors").write_bytes(bytes(72))
+    launcher.call("ckpt", "show", path, code=0)  # by the index alone
     (path / INDEX).unlink()
     launcher.refused(2, ["ckpt", "show", path])
 
