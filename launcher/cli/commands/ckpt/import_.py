@@ -9,7 +9,7 @@ import click
 from launcher.checkpoint.index import read_index
 from launcher.checkpoint.tensors import state_bytes
 from launcher.cli.commands.ckpt.conversion import FORMATS, convert
-from launcher.cli.commands.ckpt.output import check_new, output_option
+from launcher.cli.commands.ckpt.output import check_new, checkpoint_output_option
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import IntRange
@@ -45,7 +45,7 @@ Exit codes: 0; 1 it could not be written; 2 wrong usage, or PATH is unreadable o
     metavar="N",
     help="Step after which the training goes on; without it what PATH says.",
 )
-@output_option("the checkpoint")
+@checkpoint_output_option
 @runs_dir_option
 def import_(*, path: Path, form: str, like: str, step: int | None, output: Path, runs_dir: Path) -> int:
     """Make a checkpoint of one of torch.distributed.checkpoint or MindSpore.
