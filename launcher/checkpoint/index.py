@@ -20,9 +20,10 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,23 @@ def index_text(index: Index) -> str:
     return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest()})[:-1] + f', "index": {text}}}\n'
 
 
+@contextmanager
+def hinted(checkpoint: Path) -> Iterator[None]:
+    """Give a DamagedError from within a hint at the command that tells all of it, and at the newest other checkpoint beside this one."""
+    try:
+        yield
+    except DamagedError as error:
+        error.hint = f"`tlaunch ckpt verify {shlex.quote(str(checkpoint))}` tells all of it"
+        with suppress(OSError):  # the directory cannot be read
+            others = [path for path in checkpoints_in(checkpoint.parent) if path.name != checkpoint.name]
+            if others:
+                error.hint = (
+                    f"`tlaunch ckpt verify {shlex.quote(str(checkpoint.parent))}` tells which are whole; "
+                    f"the newest other one is {others[0].name}"
+                )
+        raise
+
+
 def read_index(checkpoint: Path) -> Index:
     """Return the index of a checkpoint, whose distinct boxes hold as many elements as its parameters have, each within them.
 
@@ -174,6 +192,11 @@ def read_index(checkpoint: Path) -> Index:
         DamagedError: it is missing, or not what was written.
         UnreadableError: it cannot be read, or another version has written it.
     """
+    with hinted(checkpoint):
+        return _read_index(checkpoint)
+
+
+def _read_index(checkpoint: Path) -> Index:
     path = checkpoint / INDEX
     try:
         content = read_regular(path, MAX_INDEX_BYTES)

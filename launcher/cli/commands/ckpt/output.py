@@ -28,7 +28,9 @@ def output_option(what: str, rule: str = "") -> Callable[[Command], Command]:
     )
 
 
-checkpoint_output_option = output_option("the checkpoint", "The name step-N is for one of step N alone; others are free.")
+checkpoint_output_option = output_option(
+    "the checkpoint", "The name step-N is for one of step N alone; others are free."
+)
 
 
 def check_new(output: Path, checkpoint: Path | None = None) -> None:
