@@ -191,7 +191,15 @@ def test_a_run_without_checkpoints_names_the_one_that_it_continues(launcher, che
     assert launcher.refused(2, *(f"ckpt {verb} 20260102-000000-b" for verb in ("verify", "prune --keep 1"))) == snapshot
 
 
-@pytest.mark.parametrize("words", ["--set model.d_model=64", "--set train.seed=9", ""])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--set model.d_model=64",
+        "--set train.seed=9 --set train.precision=bfloat16",
+        "--set train.seed=9 --set model.d_model=64",
+        "",
+    ],
+)
 def test_other_settings_are_refused_before_anything_starts(launcher, checkpoint, words, snapshot):
     """By the newest checkpoint whose index can be read; the ranks compare text, tokenizer and shapes."""
     checkpoint("20260101-000000-a", 5, "train.precision=bfloat16")

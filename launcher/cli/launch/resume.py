@@ -15,7 +15,7 @@ from launcher.checkpoint.index import (
     Index,
     check_settings,
     checkpoints_in,
-    differing_setting,
+    differing_settings,
     is_checkpoint,
     readable,
     step_named,
@@ -51,7 +51,7 @@ def checkpoint_meant(
         fitting = (
             (index.step, found)
             for found, index in _indexed(options.runs_dir)
-            if index.program == program and index.data == data and not differing_setting(index, settings, named)
+            if index.program == program and index.data == data and not any(differing_settings(index, settings, named))
         )
         _, newest = max(fitting, key=lambda pair: (_written_ns(pair[1]), pair[0]), default=(0, None))
         return None if newest is None else newest.parent  # where others stand if its files are damaged
