@@ -97,7 +97,7 @@ def _facts(first: Index, second: Index) -> Iterator[Fact]:
     ]
     mine, its = _flattened(first.settings), _flattened(second.settings)
     for name in dict.fromkeys((*mine, *its)):
-        # One that the version of a checkpoint did not have is the same, as it is for `differing_setting`.
+        # One that the version of a checkpoint did not have is the same, as it is for `differing_settings`.
         matters = _decides(*name) and name in mine and name in its
         pairs.append((".".join(name), mine.get(name, _ABSENT), its.get(name, _ABSENT), matters))
     return (Fact(*pair) for pair in pairs if pair[1] != pair[2])

@@ -20,9 +20,10 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,23 @@ def index_text(index: Index) -> str:
     return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest()})[:-1] + f', "index": {text}}}\n'
 
 
+@contextmanager
+def hinted(checkpoint: Path) -> Iterator[None]:
+    """Give a DamagedError from within a hint at the command that tells all of it, and at the newest other checkpoint beside this one."""
+    try:
+        yield
+    except DamagedError as error:
+        error.hint = f"`tlaunch ckpt verify {shlex.quote(str(checkpoint))}` tells all of it"
+        with suppress(OSError):  # the directory cannot be read
+            others = [path for path in checkpoints_in(checkpoint.parent) if path.name != checkpoint.name]
+            if others:
+                error.hint = (
+                    f"`tlaunch ckpt verify {shlex.quote(str(checkpoint.parent))}` tells which are whole; "
+                    f"the newest other one is {others[0].name}"
+                )
+        raise
+
+
 def read_index(checkpoint: Path) -> Index:
     """Return the index of a checkpoint, whose distinct boxes hold as many elements as its parameters have, each within them.
 
@@ -174,6 +192,11 @@ def read_index(checkpoint: Path) -> Index:
         DamagedError: it is missing, or not what was written.
         UnreadableError: it cannot be read, or another version has written it.
     """
+    with hinted(checkpoint):
+        return _read_index(checkpoint)
+
+
+def _read_index(checkpoint: Path) -> Index:
     path = checkpoint / INDEX
     try:
         content = read_regular(path, MAX_INDEX_BYTES)
@@ -238,10 +261,10 @@ def _is_within(box: Box, shape: tuple[int, ...]) -> bool:
     )
 
 
-def differing_setting(
+def differing_settings(
     index: Index, settings: Mapping[str, Any], named: Collection[str] = ()
-) -> tuple[str, Any, Any] | None:
-    """Return a setting that must be the same to go on, its value in the checkpoint, and the one in `settings`; None if all are.
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each setting that must be the same to go on and is not, its value in the checkpoint, and the one in `settings`.
 
     `named`: those that a person has set. One that the checkpoint's version did not have is the same.
     """
@@ -249,13 +272,12 @@ def differing_setting(
         ours, theirs = settings[section], index.settings.get(section, {})
         for name in names or ours:
             if (section, name) not in FREE_SETTINGS and name in theirs and theirs[name] != encode(ours[name]):
-                return f"{section}.{name}", theirs[name], ours[name]
+                yield f"{section}.{name}", theirs[name], ours[name]
     for dotted in NAMED_SETTINGS:
         section, _, name = dotted.partition(".")
         our, their = settings[section][name], index.settings.get(section, {}).get(name)
         if dotted not in named and their is not None and their != our:
-            return dotted, their, our
-    return None
+            yield dotted, their, our
 
 
 def check_settings(
@@ -268,12 +290,14 @@ def check_settings(
     """
     if index.program != program:
         raise UsageError(f"{checkpoint} is of the program {index.program}, and this one is {program}")
-    if found := differing_setting(index, settings, named):
-        name, theirs, ours = found
-        other = f"--set {name}={ours} to change it" if name in NAMED_SETTINGS else "without --resume"
+    if found := list(differing_settings(index, settings, named)):
+        differences = ", ".join(f"{name} = {their} (here {our})" for name, their, our in found)
+        same = " ".join(f"--set {name}={their}" for name, their, _ in found)
+        may_change = all(name in NAMED_SETTINGS for name, *_ in found)
+        changed = " ".join(f"--set {name}={our}" for name, _, our in found)
         raise UsageError(
-            f"{checkpoint} is of a training with {name} = {theirs}, and this one has {ours}",
-            hint=f"--set {name}={theirs}, or {other}",
+            f"{checkpoint} is of a training with other settings: {differences}",
+            hint=f"{same}, or {f'{changed} to change it' if may_change else 'without --resume'}",
         )
 
 

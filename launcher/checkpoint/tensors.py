@@ -19,7 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.copies import files_to_read
-from launcher.checkpoint.index import ITEM_BYTES, KINDS, TOKENIZER, DamagedError, Index, NamedBox, PartFile, damage_of
+from launcher.checkpoint.index import (
+    ITEM_BYTES,
+    KINDS,
+    TOKENIZER,
+    DamagedError,
+    Index,
+    NamedBox,
+    PartFile,
+    damage_of,
+    hinted,
+)
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box, boxes_of_run, shared_runs
 
@@ -200,9 +210,10 @@ def whole_files(path: Path, index: Index, advance: Advance, tell: Callable[[str]
         if problem := damage_of(path, name, file):
             problems[name] = problem
         advance(file.size)
-    if TOKENIZER in problems:
-        raise DamagedError(problems[TOKENIZER])
-    files, lines = files_to_read(index, problems)
+    with hinted(path):
+        if TOKENIZER in problems:
+            raise DamagedError(problems[TOKENIZER])
+        files, lines = files_to_read(index, problems)
     for line in lines:
         tell(line)
     return files

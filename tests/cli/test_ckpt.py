@@ -97,6 +97,8 @@ def test_what_one_holds(launcher, checkpoint):
     shown = launcher.call("ckpt", "show", path, code=0).stdout
     assert "head.weight  2 x 3" in shown
     assert json.loads(launcher.call("ckpt", "show", path, "--json", code=0).stdout)["step"] == 5
+    (path / "rank0.safetensors").write_bytes(bytes(72))
+    launcher.call("ckpt", "show", path, code=0)  # by the index alone
     (path / INDEX).unlink()
     launcher.refused(2, ["ckpt", "show", path])
 
@@ -160,7 +162,44 @@ def test_a_checkpoint_that_is_missing_is_no_missing_run(launcher, checkpoint, re
     assert launcher.refused(2, ["run", "--devices", 1, "--resume", reference]) == snapshot
 
 
-@pytest.mark.parametrize("words", ["--set model.d_model=64", "--set train.seed=9", ""])
+def test_what_is_no_checkpoint_is_told_as_what_it_is(launcher, checkpoint, snapshot):
+    """Those of other tools are imported; a directory or a name may be of neither a run nor a checkpoint."""
+    checkpoint("20260101-000000-a", 5)
+    launcher.write("exported/.metadata")
+    launcher.write("model.ckpt")
+    launcher.write("imported/notes.txt")
+    told = launcher.refused(
+        2,
+        *(
+            f"run --devices 1 --resume {reference}"
+            for reference in ("exported", "model.ckpt", "imported", "imported/step-5", "runs/20260101-000000-a/step-5")
+        ),
+        "ckpt show 20260101-000000-a/step-7",
+        "ckpt show nope",
+        "ckpt import nope --format dcp --like latest --output new",
+        "ckpt import exported --format mindspore --like latest --output new",
+        "ckpt import model.ckpt --format dcp --like latest --output new",
+    )
+    assert told == snapshot
+
+
+def test_a_run_without_checkpoints_names_the_one_that_it_continues(launcher, checkpoint, snapshot):
+    path = checkpoint("20260101-000000-a", 5)
+    continues = {"checkpoint": str(path), "step": 5, "run": "20260101-000000-a"}
+    launcher.write("runs/20260102-000000-b/run.json", json.dumps({"continues": continues}))
+    launcher.write("runs/20260102-000000-b/events.jsonl")
+    assert launcher.refused(2, *(f"ckpt {verb} 20260102-000000-b" for verb in ("verify", "prune --keep 1"))) == snapshot
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--set model.d_model=64",
+        "--set train.seed=9 --set train.precision=bfloat16",
+        "--set train.seed=9 --set model.d_model=64",
+        "",
+    ],
+)
 def test_other_settings_are_refused_before_anything_starts(launcher, checkpoint, words, snapshot):
     """By the newest checkpoint whose index can be read; the ranks compare text, tokenizer and shapes."""
     checkpoint("20260101-000000-a", 5, "train.precision=bfloat16")

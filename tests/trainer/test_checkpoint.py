@@ -26,7 +26,7 @@ from launcher.checkpoint.index import (
     STRATEGY,
     best_of,
     checkpoints_in,
-    differing_setting,
+    differing_settings,
     index_text,
     name_of,
     partial_name,
@@ -292,6 +292,16 @@ def test_where_none_is_whole_nothing_begins_anew(directory):
     assert restore(list, training_of(settings), Session(settings, alone()).optimizer, alone()) is None
 
 
+def test_a_damaged_one_that_was_named_names_the_others(directory):
+    """Their directory is what takes the newest whole one."""
+    flip(directory / name_of(6) / "rank0.safetensors")
+
+    with pytest.raises(UnreadableError, match=r"rank0\.safetensors is damaged") as raised:
+        resumed(directory / name_of(6))
+    assert f"--resume {directory} " in raised.value.hint
+    assert raised.value.hint.endswith("step-4, step-2")
+
+
 def test_what_goes_on_from_an_older_one_keeps_what_it_writes(directory):
     """Those that were damaged are of later steps, and go."""
     for step in (4, 6):
@@ -439,11 +449,10 @@ def test_another_training_is_refused(directory, other, kind):
     ],
 )
 def test_what_must_be_the_same(directory, setting, differs):
-    """The first setting that is not is told with both values."""
     index = read_index(directory / name_of(6))
-    found = differing_setting(index, dataclasses.asdict(settings_of(setting)))
+    found = [name for name, *_ in differing_settings(index, dataclasses.asdict(settings_of(setting)))]
 
-    assert (found[0] if found else None) == differs
+    assert found == ([] if differs is None else [differs])
 
 
 def test_another_precision_must_be_asked_for(directory):

@@ -75,7 +75,8 @@ def test_lines_of_others_are_passed_on(tmp_path, own, monkeypatch, words):
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nprint(*{lines}, sep='\\n', file=sys.__stdout__)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     done = ckpt(tmp_path, *words.split(), own, "--output", "out")
-    assert (done.returncode, done.stderr) == (0, "".join(f"{line}\n" for line in lines))
+    said = [line for line in done.stderr.splitlines() if line]  # reshard drops empty ones, as its plan begins with one
+    assert (done.returncode, said) == (0, [line for line in lines if line])
 
 
 @pytest.mark.parametrize("words", ["export --format dcp", "reshard"])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
+
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.program import fits_recipe
 from launcher.control.membership import Membership
 from launcher.core.devices import devices_named
-from launcher.core.errors import RefusedLayoutError
-from launcher.core.records import Allotment, Cluster, Elastic, Layout, whole_allotment
+from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.records import Allotment, Cluster, Elastic, Layout, Server, whole_allotment
 from launcher.engines.assemble import Request
 from launcher.mesh.elastic import elastic_layouts
 
@@ -19,7 +22,7 @@ def elastic_of(options: RunOptions, cluster: Cluster, layout: Layout, recipe: st
         UsageError: --exclude names no device.
         RefusedLayoutError: no layout fits what --exclude leaves.
     """
-    excluded = frozenset[int]().union(*(devices_named(name, cluster.servers) for name in options.exclude))
+    excluded = frozenset[int]().union(*(_excluded(name, cluster.servers) for name in options.exclude))
     servers = {device.global_rank: index for index, server in enumerate(cluster.servers) for device in server.devices}
     count = cluster.device_count
     layouts = elastic_layouts(layout, count, (lambda _: True) if recipe is None else fits_recipe(options))
@@ -31,6 +34,16 @@ def elastic_of(options: RunOptions, cluster: Cluster, layout: Layout, recipe: st
             hint="exclude fewer devices, or smaller --mp and --pp",
         )
     return Elastic(tuple(servers[device] for device in range(count)), layouts, tuple(sorted(excluded)))
+
+
+def _excluded(name: str, servers: Sequence[Server]) -> frozenset[int]:
+    try:
+        return devices_named(name, servers)
+    except UsageError as error:
+        if "," in name:
+            once_each = " ".join(f"--exclude {shlex.quote(each)}" for each in name.split(",") if each)
+            raise UsageError(error.message, hint=f"once for each device: {once_each}") from None
+        raise
 
 
 def first_allotment(request: Request) -> Allotment | None:

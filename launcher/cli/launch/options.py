@@ -137,7 +137,7 @@ def check_options(options: RunOptions) -> None:
     if options.command and (given := [option for option, value in trainers.items() if value]):
         raise UsageError(
             f"{' and '.join(given)} would reach the bundled trainer, but COMMAND ({options.command[0]}) is started",
-            hint="pass them to COMMAND itself, after its name",
+            hint=f"pass {'it' if len(given) == 1 else 'them'} to COMMAND itself, after its name",
         )
     if options.command and not options.command[0]:
         raise UsageError("COMMAND is empty", hint="leave it out to start the bundled trainer")

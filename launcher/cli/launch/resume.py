@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from launcher.checkpoint.dcp import METADATA
 from launcher.checkpoint.index import (
     INDEX,
     Index,
     check_settings,
     checkpoints_in,
-    differing_setting,
+    differing_settings,
     is_checkpoint,
     readable,
     step_named,
 )
+from launcher.checkpoint.mindspore import SUFFIX
 from launcher.cli.launch.options import RunOptions
+from launcher.cli.text.run_text import continued_from
 from launcher.core.errors import UnreadableError
 from launcher.core.records import ResumedFrom
 from launcher.core.run_dir import RunDir
 from launcher.core.text import some_of
 from launcher.logs.terminal import escaped
-from launcher.runs.store import find_run, run_names
+from launcher.runs.record import continued_by
+from launcher.runs.store import find_run, means_latest, run_names
 
 AUTO = "auto"
 SHOWN = 8  # names of checkpoints
@@ -46,7 +51,7 @@ def checkpoint_meant(
         fitting = (
             (index.step, found)
             for found, index in _indexed(options.runs_dir)
-            if index.program == program and index.data == data and not differing_setting(index, settings, named)
+            if index.program == program and index.data == data and not any(differing_settings(index, settings, named))
         )
         _, newest = max(fitting, key=lambda pair: (_written_ns(pair[1]), pair[0]), default=(0, None))
         return None if newest is None else newest.parent  # where others stand if its files are damaged
@@ -75,29 +80,65 @@ def checkpoints_meant(runs_dir: Path, reference: str) -> list[Path]:
             return [each.absolute() for each in found]
     try:
         run = find_run(runs_dir, reference)
-    except UnreadableError:
+    except UnreadableError as error:
         for path in places:
             if (missing := _missing(path, reference)) is not None:
                 raise missing from None
-        raise
+        if means_latest(reference):
+            raise
+        is_directory = any(map(os.path.isdir, places))
+        neither = "and it holds no checkpoint" if is_directory else "nor a checkpoint"
+        raise UnreadableError(f"{error.message}, {neither}", hint=error.hint) from None
     if not (found := checkpoints_in(run.checkpoints)):
-        raise _none_of_run(reference)
+        raise _none_of_run(reference, run)
     return [each.absolute() for each in found]
 
 
 def _missing(path: Path, reference: str) -> UnreadableError | None:
-    """Return the error for a checkpoint that is not where others are, or of a run that has none; None for other paths."""
+    """Return the error for a checkpoint that is not where others are, of a run that has none, or of another tool.
+
+    None for other paths.
+    """
+    if (foreign := _foreign(path, reference)) is not None:
+        return foreign
+    why = f"{escaped(reference)}: there is no such checkpoint"
     directory = path.parent if step_named(path.name) is not None else path
     if others := checkpoints_in(directory):
-        there = some_of([each.name for each in others], SHOWN)
-        return UnreadableError(f"{escaped(reference)}: there is no such checkpoint", hint=f"there are {there}")
+        return UnreadableError(why, hint=f"there are {_names_of(others)}")
+    if directory != path and (others := checkpoints_in(RunDir(directory).checkpoints)):  # RUN/step-120
+        there = RunDir(Path(reference).parent).checkpoints
+        is_there = path.name in {each.name for each in others}
+        hint = (
+            escaped(str(there / path.name)) if is_there else f"in {escaped(str(there))} there are {_names_of(others)}"
+        )
+        return UnreadableError(why, hint=hint)
     run = RunDir(directory.parent)
     is_of_run = directory == run.checkpoints and os.path.isfile(run.run_json)  # noqa: PTH113 - a name may be too long
-    return _none_of_run(reference) if is_of_run else None
+    return _none_of_run(reference, run) if is_of_run else None
 
 
-def _none_of_run(reference: str) -> UnreadableError:
+def _foreign(path: Path, reference: str) -> UnreadableError | None:
+    """Return the error for what looks like a checkpoint of another tool; None for other paths."""
+    if os.path.isfile(path / METADATA):  # noqa: PTH113 - a name may be too long
+        tool, form = "torch.distributed.checkpoint", "dcp"
+    elif path.suffix == SUFFIX and os.path.isfile(path):  # noqa: PTH113 - as above
+        tool, form = "MindSpore", "mindspore"
+    else:
+        return None
+    return UnreadableError(
+        f"{escaped(reference)} looks like a checkpoint of {tool}",
+        hint=f"tlaunch ckpt import {shlex.quote(escaped(reference))} --format {form} --like RUN --output DIR",
+    )
+
+
+def _names_of(checkpoints: Sequence[Path]) -> str:
+    return some_of([path.name for path in checkpoints], SHOWN)
+
+
+def _none_of_run(reference: str, run: RunDir) -> UnreadableError:
     hint = "--set checkpoint.every_steps=N writes them"
+    if (before := continued_by(run)) is not None:
+        hint = f"it continues {continued_from(before)}: name that one for its checkpoints; {hint}"
     return UnreadableError(f"{escaped(reference)}: this run has no checkpoint", hint=hint)
 
 

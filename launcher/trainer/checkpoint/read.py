@@ -25,11 +25,14 @@ from launcher.checkpoint.index import (
     read_index,
 )
 from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.text import some_of
 from launcher.trainer.checkpoint.files import StoredTensors
 from launcher.trainer.checkpoint.write import Training
 from launcher.trainer.optimizer.sharded import ShardedAdamW
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.heartbeat import getting_on
+
+SHOWN = 4  # names of checkpoints
 
 
 def candidates_at(path: Path) -> list[Path]:
@@ -60,9 +63,10 @@ def restore(
         TlaunchError: on every rank alike, where no checkpoint is whole, or one is of another model or other data, or cannot be
             read.
     """
-    paths = world.from_rank_0(lambda: "\0".join(map(str, find())).encode()).decode()
+    found = world.from_rank_0(lambda: "\0".join(map(str, find())).encode()).decode()
+    paths = [Path(path) for path in found.split("\0") if path]
     damage = None
-    for path in map(Path, filter(None, paths.split("\0"))):
+    for path in paths:
         try:
             index = _index_of_all(path, world)
             files = _good_files(path, index, world)
@@ -76,11 +80,23 @@ def restore(
         optimizer.restored(index.step)
         return path, index.step
     if damage is not None:
-        raise UnreadableError(
-            f"no checkpoint is whole: {damage}",
-            hint="to begin anew, move them away, or leave --resume out if it names them",
-        )
+        raise _none_whole(paths, damage, world)
     return None
+
+
+def _none_whole(paths: Sequence[Path], damage: str, world: World) -> UnreadableError:
+    """Return the error for checkpoints of which none is whole. Others beside the last one are named: `--resume` named that one alone."""
+    directory = paths[-1].parent
+
+    def others() -> bytes:
+        return some_of([path.name for path in checkpoints_in(directory) if path not in paths], SHOWN).encode()
+
+    if beside := world.from_rank_0(others).decode():
+        return UnreadableError(damage, hint=f"--resume {directory} takes the newest whole one of the others: {beside}")
+    return UnreadableError(
+        f"no checkpoint is whole: {damage}",
+        hint="to begin anew, move them away, or leave --resume out if it names them",
+    )
 
 
 def _index_of_all(checkpoint: Path, world: World) -> Index:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from launcher.checkpoint.index import read_index
 from launcher.checkpoint.tensors import state_bytes
-from launcher.cli.commands.ckpt.conversion import FORMATS, convert
-from launcher.cli.commands.ckpt.output import check_new, output_option
+from launcher.cli.commands.ckpt.conversion import DCP, FORMATS, MINDSPORE, convert
+from launcher.cli.commands.ckpt.output import check_new, checkpoint_output_option
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.stdout import write_out
-from launcher.core.errors import EXIT_OK
+from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
 from launcher.core.text import printable
 
 MAX_STEP = 10**15
@@ -45,7 +46,7 @@ Exit codes: 0; 1 it could not be written; 2 wrong usage, or PATH is unreadable o
     metavar="N",
     help="Step after which the training goes on; without it what PATH says.",
 )
-@output_option("the checkpoint")
+@checkpoint_output_option
 @runs_dir_option
 def import_(*, path: Path, form: str, like: str, step: int | None, output: Path, runs_dir: Path) -> int:
     """Make a checkpoint of one of torch.distributed.checkpoint or MindSpore.
@@ -56,6 +57,7 @@ def import_(*, path: Path, form: str, like: str, step: int | None, output: Path,
     moments in PATH they are zero. Nothing that a pickle in PATH names is run. The path of the checkpoint is printed to
     stdout.
     """
+    _check_kind(path, form)
     known = checkpoints_meant(runs_dir, like)[0]
     check_new(output)
     index = read_index(known)
@@ -65,3 +67,22 @@ def import_(*, path: Path, form: str, like: str, step: int | None, output: Path,
     if (code := convert(index, state_bytes(index), "import", path, *words)) == EXIT_OK:
         write_out(f"{printable(str(output))}\n")
     return code
+
+
+def _check_kind(path: Path, form: str) -> None:
+    """Refuse a path that cannot be of this format.
+
+    Raises:
+        UnreadableError: it does not exist.
+        UsageError: it is a file, and the format has directories, or the other way round.
+    """
+    if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises where a name is too long
+        raise UnreadableError(
+            f"{path} does not exist", hint="the directory, or the .ckpt file, that the other tool wrote"
+        )
+    if path.is_dir() and form == MINDSPORE:
+        raise UsageError(f"{path} is a directory, and MindSpore writes files", hint=f"--format {DCP}")
+    if path.is_file() and form == DCP:
+        raise UsageError(
+            f"{path} is a file, and torch.distributed.checkpoint writes directories", hint=f"--format {MINDSPORE}"
+        )

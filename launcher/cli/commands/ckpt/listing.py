@@ -31,7 +31,7 @@ Examples:
   tlaunch ckpt show runs/latest/checkpoints/step-500 --json | jq .layout
   tlaunch ckpt show --strategy | jq '.parameters["head.weight"]'
 
-Exit codes: 0; 2 wrong usage, or no such checkpoint, or one that is damaged.
+Exit codes: 0, also if a file but the index is damaged; 2 wrong usage, no such checkpoint, or one whose index is damaged.
 """
 VERIFY_EPILOG = """\b
 Examples:
@@ -51,7 +51,8 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
     """List the checkpoints of a run, in a directory, or of all runs, the newest first.
 
     The best is the one with the lowest validation loss of those that are there: earlier ones with lower losses are kept by
-    --set checkpoint.keep_best=true alone.
+    --set checkpoint.keep_best=true alone. A checkpoint whose index cannot be read is shown as damaged; its other files are not
+    compared with their digests, as `tlaunch ckpt verify` does.
     """
     if run is not None:
         paths = checkpoints_meant(runs_dir, run)
@@ -81,7 +82,8 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
 def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> int:
     """Show what a checkpoint holds.
 
-    That is step, layout, files, and every parameter with its shape; with --json the settings, too.
+    That is step, layout, files, and every parameter with its shape; with --json the settings, too. It is read from the index:
+    no other file is compared with its digest, as `tlaunch ckpt verify` does.
     """
     path = checkpoints_meant(runs_dir, checkpoint)[0]
     index = read_index(path)

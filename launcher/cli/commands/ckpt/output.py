@@ -17,15 +17,20 @@ from launcher.cli.text.stdout import say
 from launcher.core.errors import UsageError
 
 
-def output_option(what: str) -> Callable[[Command], Command]:
-    """Return the option of a directory that is made."""
+def output_option(what: str, rule: str = "") -> Callable[[Command], Command]:
+    """Return the option of a directory that is made. `rule`: a sentence about its name."""
     return click.option(
         "--output",
         required=True,
         type=click.Path(path_type=Path),
         metavar="DIR",
-        help=f"Directory of {what}, a new one.",
+        help=f"Directory of {what}, a new one.{rule and f' {rule}'}",
     )
+
+
+checkpoint_output_option = output_option(
+    "the checkpoint", "The name step-N is for one of step N alone; others are free."
+)
 
 
 def check_new(output: Path, checkpoint: Path | None = None) -> None:

@@ -12,7 +12,7 @@ import click
 from launcher.checkpoint import reshard as files
 from launcher.checkpoint.index import INDEX, Index, name_of, read_index, step_named
 from launcher.checkpoint.tensors import state_bytes
-from launcher.cli.commands.ckpt.output import check_new, opened_with_bar, output_option
+from launcher.cli.commands.ckpt.output import check_new, checkpoint_output_option, opened_with_bar
 from launcher.cli.commands.ckpt.trainer_process import check_installed, started
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.run import MAX_DEGREE, runs_dir_option
@@ -52,7 +52,7 @@ DEGREE = IntRange(max=MAX_DEGREE)
     "--mp", type=DEGREE, default=1, metavar="N", help="Model-parallel (tensor-parallel) degree.  [default: 1]"
 )
 @click.option("--pp", type=DEGREE, default=1, metavar="N", help="Number of pipeline stages.  [default: 1]")
-@output_option("the checkpoint")
+@checkpoint_output_option
 @runs_dir_option
 def reshard(*, checkpoint: str, dp: int, mp: int, pp: int, output: Path, runs_dir: Path) -> int:
     """Write a checkpoint as another layout would have written it."""

@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from launcher.checkpoint.finish import finish
-from launcher.checkpoint.index import KINDS, TOKENIZER, DamagedError, Index, NamedBox, damage_of, name_of, step_named
+from launcher.checkpoint.index import (
+    KINDS,
+    TOKENIZER,
+    DamagedError,
+    Index,
+    NamedBox,
+    damage_of,
+    hinted,
+    name_of,
+    step_named,
+)
 from launcher.checkpoint.tensors import write_digested
 from launcher.checkpoint.ways import MODEL
 from launcher.core.atomic import new_directory
@@ -135,7 +145,8 @@ def write_checkpoint(
     if step_named(output.name) not in {None, step}:
         raise UsageError(f"{output}: the state is of step {step}", hint=f"--output {output.with_name(name_of(step))}")
     if problem := damage_of(like_path, TOKENIZER, like.files[TOKENIZER]):
-        raise DamagedError(problem)
+        with hinted(like_path):
+            raise DamagedError(problem)
     boxes = [NamedBox(name, whole(shape)) for name, shape in like.shapes.items()]
     with new_directory(output) as aside:
         tokenizer = write_digested(aside / TOKENIZER, [(like_path / TOKENIZER).read_bytes()], synced=False)
