@@ -18,7 +18,7 @@ from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box
 
-METADATA = ".metadata"
+DCP_METADATA = ".metadata"
 # Of some 480,000 chunks. What one instruction makes takes 72 bytes at most, and what it says itself.
 MAX_METADATA_BYTES, MAX_INSTRUCTIONS = 64 << 20, 32 << 20
 MAX_DIMS = 64
@@ -95,13 +95,13 @@ def read_metadata(directory: Path) -> Stored:
     Raises:
         UnreadableError: it cannot be read, or its .metadata is no such file, or names what it must not.
     """
-    path = directory / METADATA
+    path = directory / DCP_METADATA
     try:
         with path.open("rb") as file:
             content = file.read(MAX_METADATA_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise UnreadableError(
-            f"{directory} is no checkpoint of torch.distributed.checkpoint: there is no {METADATA} in it"
+            f"{directory} is no checkpoint of torch.distributed.checkpoint: there is no {DCP_METADATA} in it"
         ) from None
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror}") from None

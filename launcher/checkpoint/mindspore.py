@@ -31,7 +31,7 @@ ITEM_BYTES: Mapping[str, int] = {
 # call their first and second moments.
 PREFIXES = {"adamw": ("", "moment1.", "moment2."), "adam_weight_decay": ("", "adam_m.", "adam_v.")}
 STEP = "global_step"
-SUFFIX = ".ckpt"  # of the name of each file that MindSpore reads
+MINDSPORE_SUFFIX = ".ckpt"  # of the name of each file that MindSpore reads
 POWERS = ("beta1_power", "beta2_power")  # of nn.Adam: both decays to the power of the number of steps
 MAX_FIELDS = 8 << 20  # of all messages: about 8 for each value
 MAX_TEXT_BYTES = 4096  # of a tag or a type

@@ -16,14 +16,13 @@ from launcher.core.atomic import new_directory
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 
+PLAN_MARK = "tlaunch-plan: "  # begins the line that holds a plan, among others that imported packages may write
+
 
 @frozen
 class FilePlan:
     name: str
     boxes: tuple[NamedBox, ...]
-
-
-PLAN_MARK = "tlaunch-plan: "  # begins the line that holds a plan, among others that imported packages may write
 
 
 @frozen

@@ -14,7 +14,7 @@ from launcher.core.codec import digest_of_meaning
 from launcher.core.errors import RefusedTableError, TlaunchError, UnreadableError, UsageError
 from launcher.core.events import AgentEnded, Cause, NotBegun
 from launcher.core.frozen import frozen
-from launcher.core.messages import Begin, Waiting
+from launcher.core.messages import Begin, TakenIn, Waiting
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.text import printable
@@ -145,7 +145,7 @@ def at_place(request: Request, server_index: int) -> Request:
     return replace(request, here=server_index, interfaces={} if interface is None else {server_index: interface})
 
 
-def awaited_begin(part: AgentSetup, membership: Session, on_waiting: Callable[[Waiting], None]) -> Begin:
+def awaited_begin(part: AgentSetup, membership: Session, on_waiting: Callable[[Waiting | TakenIn], None]) -> Begin:
     """Wait as `Session.wait_for_start` does. Why no start comes is recorded in the run directory, for later readers."""
     try:
         return membership.wait_for_start(part.master_port, on_waiting, part.program)

@@ -54,6 +54,7 @@ from launcher.core.messages import (
     SignalWanted,
     Stacks,
     Stop,
+    TakenIn,
     Waiting,
 )
 from launcher.core.proc import identify
@@ -171,6 +172,8 @@ class Coordinator:
         """Hear a server that joins an elastic run which goes on without it."""
         index = peer.server_index
         assert index is not None, "it has been welcomed"
+        if not self._registration.takes_back:  # the run ends
+            return
         server_id = self._servers[index].server_id
         error = take_first_words(peer, server_id, peer.take(), lambda _message: None)
         if error is None and peer.ready is not None:
@@ -182,7 +185,7 @@ class Coordinator:
             self._recorder.record(Trouble(f"refused: {error.message}"))
             peer.lose("refused")
         elif peer.ready is not None:
-            peer.send(Waiting(()))
+            peer.send(TakenIn())
             self._report(happened.ServerJoined(index, peer.ready.master_port))
 
     def _take(self, peer: AgentConnection, message: Message) -> None:

@@ -27,6 +27,7 @@ from launcher.core.messages import (
     Pong,
     Ready,
     Refused,
+    TakenIn,
     Waiting,
     Welcome,
     is_proof,
@@ -105,7 +106,10 @@ class Session:
             remove_endpoint(run_dir)
 
     def wait_for_start(
-        self, master_port: int | None, on_waiting: Callable[[Waiting], None], program: Mapping[str, str] | None = None
+        self,
+        master_port: int | None,
+        on_waiting: Callable[[Waiting | TakenIn], None],
+        program: Mapping[str, str] | None = None,
     ) -> Begin:
         """Report that all is in place here, and wait until it is everywhere. Blocks. `on_waiting` gets the missing servers.
 
@@ -139,19 +143,20 @@ class Session:
     def close(self) -> None:
         self._channel.close()
 
-    def _on_message(self, message: Message, on_waiting: Callable[[Waiting], None]) -> Begin | None:
+    def _on_message(self, message: Message, on_waiting: Callable[[Waiting | TakenIn], None]) -> Begin | None:
         match message:
             case Ping():
                 self._channel.send(Pong(message.sent_ns, time.time_ns()))
             case Begin():
                 return message
-            case Waiting():
-                self._has_joined = not message.missing
+            case Waiting() | TakenIn():
+                self._has_joined = isinstance(message, TakenIn)
                 on_waiting(message)
             case Refused():
                 raise _error_of(message)
             case Finish() if self._has_joined:
-                over = RunOverError("the run has ended, and had no use for this server's devices")
+                why = f": {message.reason}" if message.reason else ""
+                over = RunOverError(f"the run has ended before ranks began here{why}")
                 over.exit_code = message.exit_code
                 raise over
             case Finish():

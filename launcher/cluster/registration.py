@@ -40,8 +40,8 @@ class DuplicateServerError(RefusedLayoutError):
     """An agent claims to be a server that has joined already."""
 
 
-class FormerAgentError(RefusedLayoutError):
-    """An agent claims to be a server whose former agent, given up by the run, has yet to end its ranks."""
+class NotYetError(RefusedLayoutError):
+    """An agent claims to be a server of which the run has another one, which is about to go or to get ready."""
 
 
 class Registration:
@@ -143,7 +143,7 @@ class Registration:
             try:
                 self._take_in(message, peer, joining=joining)
             except TlaunchError as error:
-                passing = isinstance(error, FormerAgentError)
+                passing = isinstance(error, NotYetError)
                 peer.send(Refused(error.message, error.hint, error.exit_code, passing))
                 peer.lose("refused")
                 if passing:
@@ -189,8 +189,10 @@ class Registration:
         if (error := differences(hello, self._plan.agreement, server_id)) is not None:
             raise error
         former = self.peers.get(index)
-        if former is not None and self.takes_back and (former.given_up or former.ready is None):
-            raise FormerAgentError(f"the ranks that server {server_id} had before are still being ended")
+        if former is not None and self.takes_back and former.given_up:
+            raise NotYetError(f"the ranks that server {server_id} had before are still being ended")
+        if former is not None and self.takes_back and former.ready is None:
+            raise NotYetError(f"another start of server {server_id} is just getting ready")
         if former is not None and (former.lost is None or self.takes_back):  # whose loss has yet to be told
             first = described(former.hello) if former.hello else former.address
             raise DuplicateServerError(

@@ -18,8 +18,10 @@ Decisions, by phase:
 | a server is lost     | -           | ask the others         | it is not waited for        | a restart needs new agents   |
 | a signal, as the end | finish      | end ranks, 128 + it    | judge at once, no restart   | no restart                   |
 | the launcher is lost | finish      | end ranks              | judge at once, no restart   | no restart                   |
-| devices come or go   | -           | end ranks, restart     | the next attempt has others | the next attempt has others  |
+| devices come or go   | -           | end ranks, restart*    | the next attempt has others | the next attempt has others  |
 | all attempts ended   | -           | finish, 0              | -                           | restart, or finish           |
+
+* unless a rank has ended: after a failure the next attempt has others, and ranks that end well are left alone.
 """
 
 from __future__ import annotations

@@ -107,10 +107,15 @@ class Ready:
 
 @frozen
 class Waiting:
-    """A notice that not all servers have joined yet, or that one has joined an elastic run that goes on without it."""
+    """A notice that not all servers have joined yet."""
 
-    missing: tuple[str, ...]  # server ids; none where the run has begun
+    missing: tuple[str, ...]  # server ids
     limit_s: float | None = None  # of waiting in all
+
+
+@frozen
+class TakenIn:
+    """A notice that the server has joined an elastic run, which goes on without it until it has use for its devices."""
 
 
 @frozen
@@ -314,7 +319,7 @@ class Done:
 
 
 Message = (
-    Challenge | Hello | Welcome | Refused | Ready | Waiting | Begin | EventReport | EvidenceRequest | EvidenceReport | Decision | AttemptOver
+    Challenge | Hello | Welcome | Refused | Ready | Waiting | TakenIn | Begin | EventReport | EvidenceRequest | EvidenceReport | Decision | AttemptOver
     | Stop | ForwardSignal | SignalWanted | GivingUp | Ping | Pong | ProbeQuestion | ProbeAnswer | Finish | Done | FileChunk | FileSnapshot | ChunkAck
     | ProbeRequest | ProbeResult | AskStacks | TakeStacks | Stacks | AllStacks | Freed
 )  # fmt: skip

@@ -91,9 +91,8 @@ class Allotment:
 
     devices: tuple[int, ...]  # Invariant: ascending, layout.world_size of them
     layout: Layout
-    spare: tuple[int, ...] = field(
-        default=(), compare=False
-    )  # devices that are there, and that the layout has no use for
+    # Devices that are there when it begins, and that the layout has no use for.
+    spare: tuple[int, ...] = field(default=(), compare=False)
 
 
 def whole_allotment(layout: Layout) -> Allotment:

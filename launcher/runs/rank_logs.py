@@ -145,9 +145,7 @@ class RankLog:
     def _note_mark(self, offset: int, chunk: bytes) -> None:
         """Look for the mark of an attempt that has begun: the event that says where it begins may come later."""
         _, _, attempt = attempt_at(offset, self._starts)
-        for number in range(
-            (attempt or 0) + 1, self._all_starts.attempt + 1
-        ):  # an elastic run's rank may be in none of some
+        for number in range((attempt or 0) + 1, self._all_starts.attempt + 1):  # a rank may have no part in some
             mark = mark_of(number)
             at = 0 if chunk.startswith(mark) and self._reader.begun is None else chunk.find(b"\n" + mark) + 1
             if at > 0 or chunk.startswith(mark):

@@ -38,9 +38,9 @@ class Exclusions:
         self._unreadable: tuple[int, int, int] | None = None  # of a file that could not be read, as was reported
         self._looked_s = time.monotonic()
         self._excluded = frozenset(excluded)
-        self._unwritten: dict[
-            int, str
-        ] = {}  # devices that the run leaves out and that the file does not name yet, and why
+        # Devices that the run leaves out and that the file does not name yet, and why.
+        self._unwritten: dict[int, str] = {}
+        self._told_unwritten = False
         self._write(self._names(excluded))
 
     @property
@@ -55,7 +55,7 @@ class Exclusions:
         self._looked_s = time.monotonic()
         state, seen = self._stat(), self._seen
         self._seen = state
-        if state is None or state == self._state or state != seen:
+        if state is None or (state == self._state and not self._unwritten) or state != seen:
             return None
         self._state = state
         try:
@@ -79,7 +79,6 @@ class Exclusions:
         self._excluded = frozenset(found.union(self._unwritten))
         if self._unwritten:
             self._add_unwritten()
-            self._state = self._stat()
         return self._excluded
 
     def note(self, change: DevicesChanged) -> None:
@@ -91,18 +90,24 @@ class Exclusions:
         self._excluded |= frozenset(change.left_out)
 
     def _add_unwritten(self) -> None:
-        """Add the devices that the file does not name yet; where that fails, the next look that can read it tries again."""
+        """Add the devices that the file does not name yet; where that fails, each later look tries again."""
         applied, before = self._state, self._stat()
         try:
             lines = self._names(sorted(self._excluded)) if before is None else self._read().splitlines()
         except (OSError, UnicodeDecodeError):
-            self._report(f"{self._path} cannot be read, so it is left as it is")
+            self._report_once(f"{self._path} cannot be read, so it is left as it is")
             return
         added = [f"{device_name(device, self._servers)}  {REMARK} {why}" for device, why in self._unwritten.items()]
         if self._write([*lines, *added]):
             self._unwritten.clear()
+            self._told_unwritten = False
         if before not in {None, applied}:
             self._state = None
+
+    def _report_once(self, trouble: str) -> None:
+        if not self._told_unwritten:
+            self._report(trouble)
+        self._told_unwritten = True
 
     def _names(self, devices: Iterable[int]) -> list[str]:
         return [device_name(device, self._servers) for device in devices]
@@ -123,7 +128,7 @@ class Exclusions:
             atomic.write_text(self._path, "".join(f"{line}\n" for line in lines))
             written = True
         except OSError as error:
-            self._report(f"cannot write {self._path}: {error.strerror}")
+            self._report_once(f"cannot write {self._path}: {error.strerror}")
         self._state = self._stat()
         return written
 

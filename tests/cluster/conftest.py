@@ -141,12 +141,12 @@ class Agents:
         self._members = []
         self._connections = []
 
-    def join(self, house, *, token=None, patience_s=PATIENCE_S, ports=None, **member):
+    def join(self, house, *, token=None, patience_s=PATIENCE_S, ports=None, on_delay=lambda _why: None, **member):
         """A future of the membership."""
         who = AgentInfo(**{"host": "h1", "addresses": ("10.0.0.1", "127.0.0.1"), **member})
         token = token or ("token" if who.agreement is None else "shared")
         endpoint = Endpoint(tuple(("127.0.0.1", port) for port in ports or [house.port]), token)
-        self._members.append(self._pool.submit(join, endpoint, who, time.monotonic() + patience_s, lambda _why: None))
+        self._members.append(self._pool.submit(join, endpoint, who, time.monotonic() + patience_s, on_delay))
         return self._members[-1]
 
     def join_both(self, house):

@@ -19,7 +19,7 @@ from launcher.core import messages
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError
 from launcher.core.events import Cause
-from launcher.core.messages import Begin, Challenge, Finish, Refused, Waiting, Welcome
+from launcher.core.messages import Begin, Challenge, Finish, Refused, TakenIn, Waiting, Welcome
 from launcher.core.resources import fingerprint
 from tests.conftest import PATIENCE_S
 
@@ -64,15 +64,12 @@ def test_a_server_whose_former_ranks_are_being_ended_is_taken_in_later(opened, a
     late = agents.join(opened, host="h2", addresses=("10.0.0.2",), patience_s=0.1)
     opened.attend(late.done)
     assert isinstance(late.exception(), PassingRefusalError)
-    again = agents.join(opened, host="h2", addresses=("10.0.0.2",))
+    delayed = []
+    again = agents.join(opened, on_delay=delayed.append, host="h2", addresses=("10.0.0.2",))
+    opened.attend(lambda: delayed)
     former.close()
-
-    def taken_in():
-        if opened.registration.peers[1].lost is not None:
-            opened.registration.peers.pop(1).close()
-        return again.done()
-
-    opened.attend(lambda: 1 not in opened.registration.peers or taken_in())
+    opened.attend(lambda: opened.registration.peers[1].lost is not None)
+    opened.registration.peers.pop(1).close()
     opened.attend(again.done)
     assert again.result().welcome.server_index == 1
     assert opened.errors == []
@@ -82,7 +79,7 @@ def test_a_server_that_has_joined_learns_that_the_run_is_over(opened, agents):
     """Which is no failure of its own: it has the run's exit code."""
     membership = come(opened, agents)
     start = agents.wait(membership)
-    opened.registration.peers[0].send(Waiting(()))
+    opened.registration.peers[0].send(TakenIn())
     opened.registration.peers[0].send(Finish(Cause.STOPPED, 130, "stopped by SIGINT"))
     opened.attend(start.done)
     assert isinstance(start.exception(), RunOverError)

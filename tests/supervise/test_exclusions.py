@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 
 import pytest
 
@@ -50,6 +51,26 @@ def test_without_the_file_nothing_changes(file):
     path.write_text("10.0.0.1\n")
     assert looks(read) == [None, frozenset({0, 1}), None]
     assert reported == []
+
+
+def test_what_could_not_be_added_is_added_later(file):
+    """Each look tries again, and meanwhile the device stays left out whatever the file says."""
+    path, read, reported = file
+    path.write_bytes(b"10.0.0.1/1\n# \xff\n")
+    read.note(DevicesChanged((0,), (), "its rank failed 2 times"))
+    path.write_text("10.0.0.1/1\n")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as on a full disk
+    try:
+        assert frozenset({0, 1}) in looks(read)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert path.read_text() == "10.0.0.1/1\n"
+    assert frozenset({0, 1}) in looks(read)
+    assert path.read_text() == "10.0.0.1/1\n10.0.0.1/0  # its rank failed 2 times\n"
+    assert len(reported) == 1
 
 
 def test_an_editors_byte_order_mark_is_no_part_of_a_name(file):

@@ -12,7 +12,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -494,21 +496,42 @@ def test_a_full_disk_loses_nothing(directory):
     assert writer.finish() == 8
 
 
-def test_where_nothing_can_be_written_a_training_that_has_begun_goes_on(tmp_path):
-    """Each save that fails is told; at the beginning it is an error that names the directory."""
-    directory, told = tmp_path / "checkpoints", []
-    directory.write_text("in the way")
-    with pytest.raises(UnreadableError, match=re.escape(str(directory))):
-        CheckpointWriter(directory, training_of(settings_of()), alone(), keep=4)
-    session = Session(settings_of(), alone())
-    writer = CheckpointWriter(directory, training_of(settings_of()), alone(), keep=4, on_unwritable=told.append)
-    writer.save(1, session.optimizer)
-    with pytest.raises(TlaunchError, match="step 1"):
-        writer.finish()
-    directory.unlink()
-    directory.mkdir()
-    writer.save(2, session.optimizer)
-    assert writer.finish() == 2
+@contextmanager
+def unwritable(directory):
+    """Nothing can be made in the directory, by root neither."""
+    directory.chmod(0o555)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        directory.chmod(0o755)
+
+
+def test_where_nothing_can_be_written_a_training_that_has_saved_some_goes_on():
+    """Each save that fails is told; without any checkpoint it is an error that names the directory."""
+    settings, told = settings_of(), []
+    with tempfile.TemporaryDirectory(dir="/tmp") as parent:  # above which another user can read, too
+        Path(parent).chmod(0o755)
+        directory = Path(parent, "checkpoints")
+        directory.mkdir()
+        for on_unwritable in (None, told.append):
+            with unwritable(directory), pytest.raises(UnreadableError, match=re.escape(str(directory))):
+                CheckpointWriter(directory, training_of(settings), alone(), keep=4, on_unwritable=on_unwritable)
+        session = Session(settings, alone())
+        writer = CheckpointWriter(directory, training_of(settings), alone(), keep=4)
+        writer.save(1, session.optimizer)
+        assert writer.finish() == 1
+        with unwritable(directory):
+            writer = CheckpointWriter(directory, training_of(settings), alone(), keep=4, on_unwritable=told.append)
+            writer.save(2, session.optimizer)
+            with pytest.raises(TlaunchError, match="rank 0"):
+                writer.finish()
+        shutil.rmtree(directory)  # and made anew
+        writer.save(3, session.optimizer)
+        assert writer.finish() == 3
     assert len(told) == 1
 
 

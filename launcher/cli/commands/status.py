@@ -110,7 +110,7 @@ def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
         yield f"  restarts: {progress.restarts} of at most {recorded.max_restarts}"
     if (allotment := progress.current.allotment) is not None:
         used = counted(len(allotment.devices), "device")
-        spare = f", {len(allotment.spare)} spare" if allotment.spare else ""
+        spare = f", {len(allotment.spare)} spare at its beginning" if allotment.spare else ""
         where = f"{used} of {len(recorded.devices)}{spare}"
         yield f"  elastic: attempt {progress.current.number} with {allotment.layout} on {where}"
     if progress.current.slow and state.state.going_on:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.program import fits_recipe
+from launcher.cli.text.membership_text import attempt_text
 from launcher.control.membership import Membership
 from launcher.core.devices import devices_named
 from launcher.core.errors import RefusedLayoutError, UsageError
@@ -44,6 +45,13 @@ def _excluded(name: str, servers: Sequence[Server]) -> frozenset[int]:
             once_each = " ".join(f"--exclude {shlex.quote(each)}" for each in name.split(",") if each)
             raise UsageError(error.message, hint=f"once for each device: {once_each}") from None
         raise
+
+
+def notes_of_first(elastic: Elastic, layout: Layout, servers: Sequence[Server]) -> Iterator[str]:
+    """Yield the line of the first attempt where it has the devices that it had without --exclude; others are told anyway."""
+    allotment = Membership(elastic).next(range(len(servers)))
+    if allotment is not None and allotment == whole_allotment(layout):
+        yield attempt_text(0, allotment, servers)
 
 
 def first_allotment(request: Request) -> Allotment | None:

@@ -104,14 +104,17 @@ def prepare(
             raise missing
         notes.append(f"warning: {missing.message}; it is looked for where ranks start")
     idle = cluster.device_count - used.device_count
-    if (
-        idle and not options.exclude
-    ):  # else the first attempt has others than the first devices, as is said where it begins
+    if idle and not options.exclude:
         first, last = used.device_count, cluster.device_count - 1
         stay, which = ("stays", f"rank {last}") if idle == 1 else ("stay", f"ranks {first} to {last}")
         what = "spare" if options.elastic else "idle"
         notes.append(f"{idle} of {cluster.device_count} devices {stay} {what}: {which}")
     mpi_ranks = _mpi_ranks(options, program, notes)
+    elastic = _elastic(options, cluster, layout, program)
+    if elastic is not None and elastic.excluded:
+        from launcher.cli.launch.elastic import notes_of_first
+
+        notes += notes_of_first(elastic, layout, cluster.servers)
     request = Request(
         cluster=cluster,
         layout=layout,
@@ -124,7 +127,7 @@ def prepare(
             hang_timeout_s=options.hang_timeout,
             forward_signals=signal_numbers(options.forward_signals),
             preload=None if mpi_ranks else program.preload(options),
-            elastic=_elastic(options, cluster, layout, program),
+            elastic=elastic,
         ),
         console=options.console,
         user_env=variables,

@@ -200,8 +200,9 @@ def trainer_program(
         recipe.check_data(settings, options.data)
         argv += ["--data", str(options.data.absolute())]
     if (options.elastic or options.max_restarts) and not settings.checkpoint.is_on:
+        begins = "begins the training anew" if options.resume is None else "begins where this run begins"
         saves = "--set checkpoint.every_steps=N saves checkpoints"
-        notes += (f"note: each attempt begins the training anew; {saves}, from which the next one goes on",)
+        notes += (f"note: each attempt {begins}; {saves}, from which the next one goes on",)
     continues = None
     if options.resume is not None:
         from launcher.cli.launch.resume import checkpoint_meant, continued  # most runs begin at the beginning

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from launcher.checkpoint.dcp import METADATA
+from launcher.checkpoint.dcp import DCP_METADATA
 from launcher.checkpoint.index import (
     INDEX,
     Index,
@@ -20,7 +20,7 @@ from launcher.checkpoint.index import (
     readable,
     step_named,
 )
-from launcher.checkpoint.mindspore import SUFFIX
+from launcher.checkpoint.mindspore import MINDSPORE_SUFFIX
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.text.run_text import continued_from
 from launcher.core.errors import UnreadableError
@@ -119,9 +119,9 @@ def _missing(path: Path, reference: str) -> UnreadableError | None:
 
 def _foreign(path: Path, reference: str) -> UnreadableError | None:
     """Return the error for what looks like a checkpoint of another tool; None for other paths."""
-    if os.path.isfile(path / METADATA):  # noqa: PTH113 - a name may be too long
+    if os.path.isfile(path / DCP_METADATA):  # noqa: PTH113 - a name may be too long
         tool, form = "torch.distributed.checkpoint", "dcp"
-    elif path.suffix == SUFFIX and os.path.isfile(path):  # noqa: PTH113 - as above
+    elif path.suffix == MINDSPORE_SUFFIX and os.path.isfile(path):  # noqa: PTH113 - as above
         tool, form = "MindSpore", "mindspore"
     else:
         return None

@@ -32,7 +32,7 @@ from launcher.core.codec import json_text
 from launcher.core.devices import device_name
 from launcher.core.env import masked_argv
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
-from launcher.core.messages import Waiting
+from launcher.core.messages import TakenIn, Waiting
 from launcher.core.proc import ProcessId
 from launcher.core.records import Cluster, Server
 from launcher.core.run_dir import RunDir
@@ -164,9 +164,9 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
     if detached is not None:
         detached.tell_started()  # the other servers may be started from the same shell after this one
 
-    def tell(waiting: Waiting) -> None:
-        if waiting.missing:
-            say(awaited(server_list(waiting.missing), waiting.limit_s))
+    def tell(news: Waiting | TakenIn) -> None:
+        if isinstance(news, Waiting):
+            say(awaited(server_list(news.missing), news.limit_s))
         else:
             say(
                 f"joined {part.spec.name}, which uses this server's devices from the next attempt on that has use for them"
@@ -188,7 +188,7 @@ def wait_for_end(former: ProcessId, limit_s: float, until: float) -> None:
     """Wait until an agent that the run has given up has ended its ranks, which use this server's devices.
 
     Raises:
-        TlaunchError: it takes longer than until `until` (monotonic), when all of `limit_s` is over.
+        TlaunchError: it has not ended by `until` (monotonic), when `limit_s` is over.
     """
     what = f"the end of the ranks that this server had before (agent {former.pid})"
     say(awaited(what, limit_s))

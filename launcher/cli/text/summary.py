@@ -126,6 +126,7 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: i
     verdict = progress.current.verdict
     if verdict is None and progress.not_restarting is not None:
         yield f"error: the ranks could not start again: {progress.not_restarting}"
+        yield from _going_on(spec, shown_dir)
         return
     if verdict is None:
         yield "error: a rank failed, and nothing is known about it"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher.checkpoint.index import KINDS, NamedBox, PartFile, partial_name, remove_partials
+from launcher.checkpoint.index import KINDS, NamedBox, PartFile, checkpoints_in, partial_name, remove_partials
 from launcher.checkpoint.tensors import BLOCK_BYTES, Place, places_in, write_boxes
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.mesh.boxes import Box, bounding
@@ -110,7 +110,7 @@ def prepared(directory: Path, world: World, on_unwritable: Callable[[str], objec
     """Make a directory, if need be, that all ranks see and in which nothing is left of a writer that was killed.
 
     Return a token of this writer. All ranks must call it. `on_unwritable` gets, on rank 0, why nothing can be written there;
-    with None that is an error.
+    with None, or where no checkpoint is there yet, that is an error.
 
     Raises:
         TlaunchError: on every rank alike, where the directory cannot be made or written to, or is not the same one for all.
@@ -122,7 +122,7 @@ def prepared(directory: Path, world: World, on_unwritable: Callable[[str], objec
             _prepare(directory, token)
         except OSError as error:
             told = f"no checkpoint can be written to {directory}: {error.strerror or error}"
-            if on_unwritable is None:
+            if on_unwritable is None or not checkpoints_in(directory):
                 raise UnreadableError(told) from error
             on_unwritable(told)
             return b""

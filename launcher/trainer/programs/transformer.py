@@ -182,10 +182,7 @@ def _writer(session: Session, training: Training, files: Files) -> CheckpointWri
         way=config.files,
         on_saved=lambda step: say(f"saved the checkpoint of step {step}"),
         on_unremoved=_said_once(files.checkpoints),
-        # A run that has saved some goes on, as it does where a save fails.
-        on_unwritable=_say_that_it_goes_on
-        if config.on_failure != "stop" and checkpoints_in(files.checkpoints)
-        else None,
+        on_unwritable=None if config.on_failure == "stop" else _say_that_it_goes_on,
     )
 
 
@@ -276,7 +273,7 @@ def _run_steps(
         stopwatch = Stopwatch()
     if writer is not None:
         _finish(writer, session, metrics, goes_on=False)
-    if math.isnan(validation_loss):
+    if last_step < first_step:
         told = "train.steps and train.epochs count from the beginning of the training"
         say_of_all(f"nothing is left to train after step {last_step}: {told}", session.world)
         validation_loss = _validated(session, corpus, metrics, last_step)

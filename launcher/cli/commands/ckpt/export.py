@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from launcher.checkpoint.index import read_index
-from launcher.checkpoint.mindspore import SUFFIX
+from launcher.checkpoint.mindspore import MINDSPORE_SUFFIX
 from launcher.checkpoint.mindspore_export import write_mindspore
 from launcher.checkpoint.tensors import all_bytes, state_bytes
 from launcher.cli.commands.ckpt.conversion import DCP, FORMATS, convert
@@ -62,10 +62,10 @@ def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
     code = EXIT_OK
     if form == DCP:
         code = convert(index, all_bytes(index) + state_bytes(index), "export", path, "--output", str(output.absolute()))
-    elif output.suffix != SUFFIX:
+    elif output.suffix != MINDSPORE_SUFFIX:
         raise UsageError(
-            f"{output}: MindSpore reads files whose names end with {SUFFIX}",
-            hint=f"--output {output}{SUFFIX}",
+            f"{output}: MindSpore reads files whose names end with {MINDSPORE_SUFFIX}",
+            hint=f"--output {output}{MINDSPORE_SUFFIX}",
         )
     else:
         with opened_with_bar("export", path, index, state_bytes(index)) as stored:
