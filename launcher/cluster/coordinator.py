@@ -370,6 +370,7 @@ class Coordinator:
     def _begin_attempt(self, begin: Begin) -> None:
         self._starter.note_begin()
         self._evidence = self._no_evidence(servers_of_attempt(self._servers, begin.allotment))
+        self._registration.has_begun = True
         for peer in self._registration.peers.values():
             peer.over, peer.has_begun = False, peer.ready is not None
         self._recorder.record(AttemptStarted(begin.attempt, begin.master_port, begin.allotment))

@@ -36,7 +36,7 @@ class Departure:
     def step(self) -> bool:
         """Do what is due; return whether all have gone."""
         now_s = time.monotonic()
-        if any(not peer.done for peer in self._registration.peers.values()) and now_s < self.due_s:
+        if self._registration.has_agents_left and now_s < self.due_s:
             return False
         if self._outcome.restarts and now_s < self._registration.unheard.until:
             # The engine's end would take agents that end their ranks yet.

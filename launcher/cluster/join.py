@@ -14,7 +14,7 @@ from launcher import __version__
 from launcher.cluster.coordinator_files import AskerEndpoint, remove_endpoint, sees_mark, write_endpoint
 from launcher.core import atomic
 from launcher.core.channel import CLOSED, Channel, ChannelClosedError, Silence
-from launcher.core.errors import RefusedLayoutError, TlaunchError, UnreadableError
+from launcher.core.errors import EXIT_OK, RefusedLayoutError, TlaunchError, UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.messages import (
     PROTOCOL,
@@ -154,14 +154,14 @@ class Session:
                 on_waiting(message)
             case Refused():
                 raise _error_of(message)
-            case Finish() if self._has_joined:
+            case Finish() if self._has_joined or message.exit_code == EXIT_OK:
                 why = f": {message.reason}" if message.reason else ""
                 over = RunOverError(f"the run has ended before ranks began here{why}")
                 over.exit_code = message.exit_code
                 raise over
             case Finish():
                 reason = message.reason or "the first server's launcher says why"
-                ended = TlaunchError(f"the run has ended before it began: {reason}")
+                ended = TlaunchError(f"the run has ended before ranks began here: {reason}")
                 ended.exit_code = message.exit_code
                 raise ended
             case _:
@@ -192,7 +192,7 @@ def join(
             except PassingRefusalError as error:
                 if time.monotonic() + AGAIN_S >= until:
                     raise
-                reasons.append(str(error))
+                reasons.append(error.message)
                 break
             if isinstance(entered, Session):
                 return entered

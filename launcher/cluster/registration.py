@@ -59,6 +59,7 @@ class Registration:
         self._register = ServerIndex(servers, resolved)
         self.refusal: TlaunchError | None = None  # why nothing begins, for agents that join after that
         self.takes_back = False  # an elastic run goes on, and servers that were lost may join it again
+        self.has_begun = False  # the run: an attempt
         self.noticed: set[AgentConnection] = set()  # lost, or with something that waits to be sent
         self.unauthenticated: list[AgentConnection] = []
         # By server_index. Who finds that one is lost takes it out.
@@ -70,6 +71,11 @@ class Registration:
     def complete(self) -> bool:
         """True once all servers are ready. Quick while one has not joined."""
         return len(self.peers) == len(self._servers) and all(peer.ready for peer in self.peers.values())
+
+    @property
+    def has_agents_left(self) -> bool:
+        """True while an agent has not sent its last message; of a run that has begun, servers that are about to join have none."""
+        return any(not peer.done and (peer.has_begun or not self.has_begun) for peer in self.peers.values())
 
     def unlike(self) -> TlaunchError | None:
         """Return the error if the servers, which are all ready, have different programs."""

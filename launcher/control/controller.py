@@ -69,6 +69,7 @@ class RunController:
         self.attempt = setup.first_attempt
         elastic = setup.supervision.elastic
         self._membership = None if elastic is None else Membership(elastic)
+        self._last_failed: frozenset[int] = frozenset()  # devices, of the last failure
         self.outcome = Outcome(setup, self._orders)
 
     def take(self, event: events.Event, now_s: float, wall_s: float) -> Sequence[orders.Order]:
@@ -279,6 +280,10 @@ class RunController:
         """Leave out the device of the rank that failed, if it has failed often enough; return whether that is so."""
         if self._membership is None or not self.outcome.budget.left:
             return False
+        failed = self._membership.failed_devices(verdict)
+        if failed != self._last_failed:
+            self.outcome.budget.forget_failure()
+        self._last_failed = failed
         if (change := self._membership.note_failure(verdict, self._there)) is not None:
             self.outcome.record(change)
         return change is not None

@@ -56,23 +56,29 @@ class Membership:
         self._ports.update(ports)
 
     def note_failure(self, verdict: Verdict, servers: Collection[int]) -> DevicesChanged | None:
-        """Note which device's rank has failed; return the change if that is left out for it.
+        """Note whose ranks have failed; return the change if devices are left out for it.
 
-        It stays where no layout fits the others. Ranks that fail alike say nothing of one device. `servers`: those that
-        are there.
+        They stay where no layout fits the others. All ranks that fail alike say nothing of single devices. `servers`: those
+        that are there.
         """
-        causes = sum(failure.role is Role.CAUSE for failure in verdict.failures)
-        if verdict.culprit is None or self.present is None or causes > 1:
+        failed = self.failed_devices(verdict)
+        if self.present is None or len(failed) == len(self.present.devices) > 1:
             return None
-        device = self.present.devices[verdict.culprit]
-        self._failures[device] += 1
-        if self._failures[device] < FAILURES:
-            return None
-        self._excluded.add(device)
+        self._failures.update(failed)
+        left_out = {device for device in failed if self._failures[device] >= FAILURES}
+        self._excluded |= left_out
         if self.next(servers) is None:
-            self._excluded.discard(device)
+            self._excluded -= left_out
             return None
-        return DevicesChanged((device,), (), f"its rank failed {FAILURES} times")
+        its = "its rank" if len(left_out) == 1 else "their ranks"
+        return DevicesChanged(tuple(sorted(left_out)), (), f"{its} failed {FAILURES} times") if left_out else None
+
+    def failed_devices(self, verdict: Verdict) -> frozenset[int]:
+        """Return the devices of the culprit, and of the ranks that failed like it; none where no rank is to blame."""
+        if verdict.culprit is None or self.present is None:
+            return frozenset()
+        alike = {failure.global_rank for failure in verdict.failures if failure.role is Role.CAUSE}
+        return frozenset(self.present.devices[rank] for rank in {verdict.culprit, *alike})
 
     def exclude(self, wanted: frozenset[int]) -> DevicesChanged | None:
         """Leave out these devices and no others, as a person has asked; return the change, if it is one."""

@@ -86,6 +86,16 @@ def test_a_server_that_has_joined_learns_that_the_run_is_over(opened, agents):
     assert start.exception().exit_code == 130
 
 
+def test_a_server_that_is_about_to_join_holds_up_no_end(opened, agents):
+    """It has no ranks; before a run has begun every server is awaited."""
+    agents.join_both(opened)
+    registration = opened.registration
+    registration.peers[0].done = True
+    assert registration.has_agents_left
+    registration.has_begun = registration.peers[0].has_begun = True
+    assert not registration.has_agents_left
+
+
 def test_an_attempt_is_sent_to_those_that_are_ready(opened, agents):
     """Another one would take it for its first, and miss the next."""
     one, other = agents.join_both(opened)

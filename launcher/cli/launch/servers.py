@@ -153,6 +153,9 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
         if (former := last_agent(run_dir)) is not None and former.lives:
             membership.close()
             wait_for_end(former, options.join_timeout, until)
+            until = min(
+                until, time.monotonic() + 2 * options.lost_after
+            )  # by then the run knows that it has gone, or is over
             membership = join_run()
     part = get_ready(membership, prepared.request, prepared.files, options.master_port)
     say_notes(prepared, part.spec)

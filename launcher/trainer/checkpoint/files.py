@@ -26,6 +26,7 @@ Bytes = NDArray[np.uint8]
 
 NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 LOOK_S = 0.02
+PROBE_BYTES = 4096
 SEEN_WITHIN_S = 60.0  # what another server has written: a network file system may take its time
 
 
@@ -140,7 +141,7 @@ def _prepare(directory: Path, token: str) -> None:
     """Make the directory without what a killed writer has left, and in it a file that other ranks are to see."""
     directory.mkdir(parents=True, exist_ok=True)
     remove_partials(directory)
-    _probe(directory, token).touch()
+    _probe(directory, token).write_bytes(bytes(PROBE_BYTES))  # on a full disk an empty file can be made
 
 
 def _probe(directory: Path, token: str) -> Path:
