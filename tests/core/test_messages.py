@@ -18,7 +18,7 @@ ALL = (
     m.Challenge(1, "n"), m.Hello("p", "n", "0.1", "c0de", "3.11.2", "h1", ("10.0.0.1",), "h1", 3, {"layout": "dp=2"}),
     m.Hello("p", "n", "0.1", "c0de", "3.11.2", "h1", ()), m.Welcome("p", 1, "run", 20.0, "job"),
     Refused("no", "hint", 3), m.Ready(7), m.Ready(), m.Ready(1, False, {"train.py": "a"}), m.Waiting(("h1", "h2")),
-    m.Waiting(("h1",), 300.0), m.Begin(2, 29500), m.EventReport('{"schema": 2}\n'), m.EvidenceRequest(1),
+    m.Waiting(("h1",), 300.0), m.TakenIn(), m.Begin(2, 29500), m.EventReport('{"schema": 2}\n'), m.EvidenceRequest(1),
     m.EvidenceReport(1, {"ranks": []}), m.EvidenceReport(1, {"ranks": []}, 40001),
     m.ProbeRequest(1, (m.ProbeTarget(2, ("10.0.0.2",), (40001, 29500)),), 2.0),
     m.ProbeResult(1, ((2, "no answer"),), (29500,)), m.Decision(1, VERDICT, Cause.HUNG, restarts=True),

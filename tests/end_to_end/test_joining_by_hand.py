@@ -174,7 +174,7 @@ def test_who_waits_for_others_is_told_who_ended_the_run(servers):
     for process in (again, first):
         assert "both say that they are server 127.0.0.2 of the rank table" in servers.said(process)
     asked = "stopped by SIGTERM at server 127.0.0.1"
-    assert f"error: the run has ended before it began: {asked}\n" in servers.said(second)
+    assert f"error: the run has ended before ranks began here: {asked}\n" in servers.said(second)
     assert f"{asked} after" in servers.said(first)
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from launcher.checkpoint.dcp import METADATA, read_metadata
+from launcher.checkpoint.dcp import DCP_METADATA, read_metadata
 from launcher.checkpoint.index import KINDS, read_index
 from launcher.core.errors import RefusedError, UnreadableError
 from launcher.trainer.checkpoint.foreign.dcp_read import read_dcp
@@ -184,7 +184,7 @@ def changed_metadata(directory, change):
     """Write what `change` makes of the metadata that torch wrote."""
     metadata = pickle.loads((directory.parent / "written").read_bytes())
     change(metadata)
-    (directory / METADATA).write_bytes(pickle.dumps(metadata))
+    (directory / DCP_METADATA).write_bytes(pickle.dumps(metadata))
 
 
 def moved(metadata, to):
@@ -207,7 +207,7 @@ def replace_chunks(directory, content):
 def _directory(tmp_path, write_own):
     write_own(tmp_path / "own", SHAPES, step=7)
     exported(tmp_path / "own", tmp_path / "dcp")
-    shutil.copy(tmp_path / "dcp" / METADATA, tmp_path / "written")
+    shutil.copy(tmp_path / "dcp" / DCP_METADATA, tmp_path / "written")
     return tmp_path / "dcp"
 
 
@@ -239,7 +239,7 @@ def test_a_hostile_pickle_is_not_run(tmp_path, directory):
         b"\x80\x02\x82\x01.",  # of copyreg's registry
         b"\x80\x02(ios\nsystem\n.",
     ):
-        (directory / METADATA).write_bytes(content)
+        (directory / DCP_METADATA).write_bytes(content)
         with pytest.raises(UnreadableError):
             read_dcp(directory)
     assert not trap.exists()
@@ -249,7 +249,7 @@ def test_depth_ends_nothing(tmp_path):
     """Tuples so deep that to look into them, or to hash them, would end the process."""
     deep = b"\x80\x04)" + b"\x85" * 200_000
     for content in (deep + b".", b"\x80\x04}" + deep[2:] + b"Ns."):
-        (tmp_path / METADATA).write_bytes(content)
+        (tmp_path / DCP_METADATA).write_bytes(content)
         with pytest.raises(UnreadableError):
             read_metadata(tmp_path)
 
@@ -324,7 +324,7 @@ def test_metadata_that_cannot_be_is_refused(tmp_path, directory, damage):
 def test_a_changed_file_is_read_or_refused(tmp_path, directory):
     """Whatever bytes are changed or cut, it is no other error."""
     numbers = random.Random(1)
-    for name, rounds in ((METADATA, 300), ("__0_0.distcp", 100)):
+    for name, rounds in ((DCP_METADATA, 300), ("__0_0.distcp", 100)):
         path = directory / name
         whole = path.read_bytes()
         refused = 0

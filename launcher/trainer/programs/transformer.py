@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
@@ -97,8 +98,9 @@ def _check_output(output: Path | None) -> bytes:
 
 
 def say(line: str) -> None:
-    """Write a line to this rank's log at once."""
-    print(line, flush=True)
+    """Write a line to this rank's log at once, and in one piece: a thread that writes a checkpoint has lines of its own."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def say_of_all(line: str, world: World) -> None:
