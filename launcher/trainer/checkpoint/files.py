@@ -73,7 +73,7 @@ class StoredTensors:
     """The tensors of some files of one directory, of which any box can be read: they are mapped, and not loaded."""
 
     def __init__(self, directory: Path, files: Mapping[str, PartFile], dtype: str) -> None:
-        """Of a box that stands in several files, that of the first is read."""
+        """Map the boxes of `files`, in `directory`; one that stands in several is read from the first."""
         self._directory, self._dtype = directory, NUMPY_DTYPES[dtype]
         self._places = places_in(files, dtype)
         self._opened: dict[str, Bytes] = {}

@@ -70,7 +70,7 @@ class ForeignState:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Of what there is any: all of KINDS, or the weights alone."""
+        """The kinds of values that the state has: all of KINDS, or the weights alone."""
         return KINDS if any(self.tensors[1:]) else KINDS[:1]
 
     def step(self) -> int:
