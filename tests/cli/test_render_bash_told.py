@@ -95,6 +95,14 @@ def test_a_signal_between_the_start_of_a_rank_and_its_entry(launcher, script, nu
     assert launcher.processes() == []
 
 
+def test_a_rank_that_has_only_just_been_forked_is_ended_as_the_others(launcher, script):
+    """A signal before it has begun is lost, or ends what would have told how it ended: the script waits until it has begun."""
+    script.render("--devices", 3, "--", "sh", "-c", "[ $RANK != 1 ] || exit 7; sleep 1000")
+    delayed = '[[ $BASH_COMMAND == "trap : INT TERM" && $1 == 2 ]] && sleep 1'
+    assert script.run(env=debugged(launcher, delayed)).returncode == 7
+    assert [rank.status for rank in state_of(launcher).ranks] == [-signal.SIGTERM, 7, -signal.SIGTERM]
+
+
 def debugged(launcher, command):
     """An environment in which the script's shell runs a command before each of its own."""
     return {"BASH_ENV": str(launcher.write("hook.sh", f"set -T\ntrap '{command}' DEBUG\n"))}
