@@ -1,0 +1,138 @@
+"""Index expressions: which indices the dims of an operator's inputs and of its output stand for, as in Einstein's notation.
+
+    matmul             x (i, k), w (k, j)         -> (i, j)          k is summed over
+    relu, add          (i, j), (i, j)             -> (i, j)
+    convolution        x (n, c, -, -), w (o, c, -, -) -> (n, o, -, -)   c is summed over
+    batch norm         x (n, c, -, -), w (c), b (c)   -> (n, c, -, -)   statistics are shared over n
+    mean               (n, j)                     -> ()              n and j are summed over
+
+A dim without an index (None, "-" above) is never cut. All that a sharding strategy means follows from this: a strategy cuts
+indices; where an index is cut that the output does not have, each rank computes a part of a sum; where an input lacks an
+index that is cut, the gradient of that input is such a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+from launcher.core.frozen import frozen
+from launcher.sharding.layout import TensorLayout
+
+Strategy = tuple[tuple[int, ...], ...]  # of each input, the number of parts of each dim, as ((2, 4), (4, 1))
+Cuts = Mapping[str, int]  # the number of parts of each index; one that is missing is not cut
+
+
+@frozen
+class Expression:
+    inputs: tuple[tuple[str | None, ...], ...]
+    output: tuple[str | None, ...]
+    sizes: Mapping[str, int]  # of the indices that may be cut; where a dim is several indices in one, of the outermost
+    shared: tuple[str, ...] = ()  # indices over which ranks exchange statistics when they are cut
+
+    @property
+    def indices(self) -> tuple[str, ...]:
+        """The indices in the order in which inputs have them first, which is that of the device matrix's axes."""
+        found = (index for dims in self.inputs for index in dims if index is not None)
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def reduced(self) -> tuple[str, ...]:
+        """The indices that are summed over."""
+        return tuple(index for index in self.indices if index not in self.output)
+
+    def strategy_of(self, cuts: Cuts) -> Strategy:
+        """Return cuts as a strategy is written."""
+        return tuple(tuple(1 if index is None else cuts.get(index, 1) for index in dims) for dims in self.inputs)
+
+
+@frozen
+class Cutting:
+    """An expression whose indices are cut over all ranks: the device matrix, and the layouts of inputs and output.
+
+    The matrix has an axis for each index, in their order, and a last one for ranks that compute the same where the cuts leave
+    ranks over.
+    """
+
+    expression: Expression
+    cuts: tuple[tuple[str, int], ...]  # of all indices, in their order
+    ranks: int
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.expression.strategy_of(dict(self.cuts))
+
+    @property
+    def used(self) -> int:
+        """The number of parts of the work."""
+        return prod(cut for _, cut in self.cuts)
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The device matrix.
+
+        >>> matmul = Expression((("i", "k"), ("k", "j")), ("i", "j"), {"i": 16, "k": 32, "j": 16})
+        >>> cut(matmul, {"i": 2, "k": 2}, ranks=8).devices
+        (2, 2, 1, 2)
+        """
+        repeated = self.ranks // self.used
+        return tuple(cut for _, cut in self.cuts) + ((repeated,) if repeated > 1 else ())
+
+    def layout_of(self, dims: Sequence[str | None]) -> TensorLayout:
+        """Return the layout of a tensor whose dims have these indices."""
+        axes = {index: axis for axis, (index, cut) in enumerate(self.cuts) if cut > 1}
+        return TensorLayout(self.devices, tuple((axes[index],) if index in axes else () for index in dims))
+
+    @property
+    def inputs(self) -> tuple[TensorLayout, ...]:
+        return tuple(map(self.layout_of, self.expression.inputs))
+
+    @property
+    def output(self) -> TensorLayout:
+        """The layout of the output, once it is summed over `reduced_axes`."""
+        return self.layout_of(self.expression.output)
+
+    @property
+    def reduced_axes(self) -> tuple[int, ...]:
+        """The axes over which ranks have parts of a sum as their outputs."""
+        return self._axes_of(self.expression.reduced)
+
+    @property
+    def shared_axes(self) -> tuple[int, ...]:
+        """The axes over which statistics are exchanged."""
+        return self._axes_of(self.expression.shared)
+
+    def gradient_axes(self, number: int) -> tuple[int, ...]:
+        """Return the axes over which ranks have parts of a sum as the gradients of an input."""
+        lacking = [index for index, _ in self.cuts if index not in self.expression.inputs[number]]
+        return self._axes_of(lacking)
+
+    def _axes_of(self, indices: Sequence[str]) -> tuple[int, ...]:
+        return tuple(axis for axis, (index, cut) in enumerate(self.cuts) if cut > 1 and index in indices)
+
+
+def cut(expression: Expression, cuts: Cuts, ranks: int) -> Cutting:
+    """Cut the indices of an expression. The cuts divide the sizes, and their product the ranks."""
+    return Cutting(expression, tuple((index, cuts.get(index, 1)) for index in expression.indices), ranks)
+
+
+def cuttings(expression: Expression, ranks: int) -> Iterator[Cutting]:
+    """Yield every way to cut an expression over at most so many ranks, those that leave no rank over first.
+
+    >>> relu = Expression((("i", "j"),), ("i", "j"), {"i": 4, "j": 6})
+    >>> [each.strategy for each in cuttings(relu, ranks=4)]
+    [((2, 2),), ((4, 1),), ((1, 2),), ((2, 1),), ((1, 1),)]
+    """
+
+    def ways(indices: Sequence[str], left: int) -> Iterator[dict[str, int]]:
+        if not indices:
+            yield {}
+            return
+        first, *rest = indices
+        for parts in range(1, left + 1):
+            if left % parts == 0 and expression.sizes[first] % parts == 0:
+                for others in ways(rest, left // parts):
+                    yield {first: parts, **others}
+
+    found = [cut(expression, cuts, ranks) for cuts in ways(expression.indices, ranks)]
+    return iter(sorted(found, key=lambda each: (-each.used, each.strategy)))

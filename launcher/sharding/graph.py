@@ -1,0 +1,76 @@
+"""The graph of a network's operators, as far as shapes and sharding go. Who traces a network makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from math import prod
+
+from launcher.core.frozen import frozen
+from launcher.sharding.expression import Expression
+
+
+@frozen
+class Leaf:
+    """A tensor that no operator computes: a parameter, or what the network is called with."""
+
+    name: str
+    shape: tuple[int, ...]
+    is_parameter: bool
+    item_bytes: int = 4
+
+
+@frozen
+class Operator:
+    """An operator with one output, which has its name."""
+
+    name: str  # "matmul", "layer1.0.conv1"
+    kind: str  # a key of the table that knows how it is computed, as "matmul", "relu", "conv2d"
+    inputs: tuple[str, ...]  # the names of operators and leaves, in the order of the expression's inputs
+    shape: tuple[int, ...]  # of the output
+    expression: Expression
+    flops: int  # of forward, on one device; 0 for what only moves data
+    item_bytes: int = 4
+
+
+@frozen
+class Graph:
+    leaves: tuple[Leaf, ...]
+    operators: tuple[Operator, ...]  # Invariant: each comes after those that compute its inputs
+    output: str  # the operator that computes the loss, or the result
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Leaf | Operator]:
+        tensors: tuple[Leaf | Operator, ...] = (*self.leaves, *self.operators)
+        return {each.name: each for each in tensors}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[tuple[Operator, int], ...]]:
+        """The operators that take each tensor, and as which of their inputs."""
+        found: dict[str, list[tuple[Operator, int]]] = {name: [] for name in self.by_name}
+        for operator in self.operators:
+            for number, name in enumerate(operator.inputs):
+                found[name].append((operator, number))
+        return {name: tuple(uses) for name, uses in found.items()}
+
+    @cached_property
+    def needs_gradient(self) -> frozenset[str]:
+        """The tensors that a parameter has a part in."""
+        found = {leaf.name for leaf in self.leaves if leaf.is_parameter}
+        for operator in self.operators:
+            if not found.isdisjoint(operator.inputs):
+                found.add(operator.name)
+        return frozenset(found)
+
+    def edges(self) -> Iterator[tuple[Operator, Operator, int]]:
+        """Yield each operator that computes an input of another, that other one, and the number of the input."""
+        for operator in self.operators:
+            for number, name in enumerate(operator.inputs):
+                producer = self.by_name[name]
+                if isinstance(producer, Operator):
+                    yield producer, operator, number
+
+
+def bytes_of(tensor: Leaf | Operator) -> int:
+    """Return the bytes of the whole tensor."""
+    return prod(tensor.shape) * tensor.item_bytes

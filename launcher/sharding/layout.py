@@ -1,0 +1,135 @@
+"""The layout of a tensor on devices: a device matrix, and for each dim of the tensor the axes of the matrix that cut it.
+
+Ranks stand in the device matrix in row-major order. Worked example, 8 ranks as (2, 4): rank 6 stands at (1, 2). A tensor of
+shape (16, 32) with axes ((0,), (1,)) is cut 2 x 4 times, and rank 6 holds its rows 8 to 15 and its columns 16 to 23. With axes
+((0,), ()) its columns are not cut: ranks 4 to 7, which differ along axis 1 only, hold the same rows. Device matrix and
+tensor map are those of MindSpore's design of distributed training (its operators' layouts are written in the same way).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from math import prod
+
+from launcher.core.frozen import frozen
+from launcher.mesh.boxes import Box
+
+
+@frozen
+class TensorLayout:
+    devices: tuple[int, ...]  # the device matrix
+    axes: tuple[tuple[int, ...], ...]  # of each dim of the tensor, the outermost first; Invariant: no axis stands twice
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """The number of parts of each dim.
+
+        >>> TensorLayout((2, 4), ((0,), ())).cuts
+        (2, 1)
+        """
+        return tuple(prod(self.devices[axis] for axis in axes) for axes in self.axes)
+
+    @property
+    def free_axes(self) -> tuple[int, ...]:
+        """The axes that cut no dim: ranks that differ along these alone hold the same."""
+        used = {axis for axes in self.axes for axis in axes}
+        return tuple(axis for axis, size in enumerate(self.devices) if axis not in used and size > 1)
+
+    def box_of(self, rank: int, shape: Sequence[int]) -> Box:
+        """Return the part of a tensor of that shape that a rank holds; the cuts divide the shape.
+
+        >>> TensorLayout((2, 4), ((0,), (1,))).box_of(6, (16, 32))
+        Box(start=(8, 16), size=(8, 8))
+        """
+        place = coordinate_in(self.devices, rank)
+        starts, sizes = [], []
+        for length, axes in zip(shape, self.axes, strict=True):
+            index, cut = 0, 1
+            for axis in axes:
+                index, cut = index * self.devices[axis] + place[axis], cut * self.devices[axis]
+            sizes.append(length // cut)
+            starts.append(index * sizes[-1])
+        return Box(tuple(starts), tuple(sizes))
+
+    def local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of the part that each rank holds."""
+        return tuple(length // cut for length, cut in zip(shape, self.cuts, strict=True))
+
+
+def whole_on_all(dims: int, ranks: int) -> TensorLayout:
+    """Return the layout of a tensor that every rank holds whole."""
+    return TensorLayout((ranks,), ((),) * dims)
+
+
+def coordinate_in(devices: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return the place of a rank in a device matrix.
+
+    >>> coordinate_in((2, 4), 6)
+    (1, 2)
+    """
+    place = []
+    for size in reversed(devices):
+        rank, index = divmod(rank, size)
+        place.append(index)
+    return tuple(reversed(place))
+
+
+def groups_along(devices: Sequence[int], axes: Iterable[int]) -> tuple[tuple[int, ...], ...]:
+    """Return the groups of ranks that differ along these axes only, each in the order of its coordinates there, as given.
+
+    >>> groups_along((2, 4), [0])
+    ((0, 4), (1, 5), (2, 6), (3, 7))
+    """
+    wanted = tuple(axes)
+    members: dict[tuple[int, ...], dict[tuple[int, ...], int]] = {}
+    for rank in range(prod(devices)):
+        place = coordinate_in(devices, rank)
+        elsewhere = tuple(index for axis, index in enumerate(place) if axis not in wanted)
+        members.setdefault(elsewhere, {})[tuple(place[axis] for axis in wanted)] = rank
+    return tuple(tuple(group[key] for key in sorted(group)) for group in members.values())
+
+
+def group_along(devices: Sequence[int], axes: Iterable[int], rank: int) -> tuple[int, ...]:
+    """Return the one of `groups_along` that a rank is in.
+
+    >>> group_along((2, 4), [1], 6)
+    (4, 5, 6, 7)
+    """
+    return next(group for group in groups_along(devices, axes) if rank in group)
+
+
+def refined(layout: TensorLayout, devices: Sequence[int]) -> TensorLayout:
+    """Return the same layout on a finer device matrix, in which each axis stands as one or more consecutive ones.
+
+    >>> refined(TensorLayout((2, 4), ((0,), (1,))), (2, 2, 2))
+    TensorLayout(devices=(2, 2, 2), axes=((0,), (1, 2)))
+    """
+    finer: list[tuple[int, ...]] = []
+    at = 0
+    for size in layout.devices:
+        own: list[int] = []
+        while prod(devices[axis] for axis in own) < size:
+            own.append(at)
+            at += 1
+        finer.append(tuple(own))
+    axes = tuple(tuple(fine for axis in coarse for fine in finer[axis]) for coarse in layout.axes)
+    return TensorLayout(tuple(devices), axes)
+
+
+def common_refinement(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the coarsest device matrix that refines two of as many ranks; None where there is none.
+
+    >>> common_refinement((2, 4), (4, 2))
+    (2, 2, 2)
+    >>> common_refinement((2, 3), (3, 2))
+    """
+    strides = sorted(_strides(one) | _strides(other), reverse=True)
+    if any(larger % smaller for larger, smaller in pairwise(strides)):
+        return None
+    return tuple(larger // smaller for larger, smaller in pairwise(strides))
+
+
+def _strides(devices: Sequence[int]) -> set[int]:
+    """Return the number of ranks from each place to the next along each axis, and the number of all ranks."""
+    return {prod(devices[axis:]) for axis in range(len(devices) + 1)}

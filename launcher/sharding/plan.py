@@ -1,0 +1,141 @@
+"""The sharding plan of a graph: how each operator is cut, how each tensor lies, and what is communicated for it.
+
+An operator takes its inputs in the layouts that its strategy says. A tensor that lies otherwise is redistributed before. An
+output that ranks have parts of a sum of is summed at once, so that every tensor between operators is whole or cut, and never
+a part of a sum. Gradients follow the same rules: that of an input which lacks a cut index is summed, and a redistribution is
+undone by its steps in reverse. The gradients of parameters are summed after backward, those of the same ranks together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Literal
+
+from launcher.core.frozen import frozen
+from launcher.sharding.expression import Cutting
+from launcher.sharding.graph import Graph, Leaf, Operator
+from launcher.sharding.layout import TensorLayout, group_along
+from launcher.sharding.redistribution import Step, steps_between
+
+Phase = Literal["forward", "backward"]
+
+
+@frozen
+class Collective:
+    """A collective of every rank with its group, or a slice, for which nothing is sent."""
+
+    kind: Literal["all_reduce", "all_gather", "all_to_all", "slice"]
+    phase: Phase
+    operator: str
+    what: str  # "output", "gradient of input 1", "input 0": that is summed or redistributed
+    devices: tuple[int, ...]  # the device matrix
+    axes: tuple[int, ...]  # along which the ranks of a group stand
+    bytes: int  # of the tensor on one rank: summed, after it is gathered, or exchanged; of what a slice leaves
+    count: int = 1
+
+    @property
+    def group_size(self) -> int:
+        return prod(self.devices[axis] for axis in self.axes)
+
+    def group_of(self, rank: int) -> tuple[int, ...]:
+        return group_along(self.devices, self.axes, rank)
+
+
+@frozen
+class PlannedOperator:
+    operator: Operator
+    cutting: Cutting
+    steps: tuple[tuple[Step, ...], ...]  # by which each input comes into the layout that is needed
+
+
+@frozen
+class ShardingPlan:
+    graph: Graph
+    ranks: int
+    operators: tuple[PlannedOperator, ...]  # in the graph's order
+    leaves: Mapping[str, TensorLayout]  # how parameters are held, and what the network is called with is given
+
+    def collectives(self) -> Iterator[Collective]:
+        """Yield all that is communicated in a step, in the order of execution: forward, then backward."""
+        for phase, order in (("forward", self.operators), ("backward", self.operators[::-1])):
+            for planned in order:
+                found = operator_collectives(self.graph, planned.operator, planned.cutting)
+                moved = [
+                    each
+                    for number, steps in enumerate(planned.steps)
+                    for each in step_collectives(self.graph, planned.operator, number, steps)
+                ]
+                both = [*moved, *found] if phase == "forward" else [*found, *moved]
+                yield from (each for each in both if each.phase == phase)
+
+
+def plan_of(graph: Graph, cuttings: Mapping[str, Cutting], ranks: int) -> ShardingPlan:
+    """Return the plan by which each operator is cut as `cuttings` says, which names all of them."""
+    leaves = {name: first_layout(graph, name, cuttings) for name in (leaf.name for leaf in graph.leaves)}
+    held = {**leaves, **{each.name: cuttings[each.name].output for each in graph.operators}}
+    planned = tuple(
+        PlannedOperator(
+            operator,
+            cuttings[operator.name],
+            tuple(
+                steps_between(held[name], layout)
+                for name, layout in zip(operator.inputs, cuttings[operator.name].inputs, strict=True)
+            ),
+        )
+        for operator in graph.operators
+    )
+    return ShardingPlan(graph, ranks, planned, leaves)
+
+
+def first_layout(graph: Graph, leaf: str, cuttings: Mapping[str, Cutting]) -> TensorLayout:
+    """Return the layout of a leaf: the one in which the first operator that takes it needs it."""
+    operator, number = graph.consumers[leaf][0]
+    return cuttings[operator.name].inputs[number]
+
+
+def operator_collectives(graph: Graph, operator: Operator, cutting: Cutting) -> Iterator[Collective]:
+    """Yield what an operator itself communicates: sums of its output and of its inputs' gradients, and statistics."""
+    devices, item_bytes = cutting.devices, operator.item_bytes
+    is_trained = operator.name in graph.needs_gradient
+    if cutting.shared_axes:  # sum and centred sum of squares, or the two sums of their gradients
+        # Statistics are of the dims that neither shares: those of the last input, batch norm's bias.
+        size = 2 * prod(cutting.inputs[-1].local_shape(graph.by_name[operator.inputs[-1]].shape)) * item_bytes
+        yield Collective("all_reduce", "forward", operator.name, "statistics", devices, cutting.shared_axes, size)
+        if is_trained:
+            yield Collective("all_reduce", "backward", operator.name, "statistics", devices, cutting.shared_axes, size)
+    if cutting.reduced_axes:
+        size = prod(cutting.output.local_shape(operator.shape)) * item_bytes
+        yield Collective("all_reduce", "forward", operator.name, "output", devices, cutting.reduced_axes, size)
+    for number, name in enumerate(operator.inputs):
+        axes = cutting.gradient_axes(number)
+        if axes and name in graph.needs_gradient:
+            tensor = graph.by_name[name]
+            size = prod(cutting.inputs[number].local_shape(tensor.shape)) * tensor.item_bytes
+            yield Collective(
+                "all_reduce", "backward", operator.name, f"gradient of input {number}", devices, axes, size
+            )
+
+
+def step_collectives(graph: Graph, operator: Operator, number: int, steps: Sequence[Step]) -> Iterator[Collective]:
+    """Yield what the redistribution of an operator's input communicates, forward and, where it has a gradient, backward."""
+    tensor = graph.by_name[operator.inputs[number]]
+    is_trained = tensor.name in graph.needs_gradient
+    for step in steps:
+        before = prod(step.before.local_shape(tensor.shape)) * tensor.item_bytes
+        after = prod(step.after.local_shape(tensor.shape)) * tensor.item_bytes
+        devices, what = step.before.devices, f"input {number}"
+        yield Collective(step.kind, "forward", operator.name, what, devices, step.axes, after)
+        if is_trained:
+            back: dict[str, Literal["all_gather", "slice", "all_to_all"]] = {
+                "slice": "all_gather", "all_gather": "slice", "all_to_all": "all_to_all",
+            }  # fmt: skip
+            what = f"gradient of {what}"
+            yield Collective(back[step.kind], "backward", operator.name, what, devices, step.axes, before)
+
+
+def parameters_of(plan: ShardingPlan) -> Iterator[tuple[Leaf, TensorLayout]]:
+    """Yield the parameters with the layouts in which ranks hold them."""
+    for leaf in plan.graph.leaves:
+        if leaf.is_parameter:
+            yield leaf, plan.leaves[leaf.name]

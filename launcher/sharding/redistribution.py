@@ -1,0 +1,115 @@
+"""Redistribution: the steps by which a tensor comes from one layout into another, between the operators that have these.
+
+    slice         a rank keeps a part of what it holds; nothing is communicated
+    all_to_all    ranks exchange parts, so that another dim is cut over them instead
+    all_gather    ranks get each other's parts of a dim, which is not cut over them any more
+
+Slices come first, since they leave less to be communicated, then exchanges, then gathers. Backward takes the steps in
+reverse: a slice's is an all-gather, an all-gather's a slice, an exchange's the exchange back.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Literal
+
+from launcher.core.frozen import frozen
+from launcher.sharding.layout import TensorLayout, common_refinement, group_along, refined, whole_on_all
+
+Kind = Literal["slice", "all_gather", "all_to_all"]
+
+
+@frozen
+class Step:
+    """One step. Ranks of a group stand along `axes` of the layout's device matrix, the outermost first."""
+
+    kind: Kind
+    dim: int  # that is cut by a slice or an exchange, and gathered by a gather
+    axes: tuple[int, ...]
+    before: TensorLayout
+    after: TensorLayout
+    from_dim: int | None = None  # that an exchange gathers
+
+    @property
+    def parts(self) -> int:
+        """The number of ranks in each group."""
+        return prod(self.before.devices[axis] for axis in self.axes)
+
+    def group_of(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks that communicate, or whose slices make up what each of them holds."""
+        return group_along(self.before.devices, self.axes, rank)
+
+
+def steps_between(source: TensorLayout, target: TensorLayout) -> tuple[Step, ...]:
+    """Return the steps from one layout of a tensor to another on as many ranks.
+
+    >>> matmul, relu = TensorLayout((2, 4, 1), ((0,), ())), TensorLayout((2, 4), ((0,), (1,)))
+    >>> [(step.kind, step.dim, step.group_of(5)) for step in steps_between(matmul, relu)]
+    [('slice', 1, (4, 5, 6, 7))]
+    """
+    devices = common_refinement(source.devices, target.devices)
+    if devices is None:  # 2 x 3 and 3 x 2 ranks: what one gathers the other slices
+        whole = whole_on_all(len(source.axes), prod(source.devices))
+        return steps_between(source, whole) + steps_between(whole, target)
+    current, wanted = refined(source, devices), refined(target, devices)
+    steps: list[Step] = []
+    while current.axes != wanted.axes:
+        step = _slice(current, wanted) or _exchange(current, wanted) or _gather(current, wanted)
+        assert step is not None, "a dim whose axes differ can be gathered"
+        steps.append(step)
+        current = step.after
+    return tuple(steps)
+
+
+def _slice(current: TensorLayout, wanted: TensorLayout) -> Step | None:
+    """Return the slice of a dim by all axes that it is still to be cut by and that cut nothing now."""
+    for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
+        if wants[: len(has)] != has:
+            continue
+        free = []
+        for axis in wants[len(has) :]:
+            if axis not in current.free_axes:
+                break
+            free.append(axis)
+        if free:
+            return Step("slice", dim, tuple(free), current, _with(current, {dim: has + tuple(free)}))
+    return None
+
+
+def _exchange(current: TensorLayout, wanted: TensorLayout) -> Step | None:
+    """Return the exchange by which the innermost axes of a dim come to be the next ones of another dim, where they are wanted."""
+    for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
+        if wants[: len(has)] != has:
+            continue
+        for other, others in enumerate(current.axes):
+            rest = wants[len(has) :]
+            kept = _common(others, wanted.axes[other])
+            count = next((count for count in range(len(others) - kept, 0, -1) if others[-count:] == rest[:count]), 0)
+            if other != dim and count:
+                moved = others[-count:]
+                after = _with(current, {dim: has + moved, other: others[:-count]})
+                return Step("all_to_all", dim, moved, current, after, from_dim=other)
+    return None
+
+
+def _gather(current: TensorLayout, wanted: TensorLayout) -> Step | None:
+    """Return the gather of a dim along the axes that it is not to be cut by any more."""
+    for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
+        kept = _common(has, wants)
+        if kept < len(has):
+            return Step("all_gather", dim, has[kept:], current, _with(current, {dim: has[:kept]}))
+    return None
+
+
+def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Return how many axes both begin with."""
+    count = 0
+    for mine, its in zip(one, other, strict=False):
+        if mine != its:
+            break
+        count += 1
+    return count
+
+
+def _with(layout: TensorLayout, axes: dict[int, tuple[int, ...]]) -> TensorLayout:
+    return TensorLayout(layout.devices, tuple(axes.get(dim, has) for dim, has in enumerate(layout.axes)))

@@ -1,0 +1,86 @@
+"""Strategies as people write them, ((2, 4), (4, 1)): the number of parts of each dim of each input; read, checked, and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
+from launcher.sharding.expression import Cutting, Expression, Strategy, cut
+
+
+@frozen
+class _Part:
+    """What a strategy says of a dim that may be cut."""
+
+    index: str
+    count: int
+    where: str  # "dim 1 of input 0"
+
+
+def cutting_of(expression: Expression, strategy: Strategy, ranks: int, name: str) -> Cutting:
+    """Return what a strategy means that somebody has written for the operator `name`.
+
+    Raises:
+        UsageError: it does not fit the operator's inputs, or the ranks; with the numbers.
+    """
+    told = f"the strategy {written(strategy)} of {name}"
+    found: dict[str, _Part] = {}
+    for part in _parts(expression, strategy, ranks, name):
+        before = found.setdefault(part.index, part)
+        if before.count != part.count:
+            same = f"{before.where}, which is the same index, into {before.count}"
+            raise UsageError(
+                f"{told} cuts {part.where} into {part.count} parts, and {same}", hint="give both the same number"
+            )
+    product = prod(part.count for part in found.values())
+    if product > ranks:
+        hint = f"{product} devices, or fewer parts"
+        raise UsageError(f"{told} needs {product} devices, and there are {ranks}", hint=hint)
+    if ranks % product:
+        raise UsageError(
+            f"{told} uses {product} devices, which does not divide the {ranks} there are",
+            hint=f"parts whose product is one of {_words(_divisors(ranks, ranks))}",
+        )
+    return cut(expression, {index: part.count for index, part in found.items()}, ranks)
+
+
+def _parts(expression: Expression, strategy: Strategy, ranks: int, name: str) -> Iterator[_Part]:
+    """Yield the parts of all dims that may be cut, once each is known to fit its dim; errors as `cutting_of` has them."""
+    told, hint = f"the strategy {written(strategy)} of {name}", f"for instance {written(expression.strategy_of({}))}"
+    if len(strategy) != len(expression.inputs):
+        raise UsageError(f"{told} is for {len(strategy)} inputs, and it has {len(expression.inputs)}", hint=hint)
+    for number, (counts, dims) in enumerate(zip(strategy, expression.inputs, strict=True)):
+        if len(counts) != len(dims):
+            raise UsageError(f"{told} is for {len(counts)} dims of input {number}, which has {len(dims)}", hint=hint)
+        for dim, (count, index) in enumerate(zip(counts, dims, strict=True)):
+            where = f"dim {dim} of input {number}"
+            cuts = f"{told} cuts {where} into {count} parts"
+            if count < 1:
+                raise UsageError(cuts, hint="1 means that it is not cut")
+            if index is not None:
+                if expression.sizes[index] % count:
+                    divisors = _words(_divisors(expression.sizes[index], ranks))
+                    reason = f"{expression.sizes[index]} cannot be divided by {count}"
+                    raise UsageError(f"{cuts}, and {reason}", hint=f"it can be cut into {divisors}")
+                yield _Part(index, count, where)
+            elif count > 1:
+                raise UsageError(f"{cuts}, and {name} needs it whole", hint=f"1 there, {hint}")
+
+
+def written(strategy: Strategy) -> str:
+    """Return a strategy as the tutorials write it.
+
+    >>> written(((2, 4), (4,), ()))
+    '((2, 4), (4,), ())'
+    """
+    return str(strategy)
+
+
+def _divisors(value: int, most: int) -> list[int]:
+    return [parts for parts in range(1, min(value, most) + 1) if value % parts == 0]
+
+
+def _words(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,70 @@
+"""Layouts on a device matrix: which rank holds what."""
+
+import doctest
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.sharding import expression, layout, redistribution, strategy
+from launcher.sharding.layout import TensorLayout, common_refinement, groups_along, refined
+
+MATRICES = st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=4).map(tuple)
+
+
+def test_the_examples_hold():
+    for module in (layout, expression, redistribution, strategy):
+        assert doctest.testmod(module).failed == 0
+
+
+@st.composite
+def layouts(draw, devices=None, dims=2):
+    """A layout on a matrix, in which every axis cuts one dim or none."""
+    devices = draw(MATRICES) if devices is None else devices
+    homes = [draw(st.integers(0, dims)) for _ in devices]
+    axes = draw(st.permutations([axis for axis, size in enumerate(devices) if size > 1]))
+    return TensorLayout(devices, tuple(tuple(axis for axis in axes if homes[axis] == dim) for dim in range(dims)))
+
+
+@given(layouts())
+def test_boxes_cover_the_tensor_once_for_each_copy(found):
+    shape = (found.cuts[0] * 2, found.cuts[1] * 3)
+    held = {}
+    ranks = 1
+    for size in found.devices:
+        ranks *= size
+    for rank in range(ranks):
+        box = found.box_of(rank, shape)
+        assert box.size == found.local_shape(shape)
+        for row in range(box.start[0], box.stop[0]):
+            for column in range(box.start[1], box.stop[1]):
+                held.setdefault((row, column), []).append(rank)
+    copies = ranks // (found.cuts[0] * found.cuts[1])
+    assert sorted(held) == [(row, column) for row in range(shape[0]) for column in range(shape[1])]
+    assert {len(ranks) for ranks in held.values()} == {copies}
+
+
+@given(layouts(), st.data())
+def test_ranks_along_free_axes_hold_the_same(found, data):
+    shape = (found.cuts[0], found.cuts[1])
+    group = data.draw(st.sampled_from(groups_along(found.devices, found.free_axes)))
+    assert len({(box.start, box.size) for box in (found.box_of(rank, shape) for rank in group)}) == 1
+
+
+@given(MATRICES, MATRICES, st.data())
+def test_a_refined_layout_gives_every_rank_the_same_box(one, other, data):
+    found = data.draw(layouts(devices=one))
+    devices = common_refinement(one, other) if _count(one) == _count(other) else common_refinement(one, one)
+    if devices is None:
+        return
+    finer = refined(found, devices)
+    shape = (found.cuts[0] * 5, found.cuts[1])
+    assert [finer.box_of(rank, shape) for rank in range(_count(one))] == [
+        found.box_of(rank, shape) for rank in range(_count(one))
+    ]
+
+
+def _count(devices):
+    count = 1
+    for size in devices:
+        count *= size
+    return count

@@ -1,0 +1,60 @@
+"""Propagation and plans: the tutorial's listing, and what holds for any strategies that are given."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.sharding.expression import cuttings
+from launcher.sharding.plan import plan_of
+from launcher.sharding.propagation import propagated
+from launcher.sharding.strategy import cutting_of
+
+from .networks import quickstart
+
+GRAPH = quickstart()
+
+
+def given_to(name, strategy, ranks):
+    return {name: cutting_of(GRAPH.by_name[name].expression, strategy, ranks, name)}
+
+
+def test_the_listing_of_the_tutorial():
+    """The matmul with ((2, 4), (4, 1)) gives relu ((2, 4)) and matmul2 ((2, 4), (4, 1)); an all-reduce over ranks 0 to 3, then a slice."""
+    found = propagated(GRAPH, given_to("matmul", ((2, 4), (4, 1)), 8), 8)
+    assert {name: found[name].strategy for name in ("matmul", "relu", "matmul2")} == {
+        "matmul": ((2, 4), (4, 1)),
+        "relu": ((2, 4),),
+        "matmul2": ((2, 4), (4, 1)),
+    }
+    forward = [each for each in plan_of(GRAPH, found, 8).collectives() if each.phase == "forward"]
+    assert [(each.operator, each.kind, each.group_of(1), each.group_of(6), each.bytes) for each in forward[:2]] == [
+        ("matmul", "all_reduce", (0, 1, 2, 3), (4, 5, 6, 7), 8 * 16 * 4),
+        ("relu", "slice", (0, 1, 2, 3), (4, 5, 6, 7), 8 * 4 * 4),
+    ]
+
+
+def test_nothing_given_is_data_parallel():
+    """Weights are whole everywhere, and all that is communicated is the loss and the gradients of weights."""
+    found = propagated(GRAPH, {}, 8)
+    assert [each.strategy[0] for each in found.values()] == [(8, 1)] * 6
+    told = [(each.phase, each.operator, each.what) for each in plan_of(GRAPH, found, 8).collectives()]
+    assert told == [
+        ("forward", "mean", "output"),
+        ("backward", "matmul2", "gradient of input 1"),
+        ("backward", "matmul", "gradient of input 1"),
+    ]
+
+
+def test_one_in_the_middle_reaches_both_sides():
+    found = propagated(GRAPH, given_to("relu", ((1, 8),), 8), 8)
+    assert (found["matmul"].strategy, found["matmul2"].strategy) == (((1, 1), (1, 8)), ((1, 8), (8, 1)))
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.data())
+def test_what_is_given_stays_and_every_operator_gets_one(ranks, data):
+    names = data.draw(st.sets(st.sampled_from([each.name for each in GRAPH.operators])))
+    chosen = {name: data.draw(st.sampled_from(list(cuttings(GRAPH.by_name[name].expression, ranks)))) for name in names}
+    found = propagated(GRAPH, chosen, ranks)
+    assert list(found) == [each.name for each in GRAPH.operators]
+    assert {name: found[name] for name in chosen} == chosen
+    plan = plan_of(GRAPH, found, ranks)
+    assert all(1 < each.group_size <= ranks for each in plan.collectives())
