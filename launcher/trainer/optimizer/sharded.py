@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box
-from launcher.recipes.train import TrainConfig
+from launcher.recipes.transformer.config import TransformerTrainConfig
 from launcher.trainer.optimizer.adamw import ENDLESS, AdamWStep, Tensors, adamw_
 from launcher.trainer.optimizer.flat import OwnPart, arrange, move_into_flat
 from launcher.trainer.optimizer.gradients import Gradients
@@ -53,7 +53,7 @@ class ShardedAdamW:
         self,
         parameters: Mapping[str, nn.Parameter],
         placed: Mapping[str, Placement],
-        config: TrainConfig,
+        config: TransformerTrainConfig,
         *,
         gradient_groups: int = 1,
         dp: Group,
