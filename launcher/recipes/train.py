@@ -58,6 +58,13 @@ class CheckpointConfig:
         return bool(self.every_steps or self.every_minutes or self.keep_best)
 
 
+TRANSPORT = setting(
+    "auto",
+    "auto: shared memory where all ranks are on one host's CPU",
+    choices=("auto", "backend", "shared_memory"),
+)
+
+
 @frozen
 class ParallelConfig:
     stages: tuple[int, ...] = setting(
@@ -67,8 +74,4 @@ class ParallelConfig:
     gradient_groups: int = setting(
         1, "parts in which gradients are summed, each as soon as backward has filled it", minimum=1
     )
-    transport: str = setting(
-        "auto",
-        "auto: shared memory where all ranks are on one host's CPU",
-        choices=("auto", "backend", "shared_memory"),
-    )
+    transport: str = TRANSPORT
