@@ -113,7 +113,7 @@ def one_more_backward_pass():
     with open_world(this_place(micro_batches=1), CPU) as world:
         model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
         parameters = dict(model.named_parameters())
-        placed = {name: Placement(parameter.shape) for name, parameter in parameters.items()}
+        placed = {name: Placement.uncut(parameter.shape) for name, parameter in parameters.items()}
         optimizer = ShardedAdamW(
             parameters, placed, settings_of().train, gradient_groups=2, dp=world.dp, mp=ALONE, pp=ALONE
         )

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from launcher.mesh.boxes import whole
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.optimizer import adamw
@@ -33,7 +34,7 @@ def model_of(dtype=torch.float64):
 def owner_of(model, *, gradient_groups=1, **settings):
     config = load_settings(TransformerSettings, None, [f"train.{name}={value}" for name, value in settings.items()])
     parameters = dict(model.named_parameters())
-    placed = {name: Placement(parameter.shape) for name, parameter in parameters.items()}
+    placed = {name: Placement.uncut(parameter.shape) for name, parameter in parameters.items()}
     return ShardedAdamW(parameters, placed, config.train, gradient_groups=gradient_groups, dp=ALONE, mp=ALONE, pp=ALONE)
 
 
@@ -171,7 +172,7 @@ SHAPES = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=2).map(tuple
 def test_ranks_own_every_element_once(shapes, dp, groups, data):
     """Groups follow each other from the last parameter to the first; all that a rank owns is in its state once."""
     placed = {
-        str(index): Placement(torch.Size(shape), 0, 0, shape[0]) if data.draw(st.booleans()) else Placement(shape)
+        str(index): Placement(shape, whole(shape), copies=data.draw(st.sampled_from((1, 2, 4))))
         for index, shape in enumerate(map(torch.Size, shapes))
     }
     layout = arrange(placed, dp=dp, groups=groups)
@@ -183,8 +184,8 @@ def test_ranks_own_every_element_once(shapes, dp, groups, data):
             owners += range(part.flat.start, part.flat.stop)
             for name, elements in layout.elements.items():
                 if elements.start < part.flat.stop and part.flat.start < elements.stop:
-                    treatment = (len(placed[name].full_shape) > 1, placed[name].dim is not None)
-                    assert (part.decays, part.is_sharded) == treatment
+                    treatment = (len(placed[name].full_shape) > 1, placed[name].copies)
+                    assert (part.decays, part.copies) == treatment
     assert sorted(owners) == list(range(layout.size))
     assert states == [list(range(layout.state_size))] * dp
     assert [len(layout.elements[name]) for name in placed] == [placed[name].shape.numel() for name in placed]

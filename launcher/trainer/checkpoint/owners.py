@@ -53,7 +53,7 @@ def _owned(settings: TransformerSettings, layout: Layout, rank: int, *, replicas
     placed, flat = _arranged(settings, layout, place.pp, place.mp)
     for part in flat.own_parts(place.dp):
         for each in flat.boxes_of(part, placed):
-            if replicas or not placed[each.name].is_replica(place.mp):
+            if replicas or placed[each.name].is_first:
                 yield NamedBox(each.name, each.box)
 
 

@@ -118,7 +118,7 @@ class ShardedAdamW:
                     weights[here].view(size),
                     self._first_moment[part.state][here].view(size),
                     self._second_moment[part.state][here].view(size),
-                    is_replica=self._placed[each.name].is_replica(self._mp.index),
+                    is_replica=not self._placed[each.name].is_first,
                 )
 
     def restored(self, steps: int) -> None:
@@ -149,7 +149,7 @@ class ShardedAdamW:
         squares = sums[:1]
         for part in self._parts:
             square = norm_of(self._gradients.of(part)).square()
-            squares += square if part.is_sharded else square / self._mp.size
+            squares += square / part.copies
         for group in (self._mp, self._dp, self._pp):
             all_reduce(sums, group)
         squares.sqrt_()
