@@ -53,7 +53,7 @@ class Rank0:
     def owned_boxes(self) -> Iterator[OwnedBox]:
         for each in self._boxes:
             zeros = torch.zeros(each.box.size)
-            yield OwnedBox(each.name, each.box, zeros, zeros, zeros, is_replica=False)
+            yield OwnedBox(each.name, each.box, (zeros, zeros, zeros), is_replica=False)
 
 
 def measure(ranks: int, directory: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from launcher.core.frozen import frozen
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.config import TransformerSettings, TransformerTrainConfig
 from launcher.recipes.transformer.cost import pipeline_stages
 from launcher.trainer.data.batches import (
     CPU,
@@ -24,7 +24,8 @@ from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.dropout import Draws
 from launcher.trainer.model.linear import set_own_rows
 from launcher.trainer.model.transformer import PAD, Batch, Transformer
-from launcher.trainer.optimizer.sharded import ShardedAdamW
+from launcher.trainer.optimizer.adamw import AdamW
+from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.head_loss import head_loss
 from launcher.trainer.parallel.pipeline import Pipeline, Schedule, forward_only, one_forward_one_backward
@@ -71,10 +72,11 @@ class Session:
             dtype=self.dtype,
             recompute=settings.parallel.recompute,
         )
-        self.optimizer = ShardedAdamW(
+        self.optimizer = ShardedOptimizer(
             dict(self.model.named_parameters()),
             self.placements,
-            settings.train,
+            rule_of(settings.train),
+            clip_norm=settings.train.clip_norm,
             gradient_groups=settings.parallel.gradient_groups,
             dp=world.dp,
             mp=world.mp,
@@ -213,6 +215,17 @@ class Session:
             return None
         length = max(batch.source_BS.shape[1], batch.target_BT.shape[1])
         return Draws.of(batch.row_B, length, seed=self.settings.train.seed, step=step)
+
+
+def rule_of(config: TransformerTrainConfig) -> AdamW:
+    """Return the optimizer's update rule."""
+    return AdamW(
+        config.beta1,
+        config.beta2,
+        config.epsilon,
+        config.weight_decay,
+        corrects_bias=config.optimizer == "adamw",
+    )
 
 
 def meta_model(settings: TransformerSettings) -> Transformer:

@@ -61,7 +61,7 @@ def _owned(settings: TransformerSettings, layout: Layout, rank: int, *, replicas
 def _arranged(
     settings: TransformerSettings, layout: Layout, stage: int, mp_index: int
 ) -> tuple[Mapping[str, Placement], FlatLayout]:
-    """Return what ShardedAdamW arranges on the data-parallel ranks of a stage and a model-parallel place."""
+    """Return what ShardedOptimizer arranges on the data-parallel ranks of a stage and a model-parallel place."""
     model = meta_model(settings)
     keep_stage(model, pipeline_stages(settings, layout.pp)[stage])
     placed = placements(model, Group(ranks=tuple(range(layout.mp)), index=mp_index))

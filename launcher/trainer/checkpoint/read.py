@@ -28,7 +28,7 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.text import some_of
 from launcher.trainer.checkpoint.files import StoredTensors
 from launcher.trainer.checkpoint.write import Training
-from launcher.trainer.optimizer.sharded import ShardedAdamW
+from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.heartbeat import getting_on
 
@@ -52,7 +52,7 @@ def candidates_at(path: Path) -> list[Path]:
 
 
 def restore(
-    find: Callable[[], Sequence[Path]], training: Training, optimizer: ShardedAdamW, world: World
+    find: Callable[[], Sequence[Path]], training: Training, optimizer: ShardedOptimizer, world: World
 ) -> tuple[Path, int] | None:
     """Give `optimizer` the state of the first checkpoint that `find` returns on rank 0 and that holds all; return it and its step.
 
@@ -162,11 +162,10 @@ def _check_same(path: Path, index: Index, training: Training) -> None:
         raise UsageError(f"{path} is of a model of other shapes")
 
 
-def _read(checkpoint: Path, index: Index, files: Mapping[str, PartFile], optimizer: ShardedAdamW) -> None:
+def _read(checkpoint: Path, index: Index, files: Mapping[str, PartFile], optimizer: ShardedOptimizer) -> None:
     stored = StoredTensors(checkpoint, files, index.dtype)
     for wanted in optimizer.owned_boxes():
         getting_on()
-        targets = (wanted.weight, wanted.first_moment, wanted.second_moment)
         for here, found in stored.pieces(wanted.name, wanted.box):
-            for target, values in zip(targets, found, strict=True):
+            for target, values in zip(wanted.values, found, strict=True):
                 target[here].copy_(torch.from_numpy(values.copy()))

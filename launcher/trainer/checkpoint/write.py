@@ -56,7 +56,7 @@ from launcher.trainer.checkpoint.files import (
     prepared,
     write_tensors,
 )
-from launcher.trainer.optimizer.sharded import ShardedAdamW
+from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.heartbeat import getting_on
 
@@ -138,7 +138,7 @@ class CheckpointWriter:
             directory, training, world.place.global_rank, files, keep, keep_best, token, on_saved, on_unremoved
         )
 
-    def save(self, step: int, optimizer: ShardedAdamW, *, validation_loss: float | None = None) -> None:
+    def save(self, step: int, optimizer: ShardedOptimizer, *, validation_loss: float | None = None) -> None:
         """Begin to write the state after `step`, of which this rank's optimizer has its part. Ends the writing of the one before.
 
         `validation_loss` is that of the state; one that is not finite is left out.
@@ -154,9 +154,7 @@ class CheckpointWriter:
         at = 0
         for each in own:
             here = slice(at, at + each.box.count)
-            for row_N, tensor in zip(
-                self._buffer_KN, (each.weight, each.first_moment, each.second_moment), strict=True
-            ):
+            for row_N, tensor in zip(self._buffer_KN, each.values, strict=True):
                 row_N[here].copy_(tensor.reshape(-1))
             at = here.stop
         boxes = [NamedBox(each.name, each.box) for each in own]
