@@ -14,11 +14,12 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.core.text import did_you_mean, near
+from launcher.program.files import DEFAULT_RECIPE
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer import checks as transformer
 from launcher.recipes.transformer.config import TransformerSettings
 
-DEFAULT = "transformer"
+DEFAULT = DEFAULT_RECIPE
 
 
 @frozen
