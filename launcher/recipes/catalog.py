@@ -1,7 +1,8 @@
 """The bundled programs by the names that `--recipe` takes. A new one is an entry here, and nothing else in the launcher.
 
 It has a package of settings and checks beside this file, `templates/NAME.toml`, and a module of the trainer whose
-`train(settings, world, files)` every rank calls.
+`train(settings, world, files)` every rank calls, and which says by `model_shapes` and `placements_at` what each rank holds
+(`launcher/trainer/checkpoint/owners.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from launcher.recipes.transformer.config import TransformerSettings
 DEFAULT = DEFAULT_RECIPE
 
 
+def as_asked(_settings: Any, layout: Layout) -> Layout:
+    return layout
+
+
 @frozen
 class Recipe:
     """A bundled program, as the launcher and `python -m launcher.trainer` know it."""
@@ -31,6 +36,9 @@ class Recipe:
     check_layout: Callable[[Any, Layout], None]  # raises a RefusedLayoutError
     check_data: Callable[[Any, Path], None]  # raises a TlaunchError where `--data` cannot be what the program reads
     program: str  # the trainer's module
+    # The layout that the program makes of the one that was asked for, and of that the same once more: one whose operators are
+    # given strategies, for instance, takes all ranks as one model-parallel group.
+    own_layout: Callable[[Any, Layout], Layout] = as_asked
 
     def load(self, config: str | None, settings: Sequence[str]) -> Any:
         """Return the settings: as `load_settings`, which names the errors."""

@@ -25,7 +25,7 @@ from launcher.trainer.parallel import head_loss
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.world import open_world, this_place
 from launcher.trainer.saved import gather
-from launcher.trainer.session import Session
+from launcher.trainer.session import Session, placements_at
 
 BATCH_SIZE = 32
 VOCABULARY_SIZE = 67  # no number of ranks divides it
@@ -122,5 +122,6 @@ def digest(tensor: torch.Tensor) -> bytes:
 
 
 def write_gathered(session: Session, tensors: dict, path: Path) -> None:
-    if (whole := gather(session, tensors)) is not None:
+    at = functools.partial(placements_at, session.settings, session.world.place.layout)
+    if (whole := gather(session.world, tensors, at)) is not None:
         save_file(whole, path)

@@ -31,6 +31,7 @@ from launcher.trainer.parallel.collectives import ALONE, Group
 from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.world import World, place_from_environment
 from launcher.trainer.plan import apply_plan
+from launcher.trainer.programs import transformer
 from launcher.trainer.saved import load_model
 from launcher.trainer.session import Session, meta_model, pipeline_stages, rule_of
 
@@ -71,7 +72,7 @@ def optimizer_of(settings, layout, rank):
 def test_files_are_planned_as_optimizers_own(layout, groups):
     """Every rank's file holds the boxes of its optimizer, in their order, but for what another one owns, too."""
     settings = settings_of(f"parallel.gradient_groups={groups}")
-    plan = plan_of(settings, layout)
+    plan = plan_of(transformer, settings, layout)
 
     assert [file.name for file in plan.files] == [name_of_rank(rank) for rank in range(layout.world_size)]
     for rank, file in enumerate(plan.files):
@@ -84,7 +85,7 @@ def test_files_are_planned_as_optimizers_own(layout, groups):
 def test_a_plan_holds_the_model(layout, way):
     """Every element once; in the ways that keep copies, as often as there are."""
     settings = settings_of(f"checkpoint.files={way}")
-    plan = plan_of(settings, layout)
+    plan = plan_of(transformer, settings, layout)
     shapes = {name: parameter.numel() for name, parameter in meta_model(settings).named_parameters()}
     counts = dict.fromkeys(shapes, 0)
     for each in {each for file in plan.files for each in file.boxes}:
@@ -155,7 +156,7 @@ def test_a_training_goes_on_from_what_was_divided_and_joined(tmp_path):
     paths = [checkpoint, tmp_path / "divided", tmp_path / "joined"]
     for source, target, layout in zip(paths, paths[1:], (LAYOUTS[-1], Layout()), strict=False):
         with opened(source, read_index(source), lambda _: None, lambda _: None) as stored:
-            reshard(stored, plan_of(session.settings, layout), layout, target)
+            reshard(stored, plan_of(transformer, session.settings, layout), layout, target)
     assert read_index(paths[2]) == read_index(checkpoint)
 
     again = Session(session.settings, alone())
@@ -176,7 +177,10 @@ def test_the_command_asks_the_trainer(tmp_path):
         done = subprocess.run([*tlaunch, *words], capture_output=True, text=True, check=False, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     index = read_index(output)
-    assert all(file.boxes == index.files[file.name].boxes for file in plan_of(session.settings, index.layout).files)
+    assert all(
+        file.boxes == index.files[file.name].boxes
+        for file in plan_of(transformer, session.settings, index.layout).files
+    )
 
 
 @pytest.mark.distributed

@@ -153,7 +153,7 @@ def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
 
     def fits(layout: Layout) -> bool:
         try:
-            recipe.check_layout(settings, layout)
+            recipe.check_layout(settings, recipe.own_layout(settings, layout))
         except TlaunchError:
             return False
         return True
@@ -186,6 +186,7 @@ def trainer_program(
     settings = recipe.load(options.config, chosen)
     if options.micro_batches is None:
         layout = replace(layout, micro_batches=settings.train.micro_batches)
+    layout = recipe.own_layout(settings, layout)
     recipe.check_layout(settings, layout)
     argv = [sys.executable, "-m", TRAINER]
     notes: tuple[str, ...] = ()
