@@ -34,7 +34,8 @@ class Recipe:
     name: str
     settings: type[Any]  # a dataclass of sections; `train` and `parallel` are in all of them
     check_layout: Callable[[Any, Layout], None]  # raises a RefusedLayoutError
-    check_data: Callable[[Any, Path], None]  # raises a TlaunchError where `--data` cannot be what the program reads
+    # Raises a TlaunchError where `--data`, or None without it, cannot be what the program reads.
+    check_data: Callable[[Any, Path | None], None]
     program: str  # the trainer's module
     # The layout that the program makes of the one that was asked for, and of that the same once more: one whose operators are
     # given strategies, for instance, takes all ranks as one model-parallel group.

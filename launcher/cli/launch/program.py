@@ -197,8 +197,8 @@ def trainer_program(
         argv += words
     for setting in chosen:
         argv += ["--set", setting]
+    recipe.check_data(settings, options.data)
     if options.data is not None:
-        recipe.check_data(settings, options.data)
         argv += ["--data", str(options.data.absolute())]
     if (options.elastic or options.max_restarts) and not settings.checkpoint.is_on:
         begins = "begins the training anew" if options.resume is None else "begins where this run begins"
