@@ -55,23 +55,33 @@ class SynchronisedBatchNorm(nn.BatchNorm2d):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name that torch gives it
         if self.group.size == 1 or not self.training:
             return super().forward(input)
-        normalised_BCHW, mean_C, variance_C, count = _Normalised.apply(
-            input, self.weight, self.bias, self.eps, self.group
-        )
-        self._keep_statistics(mean_C, variance_C, float(count))
-        return normalised_BCHW
-
-    @torch.no_grad()
-    def _keep_statistics(self, mean_C: Tensor, variance_C: Tensor, count: float) -> None:
-        """Move the running statistics by a share `momentum` towards those of the batch, of which the variance is unbiased."""
         assert self.momentum is not None, "a running mean with momentum"
-        assert self.running_mean is not None, "running statistics are tracked"
-        assert self.running_var is not None, "running statistics are tracked"
         assert self.num_batches_tracked is not None, "running statistics are tracked"
-        unbiased_C = variance_C * (count / (count - 1))
         self.num_batches_tracked += 1
-        self.running_mean.lerp_(mean_C.to(self.running_mean.dtype), self.momentum)
-        self.running_var.lerp_(unbiased_C.to(self.running_var.dtype), self.momentum)
+        running = (self.running_mean, self.running_var)
+        return synchronised(input, self.weight, self.bias, running, self.momentum, self.eps, self.group)
+
+
+def synchronised(
+    input_BCHW: Tensor,
+    weight_C: Tensor,
+    bias_C: Tensor,
+    running_C: tuple[Tensor | None, Tensor | None],
+    momentum: float,
+    epsilon: float,
+    group: Group,
+) -> Tensor:
+    """Return the batch norm of this rank's images by the statistics of all ranks' images; all must call it.
+
+    Running mean and variance, if given, move by a share `momentum` towards those of the batch, of which the variance is unbiased.
+    """
+    normalised_BCHW, mean_C, variance_C, count = _Normalised.apply(input_BCHW, weight_C, bias_C, epsilon, group)
+    running_mean_C, running_variance_C = running_C
+    if running_mean_C is not None and running_variance_C is not None:
+        unbiased_C = variance_C * (float(count) / (float(count) - 1))
+        running_mean_C.lerp_(mean_C.to(running_mean_C.dtype), momentum)
+        running_variance_C.lerp_(unbiased_C.to(running_variance_C.dtype), momentum)
+    return normalised_BCHW
 
 
 def synchronise_batch_norms(model: nn.Module, group: Group) -> None:
