@@ -139,14 +139,14 @@ def operator_cost(graph: Graph, operator: Operator, cutting: Cutting, costs: Cos
     gradients = sum(name in graph.needs_gradient for name in operator.inputs)
     seconds, sums = once_s * (1 + gradients), set()
     for each in operator_collectives(graph, operator, cutting):
-        if is_parameters_gradient(graph, operator, each):
+        if is_summed_later(graph, operator, each):
             seconds += costs.fused_s(each.group_size, each.bytes)
             sums.add(ranks_that_sum(each))
         else:
             seconds += costs.collective_s(each.kind, each.group_size, each.bytes)
     kept = output if gradients and operator.kind not in VIEWS else 0.0
     for number, (tensor, cut) in enumerate(inputs):
-        if isinstance(tensor, Leaf) and _is_first(graph, operator, number):
+        if isinstance(tensor, Leaf) and takes_first(graph, operator, number):
             held = bytes_of(tensor) / cut
             kept += held * (2 + costs.optimizer_states if tensor.is_parameter else 1)
             seconds += costs.updated_s(held) if tensor.is_parameter else 0.0
@@ -193,12 +193,16 @@ def sums_fixed_s(sums: Iterable[TensorLayout], costs: Costs) -> float:
     return sum(sorted(costs.fixed_s("all_reduce", prod(each.cuts)) for each in sums))
 
 
-def is_parameters_gradient(graph: Graph, operator: Operator, collective: Collective) -> bool:
-    """Return whether a collective sums the gradient of a parameter, which is done after backward, with others."""
-    if not collective.what.startswith("gradient of input "):
+def is_summed_later(graph: Graph, operator: Operator, collective: Collective) -> bool:
+    """Return whether a collective sums the gradient of a parameter after backward, with those of others.
+
+    A parameter that several operators take is counted as if each of them summed its own gradient, which is the most that they do.
+    """
+    number = collective.gradient_of
+    if number is None:
         return False
-    tensor = graph.by_name[operator.inputs[int(collective.what.rpartition(" ")[2])]]
-    return isinstance(tensor, Leaf) and tensor.is_parameter
+    tensor = graph.by_name[operator.inputs[number]]
+    return isinstance(tensor, Leaf) and tensor.is_parameter and len(graph.consumers[tensor.name]) == 1
 
 
 def ranks_that_sum(collective: Collective) -> TensorLayout:
@@ -206,7 +210,8 @@ def ranks_that_sum(collective: Collective) -> TensorLayout:
     return simplified(TensorLayout(collective.devices, (tuple(sorted(collective.axes)),)))
 
 
-def _is_first(graph: Graph, operator: Operator, number: int) -> bool:
+def takes_first(graph: Graph, operator: Operator, number: int) -> bool:
+    """Return whether an operator is the first that takes a leaf, which is held in the layout that it needs (`plan.first_layout`)."""
     first, its_number = graph.consumers[operator.inputs[number]][0]
     return (first.name, its_number) == (operator.name, number)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from launcher.core.frozen import frozen
-from launcher.sharding.cost import Cost, Costs, OperatorCost, Passage, operator_cost, passage, passage_cost
+from launcher.sharding.cost import Cost, Costs, OperatorCost, Passage, operator_cost, passage, passage_cost, takes_first
 from launcher.sharding.expression import Cutting, cuttings
 from launcher.sharding.graph import Graph, Leaf, Operator, bytes_of
 from launcher.sharding.layout import TensorLayout, simplified
@@ -61,7 +61,8 @@ def _kind_of(graph: Graph, operator: Operator) -> Hashable:
             tensor.shape,
             tensor.item_bytes,
             name in graph.needs_gradient,
-            isinstance(tensor, Leaf) and (tensor.is_parameter, graph.consumers[name][0] == (operator, number)),
+            isinstance(tensor, Leaf)
+            and (tensor.is_parameter, len(graph.consumers[name]), takes_first(graph, operator, number)),
         )
         for number, name in enumerate(operator.inputs)
         for tensor in (graph.by_name[name],)
