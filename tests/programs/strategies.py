@@ -9,7 +9,7 @@ rank communicates has to be what the plan says: kind, ranks, bytes and order.
 
 import random
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import torch
@@ -22,7 +22,7 @@ from launcher.sharding.plan import plan_of
 from launcher.trainer.parallel import batch_norm
 from launcher.trainer.parallel.world import open_world, this_place
 from launcher.trainer.shard import functions, network
-from launcher.trainer.shard.groups import Groups
+from launcher.trainer.shard.groups import open_groups
 from launcher.trainer.shard.modes import cuttings_for
 from launcher.trainer.shard.network import ShardedNetwork
 from launcher.trainer.shard.trace import trace
@@ -30,17 +30,17 @@ from launcher.trainer.shard.trace import trace
 CPU = torch.device("cpu")
 STEPS, RATE = 5, 0.1
 TOLERANCE, QUICKSTART_TOLERANCE = 1e-9, 1e-12
-SEMI, DATA, HYBRID = "semi_auto_parallel", "data_parallel", "hybrid_parallel"
+SEMI, DATA, HYBRID, AUTO = "semi_auto_parallel", "data_parallel", "hybrid_parallel", "auto_parallel"
 RANDOM, LOCAL = "random", "local statistics"
 COPIES = 2  # of the network in hybrid_parallel
 TUTORIAL = {"matmul": ((2, 4), (4, 1))}
 
-# Of each number of ranks: the network, the mode, and the strategies that are given, of which the rest is propagated. At random:
+# Of each number of ranks: the network, the mode, and the strategies that are given, of which the rest is propagated or searched. At random:
 # the seed by which every operator gets one.
 CASES = {
     1: [(name, "stand_alone", {}) for name in NETWORKS],
     2: [
-        *((name, DATA, {}) for name in NETWORKS),
+        *((name, mode, {}) for name in NETWORKS for mode in (DATA, AUTO)),
         ("quickstart", SEMI, {"matmul": ((1, 2), (2, 1))}),
         ("quickstart", SEMI, {"matmul": ((2, 1), (1, 1)), "matmul2": ((1, 2), (2, 1))}),
         ("perceptron", SEMI, {"fc1": ((1, 1), (2, 1)), "head": ((1, 2), (1, 2))}),
@@ -53,7 +53,7 @@ CASES = {
         *((name, RANDOM, seed) for seed in range(4) for name in NETWORKS),
     ],
     4: [
-        *((name, DATA, {}) for name in NETWORKS),
+        *((name, mode, {}) for name in NETWORKS for mode in (DATA, AUTO)),
         ("quickstart", SEMI, {"matmul": ((2, 2), (2, 1))}),
         ("quickstart", SEMI, {"matmul": ((1, 2), (2, 2)), "relu": ((4, 1),), "matmul2": ((2, 1), (1, 2))}),
         ("quickstart", SEMI, {"relu": ((1, 4),)}),
@@ -74,7 +74,7 @@ CASES = {
         *((name, RANDOM, seed) for seed in range(4) for name in NETWORKS),
     ],
     8: [
-        *((name, DATA, {}) for name in NETWORKS),
+        *((name, mode, {}) for name in NETWORKS for mode in (DATA, AUTO)),
         ("quickstart", SEMI, TUTORIAL),
         ("quickstart", SEMI, {"matmul": ((2, 1), (1, 4)), "matmul2": ((1, 2), (2, 4))}),
         ("quickstart", SEMI, {"matmul": ((1, 8), (8, 1)), "relu": ((2, 2),), "sub": ((1, 8), (1, 8))}),
@@ -214,12 +214,20 @@ def local_statistics(groups):
 def ranks_work(cases, transport):
     place = this_place(micro_batches=1)
     torch.set_num_threads(1)
-    with open_world(place, CPU, transport) as world:
+    with open_world(place, CPU, transport) as world, ExitStack() as stack:
         opened, recorder = {}, Recorder()
         for name, mode, chosen in cases:
             ranks = place.world_size // COPIES if mode == HYBRID else place.world_size
             if ranks not in opened:
-                opened[ranks] = Groups(place.global_rank, place.world_size, ranks, CPU, transport, [world.mp])
+                opening = open_groups(
+                    place.global_rank,
+                    place.world_size,
+                    ranks=ranks,
+                    device=CPU,
+                    transport=transport,
+                    existing=[world.mp],
+                )
+                opened[ranks] = stack.enter_context(opening)
             if mode == LOCAL:
                 worst = local_statistics(opened[ranks])
             else:
@@ -233,7 +241,9 @@ def ranks_work(cases, transport):
 
 def share():
     """Return a few cases of each kind."""
-    kinds = {(mode, name): (name, mode, chosen) for name, mode, chosen in CASES[4] if mode in {SEMI, HYBRID, LOCAL}}
+    kinds = {
+        (mode, name): (name, mode, chosen) for name, mode, chosen in CASES[4] if mode in {SEMI, AUTO, HYBRID, LOCAL}
+    }
     seeds = [(name, RANDOM, seed) for seed, name in enumerate(NETWORKS)]
     return {8: [("quickstart", SEMI, TUTORIAL)], 4: [*kinds.values(), *seeds]}
 
