@@ -14,6 +14,7 @@ index that is cut, the gradient of that input is such a sum.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from math import prod
 
 from launcher.core.frozen import frozen
@@ -30,13 +31,13 @@ class Expression:
     sizes: Mapping[str, int]  # of the indices that may be cut; where a dim is several indices in one, of the outermost
     shared: tuple[str, ...] = ()  # indices over which ranks exchange statistics when they are cut
 
-    @property
+    @cached_property
     def indices(self) -> tuple[str, ...]:
         """The indices in the order in which inputs have them first, which is that of the device matrix's axes."""
         found = (index for dims in self.inputs for index in dims if index is not None)
         return tuple(dict.fromkeys(found))
 
-    @property
+    @cached_property
     def reduced(self) -> tuple[str, ...]:
         """The indices that are summed over."""
         return tuple(index for index in self.indices if index not in self.output)
@@ -58,16 +59,16 @@ class Cutting:
     cuts: tuple[tuple[str, int], ...]  # of all indices, in their order
     ranks: int
 
-    @property
+    @cached_property
     def strategy(self) -> Strategy:
         return self.expression.strategy_of(dict(self.cuts))
 
-    @property
+    @cached_property
     def used(self) -> int:
         """The number of parts of the work."""
         return prod(cut for _, cut in self.cuts)
 
-    @property
+    @cached_property
     def devices(self) -> tuple[int, ...]:
         """The device matrix.
 
@@ -83,21 +84,21 @@ class Cutting:
         axes = {index: axis for axis, (index, cut) in enumerate(self.cuts) if cut > 1}
         return TensorLayout(self.devices, tuple((axes[index],) if index in axes else () for index in dims))
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[TensorLayout, ...]:
         return tuple(map(self.layout_of, self.expression.inputs))
 
-    @property
+    @cached_property
     def output(self) -> TensorLayout:
         """The layout of the output, once it is summed over `reduced_axes`."""
         return self.layout_of(self.expression.output)
 
-    @property
+    @cached_property
     def reduced_axes(self) -> tuple[int, ...]:
         """The axes over which ranks have parts of a sum as their outputs."""
         return self._axes_of(self.expression.reduced)
 
-    @property
+    @cached_property
     def shared_axes(self) -> tuple[int, ...]:
         """The axes over which statistics are exchanged."""
         return self._axes_of(self.expression.shared)

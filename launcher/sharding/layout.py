@@ -9,6 +9,7 @@ tensor map are those of MindSpore's design of distributed training (its operator
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
@@ -97,6 +98,46 @@ def group_along(devices: Sequence[int], axes: Iterable[int], rank: int) -> tuple
     (4, 5, 6, 7)
     """
     return next(group for group in groups_along(devices, axes) if rank in group)
+
+
+@lru_cache(maxsize=1 << 14)
+def simplified(layout: TensorLayout) -> TensorLayout:
+    """Return the same layout on the coarsest device matrix: without axes of size 1, and with neighbours in one that act alike.
+
+    Those are neighbours that cut nothing, and neighbours that cut a dim one right after the other. Layouts by which every rank
+    holds the same of a tensor of any shape are equal once they are simplified.
+
+    >>> simplified(TensorLayout((2, 1, 2, 2, 3), ((0, 2), (), (4,))))
+    TensorLayout(devices=(4, 2, 3), axes=((0,), (), (2,)))
+    """
+    homes = {axis: (dim, place) for dim, axes in enumerate(layout.axes) for place, axis in enumerate(axes)}
+    devices: list[int] = []
+    axes: list[list[int]] = [[] for _ in layout.axes]
+    coarse: dict[int, int] = {}  # the new axis that stands for each old one
+    last: tuple[int, int] | None = None  # where the last axis stands: dim and place there; None: it cuts nothing
+    for axis, size in enumerate(layout.devices):
+        home = homes.get(axis)
+        if size == 1:
+            continue
+        follows = last is None if home is None else last is not None and _next_place(layout, *last) == home
+        if devices and follows:
+            devices[-1] *= size
+        else:
+            devices.append(size)
+        coarse[axis] = len(devices) - 1
+        last = home
+    for dim, old in enumerate(layout.axes):
+        axes[dim] = list(dict.fromkeys(coarse[axis] for axis in old if axis in coarse))
+    return TensorLayout(tuple(devices), tuple(map(tuple, axes)))
+
+
+def _next_place(layout: TensorLayout, dim: int, place: int) -> tuple[int, int]:
+    """Return the place of the next axis that cuts the dim at all."""
+    axes = layout.axes[dim]
+    for following in range(place + 1, len(axes)):
+        if layout.devices[axes[following]] > 1:
+            return dim, following
+    return dim, len(axes)
 
 
 def refined(layout: TensorLayout, devices: Sequence[int]) -> TensorLayout:

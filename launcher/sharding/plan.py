@@ -3,19 +3,23 @@
 An operator takes its inputs in the layouts that its strategy says. A tensor that lies otherwise is redistributed before. An
 output that ranks have parts of a sum of is summed at once, so that every tensor between operators is whole or cut, and never
 a part of a sum. Gradients follow the same rules: that of an input which lacks a cut index is summed, and a redistribution is
-undone by its steps in reverse. The gradients of parameters are summed after backward, those of the same ranks together.
+undone by its steps in reverse. The gradients of parameters are summed after backward, those of the same ranks together; only
+that of a parameter which operators need in several ways is summed where each of them has computed it.
+
+Backward is forward in reverse, to the last step: whoever executes a plan finds its collectives in the order that is told here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from math import prod
 from typing import Literal
 
 from launcher.core.frozen import frozen
 from launcher.sharding.expression import Cutting
 from launcher.sharding.graph import Graph, Leaf, Operator
-from launcher.sharding.layout import TensorLayout, group_along
+from launcher.sharding.layout import TensorLayout, group_along, groups_along
 from launcher.sharding.redistribution import Step, steps_between
 
 Phase = Literal["forward", "backward"]
@@ -33,6 +37,7 @@ class Collective:
     axes: tuple[int, ...]  # along which the ranks of a group stand
     bytes: int  # of the tensor on one rank: summed, after it is gathered, or exchanged; of what a slice leaves
     count: int = 1
+    gradient_of: int | None = None  # the input whose gradient is summed, where that is what this does
 
     @property
     def group_size(self) -> int:
@@ -50,6 +55,15 @@ class PlannedOperator:
 
 
 @frozen
+class ParameterSum:
+    """Parameters whose gradients the same ranks sum, in one message after backward."""
+
+    devices: tuple[int, ...]
+    axes: tuple[int, ...]
+    parameters: tuple[str, ...]
+
+
+@frozen
 class ShardingPlan:
     graph: Graph
     ranks: int
@@ -57,17 +71,77 @@ class ShardingPlan:
     leaves: Mapping[str, TensorLayout]  # how parameters are held, and what the network is called with is given
 
     def collectives(self) -> Iterator[Collective]:
-        """Yield all that is communicated in a step, in the order of execution: forward, then backward."""
-        for phase, order in (("forward", self.operators), ("backward", self.operators[::-1])):
-            for planned in order:
-                found = operator_collectives(self.graph, planned.operator, planned.cutting)
-                moved = [
-                    each
-                    for number, steps in enumerate(planned.steps)
-                    for each in step_collectives(self.graph, planned.operator, number, steps)
-                ]
-                both = [*moved, *found] if phase == "forward" else [*found, *moved]
-                yield from (each for each in both if each.phase == phase)
+        """Yield all that is communicated in a step, in the order of execution: forward, backward, sums for parameters.
+
+        Those of parameters are one message for each `parameter_sums`, and are told here for each parameter.
+        """
+        told = {planned.operator.name: list(self._collectives_of(planned)) for planned in self.operators}
+        for planned in self.operators:
+            yield from (each for each in told[planned.operator.name] if each.phase == "forward")
+        summed_later = {name for each in self.parameter_sums for name in each.parameters}
+        later: dict[str, Collective] = {}
+        for planned in self.operators[::-1]:
+            for each in reversed(told[planned.operator.name]):
+                if each.phase == "backward":
+                    number = each.gradient_of
+                    name = None if number is None else planned.operator.inputs[number]
+                    if name in summed_later:
+                        later.setdefault(name, each)
+                    else:
+                        yield each
+        for sums in self.parameter_sums:
+            yield from (later[name] for name in sums.parameters)
+
+    def _collectives_of(self, planned: PlannedOperator) -> Iterator[Collective]:
+        """Yield what an operator and the redistribution of its inputs communicate, in the order of forward.
+
+        The sum of an input's gradient stands where forward passes it, after the input is redistributed.
+        """
+        own = list(operator_collectives(self.graph, planned.operator, planned.cutting))
+        for number, steps in enumerate(planned.steps):
+            yield from step_collectives(self.graph, planned.operator, number, steps)
+            yield from (each for each in own if each.gradient_of == number)
+        yield from (each for each in own if each.gradient_of is None)
+
+    @cached_property
+    def parameter_sums(self) -> tuple[ParameterSum, ...]:
+        """The gradients of parameters that are summed after backward, in the order in which backward has the first of each."""
+        found: dict[tuple[tuple[int, ...], ...], ParameterSum] = {}
+        for planned in self.operators[::-1]:
+            for number, name in reversed(list(enumerate(planned.operator.inputs))):
+                uses = self._parameter_uses.get(name)
+                if uses is None or planned.operator.name != uses[-1][0] or number != uses[-1][1]:
+                    continue
+                cutting = planned.cutting
+                axes = cutting.gradient_axes(number)
+                groups = groups_along(cutting.devices, axes)
+                if axes and self.is_summed_later(name):
+                    before = found.get(groups, ParameterSum(cutting.devices, axes, ()))
+                    found[groups] = ParameterSum(before.devices, before.axes, (*before.parameters, name))
+        return tuple(found.values())
+
+    def is_summed_later(self, parameter: str) -> bool:
+        """Return whether all operators that take a parameter take it as it is held, and have gradients of the same ranks."""
+        uses = self._parameter_uses[parameter]
+        return len({groups for _, _, groups in uses}) == 1 and all(
+            not planned.steps[number]
+            for planned in self.operators
+            for number, name in enumerate(planned.operator.inputs)
+            if name == parameter
+        )
+
+    @cached_property
+    def _parameter_uses(self) -> Mapping[str, tuple[tuple[str, int, tuple[tuple[int, ...], ...]], ...]]:
+        """Of each parameter, the operators that take it, as which input, and the ranks that sum its gradient then."""
+        found: dict[str, list[tuple[str, int, tuple[tuple[int, ...], ...]]]] = {
+            leaf.name: [] for leaf in self.graph.leaves if leaf.is_parameter
+        }
+        for planned in self.operators:
+            for number, name in enumerate(planned.operator.inputs):
+                if name in found:
+                    groups = groups_along(planned.cutting.devices, planned.cutting.gradient_axes(number))
+                    found[name].append((planned.operator.name, number, groups))
+        return {name: tuple(uses) for name, uses in found.items()}
 
 
 def plan_of(graph: Graph, cuttings: Mapping[str, Cutting], ranks: int) -> ShardingPlan:
@@ -98,12 +172,15 @@ def operator_collectives(graph: Graph, operator: Operator, cutting: Cutting) -> 
     """Yield what an operator itself communicates: sums of its output and of its inputs' gradients, and statistics."""
     devices, item_bytes = cutting.devices, operator.item_bytes
     is_trained = operator.name in graph.needs_gradient
-    if cutting.shared_axes:  # sum and centred sum of squares, or the two sums of their gradients
-        # Statistics are of the dims that neither shares: those of the last input, batch norm's bias.
+    if cutting.shared_axes:
+        # Statistics are of the dims that neither shares: those of the last input, batch norm's bias. Forward gathers mean,
+        # variance and the number of elements, backward sums the two sums that the input's gradient needs.
         size = 2 * prod(cutting.inputs[-1].local_shape(graph.by_name[operator.inputs[-1]].shape)) * item_bytes
-        yield Collective("all_reduce", "forward", operator.name, "statistics", devices, cutting.shared_axes, size)
+        axes, what = cutting.shared_axes, "statistics"
+        of_all = (size + item_bytes) * prod(devices[axis] for axis in axes)
+        yield Collective("all_gather", "forward", operator.name, what, devices, axes, of_all)
         if is_trained:
-            yield Collective("all_reduce", "backward", operator.name, "statistics", devices, cutting.shared_axes, size)
+            yield Collective("all_reduce", "backward", operator.name, what, devices, axes, size)
     if cutting.reduced_axes:
         size = prod(cutting.output.local_shape(operator.shape)) * item_bytes
         yield Collective("all_reduce", "forward", operator.name, "output", devices, cutting.reduced_axes, size)
@@ -112,9 +189,8 @@ def operator_collectives(graph: Graph, operator: Operator, cutting: Cutting) -> 
         if axes and name in graph.needs_gradient:
             tensor = graph.by_name[name]
             size = prod(cutting.inputs[number].local_shape(tensor.shape)) * tensor.item_bytes
-            yield Collective(
-                "all_reduce", "backward", operator.name, f"gradient of input {number}", devices, axes, size
-            )
+            what = f"gradient of input {number}"
+            yield Collective("all_reduce", "backward", operator.name, what, devices, axes, size, gradient_of=number)
 
 
 def step_collectives(graph: Graph, operator: Operator, number: int, steps: Sequence[Step]) -> Iterator[Collective]:

@@ -14,7 +14,7 @@ from math import prod
 from typing import Literal
 
 from launcher.core.frozen import frozen
-from launcher.sharding.layout import TensorLayout, common_refinement, group_along, refined, whole_on_all
+from launcher.sharding.layout import TensorLayout, common_refinement, group_along, refined, simplified, whole_on_all
 
 Kind = Literal["slice", "all_gather", "all_to_all"]
 
@@ -47,6 +47,7 @@ def steps_between(source: TensorLayout, target: TensorLayout) -> tuple[Step, ...
     >>> [(step.kind, step.dim, step.group_of(5)) for step in steps_between(matmul, relu)]
     [('slice', 1, (4, 5, 6, 7))]
     """
+    source, target = simplified(source), simplified(target)  # so that the steps follow from what ranks hold alone
     devices = common_refinement(source.devices, target.devices)
     if devices is None:  # 2 x 3 and 3 x 2 ranks: what one gathers the other slices
         whole = whole_on_all(len(source.axes), prod(source.devices))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.sharding import expression, layout, redistribution, strategy
-from launcher.sharding.layout import TensorLayout, common_refinement, groups_along, refined
+from launcher.sharding.layout import TensorLayout, common_refinement, groups_along, refined, simplified
 
 MATRICES = st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=4).map(tuple)
 
@@ -61,6 +61,20 @@ def test_a_refined_layout_gives_every_rank_the_same_box(one, other, data):
     assert [finer.box_of(rank, shape) for rank in range(_count(one))] == [
         found.box_of(rank, shape) for rank in range(_count(one))
     ]
+
+
+@given(layouts(), layouts())
+def test_layouts_are_the_same_once_simplified_if_ranks_hold_the_same(one, other):
+    """And a layout's own simpler one gives every rank the same box."""
+    shape = (one.cuts[0] * other.cuts[0], one.cuts[1] * other.cuts[1])
+    ranks = _count(one.devices)
+    boxes = [one.box_of(rank, shape) for rank in range(ranks)]
+    simple = simplified(one)
+    assert [simple.box_of(rank, shape) for rank in range(ranks)] == boxes
+    assert simplified(simple) == simple
+    if _count(other.devices) == ranks:
+        same = [other.box_of(rank, shape) for rank in range(ranks)] == boxes
+        assert (simplified(other) == simple) == same
 
 
 def _count(devices):

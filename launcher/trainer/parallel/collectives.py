@@ -108,6 +108,15 @@ def all_gather(output: Tensor, part: Tensor, group: Group) -> None:
             _ALL_GATHER(output, part, group=group.handle)
 
 
+def all_to_all(output: Tensor, tensor: Tensor, group: Group) -> None:
+    """Set `output` to this rank's part of every rank's `tensor`, one after another; both are contiguous. Blocks on CPU backends."""
+    with waiting:
+        if group.shared_memory is not None:
+            group.shared_memory.all_to_all(output, tensor)
+        else:
+            dist.all_to_all_single(output, tensor, group=group.handle)
+
+
 _OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 # torch 2.13 renamed both and warns of the old names.
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

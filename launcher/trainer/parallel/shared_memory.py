@@ -148,6 +148,16 @@ class SharedMemory:
             self._meet()
             chunks_RN.copy_(slots_RN)
 
+    def all_to_all(self, output: Tensor, tensor: Tensor) -> None:
+        """Set `output` to this rank's part of every rank's `tensor`, one after another; both are contiguous."""
+        sent_RN, received_RN = (each.detach().view(self._size, -1) for each in (tensor, output))
+        step = SLOT_BYTES // sent_RN.itemsize // self._size
+        for sent, received in zip(sent_RN.split(step, dim=1), received_RN.split(step, dim=1), strict=True):
+            slots_RN = self._next_slots(sent.dtype)[:, : sent.numel()]
+            slots_RN[self._index].view(sent.shape).copy_(sent)
+            self._meet()
+            received.copy_(slots_RN.view(self._size, *sent.shape)[:, self._index])
+
     def close(self) -> None:
         """Give connections and memory back. Ranks that still wait in a collective would fail."""
         for peer in self._peers.values():

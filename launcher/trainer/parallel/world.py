@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,7 @@ from launcher.core import env
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
-from launcher.mesh.coordinates import AXES, Axis, Coordinate, coordinate_of, group_of
+from launcher.mesh.coordinates import AXES, Coordinate, coordinate_of, group_of
 from launcher.trainer.parallel.collectives import ALONE, Group, all_reduce
 from launcher.trainer.parallel.one_host import NotSharedError, share_memory
 from launcher.trainer.parallel.pipeline import Links
@@ -30,6 +30,7 @@ GROUP_TIMEOUT = timedelta(minutes=10)
 ROUND_S = 30.0  # after which ranks meet that wait for others' work
 DONE, BUSY, FAILED = range(3)  # the rank is added to the last
 
+Key = TypeVar("Key")
 Transport = Literal["auto", "backend", "shared_memory"]
 _HINT_TRANSPORT = "parallel.transport = auto takes shared memory only where all ranks of a group have it"
 
@@ -251,9 +252,9 @@ def open_world(place: Place, device: torch.device, transport: Transport = "backe
         timeout=GROUP_TIMEOUT,
         device_id=None if device.type == "cpu" else device,
     )
-    groups = {axis: _open_group(place, axis) for axis in AXES}
+    groups = {axis: open_group(group_of(place.global_rank, axis, place.layout), place.global_rank) for axis in AXES}
     if device.type == "cpu" and transport != "backend":
-        groups = _with_shared_memory(groups, required=transport == "shared_memory")
+        groups = with_shared_memory(groups, required=transport == "shared_memory")
     links, pp = Links(), groups["pp"]
     if pp.size > 1:
         links = Links(
@@ -272,22 +273,28 @@ def open_world(place: Place, device: torch.device, transport: Transport = "backe
     dist.destroy_process_group()
 
 
-def _open_group(place: Place, axis: Axis) -> Group:
-    ranks = group_of(place.global_rank, axis, place.layout)
+def open_group(ranks: tuple[int, ...], global_rank: int) -> Group:
+    """Open a process group of some ranks, of which this is one. All ranks have to open theirs in the same order."""
     handle = _new_process_group(ranks) if len(ranks) > 1 else None
-    return Group(ranks=ranks, index=ranks.index(place.global_rank), handle=handle)
+    return Group(ranks=ranks, index=ranks.index(global_rank), handle=handle)
 
 
-def _with_shared_memory(groups: Mapping[Axis, Group], *, required: bool) -> dict[Axis, Group]:
-    """Return the groups with shared memory wherever it can be had; a group without it says why in one line."""
+def with_shared_memory(groups: Mapping[Key, Group], *, required: bool) -> dict[Key, Group]:
+    """Return the groups with shared memory wherever it can be had; a group without it says why in one line.
+
+    All ranks must call it, with groups under the same keys.
+
+    Raises:
+        UsageError: on all ranks alike, if it is `required` and the ranks of some group cannot share any.
+    """
     opened, reasons = {}, []
-    for axis, group in groups.items():
-        opened[axis] = group
+    for key, group in groups.items():
+        opened[key] = group
         if group.handle is None:
             continue
         try:
             memory = share_memory(group.ranks, group.index, group.handle, GROUP_TIMEOUT)
-            opened[axis] = replace(group, shared_memory=memory)
+            opened[key] = replace(group, shared_memory=memory)
         except NotSharedError as error:
             reasons.append(f"ranks {', '.join(map(str, group.ranks))} share no memory: {error}")
             if group.index == 0 and not required:

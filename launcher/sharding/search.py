@@ -1,0 +1,183 @@
+"""The search of auto_parallel: of all ways to cut the operators of a graph, the cheapest by the costs of launcher/sharding/cost.py.
+
+What a step costs is a sum of what each operator costs as it is cut and what each edge costs as both its ends are cut, so
+that operators can be eliminated one after another (launcher/sharding/elimination.py). Two things are no such sum:
+
+    messages    the gradients of parameters that the same ranks sum go in one message, whose fixed time is paid once. The
+                cheapest is found without these times; where a cheaper one is possible, it is searched with the message paid
+                for, and without all ways that need it, and so on (branch and bound).
+    memory      with a limit, memory is given a price, and the cheapest is found for prices at which one choice takes over
+                from another. So it finds the best of those that are cheapest at some price, the corners of the convex hull
+                of time over memory; a choice that fits and lies inside of the hull can be cheaper than the corner that fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+from launcher.core.errors import RefusedLayoutError
+from launcher.core.frozen import frozen
+from launcher.sharding.cost import Cost, Costs
+from launcher.sharding.elimination import Factor, cheapest
+from launcher.sharding.expression import Cutting
+from launcher.sharding.graph import Graph
+from launcher.sharding.layout import TensorLayout
+from launcher.sharding.tables import Tables, tables_of
+
+MAX_SEARCHES = 200  # for one price of memory; then the best found so far is taken
+TOLERANCE = 1e-9  # of sums that are made in another order
+
+
+def searched(
+    graph: Graph, given: Mapping[str, Cutting], ranks: int, costs: Costs, memory_bytes: float | None = None
+) -> dict[str, Cutting]:
+    """Return how every operator is cut in the cheapest choice there is, those of `given` as given there, in the graph's order.
+
+    It is the same wherever it is called with the same arguments: what costs the same goes by the order of the ways.
+
+    Raises:
+        RefusedLayoutError: none takes at most `memory_bytes` on a rank.
+    """
+    tables = tables_of(graph, given, ranks, costs)
+    found = _fastest(tables, 0.0)
+    if memory_bytes is not None and found.cost.bytes > memory_bytes:
+        found = _fitting(tables, found, memory_bytes)
+    return {name: tables.ways[name][way] for name, way in found.ways.items()}
+
+
+Messages = frozenset[TensorLayout]  # in which gradients of parameters are summed (`ranks_that_sum`)
+Sums = Mapping[str, Sequence[Messages]]  # that each way of an operator needs
+
+
+@frozen
+class _Choice:
+    ways: Mapping[str, int]
+    cost: Cost  # with the messages' fixed times
+
+
+# --- the cheapest at some price of memory ---
+
+
+def _fastest(tables: Tables, price: float) -> _Choice:
+    """Return the choice of the least seconds + price * bytes: branch and bound over the messages that sum gradients."""
+    factors = _factors(tables, price)
+    sums = {name: [cost.sums for cost in found] for name, found in tables.operators.items()}
+    none: Messages = frozenset()
+    best, least = None, float("inf")
+    waiting = [(none, none)]  # those that are needed and paid for, and those that are done without
+    for _ in range(MAX_SEARCHES):
+        if not waiting:
+            break
+        paid, without = waiting.pop()
+        found = _cheapest_without(without, factors, sums)
+        if found is None:
+            continue
+        total, ways = found
+        used = none.union(*(sums[name][way] for name, way in ways.items()))
+        if total + _fixed_s(tables, used) < least:
+            best, least = ways, total + _fixed_s(tables, used)
+        room_s = least - total
+        waiting += reversed(list(_branches(tables.fixed_s, room_s, used, paid=paid, without=without)))
+    assert best is not None, "nothing is done without at first"
+    return _choice(tables, best)
+
+
+def _branches(
+    fixed_s: Mapping[TensorLayout, float], room_s: float, used: Messages, *, paid: Messages, without: Messages
+) -> Iterator[tuple[Messages, Messages]]:
+    """Yield where something cheaper than the best can be, if messages must cost less than `room_s` for that.
+
+    A choice needs the first message of those that are used here, or does without; then the second, and so on. One that needs
+    all of them costs no less than what was found here.
+    """
+    undecided = [each for each in fixed_s if each not in paid and each not in without]
+    for message in [each for each in undecided if each in used]:
+        undecided.remove(message)
+        spent_s = sum(fixed_s[each] for each in fixed_s if each in paid)
+        if spent_s >= room_s:
+            return
+        if undecided and spent_s + min(fixed_s[each] for each in undecided) < room_s:
+            yield paid, without | {message}
+        else:  # with any other message it is no cheaper
+            yield paid, without | {message, *undecided}
+        paid |= {message}
+
+
+def _cheapest_without(without: Messages, factors: Sequence[Factor], sums: Sums) -> tuple[float, dict[str, int]] | None:
+    """Return the least sum of the factors with ways that do without these messages, and the ways; None if there are none."""
+    left = {
+        name: tuple(way for way, needs in enumerate(found) if without.isdisjoint(needs)) for name, found in sums.items()
+    }
+    if not all(left.values()):
+        return None
+    narrowed: dict[Hashable, Factor] = {}  # those that are alike share their tables
+    costs = []
+    for factor in factors:
+        key = id(factor.values), *(left[name] for name in factor.names)
+        if key not in narrowed:
+            narrowed[key] = factor.narrowed(left)
+        costs.append(Factor(factor.names, narrowed[key].sizes, narrowed[key].values))
+    total, found = cheapest({name: len(own) for name, own in left.items()}, costs)
+    return total, {name: left[name][way] for name, way in found.items()}
+
+
+def _factors(tables: Tables, price: float) -> list[Factor]:
+    """Return the costs of operators and edges as one number; those that are alike share their tables."""
+    made: dict[int, list[float]] = {}
+    factors = []
+    for name, found in tables.operators.items():
+        if id(found) not in made:
+            made[id(found)] = [each.cost.seconds + price * each.cost.bytes for each in found]
+        factors.append(Factor((name,), (len(found),), made[id(found)]))
+    for edge in tables.edges:
+        if id(edge.seconds) not in made:
+            made[id(edge.seconds)] = [
+                seconds + price * size for seconds, size in zip(edge.seconds, edge.bytes, strict=True)
+            ]
+        sizes = tuple(len(tables.ways[name]) for name in edge.names)
+        factors.append(Factor(edge.names, sizes, made[id(edge.seconds)]))
+    return factors
+
+
+def _fixed_s(tables: Tables, messages: Messages) -> float:
+    return sum(seconds for message, seconds in tables.fixed_s.items() if message in messages)
+
+
+def _choice(tables: Tables, ways: Mapping[str, int]) -> _Choice:
+    own = [tables.operators[name][way] for name, way in ways.items()]
+    seconds, size = sum(each.cost.seconds for each in own), sum(each.cost.bytes for each in own)
+    for edge in tables.edges:
+        place = 0
+        for name in edge.names:
+            place = place * len(tables.ways[name]) + ways[name]
+        seconds, size = seconds + edge.seconds[place], size + edge.bytes[place]
+    none: Messages = frozenset()
+    return _Choice(ways, Cost(seconds + _fixed_s(tables, none.union(*(each.sums for each in own))), size))
+
+
+# --- with a limit of memory ---
+
+
+def _fitting(tables: Tables, fast: _Choice, memory_bytes: float) -> _Choice:
+    """Return the fastest corner of the hull that fits, where `fast`, the fastest of all, does not.
+
+    Between a corner that does not fit and one that does, the price is taken at which both cost the same. What is cheaper
+    than both at that price takes the place of one of them; where nothing is, they are neighbours on the hull.
+    """
+    small = _fastest(tables, fast.cost.seconds)  # a byte is worth a whole step
+    if small.cost.bytes > memory_bytes:
+        raise RefusedLayoutError(
+            f"the network needs {small.cost.bytes:.0f} bytes on each rank however it is cut, and {memory_bytes:.0f} are allowed",
+            hint="more ranks, a smaller batch, or a higher limit",
+        )
+    while small.cost.bytes < fast.cost.bytes:
+        price = (small.cost.seconds - fast.cost.seconds) / (fast.cost.bytes - small.cost.bytes)
+        between = _fastest(tables, price)
+        bound = fast.cost.seconds + price * fast.cost.bytes
+        if between.cost.seconds + price * between.cost.bytes >= bound * (1 - TOLERANCE):
+            break
+        if between.cost.bytes <= memory_bytes:
+            small = between
+        else:
+            fast = between
+    return small

@@ -1,0 +1,160 @@
+"""All costs of a graph as tables, by the ways to cut each operator; what is alike in the graph is worked out once, and is one object."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+from launcher.core.frozen import frozen
+from launcher.sharding.cost import Cost, Costs, OperatorCost, Passage, operator_cost, passage, passage_cost, takes_first
+from launcher.sharding.expression import Cutting, cuttings
+from launcher.sharding.graph import Graph, Leaf, Operator, bytes_of
+from launcher.sharding.layout import TensorLayout, simplified
+
+MAX_WAYS = 100  # of an operator that has more, those that leave ranks over are not looked at where others use all
+
+
+@frozen
+class Edge:
+    """What is between two operators, by the ways of both, in row-major order; or in one that takes a leaf twice, by its own."""
+
+    names: tuple[str, ...]
+    seconds: list[float]
+    bytes: list[float]
+
+
+@frozen
+class Tables:
+    ways: Mapping[str, Sequence[Cutting]]
+    operators: Mapping[str, Sequence[OperatorCost]]
+    edges: Sequence[Edge]
+    fixed_s: Mapping[TensorLayout, float]  # of the messages that sum gradients of parameters, in an order of their own
+
+
+def tables_of(graph: Graph, given: Mapping[str, Cutting], ranks: int, costs: Costs) -> Tables:
+    """Return all costs of a graph on so many ranks; an operator that is given has one way."""
+    alike: dict[Hashable, tuple[Sequence[Cutting], Sequence[OperatorCost]]] = {}
+    ways, operators = {}, {}
+    for operator in graph.operators:
+        fixed = given.get(operator.name)
+        kind = (_kind_of(graph, operator), fixed.cuts if fixed else None)
+        if kind not in alike:
+            own = (fixed,) if fixed else _ways(operator, ranks)
+            alike[kind] = own, [operator_cost(graph, operator, way, costs) for way in own]
+        ways[operator.name], operators[operator.name] = alike[kind]
+    sums = {each for _, found in alike.values() for cost in found for each in cost.sums}
+    order = sorted(sums, key=lambda each: (each.devices, each.axes))
+    fixed_s = {each: costs.fixed_s("all_reduce", each.cuts[0]) for each in order}
+    return Tables(ways, operators, list(_edges(graph, ways, costs)), fixed_s)
+
+
+def _ways(operator: Operator, ranks: int) -> Sequence[Cutting]:
+    found = tuple(cuttings(operator.expression, ranks))
+    using_all = tuple(each for each in found if each.used == ranks)
+    return using_all if len(found) > MAX_WAYS and using_all else found
+
+
+def _kind_of(graph: Graph, operator: Operator) -> Hashable:
+    """Return all that an operator's cost depends on, beside how it is cut."""
+    expression = operator.expression
+    inputs = tuple(
+        (
+            tensor.shape,
+            tensor.item_bytes,
+            name in graph.needs_gradient,
+            isinstance(tensor, Leaf)
+            and (tensor.is_parameter, len(graph.consumers[name]), takes_first(graph, operator, number)),
+        )
+        for number, name in enumerate(operator.inputs)
+        for tensor in (graph.by_name[name],)
+    )
+    indices = (expression.inputs, expression.output, tuple(expression.sizes.items()), expression.shared)
+    return operator.kind, operator.shape, operator.flops, operator.item_bytes, inputs, indices
+
+
+@frozen
+class _Side:
+    """Where a tensor comes from or goes to: an operator, and which of its inputs; None for its output."""
+
+    name: str
+    number: int | None
+
+
+def _links(graph: Graph) -> Iterator[tuple[Leaf | Operator, _Side, _Side]]:
+    """Yield each tensor that is taken in some layout, where it has its own from, and where it is taken.
+
+    A leaf is held in the layout in which it is taken first (`plan.first_layout`).
+    """
+    for producer, operator, number in graph.edges():
+        yield producer, _Side(producer.name, None), _Side(operator.name, number)
+    for leaf in graph.leaves:
+        (first, its_number), *others = graph.consumers[leaf.name]
+        for operator, number in others:
+            yield leaf, _Side(first.name, its_number), _Side(operator.name, number)
+
+
+def _edges(graph: Graph, ways: Mapping[str, Sequence[Cutting]], costs: Costs) -> Iterator[Edge]:
+    layouts = _Layouts(ways)
+    passages, tables = _Passages(costs), dict[Hashable, tuple[list[float], list[float]]]()
+    for tensor, one, other in _links(graph):
+        sides = layouts.of(one), layouts.of(other)
+        size, has_gradient = bytes_of(tensor), tensor.name in graph.needs_gradient
+        names = tuple(dict.fromkeys((one.name, other.name)))
+        key = (id(sides[0]), id(sides[1]), size, has_gradient, len(names))
+        if key not in tables:
+            found = passages.costs(*sides, size, has_gradient=has_gradient)
+            if len(names) == 1:
+                found = found[:: len(sides[0]) + 1]  # the diagonal: both are cut in one way
+            tables[key] = [each.seconds for each in found], [each.bytes for each in found]
+        yield Edge(names, *tables[key])
+
+
+class _Layouts:
+    """The layouts of a side by its operator's ways, simplified; equal ones are one object."""
+
+    def __init__(self, ways: Mapping[str, Sequence[Cutting]]) -> None:
+        self._ways = ways
+        self._same: dict[TensorLayout, TensorLayout] = {}
+        self._of: dict[Hashable, list[TensorLayout]] = {}
+
+    def of(self, side: _Side) -> list[TensorLayout]:
+        key = id(self._ways[side.name]), side.number
+        if key not in self._of:
+            found = (
+                simplified(way.output if side.number is None else way.inputs[side.number])
+                for way in self._ways[side.name]
+            )
+            self._of[key] = [self._same.setdefault(each, each) for each in found]
+        return self._of[key]
+
+
+class _Passages:
+    """The redistributions between layouts, each found once, whatever the tensors' shapes, and what they cost."""
+
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
+        self._between: dict[tuple[int, int], Passage] = {}
+        self._same: dict[Passage, Passage] = {}
+
+    def costs(
+        self, sources: Sequence[TensorLayout], targets: Sequence[TensorLayout], size: int, *, has_gradient: bool
+    ) -> list[Cost]:
+        """Return the costs from each layout to each, in row-major order, of a tensor of so many bytes as a whole."""
+        known: dict[int, Cost] = {}  # there are few passages that differ
+        rows: dict[int, list[Cost]] = {}  # and ways often have the same layout of a tensor
+        for source in sources:
+            if id(source) in rows:
+                continue
+            row = rows[id(source)] = []
+            for target in targets:
+                steps = self._passage(source, target)
+                if id(steps) not in known:
+                    known[id(steps)] = passage_cost(steps, size, self._costs, has_gradient=has_gradient)
+                row.append(known[id(steps)])
+        return [cost for source in sources for cost in rows[id(source)]]
+
+    def _passage(self, source: TensorLayout, target: TensorLayout) -> Passage:
+        pair = id(source), id(target)
+        if pair not in self._between:
+            found = passage(source, target)
+            self._between[pair] = self._same.setdefault(found, found)
+        return self._between[pair]

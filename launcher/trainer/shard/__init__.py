@@ -1,0 +1,1 @@
+"""A network whose operators are cut over ranks: traced, planned by `launcher.sharding`, and executed."""

@@ -1,0 +1,105 @@
+"""The modes of parallel training by the tutorials' names: from a graph and strategies to how each operator is cut.
+
+stand_alone              one rank computes everything
+data_parallel            the batch is cut over all ranks, in every operator
+semi_auto_parallel       operators are cut as given, the rest by sharding propagation
+auto_parallel            the same ("sharding_propagation"), or the rest by a search ("dynamic_programming")
+hybrid_parallel          copies of the network train on shares of the batch; the ranks of each cut it as semi_auto_parallel
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.sharding.cost import Costs
+from launcher.sharding.expression import Cutting, Strategy, cut
+from launcher.sharding.propagation import propagated
+from launcher.sharding.search import searched
+from launcher.sharding.strategy import cutting_of, written
+from launcher.trainer.shard.trace import Traced
+
+SEARCH_MODES = ("sharding_propagation", "dynamic_programming")
+MODES = ("stand_alone", "data_parallel", "semi_auto_parallel", "auto_parallel", "hybrid_parallel")
+
+
+def cuttings_for(
+    traced: Traced,
+    mode: str,
+    strategies: Mapping[str, Strategy],
+    ranks: int,
+    *,
+    search_mode: str = "dynamic_programming",
+    costs: Costs | None = None,
+    memory_bytes: float | None = None,
+) -> dict[str, Cutting]:
+    """Return how every operator is cut over so many ranks: in hybrid_parallel, those of one copy.
+
+    `strategies`, by the names of operators or modules, take precedence over those that the network's modules have been given.
+    A search takes `costs` that were measured, or the default ones, and what fits into `memory_bytes` of a rank.
+
+    Raises:
+        UsageError: a strategy does not fit, or is of no operator; or there is no such mode.
+        RefusedLayoutError: there are more ranks than the mode has work for, or nothing fits.
+    """
+    graph = traced.graph
+    given = {**traced.strategies, **_of_operators(traced, strategies)}
+    if mode not in MODES or search_mode not in SEARCH_MODES:
+        raise UsageError(f"there is no mode {mode} with {search_mode}", hint=", ".join((*MODES, *SEARCH_MODES)))
+    if mode == "stand_alone":
+        if ranks > 1:
+            raise RefusedLayoutError(
+                f"stand_alone is for one rank, and there are {ranks}", hint="data_parallel, or one rank"
+            )
+        return {each.name: cut(each.expression, {}, ranks) for each in graph.operators}
+    if mode == "data_parallel":
+        return data_parallel(traced, ranks)
+    operators = {each.name: each for each in graph.operators}
+    known = {name: cutting_of(operators[name].expression, strategy, ranks, name) for name, strategy in given.items()}
+    if mode == "auto_parallel" and search_mode == "dynamic_programming":
+        return searched(graph, known, ranks, costs or Costs(), memory_bytes)
+    return propagated(graph, known, ranks)
+
+
+def data_parallel(traced: Traced, ranks: int) -> dict[str, Cutting]:
+    """Return the cutting of every operator by the batch, the first dim of what the network is called with.
+
+    What has no batch, as what is computed of parameters alone, every rank computes whole.
+
+    Raises:
+        RefusedLayoutError: the ranks do not divide the batch.
+    """
+    graph = traced.graph
+    batch_dims: dict[str, int | None] = {
+        leaf.name: 0 if leaf.name in traced.inputs and leaf.shape else None for leaf in graph.leaves
+    }
+    found: dict[str, Cutting] = {}
+    for operator in graph.operators:
+        expression = operator.expression
+        dims = [(dims, batch_dims[name]) for dims, name in zip(expression.inputs, operator.inputs, strict=True)]
+        indices = [dims[dim] for dims, dim in dims if dim is not None]
+        index = next((each for each in indices if each is not None), None)
+        if index is not None and expression.sizes[index] % ranks:
+            raise RefusedLayoutError(
+                f"data_parallel cuts the batch into {ranks} parts, and {expression.sizes[index]} of {operator.name} "
+                f"cannot be divided by {ranks}",
+                hint=f"a batch that {ranks} divides",
+            )
+        found[operator.name] = cut(expression, {} if index is None else {index: ranks}, ranks)
+        batch_dims[operator.name] = expression.output.index(index) if index in expression.output and index else None
+    return found
+
+
+def _of_operators(traced: Traced, strategies: Mapping[str, Strategy]) -> dict[str, Strategy]:
+    """Return the strategies by operator: one of a module is that of its first operator."""
+    names = {each.name for each in traced.graph.operators}
+    found = {}
+    for name, strategy in strategies.items():
+        own = traced.first_of.get(name, name)
+        if own not in names:
+            raise UsageError(
+                f"the strategy {written(strategy)} is of {name}, which is no operator of the network",
+                hint=f"operators are {', '.join(each.name for each in traced.graph.operators)}",
+            )
+        found[own] = strategy
+    return found

@@ -1,0 +1,326 @@
+"""A network that is executed as its sharding plan says: this rank's parts of parameters, and its work for each operator.
+
+All that can be known before a step is worked out when the network is made: groups, boxes, and for each operator one function
+from the values of its inputs to that of its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
+from launcher.mesh.boxes import Box, whole
+from launcher.sharding.layout import TensorLayout, whole_on_all
+from launcher.sharding.plan import PlannedOperator, ShardingPlan, parameters_of
+from launcher.sharding.redistribution import steps_between
+from launcher.trainer.parallel.collectives import Group, all_reduce
+from launcher.trainer.shard.functions import Function, redistribution, sum_of_gradients, sum_of_outputs
+from launcher.trainer.shard.groups import Groups
+from launcher.trainer.shard.operators.products import TAKES_BIAS
+from launcher.trainer.shard.operators.record import Local, Site
+from launcher.trainer.shard.trace import Traced
+
+
+@frozen
+class _Stage:
+    """One operator on this rank: what computes it, and the places of its inputs and its output among all values."""
+
+    compute: Local
+    inputs: tuple[int, ...]
+    output: int
+    last_used: tuple[int, ...]  # the values that no later stage needs
+
+
+class ShardedNetwork(nn.Module):
+    """This rank's part of a network. Parameters and buffers have the names that they have in the network.
+
+    `weights` gives whole tensors by name; without it, they are those of the network that was traced. All ranks must make it,
+    and call it, in the same order. A parameter that no operator takes is not held.
+    """
+
+    def __init__(
+        self,
+        traced: Traced,
+        plan: ShardingPlan,
+        groups: Groups,
+        *,
+        device: torch.device,
+        weights: Callable[[str], Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        assert plan.ranks == groups.ranks, "the groups are of this plan"
+        self._traced, self._plan, self._groups, self._device = traced, plan, groups, device
+        self._places = {name: place for place, name in enumerate(plan.graph.by_name)}
+        sources = {**traced.parameters, **traced.buffers}
+        given = weights or sources.__getitem__
+        self._held: dict[str, Tensor] = {}
+        self._boxes = dict(self._boxes_held())
+        for name, box in self._boxes.items():
+            part = given(name).detach()[box.within(whole(sources[name].shape))].to(device)
+            part = part.clone(memory_format=torch.contiguous_format)
+            self._held[name] = nn.Parameter(part) if name in traced.parameters else part
+            _hold(self, name, self._held[name])
+        self._stages = self._made_stages()
+        self._sums = self._made_sums()
+        self._inputs = [
+            (self._places[name], *self._input(name)) if name in self._places else None for name in traced.inputs
+        ]
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return this rank's part of the output: the loss, which every rank has whole.
+
+        Each input is the whole batch's, or this rank's part of it (`input_boxes`).
+
+        Raises:
+            UsageError: an input has another shape than either.
+        """
+        values: list[Tensor | None] = [None] * len(self._places)
+        for name, tensor in self._held.items():
+            place = self._places.get(name)
+            if place is not None:
+                values[place] = tensor
+        for tensor, wanted in zip(inputs, self._inputs, strict=True):
+            if wanted is not None:
+                place, shape, box = wanted
+                values[place] = _part_of(tensor, shape, box)
+        output: Tensor | None = None
+        for stage in self._stages:
+            output = stage.compute(*[values[place] for place in stage.inputs])
+            values[stage.output] = output
+            for place in stage.last_used:
+                values[place] = None
+        assert output is not None, "a graph has an operator"
+        return output
+
+    def sum_gradients(self) -> None:
+        """Sum the parameters' gradients, after backward, where ranks have parts of them, in one message for each set of ranks.
+
+        Where there are several copies of the plan, the mean of their gradients is taken.
+        """
+        for group, parameters in self._sums:
+            gradients = [_gradient_of(parameter) for parameter in parameters]
+            flat = gradients[0] if len(gradients) == 1 else torch.cat([each.reshape(-1) for each in gradients])
+            flat = all_reduce(flat.contiguous(), group)
+            if self._groups.copies > 1:
+                flat.div_(self._groups.copies)
+            parts = flat.view(-1).split([each.numel() for each in gradients])
+            for parameter, gradient, part in zip(parameters, gradients, parts, strict=True):
+                # Who has given a parameter its gradient's storage looks for it there; what autograd has made may be replaced.
+                if gradient._is_view():  # noqa: SLF001 - torch has no other name for it
+                    if gradient.data_ptr() != part.data_ptr():
+                        gradient.copy_(part.view_as(gradient))
+                else:
+                    parameter.grad = part.view_as(gradient)
+
+    def mean_over_copies(self, loss: Tensor) -> Tensor:
+        """Return the mean of a loss over the copies of the plan, without a gradient."""
+        total = loss.detach().clone()
+        return all_reduce(total, self._groups.along((self._plan.ranks,), (), over_copies=True)).div_(
+            self._groups.copies
+        )
+
+    def input_boxes(self) -> list[Box]:
+        """Return this rank's part of each input."""
+        shapes = {leaf.name: leaf.shape for leaf in self._plan.graph.leaves}
+        return [
+            self._plan.leaves[name].box_of(self._groups.rank, shapes[name]) if name in shapes else Box((), ())
+            for name in self._traced.inputs
+        ]
+
+    def box_held(self, name: str) -> Box:
+        """Return this rank's part of a parameter or buffer."""
+        return self._boxes[name]
+
+    def parameter_boxes(self) -> dict[str, tuple[tuple[int, ...], Box, TensorLayout]]:
+        """Return of each parameter the whole shape, this rank's part of it, and how all ranks' parts lie."""
+        return {
+            leaf.name: (leaf.shape, layout.box_of(self._groups.rank, leaf.shape), layout)
+            for leaf, layout in parameters_of(self._plan)
+        }
+
+    def whole_parameters(self) -> dict[str, Tensor]:
+        """Return all parameters, whole. All ranks must call it."""
+        return {name: self._gathered(name, self._held[name]) for name in self._traced.parameters}
+
+    def whole_gradients(self) -> dict[str, Tensor]:
+        """Return the gradients of all parameters, whole, once they are summed. All ranks must call it."""
+        found = {}
+        for name in self._traced.parameters:
+            parameter = self._held[name]
+            assert isinstance(parameter, nn.Parameter), "it is trained"
+            found[name] = self._gathered(name, _gradient_of(parameter))
+        return found
+
+    def _gathered(self, name: str, tensor: Tensor) -> Tensor:
+        layout = self._plan.leaves[name]
+        tensor = tensor.detach()
+        for step in steps_between(layout, whole_on_all(len(layout.axes), self._plan.ranks)):
+            tensor = redistribution(step, self._groups, has_gradient=False)(tensor)
+        return tensor.clone()
+
+    def _boxes_held(self) -> Iterator[tuple[str, Box]]:
+        """Yield what is held of parameters and buffers."""
+        graph, rank = self._plan.graph, self._groups.rank
+        data = set(self._traced.inputs)
+        for leaf in graph.leaves:
+            if leaf.name not in data:
+                yield leaf.name, self._plan.leaves[leaf.name].box_of(rank, leaf.shape)
+        seen = set()
+        for planned in self._plan.operators:
+            for state in self._traced.calls[planned.operator.name].states:
+                if state.name not in seen:
+                    seen.add(state.name)
+                    shape = tuple(state.meta.shape)
+                    yield (
+                        state.name,
+                        whole(shape) if state.like is None else planned.cutting.inputs[state.like].box_of(rank, shape),
+                    )
+
+    def _input(self, name: str) -> tuple[tuple[int, ...], Box]:
+        [shape] = [leaf.shape for leaf in self._plan.graph.leaves if leaf.name == name]
+        return shape, self._plan.leaves[name].box_of(self._groups.rank, shape)
+
+    def _made_stages(self) -> list[_Stage]:
+        last = {name: place for place, planned in enumerate(self._plan.operators) for name in planned.operator.inputs}
+        stages: list[_Stage] = []
+        operators = self._plan.operators
+        for number, planned in enumerate(operators):
+            following = operators[number + 1] if number + 1 < len(operators) else None
+            if following is not None and self._adds_bias(planned, following):
+                continue
+            parts = (
+                [operators[number - 1], planned]
+                if number and self._adds_bias(operators[number - 1], planned)
+                else [planned]
+            )
+            names = [name for part in parts for name in part.operator.inputs]
+            if len(parts) == 2:
+                names.remove(parts[0].operator.name)
+            done = {name for name in names if last[name] <= number and name not in self._held}
+            stages.append(
+                _Stage(
+                    self._computed(parts),
+                    tuple(self._places[name] for name in names),
+                    self._places[planned.operator.name],
+                    tuple(self._places[name] for name in done),
+                )
+            )
+        return stages
+
+    def _adds_bias(self, product: PlannedOperator, following: PlannedOperator) -> bool:
+        """Return whether a rank computes a product and the bias that is added to it in one, as nothing is communicated between."""
+        return (
+            product.operator.kind in TAKES_BIAS
+            and following.operator.kind == "bias_add"
+            and following.operator.inputs[0] == product.operator.name
+            and len(self._plan.graph.consumers[product.operator.name]) == 1
+            and not product.cutting.reduced_axes
+            and not following.steps[0]
+            and product.operator.name != self._plan.graph.output
+        )
+
+    def _computed(self, parts: Sequence[PlannedOperator]) -> Local:
+        """Return what computes an operator, or a product with its bias, from the values as they lie to the output as it is needed."""
+        first, last = parts[0], parts[-1]
+        before = self._before(first)
+        if first is not last:
+            before = [*before, self._before(last)[1]]
+        local = self._traced.calls[first.operator.name].local(self._site(first))
+        after = None
+        if last.cutting.reduced_axes:
+            after = sum_of_outputs(self._groups.along(last.cutting.devices, last.cutting.reduced_axes))
+        if not any(before):
+            return local if after is None else lambda *values: after(local(*values))
+
+        def computed(*values: Tensor) -> Tensor:
+            arguments = []
+            for value, functions in zip(values, before, strict=True):
+                argument = value
+                for function in functions:
+                    argument = function(argument)
+                arguments.append(argument)
+            return local(*arguments) if after is None else after(local(*arguments))
+
+        return computed
+
+    def _before(self, planned: PlannedOperator) -> list[list[Function]]:
+        """Return what is done with each input before an operator is computed."""
+        graph, groups = self._plan.graph, self._groups
+        found: list[list[Function]] = []
+        for number, (name, steps) in enumerate(zip(planned.operator.inputs, planned.steps, strict=True)):
+            has_gradient = name in graph.needs_gradient
+            found.append([redistribution(step, groups, has_gradient=has_gradient) for step in steps])
+            axes = planned.cutting.gradient_axes(number)
+            is_later = name in self._traced.parameters and self._plan.is_summed_later(name)
+            if axes and has_gradient and not is_later:
+                found[-1].append(sum_of_gradients(groups.along(planned.cutting.devices, axes)))
+        return found
+
+    def _site(self, planned: PlannedOperator) -> Site:
+        graph, cutting = self._plan.graph, planned.cutting
+        states = tuple(self._held[state.name] for state in self._traced.calls[planned.operator.name].states)
+        site = Site(
+            cutting,
+            self._groups.rank,
+            tuple(graph.by_name[name].shape for name in planned.operator.inputs),
+            planned.operator.shape,
+            states=states,
+        )
+        if not cutting.shared_axes:
+            return site
+        shared = self._groups.along(cutting.devices, cutting.shared_axes)
+        return Site(cutting, site.rank, site.input_shapes, site.shape, shared, states)
+
+    def _made_sums(self) -> list[tuple[Group, list[nn.Parameter]]]:
+        """Return which parameters' gradients are summed over which ranks, those of this plan's copies among them."""
+        found: dict[tuple[int, ...], tuple[Group, list[nn.Parameter]]] = {}
+        axes_of: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+            name: (each.devices, each.axes) for each in self._plan.parameter_sums for name in each.parameters
+        }
+        rest = [name for name in self._traced.parameters if name not in axes_of]
+        for name in (*axes_of, *rest):
+            devices, axes = axes_of.get(name, ((self._plan.ranks,), ()))
+            group = self._groups.along(devices, axes, over_copies=True)
+            parameter = self._held[name]
+            assert isinstance(parameter, nn.Parameter), "it is trained"
+            if group.size > 1:
+                found.setdefault(group.ranks, (group, []))[1].append(parameter)
+        return list(found.values())
+
+
+def _gradient_of(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None, (
+        "backward has gone through the whole graph, and nobody has taken the gradient since"
+    )
+    return parameter.grad
+
+
+def _part_of(tensor: Tensor, shape: tuple[int, ...], box: Box) -> Tensor:
+    """Return a rank's part of a tensor that is whole, or is that part already."""
+    if tuple(tensor.shape) == shape:
+        return tensor if box.size == shape else tensor[box.within(whole(shape))]
+    if tuple(tensor.shape) == box.size:
+        return tensor
+    raise UsageError(
+        f"an input has the shape {tuple(tensor.shape)}, and the network was traced for {shape}",
+        hint=f"the whole batch, or this rank's part, {box.size}",
+    )
+
+
+def _hold(root: nn.Module, name: str, tensor: Tensor) -> None:
+    """Hold a tensor under a name with dots, by modules that hold nothing else."""
+    *path, last = name.split(".")
+    for each in path:
+        child = root._modules.get(each)  # noqa: SLF001 - any other way finds methods, too
+        if child is None:
+            child = nn.Module()
+            root.add_module(each, child)
+        root = child
+    if isinstance(tensor, nn.Parameter):
+        root.register_parameter(last, tensor)
+    else:
+        root.register_buffer(last, tensor)
