@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from launcher.core.errors import UsageError
@@ -52,11 +52,28 @@ def setting(
     return dataclasses.field(default=default, metadata={"bounds": bounds})
 
 
+@frozen
+class Entries:
+    """What a section means whose names a person chooses, and how a value becomes what it holds."""
+
+    help: str
+    read: Callable[[Any], Any]  # raises a ValueError whose message follows "must be"
+
+
+def entries(meaning: str, read: Callable[[Any], Any]) -> Any:
+    """Declare a section whose names a person chooses: a field of a recipe that holds values by their names, none by default."""
+    return dataclasses.field(default_factory=dict, metadata={"entries": Entries(meaning, read)})
+
+
 def all_settings(recipe: type) -> dict[str, dataclasses.Field[Any]]:
-    """Every setting of `recipe` (a dataclass of sections) under its dotted name, in the order of declaration."""
+    """Every setting of `recipe` (a dataclass of sections) under its dotted name, in the order of declaration.
+
+    Sections whose names a person chooses have none.
+    """
     return {
         f"{section.name}.{field.name}": field
         for section in dataclasses.fields(recipe)
+        if "entries" not in section.metadata
         for field in dataclasses.fields(_section_class(section))
     }
 
@@ -77,18 +94,27 @@ def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
         UsageError: an unknown name, a value of the wrong type or out of bounds; it says where that was written.
     """
     known = all_settings(recipe)
+    sections = dataclasses.fields(recipe)  # type: ignore[arg-type]
+    chosen = {section.name: section.metadata["entries"] for section in sections if "entries" in section.metadata}
     values: dict[str, dict[str, Any]] = {}
     for assignment in assignments:
+        of, _, entry = assignment.name.partition(".")
+        if of in chosen and entry:
+            values.setdefault(of, {})[entry] = _entry(assignment, chosen[of])
+            continue
         if assignment.name not in known:
             hint = did_you_mean(_meant(assignment.name, known)) or f"known settings: {', '.join(known)}"
             raise UsageError(f"{assignment.where}: there is no setting {assignment.name}", hint=hint)
-        section, _, name = assignment.name.partition(".")
-        values.setdefault(section, {})[name] = _checked(assignment, known[assignment.name])
-    sections = {
-        section.name: _section_class(section)(**values.get(section.name, {}))
-        for section in dataclasses.fields(recipe)  # type: ignore[arg-type]
-    }
-    return recipe(**sections)
+        values.setdefault(of, {})[entry] = _checked(assignment, known[assignment.name])
+    return recipe(**{section.name: _section_class(section)(**values.get(section.name, {})) for section in sections})
+
+
+def _entry(assignment: Assignment, wanted: Entries) -> Any:
+    try:
+        return wanted.read(assignment.value)
+    except ValueError as error:
+        told = f"{assignment.where}: {assignment.name} is {as_toml(assignment.value)}, but must be {error}"
+        raise UsageError(told, hint=wanted.help) from None
 
 
 def _section_class(section: dataclasses.Field[Any]) -> Any:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from contextlib import suppress
 from math import prod
+from typing import Any
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
@@ -84,3 +87,19 @@ def _divisors(value: int, most: int) -> list[int]:
 
 def _words(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers))
+
+
+def strategy_from(value: Any) -> Strategy:
+    """Return a strategy from what stands for one in TOML, [[2, 4], [4, 1]], or from its text as the tutorials write it.
+
+    Raises:
+        ValueError: it is none; the message says what one looks like.
+    """
+    if isinstance(value, str):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            value = ast.literal_eval(value)
+    if isinstance(value, list | tuple) and all(
+        isinstance(dims, list | tuple) and all(type(count) is int for count in dims) for dims in value
+    ):
+        return tuple(map(tuple, value))
+    raise ValueError("the number of parts of each dim of each input, as [[2, 4], [4, 1]]")

@@ -51,6 +51,13 @@ def environment(changes):
     return {**inherited, "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **changes}
 
 
+def kill_all(pids):
+    """Kill processes, of which some may have ended because others have."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def reached_by(agent):
     """The variables by which every mpirun reaches other hosts by `agent`."""
     return dict.fromkeys(("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC"), str(agent))
@@ -391,9 +398,7 @@ class Servers:
             process.kill()
         for process in self._started:
             process.wait()
-        for pid in self.ranks():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_all(self.ranks())
         assert not survivors, f"ranks survive their launchers: {survivors}"
         assert at_work or not self.endpoint_open(), "the coordinator's port is still open"
 

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.core.events import AttemptStarted, Cause, Joined
 
-from .conftest import PROGRAMS, TLAUNCH, environment, table_of, tlaunch
+from .conftest import PROGRAMS, TLAUNCH, environment, kill_all, table_of, tlaunch
 from .test_resume import losses_in
 
 COMMAND = [sys.executable, PROGRAMS / "elastic.py"]
@@ -36,9 +36,7 @@ def test_a_server_is_lost_and_comes_back(servers):
     """Its launcher, agent and ranks are killed; the same command is started there again. Nothing counts as a failure."""
     first, second = servers.both("--elastic", *LOST_AFTER, command=COMMAND)
     wait_attempt(servers, 0, 4)
-    gone = [second.pid, servers.agent(1), *(servers.pids()[rank] for rank in (2, 3))]
-    for pid in gone:
-        os.kill(pid, signal.SIGKILL)
+    kill_all([second.pid, servers.agent(1), *(servers.pids()[rank] for rank in (2, 3))])
     wait_attempt(servers, 1, 2)
     again = servers.start(2, "--elastic", *LOST_AFTER, command=COMMAND)
     wait_attempt(servers, 2, 4)
@@ -81,8 +79,7 @@ def test_a_server_that_joins_without_an_effect_learns_that_and_how_the_run_ends(
     arguments = ("--elastic", "--dp", 2, *LOST_AFTER)
     first, second = servers.both(*arguments, command=COMMAND)
     wait_attempt(servers, 0, 2)
-    for pid in (second.pid, servers.agent(1)):
-        os.kill(pid, signal.SIGKILL)
+    kill_all([second.pid, servers.agent(1)])
     second.wait()
     servers.wait_until(lambda: "is lost" in servers.said(first), "its loss")
     again = servers.start(2, *arguments, command=COMMAND)
@@ -130,8 +127,7 @@ def test_one_that_is_lost_when_nothing_else_fits_ends_the_run(servers, snapshot)
     """As any failure does; the exit code and the report say so."""
     first, second = servers.both("--elastic", "--mp", 4, *LOST_AFTER, command=COMMAND)
     wait_attempt(servers, 0, 4)
-    for pid in [second.pid, servers.agent(1), *(servers.pids()[rank] for rank in (2, 3))]:
-        os.kill(pid, signal.SIGKILL)
+    kill_all([second.pid, servers.agent(1), *(servers.pids()[rank] for rank in (2, 3))])
     wait_attempt(servers, 1, 2)  # mp shrinks
     os.kill(servers.agent(0), signal.SIGKILL)
     [code] = servers.end(first)

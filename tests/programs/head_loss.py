@@ -64,7 +64,6 @@ def check_in_float32(group):
 
 
 def all_cases():
-    torch.set_num_threads(1)
     with open_world(this_place(micro_batches=1), torch.device("cpu")) as world:
         check_in_float32(world.mp)
         module.CPU_BYTES, module.MIN_CHUNK_TOKENS = 1, 100  # several chunks, the last of them smaller

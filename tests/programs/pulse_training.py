@@ -31,7 +31,6 @@ EXAMPLES = [Example([5, 6, 2], [6, 5, 2])] * 4
 
 def train(axis: str, directory: Path) -> None:
     settings = load_settings(TransformerSettings, None, [f"model.{setting}" for setting in SETTINGS])
-    torch.set_num_threads(1)
     with open_world(this_place(micro_batches=1), torch.device("cpu")) as world:
         session = Session(settings, world)
         session.train_step(EXAMPLES, 1e-3, step=1)  # opens connections

@@ -7,7 +7,8 @@ import sys
 import traceback
 from collections.abc import Callable
 
-import torch.fx.experimental.symbolic_shapes  # noqa: F401 - else each rank imports it in its first backward pass
+import torch
+import torch.fx.experimental.symbolic_shapes  # else each rank imports it in its first backward pass
 
 from launcher.core import env
 from launcher.supervise.port import hold_port
@@ -43,6 +44,7 @@ def _fork(work: Callable[[], None], variables: dict[str, object]) -> int:
     if child == 0:
         os.environ.update({name: str(value) for name, value in variables.items()})
         signal.alarm(TIMEOUT_S)
+        torch.set_num_threads(1)  # several wait for each other busily: ten times slower where other work has the cores
         try:
             work()
         except BaseException:  # noqa: BLE001 - a child must never return into its parent's code

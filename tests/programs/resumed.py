@@ -59,7 +59,6 @@ def train(directory, name, resume=None, *, steps=STEPS, every=SAVED):
     *_, precision, switches = LAYOUTS[name]
     given = [f"{key}={value}" for key, value in SETTINGS.items()]
     settings = load_settings(TransformerSettings, None, [*given, f"train.precision={precision}", *switches])
-    torch.set_num_threads(1)
     with open_world(this_place(micro_batches=1), torch.device("cpu"), settings.parallel.transport) as world:
         session = Session(settings, world)
         shapes = {name: tuple(parameter.shape) for name, parameter in meta_model(settings).named_parameters()}

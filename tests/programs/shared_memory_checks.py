@@ -65,7 +65,6 @@ def check_all_reduce(world, count, dtype, operation):
 
 def equal():
     """all_reduce of every size and type gives the sum in the order of the ranks, and gloo's wherever that has one."""
-    torch.set_num_threads(1)
     with opened() as world:
         whole = WHOLE_BYTES // 8 // world.dp.size
         counts = (0, 1, 3, 1001, whole, whole + 1, 2 * SLOT_BYTES // 8 + 7)
@@ -83,7 +82,6 @@ def equal():
 
 def slices():
     """reduce_scatter gives each rank its slice of that sum, all_gather puts the slices together."""
-    torch.set_num_threads(1)
     with opened() as world:
         size, index = world.dp.size, world.dp.index
         for count, dtype in product((1, 1001, SLOT_BYTES // 8 + 3), (torch.float64, torch.bfloat16)):
@@ -104,7 +102,6 @@ def slices():
 
 def ragged():
     """Rounds of any size follow each other while ranks are late by turns."""
-    torch.set_num_threads(1)
     same, own = random.Random(1), random.Random(os.getpid())
     with opened() as world:
         for seed in range(MANY):

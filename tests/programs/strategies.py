@@ -1,11 +1,13 @@
 """Train networks whose operators are cut over ranks, and one process beside them: equal losses, gradients and weights.
 
-    strategies.py [RANKS [NETWORK]]
+    strategies.py [RANKS [NETWORK]]     all cases, of so many ranks, of one network
+    strategies.py share                 a few of each kind
 
-Without arguments all cases on 1, 2, 4 and 8 ranks. Each is 5 steps of SGD in float64. Exit 0 when all are within the tolerance;
-a line tells how far each was off. What each rank communicates has to be what the plan says: kind, ranks, bytes and order.
+Each case is 5 steps of SGD in float64. Exit 0 when all are within the tolerance; a line tells how far each was off. What each
+rank communicates has to be what the plan says: kind, ranks, bytes and order.
 """
 
+import random
 import sys
 from contextlib import contextmanager
 from functools import partial
@@ -15,11 +17,12 @@ from ranks import fork_ranks
 from shard_networks import NETWORKS, inputs_of, network_of
 
 from launcher.mesh.boxes import whole as box_of
+from launcher.sharding.expression import cuttings
 from launcher.sharding.plan import plan_of
 from launcher.trainer.parallel import batch_norm
 from launcher.trainer.parallel.world import open_world, this_place
 from launcher.trainer.shard import functions, network
-from launcher.trainer.shard.groups import open_groups
+from launcher.trainer.shard.groups import Groups
 from launcher.trainer.shard.modes import cuttings_for
 from launcher.trainer.shard.network import ShardedNetwork
 from launcher.trainer.shard.trace import trace
@@ -27,9 +30,13 @@ from launcher.trainer.shard.trace import trace
 CPU = torch.device("cpu")
 STEPS, RATE = 5, 0.1
 TOLERANCE, QUICKSTART_TOLERANCE = 1e-9, 1e-12
-SEMI, DATA = "semi_auto_parallel", "data_parallel"
+SEMI, DATA, HYBRID = "semi_auto_parallel", "data_parallel", "hybrid_parallel"
+RANDOM, LOCAL = "random", "local statistics"
+COPIES = 2  # of the network in hybrid_parallel
+TUTORIAL = {"matmul": ((2, 4), (4, 1))}
 
-# Of each number of ranks: the network, the mode, and the strategies that are given; the rest is propagated.
+# Of each number of ranks: the network, the mode, and the strategies that are given, of which the rest is propagated. At random:
+# the seed by which every operator gets one.
 CASES = {
     1: [(name, "stand_alone", {}) for name in NETWORKS],
     2: [
@@ -42,6 +49,8 @@ CASES = {
         ("words", SEMI, {"table": ((1, 1), (2, 1))}),
         ("tied words", SEMI, {"table": ((1, 1), (2, 1))}),
         ("tied words", SEMI, {"table": ((2, 1), (1, 1)), "linear": ((1, 2), (1, 2))}),
+        ("convolutions", LOCAL, {}),
+        *((name, RANDOM, seed) for seed in range(4) for name in NETWORKS),
     ],
     4: [
         *((name, DATA, {}) for name in NETWORKS),
@@ -59,10 +68,14 @@ CASES = {
         ("words", SEMI, {"table": ((2, 1), (1, 2)), "fc": ((1, 4), (1, 4))}),
         ("tied words", SEMI, {"table": ((1, 1), (4, 1)), "linear": ((2, 1), (2, 1))}),
         ("tied words", SEMI, {"table": ((2, 1), (2, 1)), "linear": ((1, 1), (4, 1))}),
+        ("perceptron", HYBRID, {"fc1": ((1, 1), (2, 1))}),
+        ("words", HYBRID, {"table": ((1, 1), (2, 1))}),
+        ("convolutions", LOCAL, {}),
+        *((name, RANDOM, seed) for seed in range(4) for name in NETWORKS),
     ],
     8: [
         *((name, DATA, {}) for name in NETWORKS),
-        ("quickstart", SEMI, {"matmul": ((2, 4), (4, 1))}),
+        ("quickstart", SEMI, TUTORIAL),
         ("quickstart", SEMI, {"matmul": ((2, 1), (1, 4)), "matmul2": ((1, 2), (2, 4))}),
         ("quickstart", SEMI, {"matmul": ((1, 8), (8, 1)), "relu": ((2, 2),), "sub": ((1, 8), (1, 8))}),
         ("perceptron", SEMI, {"fc1": ((2, 2), (2, 2)), "fc2": ((4, 1), (2, 1))}),
@@ -70,7 +83,11 @@ CASES = {
         ("attention", SEMI, {"matmul": ((2, 2, 2, 1), (2, 2, 1, 1))}),
         ("convolutions", SEMI, {"conv1": ((4, 1, 1, 1), (2, 1, 1, 1)), "fc": ((2, 2), (2, 2))}),
         ("words", SEMI, {"table": ((2, 1), (4, 1))}),
+        ("quickstart", HYBRID, {"matmul": ((2, 2), (2, 1))}),
+        ("attention", HYBRID, {"query": ((1, 1, 1), (4, 1))}),
+        *((name, RANDOM, seed) for seed in range(4) for name in NETWORKS),
     ],
+    6: [(name, RANDOM, seed) for seed in range(2) for name in NETWORKS],
 }  # fmt: skip
 
 
@@ -97,16 +114,17 @@ class Recorder:
         self.listens = False
 
 
-def planned(plan, rank):
+def planned(plan, groups):
     """Return what the plan says that this rank communicates in a step; the gradients of parameters in their messages."""
+    rank, first = groups.rank, groups.copy * groups.ranks
     found = [each for each in plan.collectives() if each.kind != "slice"]
     summed = sum(len(each.parameters) for each in plan.parameter_sums)
-    later = iter(found[len(found) - summed :])
     told = [(each.kind, each.group_of(rank), each.bytes) for each in found[: len(found) - summed]]
-    for each in plan.parameter_sums:
+    later = iter(found[len(found) - summed :])
+    for each in plan.parameter_sums if groups.copies == 1 else ():
         parts = [next(later) for _ in each.parameters]
         told.append(("all_reduce", parts[0].group_of(rank), sum(part.bytes for part in parts)))
-    return told
+    return [(kind, tuple(first + member for member in group), size) for kind, group, size in told]
 
 
 def trained_alone(name):
@@ -129,11 +147,26 @@ def named(tensors):
     return [(path.removeprefix("network."), tensor) for path, tensor in tensors]
 
 
-def largest_difference(name, mode, strategies, groups, recorder):
-    """Train the network cut so; return the largest difference to one process."""
-    whole = network_of(name)
-    traced = trace(whole, inputs_of(name, 0))
-    plan = plan_of(traced.graph, cuttings_for(traced, mode, strategies, groups.ranks), groups.ranks)
+def cuttings_of(traced, mode, chosen, ranks):
+    """Return how the operators are cut: as the mode says, or at random by a seed."""
+    if mode != RANDOM:
+        return cuttings_for(traced, mode, chosen, ranks)
+    numbers = random.Random(chosen)
+    return {each.name: numbers.choice(list(cuttings(each.expression, ranks))) for each in traced.graph.operators}
+
+
+def share_of(tensor, copy, copies):
+    return tensor.chunk(copies)[copy]
+
+
+def largest_difference(name, mode, chosen, groups, recorder):
+    """Train the network cut so, each copy on its share of the batch; return the largest difference to one process."""
+
+    def inputs(step):
+        return [share_of(each, groups.copy, groups.copies) for each in inputs_of(name, step)]
+
+    traced = trace(network_of(name), inputs(0))
+    plan = plan_of(traced.graph, cuttings_of(traced, mode, chosen, groups.ranks), groups.ranks)
     sharded = ShardedNetwork(traced, plan, groups, device=CPU)
     optimizer = torch.optim.SGD(sharded.parameters(), lr=RATE)
     steps, buffers = trained_alone(name)
@@ -141,46 +174,78 @@ def largest_difference(name, mode, strategies, groups, recorder):
     for step, (whole_loss, whole_gradients, whole_weights) in enumerate(steps):
         optimizer.zero_grad()
         with recorder.listening():
-            loss = sharded(*inputs_of(name, step))
+            loss = sharded(*inputs(step))
             loss.backward()
+            if groups.copies > 1:  # more messages than the plan of one copy has
+                recorder.listens = False
             sharded.sum_gradients()
-        assert recorder.seen == planned(plan, groups.rank), (recorder.seen, planned(plan, groups.rank))
+        told = planned(plan, groups)
+        assert recorder.seen == told, (recorder.seen, told)
         gradients = sharded.whole_gradients()
         optimizer.step()
-        differences.append(abs(loss.item() - whole_loss))
+        differences.append(abs(sharded.mean_over_copies(loss).item() - whole_loss))
         for ours, theirs in ((gradients, whole_gradients), (sharded.whole_parameters(), whole_weights)):
             assert ours.keys() == theirs.keys()
             differences += [float((value - theirs[path]).abs().max()) for path, value in ours.items()]
     held = dict(sharded.named_buffers())
     assert held.keys() == buffers.keys()
-    # Running statistics are cut as their channels are; that all ranks together are right is known from each of them.
     for path, buffer in held.items():
-        first = sharded.box_held(path)
-        differences.append(float((buffer - buffers[path][first.within(box_of(buffers[path].shape))]).abs().max()))
+        part = sharded.box_held(path).within(box_of(buffers[path].shape))
+        differences.append(float((buffer - buffers[path][part]).abs().max()))
     return max(differences)
 
 
-def ranks_work(only, transport):
+def local_statistics(groups):
+    """Batch norms that share no statistics train as the mean of networks that have a part of the batch each."""
+    name = "convolutions"
+    traced = trace(network_of(name), inputs_of(name, 0), batch_norm_is_shared=False)
+    plan = plan_of(traced.graph, cuttings_for(traced, DATA, {}, groups.ranks), groups.ranks)
+    sharded = ShardedNetwork(traced, plan, groups, device=CPU)
+    sharded(*inputs_of(name, 0)).backward()
+    sharded.sum_gradients()
+    whole = network_of(name)
+    for part in range(groups.ranks):
+        loss = whole(*(share_of(each, part, groups.ranks) for each in inputs_of(name, 0))) / groups.ranks
+        loss.backward()
+    theirs = {path: parameter.grad for path, parameter in named(whole.named_parameters())}
+    return max(float((value - theirs[path]).abs().max()) for path, value in sharded.whole_gradients().items())
+
+
+def ranks_work(cases, transport):
     place = this_place(micro_batches=1)
     torch.set_num_threads(1)
     with open_world(place, CPU, transport) as world:
-        ranks = place.world_size
-        with open_groups(place.global_rank, ranks, ranks=ranks, device=CPU, transport=transport) as groups:
-            recorder = Recorder()
-            for name, mode, strategies in CASES[ranks]:
-                if only not in {None, name}:
-                    continue
-                worst = largest_difference(name, mode, strategies, groups, recorder)
-                tolerance = QUICKSTART_TOLERANCE if name == "quickstart" else TOLERANCE
-                told = f"{ranks} ranks, {name}, {mode} {strategies}: {worst:.1e}"
-                if world.is_first:
-                    print(told, flush=True)
-                assert worst <= tolerance, told
+        opened, recorder = {}, Recorder()
+        for name, mode, chosen in cases:
+            ranks = place.world_size // COPIES if mode == HYBRID else place.world_size
+            if ranks not in opened:
+                opened[ranks] = Groups(place.global_rank, place.world_size, ranks, CPU, transport, [world.mp])
+            if mode == LOCAL:
+                worst = local_statistics(opened[ranks])
+            else:
+                worst = largest_difference(name, mode, chosen, opened[ranks], recorder)
+            tolerance = QUICKSTART_TOLERANCE if name == "quickstart" else TOLERANCE
+            told = f"{place.world_size} ranks, {name}, {mode} {chosen}: {worst:.1e}"
+            if world.is_first:
+                print(told, flush=True)
+            assert worst <= tolerance, told
+
+
+def share():
+    """Return a few cases of each kind."""
+    kinds = {(mode, name): (name, mode, chosen) for name, mode, chosen in CASES[4] if mode in {SEMI, HYBRID, LOCAL}}
+    seeds = [(name, RANDOM, seed) for seed, name in enumerate(NETWORKS)]
+    return {8: [("quickstart", SEMI, TUTORIAL)], 4: [*kinds.values(), *seeds]}
 
 
 if __name__ == "__main__":
-    chosen = [int(sys.argv[1])] if len(sys.argv) > 1 else list(CASES)
-    only = sys.argv[2] if len(sys.argv) > 2 else None
-    for count in chosen:
-        transport = "auto" if count > 1 else "backend"
-        fork_ranks(f"{count} ranks", dp=1, mp=count, pp=1, micro_batches=1, work=partial(ranks_work, only, transport))
+    if sys.argv[1:] == ["share"]:
+        chosen = share()
+    else:
+        counts = [int(sys.argv[1])] if len(sys.argv) > 1 else list(CASES)
+        chosen = {
+            count: [case for case in CASES[count] if case[0] in sys.argv[2:3] or not sys.argv[2:3]] for count in counts
+        }
+    for count, cases in chosen.items():
+        carried_by = "auto" if count != 2 else "backend"
+        fork_ranks(f"{count} ranks", dp=1, mp=count, pp=1, micro_batches=1, work=partial(ranks_work, cases, carried_by))

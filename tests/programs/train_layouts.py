@@ -74,7 +74,6 @@ def train(row: Row, steps: int, directory: Path) -> None:
     settings = [f"{key}={value}" for key, value in SETTINGS.items()]
     settings += [f"train.precision={row.precision}", *row.settings, *row.numbers]
     settings = load_settings(TransformerSettings, None, settings)
-    torch.set_num_threads(1)
     with open_world(this_place(micro_batches=1), torch.device("cpu"), settings.parallel.transport) as world:
         session = Session(settings, world)
         trained = batches(steps)

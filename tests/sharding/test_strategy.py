@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from launcher.core.errors import UsageError
 from launcher.sharding.expression import cuttings
-from launcher.sharding.strategy import cutting_of
+from launcher.sharding.strategy import cutting_of, strategy_from
 
 from .networks import matmul, quickstart
 
@@ -49,3 +49,14 @@ def test_every_way_to_cut_is_one_that_can_be_written(ranks, operator):
     assert len({each.strategy for each in found}) == len(found) > 0
     for each in found:
         assert cutting_of(operator.expression, each.strategy, ranks, operator.name) == each
+
+
+@pytest.mark.parametrize("value", [[[2, 4], [4, 1]], ((2, 4), (4, 1)), "((2, 4), (4, 1))", "[[2,4],[4,1]]"])
+def test_what_is_read_as_one(value):
+    assert strategy_from(value) == ((2, 4), (4, 1))
+
+
+@pytest.mark.parametrize("value", [3, "x", "", [2, 4], [[2.0]], [[True]], "((2, 4), (4, 1)", "[" * 10_000, {"a": 1}])
+def test_what_is_none(value):
+    with pytest.raises(ValueError, match=r"parts of each dim"):
+        strategy_from(value)

@@ -102,16 +102,19 @@ class ShardedNetwork(nn.Module):
         Where there are several copies of the plan, the mean of their gradients is taken.
         """
         for group, parameters in self._sums:
-            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            if len(gradients) == 1 and gradients[0].is_contiguous():
-                all_reduce(gradients[0], group).div_(self._groups.copies)
-                continue
-            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-            all_reduce(flat, group)
+            gradients = [_gradient_of(parameter) for parameter in parameters]
+            flat = gradients[0] if len(gradients) == 1 else torch.cat([each.reshape(-1) for each in gradients])
+            flat = all_reduce(flat.contiguous(), group)
             if self._groups.copies > 1:
                 flat.div_(self._groups.copies)
-            parts = flat.split([gradient.numel() for gradient in gradients])
-            torch._foreach_copy_(gradients, [part.view_as(own) for part, own in zip(parts, gradients, strict=True)])
+            parts = flat.view(-1).split([each.numel() for each in gradients])
+            for parameter, gradient, part in zip(parameters, gradients, parts, strict=True):
+                # Who has given a parameter its gradient's storage looks for it there; what autograd has made may be replaced.
+                if gradient._is_view():  # noqa: SLF001 - torch has no other name for it
+                    if gradient.data_ptr() != part.data_ptr():
+                        gradient.copy_(part.view_as(gradient))
+                else:
+                    parameter.grad = part.view_as(gradient)
 
     def mean_over_copies(self, loss: Tensor) -> Tensor:
         """Return the mean of a loss over the copies of the plan, without a gradient."""
@@ -147,9 +150,9 @@ class ShardedNetwork(nn.Module):
         """Return the gradients of all parameters, whole, once they are summed. All ranks must call it."""
         found = {}
         for name in self._traced.parameters:
-            gradient = self._held[name].grad
-            assert gradient is not None, f"{name} has a part in the loss"
-            found[name] = self._gathered(name, gradient)
+            parameter = self._held[name]
+            assert isinstance(parameter, nn.Parameter), "it is trained"
+            found[name] = self._gathered(name, _gradient_of(parameter))
         return found
 
     def _gathered(self, name: str, tensor: Tensor) -> Tensor:
@@ -287,6 +290,13 @@ class ShardedNetwork(nn.Module):
             if group.size > 1:
                 found.setdefault(group.ranks, (group, []))[1].append(parameter)
         return list(found.values())
+
+
+def _gradient_of(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None, (
+        "backward has gone through the whole graph, and nobody has taken the gradient since"
+    )
+    return parameter.grad
 
 
 def _part_of(tensor: Tensor, shape: tuple[int, ...], box: Box) -> Tensor:

@@ -20,7 +20,9 @@ def unary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
     def describe(record: Recorder, x: Value, *numbers: Any, inplace: bool = False, **options: Any) -> Value:  # noqa: ARG001 - what is changed in place is known by `trace`
         dims = broadcast_dims(x.shape, x.shape)
         local = partial(_with_numbers, function, numbers, options) if numbers or options else function
-        return record(kind, [x], Expression((dims,), dims, sizes_of(dims, x.shape)), local(x.meta), everywhere(local))
+        # Not computed on the meta device, for which torch would import its compiler: that takes a second.
+        output = torch.empty_like(x.meta) if x.meta.is_floating_point() else local(x.meta)
+        return record(kind, [x], Expression((dims,), dims, sizes_of(dims, x.shape)), output, everywhere(local))
 
     return describe
 
@@ -38,7 +40,7 @@ def binary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
         if any(value not in (None, 1) for value in options.values()):
             refuse(f"{kind} with {', '.join(options)} is not known")
         if isinstance(one, Value) and isinstance(other, Value):
-            output = function(one.meta, other.meta)
+            output = _broadcast(function, one.meta, other.meta)
             ours, theirs = (broadcast_dims(each.shape, output.shape) for each in (one, other))
             result = broadcast_dims(output.shape, output.shape)
             expression = Expression((ours, theirs), result, sizes_of(result, output.shape))
@@ -49,6 +51,13 @@ def binary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
         return unary(kind, lambda x: function(_tensor_like(one, x), x))(record, other)
 
     return describe
+
+
+def _broadcast(function: Callable[..., Tensor], one: Tensor, other: Tensor) -> Tensor:
+    """Return the output on the meta device, computed there only where its type is not plain (see `unary`)."""
+    if not (one.is_floating_point() and other.is_floating_point()):
+        return function(one, other)
+    return one.new_empty(torch.broadcast_shapes(one.shape, other.shape), dtype=torch.result_type(one, other))
 
 
 def _tensor_like(number: float | Value, x: Tensor) -> Tensor:

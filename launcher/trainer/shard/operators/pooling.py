@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -45,14 +45,18 @@ def avg_pool2d(
     return _pooled(record, "avg_pool2d", x, lambda x: functional.avg_pool2d(x, *numbers))
 
 
-def adaptive_avg_pool2d(record: Recorder, x: Value, output_size: Any) -> Value:
+def adaptive_avg_pool2d(record: Recorder, x: Value, output_size: int | Sequence[int | None]) -> Value:
     """Describe the mean over a grid of windows, as (1, 1) the mean of all places."""
-    return _pooled(record, "adaptive_avg_pool2d", x, lambda x: functional.adaptive_avg_pool2d(x, output_size))
+    sizes = (output_size, output_size) if isinstance(output_size, int) else output_size
+    height, width = (whole if size is None else size for size, whole in zip(sizes, x.shape[2:], strict=True))
+    # Not computed on the meta device, for which torch would import its compiler: that takes a second.
+    output = x.meta.new_empty(*x.shape[:2], height, width)
+    return _pooled(record, "adaptive_avg_pool2d", x, lambda x: functional.adaptive_avg_pool2d(x, (height, width)), output)
 
 
-def _pooled(record: Recorder, kind: str, x: Value, pool: Callable[..., Tensor]) -> Value:
+def _pooled(record: Recorder, kind: str, x: Value, pool: Callable[..., Tensor], output: Tensor | None = None) -> Value:
     if x.meta.dim() != 4:
         refuse(f"{kind} of {x.meta.dim()} dims is not known", hint="images of 4 dims: batch, channels, height, width")
     dims = ("n", "c", None, None)
     expression = Expression((dims,), dims, {"n": x.shape[0], "c": x.shape[1]})
-    return record(kind, [x], expression, pool(x.meta), everywhere(pool))
+    return record(kind, [x], expression, pool(x.meta) if output is None else output, everywhere(pool))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -28,6 +27,8 @@ def reduction(kind: str) -> Callable[..., Value]:
     ) -> Value:
         if dtype is not None:
             refuse(f"{kind} in another type than its input's is not known")
+        if kind == "mean" and not x.meta.is_floating_point():
+            refuse("the mean of whole numbers is not known")
         size = max(x.meta.dim(), 1)
         named = range(size) if dim is None or dim == () else [dim] if isinstance(dim, int) else dim
         over = sorted(each % size for each in named)[: x.meta.dim()]
@@ -40,7 +41,8 @@ def reduction(kind: str) -> Callable[..., Value]:
             return total / count if count > 1 else total
 
         expression = Expression((dims,), tuple(kept), sizes_of(dims, x.shape))
-        return record(kind, [x], expression, reduced(x.meta), everywhere(reduced))
+        output = x.meta.sum(over, keepdim) if over else x.meta
+        return record(kind, [x], expression, output, everywhere(reduced))
 
     return describe
 
@@ -66,7 +68,7 @@ def mse_loss(
         return functional.mse_loss(x, target, reduction="sum") / divisor
 
     expression = Expression((dims, dims), (), sizes_of(dims, x.shape))
-    return record("mse_loss", [x, target], expression, squared(x.meta, target.meta), everywhere(squared))
+    return record("mse_loss", [x, target], expression, x.meta.new_empty(()), everywhere(squared))
 
 
 def cross_entropy(
@@ -96,8 +98,7 @@ def cross_entropy(
         return functional.cross_entropy(logits, labels, reduction="sum", **options) / divisor
 
     expression = Expression(((ours[0], None, *ours[1:]), ours), (), sizes_of(ours, labels.shape))
-    output = torch.empty((), dtype=logits.meta.dtype, device="meta")
-    return record("cross_entropy", [logits, labels], expression, output, everywhere(summed))
+    return record("cross_entropy", [logits, labels], expression, logits.meta.new_empty(()), everywhere(summed))
 
 
 def _divisor(kind: str, reduction: str, count: int) -> int:
