@@ -51,7 +51,9 @@ def adaptive_avg_pool2d(record: Recorder, x: Value, output_size: int | Sequence[
     height, width = (whole if size is None else size for size, whole in zip(sizes, x.shape[2:], strict=True))
     # Not computed on the meta device, for which torch would import its compiler: that takes a second.
     output = x.meta.new_empty(*x.shape[:2], height, width)
-    return _pooled(record, "adaptive_avg_pool2d", x, lambda x: functional.adaptive_avg_pool2d(x, (height, width)), output)
+    return _pooled(
+        record, "adaptive_avg_pool2d", x, lambda x: functional.adaptive_avg_pool2d(x, (height, width)), output
+    )
 
 
 def _pooled(record: Recorder, kind: str, x: Value, pool: Callable[..., Tensor], output: Tensor | None = None) -> Value:
