@@ -22,6 +22,7 @@ from launcher.sharding.plan import plan_of
 from launcher.trainer.parallel import batch_norm
 from launcher.trainer.parallel.world import open_world, this_place
 from launcher.trainer.shard import functions, network
+from launcher.trainer.shard.calibrate import calibrated
 from launcher.trainer.shard.groups import open_groups
 from launcher.trainer.shard.modes import cuttings_for
 from launcher.trainer.shard.network import ShardedNetwork
@@ -30,13 +31,13 @@ from launcher.trainer.shard.trace import trace
 CPU = torch.device("cpu")
 STEPS, RATE = 5, 0.1
 TOLERANCE, QUICKSTART_TOLERANCE = 1e-9, 1e-12
-SEMI, DATA, HYBRID, AUTO = "semi_auto_parallel", "data_parallel", "hybrid_parallel", "auto_parallel"
-RANDOM, LOCAL = "random", "local statistics"
+SEMI, DATA, HYBRID = "semi_auto_parallel", "data_parallel", "hybrid_parallel"
+AUTO, RANDOM, LOCAL = "auto_parallel", "random", "local statistics"
 COPIES = 2  # of the network in hybrid_parallel
 TUTORIAL = {"matmul": ((2, 4), (4, 1))}
 
-# Of each number of ranks: the network, the mode, and the strategies that are given, of which the rest is propagated or searched. At random:
-# the seed by which every operator gets one.
+# Of each number of ranks: the network, the mode, and the strategies that are given, of which the rest is propagated, or searched.
+# At random: the seed by which every operator gets one.
 CASES = {
     1: [(name, "stand_alone", {}) for name in NETWORKS],
     2: [
@@ -54,6 +55,7 @@ CASES = {
     ],
     4: [
         *((name, mode, {}) for name in NETWORKS for mode in (DATA, AUTO)),
+        ("attention", AUTO, {"query": ((1, 1, 2), (2, 2))}),
         ("quickstart", SEMI, {"matmul": ((2, 2), (2, 1))}),
         ("quickstart", SEMI, {"matmul": ((1, 2), (2, 2)), "relu": ((4, 1),), "matmul2": ((2, 1), (1, 2))}),
         ("quickstart", SEMI, {"relu": ((1, 4),)}),
@@ -147,8 +149,11 @@ def named(tensors):
     return [(path.removeprefix("network."), tensor) for path, tensor in tensors]
 
 
-def cuttings_of(traced, mode, chosen, ranks):
+def cuttings_of(traced, mode, chosen, groups):
     """Return how the operators are cut: as the mode says, or at random by a seed."""
+    ranks = groups.ranks
+    if mode == AUTO:
+        return cuttings_for(traced, mode, chosen, ranks, costs=calibrated(traced.graph, groups, CPU))
     if mode != RANDOM:
         return cuttings_for(traced, mode, chosen, ranks)
     numbers = random.Random(chosen)
@@ -166,7 +171,7 @@ def largest_difference(name, mode, chosen, groups, recorder):
         return [share_of(each, groups.copy, groups.copies) for each in inputs_of(name, step)]
 
     traced = trace(network_of(name), inputs(0))
-    plan = plan_of(traced.graph, cuttings_of(traced, mode, chosen, groups.ranks), groups.ranks)
+    plan = plan_of(traced.graph, cuttings_of(traced, mode, chosen, groups), groups.ranks)
     sharded = ShardedNetwork(traced, plan, groups, device=CPU)
     optimizer = torch.optim.SGD(sharded.parameters(), lr=RATE)
     steps, buffers = trained_alone(name)
