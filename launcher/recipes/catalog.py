@@ -17,6 +17,8 @@ from launcher.core.records import Layout
 from launcher.core.text import did_you_mean, near
 from launcher.program.files import DEFAULT_RECIPE
 from launcher.recipes.load import load_settings
+from launcher.recipes.quickstart import checks as quickstart
+from launcher.recipes.quickstart.config import QuickstartSettings
 from launcher.recipes.transformer import checks as transformer
 from launcher.recipes.transformer.config import TransformerSettings
 
@@ -55,6 +57,14 @@ RECIPES = {
             check_layout=transformer.check_layout,
             check_data=transformer.check_data,
             program="launcher.trainer.programs.transformer",
+        ),
+        Recipe(
+            name="quickstart",
+            settings=QuickstartSettings,
+            check_layout=quickstart.check_layout,
+            check_data=quickstart.check_data,
+            program="launcher.trainer.programs.quickstart",
+            own_layout=quickstart.own_layout,
         ),
     )
 }

@@ -45,17 +45,26 @@ def strategies() -> Any:
 
 
 def operators_layout(mode: str, layout: Layout) -> Layout:
-    """Return the layout of a program whose operators are cut over all ranks, which are one group then; hybrid_parallel's stays."""
+    """Return the layout of a program whose operators are cut over all ranks, which are one group then; hybrid_parallel's stays.
+
+    Raises:
+        RefusedLayoutError: dp and mp are told apart in another mode.
+    """
     if mode == HYBRID:
         return layout
+    if layout.dp > 1 and layout.mp > 1:
+        raise RefusedLayoutError(
+            f"dp = {layout.dp} and mp = {layout.mp}, and parallel.mode = {mode} takes all devices as one group",
+            hint=f"neither --dp nor --mp, or --set parallel.mode={HYBRID}",
+        )
     return replace(layout, dp=1, mp=layout.dp * layout.mp)
 
 
 def check_mode(mode: str, given: Strategies, layout: Layout) -> None:
-    """Refuse what a mode has no use for, in the layout that the launcher was given.
+    """Refuse what a mode has no use for, in the layout that `operators_layout` has made.
 
     Raises:
-        RefusedLayoutError: pipeline stages, model parallelism where it is not asked for, or ranks that would do nothing.
+        RefusedLayoutError: pipeline stages, micro batches, or ranks that would do nothing.
         UsageError: strategies in a mode that takes none.
     """
     if layout.pp > 1:
@@ -68,11 +77,6 @@ def check_mode(mode: str, given: Strategies, layout: Layout) -> None:
         raise RefusedLayoutError(
             f"parallel.mode = {mode} is for one device, and there are {layout.world_size}",
             hint=f"--devices 1, or --set parallel.mode={DATA_PARALLEL}",
-        )
-    if layout.mp > 1 and mode not in {HYBRID, STAND_ALONE}:
-        raise RefusedLayoutError(
-            f"mp = {layout.mp}, and parallel.mode = {mode} takes all devices as one group",
-            hint=f"no --mp, or --set parallel.mode={HYBRID}",
         )
     if given and mode in {STAND_ALONE, DATA_PARALLEL}:
         raise UsageError(

@@ -58,6 +58,7 @@ class CheckpointConfig:
         return bool(self.every_steps or self.every_minutes or self.keep_best)
 
 
+GRADIENT_GROUPS = setting(1, "parts in which gradients are summed, each as soon as backward has filled it", minimum=1)
 TRANSPORT = setting(
     "auto",
     "auto: shared memory where all ranks are on one host's CPU",
@@ -71,7 +72,5 @@ class ParallelConfig:
         (), "layers of each pipeline stage, encoder and decoder counted as one; none given: cut by cost", minimum=0
     )
     recompute: bool = setting(False, "backward computes the activations of each layer again instead of keeping them")
-    gradient_groups: int = setting(
-        1, "parts in which gradients are summed, each as soon as backward has filled it", minimum=1
-    )
+    gradient_groups: int = GRADIENT_GROUPS
     transport: str = TRANSPORT

@@ -5,10 +5,15 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
-from launcher.recipes.quickstart.checks import check_data, check_layout
+from launcher.recipes.quickstart.checks import check_data, check_layout, own_layout
 from launcher.recipes.quickstart.config import QuickstartSettings
 
 TUTORIAL = "recipes/quickstart/tutorial.toml"
+
+
+def checked(settings, layout):
+    """Check as the launcher does: the layout that the mode makes of the one that was asked for."""
+    return check_layout(settings, own_layout(settings, layout))
 
 
 def settings_of(*settings, config=None):
@@ -18,9 +23,9 @@ def settings_of(*settings, config=None):
 def test_the_tutorials_strategy_is_for_eight_devices():
     settings = settings_of(config=TUTORIAL)
     assert settings.strategies == {"matmul": ((2, 4), (4, 1))}
-    assert check_layout(settings, Layout(dp=8)) is None
+    assert checked(settings, Layout(dp=8)) is None
     with pytest.raises(UsageError, match="needs 8 devices, and there are 4"):
-        check_layout(settings, Layout(dp=4))
+        checked(settings, Layout(dp=4))
 
 
 @pytest.mark.parametrize("written", ["[[2,4],[4,1]]", "((2, 4), (4, 1))"])
@@ -53,13 +58,13 @@ def test_what_is_no_strategy_is_refused(written):
 )
 def test_what_does_not_fit_is_refused(settings, layout, snapshot):
     with pytest.raises((RefusedLayoutError, UsageError)) as caught:
-        check_layout(settings_of(*settings), layout)
+        checked(settings_of(*settings), layout)
     assert str(caught.value) == snapshot
 
 
 def test_hybrid_takes_both_axes():
     settings = settings_of("parallel.mode=hybrid_parallel", "strategies.matmul=[[2,2],[2,1]]")
-    assert check_layout(settings, Layout(dp=2, mp=4)) is None
+    assert checked(settings, Layout(dp=2, mp=4)) is None
 
 
 def test_it_reads_no_data(tmp_path):

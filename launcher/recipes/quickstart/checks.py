@@ -13,6 +13,11 @@ from launcher.recipes.strategies import check_mode, operators_layout
 from launcher.sharding.strategy import cutting_of
 
 
+def own_layout(settings: QuickstartSettings, layout: Layout) -> Layout:
+    """Return the layout that the program trains in: as `operators_layout`, which names the errors."""
+    return operators_layout(settings.parallel.mode, layout)
+
+
 def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
     """Refuse a layout or a strategy that does not fit.
 
@@ -20,15 +25,14 @@ def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
         RefusedLayoutError: the mode has no use for the layout, or the batch cannot be divided.
         UsageError: a strategy is of no operator, or does not fit it or the devices.
     """
-    mode, rows = settings.parallel.mode, settings.train.batch_size
-    check_mode(mode, settings.strategies, layout)
-    layout = operators_layout(mode, layout)
+    rows = settings.train.batch_size
+    check_mode(settings.parallel.mode, settings.strategies, layout)
     if rows % layout.dp:
         raise RefusedLayoutError(
             f"train.batch_size = {rows} cannot be divided by dp = {layout.dp}",
             hint=f"--set train.batch_size={rows - rows % layout.dp or layout.dp}",
         )
-    operators = {operator.name: operator for operator in graph_of(settings).operators}
+    operators = {operator.name: operator for operator in graph_of(settings, copies=layout.dp).operators}
     for name, strategy in settings.strategies.items():
         if name not in operators:
             hint = did_you_mean(near(name, operators)) or f"operators: {', '.join(operators)}"
@@ -36,10 +40,12 @@ def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
         cutting_of(operators[name].expression, strategy, layout.mp, name)
 
 
-def check_data(settings: QuickstartSettings, data: Path) -> None:  # noqa: ARG001
+def check_data(settings: QuickstartSettings, data: Path | None) -> None:  # noqa: ARG001
     """Refuse any path: the network makes its own data.
 
     Raises:
-        UsageError: always.
+        UsageError: there is one.
     """
+    if data is None:
+        return
     raise UsageError(f"--data {data}: the quickstart network makes its data from data.seed", hint="leave --data out")

@@ -7,7 +7,7 @@ from dataclasses import field
 from launcher.core.frozen import frozen
 from launcher.recipes.settings import setting
 from launcher.recipes.strategies import AUTO, PROPAGATION, Strategies, mode_setting, search_setting, strategies
-from launcher.recipes.train import TRANSPORT, CheckpointConfig, TrainConfig
+from launcher.recipes.train import GRADIENT_GROUPS, TRANSPORT, CheckpointConfig, TrainConfig
 
 
 @frozen
@@ -43,6 +43,7 @@ class QuickstartTrainConfig(TrainConfig):
 class QuickstartParallelConfig:
     mode: str = mode_setting(AUTO)
     search_mode: str = search_setting(PROPAGATION)
+    gradient_groups: int = GRADIENT_GROUPS
     transport: str = TRANSPORT
 
 

@@ -7,9 +7,12 @@ from launcher.sharding.expression import Expression
 from launcher.sharding.graph import Graph, Leaf, Operator
 
 
-def graph_of(settings: QuickstartSettings) -> Graph:
-    """Return the graph of shapes that tracing the trainer's network gives, so that strategies are checked without torch."""
-    model, rows = settings.model, settings.train.batch_size
+def graph_of(settings: QuickstartSettings, *, copies: int = 1) -> Graph:
+    """Return the graph that tracing the trainer's network gives, so that strategies are checked without torch.
+
+    Each of the data-parallel `copies`, which divide the batch, has the same.
+    """
+    model, rows = settings.model, settings.train.batch_size // copies
     item_bytes = 8 if settings.train.precision == "float64" else 4
 
     def leaf(name: str, shape: tuple[int, int], *, is_parameter: bool) -> Leaf:
@@ -27,13 +30,13 @@ def graph_of(settings: QuickstartSettings) -> Graph:
     mean = Expression((("i", "j"),), (), {"i": rows, "j": model.outputs})
     return Graph(
         leaves=(
-            leaf("input", (rows, model.inputs), is_parameter=False),
+            leaf("inputs", (rows, model.inputs), is_parameter=False),
             leaf("label", (rows, model.outputs), is_parameter=False),
             leaf("weight", (model.inputs, model.hidden), is_parameter=True),
             leaf("weight2", (model.hidden, model.outputs), is_parameter=True),
         ),
         operators=(
-            matmul("matmul", "input", "weight", model.inputs, model.hidden),
+            matmul("matmul", "inputs", "weight", model.inputs, model.hidden),
             elementwise("relu", model.hidden, "matmul"),
             matmul("matmul2", "relu", "weight2", model.hidden, model.outputs),
             elementwise("sub", model.outputs, "matmul2", "label"),
