@@ -25,7 +25,7 @@ def graph_of(settings: QuickstartSettings, *, copies: int = 1) -> Graph:
 
     def elementwise(name: str, columns: int, *inputs: str) -> Operator:
         expression = Expression((("i", "j"),) * len(inputs), ("i", "j"), {"i": rows, "j": columns})
-        return Operator(name, name, inputs, (rows, columns), expression, rows * columns, item_bytes)
+        return Operator(name, name, inputs, (rows, columns), expression, 0, item_bytes)
 
     mean = Expression((("i", "j"),), (), {"i": rows, "j": model.outputs})
     return Graph(
@@ -41,7 +41,7 @@ def graph_of(settings: QuickstartSettings, *, copies: int = 1) -> Graph:
             matmul("matmul2", "relu", "weight2", model.hidden, model.outputs),
             elementwise("sub", model.outputs, "matmul2", "label"),
             elementwise("square", model.outputs, "sub"),
-            Operator("mean", "mean", ("square",), (), mean, rows * model.outputs, item_bytes),
+            Operator("mean", "mean", ("square",), (), mean, 0, item_bytes),
         ),
         output="mean",
     )
