@@ -187,7 +187,7 @@ def trainer_program(
     if options.micro_batches is None:
         layout = replace(layout, micro_batches=settings.train.micro_batches)
     recipe.check_layout(settings, layout)
-    argv = [sys.executable, "-m", TRAINER]
+    argv = [sys.executable, "-m", TRAINER, *["--save-strategy"] * options.save_strategy]
     notes: tuple[str, ...] = ()
     if options.recipe is not None:
         argv += ["--recipe", recipe.name]

@@ -151,7 +151,7 @@ class ShardedAdamW:
             square = norm_of(self._gradients.of(part)).square()
             squares += square if part.is_sharded else square / self._mp.size
         for group in (self._mp, self._dp, self._pp):
-            all_reduce(sums, group)
+            all_reduce(sums, group, what="norm of the gradient, votes")
         squares.sqrt_()
         return sums.tolist()
 
@@ -186,7 +186,7 @@ class ShardedAdamW:
             if self._master is not None:
                 own.copy_(self._master[self.layout.state_of(group)])
             if self._dp.size > 1 and not self._is_shared:
-                all_gather(self._parameters[group.start : group.stop], own, self._dp)
+                all_gather(self._parameters[group.start : group.stop], own, self._dp, what="weights")
         if self._is_shared:
             barrier(self._dp)
 

@@ -19,7 +19,7 @@ import torch
 from launcher.checkpoint.index import checkpoints_in
 from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.errors import TlaunchError, UsageError
-from launcher.core.run_dir import RunDir
+from launcher.core.run_dir import RunDir, strategy_name
 from launcher.mesh.stages import busy_shares
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.cost import stage_costs, training_flops
@@ -36,6 +36,8 @@ from launcher.trainer.model.transformer import Transformer
 from launcher.trainer.optimizer.rates import learning_rate_at
 from launcher.trainer.parallel.waiting import Stopwatch, loading
 from launcher.trainer.parallel.world import World
+from launcher.trainer.plan import gives_parts
+from launcher.trainer.programs.strategy import RecordedModel, StepRecorder
 from launcher.trainer.saved import check_can_save, gather, save_model, single_device_model
 from launcher.trainer.session import Session, StepResult, meta_model
 from launcher.trainer.telemetry.heartbeat import HeartbeatWriter
@@ -75,7 +77,9 @@ def _train(settings: TransformerSettings, world: World, files: Files, schedule: 
     writer = _writer(session, training, files)
     try:
         with schedule.ends_after_step():
-            last_step, validation_loss = _run_steps(session, corpus, metrics, writer, schedule, first_step)
+            last_step, validation_loss = _run_steps(
+                session, corpus, metrics, writer, schedule, first_step, files.strategy
+            )
     finally:
         metrics.flush()
     weights = gather(session, dict(session.model.named_parameters()))
@@ -234,17 +238,20 @@ def _run_steps(
     writer: CheckpointWriter | None,
     schedule: SaveSchedule,
     first_step: int,
+    strategy: Path | None,
 ) -> tuple[int, float]:
     """Train to the end; the number of the last step, and the last validation loss."""
     config = session.settings.train
     last_step, validation_loss = first_step - 1, math.nan
     heart = HeartbeatWriter(session.world.device)
     profiler = StepProfiler(config.profile_steps, _profile_path(session.world), session.world.device)
+    recorder = _step_recorder(session, strategy)
     spent_since_first = StepTime()  # the first step opens connections
     stopwatch = Stopwatch()
     for batch in loading.over(global_batches(corpus.train, config, first_step=first_step)):
         learning_rate = learning_rate_at(batch.step, config)
-        result = session.train_step(batch.examples, learning_rate, step=batch.step, votes=schedule.votes)
+        with recorder.step(batch.step, is_last=batch.is_last):
+            result = session.train_step(batch.examples, learning_rate, step=batch.step, votes=schedule.votes)
         spent = stopwatch.read()
         sources, targets = (lengths_B.tolist() for lengths_B in batch.examples.lengths())
         metrics.stepped(
@@ -260,7 +267,7 @@ def _run_steps(
         speed = result.tokens / spent.seconds
         line = f"epoch: {batch.epoch} step: {batch.step_of_epoch}, loss is {result.loss:.4f}, {speed:.0f} tokens/s"
         say_of_all(line, session.world)
-        if told := profiler.stepped(is_last=batch.is_last):
+        for told in filter(None, (profiler.stepped(is_last=batch.is_last), recorder.told())):
             say_of_all(told, session.world)
         if batch.step > first_step:
             spent_since_first += spent
@@ -332,6 +339,12 @@ def _profile_path(world: World) -> Path | None:
     """Return where this rank's profile belongs: in its directory of the run, if there is one."""
     run_dir = os.environ.get(TLAUNCH_RUN_DIR)
     return RunDir(Path(run_dir)).profile(world.place.global_rank) if run_dir else None
+
+
+def _step_recorder(session: Session, directory: Path | None) -> StepRecorder:
+    recorded = RecordedModel("transformer", session.model, session.placements, gives_parts(session.model))
+    path = None if directory is None else directory / strategy_name(session.world.place.global_rank)
+    return StepRecorder(path, recorded, session.world, attempt_in(os.environ))
 
 
 def _tell_stages(session: Session, spent: StepTime, last_step: int, metrics: Metrics) -> None:
