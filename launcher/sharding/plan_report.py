@@ -54,6 +54,9 @@ def _tensor(graph: Graph, name: str, layout: TensorLayout, indices: Sequence[str
 def _edges(plan: ShardingPlan) -> Iterator[ReportEdge]:
     for planned in plan.operators:
         for number, (name, steps) in enumerate(zip(planned.operator.inputs, planned.steps, strict=True)):
+            source = plan.graph.by_name[name]
+            if isinstance(source, Leaf) and source.is_parameter:
+                continue
             yield ReportEdge(name, planned.operator.name, number, tuple(step.kind for step in steps))
 
 

@@ -202,7 +202,7 @@ class Session:
         batch = batches[index]
         if recording.active is not None:
             recording.active.graph.name_tensors(
-                {"source": batch.source_BS, "target": batch.target_BT, "labels": batch.labels_BT, "previous stage": received_BUD}
+                {"source": batch.source_BS, "target": batch.target_BT, "labels": batch.labels_BT, f"stage {self.stage.index - 1}": received_BUD}
             )  # fmt: skip
         streams = None
         if received_BUD is not None:
