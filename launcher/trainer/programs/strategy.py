@@ -47,7 +47,7 @@ class StepRecorder:
 
     @contextmanager
     def step(self, number: int, *, is_last: bool) -> Iterator[None]:
-        """Record what is computed inside `with`, the training's step of that number, if it is the one to be recorded. Never raises itself."""
+        """Record what is computed inside `with`, the training's step of that number, if it is the one to be recorded."""
         self._steps += 1
         if self._path is None or (self._steps != RECORDED and not (is_last and self._steps < RECORDED)):
             yield
@@ -58,18 +58,22 @@ class StepRecorder:
         with watching(self._recorded.model, recorder):
             yield
         report = recorded_report(recorder, self._recorded, self._world, step=number, attempt=self._attempt)
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(self._path, report_text(report))
-        except OSError as error:
-            self._told = f"no strategy report: {error.filename or self._path}: {error.strerror or error}"
-        else:
-            self._told = f"strategy: {self._path}"
+        self._told = keep_report(self._path, report)
 
     def told(self) -> str:
         """Return what there is to say of it, once; nothing most of the time."""
         told, self._told = self._told, ""
         return told
+
+
+def keep_report(path: Path, report: StrategyReport) -> str:
+    """Write a report, and return what to say of it. One that cannot be written ends no training."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, report_text(report))
+    except OSError as error:
+        return f"no strategy report: {error.filename or path}: {error.strerror or error}"
+    return f"strategy: {path}"
 
 
 def recorded_report(
