@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from launcher.cli.text.columns import aligned, counted, fitted, size
+from launcher.cli.text.columns import aligned, fitted, size
 from launcher.core.text import printable, ranges
 from launcher.sharding.report import PHASES, ReportCollective, ReportOperator, ReportPhase, StrategyReport
 from launcher.sharding.report_set import AlikeRanks
@@ -120,4 +120,4 @@ def _sums(report: StrategyReport) -> Iterator[str]:
     if rows:
         yield from aligned(SUMS, rows, right=RIGHT)
     else:
-        yield f"nothing is communicated by {counted(report.ranks, 'rank')}"
+        yield f"rank {report.rank} communicates nothing"
