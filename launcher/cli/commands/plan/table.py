@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from launcher.cli.text.columns import aligned, fitted, size
+from launcher.cli.text.columns import aligned, columns_of, fitted, size
 from launcher.core.text import printable, ranges
 from launcher.sharding.report import PHASES, ReportCollective, ReportOperator, ReportPhase, StrategyReport
 from launcher.sharding.report_set import AlikeRanks
@@ -13,8 +13,8 @@ from launcher.sharding.strategy import written
 OPERATORS = ("OPERATOR", "KIND", "STRATEGY", "OUTPUT", "FORWARD", "BACKWARD")
 COLLECTIVES = ("OPERATOR", "PHASE", "KIND", "GROUP", "BYTES", "COUNT", "WHAT")
 SUMS = ("PHASE", "KIND", "COUNT", "BYTES")
-# On a narrow terminal, in this order; the kind of a collective stays to be read.
-OPERATORS_GIVE = (("KIND", 0), ("OUTPUT", 0), ("BACKWARD", 10), ("FORWARD", 10), ("STRATEGY", 12), ("OPERATOR", 20))
+# On a narrow terminal, in this order; of collectives their kinds alone are told there.
+OPERATORS_GIVE = (("KIND", 0), ("OUTPUT", 0), ("FORWARD", 10), ("BACKWARD", 10), ("STRATEGY", 12), ("OPERATOR", 20))
 COLLECTIVES_GIVE = (("WHAT", 10), ("OPERATOR", 20), ("GROUP", 7))
 RIGHT = frozenset({"BYTES", "COUNT"})
 
@@ -55,24 +55,23 @@ def _body(report: StrategyReport, width: int, *, only_collectives: bool) -> Iter
     if not only_collectives:
         yield f"operators:  {len(report.operators)}"
         yield ""
-        yield from _table(OPERATORS, [_operator(report, each) for each in report.operators], width, OPERATORS_GIVE)
+        whole = aligned(OPERATORS, [_operator(report, each) for each in report.operators])
+        if max(map(columns_of, whole)) > width:
+            rows = [_operator(report, each, kinds_only=True) for each in report.operators]
+            whole = fitted(OPERATORS, rows, width, giving_way=OPERATORS_GIVE)
+        yield from whole
     if shown:
         yield ""
-        yield from _table(COLLECTIVES, list(map(_collective, shown)), width, COLLECTIVES_GIVE)
+        rows = list(map(_collective, shown))
+        yield from fitted(COLLECTIVES, rows, width, giving_way=COLLECTIVES_GIVE, right=RIGHT)
     yield ""
     yield from _sums(report)
 
 
-def _table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], width: int, giving_way: Sequence[tuple[str, int]]
-) -> list[str]:
-    return fitted(header, rows, width, giving_way=giving_way, right=RIGHT)
-
-
-def _operator(report: StrategyReport, operator: ReportOperator) -> tuple[str, ...]:
+def _operator(report: StrategyReport, operator: ReportOperator, *, kinds_only: bool = False) -> tuple[str, ...]:
     def of(phase: ReportPhase) -> str:
         found = [one for one in report.collectives if one.operator == operator.name and one.phase == phase]
-        return ", ".join(_in_short(found)) or "-"
+        return ", ".join(dict.fromkeys(one.kind for one in found) if kinds_only else _in_short(found)) or "-"
 
     return (
         printable(operator.name),
