@@ -149,6 +149,8 @@ class FileReceiver:
             if data is None:
                 path.unlink(missing_ok=True)
             else:
+                if message.kind == "strategy":  # whose directory no other file makes
+                    path.parent.mkdir(exist_ok=True)
                 mode = SECRET_MODE if message.kind in SECRET else MODE
                 _replace(path, data, message.written_ns - ahead_ns, mode)
         except (OSError, OverflowError) as error:

@@ -19,6 +19,7 @@
         device0/stacks.log    Python stacks, each time that they were asked for
         device0/profile.json  some steps of the bundled trainer, as torch's profiler saw them (Chrome trace)
         device1/...
+        strategy/rank0.json   each rank's operators, layouts and collectives, if asked for (launcher/sharding/report.py)
         checkpoints/      of the bundled trainer (launcher/checkpoint/index.py)
         excluded          the devices that an elastic run leaves out, one a line (launcher/supervise/exclusions.py)
         rank_table.1.json what the ranks of an attempt on other devices read
@@ -66,6 +67,7 @@ class RunDir:
     links = _Named("links.json")
     model = _Named("model")
     checkpoints = _Named("checkpoints")
+    strategy = _Named("strategy")
     excluded = _Named("excluded")
     events = _Named("events.jsonl", is_servers=True)
     report = _Named("report.json", is_servers=True)
@@ -94,8 +96,16 @@ class RunDir:
     def profile(self, global_rank: int) -> Path:
         return self.device(global_rank) / "profile.json"
 
+    def strategy_of(self, global_rank: int) -> Path:
+        return self.strategy / strategy_name(global_rank)
+
     def stacks_log(self, global_rank: int) -> Path:
         return self.device(global_rank) / "stacks.log"
+
+
+def strategy_name(global_rank: int) -> str:
+    """Return the name of a rank's strategy report in the directory of all."""
+    return f"rank{global_rank}.json"
 
 
 def mark_of(attempt: int) -> bytes:

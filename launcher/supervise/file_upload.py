@@ -33,6 +33,7 @@ REWRITTEN: Mapping[str, Callable[[RunDir, int], Path]] = {
     "heartbeat": RunDir.heartbeat,
     "failure.json": RunDir.failure,
     "env.log": RunDir.env_log,
+    "strategy": RunDir.strategy_of,
 }
 OF_ALL_RANKS = frozenset({"metrics.jsonl"})  # one for all ranks: sent in the name of a server's first one
 

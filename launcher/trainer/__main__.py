@@ -15,10 +15,10 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from launcher.core import env
-from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
 from launcher.core.run_dir import RunDir
 from launcher.recipes.catalog import DEFAULT, RECIPES, recipe_named
 from launcher.recipes.load import named_settings
@@ -52,11 +52,23 @@ def _train(options: argparse.Namespace) -> None:
         output=options.output or (RunDir(Path(run_dir)).model if run_dir else None),
         checkpoints=options.checkpoints or (RunDir(Path(run_dir)).checkpoints if run_dir else None),
         resume=options.resume,
+        strategy=_strategy_directory(options.save_strategy, run_dir),
         named=named_settings(options.config, options.settings),
     )
     device = choose_device(place, settings.train.device, os.environ)
     with open_world(place, device, settings.parallel.transport) as world:
         import_module(recipe.program).train(settings, world, files)
+
+
+def _strategy_directory(asked: Path | Literal[True] | None, run_dir: str | None) -> Path | None:
+    """Return where the strategy reports are to be written: as `asked`, or in the run directory."""
+    if asked is not True:
+        return asked
+    if run_dir is None:
+        raise UsageError(
+            "--save-strategy: there is no run directory", hint="--save-strategy DIR says where they belong"
+        )
+    return RunDir(Path(run_dir)).strategy
 
 
 def keep_freed_memory() -> None:
@@ -101,6 +113,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--resume", type=Path, help="a checkpoint, or a directory of them: go on from the newest whole one"
+    )
+    parser.add_argument(
+        "--save-strategy",
+        type=Path,
+        nargs="?",
+        const=True,
+        metavar="DIR",
+        help="write each rank's operators, layouts and collectives of one step (default: in the run directory)",
     )
     return parser
 

@@ -97,6 +97,11 @@ def keep_stage(model: Transformer, stage: Stage) -> None:
             del layers[key]
 
 
+def gives_parts(model: Transformer) -> frozenset[str]:
+    """Return the names of the layers whose output features lie on the model-parallel ranks."""
+    return frozenset(name for name, style in _planned(model) if style is OUTPUT_FEATURES)
+
+
 def replace_parameter(model: nn.Module, name: str, value: Tensor) -> None:
     """Make `value` the parameter `name` of `model`."""
     module_name, _, own_name = name.rpartition(".")

@@ -35,6 +35,7 @@ from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.waiting import loading
 from launcher.trainer.parallel.world import World
 from launcher.trainer.plan import apply_plan, keep_stage, placements
+from launcher.trainer.telemetry import recording
 from launcher.trainer.telemetry.heartbeat import getting_on
 
 
@@ -146,7 +147,9 @@ class Session:
         return self._run(schedule, examples, self.settings.train.label_smoothing, step)
 
     def _global_loss(self, losses_M: Tensor) -> float:
-        return float(all_reduce(all_reduce(losses_M.sum(), self.world.dp), self.world.pp))
+        with recording.within("loss"):
+            over_dp = all_reduce(losses_M.sum(), self.world.dp, what="mean loss")
+            return float(all_reduce(over_dp, self.world.pp, what="mean loss"))
 
     def _suspects(self, examples: Sequence[Example], losses_M: Tensor) -> Suspects:
         """Return what may have made the gradient of the last step not finite. All ranks must call it."""
@@ -207,6 +210,10 @@ class Session:
     ) -> Tensor:
         """Compute one micro batch on this stage; U = S + T, both streams joined along time."""
         batch = batches[index]
+        if recording.active is not None:
+            recording.active.graph.name_tensors(
+                {"source": batch.source_BS, "target": batch.target_BT, "labels": batch.labels_BT, f"stage {self.stage.index - 1}": received_BUD}
+            )  # fmt: skip
         streams = None
         if received_BUD is not None:
             encoded_BSD, decoded_BTD = received_BUD.split([batch.source_BS.shape[1], batch.target_BT.shape[1]], dim=1)
@@ -215,8 +222,13 @@ class Session:
         if not self.stage.is_last:
             return torch.cat([encoded_BSD, decoded_BTD], dim=1)
         hidden_ND, labels_N = self.model.last_hidden(decoded_BTD, batch.labels_BT)
-        assert self.model.head is not None, "the last stage has the head"
-        return head_loss(hidden_ND, self.model.head, labels_N, group=self.world.mp, smoothing=smoothing, scale=scale)
+        head = self.model.head
+        assert head is not None, "the last stage has the head"
+        loss = partial(head_loss, hidden_ND, head, labels_N, group=self.world.mp, smoothing=smoothing, scale=scale)
+        if recording.active is None:
+            return loss()
+        parameters = {"head.weight": head.weight}
+        return recording.active.applied("head_loss", loss, [hidden_ND, labels_N], own="head", parameters=parameters)
 
     def _draws(self, batch: Batch, step: int | None) -> Draws | None:
         if step is None or self.settings.model.dropout == 0:

@@ -127,6 +127,9 @@ def test_files_that_are_rewritten_come_and_go(both, follows):
     both.until(lambda: both.here.heartbeat(3).exists() and both.here.env_log(3).exists(), "beats")
     assert both.here.heartbeat(3).stat().st_mtime_ns == 10**18
     assert both.here.env_log(3).stat().st_mode & 0o777 == 0o600
+    both.there.strategy.mkdir()
+    both.there.strategy_of(3).write_bytes(b"{}")
+    both.until(lambda: both.here.strategy_of(3).exists(), "the strategy, in a directory that is made for it")
     both.until(lambda: both.here.failure(3).exists(), "the failure")
     both.there.failure(3).unlink()
     if follows:

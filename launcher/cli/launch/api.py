@@ -67,6 +67,7 @@ def launch(
     settings: Sequence[str] = (),
     data: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
+    save_strategy: bool = False,
     profile: bool = False,
     runs_dir: str | os.PathLike[str] | None = None,
     name: str | None = None,

@@ -72,6 +72,7 @@ class RunOptions:
     settings: tuple[str, ...] = ()
     data: Path | None = None
     resume: str | None = None
+    save_strategy: bool = False
     profile: bool = False
     # the run
     runs_dir: Path = DEFAULT_RUNS_DIR
@@ -132,6 +133,7 @@ def check_options(options: RunOptions) -> None:
         "--set": options.settings,
         "--data": options.data,
         "--resume": options.resume,
+        "--save-strategy": options.save_strategy,
         "--profile": options.profile,
     }
     if options.command and (given := [option for option, value in trainers.items() if value]):

@@ -188,7 +188,7 @@ def trainer_program(
         layout = replace(layout, micro_batches=settings.train.micro_batches)
     layout = recipe.own_layout(settings, layout)
     recipe.check_layout(settings, layout)
-    argv = [sys.executable, "-m", TRAINER]
+    argv = [sys.executable, "-m", TRAINER, *["--save-strategy"] * options.save_strategy]
     notes: tuple[str, ...] = ()
     if options.recipe is not None:
         argv += ["--recipe", recipe.name]

@@ -188,6 +188,10 @@ RUN_PARAMETERS = parameters_of(
         "--resume", metavar="auto|RUN|PATH",
         help="Go on from a checkpoint, or the newest whole one of a run or a directory; auto: of the runs here that train the same.",
     ),
+    click.option(
+        "--save-strategy", is_flag=True,
+        help="Record a training step of the bundled trainer: every rank's operators, layouts and collectives (`tlaunch plan operators`).",
+    ),
     click.option("--profile", is_flag=True, help="Trace five training steps of the bundled trainer into device*/profile.json."),
     runs_dir_option,
     click.option("--name", metavar="NAME", help="Name of the run; its start time is put before it."),

@@ -29,6 +29,7 @@ from launcher.trainer.parallel.collectives import (
     start_reduce_scatter,
 )
 from launcher.trainer.parallel.waiting import waiting
+from launcher.trainer.telemetry import recording
 
 
 class Gradients:
@@ -116,11 +117,14 @@ class Gradients:
         group = self._layout.groups[len(self._reductions)]
         tensor, own = self.flat[group.start : group.stop], self._own[self._layout.state_of(group)]
         work: dist.Work | None = None
-        if self._shared_RN is not None:
-            owned = self._layout.owned(group, self._dp.index)
-            reduce_scatter_shared(own, self._shared_RN, slice(owned.start, owned.stop), self._dp)
-        elif self._received is None:
-            work = start_reduce_scatter(own, tensor, self._dp)
-        else:
-            work = start_exchange(self._received[group.start : group.stop], tensor, self._dp)
+        with recording.within("optimizer", "optimizer"):  # also where backward goes on
+            if self._shared_RN is not None:
+                owned = self._layout.owned(group, self._dp.index)
+                columns = slice(owned.start, owned.stop)
+                reduce_scatter_shared(own, self._shared_RN, columns, self._dp, what="gradients")
+            elif self._received is None:
+                work = start_reduce_scatter(own, tensor, self._dp, what="gradients")
+            else:
+                received = self._received[group.start : group.stop]
+                work = start_exchange(received, tensor, self._dp, what="gradients")
         self._reductions.append(work)

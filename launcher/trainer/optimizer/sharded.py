@@ -155,7 +155,7 @@ class ShardedOptimizer:
             square = norm_of(self._gradients.of(part)).square()
             squares += square / part.copies
         for group in (self._mp, self._dp, self._pp):
-            all_reduce(sums, group)
+            all_reduce(sums, group, what="norm of the gradient, votes")
         squares.sqrt_()
         return sums.tolist()
 
@@ -182,7 +182,7 @@ class ShardedOptimizer:
             if self._master is not None:
                 own.copy_(self._master[self.layout.state_of(group)])
             if self._dp.size > 1 and not self._is_shared:
-                all_gather(self._parameters[group.start : group.stop], own, self._dp)
+                all_gather(self._parameters[group.start : group.stop], own, self._dp, what="weights")
         if self._is_shared:
             barrier(self._dp)
 

@@ -1,6 +1,7 @@
 """Functions over torch.distributed or shared memory; nothing relies on message tags.
 
 In a group of one `all_reduce` and `shared_tensor` do nothing; what else talks to other ranks must not be called there.
+`what` says in a strategy report what a collective is for (telemetry/recording.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 from launcher.core.frozen import frozen
 from launcher.trainer.parallel.shared_memory import SharedMemory
 from launcher.trainer.parallel.waiting import waiting
+from launcher.trainer.telemetry import recording
 
 
 @frozen
@@ -40,9 +42,11 @@ class Group:
 ALONE = Group(ranks=(0,), index=0)
 
 
-def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = "sum") -> Tensor:
+def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = "sum", *, what: str = "sum") -> Tensor:
     """Reduce a contiguous `tensor` to the sum or maximum over the group, in place, and return it. Blocks on CPU backends."""
     if group.size > 1:
+        if recording.active is not None:
+            recording.active.communicated("all_reduce", group.ranks, tensor.nbytes, what)
         with waiting:
             if group.shared_memory is not None:
                 group.shared_memory.all_reduce(tensor, operation)
@@ -51,16 +55,20 @@ def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = 
     return tensor
 
 
-def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group) -> dist.Work:
+def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group, *, what: str = "sum") -> dist.Work:
     """Begin to set `output` to this rank's slice of the sum of `tensor` over the group, by the backend.
 
     All ranks must begin the collectives of a group in the same order. Wait for the work within `waiting`.
     """
+    if recording.active is not None:
+        recording.active.communicated("reduce_scatter", group.ranks, tensor.nbytes, what)
     return _REDUCE_SCATTER(output, tensor, group=group.handle, async_op=True)
 
 
-def start_exchange(output: Tensor, tensor: Tensor, group: Group) -> dist.Work:
+def start_exchange(output: Tensor, tensor: Tensor, group: Group, *, what: str = "slices") -> dist.Work:
     """Begin to set `output` to this rank's slice of every rank's `tensor`, one after another, as `start_reduce_scatter`."""
+    if recording.active is not None:
+        recording.active.communicated("all_to_all", group.ranks, tensor.nbytes, what)
     return dist.all_to_all_single(output, tensor, group=group.handle, async_op=True)
 
 
@@ -89,18 +97,24 @@ def barrier(group: Group) -> None:
         group.shared_memory.barrier()
 
 
-def reduce_scatter_shared(output: Tensor, shared_RM: Tensor, columns: slice, group: Group) -> None:
+def reduce_scatter_shared(
+    output: Tensor, shared_RM: Tensor, columns: slice, group: Group, *, what: str = "sum"
+) -> None:
     """Set `output` to the sum of some columns of a `shared_tensor` that has a row of each rank.
 
     Other ranks may take other columns. A row may be changed again after the next `barrier`.
     """
     assert group.shared_memory is not None, "shared_tensor has given one"
+    if recording.active is not None:  # of all columns that ranks take, each of them as many
+        recording.active.communicated("reduce_scatter", group.ranks, output.nbytes * group.size, what)
     with waiting:
         group.shared_memory.reduce_scatter(output, shared_RM, columns)
 
 
-def all_gather(output: Tensor, part: Tensor, group: Group) -> None:
+def all_gather(output: Tensor, part: Tensor, group: Group, *, what: str = "parts") -> None:
     """Set `output` to the ranks' parts, one after another; `part` may lie in its place there. Blocks on CPU backends."""
+    if recording.active is not None:
+        recording.active.communicated("all_gather", group.ranks, output.nbytes, what)
     with waiting:
         if group.shared_memory is not None:
             group.shared_memory.all_gather(output, part)
@@ -128,12 +142,14 @@ class _EnterModelParallel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Group) -> Tensor:
-        ctx.group = group
+        ctx.group, ctx.operator = group, recording.operator()
         return tensor.view_as(tensor)
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
-        return all_reduce(upstream[0].clone(memory_format=torch.contiguous_format), ctx.group), None
+        gradient = upstream[0].clone(memory_format=torch.contiguous_format)
+        with recording.within(ctx.operator):
+            return all_reduce(gradient, ctx.group, what="gradient of input 0"), None
 
 
 class _LeaveModelParallel(torch.autograd.Function):
@@ -142,7 +158,7 @@ class _LeaveModelParallel(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, partial: Tensor, group: Group) -> Tensor:
         ctx.mark_dirty(partial)
-        return all_reduce(partial, group)
+        return all_reduce(partial, group, what="output")
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
@@ -151,7 +167,9 @@ class _LeaveModelParallel(torch.autograd.Function):
 
 def enter_model_parallel(tensor: Tensor, group: Group) -> Tensor:
     """Return `tensor` as it enters sharded computation ("f" of Megatron-LM, arXiv:1909.08053)."""
-    return _EnterModelParallel.apply(tensor, group)
+    if recording.active is None:
+        return _EnterModelParallel.apply(tensor, group)
+    return recording.active.applied("enter", lambda: _EnterModelParallel.apply(tensor, group), [tensor], own="enter")
 
 
 def leave_model_parallel(partial: Tensor, group: Group) -> Tensor:

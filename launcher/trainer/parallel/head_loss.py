@@ -123,7 +123,11 @@ def _computed(
     weight_gradient_WD = torch.empty_like(weight_WD, dtype=exact)
     torch.add(weight_gradient_DW.t(), evenly_D, out=weight_gradient_WD)
     weight_gradient_WD.index_add_(0, local_N, (hidden_ND * sure_N1).to(exact), alpha=-scale)
-    return [loss * scale, all_reduce(hidden_gradient_ND, group), weight_gradient_WD.to(weight_WD.dtype)]
+    return [
+        loss * scale,
+        all_reduce(hidden_gradient_ND, group, what="gradient of input 0"),
+        weight_gradient_WD.to(weight_WD.dtype),
+    ]
 
 
 def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:
@@ -150,7 +154,7 @@ def _softmax(
     all_R2C = own_2C[None]
     if group.size > 1:
         all_R2C = own_2C.new_empty(group.size, *own_2C.shape)
-        all_gather(all_R2C.flatten(0, 1), own_2C, group)
+        all_gather(all_R2C.flatten(0, 1), own_2C, group, what="statistics")
     log_partition_C = all_R2C[:, 0].logsumexp(dim=0)
     share_C1 = (own_2C[0] - log_partition_C).exp()[:, None]
     return own_CW, share_C1, log_partition_C, all_R2C[:, 1].sum(dim=0)

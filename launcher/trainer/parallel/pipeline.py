@@ -24,6 +24,7 @@ from torch import Tensor
 
 from launcher.core.frozen import frozen
 from launcher.trainer.parallel.waiting import bubble
+from launcher.trainer.telemetry import recording
 
 MESSAGES_ON_THEIR_WAY = 2  # in one direction, of one stage
 
@@ -101,12 +102,13 @@ class Pipeline:
         Blocks until every message of this stage has been sent and received.
         """
         arriving: dict[Action, tuple[dist.Work, Tensor]] = {}
-        forward = _Outbox(self._links.following, self._links.forward_group)
-        backward = _Outbox(self._links.previous, self._links.backward_group)
+        forward = _Outbox("forward", self._links.following, self._links.forward_group)
+        backward = _Outbox("backward", self._links.previous, self._links.backward_group)
         graphs: dict[int, tuple[Tensor | None, Tensor]] = {}
         losses: list[Tensor] = []
         trains = any(action.kind == "backward" for action in schedule)
         for index, action in enumerate(schedule):
+            recording.enter_phase(action.kind)
             # Receives are posted one action ahead, so that a message can arrive while this stage computes.
             for coming in schedule[index : index + 2]:
                 self._expect(coming, arriving)
@@ -128,6 +130,7 @@ class Pipeline:
                     backward.send(graph_input.grad)
         forward.close()
         backward.close()
+        recording.enter_phase("optimizer")
         return losses
 
     def _expect(self, action: Action, arriving: dict[Action, tuple[dist.Work, Tensor]]) -> None:
@@ -138,6 +141,8 @@ class Pipeline:
             return
         buffer = torch.empty(tuple(self._shape_of(action.micro_batch)), device=self._device, dtype=self._dtype)
         group = self._links.forward_group if forward else self._links.backward_group
+        if recording.active is not None:
+            recording.active.received(action.kind, source, buffer.nbytes)
         work = dist.irecv(buffer, source, group=group)
         assert work is not None, "a stage receives only within its own group"
         arriving[action] = (work, buffer)
@@ -158,8 +163,10 @@ class _Outbox:
     Waiting for the last but one never deadlocks: a neighbour takes message k - 2 without having seen message k.
     """
 
-    def __init__(self, to: int | None, group: dist.ProcessGroup | None) -> None:
-        self._to, self._group = to, group
+    def __init__(
+        self, direction: Literal["forward", "backward"], to: int | None, group: dist.ProcessGroup | None
+    ) -> None:
+        self._direction, self._to, self._group = direction, to, group
         self._leaving: deque[tuple[dist.Work, Tensor]] = deque()
 
     def send(self, tensor: Tensor) -> None:
@@ -169,6 +176,8 @@ class _Outbox:
         if len(self._leaving) == MESSAGES_ON_THEIR_WAY:
             self._wait_for_oldest()
         tensor = tensor.contiguous()
+        if recording.active is not None:
+            recording.active.sent(self._direction, self._to, tensor.nbytes)
         work = dist.isend(tensor, self._to, group=self._group)
         assert work is not None, "a stage sends only within its own group"
         self._leaving.append((work, tensor))

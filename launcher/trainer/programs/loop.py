@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from launcher.core.env import TLAUNCH_RUN_DIR
-from launcher.core.run_dir import RunDir
+from launcher.core.run_dir import RunDir, strategy_name
 from launcher.recipes.train import CheckpointConfig
 from launcher.trainer.checkpoint.due import SaveSchedule
 from launcher.trainer.files import Files
@@ -24,9 +24,10 @@ from launcher.trainer.parallel.world import World
 from launcher.trainer.programs.lines import say, say_of_all
 from launcher.trainer.programs.program import AnyBatch, AnyResult, Program
 from launcher.trainer.programs.saving import Saving
+from launcher.trainer.programs.strategy import StepRecorder
 from launcher.trainer.saved import check_can_save, save_model
 from launcher.trainer.telemetry.heartbeat import HeartbeatWriter
-from launcher.trainer.telemetry.metrics import Metrics
+from launcher.trainer.telemetry.metrics import Metrics, attempt_in
 from launcher.trainer.telemetry.profile import StepProfiler
 from launcher.trainer.telemetry.step_time import StepTime
 
@@ -67,7 +68,8 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
     saving.open()
     try:
         with schedule.ends_after_step():
-            last_step, validation_loss = _run_steps(program, metrics, saving, schedule, first_step)
+            recorder = program.step_recorder(_strategy_path(files, world), attempt_in(os.environ))
+            last_step, validation_loss = _run_steps(program, metrics, saving, schedule, recorder, first_step)
     finally:
         metrics.flush()
     weights = program.weights()
@@ -84,7 +86,12 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
 
 
 def _run_steps(
-    program: Program[AnyBatch, AnyResult], metrics: Metrics, saving: Saving, schedule: SaveSchedule, first_step: int
+    program: Program[AnyBatch, AnyResult],
+    metrics: Metrics,
+    saving: Saving,
+    schedule: SaveSchedule,
+    recorder: StepRecorder,
+    first_step: int,
 ) -> tuple[int, float | None]:
     """Train to the end; the number of the last step, and the last validation loss: NaN where none was computed, None where none can be."""
     config, world = program.settings.train, program.world
@@ -96,7 +103,8 @@ def _run_steps(
     stopwatch = Stopwatch()
     for batch in loading.over(program.batches(first_step)):
         learning_rate = program.learning_rate(batch.step)
-        result = program.train_step(batch, learning_rate, schedule.votes)
+        with recorder.step(batch.step, is_last=batch.is_last):
+            result = program.train_step(batch, learning_rate, schedule.votes)
         spent = stopwatch.read()
         metrics.stepped(
             batch.step, spent, epoch=batch.epoch, tokens=result.tokens, padding_share=result.padding_share,
@@ -107,7 +115,7 @@ def _run_steps(
             raise program.not_finite(batch, result)
         heart.stepped(batch.step, batch.last_step, spent.seconds, spent.busy_s, tokens=result.tokens, loss=result.loss)
         say_of_all(program.line(batch, result, spent.seconds), world)
-        if told := profiler.stepped(is_last=batch.is_last):
+        for told in filter(None, (profiler.stepped(is_last=batch.is_last), recorder.told())):
             say_of_all(told, world)
         if batch.step > first_step:
             spent_since_first += spent
@@ -143,3 +151,8 @@ def _profile_path(world: World) -> Path | None:
     """Return where this rank's profile belongs: in its directory of the run, if there is one."""
     run_dir = os.environ.get(TLAUNCH_RUN_DIR)
     return RunDir(Path(run_dir)).profile(world.place.global_rank) if run_dir else None
+
+
+def _strategy_path(files: Files, world: World) -> Path | None:
+    """Return where this rank's strategy report belongs; None where none is asked for."""
+    return None if files.strategy is None else files.strategy / strategy_name(world.place.global_rank)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
 from launcher.trainer.checkpoint.state import NONE, State
 from launcher.trainer.parallel.world import World
+from launcher.trainer.programs.strategy import StepRecorder
 from launcher.trainer.telemetry.metrics import Metrics
 from launcher.trainer.telemetry.step_time import StepTime
 
@@ -98,6 +100,10 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
     @abstractmethod
     def weights(self) -> dict[str, Tensor] | None:
         """Return the tensors of the trained model, buffers included, on rank 0; None elsewhere. All ranks must call it."""
+
+    @abstractmethod
+    def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
+        """Return what records a step in this attempt of the run for `tlaunch plan operators`, where there is a path."""
 
     def validate(self) -> Validated | None:
         """Validate the present state; None: there is nothing to validate with. All ranks must call it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -25,6 +26,7 @@ from launcher.trainer.programs.lines import say, say_of_all
 from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.program import Program, line_of
 from launcher.trainer.programs.sharded import ShardedTraining, StepResult, placements_of, sharding_plan
+from launcher.trainer.programs.strategy import StepRecorder
 from launcher.trainer.saved import gather
 from launcher.trainer.shard.groups import Groups, open_groups
 from launcher.trainer.shard.modules import MatMul, ReduceMean, ReLU, Square, Sub
@@ -133,6 +135,9 @@ class Quickstart(Program[Rows, StepResult]):
             "that step has changed no weight",
             hint="a smaller train.learning_rate",
         )
+
+    def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
+        return self._training.step_recorder(path, self.name, attempt)
 
     def weights(self) -> dict[str, Tensor] | None:
         return gather(

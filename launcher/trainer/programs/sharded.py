@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,16 +17,21 @@ from launcher.core.frozen import frozen
 from launcher.recipes.strategies import AUTO, DYNAMIC_PROGRAMMING
 from launcher.sharding.cost import Costs
 from launcher.sharding.plan import ShardingPlan, parameters_of, plan_of
+from launcher.sharding.plan_report import plan_report
+from launcher.sharding.report import StrategyReport
 from launcher.trainer.optimizer.rules import Rule
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
+from launcher.trainer.programs.strategy import StepRecorder
 from launcher.trainer.shard.calibrate import calibrated
 from launcher.trainer.shard.groups import Groups
 from launcher.trainer.shard.modes import cuttings_for
 from launcher.trainer.shard.network import ShardedNetwork
 from launcher.trainer.shard.trace import Traced
+from launcher.trainer.telemetry import recording
+from launcher.trainer.telemetry.recording import Recorder
 
 
 @frozen
@@ -82,7 +88,7 @@ class ShardedTraining:
         if (parallel.mode, parallel.search_mode) == (AUTO, DYNAMIC_PROGRAMMING) and groups.ranks > 1:
             costs = calibrated(traced.graph, groups, world.device)
         self.plan = sharding_plan(traced, settings, groups.ranks, costs)
-        self._world = world
+        self._world, self._groups = world, groups
         self.network = ShardedNetwork(
             traced, self.plan, groups, device=world.device, weights=weights, sums_copies=False
         )
@@ -105,9 +111,24 @@ class ShardedTraining:
         loss = self.network(*inputs) / self._world.dp.size
         loss.backward()
         self.network.sum_gradients()
+        recording.enter_phase("optimizer")
         norm = self.optimizer.step(learning_rate, votes)
         total = float(all_reduce(loss.detach().clone(), self._world.dp))
         return StepResult(total, math.isfinite(norm), self.optimizer.votes)
+
+    def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
+        """Return what reports the plan, with what the optimizer was seen to communicate beside it in a step."""
+        place, groups = self._world.place, self._groups
+
+        def report_of(recorder: Recorder, step: int) -> StrategyReport:
+            del step
+            more = [each for each in recorder.collectives() if each.phase == "optimizer"]
+            return plan_report(
+                self.plan, groups.rank, recipe=recipe, layout=str(place.layout), more=more, attempt=attempt,
+                copy=groups.copy, copies=groups.copies,
+            )  # fmt: skip
+
+        return StepRecorder(path, place.global_rank, report_of, None)
 
     def strategies(self) -> Mapping[str, Any]:
         """Return the strategy of every operator, in their order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -21,9 +22,11 @@ from launcher.trainer.files import Files
 from launcher.trainer.model.linear import product
 from launcher.trainer.optimizer.rates import learning_rate_at
 from launcher.trainer.parallel.world import World
+from launcher.trainer.plan import gives_parts
 from launcher.trainer.programs.lines import say, say_of_all
 from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.program import Program, Validated, line_of
+from launcher.trainer.programs.strategy import RecordedModel, StepRecorder, recorded_report
 from launcher.trainer.saved import gather, single_device_model
 from launcher.trainer.session import Session, StepResult, model_shapes, placements_at
 from launcher.trainer.telemetry.metrics import Metrics, perplexity_of
@@ -126,6 +129,12 @@ class Translation(Program[GlobalBatch, StepResult]):
             hint="a smaller train.learning_rate, or more train.warmup_steps; or a fault in one of the "
             f"{len(suspects.pairs)} pairs above, of {len(batch.examples)} in the batch",
         )
+
+    def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
+        model = self._session.model
+        recorded = RecordedModel(self.name, model, self._session.placements, gives_parts(model))
+        report_of = partial(recorded_report, recorded, self.world, attempt)
+        return StepRecorder(path, self.world.place.global_rank, report_of, model)
 
     def ended(self, spent: StepTime, last_step: int, metrics: Metrics) -> None:
         """Say and record which share of the steps each pipeline stage worked, the mean of its ranks. All ranks must call it.

@@ -83,7 +83,7 @@ written; 3 a refused table or layout; with --submit, the exit code of sbatch if 
 """
 TAKEN = (
     "rank_table", "max_table_size", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "recipe", "config",
-    "settings", "data", "profile", "runs_dir", "name", "env", "grace", "command", *OF_RUN,
+    "settings", "data", "save_strategy", "profile", "runs_dir", "name", "env", "grace", "command", *OF_RUN,
 )  # fmt: skip
 NAMES = ("bash", "mpirun", "slurm", "kubernetes", "hostfile", "rankfile")
 FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")

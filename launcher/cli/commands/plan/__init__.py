@@ -1,0 +1,19 @@
+"""`tlaunch plan`: how the work of a training is divided among its ranks."""
+
+from __future__ import annotations
+
+import click
+
+from launcher.cli.options.command_types import LazyGroup
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "operators": (
+        "launcher.cli.commands.plan.operators:operators",
+        "Show each operator's sharding strategy, and what ranks communicate for it.",
+    ),
+}
+
+
+@click.command(cls=LazyGroup, lookup=COMMANDS)
+def plan() -> None:
+    """Show how the work of a training is divided among its ranks."""

@@ -1,0 +1,119 @@
+"""`tlaunch plan operators`: the sharding strategy of each operator of a run, and what its ranks communicate."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from launcher.cli.commands.plan.drawing import drawing_of
+from launcher.cli.commands.plan.table import lines_of, lines_of_all
+from launcher.cli.options.chosen_run import RUN_IS, chosen, json_option
+from launcher.cli.options.run import runs_dir_option
+from launcher.cli.options.types import FILE, IntRange
+from launcher.cli.text.stdout import write_out
+from launcher.core.atomic import write_text
+from launcher.core.codec import encode, json_text
+from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
+from launcher.core.run_dir import strategy_name
+from launcher.core.text import printable, ranges
+from launcher.sharding.report import StrategyReport, read_report
+from launcher.sharding.report_set import alike, read_all, reported_ranks
+
+EPILOG = """\b
+Examples:
+  tlaunch run --devices 4 --mp 2 --save-strategy
+  tlaunch plan operators
+  tlaunch plan operators latest --all --collectives
+  tlaunch plan operators --rank 3 --json | jq '.operators[] | {name, kind}'
+  tlaunch plan operators --svg operators.svg
+
+STRATEGY says into how many parts each dim of each input is cut, as MindSpore's tutorials write it: ((2, 4), (4, 1)). OUTPUT says
+the same of the result. FORWARD and BACKWARD: what the rank communicates for the operator in a step, its bytes, and with which ranks.
+Bytes are of the tensor that is reduced, exchanged or sent, of what is gathered, and of what a slice leaves, which nobody sends.
+
+Exit codes: 0; 2 wrong usage, no such run, one without a strategy report, or a report that is damaged or cannot be written.
+"""
+
+
+@click.command(
+    epilog=EPILOG,
+    help="Show each operator's sharding strategy, and what ranks communicate for it.\n\n"
+    "That is what a run with --save-strategy has recorded in one training step: of one rank, by default the first. "
+    f"{RUN_IS} It may also be a directory of reports.  [default: the latest run]",
+)
+@click.argument("run", required=False, metavar="[RUN]")
+@click.option("--rank", type=IntRange(0), metavar="N", help="Show rank N.  [default: the first]")
+@click.option("--all", "all_ranks", is_flag=True, help="Show all ranks, once those that do the same.")
+@click.option("--collectives", is_flag=True, help="List each collective with its group, and no operators.")
+@click.option(
+    "--svg", type=FILE, metavar="FILE", help="Draw the operators into FILE, coloured by layout, and print its path."
+)
+@json_option
+@runs_dir_option
+def operators(
+    *,
+    run: str | None,
+    rank: int | None,
+    all_ranks: bool,
+    collectives: bool,
+    svg: Path | None,
+    as_json: bool,
+    runs_dir: Path,
+) -> int:
+    if rank is not None and all_ranks:
+        raise UsageError("--rank shows one rank, --all shows all", hint="give one of them")
+    if svg is not None and (as_json or collectives):
+        raise UsageError("--svg draws, --json and --collectives print", hint="give one of them")
+    reports = _reports(_directory(runs_dir, run), rank, all_ranks=all_ranks)
+    if svg is not None:
+        write_text(svg, drawing_of(reports))
+        write_out(f"{printable(str(svg))}\n")
+    elif as_json:
+        write_out(json_text(encode(reports if all_ranks else reports[0])))
+    else:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+        lines = (
+            lines_of_all(alike(reports), width, only_collectives=collectives)
+            if all_ranks
+            else lines_of(reports[0], width, only_collectives=collectives)
+        )
+        write_out("".join(f"{line}\n" for line in lines))
+    return EXIT_OK
+
+
+def _directory(runs_dir: Path, run: str | None) -> Path:
+    """Return the directory of a run's reports, which are known to be there, or the one that `run` names.
+
+    Raises:
+        UnreadableError: there is no such run, or none with a report.
+        UsageError: several runs' names begin so.
+    """
+    if run is not None and reported_ranks(Path(run)):
+        return Path(run)
+    run_dir = chosen(runs_dir, run)
+    if not reported_ranks(run_dir.strategy):
+        raise UnreadableError(
+            f"{run_dir.root.name}: this run has no strategy report",
+            hint="tlaunch run --save-strategy has the bundled trainer write one, after its second step",
+        )
+    return run_dir.strategy
+
+
+def _reports(directory: Path, rank: int | None, *, all_ranks: bool) -> list[StrategyReport]:
+    """Return the report of one rank, or those of all.
+
+    Raises:
+        UnreadableError: it is not there, or damaged.
+    """
+    if all_ranks:
+        return read_all(directory)
+    known = reported_ranks(directory)
+    wanted = known[0] if rank is None else rank
+    if wanted not in known:
+        raise UnreadableError(
+            f"{directory}: there is no strategy report of rank {wanted}", hint=f"there are those of {ranges(known)}"
+        )
+    return [read_report(directory / strategy_name(wanted))]

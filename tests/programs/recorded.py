@@ -1,0 +1,95 @@
+"""Record the second training step of a small model on four ranks, beside a count of what torch.distributed was asked for.
+
+    recorded.py DIRECTORY
+
+Each layout gets a directory of strategy reports, of the counts as counts<rank>.json, and of facts as facts<rank>.json.
+"""
+
+import functools
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from ranks import fork_ranks
+from train_layouts import SETTINGS, batches
+
+from launcher.core.run_dir import strategy_name
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.trainer.parallel import collectives
+from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.plan import gives_parts
+from launcher.trainer.programs.strategy import RecordedModel, StepRecorder, recorded_report
+from launcher.trainer.session import Session
+
+BACKEND = ("parallel.transport=backend",)
+ROWS = {
+    "dp2-mp2": ({"dp": 2, "mp": 2, "pp": 1, "micro_batches": 1}, (*BACKEND, "parallel.gradient_groups=3")),
+    "dp2-mp2-shared": ({"dp": 2, "mp": 2, "pp": 1, "micro_batches": 1}, ()),
+    "dp2-pp2": ({"dp": 2, "mp": 1, "pp": 2, "micro_batches": 3}, BACKEND),
+    "mp2-pp2": ({"dp": 1, "mp": 2, "pp": 2, "micro_batches": 2}, (*BACKEND, "parallel.recompute=true")),
+}
+
+
+def count_calls(counts):
+    """Have every call of torch.distributed that sends tensors counted: by kind, how many and of how many bytes."""
+
+    def counted(owner, name, kind, size_of):
+        called = getattr(owner, name)
+
+        @functools.wraps(called)
+        def call(*args, **options):
+            counts[kind, "count"] += 1
+            counts[kind, "bytes"] += size_of(*args)
+            return called(*args, **options)
+
+        setattr(owner, name, call)
+
+    def first(tensor, *_):
+        return tensor.nbytes
+
+    def second(_output, tensor, *_):
+        return tensor.nbytes
+
+    counted(dist, "all_reduce", "all_reduce", first)
+    counted(dist, "all_to_all_single", "all_to_all", second)
+    counted(collectives, "_ALL_GATHER", "all_gather", first)
+    counted(dist, "isend", "send", first)
+    counted(dist, "irecv", "receive", first)
+
+
+def train(name, chosen, directory):
+    settings = [f"{key}={value}" for key, value in SETTINGS.items()]
+    settings = load_settings(TransformerSettings, None, [*settings, *chosen])
+    with open_world(this_place(micro_batches=1), torch.device("cpu"), settings.parallel.transport) as world:
+        rank = world.place.global_rank
+        session = Session(settings, world)
+        recorded = RecordedModel("transformer", session.model, session.placements, gives_parts(session.model))
+        report_of = functools.partial(recorded_report, recorded, world, 0)
+        recorder = StepRecorder(directory / name / strategy_name(rank), rank, report_of, session.model)
+        counts = Counter()
+        losses = []
+        count_calls(counts)
+        for step, examples in enumerate(batches(3), start=1):
+            counts.clear() if step == 2 else None
+            with recorder.step(step, is_last=step == 3):
+                losses.append(session.train_step(examples, 1e-3, step=step, votes=lambda: (1.0,)).loss)
+            if step == 2:
+                counted = [[kind, what, number] for (kind, what), number in counts.items()]
+                (directory / name / f"counts{rank}.json").write_text(json.dumps(counted))
+        facts = {"flat_bytes": session.optimizer.layout.size * 4, "losses": losses, "told": recorder.told()}
+        (directory / name / f"facts{rank}.json").write_text(json.dumps(facts))
+
+
+def main():
+    directory = Path(sys.argv[1])
+    for name, (axes, chosen) in ROWS.items():
+        (directory / name).mkdir(parents=True)
+        fork_ranks(name, **axes, work=functools.partial(train, name, chosen, directory))
+
+
+if __name__ == "__main__":
+    main()
