@@ -81,7 +81,7 @@ def equal():
 
 
 def slices():
-    """reduce_scatter gives each rank its slice of that sum, all_gather puts the slices together."""
+    """reduce_scatter gives each rank its slice of that sum, all_gather puts the slices together, all_to_all exchanges parts."""
     with opened() as world:
         size, index = world.dp.size, world.dp.index
         for count, dtype in product((1, 1001, SLOT_BYTES // 8 + 3), (torch.float64, torch.bfloat16)):
@@ -98,6 +98,9 @@ def slices():
                 gathered = torch.empty(count * size, dtype=dtype)
                 collectives.all_gather(gathered, own, world.dp)
                 assert torch.equal(gathered, whole), (count, dtype)
+                exchanged = torch.empty(count * size, dtype=dtype)
+                collectives.all_to_all(exchanged, parts[index], world.dp)
+                assert torch.equal(exchanged, torch.cat([part.view(size, count)[index] for part in parts])), count
 
 
 def ragged():

@@ -9,41 +9,43 @@ hybrid_parallel          copies of the network train on shares of the batch; the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Literal
+from collections.abc import Mapping
 
 from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.sharding.cost import Costs
 from launcher.sharding.expression import Cutting, Strategy, cut
-from launcher.sharding.graph import Graph, Operator
 from launcher.sharding.propagation import propagated
+from launcher.sharding.search import searched
 from launcher.sharding.strategy import cutting_of, written
 from launcher.trainer.shard.trace import Traced
 
-Mode = Literal["stand_alone", "data_parallel", "semi_auto_parallel", "auto_parallel", "hybrid_parallel"]
-SearchMode = Literal["sharding_propagation", "dynamic_programming"]
-Search = Callable[[Graph, Mapping[str, Cutting], int], Mapping[str, Cutting]]
+SEARCH_MODES = ("sharding_propagation", "dynamic_programming")
+MODES = ("stand_alone", "data_parallel", "semi_auto_parallel", "auto_parallel", "hybrid_parallel")
 
 
 def cuttings_for(
     traced: Traced,
-    mode: Mode,
+    mode: str,
     strategies: Mapping[str, Strategy],
     ranks: int,
     *,
-    search_mode: SearchMode = "dynamic_programming",
-    search: Search | None = None,
+    search_mode: str = "dynamic_programming",
+    costs: Costs | None = None,
+    memory_bytes: float | None = None,
 ) -> dict[str, Cutting]:
     """Return how every operator is cut over so many ranks: in hybrid_parallel, those of one copy.
 
     `strategies`, by the names of operators or modules, take precedence over those that the network's modules have been given.
-    `search` finds the rest where that is the mode.
+    A search takes `costs` that were measured, or the default ones, and what fits into `memory_bytes` of a rank.
 
     Raises:
-        UsageError: a strategy does not fit, or is of no operator, or is given in a mode that takes none.
-        RefusedLayoutError: there are more ranks than the mode has work for.
+        UsageError: a strategy does not fit, or is of no operator; or there is no such mode.
+        RefusedLayoutError: there are more ranks than the mode has work for, or nothing fits.
     """
     graph = traced.graph
     given = {**traced.strategies, **_of_operators(traced, strategies)}
+    if mode not in MODES or search_mode not in SEARCH_MODES:
+        raise UsageError(f"there is no mode {mode} with {search_mode}", hint=", ".join((*MODES, *SEARCH_MODES)))
     if mode == "stand_alone":
         if ranks > 1:
             raise RefusedLayoutError(
@@ -52,12 +54,10 @@ def cuttings_for(
         return {each.name: cut(each.expression, {}, ranks) for each in graph.operators}
     if mode == "data_parallel":
         return data_parallel(traced, ranks)
-    known = {
-        name: cutting_of(_operator(graph, name).expression, strategy, ranks, name) for name, strategy in given.items()
-    }
+    operators = {each.name: each for each in graph.operators}
+    known = {name: cutting_of(operators[name].expression, strategy, ranks, name) for name, strategy in given.items()}
     if mode == "auto_parallel" and search_mode == "dynamic_programming":
-        assert search is not None, "a search has costs, which the caller has measured"
-        return dict(search(graph, known, ranks))
+        return searched(graph, known, ranks, costs or Costs(), memory_bytes)
     return propagated(graph, known, ranks)
 
 
@@ -102,10 +102,4 @@ def _of_operators(traced: Traced, strategies: Mapping[str, Strategy]) -> dict[st
                 hint=f"operators are {', '.join(each.name for each in traced.graph.operators)}",
             )
         found[own] = strategy
-    return found
-
-
-def _operator(graph: Graph, name: str) -> Operator:
-    found = graph.by_name[name]
-    assert isinstance(found, Operator), "a strategy is of an operator"
     return found

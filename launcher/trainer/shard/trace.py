@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,9 +13,18 @@ from launcher.core.frozen import frozen
 from launcher.sharding.expression import Expression, Strategy
 from launcher.sharding.graph import Graph, Leaf, Operator
 from launcher.trainer.shard.modules import Operation, given_strategies, own_name
-from launcher.trainer.shard.operators import norms, shapes
+from launcher.trainer.shard.nodes import attribute_of, nodes_of, tensors_of
+from launcher.trainer.shard.operators import norms
 from launcher.trainer.shard.operators.record import Local, Site, State, Value
-from launcher.trainer.shard.operators.table import FUNCTIONS, IN_PLACE, METHODS, MODULES, Description, known
+from launcher.trainer.shard.operators.table import (
+    FUNCTIONS,
+    Described,
+    Description,
+    described_function,
+    described_module,
+    fact_of,
+    known,
+)
 
 
 @frozen
@@ -51,13 +60,6 @@ def trace(network: nn.Module, example_inputs: Sequence[Tensor], *, batch_norm_is
     return _Trace(network, batch_norm_is_shared).of(example_inputs)
 
 
-class _Tracer(fx.Tracer):
-    """Looks into every module but those that are operators."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, Operation) or super().is_leaf_module(m, module_qualified_name)
-
-
 class _Trace:
     """Goes through a network's calls in their order, and records operators."""
 
@@ -66,24 +68,17 @@ class _Trace:
         self._operators: list[Operator] = []
         self._leaves: dict[str, Leaf] = {}
         self._calls: dict[str, Call] = {}
-        self._tensors = {id(tensor): own_name(network, name) for name, tensor in _tensors_of(network)}
+        self._tensors = {id(tensor): own_name(network, name) for name, tensor in tensors_of(network)}
         self._parameters: dict[str, nn.Parameter] = {}
         self._buffers: dict[str, Tensor] = {}
         self._taken: set[str] = set(self._tensors.values())
         self._base = ""  # of the names of operators that are recorded now
-        self._modules: dict[str, list[str]] = {}  # the bases that calls of a module have got
+        self._bases: dict[str, list[str]] = {}  # the bases that calls of a module have got
         self._first_of: dict[str, str] = {}
 
     def of(self, example_inputs: Sequence[Tensor]) -> Traced:
         network = self._network
-        try:
-            nodes = list(_Tracer().trace(network).nodes)
-        except Exception as error:  # whatever the network's own code raises when it is given no values
-            first = str(error).partition("\n")[0]
-            raise UsageError(
-                f"{type(network).__name__} cannot be traced: {type(error).__name__}: {first}",
-                hint="its forward must not decide by the values of tensors, or convert them to numbers",
-            ) from error
+        nodes, constants = nodes_of(network)
         values: dict[fx.Node, Any] = {}
         examples = iter(example_inputs)
         inputs: list[str] = []
@@ -98,7 +93,9 @@ class _Trace:
             elif node.op == "output":
                 output = fx.node.map_arg(node.args[0], values.__getitem__)
             elif node.op == "get_attr":
-                values[node] = self._held(_attribute(network, str(node.target)))
+                path = str(node.target)
+                tensor = constants[path] if path in constants else attribute_of(network, path)
+                values[node] = self._held(tensor, path.strip("_"))
             else:
                 values[node] = self._called(node, values)
         if not isinstance(output, Value) or output.name not in self._calls:
@@ -121,11 +118,11 @@ class _Trace:
         given = {own_name(self._network, path): strategy for path, strategy in given_strategies(self._network)}
         strategies = {}
         for path, strategy in given.items():
-            if path not in self._modules:
+            if path not in self._bases:
                 raise UsageError(
                     f"{path} is given a strategy, and is no operator", hint="give it to the modules within"
                 )
-            strategies.update({self._first_of.get(base, base): strategy for base in self._modules[path]})
+            strategies.update({self._first_of.get(base, base): strategy for base in self._bases[path]})
         return Traced(
             graph,
             calls,
@@ -139,37 +136,36 @@ class _Trace:
     def _called(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
         """Return what a call returns: a Value, or a number or shape where that is known already."""
         arguments, options = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-        target = node.target
         if node.op == "call_module":
-            module = self._network.get_submodule(str(target))
-            path = own_name(self._network, str(target))
-            self._base = self._free(path)
-            self._modules.setdefault(path, []).append(self._base)
-            description, more = self._module(module, path, str(target))
-            changed = getattr(module, "inplace", False)
-            told, arguments = type(module).__name__, (*arguments, *more)
+            module = self._network.get_submodule(str(node.target))
+            description, more = self._module(module, own_name(self._network, str(node.target)))
+            changes = getattr(module, "inplace", False)
+            arguments = (*arguments, *more)
             if isinstance(module, Operation):
                 options = {**module.options, **options}
         else:
-            if not any(isinstance(each, Value) for each in _flat((arguments, options))):
-                # Of numbers and shapes alone.
-                function: Any = getattr(type(arguments[0]), target) if isinstance(target, str) else target
+            target: Any = node.target
+            if not any(isinstance(each, Value) for each in _flat((arguments, options))):  # numbers and shapes alone
+                function = getattr(type(arguments[0]), target) if isinstance(target, str) else target
                 return function(*arguments, **options)
-            told = str(target) if node.op == "call_method" else getattr(target, "__name__", str(target))
-            known_now, found = _fact(target, arguments)
-            if known_now:
-                return found
+            fact = fact_of(target, arguments)
+            if fact is not None:
+                return fact[0]
+            told = target if isinstance(target, str) else getattr(target, "__name__", str(target))
             self._base = self._free(".".join(filter(None, [self._within(node), told.strip("_")])))
-            description, changed = self._function(node, arguments)
-            changed = changed or options.get("inplace", False)
+            described = described_function(target, arguments)
+            if described is None:
+                raise UsageError(f"{self._base}: {told} is no known operator", hint=f"known are {known()}")
+            description, changes = described
+            changes = changes or options.get("inplace", False)
         try:
             value = description(self._record, *map(self._resolved, arguments), **options)
         except UsageError as error:
             raise UsageError(f"{self._base}: {error.message}", hint=error.hint) from error
         except (TypeError, RuntimeError, ValueError, IndexError) as error:
             first = str(error).partition("\n")[0]
-            raise UsageError(f"{self._base}: {told} is called in a way that is not known: {first}") from error
-        if changed:
+            raise UsageError(f"{self._base} is called in a way that is not known: {first}") from error
+        if changes:
             self._changed_in_place(node, value, values)
         return value
 
@@ -191,16 +187,18 @@ class _Trace:
             if known_value is values[changed] and other is not node:
                 values[other] = value
 
-    def _module(self, module: nn.Module, path: str, target: str) -> tuple[Description, tuple[Any, ...]]:
-        """Return what describes a module, and its arguments after the inputs."""
+    def _module(self, module: nn.Module, path: str) -> Described:
+        """Return what describes a module; operators that are recorded from now on have its name."""
+        self._base = self._free(path)
+        self._bases.setdefault(path, []).append(self._base)
         if isinstance(module, Operation):
             return FUNCTIONS[type(module).function], ()
         if isinstance(module, nn.BatchNorm2d):
             return self._batch_norm(module), ()
-        for kind, arguments in MODULES.items():
-            if isinstance(module, kind):
-                return arguments(module, target)
-        raise UsageError(f"{path}, a {type(module).__name__}, is no known operator", hint=f"known are {known()}")
+        found = described_module(module)
+        if found is None:
+            raise UsageError(f"{path}, a {type(module).__name__}, is no known operator", hint=f"known are {known()}")
+        return found
 
     def _batch_norm(self, module: nn.BatchNorm2d) -> Description:
         running = [(module.running_mean, 1), (module.running_var, 1), (module.num_batches_tracked, None)]
@@ -223,25 +221,6 @@ class _Trace:
             )
 
         return describe
-
-    def _function(self, node: fx.Node, arguments: tuple[Any, ...]) -> tuple[Description, bool]:
-        """Return what describes a function or a method, and whether that changes its first input."""
-        target = node.target
-        if node.op == "call_function":
-            if target in IN_PLACE:
-                return METHODS[IN_PLACE[target]], True
-            if target in FUNCTIONS:
-                return FUNCTIONS[target], False
-            if target is getattr and arguments[1] in {"T", "mT"}:
-                return (lambda record, x, _name: shapes.transpose(record, x, -2, -1)), False
-        else:
-            name = str(target)
-            if name in METHODS:
-                return METHODS[name], False
-            if name.endswith("_") and name[:-1] in METHODS:
-                return METHODS[name[:-1]], True
-        told = getattr(target, "__name__", str(target))
-        raise UsageError(f"{self._base}: {told} is no known operator", hint=f"known are {known()}")
 
     def _record(
         self,
@@ -270,9 +249,9 @@ class _Trace:
         self._leaves[name] = Leaf(name, tuple(tensor.shape), is_parameter, tensor.element_size())
         return Value(name, torch.empty_like(tensor, device="meta"))
 
-    def _held(self, tensor: Tensor) -> Value:
-        """Return a parameter or buffer of the network."""
-        name = self._tensors[id(tensor)]
+    def _held(self, tensor: Tensor, path: str = "constant") -> Value:
+        """Return a parameter or buffer of the network, or a constant that is written in its code."""
+        name = self._tensors.setdefault(id(tensor), path)
         if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
             self._parameters[name] = tensor
             return self._leaf(name, tensor, is_parameter=True)
@@ -296,33 +275,9 @@ class _Trace:
         return free
 
 
-def _tensors_of(network: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    yield from network.named_parameters()
-    yield from network.named_buffers()
-
-
-def _attribute(network: nn.Module, path: str) -> Any:
-    *modules, name = path.split(".")
-    return getattr(network.get_submodule(".".join(modules)), name)
-
-
 def _flat(arguments: Any) -> list[Any]:
     if isinstance(arguments, Mapping):
         return [found for each in arguments.values() for found in _flat(each)]
     if isinstance(arguments, list | tuple):
         return [found for each in arguments for found in _flat(each)]
     return [arguments]
-
-
-def _fact(target: Any, arguments: tuple[Any, ...]) -> tuple[bool, Any]:
-    """Return whether a call asks for what is known of a tensor without computing it, and the answer."""
-    first = arguments[0]
-    if not isinstance(first, Value):
-        return False, None
-    if target is getattr and arguments[1] in {"shape", "ndim", "dtype", "device"}:
-        return True, getattr(first.meta, arguments[1])
-    if target in {"size", "dim", "numel"}:
-        return True, getattr(first.meta, target)(*arguments[1:])
-    if target in {"contiguous", "clone", "float"} and (target != "float" or first.meta.dtype == torch.float32):
-        return True, first
-    return False, None

@@ -6,7 +6,7 @@ Methods and modules stand for functions. A module's parameters are the function'
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from launcher.trainer.shard.operators import elementwise, norms, pooling, produc
 from launcher.trainer.shard.operators.record import Value, refuse
 
 Description = Callable[..., Value]  # called with a Recorder, then as the function that it describes
+Described = tuple[Description, tuple[Any, ...]]  # of a module: what describes it, and the arguments after its inputs
 
 _ELEMENTWISE: dict[str, Description] = {
     **{kind: elementwise.unary(kind, function) for kind, function in elementwise.UNARY.items()},
@@ -71,50 +72,57 @@ FUNCTIONS: Mapping[Any, Description] = MappingProxyType(
     }
 )
 # Those that change their first input in place; methods that do end with "_".
-IN_PLACE: Mapping[Any, str] = MappingProxyType(
-    {operator.iadd: "add", operator.isub: "sub", operator.imul: "mul", operator.itruediv: "div"}
+IN_PLACE: Mapping[Any, Description] = MappingProxyType(
+    {
+        **{getattr(operator, f"i{name}"): _BY_NAME[name] for name in ("add", "sub", "mul", "truediv")},
+        **{
+            getattr(home, f"{name}_"): description
+            for home in (torch, functional)
+            for name, description in _BY_NAME.items()
+            if hasattr(home, f"{name}_")
+        },
+    }
 )
 
 
-def _norm(module: nn.LayerNorm, _path: str) -> tuple[Description, tuple[Any, ...]]:
+def _norm(module: nn.LayerNorm) -> Described:
     return norms.layer_norm, (module.normalized_shape, module.weight, module.bias, module.eps)
 
 
-def _pool(module: Any, _path: str) -> tuple[Description, tuple[Any, ...]]:
+def _pool(module: Any) -> Described:
     options = (module.kernel_size, module.stride, module.padding)
     if isinstance(module, nn.MaxPool2d):
         return pooling.max_pool2d, (*options, module.dilation, module.ceil_mode, module.return_indices)
     return pooling.avg_pool2d, (*options, module.ceil_mode, module.count_include_pad, module.divisor_override)
 
 
-def _conv2d(module: nn.Conv2d, _path: str) -> tuple[Description, tuple[Any, ...]]:
+def _conv2d(module: nn.Conv2d) -> Described:
     if module.padding_mode != "zeros":
         refuse(f"padding with {module.padding_mode} is not known", hint="padding_mode='zeros'")
     options = (module.stride, module.padding, module.dilation, module.groups)
     return products.conv2d, (module.weight, module.bias, *options)
 
 
-def _embedding(module: nn.Embedding, _path: str) -> tuple[Description, tuple[Any, ...]]:
+def _embedding(module: nn.Embedding) -> Described:
     options = (module.padding_idx, module.max_norm, module.norm_type, module.scale_grad_by_freq, module.sparse)
     return products.embedding, (module.weight, *options)
 
 
-def _loss(description: Description, *names: str) -> Callable[[Any, str], tuple[Description, tuple[Any, ...]]]:
-    def arguments(module: Any, _path: str) -> tuple[Description, tuple[Any, ...]]:
+def _loss(description: Description, *names: str) -> Callable[[Any], Described]:
+    def arguments(module: Any) -> Described:
         return partial(description, **{name: getattr(module, name) for name in names}), ()
 
     return arguments
 
 
-def _plain(name: str, *attributes: str) -> Callable[[Any, str], tuple[Description, tuple[Any, ...]]]:
-    def arguments(module: Any, _path: str) -> tuple[Description, tuple[Any, ...]]:
+def _plain(name: str, *attributes: str) -> Callable[[Any], Described]:
+    def arguments(module: Any) -> Described:
         return _BY_NAME[name], tuple(getattr(module, attribute) for attribute in attributes)
 
     return arguments
 
 
-# Of a module: what describes it, and the arguments after its inputs.
-MODULES: Mapping[type[nn.Module], Callable[[Any, str], tuple[Description, tuple[Any, ...]]]] = MappingProxyType(
+MODULES: Mapping[type[nn.Module], Callable[[Any], Described]] = MappingProxyType(
     {
         nn.Linear: _plain("linear", "weight", "bias"),
         nn.Conv2d: _conv2d,
@@ -124,7 +132,7 @@ MODULES: Mapping[type[nn.Module], Callable[[Any, str], tuple[Description, tuple[
         nn.AvgPool2d: _pool,
         nn.AdaptiveAvgPool2d: _plain("adaptive_avg_pool2d", "output_size"),
         nn.ReLU: _plain("relu"),
-        nn.GELU: lambda module, _path: (partial(_BY_NAME["gelu"], approximate=module.approximate), ()),
+        nn.GELU: lambda module: (partial(_BY_NAME["gelu"], approximate=module.approximate), ()),
         nn.SiLU: _plain("silu"),
         nn.Sigmoid: _plain("sigmoid"),
         nn.Tanh: _plain("tanh"),
@@ -133,11 +141,42 @@ MODULES: Mapping[type[nn.Module], Callable[[Any, str], tuple[Description, tuple[
         nn.Flatten: _plain("flatten", "start_dim", "end_dim"),
         nn.Unflatten: _plain("unflatten", "dim", "unflattened_size"),
         nn.Dropout: _plain("dropout", "p", "training"),
-        nn.Identity: lambda _module, _path: (lambda _record, x: x, ()),
+        nn.Identity: lambda _module: (lambda _record, x: x, ()),
         nn.MSELoss: _loss(reductions.mse_loss, "reduction"),
         nn.CrossEntropyLoss: _loss(reductions.cross_entropy, "weight", "ignore_index", "reduction", "label_smoothing"),
     }
 )
+
+
+def described_function(target: Any, arguments: Sequence[Any]) -> tuple[Description, bool] | None:
+    """Return what describes a function, or a method by its name, and whether it changes its first input; None if nothing does."""
+    if isinstance(target, str):
+        name = target.removesuffix("_")
+        found = METHODS.get(name)
+        return None if found is None else (found, target != name)
+    if target is getattr and arguments[1] in {"T", "mT"}:
+        return (lambda record, x, _name: shapes.transpose(record, x, -2, -1)), False
+    if target in IN_PLACE:
+        return IN_PLACE[target], True
+    return (FUNCTIONS[target], False) if target in FUNCTIONS else None
+
+
+def described_module(module: nn.Module) -> Described | None:
+    """Return what describes a module of torch; None if nothing does."""
+    return next((arguments(module) for kind, arguments in MODULES.items() if isinstance(module, kind)), None)
+
+
+def fact_of(target: Any, arguments: Sequence[Any]) -> tuple[Any] | None:
+    """Return what a call asks of a tensor that is known without computing it, or is that tensor; None if it is no such call."""
+    first = arguments[0] if arguments else None
+    if not isinstance(first, Value):
+        return None
+    if target is getattr and arguments[1] in {"shape", "ndim", "dtype", "device"}:
+        return (getattr(first.meta, arguments[1]),)
+    if target in {"size", "dim", "numel"}:
+        return (getattr(first.meta, target)(*arguments[1:]),)
+    is_itself = target in {"contiguous", "clone"} or (target == "float" and first.meta.dtype == torch.float32)
+    return (first,) if is_itself else None
 
 
 def known() -> str:
