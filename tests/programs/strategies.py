@@ -173,9 +173,14 @@ def largest_difference(name, mode, chosen, groups, recorder):
     def inputs(step):
         return [share_of(each, groups.copy, groups.copies) for each in inputs_of(name, step)]
 
-    traced = trace(network_of(name), inputs(0))
+    with torch.device(
+        "meta"
+    ):  # the graph needs no weights; they are given by name, as a program would that makes its part alone
+        without_weights = network_of(name)
+    weights = {**dict(named(network_of(name).named_parameters())), **dict(named(network_of(name).named_buffers()))}
+    traced = trace(without_weights, inputs(0))
     plan = plan_of(traced.graph, cuttings_of(traced, mode, chosen, groups.ranks), groups.ranks)
-    sharded = ShardedNetwork(traced, plan, groups, device=CPU)
+    sharded = ShardedNetwork(traced, plan, groups, device=CPU, weights=weights.__getitem__)
     optimizer = torch.optim.SGD(sharded.parameters(), lr=RATE)
     steps, buffers = trained_alone(name)
     differences = []

@@ -135,7 +135,9 @@ class _Trace:
 
     def _called(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
         """Return what a call returns: a Value, or a number or shape where that is known already."""
-        arguments, options = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+        arguments, options = fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+        if "input" in options:  # the first of every function of torch that has it
+            arguments, options = (options["input"], *arguments), {k: v for k, v in options.items() if k != "input"}
         if node.op == "call_module":
             module = self._network.get_submodule(str(node.target))
             description, more = self._module(module, own_name(self._network, str(node.target)))
@@ -165,13 +167,14 @@ class _Trace:
         except (TypeError, RuntimeError, ValueError, IndexError) as error:
             first = str(error).partition("\n")[0]
             raise UsageError(f"{self._base} is called in a way that is not known: {first}") from error
-        if changes:
+        taken: Any = arguments[0]
+        if changes and value is not taken:
             self._changed_in_place(node, value, values)
         return value
 
     def _changed_in_place(self, node: fx.Node, value: Any, values: dict[fx.Node, Any]) -> None:
         """Let what uses the first argument of an in-place operator later use its result."""
-        changed = node.args[0]
+        changed = node.args[0] if node.args else node.kwargs["input"]
         assert isinstance(changed, fx.Node), "a tensor"
         own = next((each for each in self._operators if each.name == values[changed].name), None)
         views = [
