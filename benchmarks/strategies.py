@@ -165,7 +165,7 @@ def measured(name: str, rounds: int, world: World) -> dict[str, Any]:
         taken = field.race([*numbers, own, again, data], rounds)
         best = min(taken, key=lambda number: median(taken[number]) if field.differ(number, own) else math.inf)
         return {
-            "count": field.count - 2,
+            "count": field.count - 3,
             "noise": ratio(taken[own], taken[again]),
             "choice": field.told(own, taken, best),
             "best other": field.told(best, taken, best),
