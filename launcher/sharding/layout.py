@@ -37,6 +37,20 @@ class TensorLayout:
         used = {axis for axes in self.axes for axis in axes}
         return tuple(axis for axis, size in enumerate(self.devices) if axis not in used and size > 1)
 
+    @property
+    def copies(self) -> int:
+        """The number of ranks that hold the same part.
+
+        >>> TensorLayout((2, 4), ((0,), ())).copies
+        4
+        """
+        return prod(self.devices[axis] for axis in self.free_axes)
+
+    def is_first(self, rank: int) -> bool:
+        """Return whether a rank is the first of those that hold the same part."""
+        place = coordinate_in(self.devices, rank)
+        return not any(place[axis] for axis in self.free_axes)
+
     def box_of(self, rank: int, shape: Sequence[int]) -> Box:
         """Return the part of a tensor of that shape that a rank holds; the cuts divide the shape.
 

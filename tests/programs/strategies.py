@@ -17,12 +17,12 @@ from ranks import fork_ranks
 from shard_networks import NETWORKS, inputs_of, network_of
 
 from launcher.mesh.boxes import whole as box_of
+from launcher.sharding.cost import Costs
 from launcher.sharding.expression import cuttings
 from launcher.sharding.plan import plan_of
 from launcher.trainer.parallel import batch_norm
 from launcher.trainer.parallel.world import open_world, this_place
 from launcher.trainer.shard import functions, network
-from launcher.trainer.shard.calibrate import calibrated
 from launcher.trainer.shard.groups import open_groups
 from launcher.trainer.shard.modes import cuttings_for
 from launcher.trainer.shard.network import ShardedNetwork
@@ -31,13 +31,15 @@ from launcher.trainer.shard.trace import trace
 CPU = torch.device("cpu")
 STEPS, RATE = 5, 0.1
 TOLERANCE, QUICKSTART_TOLERANCE = 1e-9, 1e-12
-SEMI, DATA, HYBRID = "semi_auto_parallel", "data_parallel", "hybrid_parallel"
-AUTO, RANDOM, LOCAL = "auto_parallel", "random", "local statistics"
+SEMI, DATA, HYBRID, AUTO = "semi_auto_parallel", "data_parallel", "hybrid_parallel", "auto_parallel"
+RANDOM, LOCAL, EVALUATION = "random", "local statistics", "evaluation"
+# Of processors so slow that even what is as small as these networks is worth being cut.
+SLOW = Costs(flops_per_s=1e6, bytes_per_s=1e6, operator_s=0.0)
 COPIES = 2  # of the network in hybrid_parallel
 TUTORIAL = {"matmul": ((2, 4), (4, 1))}
 
-# Of each number of ranks: the network, the mode, and the strategies that are given, of which the rest is propagated, or searched.
-# At random: the seed by which every operator gets one.
+# Of each number of ranks: the network, the mode, and the strategies that are given, of which the rest is propagated or searched. At random:
+# the seed by which every operator gets one.
 CASES = {
     1: [(name, "stand_alone", {}) for name in NETWORKS],
     2: [
@@ -51,6 +53,7 @@ CASES = {
         ("tied words", SEMI, {"table": ((1, 1), (2, 1))}),
         ("tied words", SEMI, {"table": ((2, 1), (1, 1)), "linear": ((1, 2), (1, 2))}),
         ("convolutions", LOCAL, {}),
+        ("convolutions", EVALUATION, {}),
         *((name, RANDOM, seed) for seed in range(4) for name in NETWORKS),
     ],
     4: [
@@ -73,6 +76,7 @@ CASES = {
         ("perceptron", HYBRID, {"fc1": ((1, 1), (2, 1))}),
         ("words", HYBRID, {"table": ((1, 1), (2, 1))}),
         ("convolutions", LOCAL, {}),
+        ("convolutions", EVALUATION, {}),
         *((name, RANDOM, seed) for seed in range(4) for name in NETWORKS),
     ],
     8: [
@@ -149,13 +153,12 @@ def named(tensors):
     return [(path.removeprefix("network."), tensor) for path, tensor in tensors]
 
 
-def cuttings_of(traced, mode, chosen, groups):
+def cuttings_of(traced, mode, chosen, ranks):
     """Return how the operators are cut: as the mode says, or at random by a seed."""
-    ranks = groups.ranks
-    if mode == AUTO:
-        return cuttings_for(traced, mode, chosen, ranks, costs=calibrated(traced.graph, groups, CPU))
     if mode != RANDOM:
-        return cuttings_for(traced, mode, chosen, ranks)
+        found = cuttings_for(traced, mode, chosen, ranks, costs=SLOW)
+        assert mode != AUTO or max(each.used for each in found.values()) == ranks, "the search leaves no rank idle"
+        return found
     numbers = random.Random(chosen)
     return {each.name: numbers.choice(list(cuttings(each.expression, ranks))) for each in traced.graph.operators}
 
@@ -170,9 +173,14 @@ def largest_difference(name, mode, chosen, groups, recorder):
     def inputs(step):
         return [share_of(each, groups.copy, groups.copies) for each in inputs_of(name, step)]
 
-    traced = trace(network_of(name), inputs(0))
-    plan = plan_of(traced.graph, cuttings_of(traced, mode, chosen, groups), groups.ranks)
-    sharded = ShardedNetwork(traced, plan, groups, device=CPU)
+    with torch.device(
+        "meta"
+    ):  # the graph needs no weights; they are given by name, as a program would that makes its part alone
+        without_weights = network_of(name)
+    weights = {**dict(named(network_of(name).named_parameters())), **dict(named(network_of(name).named_buffers()))}
+    traced = trace(without_weights, inputs(0))
+    plan = plan_of(traced.graph, cuttings_of(traced, mode, chosen, groups.ranks), groups.ranks)
+    sharded = ShardedNetwork(traced, plan, groups, device=CPU, weights=weights.__getitem__)
     optimizer = torch.optim.SGD(sharded.parameters(), lr=RATE)
     steps, buffers = trained_alone(name)
     differences = []
@@ -216,6 +224,29 @@ def local_statistics(groups):
     return max(float((value - theirs[path]).abs().max()) for path, value in sharded.whole_gradients().items())
 
 
+def evaluated(groups):
+    """A network in evaluation, of another batch, shares the weights and running statistics of the one that is trained."""
+    name = "convolutions"
+    whole = network_of(name)
+    traced = trace(whole, inputs_of(name, 0))
+    cut = cuttings_for(traced, SEMI, {"conv1": ((1, 1, 1, 1), (groups.ranks, 1, 1, 1))}, groups.ranks)
+    sharded = ShardedNetwork(traced, plan_of(traced.graph, cut, groups.ranks), groups, device=CPU)
+    sharded(*inputs_of(name, 0)).backward()
+    sharded.sum_gradients()
+    torch.optim.SGD(sharded.parameters(), lr=RATE).step()
+    small = [each[:4] for each in inputs_of(name, 1)]
+    traced = trace(network_of(name).eval(), small)
+    # The layouts of weights have to be the same; the batch is smaller.
+    strategies = {path: cutting.strategy for path, cutting in cut.items() if path in traced.graph.by_name}
+    cut = cuttings_for(traced, SEMI, strategies, groups.ranks)
+    evaluation = ShardedNetwork(traced, plan_of(traced.graph, cut, groups.ranks), groups, device=CPU, shares=sharded)
+    optimizer = torch.optim.SGD(whole.parameters(), lr=RATE)
+    whole(*inputs_of(name, 0)).backward()
+    optimizer.step()
+    with torch.no_grad():
+        return abs(evaluation(*small).item() - whole.eval()(*small).item())
+
+
 def ranks_work(cases, transport):
     place = this_place(micro_batches=1)
     torch.set_num_threads(1)
@@ -233,8 +264,8 @@ def ranks_work(cases, transport):
                     existing=[world.mp],
                 )
                 opened[ranks] = stack.enter_context(opening)
-            if mode == LOCAL:
-                worst = local_statistics(opened[ranks])
+            if mode in {LOCAL, EVALUATION}:
+                worst = (local_statistics if mode == LOCAL else evaluated)(opened[ranks])
             else:
                 worst = largest_difference(name, mode, chosen, opened[ranks], recorder)
             tolerance = QUICKSTART_TOLERANCE if name == "quickstart" else TOLERANCE
@@ -246,11 +277,9 @@ def ranks_work(cases, transport):
 
 def share():
     """Return a few cases of each kind."""
-    kinds = {
-        (mode, name): (name, mode, chosen) for name, mode, chosen in CASES[4] if mode in {SEMI, AUTO, HYBRID, LOCAL}
-    }
-    seeds = [(name, RANDOM, seed) for seed, name in enumerate(NETWORKS)]
-    return {8: [("quickstart", SEMI, TUTORIAL)], 4: [*kinds.values(), *seeds]}
+    networks = {name: (name, mode, chosen) for name, mode, chosen in CASES[4] if mode == SEMI}
+    kinds = {mode: (name, mode, chosen) for name, mode, chosen in CASES[4]}
+    return {8: [("quickstart", SEMI, TUTORIAL)], 4: [*networks.values(), *kinds.values()]}
 
 
 if __name__ == "__main__":

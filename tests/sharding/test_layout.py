@@ -50,6 +50,17 @@ def test_ranks_along_free_axes_hold_the_same(found, data):
     assert len({(box.start, box.size) for box in (found.box_of(rank, shape) for rank in group)}) == 1
 
 
+@given(layouts())
+def test_one_rank_of_those_that_hold_the_same_is_the_first(found):
+    shape = (found.cuts[0], found.cuts[1])
+    holders = {}
+    for rank in range(_count(found.devices)):
+        holders.setdefault(found.box_of(rank, shape), []).append(rank)
+    assert {len(ranks) for ranks in holders.values()} == {found.copies}
+    for ranks in holders.values():
+        assert [rank for rank in ranks if found.is_first(rank)] == ranks[:1]
+
+
 @given(MATRICES, MATRICES, st.data())
 def test_a_refined_layout_gives_every_rank_the_same_box(one, other, data):
     found = data.draw(layouts(devices=one))

@@ -4,11 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.sharding.expression import cuttings
+from launcher.sharding.graph import Graph, Leaf
 from launcher.sharding.plan import plan_of
 from launcher.sharding.propagation import propagated
 from launcher.sharding.strategy import cutting_of
 
-from .networks import quickstart
+from .networks import matmul, quickstart
 
 GRAPH = quickstart()
 
@@ -42,6 +43,45 @@ def test_nothing_given_is_data_parallel():
         ("backward", "matmul2", "gradient of input 1"),
         ("backward", "matmul", "gradient of input 1"),
     ]
+
+
+def test_backward_is_forward_in_reverse_and_sums_of_parameters_are_last():
+    """What the tutorial's strategies communicate, in order: the slice of relu is gathered again, and weights are summed after all."""
+    plan = plan_of(GRAPH, propagated(GRAPH, given_to("matmul", ((2, 4), (4, 1)), 8), 8), 8)
+    told = [(each.kind, each.operator, each.what) for each in plan.collectives()]
+    assert told == [
+        ("all_reduce", "matmul", "output"),
+        ("slice", "relu", "input 0"),
+        ("all_reduce", "matmul2", "output"),
+        ("slice", "sub", "input 0"),
+        ("all_reduce", "mean", "output"),
+        ("all_gather", "sub", "gradient of input 0"),
+        ("all_gather", "relu", "gradient of input 0"),
+        ("all_reduce", "matmul2", "gradient of input 1"),
+        ("all_reduce", "matmul", "gradient of input 1"),
+    ]
+    assert [each.parameters for each in plan.parameter_sums] == [("weight2", "weight")]
+
+
+def test_a_parameter_that_is_needed_in_two_ways_is_summed_where_it_is_used():
+    """Its gradient comes from both uses, redistributed into the layout in which it is held."""
+    graph = Graph(
+        leaves=(Leaf("x", (16, 16), is_parameter=False), Leaf("w", (16, 16), is_parameter=True)),
+        operators=(
+            matmul("one", "x", "w", rows=16, inner=16, columns=16),
+            matmul("two", "one", "w", rows=16, inner=16, columns=16),
+        ),
+        output="two",
+    )
+    for strategies, count in (((((4, 1), (1, 1)), ((4, 1), (1, 1))), 1), ((((4, 1), (1, 1)), ((1, 4), (4, 1))), 0)):
+        found = {
+            name: cutting_of(graph.by_name[name].expression, strategy, 4, name)
+            for name, strategy in zip(("one", "two"), strategies, strict=True)
+        }
+        plan = plan_of(graph, found, 4)
+        assert (len(plan.parameter_sums), plan.is_summed_later("w")) == (count, count == 1)
+        summed = [each.operator for each in plan.collectives() if each.gradient_of == 1]
+        assert summed == (["two"] if count else ["one"])
 
 
 def test_one_in_the_middle_reaches_both_sides():

@@ -125,6 +125,28 @@ def test_what_is_changed_in_place_is_used_as_changed():
     assert operators[-2].inputs == (operators[-3].name,)
 
 
+def test_arguments_may_be_given_by_name():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2, 8))
+
+        def forward(self, x, label):
+            hidden = functional.relu(input=functional.linear(input=x, weight=self.weight), inplace=True)
+            return functional.cross_entropy(input=hidden, target=label)
+
+    assert names(trace(Named(), [torch.empty(4, 8), torch.empty(4, dtype=torch.long)])) == [
+        "linear",
+        "relu",
+        "cross_entropy",
+    ]
+
+
+def test_what_changes_nothing_in_place_is_no_operator():
+    traced = trace(nn.Sequential(nn.Dropout(0.0, inplace=True), nn.ReLU()), [torch.empty(4, 8)])
+    assert names(traced) == ["1"]
+
+
 def test_a_constant_in_the_code_is_a_leaf():
     network = Network(lambda x: x + torch.ones(8))
     attributes = set(vars(network))

@@ -6,7 +6,7 @@ from the values of its inputs to that of its output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -14,33 +14,34 @@ from torch import Tensor, nn
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box, whole
-from launcher.sharding.layout import TensorLayout, whole_on_all
-from launcher.sharding.plan import PlannedOperator, ShardingPlan, parameters_of
+from launcher.sharding.layout import whole_on_all
+from launcher.sharding.plan import ShardingPlan, parameters_of
 from launcher.sharding.redistribution import steps_between
 from launcher.trainer.parallel.collectives import Group, all_reduce
-from launcher.trainer.shard.functions import Function, redistribution, sum_of_gradients, sum_of_outputs
+from launcher.trainer.shard.functions import redistribution
 from launcher.trainer.shard.groups import Groups
-from launcher.trainer.shard.operators.products import TAKES_BIAS
-from launcher.trainer.shard.operators.record import Local, Site
+from launcher.trainer.shard.stages import places_of, stages_of
 from launcher.trainer.shard.trace import Traced
 
 
 @frozen
-class _Stage:
-    """One operator on this rank: what computes it, and the places of its inputs and its output among all values."""
+class HeldPart:
+    """A rank's part of a parameter. Ranks are those of the plan, which is one copy of the network."""
 
-    compute: Local
-    inputs: tuple[int, ...]
-    output: int
-    last_used: tuple[int, ...]  # the values that no later stage needs
+    shape: tuple[int, ...]  # of the whole parameter
+    box: Box
+    copies: int  # the ranks that hold this box, this one included
+    is_first: bool  # of these
 
 
 class ShardedNetwork(nn.Module):
     """This rank's part of a network. Parameters and buffers have the names that they have in the network.
 
-    `weights` gives whole tensors by name; without it, they are those of the network that was traced. All ranks must make it,
-    and call it, in the same order. A parameter that no operator takes is not held. Where there are several copies of the plan,
-    `sum_gradients` takes the mean over them as well, unless `sums_copies` is off, since an optimizer does so.
+    `weights` gives whole tensors by name; without it, they are those of the network that was traced. What `shares` holds of
+    the same name and part is taken from there, and not copied: so the same weights are trained and evaluated, or trained on
+    batches of several sizes. All ranks must make it, and call it, in the same order. A parameter that no operator takes is
+    not held. Where there are several copies of the plan, `sum_gradients` takes the mean over them as well, unless `sums_copies`
+    is off, since an optimizer does so.
     """
 
     def __init__(
@@ -51,23 +52,29 @@ class ShardedNetwork(nn.Module):
         *,
         device: torch.device,
         weights: Callable[[str], Tensor] | None = None,
+        shares: ShardedNetwork | None = None,
         sums_copies: bool = True,
     ) -> None:
         super().__init__()
         self._sums_copies = sums_copies
         assert plan.ranks == groups.ranks, "the groups are of this plan"
         self._traced, self._plan, self._groups, self._device = traced, plan, groups, device
-        self._places = {name: place for place, name in enumerate(plan.graph.by_name)}
+        self._places = places_of(plan.graph)
         sources = {**traced.parameters, **traced.buffers}
         given = weights or sources.__getitem__
         self._held: dict[str, Tensor] = {}
         self._boxes = dict(self._boxes_held())
         for name, box in self._boxes.items():
-            part = given(name).detach()[box.within(whole(sources[name].shape))].to(device)
-            part = part.clone(memory_format=torch.contiguous_format)
-            self._held[name] = nn.Parameter(part) if name in traced.parameters else part
+            shared = None if shares is None else shares.part_held(name, box)
+            if shared is not None:
+                self._held[name] = shared
+            else:
+                assert shares is None or name not in traced.parameters, f"both hold the same part of {name}"
+                part = given(name).detach()[box.within(whole(sources[name].shape))].to(device)
+                part = part.clone(memory_format=torch.contiguous_format)
+                self._held[name] = nn.Parameter(part) if name in traced.parameters else part
             _hold(self, name, self._held[name])
-        self._stages = self._made_stages()
+        self._stages = stages_of(traced, plan, groups, self._held)
         self._sums = self._made_sums()
         self._inputs = [
             (self._places[name], *self._input(name)) if name in self._places else None for name in traced.inputs
@@ -139,10 +146,15 @@ class ShardedNetwork(nn.Module):
         """Return this rank's part of a parameter or buffer."""
         return self._boxes[name]
 
-    def parameter_boxes(self) -> dict[str, tuple[tuple[int, ...], Box, TensorLayout]]:
-        """Return of each parameter the whole shape, this rank's part of it, and how all ranks' parts lie."""
+    def part_held(self, name: str, box: Box) -> Tensor | None:
+        """Return what is held of a parameter or buffer, if it is that part."""
+        return self._held[name] if self._boxes.get(name) == box else None
+
+    def parameter_parts(self) -> dict[str, HeldPart]:
+        """Return this rank's part of each parameter."""
+        rank = self._groups.rank
         return {
-            leaf.name: (leaf.shape, layout.box_of(self._groups.rank, leaf.shape), layout)
+            leaf.name: HeldPart(leaf.shape, self._boxes[leaf.name], layout.copies, layout.is_first(rank))
             for leaf, layout in parameters_of(self._plan)
         }
 
@@ -187,97 +199,6 @@ class ShardedNetwork(nn.Module):
     def _input(self, name: str) -> tuple[tuple[int, ...], Box]:
         [shape] = [leaf.shape for leaf in self._plan.graph.leaves if leaf.name == name]
         return shape, self._plan.leaves[name].box_of(self._groups.rank, shape)
-
-    def _made_stages(self) -> list[_Stage]:
-        last = {name: place for place, planned in enumerate(self._plan.operators) for name in planned.operator.inputs}
-        stages: list[_Stage] = []
-        operators = self._plan.operators
-        for number, planned in enumerate(operators):
-            following = operators[number + 1] if number + 1 < len(operators) else None
-            if following is not None and self._adds_bias(planned, following):
-                continue
-            parts = (
-                [operators[number - 1], planned]
-                if number and self._adds_bias(operators[number - 1], planned)
-                else [planned]
-            )
-            names = [name for part in parts for name in part.operator.inputs]
-            if len(parts) == 2:
-                names.remove(parts[0].operator.name)
-            done = {name for name in names if last[name] <= number and name not in self._held}
-            stages.append(
-                _Stage(
-                    self._computed(parts),
-                    tuple(self._places[name] for name in names),
-                    self._places[planned.operator.name],
-                    tuple(self._places[name] for name in done),
-                )
-            )
-        return stages
-
-    def _adds_bias(self, product: PlannedOperator, following: PlannedOperator) -> bool:
-        """Return whether a rank computes a product and the bias that is added to it in one, as nothing is communicated between."""
-        return (
-            product.operator.kind in TAKES_BIAS
-            and following.operator.kind == "bias_add"
-            and following.operator.inputs[0] == product.operator.name
-            and len(self._plan.graph.consumers[product.operator.name]) == 1
-            and not product.cutting.reduced_axes
-            and not following.steps[0]
-            and product.operator.name != self._plan.graph.output
-        )
-
-    def _computed(self, parts: Sequence[PlannedOperator]) -> Local:
-        """Return what computes an operator, or a product with its bias, from the values as they lie to the output as it is needed."""
-        first, last = parts[0], parts[-1]
-        before = self._before(first)
-        if first is not last:
-            before = [*before, self._before(last)[1]]
-        local = self._traced.calls[first.operator.name].local(self._site(first))
-        after = None
-        if last.cutting.reduced_axes:
-            after = sum_of_outputs(self._groups.along(last.cutting.devices, last.cutting.reduced_axes))
-        if not any(before):
-            return local if after is None else lambda *values: after(local(*values))
-
-        def computed(*values: Tensor) -> Tensor:
-            arguments = []
-            for value, functions in zip(values, before, strict=True):
-                argument = value
-                for function in functions:
-                    argument = function(argument)
-                arguments.append(argument)
-            return local(*arguments) if after is None else after(local(*arguments))
-
-        return computed
-
-    def _before(self, planned: PlannedOperator) -> list[list[Function]]:
-        """Return what is done with each input before an operator is computed."""
-        graph, groups = self._plan.graph, self._groups
-        found: list[list[Function]] = []
-        for number, (name, steps) in enumerate(zip(planned.operator.inputs, planned.steps, strict=True)):
-            has_gradient = name in graph.needs_gradient
-            found.append([redistribution(step, groups, has_gradient=has_gradient) for step in steps])
-            axes = planned.cutting.gradient_axes(number)
-            is_later = name in self._traced.parameters and self._plan.is_summed_later(name)
-            if axes and has_gradient and not is_later:
-                found[-1].append(sum_of_gradients(groups.along(planned.cutting.devices, axes)))
-        return found
-
-    def _site(self, planned: PlannedOperator) -> Site:
-        graph, cutting = self._plan.graph, planned.cutting
-        states = tuple(self._held[state.name] for state in self._traced.calls[planned.operator.name].states)
-        site = Site(
-            cutting,
-            self._groups.rank,
-            tuple(graph.by_name[name].shape for name in planned.operator.inputs),
-            planned.operator.shape,
-            states=states,
-        )
-        if not cutting.shared_axes:
-            return site
-        shared = self._groups.along(cutting.devices, cutting.shared_axes)
-        return Site(cutting, site.rank, site.input_shapes, site.shape, shared, states)
 
     def _made_sums(self) -> list[tuple[Group, list[nn.Parameter]]]:
         """Return which parameters' gradients are summed over which ranks, those of this plan's copies among them."""

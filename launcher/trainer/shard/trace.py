@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from launcher.core.frozen import frozen
 from launcher.sharding.expression import Expression, Strategy
 from launcher.sharding.graph import Graph, Leaf, Operator
 from launcher.trainer.shard.modules import Operation, given_strategies, own_name
+from launcher.trainer.shard.nodes import attribute_of, nodes_of, tensors_of
 from launcher.trainer.shard.operators import norms
 from launcher.trainer.shard.operators.record import Local, Site, State, Value
 from launcher.trainer.shard.operators.table import (
@@ -59,13 +60,6 @@ def trace(network: nn.Module, example_inputs: Sequence[Tensor], *, batch_norm_is
     return _Trace(network, batch_norm_is_shared).of(example_inputs)
 
 
-class _Tracer(fx.Tracer):
-    """Looks into every module but those that are operators."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, Operation) or super().is_leaf_module(m, module_qualified_name)
-
-
 class _Trace:
     """Goes through a network's calls in their order, and records operators."""
 
@@ -74,7 +68,7 @@ class _Trace:
         self._operators: list[Operator] = []
         self._leaves: dict[str, Leaf] = {}
         self._calls: dict[str, Call] = {}
-        self._tensors = {id(tensor): own_name(network, name) for name, tensor in _tensors_of(network)}
+        self._tensors = {id(tensor): own_name(network, name) for name, tensor in tensors_of(network)}
         self._parameters: dict[str, nn.Parameter] = {}
         self._buffers: dict[str, Tensor] = {}
         self._taken: set[str] = set(self._tensors.values())
@@ -84,7 +78,7 @@ class _Trace:
 
     def of(self, example_inputs: Sequence[Tensor]) -> Traced:
         network = self._network
-        nodes, constants = _nodes_of(network)
+        nodes, constants = nodes_of(network)
         values: dict[fx.Node, Any] = {}
         examples = iter(example_inputs)
         inputs: list[str] = []
@@ -100,7 +94,7 @@ class _Trace:
                 output = fx.node.map_arg(node.args[0], values.__getitem__)
             elif node.op == "get_attr":
                 path = str(node.target)
-                tensor = constants[path] if path in constants else _attribute(network, path)
+                tensor = constants[path] if path in constants else attribute_of(network, path)
                 values[node] = self._held(tensor, path.strip("_"))
             else:
                 values[node] = self._called(node, values)
@@ -141,7 +135,9 @@ class _Trace:
 
     def _called(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
         """Return what a call returns: a Value, or a number or shape where that is known already."""
-        arguments, options = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+        arguments, options = fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+        if "input" in options:  # the first of every function of torch that has it
+            arguments, options = (options["input"], *arguments), {k: v for k, v in options.items() if k != "input"}
         if node.op == "call_module":
             module = self._network.get_submodule(str(node.target))
             description, more = self._module(module, own_name(self._network, str(node.target)))
@@ -171,13 +167,14 @@ class _Trace:
         except (TypeError, RuntimeError, ValueError, IndexError) as error:
             first = str(error).partition("\n")[0]
             raise UsageError(f"{self._base} is called in a way that is not known: {first}") from error
-        if changes:
+        taken: Any = arguments[0]
+        if changes and value is not taken:
             self._changed_in_place(node, value, values)
         return value
 
     def _changed_in_place(self, node: fx.Node, value: Any, values: dict[fx.Node, Any]) -> None:
         """Let what uses the first argument of an in-place operator later use its result."""
-        changed = node.args[0]
+        changed = node.args[0] if node.args else node.kwargs["input"]
         assert isinstance(changed, fx.Node), "a tensor"
         own = next((each for each in self._operators if each.name == values[changed].name), None)
         views = [
@@ -279,34 +276,6 @@ class _Trace:
             number += 1
             free = f"{name}_{number}"
         return free
-
-
-def _nodes_of(network: nn.Module) -> tuple[list[fx.Node], dict[str, Any]]:
-    """Return the calls of a network, and the constants in its code, which torch.fx leaves in the network, by its names for them."""
-    before = set(vars(network))
-    try:
-        nodes = list(_Tracer().trace(network).nodes)
-    except Exception as error:  # whatever the network's own code raises when it is given no values
-        first = str(error).partition("\n")[0]
-        raise UsageError(
-            f"{type(network).__name__} cannot be traced: {type(error).__name__}: {first}",
-            hint="its forward must not decide by the values of tensors, or convert them to numbers",
-        ) from error
-    finally:
-        constants = {name: value for name, value in vars(network).items() if name not in before}
-        for name in constants:
-            delattr(network, name)
-    return nodes, constants
-
-
-def _tensors_of(network: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    yield from network.named_parameters()
-    yield from network.named_buffers()
-
-
-def _attribute(network: nn.Module, path: str) -> Any:
-    *modules, name = path.split(".")
-    return getattr(network.get_submodule(".".join(modules)), name)
 
 
 def _flat(arguments: Any) -> list[Any]:

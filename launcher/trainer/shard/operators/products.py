@@ -94,7 +94,7 @@ def conv2d(
 def embedding(
     record: Recorder,
     ids: Value,
-    table: Value,
+    weight: Value,
     padding_idx: int | None = None,
     max_norm: float | None = None,
     norm_type: float = 2.0,  # noqa: ARG001 - of max_norm
@@ -105,7 +105,7 @@ def embedding(
     if max_norm is not None or scale_grad_by_freq or sparse:
         refuse("an embedding with max_norm, scale_grad_by_freq or sparse gradients is not known")
     dims = broadcast_dims(ids.shape, ids.shape, BATCHES)
-    sizes = {**sizes_of(dims, ids.shape), "v": table.shape[0], "k": table.shape[1]}
+    sizes = {**sizes_of(dims, ids.shape), "v": weight.shape[0], "k": weight.shape[1]}
     expression = Expression((dims, ("v", "k")), (*dims, "k"), sizes)
 
     def local(site: Site) -> Local:
@@ -113,7 +113,7 @@ def embedding(
         first, rows = box.start[0], box.size[0]
         padding = padding_idx
         if padding is not None:
-            padding = padding % table.shape[0] - first
+            padding = padding % weight.shape[0] - first
             padding = padding if 0 <= padding < rows else None
 
         def look_up(ids: Tensor, table: Tensor) -> Tensor:
@@ -126,8 +126,8 @@ def embedding(
 
         return look_up
 
-    output = functional.embedding(ids.meta, table.meta)
-    return record("embedding", [ids, table], expression, output, local)
+    output = functional.embedding(ids.meta, weight.meta)
+    return record("embedding", [ids, weight], expression, output, local)
 
 
 def _flops(output: Tensor, inner: int) -> int:

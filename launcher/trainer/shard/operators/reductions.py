@@ -74,7 +74,7 @@ def mse_loss(
 def cross_entropy(
     record: Recorder,
     logits: Value,
-    labels: Value,
+    target: Value,
     weight: Any = None,
     size_average: Any = None,
     ignore_index: int = -100,
@@ -85,20 +85,20 @@ def cross_entropy(
     """Describe the mean, or the sum, of cross entropies with labels that are numbers of classes; classes are not cut."""
     if (size_average, reduce, weight) != (None, None, None) or ignore_index != -100:
         refuse("cross_entropy with weights of classes, an ignored label, size_average or reduce is not known")
-    if labels.meta.is_floating_point() or logits.meta.dim() < 2:
+    if target.meta.is_floating_point() or logits.meta.dim() < 2:
         refuse(
             "cross_entropy with probabilities, or without a batch, is not known",
             hint="labels that are numbers of classes",
         )
-    divisor = _divisor("cross_entropy", reduction, labels.shape.numel())
-    ours = broadcast_dims(labels.shape, labels.shape)
+    divisor = _divisor("cross_entropy", reduction, target.shape.numel())
+    ours = broadcast_dims(target.shape, target.shape)
 
     def summed(logits: Tensor, labels: Tensor) -> Tensor:
         options: dict[str, Any] = {"ignore_index": NO_LABEL, "label_smoothing": label_smoothing}
         return functional.cross_entropy(logits, labels, reduction="sum", **options) / divisor
 
-    expression = Expression(((ours[0], None, *ours[1:]), ours), (), sizes_of(ours, labels.shape))
-    return record("cross_entropy", [logits, labels], expression, logits.meta.new_empty(()), everywhere(summed))
+    expression = Expression(((ours[0], None, *ours[1:]), ours), (), sizes_of(ours, target.shape))
+    return record("cross_entropy", [logits, target], expression, logits.meta.new_empty(()), everywhere(summed))
 
 
 def _divisor(kind: str, reduction: str, count: int) -> int:
