@@ -69,9 +69,9 @@ def _round(directory: Path, session: Session, training: Training, world: World) 
     directory.mkdir()
     row: dict[str, float] = {}
     state = {
-        f"{kind}/{number}": getattr(each, kind)
+        f"{kind}/{number}": values
         for number, each in enumerate(session.optimizer.owned_boxes())
-        for kind in ("weight", "first_moment", "second_moment")
+        for kind, values in zip(session.optimizer.kinds, each.values, strict=True)
     }
 
     def timed(name: str, work: Callable[[], Any]) -> Any:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from launcher.checkpoint.index import INDEX, NamedBox, PartFile, index_of, name_of
+from launcher.checkpoint.index import INDEX, KINDS, NamedBox, PartFile, index_of, name_of
 from launcher.core.codec import encode
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
@@ -31,6 +31,7 @@ from launcher.trainer.optimizer.sharded import OwnedBox
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.programs import transformer
 from launcher.trainer.session import meta_model
 
 SIZES = [
@@ -46,6 +47,7 @@ class Rank0:
     """What the optimizer of rank 0 would own, as zeros."""
 
     state_dtype = torch.float32
+    kinds = KINDS
 
     def __init__(self, boxes: tuple[NamedBox, ...]) -> None:
         self._boxes = boxes
@@ -53,13 +55,13 @@ class Rank0:
     def owned_boxes(self) -> Iterator[OwnedBox]:
         for each in self._boxes:
             zeros = torch.zeros(each.box.size)
-            yield OwnedBox(each.name, each.box, zeros, zeros, zeros, is_replica=False)
+            yield OwnedBox(each.name, each.box, (zeros, zeros, zeros), is_replica=False)
 
 
 def measure(ranks: int, directory: Path) -> None:
     layout = Layout(dp=ranks // (PP * MP), mp=MP, pp=PP)
     settings = load_settings(TransformerSettings, None, SIZES)
-    plan = plan_of(settings, layout)
+    plan = plan_of(transformer, settings, layout)
     place = dataclasses.replace(place_from_environment({}, micro_batches=1), layout=layout)
     world = World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
     shapes = {name: tuple(parameter.shape) for name, parameter in meta_model(settings).named_parameters()}
@@ -67,7 +69,7 @@ def measure(ranks: int, directory: Path) -> None:
     writer = CheckpointWriter(directory, training, world, keep=4)
     began_s, cpu_s = time.monotonic(), time.process_time()
     state = Rank0(plan.files[0].boxes)  # all that the writer asks of an optimizer
-    writer.save(STEP, state)  # type: ignore[arg-type]
+    writer.save(STEP, state)
     while not (aside := list(directory.glob(".*.partial"))):
         time.sleep(0.01)
     for file in plan.files[1:]:

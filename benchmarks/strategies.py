@@ -12,7 +12,8 @@ On 2 and on 4 ranks, of one thread each, in float32: steps of training (forward,
 On 2 ranks all assignments of the quickstart network are measured. Of the others, and on 4 ranks, all that differ in the
 products with weights (in attention those of query, key and value are cut alike), the rest propagated. All are built and
 take a few steps, one after another; those that took the least go on to the next round with twice the steps, a quarter of them
-each time. The last few, data parallelism and the choice then take turns in many rounds, and their medians count. The choice
+each time. The last few, data parallelism and the choice then take turns in many rounds, in each of which the fastest of a few steps
+counts, and the medians of rounds are compared. The choice
 is measured twice in these: how far both differ says what noise does.
 
 Costs are measured on the ranks before the search (launcher/trainer/shard/calibrate.py). Exits with 1 if a choice is worse.
@@ -41,6 +42,7 @@ from launcher.sharding.expression import Cutting, cuttings
 from launcher.sharding.plan import plan_of
 from launcher.sharding.propagation import propagated
 from launcher.sharding.search import searched
+from launcher.sharding.strategy import written
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.world import World
 from launcher.trainer.shard.calibrate import calibrated
@@ -52,6 +54,7 @@ from launcher.trainer.shard.trace import Traced, trace
 
 CPU = torch.device("cpu")
 FINALISTS, ROUNDS = 6, 20
+STEPS = 4  # of a round, of which the fastest counts: other work on the machine only adds to the time
 Assignment = Mapping[str, Cutting]
 
 
@@ -198,6 +201,9 @@ class Field:
     def __init__(self, traced: Traced, inputs: Sequence[Tensor], groups: Groups, costs: Costs) -> None:
         self._traced, self._inputs, self._groups, self._costs = traced, inputs, groups, costs
         self._all = groups.along((groups.ranks,), (0,))
+        # What is told of an assignment: how the operators are cut that take parameters, and the last one.
+        taken = {operator.name for name in traced.parameters for operator, _ in traced.graph.consumers[name]}
+        self._weighty = [each.name for each in traced.graph.operators if each.name in {*taken, traced.graph.output}]
         self._assignments: list[Assignment] = []
 
     @property
@@ -214,8 +220,8 @@ class Field:
         taken = {}
         for number in numbers:
             step = self._built(number)
-            self._time(step, 1)
-            taken[number] = median(self._time(step, 1) for _ in range(steps))
+            self._time(step)
+            taken[number] = min(self._time(step) for _ in range(steps))
         return taken
 
     def race(self, numbers: Sequence[int], rounds: int) -> dict[int, list[float]]:
@@ -223,10 +229,10 @@ class Field:
         steps = {number: self._built(number) for number in numbers}
         taken: dict[int, list[float]] = {number: [] for number in numbers}
         for step in steps.values():
-            self._time(step, 2)
+            self._time(step)
         for turn in range(rounds):
             for number in numbers if turn % 2 else reversed(numbers):
-                taken[number].append(self._time(steps[number], 2))
+                taken[number].append(min(self._time(steps[number]) for _ in range(STEPS)))
         return taken
 
     def told(self, number: int, taken: Mapping[int, Sequence[float]], best: int) -> dict[str, Any]:
@@ -235,8 +241,9 @@ class Field:
         return {
             "ms": median(taken[number]) * 1e3,
             "expected_ms": cost_of(plan, self._costs).seconds * 1e3,
-            "ratio": ratio(taken[number], taken[best]),
-            "strategy": " ".join(f"{name} {way.strategy}" for name, way in assignment.items()),
+            # The same assignment is as good as the best, whatever noise says.
+            "ratio": 1.0 if assignment == self._assignments[best] else ratio(taken[number], taken[best]),
+            "strategy": ", ".join(f"{name} {written(assignment[name].strategy)}" for name in self._weighty),
         }
 
     def _built(self, number: int) -> Callable[[], None]:
@@ -256,14 +263,13 @@ class Field:
 
         return step
 
-    def _time(self, step: Callable[[], None], steps: int) -> float:
-        """Return the seconds of a step, until all ranks have taken so many; rank 0's count, for all ranks."""
+    def _time(self, step: Callable[[], None]) -> float:
+        """Return the seconds until all ranks have taken a step that they have begun together, on the rank that waits longest."""
         all_reduce(torch.zeros(1), self._all)
         began_s = time.perf_counter()
-        for _ in range(steps):
-            step()
+        step()
         all_reduce(torch.zeros(1), self._all)
-        taken_s = torch.tensor([(time.perf_counter() - began_s) / steps], dtype=torch.float64)
+        taken_s = torch.tensor([time.perf_counter() - began_s], dtype=torch.float64)
         return float(all_reduce(taken_s, self._all, "max"))
 
 

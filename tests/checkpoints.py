@@ -1,5 +1,6 @@
 """Checkpoints made by hand, of any boxes: element by element, with nothing of what reads and writes them in blocks."""
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -8,15 +9,15 @@ from math import prod
 
 from launcher.checkpoint.copies import has_copies
 from launcher.checkpoint.index import (
+    BUFFERS,
     INDEX,
     KINDS,
-    SCHEMA,
-    SCHEMA_OF_COPIES,
     TOKENIZER,
     Index,
     NamedBox,
     PartFile,
     index_text,
+    schema_of,
 )
 from launcher.core.records import Layout
 from launcher.mesh.boxes import whole
@@ -34,21 +35,42 @@ def numbered(shapes, dtype="F32"):
     }
 
 
-def write(path, shapes, values, files=None, *, step=5, dtype="F32", layout=None, settings=None, **facts):
-    """Write a checkpoint of the boxes of each file, without names: of all tensors whole in one file if none are given."""
+def write(
+    path,
+    shapes,
+    values,
+    files=None,
+    *,
+    step=5,
+    dtype="F32",
+    layout=None,
+    settings=None,
+    kinds=KINDS,
+    buffers=None,
+    tokens=TOKENS,
+    **facts,
+):
+    """Write a checkpoint of the boxes of each file, without names: of all tensors whole in one file if none are given.
+
+    `buffers` gives the shapes of those, whose values are the first of `values`; None of `tokens` writes no tokenizer.
+    """
     path.mkdir(parents=True)
+    buffers = buffers or {}
     files = files or {"rank0.safetensors": [NamedBox(name, whole(shape)) for name, shape in shapes.items()]}
-    parts = {TOKENIZER: PartFile(len(TOKENS), hashlib.sha256(TOKENS).hexdigest())}
-    (path / TOKENIZER).write_bytes(TOKENS)
+    parts = {}
+    if tokens is not None:
+        parts[TOKENIZER] = PartFile(len(tokens), hashlib.sha256(tokens).hexdigest())
+        (path / TOKENIZER).write_bytes(tokens)
+    if buffers:
+        files = {**files, BUFFERS: [NamedBox(name, whole(shape)) for name, shape in buffers.items()]}
     for name, boxes in files.items():
         content = b"".join(
-            elements(values[each.name][kind], shapes[each.name], each.box).tobytes()
-            for kind in range(len(KINDS))
+            elements(values[each.name][kind], {**shapes, **buffers}[each.name], each.box).tobytes()
+            for kind in range(1 if name == BUFFERS else len(kinds))
             for each in boxes
         )
         (path / name).write_bytes(content)
         parts[name] = PartFile(len(content), hashlib.sha256(content).hexdigest(), 0, tuple(boxes))
-    schema = SCHEMA_OF_COPIES if has_copies(parts) else SCHEMA
     known = {
         "program": "transformer",
         "settings": settings or {},
@@ -56,7 +78,10 @@ def write(path, shapes, values, files=None, *, step=5, dtype="F32", layout=None,
         "text": "text",
         "data": "",
     }
-    index = Index(step=step, dtype=dtype, shapes=shapes, files=parts, schema=schema, **{**known, **facts})
+    index = Index(
+        step=step, dtype=dtype, shapes=shapes, files=parts, kinds=kinds, buffers=buffers, **{**known, **facts}
+    )
+    index = dataclasses.replace(index, schema=schema_of(index, has_copies=has_copies(parts)))
     (path / INDEX).write_text(index_text(index))
     return path
 

@@ -44,7 +44,7 @@ FAILURE = Walk(
 LINE = Walk("A line, from a rank to `logs -f`", 20, MARKER)
 BATCH = Walk(
     "A batch, through a training step",
-    16,
+    17,
     types=("Batch", "TokenizedPairs", "Tensor", "Tensors", "Parameter"),
     within="train_step",
 )

@@ -14,7 +14,7 @@ from itertools import repeat
 from operator import sub, truediv
 from typing import Any
 
-from launcher.checkpoint.index import FREE_SETTINGS, KINDS, SAME_SETTINGS, TOKENIZER, Index
+from launcher.checkpoint.index import FREE_SETTINGS, SAME_SETTINGS, TOKENIZER, Index
 from launcher.checkpoint.tensors import StoredBoxes, pieces
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import whole
@@ -40,7 +40,7 @@ class TensorDifference:
     """Two tensors whose bits differ. A difference is infinite where one value is not a number, or one is infinite."""
 
     parameter: str
-    kind: str  # one of KINDS
+    kind: str  # one of the index's, or of a buffer
     elements: int
     differing: int  # of them, in value: -0 and 0 do not, nor do any two that are not a number
     largest_absolute: float  # |a - b|
@@ -50,9 +50,9 @@ class TensorDifference:
 @frozen
 class Difference:
     facts: tuple[Fact, ...]
-    only_first: tuple[str, ...]  # parameters
+    only_first: tuple[str, ...]  # parameters and buffers
     only_second: tuple[str, ...]
-    shapes: tuple[Fact, ...]  # of parameters that both have
+    shapes: tuple[Fact, ...]  # of those that both have
     tensors: tuple[TensorDifference, ...]
     compared: int  # tensors
 
@@ -69,18 +69,19 @@ def compare(first: StoredBoxes, second: StoredBoxes) -> Difference:
         DamagedError: one lacks some element.
         OSError: a file cannot be read.
     """
-    mine, its = first.index.shapes, second.index.shapes
+    mine, its = first.index.tensors, second.index.tensors
     both = [name for name in mine if name in its]
     shapes = [Fact(name, mine[name], its[name], matters=True) for name in both if mine[name] != its[name]]
     alike = [name for name in both if mine[name] == its[name]]
-    found = (_tensor_difference(first, second, kind, name) for name in alike for kind in range(len(KINDS)))
+    tensors = [(kind, name) for name in alike for kind in _common_kinds(first.index, second.index, name)]
+    found = (_tensor_difference(first, second, kind, name) for kind, name in tensors)
     return Difference(
         tuple(_facts(first.index, second.index)),
         tuple(name for name in mine if name not in its),
         tuple(name for name in its if name not in mine),
         tuple(shapes),
         tuple(each for each in found if each is not None),
-        len(alike) * len(KINDS),
+        len(tensors),
     )
 
 
@@ -90,7 +91,8 @@ def _facts(first: Index, second: Index) -> Iterator[Fact]:
         ("program", first.program, second.program, True),
         ("type", first.dtype, second.dtype, True),
         ("text", first.text, second.text, True),
-        ("tokenizer", first.files[TOKENIZER].sha256, second.files[TOKENIZER].sha256, True),
+        ("kinds", ", ".join(first.kinds), ", ".join(second.kinds), True),
+        ("tokenizer", _tokenizer(first), _tokenizer(second), True),
         ("data", first.data, second.data, False),
         ("layout", str(first.layout), str(second.layout), False),
         ("micro_batches", first.layout.micro_batches, second.layout.micro_batches, False),
@@ -115,17 +117,27 @@ def _decides(section: str, name: str) -> bool:
     return names is None or name in names
 
 
-def _tensor_difference(first: StoredBoxes, second: StoredBoxes, kind: int, name: str) -> TensorDifference | None:
-    box = whole(first.index.shapes[name])
+def _tokenizer(index: Index) -> str:
+    return index.files[TOKENIZER].sha256 if TOKENIZER in index.files else _ABSENT
+
+
+def _common_kinds(first: Index, second: Index, name: str) -> list[str]:
+    """Return the kinds of values that two checkpoints have of a parameter or buffer."""
+    return [kind for kind in first.kinds_of(name) if kind in second.kinds_of(name)]
+
+
+def _tensor_difference(first: StoredBoxes, second: StoredBoxes, kind: str, name: str) -> TensorDifference | None:
+    box = whole(first.index.tensors[name])
+    my_kind, its_kind = (each.index.kinds_of(name).index(kind) for each in (first, second))
     is_same, differing, absolute, relative = True, 0, 0.0, 0.0
     for piece in pieces(box, COMPARED_ELEMENTS):
-        mine, its = first.read(kind, name, piece), second.read(kind, name, piece)
+        mine, its = first.read(my_kind, name, piece), second.read(its_kind, name, piece)
         if mine == its and first.index.dtype == second.index.dtype:
             continue
         is_same = False
         count, difference, share = _differences(_values(first, mine), _values(second, its))
         differing, absolute, relative = differing + count, max(absolute, difference), max(relative, share)
-    return None if is_same else TensorDifference(name, KINDS[kind], box.count, differing, absolute, relative)
+    return None if is_same else TensorDifference(name, kind, box.count, differing, absolute, relative)
 
 
 def _values(stored: StoredBoxes, content: bytearray) -> array[float]:

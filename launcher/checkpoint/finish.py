@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from launcher.checkpoint.copies import has_copies
-from launcher.checkpoint.index import INDEX, SCHEMA, SCHEMA_OF_COPIES, STRATEGY, Index, index_of, index_text
+from launcher.checkpoint.index import INDEX, STRATEGY, Index, index_of, index_text, schema_of
 from launcher.checkpoint.strategy import strategy_text
 from launcher.checkpoint.tensors import write_digested
 
@@ -22,7 +22,8 @@ def finish(directory: Path, index: Index) -> None:
     """
     strategy = write_digested(directory / STRATEGY, [strategy_text(index).encode()], synced=True)
     files = {**index.files, STRATEGY: strategy}
-    index = dataclasses.replace(index, files=files, schema=SCHEMA_OF_COPIES if has_copies(files) else SCHEMA)
+    index = dataclasses.replace(index, files=files)
+    index = dataclasses.replace(index, schema=schema_of(index, has_copies=has_copies(files)))
     content = index_text(index).encode()
     index_of(content, directory / INDEX)  # raises
     write_digested(directory / INDEX, [content], synced=True)

@@ -4,9 +4,10 @@
         step-120/
             index.json           which training this is, and which box of which parameter stands where; digests of all files
             strategy.json        for people: how each parameter is cut, and which file holds which box
-            tokenizer.model
-            rank0.safetensors    of each box that rank 0 wrote: its weights, then its first and its second moments
+            tokenizer.model      of a program that has one
+            rank0.safetensors    of each box that rank 0 wrote: its weights, then its first and its second moments (`Index.kinds`)
             rank1.safetensors    (which files there are: `ways.py`)
+            buffers.safetensors  of a program whose model has buffers, such as the running means of norms
         .step-140.1f3a.partial/  is being written, or was when its run was killed: nobody reads it
 
 A directory gets its name without a dot when all of it is on the disk, so it is whole or it is not there. What happens to its
@@ -24,6 +25,7 @@ import shlex
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -35,10 +37,13 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.boxes import Box
 
-# An index in which no box has copies is of the first schema: whoever knows that one alone takes copies for damage.
-SCHEMA, SCHEMA_OF_COPIES = 1, 2
-INDEX, STRATEGY, TOKENIZER = "index.json", "strategy.json", "tokenizer.model"
-KINDS = ("weight", "first_moment", "second_moment")  # of each box, in this order
+# An index in which no box has copies is of the first schema: whoever knows that one alone takes copies for damage. Of the third is
+# one that has other kinds of values, buffers, or no tokenizer, which whoever knows the other two takes for damage.
+SCHEMA, SCHEMA_OF_COPIES, SCHEMA_OF_KINDS = SCHEMAS = 1, 2, 3
+INDEX, STRATEGY, TOKENIZER, BUFFERS = "index.json", "strategy.json", "tokenizer.model", "buffers.safetensors"
+WEIGHT = "weight"
+KINDS = (WEIGHT, "first_moment", "second_moment")  # of each box, in this order, where an index does not say it: AdamW's
+KINDS_OF_BUFFERS = ("buffer",)
 ITEM_BYTES = {"F32": 4, "F64": 8}  # by the name of a type in safetensors
 MAX_INDEX_BYTES = 1 << 30
 # Settings that decide what the state is of, and which pairs come next; None: all of the section. Others may change, and these
@@ -50,6 +55,7 @@ SAME_SETTINGS: Mapping[str, tuple[str, ...] | None] = {
 }
 FREE_SETTINGS = frozenset({("model", "dropout")})
 NAMED_SETTINGS = ("train.precision",)
+_LATER = ("kinds", "buffers")  # what an index lacks that has the default of it
 _NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 _PARTIAL = re.compile(r"\.step-[0-9]+\..*partial")
 _READ_BYTES = 1 << 20
@@ -87,6 +93,19 @@ class Index:
     files: Mapping[str, PartFile]
     schema: int = SCHEMA
     validation_loss: float | None = None  # after that step; None where it was not validated then, or is not finite
+    kinds: tuple[str, ...] = KINDS  # of values that each box of a parameter has, in this order, weights first
+    buffers: Mapping[str, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # shape of each; they are in BUFFERS, each whole
+
+    @property
+    def tensors(self) -> Mapping[str, tuple[int, ...]]:
+        """The shapes of all that the model has, parameters and buffers."""
+        return {**self.shapes, **self.buffers}
+
+    def kinds_of(self, name: str) -> tuple[str, ...]:
+        """Return the kinds of values that there are of a parameter or buffer."""
+        return KINDS_OF_BUFFERS if name in self.buffers else self.kinds
 
 
 class DamagedError(UnreadableError):
@@ -164,7 +183,11 @@ def best_of(indexed: Iterable[tuple[Path, Index]]) -> Path | None:
 
 def index_text(index: Index) -> str:
     """Return the content of index.json: the index, and a digest of it."""
-    text = json.dumps(encode(index))
+    content = encode(index)
+    for name in _LATER:
+        if content[name] == encode(getattr(Index, name, {})):
+            del content[name]  # so that versions which do not know it read it as they would write it
+    text = json.dumps(content)
     return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest()})[:-1] + f', "index": {text}}}\n'
 
 
@@ -221,38 +244,61 @@ def index_of(content: bytes, path: Path) -> Index:
         found = None
     if not isinstance(found, dict):
         raise DamagedError(f"{path} is damaged")
-    if found.get("schema") not in (SCHEMA, SCHEMA_OF_COPIES):
+    if found.get("schema") not in SCHEMAS:
         raise UnreadableError(f"{path}: schema {found.get('schema')} is of another version of tlaunch")
     try:
         index = decode(Index, found)
     except ValueError as error:
         raise DamagedError(f"{path}: {error}") from None
+    if (fault := _fault_of(index)) is not None:
+        raise DamagedError(f"{path}: {fault}")
     for problem in _problems_of(index):
         raise DamagedError(f"{path}: {problem}")
     return index
 
 
 def _problems_of(index: Index) -> Iterator[str]:
-    """Yield what cannot be of any checkpoint."""
-    if index.step < 1 or index.dtype not in ITEM_BYTES or TOKENIZER not in index.files:
-        yield f"step {index.step} of type {index.dtype}"
-        return
-    boxes: dict[str, dict[tuple[int, ...], Box]] = {name: {} for name in index.shapes}  # by where they begin
+    """Yield what of an index without a fault cannot be of any checkpoint: of files and boxes."""
+    tensors = index.tensors
+    boxes: dict[str, dict[tuple[int, ...], Box]] = {name: {} for name in tensors}  # by where they begin
     for name, file in index.files.items():
         if name != Path(name).name or name in {"", ".", ".."}:
             yield f"{name!r} is no file's name"
-        data = len(KINDS) * file.elements * ITEM_BYTES[index.dtype]
+        data = len(kinds_in(name, index)) * file.elements * ITEM_BYTES[index.dtype]
         if file.data_start < 0 or (file.boxes and file.data_start + data != file.size):
             yield f"{name} has another size than its tensors"
         for each in file.boxes:
-            if each.name not in boxes or not _is_within(each.box, index.shapes[each.name]):
+            is_there = each.name in boxes and (each.name in index.buffers) == (name == BUFFERS)
+            if not is_there or not _is_within(each.box, tensors[each.name]):
                 yield f"{name} has a box beyond {each.name}"
                 continue
             if boxes[each.name].setdefault(each.box.start, each.box) != each.box:
                 yield f"two boxes of {each.name} begin at one place"
-    for name, shape in index.shapes.items():
+    for name, shape in tensors.items():
         if sum(box.count for box in boxes[name].values()) != prod(shape):
             yield f"{name} is not whole"
+
+
+def _fault_of(index: Index) -> str | None:
+    """Return what is wrong with an index apart from its boxes; None if nothing is."""
+    has_all = index.schema == SCHEMA_OF_KINDS or TOKENIZER in index.files
+    if index.step < 1 or index.dtype not in ITEM_BYTES or not has_all:
+        return f"step {index.step} of type {index.dtype}"
+    if index.kinds[:1] != (WEIGHT,) or len(set(index.kinds)) < len(index.kinds):
+        return f"kinds of values {', '.join(index.kinds)}"
+    return next((f"{name} is a parameter and a buffer" for name in index.buffers if name in index.shapes), None)
+
+
+def kinds_in(file: str, index: Index) -> tuple[str, ...]:
+    """Return the kinds of values that a file has of each of its boxes."""
+    return KINDS_OF_BUFFERS if file == BUFFERS else index.kinds
+
+
+def schema_of(index: Index, *, has_copies: bool) -> int:
+    """Return the least schema that says what an index holds."""
+    if index.kinds != KINDS or index.buffers or TOKENIZER not in index.files:
+        return SCHEMA_OF_KINDS
+    return SCHEMA_OF_COPIES if has_copies else SCHEMA
 
 
 def _is_within(box: Box, shape: tuple[int, ...]) -> bool:
@@ -266,17 +312,19 @@ def differing_settings(
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield each setting that must be the same to go on and is not, its value in the checkpoint, and the one in `settings`.
 
-    `named`: those that a person has set. One that the checkpoint's version did not have is the same.
+    `named`: those that a person has set. One that the checkpoint's version did not have is the same, and so is one that the
+    program does not have.
     """
     for section, names in SAME_SETTINGS.items():
-        ours, theirs = settings[section], index.settings.get(section, {})
+        ours, theirs = settings.get(section, {}), index.settings.get(section, {})
         for name in names or ours:
-            if (section, name) not in FREE_SETTINGS and name in theirs and theirs[name] != encode(ours[name]):
+            is_of_both = name in ours and name in theirs
+            if (section, name) not in FREE_SETTINGS and is_of_both and theirs[name] != encode(ours[name]):
                 yield f"{section}.{name}", theirs[name], ours[name]
     for dotted in NAMED_SETTINGS:
         section, _, name = dotted.partition(".")
-        our, their = settings[section][name], index.settings.get(section, {}).get(name)
-        if dotted not in named and their is not None and their != our:
+        our, their = (found.get(section, {}).get(name) for found in (settings, index.settings))
+        if dotted not in named and None not in {our, their} and their != our:
             yield dotted, their, our
 
 

@@ -1,10 +1,10 @@
 """A checkpoint of any layout as one model: the files that a training leaves in its `model` directory.
 
 <output>/
-    model.safetensors      the weights, under the names of the single-device model, as the optimizer keeps them
+    model.safetensors      the weights, under the names of the single-device model, as the optimizer keeps them, and the buffers
     config.json            the recipe, and after which step and on which layout that was
-    tokenizer.model
-    optimizer.safetensors  where it is asked for: first_moment/NAME and second_moment/NAME of every weight
+    tokenizer.model        of a program that has one
+    optimizer.safetensors  where it is asked for: first_moment/NAME and second_moment/NAME of every weight (`Index.kinds`)
 
 Weights are float32 where the training computes in bfloat16: those from which it would go on, and not yet rounded.
 """
@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launcher.checkpoint.index import KINDS, TOKENIZER
+from launcher.checkpoint.index import TOKENIZER
 from launcher.checkpoint.tensors import Bytes, StoredBoxes, header, write_digested
 from launcher.checkpoint.ways import MODEL
 from launcher.core.atomic import new_directory
@@ -38,12 +38,13 @@ def merge(stored: StoredBoxes, output: Path, *, moments: bool) -> None:
     config = {"program": index.program, "recipe": encode(index.settings), "training": training}
     with new_directory(output) as aside:
         (aside / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        (aside / TOKENIZER).write_bytes((stored.path / TOKENIZER).read_bytes())
-        _write(aside / MODEL, stored, [(name, 0, name) for name in sorted(index.shapes)])
+        if TOKENIZER in index.files:
+            (aside / TOKENIZER).write_bytes((stored.path / TOKENIZER).read_bytes())
+        _write(aside / MODEL, stored, [(name, 0, name) for name in sorted(index.tensors)])
         if moments:
             names = [
                 (f"{kind}/{name}", number, name)
-                for number, kind in enumerate(KINDS)
+                for number, kind in enumerate(index.kinds)
                 if number > 0
                 for name in sorted(index.shapes)
             ]
@@ -51,17 +52,17 @@ def merge(stored: StoredBoxes, output: Path, *, moments: bool) -> None:
 
 
 def _write(path: Path, stored: StoredBoxes, tensors: Sequence[tuple[str, int, str]]) -> None:
-    """Write whole tensors, each a name, the number of its kind, and the name of its parameter."""
-    index = stored.index
+    """Write whole tensors, each a name, the number of its kind, and the name of its parameter or buffer."""
+    index, shapes = stored.index, stored.index.tensors
 
     def contents() -> Iterator[Bytes]:
         yield header(
-            ((name, index.shapes[parameter]) for name, _, parameter in tensors),
+            ((name, shapes[parameter]) for name, _, parameter in tensors),
             index.dtype,
             alignment=ALIGNMENT,
             metadata={"format": "pt"},
         )
         for _, kind, parameter in tensors:
-            yield from stored.blocks(kind, parameter, whole(index.shapes[parameter]))
+            yield from stored.blocks(kind, parameter, whole(shapes[parameter]))
 
     write_digested(path, contents(), synced=False)  # all files of a new directory reach the disk before its name does

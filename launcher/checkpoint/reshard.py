@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from launcher.checkpoint.finish import finish
-from launcher.checkpoint.index import KINDS, TOKENIZER, NamedBox
+from launcher.checkpoint.index import BUFFERS, TOKENIZER, NamedBox
 from launcher.checkpoint.tensors import Bytes, StoredBoxes, write_boxes
 from launcher.core.atomic import new_directory
 from launcher.core.frozen import frozen
@@ -42,16 +42,23 @@ def reshard(stored: StoredBoxes, plan: Plan, layout: Layout, output: Path) -> No
     with new_directory(output) as aside:
         files = {
             file.name: write_boxes(
-                aside / file.name, file.boxes, stored.index.dtype, _contents(stored, file.boxes), synced=False
+                aside / file.name,
+                file.boxes,
+                stored.index.dtype,
+                _contents(stored, file.boxes),
+                kinds=stored.index.kinds,
+                synced=False,
             )
             for file in plan.files
         }
-        (aside / TOKENIZER).write_bytes((stored.path / TOKENIZER).read_bytes())
-        files[TOKENIZER] = stored.index.files[TOKENIZER]
+        for name in (TOKENIZER, BUFFERS):  # the same on every layout
+            if name in stored.index.files:
+                (aside / name).write_bytes((stored.path / name).read_bytes())
+                files[name] = stored.index.files[name]
         finish(aside, dataclasses.replace(stored.index, layout=layout, files=files))
 
 
 def _contents(stored: StoredBoxes, boxes: Sequence[NamedBox]) -> Iterator[Bytes]:
-    for kind in range(len(KINDS)):
+    for kind in range(len(stored.index.kinds)):
         for each in boxes:
             yield from stored.blocks(kind, each.name, each.box)

@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.checkpoint.index import Index
+from launcher.checkpoint.index import BUFFERS, Index
 from launcher.checkpoint.ways import rank_of
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box, bounding
@@ -47,7 +47,7 @@ def strategy_of(index: Index) -> dict[str, Any]:
         rank = rank_of(name)
         is_known = rank is not None and rank < index.layout.world_size
         place = coordinate_of(rank, index.layout) if rank is not None and is_known else None
-        for each in file.boxes:
+        for each in file.boxes if name != BUFFERS else ():
             held[each.name].append(_Held(name, each.box, place))
     return {
         "step": index.step,

@@ -61,9 +61,15 @@ def header(
 
 
 def write_boxes(
-    path: Path, boxes: Sequence[NamedBox], dtype: str, contents: Iterable[Bytes], *, synced: bool = True
+    path: Path,
+    boxes: Sequence[NamedBox],
+    dtype: str,
+    contents: Iterable[Bytes],
+    *,
+    kinds: Sequence[str] = KINDS,
+    synced: bool = True,
 ) -> PartFile:
-    """Write a safetensors file of the boxes: of all of them KINDS[0], then KINDS[1], and so on, which `contents` yield in turn.
+    """Write a safetensors file of the boxes: of all of them kinds[0], then kinds[1], and so on, which `contents` yield in turn.
 
     The values of a box may come in several pieces, and a piece may hold those of several. Where `synced`, all of it is on the
     disk afterwards.
@@ -75,7 +81,7 @@ def write_boxes(
     head = header(
         (
             (f"{kind}/{each.name}" + (f"/{number}" if each.name in several else ""), each.box.size)
-            for kind in KINDS
+            for kind in kinds
             for number, each in enumerate(boxes)
         ),
         dtype,
@@ -108,7 +114,7 @@ def write_digested(path: Path, contents: Iterable[Bytes], *, synced: bool) -> Pa
 
 @frozen
 class Place:
-    """The place of a box: the values of KINDS[k] begin at byte start_bytes + k * kind_bytes of the file."""
+    """The place of a box: the values of kind number k begin at byte start_bytes + k * kind_bytes of the file."""
 
     file: str
     start_bytes: int
@@ -138,7 +144,7 @@ class StoredBoxes:
         self._places = places_in(files, index.dtype)
 
     def blocks(self, kind: int, name: str, box: Box) -> Iterator[bytearray]:
-        """Yield KINDS[kind] of a box of a parameter in row-major order, BLOCK_BYTES at a time at most.
+        """Yield the values of kind number `kind` of a box of a parameter, or of a buffer, in row-major order, BLOCK_BYTES at a time at most.
 
         Raises:
             DamagedError: the checkpoint lacks some element.
@@ -152,7 +158,7 @@ class StoredBoxes:
             self._unmap_first()
 
     def read(self, kind: int, name: str, wanted: Box) -> bytearray:
-        """Return KINDS[kind] of a box of a parameter, all of it at once; errors as `blocks` has them."""
+        """Return what `blocks` yields of a box, all of it at once; errors as `blocks` has them."""
         item = self._item_bytes
         block, found = bytearray(wanted.count * item), 0
         for box, place in self._places.get(name, {}).items():
@@ -229,9 +235,10 @@ def opened(path: Path, index: Index, advance: Advance, tell: Callable[[str], Non
         stored.close()
 
 
-def state_bytes(index: Index, kinds: int = len(KINDS)) -> int:
-    """Return the size of all tensors of so many of KINDS, each element once."""
-    return kinds * sum(map(prod, index.shapes.values())) * ITEM_BYTES[index.dtype]
+def state_bytes(index: Index, kinds: int | None = None) -> int:
+    """Return the size of the first so many kinds of values of all parameters, else all, each element once, and of buffers."""
+    of_parameters = (len(index.kinds) if kinds is None else kinds) * sum(map(prod, index.shapes.values()))
+    return (of_parameters + sum(map(prod, index.buffers.values()))) * ITEM_BYTES[index.dtype]
 
 
 def all_bytes(index: Index) -> int:

@@ -13,6 +13,9 @@ from launcher.program.command import PythonCommand
 
 MPI = "mpi4py"
 TRAINER = "launcher.trainer"
+DEFAULT_RECIPE = (
+    "transformer"  # the bundled program that TRAINER runs if no other is named, by its name in the catalogue
+)
 
 
 def mentions_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:

@@ -21,7 +21,16 @@ from pathlib import Path
 
 from launcher.core.frozen import frozen
 from launcher.program.command import PythonCommand
-from launcher.program.files import MPI, TRAINER, added_directory, files_of, is_of_mpi4py, main_file, roots_of
+from launcher.program.files import (
+    DEFAULT_RECIPE,
+    MPI,
+    TRAINER,
+    added_directory,
+    files_of,
+    is_of_mpi4py,
+    main_file,
+    roots_of,
+)
 
 ROOTS = ("torch", "numpy")  # importing them takes long, starts no thread that outlives a fork, and opens no device
 # Of the standard library, what many programs import and what takes a noticeable part of a short program's start.
@@ -35,7 +44,6 @@ LIBRARY = frozenset(
 )
 DYNAMO = "torch._dynamo"  # a second of CPU time, which the first optimizer or torch.compile of each rank would take
 _COMPILED = ("torch.optim", "torch.compile")  # what of torch imports its compiler
-RECIPE = "transformer"  # which the bundled trainer runs if no other is named
 MAX_FILES = 200
 MAX_BYTES = 5_000_000
 _SHOWING_IMPORTS = ("PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE")  # each rank is to show its own
@@ -68,7 +76,7 @@ def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[s
 def trainer_modules(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return what the bundled trainer with those arguments imports."""
     named = [value for option, value in pairwise(arguments) if option == "--recipe"]
-    recipe = named[-1] if named else RECIPE
+    recipe = named[-1] if named else DEFAULT_RECIPE
     # The second is what a backward pass with a given gradient imports.
     return f"{TRAINER}.programs.{recipe}", "torch.fx.experimental.symbolic_shapes"
 

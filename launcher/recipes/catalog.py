@@ -1,7 +1,8 @@
 """The bundled programs by the names that `--recipe` takes. A new one is an entry here, and nothing else in the launcher.
 
 It has a package of settings and checks beside this file, `templates/NAME.toml`, and a module of the trainer whose
-`train(settings, world, files)` every rank calls.
+`train(settings, world, files)` every rank calls, and which says by `model_shapes` and `placements_at` what each rank holds
+(`launcher/trainer/checkpoint/owners.py`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,18 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.core.text import did_you_mean, near
+from launcher.program.files import DEFAULT_RECIPE
 from launcher.recipes.load import load_settings
+from launcher.recipes.quickstart import checks as quickstart
+from launcher.recipes.quickstart.config import QuickstartSettings
 from launcher.recipes.transformer import checks as transformer
 from launcher.recipes.transformer.config import TransformerSettings
 
-DEFAULT = "transformer"
+DEFAULT = DEFAULT_RECIPE
+
+
+def as_asked(_settings: Any, layout: Layout) -> Layout:
+    return layout
 
 
 @frozen
@@ -28,8 +36,12 @@ class Recipe:
     name: str
     settings: type[Any]  # a dataclass of sections; `train` and `parallel` are in all of them
     check_layout: Callable[[Any, Layout], None]  # raises a RefusedLayoutError
-    check_data: Callable[[Any, Path], None]  # raises a TlaunchError where `--data` cannot be what the program reads
+    # Raises a TlaunchError where `--data`, or None without it, cannot be what the program reads.
+    check_data: Callable[[Any, Path | None], None]
     program: str  # the trainer's module
+    # The layout that the program makes of the one that was asked for, and of that the same once more: one whose operators are
+    # given strategies, for instance, takes all ranks as one model-parallel group.
+    own_layout: Callable[[Any, Layout], Layout] = as_asked
 
     def load(self, config: str | None, settings: Sequence[str]) -> Any:
         """Return the settings: as `load_settings`, which names the errors."""
@@ -45,6 +57,14 @@ RECIPES = {
             check_layout=transformer.check_layout,
             check_data=transformer.check_data,
             program="launcher.trainer.programs.transformer",
+        ),
+        Recipe(
+            name="quickstart",
+            settings=QuickstartSettings,
+            check_layout=quickstart.check_layout,
+            check_data=quickstart.check_data,
+            program="launcher.trainer.programs.quickstart",
+            own_layout=quickstart.own_layout,
         ),
     )
 }

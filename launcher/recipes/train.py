@@ -7,31 +7,22 @@ from launcher.core.frozen import frozen
 from launcher.recipes.settings import setting
 
 
-@frozen
 class TrainConfig:
-    epochs: int = setting(1, "passes over the training pairs", minimum=1)
+    """The settings of the section `train` that every bundled program has, declared once.
+
+    A program's own section is a frozen class below this one that names all of these, each with what stands here or with
+    its own default and words, among its own settings: `epochs: int = TrainConfig.epochs`. So a program decides in which
+    order its settings are listed and recorded.
+    """
+
+    epochs: int = setting(1, "passes over the training examples", minimum=1)
     steps: int = setting(0, "optimizer steps after which to stop; 0 means after the epochs", minimum=0)
-    batch_size: int = setting(32, "sentence pairs per optimizer step, over all ranks", minimum=1)
-    batch_tokens: int = setting(
-        0, "target tokens per step, over all ranks, of pairs that are about as long; 0: `batch_size` pairs", minimum=0
-    )
+    batch_size: int = setting(32, "examples per optimizer step, over all ranks", minimum=1)
     micro_batches: int = setting(
         1, "parts of a batch that each data-parallel rank computes one after another", minimum=1
     )
-    optimizer: str = setting(
-        "adamw",
-        "adam_weight_decay: as in MindSpore, AdamW without bias correction",
-        choices=("adamw", "adam_weight_decay"),
-    )
-    learning_rate: float = setting(3e-3, "AdamW's step size after warm-up", minimum=0)
-    warmup_steps: int = setting(150, "steps over which the learning rate grows from zero", minimum=0)
-    beta1: float = setting(0.9, "decay of AdamW's first moment", minimum=0, below=1)
-    beta2: float = setting(0.98, "decay of AdamW's second moment", minimum=0, below=1)
-    epsilon: float = setting(1e-9, "AdamW's guard against division by zero", minimum=1e-20)
-    weight_decay: float = setting(0.01, "decay of matrices; norms and biases are never decayed", minimum=0)
-    clip_norm: float = setting(1.0, "largest norm of the whole gradient; 0 means unlimited", minimum=0)
-    label_smoothing: float = setting(0.1, "probability spread evenly over the vocabulary", minimum=0, below=1)
-    seed: int = setting(1, "of initial weights, sample order and dropout", minimum=0)
+    learning_rate: float = setting(1e-2, "the optimizer's step size", minimum=0)
+    seed: int = setting(1, "of initial weights and sample order", minimum=0)
     precision: str = setting(
         "float32",
         "of weights and arithmetic; with bfloat16 the optimizer keeps the weights in float32",
@@ -42,7 +33,6 @@ class TrainConfig:
     profile_steps: int = setting(
         0, "steps that torch's profiler traces on every rank, after the first three", minimum=0
     )
-    translations: int = setting(5, "test sentences whose greedy translations are shown at the end", minimum=0)
 
 
 @frozen
@@ -68,17 +58,19 @@ class CheckpointConfig:
         return bool(self.every_steps or self.every_minutes or self.keep_best)
 
 
+GRADIENT_GROUPS = setting(1, "parts in which gradients are summed, each as soon as backward has filled it", minimum=1)
+TRANSPORT = setting(
+    "auto",
+    "auto: shared memory where all ranks are on one host's CPU",
+    choices=("auto", "backend", "shared_memory"),
+)
+
+
 @frozen
 class ParallelConfig:
     stages: tuple[int, ...] = setting(
         (), "layers of each pipeline stage, encoder and decoder counted as one; none given: cut by cost", minimum=0
     )
     recompute: bool = setting(False, "backward computes the activations of each layer again instead of keeping them")
-    gradient_groups: int = setting(
-        1, "parts in which gradients are summed, each as soon as backward has filled it", minimum=1
-    )
-    transport: str = setting(
-        "auto",
-        "auto: shared memory where all ranks are on one host's CPU",
-        choices=("auto", "backend", "shared_memory"),
-    )
+    gradient_groups: int = GRADIENT_GROUPS
+    transport: str = TRANSPORT

@@ -58,15 +58,16 @@ class CollectiveTime:
     s_per_byte: float
 
 
-# Measured with four ranks of one thread each on two cores of an Intel Xeon at 2.1 GHz, collectives through shared memory
-# (launcher/trainer/shard/calibrate.py). Numbers of another machine differ; what they say to each other is less far off.
+# Measured with two and with four ranks of one thread each on two cores of an AMD EPYC, where collectives went through shared
+# memory and exchanges through gloo (launcher/trainer/shard/calibrate.py). Other machines differ; these are for a plan that
+# is made on none, and rather for what takes longer than for how long.
 MEASURED_COLLECTIVES = (
-    CollectiveTime("all_reduce", 2, 60e-6, 0.6e-9),
-    CollectiveTime("all_reduce", 4, 150e-6, 1.5e-9),
-    CollectiveTime("all_gather", 2, 60e-6, 0.4e-9),
-    CollectiveTime("all_gather", 4, 150e-6, 0.6e-9),
-    CollectiveTime("all_to_all", 2, 300e-6, 1.2e-9),
-    CollectiveTime("all_to_all", 4, 600e-6, 2.4e-9),
+    CollectiveTime("all_reduce", 2, 85e-6, 0.26e-9),
+    CollectiveTime("all_reduce", 4, 290e-6, 1.1e-9),
+    CollectiveTime("all_gather", 2, 110e-6, 0.11e-9),
+    CollectiveTime("all_gather", 4, 310e-6, 0.39e-9),
+    CollectiveTime("all_to_all", 2, 135e-6, 2.1e-9),
+    CollectiveTime("all_to_all", 4, 440e-6, 4.4e-9),
 )
 
 
@@ -74,9 +75,9 @@ MEASURED_COLLECTIVES = (
 class Costs:
     """Measured numbers of the ranks at hand, the slowest one's."""
 
-    flops_per_s: float = 30e9  # of a rank
-    bytes_per_s: float = 8e9  # that a rank reads and writes
-    operator_s: float = 15e-6  # that each operator takes, and each gradient of an input
+    flops_per_s: float = 50e9  # of a rank
+    bytes_per_s: float = 20e9  # that a rank reads and writes
+    operator_s: float = 5e-6  # that each operator takes, and each gradient of an input
     collectives: tuple[CollectiveTime, ...] = MEASURED_COLLECTIVES
     optimizer_states: int = 1  # tensors that the optimizer keeps for each parameter: 1 for momentum, 2 for Adam
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import dataclasses
 import faulthandler
 import io
 import os
@@ -43,6 +44,7 @@ def _train(options: argparse.Namespace) -> None:
     recipe = recipe_named(options.recipe)
     settings = recipe.load(options.config, options.settings)
     place = this_place(micro_batches=settings.train.micro_batches)
+    place = dataclasses.replace(place, layout=recipe.own_layout(settings, place.layout))
     recipe.check_layout(settings, place.layout)
     run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
     files = Files(

@@ -48,9 +48,9 @@ def placements(model: Transformer, model_parallel: Group) -> dict[str, Placement
         module_name, _, own_name = name.rpartition(".")
         dim = styles[module_name].dims.get(own_name) if module_name in styles else None
         if dim is None or model_parallel.size == 1:
-            found[name] = Placement(parameter.shape)
+            found[name] = Placement.uncut(parameter.shape, model_parallel)
         else:
-            found[name] = Placement(parameter.shape, dim, *part_bounds(parameter.shape[dim], model_parallel))
+            found[name] = Placement.cut(parameter.shape, dim, *part_bounds(parameter.shape[dim], model_parallel))
     return found
 
 

@@ -3,14 +3,14 @@
 <directory>/
     model.safetensors   parameters under the names of the single-device model, whatever the layout was
     config.json         the recipe, and how the training ended
-    tokenizer.model     sentencepiece's own format
+    tokenizer.model     sentencepiece's own format; of a program that has one
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,34 +27,35 @@ from launcher.recipes.load import recorded_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.tokenizer import Tokenizer
 from launcher.trainer.model.transformer import Transformer
-from launcher.trainer.parallel.collectives import Group
-from launcher.trainer.plan import keep_stage, placements, replace_parameter
-from launcher.trainer.session import Session, meta_model
+from launcher.trainer.parallel.placement import Placement
+from launcher.trainer.parallel.world import World
+from launcher.trainer.plan import replace_parameter
+from launcher.trainer.session import meta_model
 from launcher.trainer.telemetry.heartbeat import getting_on
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.model"
 
 
-def gather(session: Session, tensors: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+def gather(
+    world: World, tensors: Mapping[str, Tensor], placements_at: Callable[[Coordinate], Mapping[str, Placement]]
+) -> dict[str, Tensor] | None:
     """Return the tensors of the single-device model, on the CPU of rank 0; None elsewhere. All ranks must call it.
 
-    `tensors` are this rank's parts, one for each of its parameters. The ranks of the first data-parallel copy send
-    what they hold, one message each, in the order of their ranks.
+    `tensors` are this rank's parts, one for each of its parameters, and `placements_at` says in which order a rank sends
+    which. The ranks of the first data-parallel copy send what they hold, one message each, in the order of their ranks.
     """
-    world = session.world
-    own = torch.cat([tensors[name].detach().reshape(-1) for name in session.placements])
+    layout = world.place.layout
+    own = torch.cat([tensors[name].detach().reshape(-1) for name in placements_at(world.place.coordinate)])
     if world.place.global_rank != 0:
         if world.dp.index == 0:
             dist.send(own, dst=0)
         return None
     whole: dict[str, Tensor] = {}
-    for stage in session.stages:
-        for part in range(world.mp.size):
-            # In the order in which that rank sends its tensors.
-            model = meta_model(session.settings)
-            keep_stage(model, stage)
-            placed = placements(model, Group(ranks=tuple(range(world.mp.size)), index=part))
-            sender = rank_at(Coordinate(pp=stage.index, dp=0, mp=part), world.place.layout)
+    for stage in range(layout.pp):
+        for part in range(layout.mp):
+            place = Coordinate(pp=stage, dp=0, mp=part)
+            placed = placements_at(place)
+            sender = rank_at(place, layout)
             flat = own if sender == 0 else own.new_empty(sum(place.shape.numel() for place in placed.values()))
             if sender != 0:
                 dist.recv(flat, src=sender)
@@ -68,22 +69,24 @@ def gather(session: Session, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 def save_model(
     directory: Path,
+    program: str,
     weights: dict[str, Tensor],
-    settings: TransformerSettings,
-    tokenizer: Tokenizer,
+    settings: Any,
+    tokenizer: bytes | None,
     facts: dict[str, Any],
 ) -> None:
-    """Write the three files aside, then rename the directory: it is whole or it is not there.
+    """Write the files aside, then rename the directory: it is whole or it is not there.
 
-    `facts` are kept in the configuration under "training".
+    `program` is the recipe's name, and `settings` are of it. Without a `tokenizer` there is no file of one. `facts` are kept in the configuration under "training".
 
     Raises:
         OSError: the directory exists already, the disk is full, ...
     """
-    content = {"program": "transformer", "recipe": dataclasses.asdict(settings), "training": facts}
+    content = {"program": program, "recipe": dataclasses.asdict(settings), "training": facts}
     with new_directory(directory) as aside:
         (aside / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        (aside / TOKENIZER).write_bytes(tokenizer.serialized)
+        if tokenizer is not None:
+            (aside / TOKENIZER).write_bytes(tokenizer)
         (aside / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
 
 
@@ -120,7 +123,9 @@ def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings,
     return model.eval(), settings, Tokenizer((directory / TOKENIZER).read_bytes())
 
 
-def single_device_model(settings: TransformerSettings, weights: dict[str, Tensor], device: torch.device) -> Transformer:
+def single_device_model(
+    settings: TransformerSettings, weights: Mapping[str, Tensor], device: torch.device
+) -> Transformer:
     """Return the whole model with `weights`, ready to translate."""
     model = meta_model(settings)
     for name, value in weights.items():

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from launcher.core.frozen import frozen
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.core.records import Layout
+from launcher.mesh.coordinates import Coordinate
+from launcher.recipes.transformer.config import TransformerSettings, TransformerTrainConfig
 from launcher.recipes.transformer.cost import pipeline_stages
 from launcher.trainer.data.batches import (
     CPU,
@@ -24,13 +26,15 @@ from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.dropout import Draws
 from launcher.trainer.model.linear import set_own_rows
 from launcher.trainer.model.transformer import PAD, Batch, Transformer
-from launcher.trainer.optimizer.sharded import ShardedAdamW
-from launcher.trainer.parallel.collectives import all_reduce
+from launcher.trainer.optimizer.adamw import AdamW
+from launcher.trainer.optimizer.sharded import ShardedOptimizer
+from launcher.trainer.parallel.collectives import Group, all_reduce
 from launcher.trainer.parallel.head_loss import head_loss
 from launcher.trainer.parallel.pipeline import Pipeline, Schedule, forward_only, one_forward_one_backward
+from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.waiting import loading
 from launcher.trainer.parallel.world import World
-from launcher.trainer.plan import apply_plan
+from launcher.trainer.plan import apply_plan, keep_stage, placements
 from launcher.trainer.telemetry.heartbeat import getting_on
 
 
@@ -50,6 +54,11 @@ class StepResult:
     padding_share: float  # of this rank's positions, source and target, that hold no token
     votes: tuple[float, ...] = ()  # summed over all ranks
     suspects: Suspects | None = None  # not None: the gradient is not finite, and the model is that of the step before
+
+    @property
+    def is_finite(self) -> bool:
+        """True if the gradient is."""
+        return self.suspects is None
 
 
 class Session:
@@ -71,10 +80,11 @@ class Session:
             dtype=self.dtype,
             recompute=settings.parallel.recompute,
         )
-        self.optimizer = ShardedAdamW(
+        self.optimizer = ShardedOptimizer(
             dict(self.model.named_parameters()),
             self.placements,
-            settings.train,
+            rule_of(settings.train),
+            clip_norm=settings.train.clip_norm,
             gradient_groups=settings.parallel.gradient_groups,
             dp=world.dp,
             mp=world.mp,
@@ -213,6 +223,29 @@ class Session:
             return None
         length = max(batch.source_BS.shape[1], batch.target_BT.shape[1])
         return Draws.of(batch.row_B, length, seed=self.settings.train.seed, step=step)
+
+
+def rule_of(config: TransformerTrainConfig) -> AdamW:
+    """Return the optimizer's update rule."""
+    return AdamW(
+        config.beta1,
+        config.beta2,
+        config.epsilon,
+        config.weight_decay,
+        corrects_bias=config.optimizer == "adamw",
+    )
+
+
+def placements_at(settings: TransformerSettings, layout: Layout, coordinate: Coordinate) -> dict[str, Placement]:
+    """Return the placements of the parameters that the rank at a coordinate of a layout holds, in its model's order."""
+    model = meta_model(settings)
+    keep_stage(model, pipeline_stages(settings, layout.pp)[coordinate.pp])
+    return placements(model, Group(ranks=tuple(range(layout.mp)), index=coordinate.mp))
+
+
+def model_shapes(settings: TransformerSettings) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every parameter of the single-device model, in its order."""
+    return {name: tuple(parameter.shape) for name, parameter in meta_model(settings).named_parameters()}
 
 
 def meta_model(settings: TransformerSettings) -> Transformer:

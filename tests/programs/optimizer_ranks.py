@@ -18,11 +18,11 @@ from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
-from launcher.trainer.optimizer.sharded import ShardedAdamW
+from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import ALONE, Group
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import open_world, this_place
-from launcher.trainer.session import Session, Suspects
+from launcher.trainer.session import Session, Suspects, rule_of
 
 CPU = torch.device("cpu")
 SIZES = [
@@ -113,9 +113,9 @@ def one_more_backward_pass():
     with open_world(this_place(micro_batches=1), CPU) as world:
         model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
         parameters = dict(model.named_parameters())
-        placed = {name: Placement(parameter.shape) for name, parameter in parameters.items()}
-        optimizer = ShardedAdamW(
-            parameters, placed, settings_of().train, gradient_groups=2, dp=world.dp, mp=ALONE, pp=ALONE
+        placed = {name: Placement.uncut(parameter.shape) for name, parameter in parameters.items()}
+        optimizer = ShardedOptimizer(
+            parameters, placed, rule_of(settings_of().train), gradient_groups=2, dp=world.dp, mp=ALONE, pp=ALONE
         )
         optimizer.zero_gradients(backward_passes=1)
         model(torch.ones(1, 16)).sum().backward()

@@ -21,6 +21,7 @@ from launcher.checkpoint.ways import MODEL
 from launcher.recipes.load import recorded_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.checkpoint.owners import plan_of
+from launcher.trainer.programs import transformer
 
 
 def opening(path):
@@ -32,7 +33,7 @@ def divide(source, like, target):
     index = read_index(like)
     settings = recorded_settings(TransformerSettings, index.settings, where=str(like))
     with opening(source) as stored:
-        reshard(stored, plan_of(settings, index.layout), index.layout, target)
+        reshard(stored, plan_of(transformer, settings, index.layout), index.layout, target)
 
 
 def joined(source, target):

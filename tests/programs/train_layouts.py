@@ -25,7 +25,7 @@ from launcher.trainer.parallel import head_loss
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.world import open_world, this_place
 from launcher.trainer.saved import gather
-from launcher.trainer.session import Session
+from launcher.trainer.session import Session, placements_at
 
 BATCH_SIZE = 32
 VOCABULARY_SIZE = 67  # no number of ranks divides it
@@ -111,7 +111,7 @@ def check_replicas(session: Session, gradient_norm: float) -> None:
         assert their_norm == gradient_norm
         if coordinate.pp == world.pp.index:
             for name, placement in session.placements.items():
-                if placement.dim is None or coordinate.mp == world.mp.index:
+                if placement.copies > 1 or coordinate.mp == world.mp.index:
                     assert theirs[name] == digests[name], f"{name} differs from that of {coordinate}"
 
 
@@ -121,5 +121,6 @@ def digest(tensor: torch.Tensor) -> bytes:
 
 
 def write_gathered(session: Session, tensors: dict, path: Path) -> None:
-    if (whole := gather(session, tensors)) is not None:
+    at = functools.partial(placements_at, session.settings, session.world.place.layout)
+    if (whole := gather(session.world, tensors, at)) is not None:
         save_file(whole, path)

@@ -6,6 +6,7 @@ import pytest
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.resources import data_dir
+from launcher.recipes.catalog import RECIPES
 from launcher.recipes.load import find_config, load_settings, named_settings
 from launcher.recipes.settings import all_settings
 from launcher.recipes.transformer.config import TransformerSettings
@@ -108,15 +109,16 @@ def test_settings_are_named_by_a_file_or_the_command_line(config):
     assert named_settings(None) == frozenset()
 
 
-def test_the_template_states_every_default_and_what_it_means():
-    """templates/transformer.toml is what the settings say, and loading it changes nothing."""
-    template = data_dir("templates") / "transformer.toml"
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_a_template_states_every_default_and_what_it_means(recipe):
+    """It is what the settings say, and loading it changes nothing."""
+    template = data_dir("templates") / f"{recipe.name}.toml"
     stated = [line for line in template.read_text(encoding="utf-8").splitlines() if line and line[0] not in "#["]
     expected = []
-    for name, field in all_settings(TransformerSettings).items():
+    for name, field in all_settings(recipe.settings).items():
         bounds = field.metadata["bounds"]
         assert bounds.help
         choices = f" ({' | '.join(bounds.choices)})" if bounds.choices else ""
         expected.append(f"{name.partition('.')[2]} = {json.dumps(field.default)}  # {bounds.help}{choices}")
     assert stated == expected
-    assert load_settings(TransformerSettings, str(template)) == TransformerSettings()
+    assert recipe.load(str(template), []) == recipe.settings()

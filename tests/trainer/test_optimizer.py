@@ -12,14 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from launcher.mesh.boxes import Box, whole
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
-from launcher.trainer.optimizer import adamw
+from launcher.trainer.optimizer import adamw, momentum
 from launcher.trainer.optimizer.flat import ALIGNMENT, arrange
 from launcher.trainer.optimizer.rates import learning_rate_at
-from launcher.trainer.optimizer.sharded import ShardedAdamW
+from launcher.trainer.optimizer.rules import Tensors
+from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.placement import Placement
+from launcher.trainer.session import rule_of
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "optimizer_ranks.py"
 STEPS, LEARNING_RATE, DECAY, BETAS, EPSILON = 20, 3e-2, 0.1, (0.9, 0.98), 1e-9
@@ -30,11 +33,20 @@ def model_of(dtype=torch.float64):
     return nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Linear(7, 3)).to(dtype)
 
 
-def owner_of(model, *, gradient_groups=1, **settings):
+def owner_of(model, *, gradient_groups=1, rule=None, **settings):
     config = load_settings(TransformerSettings, None, [f"train.{name}={value}" for name, value in settings.items()])
     parameters = dict(model.named_parameters())
-    placed = {name: Placement(parameter.shape) for name, parameter in parameters.items()}
-    return ShardedAdamW(parameters, placed, config.train, gradient_groups=gradient_groups, dp=ALONE, mp=ALONE, pp=ALONE)
+    placed = {name: Placement.uncut(parameter.shape) for name, parameter in parameters.items()}
+    return ShardedOptimizer(
+        parameters,
+        placed,
+        rule or rule_of(config.train),
+        clip_norm=config.train.clip_norm,
+        gradient_groups=gradient_groups,
+        dp=ALONE,
+        mp=ALONE,
+        pp=ALONE,
+    )
 
 
 def backward(model, step):
@@ -158,10 +170,76 @@ def test_steps_below_the_rounding_of_bfloat16_add_up():
             (model(torch.tensor([[1.0]], dtype=torch.bfloat16)).sum() / 512).backward()
         assert optimizer.step(5e-4) == pytest.approx(math.sqrt(2) * 2 * (1 + 1 / 512), rel=1e-6)
         step = adamw.AdamWStep(5e-4, *BETAS, EPSILON, number)
-        tensors = adamw.Tensors([alone], [torch.ones_like(alone)], moments[:1], moments[1:])
+        tensors = Tensors([alone], [torch.ones_like(alone)], (moments[:1], moments[1:]))
         adamw.adamw_(tensors, step, weight_decay=0)
     assert float(alone) == 1
     assert model.weight.item() == pytest.approx(0.99, abs=0.002)
+
+
+@pytest.mark.parametrize("kernel", ["fused", "plain"])
+@pytest.mark.parametrize("decay", [0, DECAY])
+@pytest.mark.parametrize("clip_norm", [0, 0.5])
+def test_momentum_is_that_of_torch(clip_norm, decay, kernel, monkeypatch):
+    """Weights and moments follow torch.optim.SGD with momentum, with decay on matrices only."""
+    assert momentum.has_fused_kernel(torch.device("cpu"), torch.float64)
+    if kernel == "plain":
+        monkeypatch.setattr(momentum, "has_fused_kernel", lambda *_: False)
+    ours, theirs = model_of(), model_of()
+    rule = momentum.Momentum(0.9, weight_decay=decay)
+    optimizer = owner_of(ours, rule=rule, clip_norm=clip_norm, gradient_groups=3)
+    groups = [
+        {"params": [parameter for parameter in theirs.parameters() if parameter.dim() > 1], "weight_decay": decay},
+        {"params": [parameter for parameter in theirs.parameters() if parameter.dim() == 1], "weight_decay": 0.0},
+    ]
+    reference = torch.optim.SGD(groups, lr=LEARNING_RATE, momentum=0.9)
+    for step in range(STEPS):
+        optimizer.zero_gradients()
+        backward(ours, step)
+        optimizer.step(LEARNING_RATE)
+        reference.zero_grad()
+        backward(theirs, step)
+        norm = nn.utils.get_total_norm([parameter.grad for parameter in theirs.parameters()])
+        for parameter in theirs.parameters():
+            parameter.grad *= min(1, (clip_norm or math.inf) / norm)
+        reference.step()
+    for parameter, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=1e-12, atol=1e-14)
+    assert optimizer.kinds == ("weight", "first_moment")
+    moments = {name: reference.state[parameter]["momentum_buffer"] for name, parameter in theirs.named_parameters()}
+    for each in optimizer.owned_boxes():
+        weight, moment = each.values
+        here = each.box.within(whole(moments[each.name].shape))
+        torch.testing.assert_close(moment, moments[each.name][here], rtol=1e-12, atol=1e-14)
+        assert torch.equal(weight, ours.get_parameter(each.name)[here])
+
+
+def test_momentum_in_bfloat16_keeps_its_weights_in_float32():
+    """Steps below the rounding of a weight add up, as AdamW's do."""
+    model = nn.Linear(1, 1).bfloat16()
+    nn.init.ones_(model.weight)
+    optimizer = owner_of(model, rule=momentum.Momentum(0.0), clip_norm=0)
+    for _ in range(STEPS):
+        optimizer.zero_gradients()
+        model(torch.tensor([[1.0]], dtype=torch.bfloat16)).sum().backward()
+        optimizer.step(5e-4)
+    assert model.weight.item() == pytest.approx(1 - STEPS * 5e-4, abs=0.002)
+
+
+def test_a_part_that_some_ranks_hold_is_counted_once_in_the_norm():
+    """On one of four model-parallel ranks: what two of them hold counts half there, so that all together have it once."""
+    parameters = {name: nn.Parameter(torch.zeros(2, 2, dtype=torch.float64)) for name in ("alone", "twice", "by all")}
+    placed = {
+        name: Placement(torch.Size((4, 4)), Box((2, 0), (2, 2)), copies=copies)
+        for name, copies in zip(parameters, (1, 2, 4), strict=True)
+    }
+    rule = momentum.Momentum(0.9)
+    optimizer = ShardedOptimizer(parameters, placed, rule, dp=ALONE, mp=ALONE, pp=ALONE)
+    optimizer.zero_gradients()
+    for parameter in parameters.values():
+        parameter.grad += 1
+    assert optimizer.step(0.0) == pytest.approx(math.sqrt(4 + 4 / 2 + 4 / 4), rel=1e-15)
+    boxes = {each.name: each.box for each in optimizer.owned_boxes()}
+    assert boxes == {name: Box((2, 0), (2, 2)) for name in parameters}
 
 
 SHAPES = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=2).map(tuple), min_size=1, max_size=12)
@@ -171,7 +249,7 @@ SHAPES = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=2).map(tuple
 def test_ranks_own_every_element_once(shapes, dp, groups, data):
     """Groups follow each other from the last parameter to the first; all that a rank owns is in its state once."""
     placed = {
-        str(index): Placement(torch.Size(shape), 0, 0, shape[0]) if data.draw(st.booleans()) else Placement(shape)
+        str(index): Placement(shape, whole(shape), copies=data.draw(st.sampled_from((1, 2, 4))))
         for index, shape in enumerate(map(torch.Size, shapes))
     }
     layout = arrange(placed, dp=dp, groups=groups)
@@ -183,8 +261,8 @@ def test_ranks_own_every_element_once(shapes, dp, groups, data):
             owners += range(part.flat.start, part.flat.stop)
             for name, elements in layout.elements.items():
                 if elements.start < part.flat.stop and part.flat.start < elements.stop:
-                    treatment = (len(placed[name].full_shape) > 1, placed[name].dim is not None)
-                    assert (part.decays, part.is_sharded) == treatment
+                    treatment = (len(placed[name].full_shape) > 1, placed[name].copies)
+                    assert (part.decays, part.copies) == treatment
     assert sorted(owners) == list(range(layout.size))
     assert states == [list(range(layout.state_size))] * dp
     assert [len(layout.elements[name]) for name in placed] == [placed[name].shape.numel() for name in placed]

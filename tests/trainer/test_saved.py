@@ -1,5 +1,7 @@
 """A trained model as files."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.world import World, place_from_environment
 from launcher.trainer.saved import check_can_save, gather, load_model, save_model
-from launcher.trainer.session import Session
+from launcher.trainer.session import Session, placements_at
 
 SENTENCES = ["le chat noir dort", "the black cat sleeps"]
 SETTINGS = load_settings(TransformerSettings, None, ["model.vocabulary_size=300", "model.d_model=16", "train.seed=5"])
@@ -32,8 +34,10 @@ def _tokenizer():
 
 def test_a_model_read_back_computes_the_same(session, tokenizer, tmp_path):
     """Weights, recipe and tokenizer survive, and nothing else is left beside them."""
-    weights = gather(session, dict(session.model.named_parameters()))
-    save_model(tmp_path / "model", weights, SETTINGS, tokenizer, {"validation_loss": 1.5})
+    at = partial(placements_at, SETTINGS, session.world.place.layout)
+    weights = gather(session.world, dict(session.model.named_parameters()), at)
+    facts = {"validation_loss": 1.5}
+    save_model(tmp_path / "model", "transformer", weights, SETTINGS, tokenizer.serialized, facts)
 
     model, settings, read_tokenizer = load_model(tmp_path / "model")
     ids = torch.tensor([read_tokenizer.encode(SENTENCES)[0]])
@@ -53,7 +57,7 @@ def test_a_model_is_never_overwritten(tokenizer, tmp_path):
     with pytest.raises(UsageError, match="never overwritten"):
         check_can_save(tmp_path / "model")
     with pytest.raises(FileExistsError):
-        save_model(tmp_path / "model", {}, SETTINGS, tokenizer, {})
+        save_model(tmp_path / "model", "transformer", {}, SETTINGS, tokenizer.serialized, {})
 
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "precious"]
 

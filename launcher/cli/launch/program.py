@@ -153,7 +153,7 @@ def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
 
     def fits(layout: Layout) -> bool:
         try:
-            recipe.check_layout(settings, layout)
+            recipe.check_layout(settings, recipe.own_layout(settings, layout))
         except TlaunchError:
             return False
         return True
@@ -186,6 +186,7 @@ def trainer_program(
     settings = recipe.load(options.config, chosen)
     if options.micro_batches is None:
         layout = replace(layout, micro_batches=settings.train.micro_batches)
+    layout = recipe.own_layout(settings, layout)
     recipe.check_layout(settings, layout)
     argv = [sys.executable, "-m", TRAINER]
     notes: tuple[str, ...] = ()
@@ -196,8 +197,8 @@ def trainer_program(
         argv += words
     for setting in chosen:
         argv += ["--set", setting]
+    recipe.check_data(settings, options.data)
     if options.data is not None:
-        recipe.check_data(settings, options.data)
         argv += ["--data", str(options.data.absolute())]
     if (options.elastic or options.max_restarts) and not settings.checkpoint.is_on:
         begins = "begins the training anew" if options.resume is None else "begins where this run begins"

@@ -40,13 +40,14 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
         )
 
 
-def check_data(settings: TransformerSettings, data: Path) -> None:
-    """Refuse a path where there are no sentence pairs of the direction that is to be trained.
+def check_data(settings: TransformerSettings, data: Path | None) -> None:
+    """Refuse a path where there are no sentence pairs of the direction that is to be trained; None: the packaged sample.
 
     Raises:
         TlaunchError: as `find_splits`.
     """
-    find_splits(data, settings.data.direction)
+    if data is not None:
+        find_splits(data, settings.data.direction)
 
 
 def _check_model_parallel(name: str, value: int, mp: int) -> None:

@@ -28,9 +28,39 @@ class DataConfig:
 
 
 @frozen
+class TransformerTrainConfig(TrainConfig):
+    epochs: int = setting(1, "passes over the training pairs", minimum=1)
+    steps: int = TrainConfig.steps
+    batch_size: int = setting(32, "sentence pairs per optimizer step, over all ranks", minimum=1)
+    batch_tokens: int = setting(
+        0, "target tokens per step, over all ranks, of pairs that are about as long; 0: `batch_size` pairs", minimum=0
+    )
+    micro_batches: int = TrainConfig.micro_batches
+    optimizer: str = setting(
+        "adamw",
+        "adam_weight_decay: as in MindSpore, AdamW without bias correction",
+        choices=("adamw", "adam_weight_decay"),
+    )
+    learning_rate: float = setting(3e-3, "AdamW's step size after warm-up", minimum=0)
+    warmup_steps: int = setting(150, "steps over which the learning rate grows from zero", minimum=0)
+    beta1: float = setting(0.9, "decay of AdamW's first moment", minimum=0, below=1)
+    beta2: float = setting(0.98, "decay of AdamW's second moment", minimum=0, below=1)
+    epsilon: float = setting(1e-9, "AdamW's guard against division by zero", minimum=1e-20)
+    weight_decay: float = setting(0.01, "decay of matrices; norms and biases are never decayed", minimum=0)
+    clip_norm: float = setting(1.0, "largest norm of the whole gradient; 0 means unlimited", minimum=0)
+    label_smoothing: float = setting(0.1, "probability spread evenly over the vocabulary", minimum=0, below=1)
+    seed: int = setting(1, "of initial weights, sample order and dropout", minimum=0)
+    precision: str = TrainConfig.precision
+    device: str = TrainConfig.device
+    validate_every: int = TrainConfig.validate_every
+    profile_steps: int = TrainConfig.profile_steps
+    translations: int = setting(5, "test sentences whose greedy translations are shown at the end", minimum=0)
+
+
+@frozen
 class TransformerSettings:
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
+    train: TransformerTrainConfig = field(default_factory=TransformerTrainConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -4,7 +4,7 @@
     SIGTERM    a checkpoint after the present step, then the process ends as by that signal
 
 All ranks save after the same step. They count steps alike. What one of them alone knows, a signal or the time, it votes for, and votes
-are summed over all ranks within the step (`ShardedAdamW.step`). Where a rank is lost that sum fails, so nothing is saved.
+are summed over all ranks within the step (`ShardedOptimizer.step`). Where a rank is lost that sum fails, so nothing is saved.
 """
 
 from __future__ import annotations

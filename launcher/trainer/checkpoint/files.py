@@ -31,9 +31,15 @@ SEEN_WITHIN_S = 60.0  # what another server has written: a network file system m
 
 
 def write_tensors(
-    path: Path, boxes: Sequence[NamedBox], dtype: str, values: Iterable[NDArray[Any]], *, synced: bool = True
+    path: Path,
+    boxes: Sequence[NamedBox],
+    dtype: str,
+    values: Iterable[NDArray[Any]],
+    *,
+    kinds: Sequence[str] = KINDS,
+    synced: bool = True,
 ) -> PartFile:
-    """Write a safetensors file of the boxes: of all of them KINDS[0], then KINDS[1], and so on, which `values` yield in turn.
+    """Write a safetensors file of the boxes: of all of them kinds[0], then kinds[1], and so on, which `values` yield in turn.
 
     The values of a box may come in several arrays, and one array may hold those of several. Where `synced`, all of it is on the
     disk afterwards.
@@ -42,10 +48,12 @@ def write_tensors(
         OSError: the disk is full, ...
     """
     contents = (array.reshape(-1).view(np.uint8).data for array in values)
-    return write_boxes(path, boxes, dtype, contents, synced=synced)
+    return write_boxes(path, boxes, dtype, contents, kinds=kinds, synced=synced)
 
 
-def assemble(path: Path, parts: Mapping[str, PartFile], dtype: str, names: Iterable[str]) -> PartFile:
+def assemble(
+    path: Path, parts: Mapping[str, PartFile], dtype: str, names: Iterable[str], *, kinds: Sequence[str] = KINDS
+) -> PartFile:
     """Write one file of files beside it, with a box of each parameter that holds all that they hold of it.
 
     `names` gives the order. It takes the memory of a few blocks, and is on the disk afterwards.
@@ -53,12 +61,12 @@ def assemble(path: Path, parts: Mapping[str, PartFile], dtype: str, names: Itera
     Raises:
         OSError: the disk is full, ...
     """
-    stored = StoredTensors(path.parent, parts, dtype)
+    stored = StoredTensors(path.parent, parts, dtype, kinds)
     boxes = [NamedBox(name, stored.extent(name)) for name in names if stored.holds(name)]
     most = BLOCK_BYTES // NUMPY_DTYPES[dtype].itemsize
 
     def values() -> Iterator[NDArray[Any]]:
-        for kind in range(len(KINDS)):
+        for kind in range(len(kinds)):
             for each in boxes:
                 for box in each.box.rows(most):
                     whole = np.empty(box.size, NUMPY_DTYPES[dtype])
@@ -66,15 +74,17 @@ def assemble(path: Path, parts: Mapping[str, PartFile], dtype: str, names: Itera
                         whole[here] = found[kind]
                     yield whole
 
-    return write_tensors(path, boxes, dtype, values())
+    return write_tensors(path, boxes, dtype, values(), kinds=kinds)
 
 
 class StoredTensors:
     """The tensors of some files of one directory, of which any box can be read: they are mapped, and not loaded."""
 
-    def __init__(self, directory: Path, files: Mapping[str, PartFile], dtype: str) -> None:
-        """Map the boxes of `files`, in `directory`; one that stands in several is read from the first."""
-        self._directory, self._dtype = directory, NUMPY_DTYPES[dtype]
+    def __init__(
+        self, directory: Path, files: Mapping[str, PartFile], dtype: str, kinds: Sequence[str] = KINDS
+    ) -> None:
+        """Map the boxes of `files`, in `directory`, which hold `kinds`; one that stands in several is read from the first."""
+        self._directory, self._dtype, self._kinds = directory, NUMPY_DTYPES[dtype], kinds
         self._places = places_in(files, dtype)
         self._opened: dict[str, Bytes] = {}
 
@@ -89,14 +99,14 @@ class StoredTensors:
         return extent
 
     def pieces(self, name: str, wanted: Box) -> Iterator[tuple[tuple[slice, ...], list[NDArray[Any]]]]:
-        """Yield what there is of a box of a parameter: where in the box it belongs, and its values, read-only, of each of KINDS.
+        """Yield what there is of a box of a parameter: where in the box it belongs, and its values, read-only, of each of the kinds.
 
         Raises:
             OSError: a file cannot be read.
         """
         for box, place in self._places.get(name, {}).items():
             if common := box.common(wanted):
-                values = [self._values(place, box, kind)[common.within(box)] for kind in range(len(KINDS))]
+                values = [self._values(place, box, kind)[common.within(box)] for kind in range(len(self._kinds))]
                 yield common.within(wanted), values
 
     def _values(self, place: Place, box: Box, kind: int) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 """`python -m launcher.trainer.checkpoint.owners`: which box of which parameter the files of a checkpoint hold on some layout.
 
-It reads `{"settings": ..., "layout": ...}` from stdin, and writes a `launcher.checkpoint.reshard.Plan` to stdout, both as JSON, the plan after
-PLAN_MARK. No tensor is made, and no other rank is needed: `launcher/trainer/plan.py` and `optimizer/flat.py` decide it by names and shapes.
+It reads `{"program": ..., "settings": ..., "layout": ...}` from stdin, and writes a `launcher.checkpoint.reshard.Plan` to stdout, both as JSON, the plan after
+PLAN_MARK. No tensor is made, and no other rank is needed: the program's module and `optimizer/flat.py` decide it by names and shapes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib import import_module
+from typing import Any, Protocol, cast
 
 from launcher.checkpoint.index import NamedBox
 from launcher.checkpoint.reshard import PLAN_MARK, FilePlan, Plan
@@ -18,22 +20,32 @@ from launcher.core.codec import decode, encode
 from launcher.core.errors import EXIT_OK, TlaunchError
 from launcher.core.records import Layout
 from launcher.mesh.boxes import Box, bounding
-from launcher.mesh.coordinates import coordinate_of
+from launcher.mesh.coordinates import Coordinate, coordinate_of
+from launcher.recipes.catalog import recipe_named
 from launcher.recipes.load import recorded_settings
-from launcher.recipes.transformer.config import TransformerSettings
-from launcher.recipes.transformer.cost import pipeline_stages
 from launcher.trainer.optimizer.flat import FlatLayout, arrange
-from launcher.trainer.parallel.collectives import Group
 from launcher.trainer.parallel.placement import Placement
-from launcher.trainer.plan import keep_stage, placements
-from launcher.trainer.session import meta_model
 
 
-def plan_of(settings: TransformerSettings, layout: Layout) -> Plan:
-    """Return the files that a training with these settings writes on this layout, which fits the model."""
-    shapes = {name: tuple(parameter.shape) for name, parameter in meta_model(settings).named_parameters()}
+class Placing(Protocol):
+    """What the module of a bundled program says of its parameters before there are any."""
+
+    def model_shapes(self, settings: Any) -> Mapping[str, tuple[int, ...]]:
+        """Return the shape of every parameter of the single-device model, in its order."""
+
+    def placements_at(self, settings: Any, layout: Layout, coordinate: Coordinate) -> Mapping[str, Placement]:
+        """Return the placements of the parameters that the rank at a coordinate holds, in its model's order."""
+
+    def __hash__(self) -> int: ...
+
+
+def plan_of(program: Placing, settings: Any, layout: Layout) -> Plan:
+    """Return the files that a training of a program with these settings writes on this layout, which fits the model."""
+    shapes = program.model_shapes(settings)
     way = settings.checkpoint.files
-    owned = [list(_owned(settings, layout, rank, replicas=keeps_replicas(way))) for rank in range(layout.world_size)]
+    owned = [
+        list(_owned(program, settings, layout, rank, replicas=keeps_replicas(way))) for rank in range(layout.world_size)
+    ]
 
     def boxes_of(file: PlannedFile) -> list[NamedBox]:
         if file.is_a_part:
@@ -47,24 +59,22 @@ def plan_of(settings: TransformerSettings, layout: Layout) -> Plan:
     return Plan(tuple(FilePlan(file.name, tuple(boxes_of(file))) for file in planned_files(way, layout)))
 
 
-def _owned(settings: TransformerSettings, layout: Layout, rank: int, *, replicas: bool) -> Iterator[NamedBox]:
+def _owned(program: Placing, settings: Any, layout: Layout, rank: int, *, replicas: bool) -> Iterator[NamedBox]:
     """Yield the boxes of a rank's part in their order; without `replicas` not those that another rank owns as well."""
     place = coordinate_of(rank, layout)
-    placed, flat = _arranged(settings, layout, place.pp, place.mp)
+    placed, flat = _arranged(program, settings, layout, place.pp, place.mp)
     for part in flat.own_parts(place.dp):
         for each in flat.boxes_of(part, placed):
-            if replicas or not placed[each.name].is_replica(place.mp):
+            if replicas or placed[each.name].is_first:
                 yield NamedBox(each.name, each.box)
 
 
 @cache
 def _arranged(
-    settings: TransformerSettings, layout: Layout, stage: int, mp_index: int
+    program: Placing, settings: Any, layout: Layout, stage: int, mp_index: int
 ) -> tuple[Mapping[str, Placement], FlatLayout]:
-    """Return what ShardedAdamW arranges on the data-parallel ranks of a stage and a model-parallel place."""
-    model = meta_model(settings)
-    keep_stage(model, pipeline_stages(settings, layout.pp)[stage])
-    placed = placements(model, Group(ranks=tuple(range(layout.mp)), index=mp_index))
+    """Return what ShardedOptimizer arranges on the data-parallel ranks of a stage and a model-parallel place."""
+    placed = program.placements_at(settings, layout, Coordinate(pp=stage, dp=0, mp=mp_index))
     return placed, arrange(placed, dp=layout.dp, groups=settings.parallel.gradient_groups)
 
 
@@ -72,8 +82,9 @@ def main() -> int:
     """Answer; the exit code is 0, or that of the TlaunchError that says why there is no plan."""
     asked = json.load(sys.stdin)
     try:
-        settings = recorded_settings(TransformerSettings, asked["settings"], where="the checkpoint")
-        plan = plan_of(settings, decode(Layout, asked["layout"]))
+        recipe = recipe_named(asked["program"])
+        settings = recorded_settings(recipe.settings, asked["settings"], where="the checkpoint")
+        plan = plan_of(cast("Placing", import_module(recipe.program)), settings, decode(Layout, asked["layout"]))
         print(f"\n{PLAN_MARK}{json.dumps(encode(plan))}")  # whatever has begun a line before
     except TlaunchError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -8,10 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from launcher.checkpoint.copies import files_to_read
 from launcher.checkpoint.index import (
+    BUFFERS,
     INDEX,
+    KINDS_OF_BUFFERS,
     TOKENIZER,
     DamagedError,
     Index,
@@ -26,9 +29,10 @@ from launcher.checkpoint.index import (
 )
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.text import some_of
+from launcher.mesh.boxes import whole
 from launcher.trainer.checkpoint.files import StoredTensors
+from launcher.trainer.checkpoint.state import NONE, State, shapes_of
 from launcher.trainer.checkpoint.write import Training
-from launcher.trainer.optimizer.sharded import ShardedAdamW
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.heartbeat import getting_on
 
@@ -52,9 +56,14 @@ def candidates_at(path: Path) -> list[Path]:
 
 
 def restore(
-    find: Callable[[], Sequence[Path]], training: Training, optimizer: ShardedAdamW, world: World
+    find: Callable[[], Sequence[Path]],
+    training: Training,
+    state: State,
+    world: World,
+    *,
+    buffers: Mapping[str, Tensor] = NONE,
 ) -> tuple[Path, int] | None:
-    """Give `optimizer` the state of the first checkpoint that `find` returns on rank 0 and that holds all; return it and its step.
+    """Give `state` and `buffers` what the first checkpoint holds that `find` returns on rank 0 and that is whole; return it and its step.
 
     None where it returns none. Every damaged file is told, and which one serves, or that the checkpoint is not used. All ranks
     must call it, and rank 0's index is that of all.
@@ -75,9 +84,9 @@ def restore(
             if world.is_first:
                 print(f"{damage}; {path.name} is not used", flush=True)
             continue
-        _check_same(path, index, training)
-        world.while_others_wait(partial(_read, path, index, files, optimizer))
-        optimizer.restored(index.step)
+        _check_same(path, index, training, state.kinds, buffers)
+        world.while_others_wait(partial(_read, path, index, files, state, buffers))
+        state.restored(index.step)
         return path, index.step
     if damage is not None:
         raise _none_whole(paths, damage, world)
@@ -153,20 +162,37 @@ def _good_files(checkpoint: Path, index: Index, world: World) -> dict[str, PartF
     return files
 
 
-def _check_same(path: Path, index: Index, training: Training) -> None:
+def _check_same(
+    path: Path, index: Index, training: Training, kinds: Sequence[str], buffers: Mapping[str, Tensor]
+) -> None:
     check_settings(path, index, training.program, training.settings, training.named)
-    if index.text != training.text or index.files[TOKENIZER].sha256 != training.tokenizer_digest:
+    tokenizer = index.files[TOKENIZER].sha256 if TOKENIZER in index.files else None
+    if index.text != training.text or tokenizer != training.tokenizer_digest:
         what = "text" if index.text != training.text else "tokenizer"
         raise UsageError(f"{path} is of a training with another {what}", hint="--data with the same files")
     if index.shapes != training.shapes:
         raise UsageError(f"{path} is of a model of other shapes")
+    if index.buffers != shapes_of(buffers):
+        raise UsageError(f"{path} is of a model with other buffers")
+    if index.kinds != tuple(kinds):
+        theirs, ours = ", ".join(index.kinds), ", ".join(kinds)
+        raise UsageError(f"{path} is of another optimizer: it holds {theirs} (here {ours})")
 
 
-def _read(checkpoint: Path, index: Index, files: Mapping[str, PartFile], optimizer: ShardedAdamW) -> None:
-    stored = StoredTensors(checkpoint, files, index.dtype)
-    for wanted in optimizer.owned_boxes():
+def _read(
+    checkpoint: Path, index: Index, files: Mapping[str, PartFile], state: State, buffers: Mapping[str, Tensor]
+) -> None:
+    stored = StoredTensors(
+        checkpoint, {name: files[name] for name in files if name != BUFFERS}, index.dtype, index.kinds
+    )
+    for wanted in state.owned_boxes():
         getting_on()
-        targets = (wanted.weight, wanted.first_moment, wanted.second_moment)
         for here, found in stored.pieces(wanted.name, wanted.box):
-            for target, values in zip(targets, found, strict=True):
+            for target, values in zip(wanted.values, found, strict=True):
                 target[here].copy_(torch.from_numpy(values.copy()))
+    if not buffers:
+        return
+    kept = StoredTensors(checkpoint, {BUFFERS: files[BUFFERS]}, index.dtype, KINDS_OF_BUFFERS)
+    for name, buffer in buffers.items():
+        for here, [values] in kept.pieces(name, whole(buffer.shape)):
+            buffer[here].copy_(torch.from_numpy(values.copy()))

@@ -28,7 +28,8 @@ from torch import Tensor
 
 from launcher.checkpoint.finish import finish
 from launcher.checkpoint.index import (
-    KINDS,
+    BUFFERS,
+    KINDS_OF_BUFFERS,
     TOKENIZER,
     Index,
     NamedBox,
@@ -49,6 +50,7 @@ from launcher.core.codec import decode, encode
 from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
+from launcher.mesh.boxes import whole
 from launcher.trainer.checkpoint.files import (
     LOOK_S,
     SEEN_WITHIN_S,
@@ -56,7 +58,7 @@ from launcher.trainer.checkpoint.files import (
     prepared,
     write_tensors,
 )
-from launcher.trainer.optimizer.sharded import ShardedAdamW
+from launcher.trainer.checkpoint.state import NONE, State, shapes_of
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.heartbeat import getting_on
 
@@ -75,12 +77,12 @@ class Training:
     text: str
     data: str
     shapes: Mapping[str, tuple[int, ...]]
-    tokenizer: bytes
+    tokenizer: bytes | None  # None: the program has none
     named: frozenset[str] = frozenset()  # the settings that a person has set
 
     @property
-    def tokenizer_digest(self) -> str:
-        return hashlib.sha256(self.tokenizer).hexdigest()
+    def tokenizer_digest(self) -> str | None:
+        return None if self.tokenizer is None else hashlib.sha256(self.tokenizer).hexdigest()
 
 
 @frozen
@@ -138,30 +140,37 @@ class CheckpointWriter:
             directory, training, world.place.global_rank, files, keep, keep_best, token, on_saved, on_unremoved
         )
 
-    def save(self, step: int, optimizer: ShardedAdamW, *, validation_loss: float | None = None) -> None:
-        """Begin to write the state after `step`, of which this rank's optimizer has its part. Ends the writing of the one before.
+    def save(
+        self,
+        step: int,
+        state: State,
+        *,
+        buffers: Mapping[str, Tensor] = NONE,
+        validation_loss: float | None = None,
+    ) -> None:
+        """Begin to write the state after `step`, of which `state` is this rank's part. Ends the writing of the one before.
 
-        `validation_loss` is that of the state; one that is not finite is left out.
+        `buffers` are floating-point numbers, and rank 0's are written. `validation_loss` is that of the state; one that is
+        not finite is left out.
 
         Raises:
             TlaunchError: that one could not be written, on every rank alike.
         """
         self.finish()
-        own = [each for each in optimizer.owned_boxes() if self._keeps_replicas or not each.is_replica]
+        own = [each for each in state.owned_boxes() if self._keeps_replicas or not each.is_replica]
         count = sum(each.box.count for each in own)
         if self._buffer_KN is None:
-            self._buffer_KN = torch.empty(len(KINDS), count, dtype=optimizer.state_dtype)
+            self._buffer_KN = torch.empty(len(state.kinds), count, dtype=state.state_dtype)
         at = 0
         for each in own:
             here = slice(at, at + each.box.count)
-            for row_N, tensor in zip(
-                self._buffer_KN, (each.weight, each.first_moment, each.second_moment), strict=True
-            ):
+            for row_N, tensor in zip(self._buffer_KN, each.values, strict=True):
                 row_N[here].copy_(tensor.reshape(-1))
             at = here.stop
         boxes = [NamedBox(each.name, each.box) for each in own]
         loss = validation_loss if validation_loss is not None and math.isfinite(validation_loss) else None
-        self._writing = _Writing(self._plan, step, boxes, self._buffer_KN, loss)
+        kept = {name: buffer.detach().to("cpu", state.state_dtype, copy=True) for name, buffer in buffers.items()}
+        self._writing = _Writing(self._plan, step, _Part(state.kinds, boxes, self._buffer_KN, kept), loss)
 
     def finish(self) -> int | None:
         """Wait until the checkpoint that is being written is whole; return its step, None where there was none.
@@ -185,15 +194,23 @@ class CheckpointWriter:
         return writing.step
 
 
+@frozen
+class _Part:
+    """A copy of what one rank has of a state."""
+
+    kinds: tuple[str, ...]
+    boxes: list[NamedBox]
+    values_KN: Tensor  # of all boxes, one after another, each kind
+    buffers: Mapping[str, Tensor]
+
+
 class _Writing:
     """One checkpoint, written by a thread."""
 
-    def __init__(
-        self, plan: _Plan, step: int, boxes: list[NamedBox], buffer_KN: Tensor, validation_loss: float | None
-    ) -> None:
+    def __init__(self, plan: _Plan, step: int, part: _Part, validation_loss: float | None) -> None:
         self.step, self._plan, self._validation_loss = step, plan, validation_loss
         self._final, self._aside = plan.directory / name_of(step), plan.directory / partial_name(step, plan.token)
-        self._boxes, self._buffer_KN = boxes, buffer_KN
+        self._part = part
         self._done = 0  # phases
         self._failure = "its writing has not ended"  # why there are no more
         self._is_over = [threading.Event() for _ in PHASES]  # here
@@ -244,8 +261,9 @@ class _Writing:
         own = self._plan.own_file
         is_final = own is not None and own.is_a_part
         name = own.name if own is not None and is_final else _part_of(self._plan.rank)
-        values = [self._buffer_KN.numpy()]
-        self._note(name, write_tensors(self._aside / name, self._boxes, self._dtype, values, synced=is_final))
+        part, values = self._part, [self._part.values_KN.numpy()]
+        written = write_tensors(self._aside / name, part.boxes, self._dtype, values, kinds=part.kinds, synced=is_final)
+        self._note(name, written)
 
     def _assemble(self) -> None:
         """Write this rank's file, if it is to hold the parts of several.
@@ -261,11 +279,12 @@ class _Writing:
         for name, part in parts.items():
             if problem := damage_of(self._aside, name, part):
                 raise TlaunchError(problem)
-        self._note(own.name, assemble(self._aside / own.name, parts, self._dtype, self._plan.training.shapes))
+        names, kinds = self._plan.training.shapes, self._part.kinds
+        self._note(own.name, assemble(self._aside / own.name, parts, self._dtype, names, kinds=kinds))
 
     @property
     def _dtype(self) -> str:
-        return DTYPES[self._buffer_KN.dtype]
+        return DTYPES[self._part.values_KN.dtype]
 
     def _note(self, name: str, file: PartFile) -> None:
         write_text(self._aside / f"{name}.json", json.dumps(encode(file)))
@@ -300,7 +319,13 @@ class _Writing:
             return
         training = self._plan.training
         files = self._wait_for((file.name for file in self._plan.files), FILE)
-        files[TOKENIZER] = write_digested(self._aside / TOKENIZER, [training.tokenizer], synced=True)
+        if training.tokenizer is not None:
+            files[TOKENIZER] = write_digested(self._aside / TOKENIZER, [training.tokenizer], synced=True)
+        if buffers := self._part.buffers:
+            boxes = [NamedBox(name, whole(buffer.shape)) for name, buffer in buffers.items()]
+            values = (buffer.numpy() for buffer in buffers.values())
+            path = self._aside / BUFFERS
+            files[BUFFERS] = write_tensors(path, boxes, self._dtype, values, kinds=KINDS_OF_BUFFERS)
         index = Index(
             step=self.step,
             program=training.program,
@@ -312,6 +337,8 @@ class _Writing:
             shapes=training.shapes,
             files=files,
             validation_loss=self._validation_loss,
+            kinds=self._part.kinds,
+            buffers=shapes_of(buffers),
         )
         finish(self._aside, index)  # without parts and notes
         if self._final.exists():  # a run that went on from an older one comes here again

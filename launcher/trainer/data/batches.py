@@ -15,7 +15,7 @@ import torch
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
-from launcher.recipes.train import TrainConfig
+from launcher.recipes.transformer.config import TransformerTrainConfig
 from launcher.trainer.data.order import Order, PairBatches, TokenBatches, cut_by_cost, cut_by_tokens
 from launcher.trainer.data.tokens import Example, Integers, TokenizedPairs
 from launcher.trainer.model.transformer import BEGIN, PAD, Batch
@@ -38,7 +38,9 @@ class GlobalBatch:
         return self.step == self.last_step
 
 
-def global_batches(examples: Sequence[Example], config: TrainConfig, *, first_step: int = 1) -> Iterator[GlobalBatch]:
+def global_batches(
+    examples: Sequence[Example], config: TransformerTrainConfig, *, first_step: int = 1
+) -> Iterator[GlobalBatch]:
     """Yield the batches of a training from `first_step` on: the same, whatever came before."""
     pairs = TokenizedPairs.of(examples)
     order: Order
@@ -52,7 +54,7 @@ def global_batches(examples: Sequence[Example], config: TrainConfig, *, first_st
         yield GlobalBatch(epoch + 1, index + 1, step, last_step, order.batch(epoch, index))
 
 
-def validation_batches(examples: Sequence[Example], config: TrainConfig) -> Iterator[Sequence[Example]]:
+def validation_batches(examples: Sequence[Example], config: TransformerTrainConfig) -> Iterator[Sequence[Example]]:
     """Yield all of `examples` in batches of the size of the training's."""
     pairs = TokenizedPairs.of(examples)
     if not config.batch_tokens:

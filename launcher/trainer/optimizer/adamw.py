@@ -15,12 +15,12 @@ t of which beta^t leaves nothing.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from launcher.core.frozen import frozen
+from launcher.trainer.optimizer.rules import Step, Tensors
 
 # As a step, it leaves nothing of beta^t for any beta below 1 that a float holds, and fits into 64 bits.
 ENDLESS = 1e18
@@ -36,18 +36,34 @@ class AdamWStep:
     divisor: float | None = None  # gradients are divided by it first, in place
 
 
-class Tensors(NamedTuple):
-    """The tensors that a step reads and changes, element by element: lists of equal length."""
+@frozen
+class AdamW:
+    """AdamW as an update rule; without `corrects_bias`, AdamWeightDecay."""
 
-    weights: list[Tensor]
-    gradients: list[Tensor]
-    first_moments: list[Tensor]
-    second_moments: list[Tensor]
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float  # of matrices; norms and biases are never decayed
+    corrects_bias: bool = True
+
+    state: ClassVar[tuple[str, ...]] = ("first_moment", "second_moment")
+
+    def update(self, tensors: Tensors, step: Step, *, decays: bool) -> None:
+        """Take a step in place, as `adamw_` does."""
+        numbers = AdamWStep(
+            step.learning_rate,
+            self.beta1,
+            self.beta2,
+            self.epsilon,
+            number=step.number if self.corrects_bias else ENDLESS,
+            divisor=step.divisor,
+        )
+        adamw_(tensors, numbers, weight_decay=self.weight_decay if decays else 0.0)
 
 
 def adamw_(tensors: Tensors, step: AdamWStep, *, weight_decay: float) -> None:
-    """Update weights and moments in place. All tensors are of one type and on one device."""
-    weights = tensors.weights
+    """Update weights, first and second moments in place. All tensors are of one type and on one device."""
+    weights, gradients, (first_moments, second_moments) = tensors
     if not weights:
         return
     device, dtype = weights[0].device, weights[0].dtype
@@ -56,12 +72,15 @@ def adamw_(tensors: Tensors, step: AdamWStep, *, weight_decay: float) -> None:
         return
     divisor = None
     if step.divisor is not None and dtype == torch.float64:
-        torch._foreach_div_(tensors.gradients, step.divisor)  # the kernel takes a float32 only
+        torch._foreach_div_(gradients, step.divisor)  # the kernel takes a float32 only
     elif step.divisor is not None:
         divisor = torch.full((), step.divisor, device=device)
     number = torch.full((), step.number, device=device)
     torch._fused_adamw_(
-        *tensors,
+        weights,
+        gradients,
+        first_moments,
+        second_moments,
         [],
         [number] * len(weights),
         lr=step.learning_rate,
@@ -79,7 +98,7 @@ def adamw_(tensors: Tensors, step: AdamWStep, *, weight_decay: float) -> None:
 def _plain_adamw_(tensors: Tensors, step: AdamWStep, *, weight_decay: float) -> None:
     """Do what `adamw_` does in operations that every device has."""
     rate = step.learning_rate / (1 - step.beta1**step.number)
-    for weight, gradient, first, second in zip(*tensors, strict=True):
+    for weight, gradient, first, second in zip(tensors.weights, tensors.gradients, *tensors.state, strict=True):
         if step.divisor is not None:
             gradient.div_(step.divisor)
         weight.mul_(1 - step.learning_rate * weight_decay)

@@ -33,7 +33,7 @@ class Region:
 
     elements: range
     decays: bool  # matrices decay; norms and biases do not
-    is_sharded: bool  # held in parts by the model-parallel ranks; otherwise each of them holds the same values
+    copies: int  # the model-parallel ranks that hold the same values, of which a norm counts one
 
 
 @frozen
@@ -43,7 +43,7 @@ class OwnPart:
     flat: slice  # in the flat tensors
     state: slice  # in the rank's state
     decays: bool
-    is_sharded: bool
+    copies: int
 
 
 @frozen
@@ -91,7 +91,7 @@ class FlatLayout:
                 start, stop = max(region.elements.start, owned.start), min(region.elements.stop, owned.stop)
                 if start < stop:
                     state = slice(start + to_state, stop + to_state)
-                    parts.append(OwnPart(slice(start, stop), state, region.decays, region.is_sharded))
+                    parts.append(OwnPart(slice(start, stop), state, region.decays, region.copies))
         return parts
 
     def boxes_of(self, part: OwnPart, placed: Mapping[str, Placement]) -> Iterator[PartBox]:
@@ -112,9 +112,14 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
     parameters leave fewer.
     """
 
-    def treatment_of(name: str) -> tuple[bool, bool]:
-        """Return `decays` and `is_sharded`. Weight decay leaves norms and biases alone, which have one dim."""
-        return len(placed[name].full_shape) > 1, placed[name].dim is not None
+    def treatment_of(name: str) -> tuple[bool, int]:
+        """Return `decays` and `copies`. Weight decay leaves norms and biases alone, which have one dim."""
+        return len(placed[name].full_shape) > 1, placed[name].copies
+
+    def in_order(name: str) -> tuple[bool, int]:
+        """Return what sorts parameters of like treatment together: those that do not decay and have most copies first."""
+        decays, copies = treatment_of(name)
+        return decays, -copies
 
     backward = list(placed)[::-1]
     total = sum(placed[name].shape.numel() for name in backward)
@@ -130,7 +135,7 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
     end = 0
     for names in grouped.values():
         start = end
-        for treatment, alike in groupby(sorted(names, key=treatment_of), key=treatment_of):
+        for treatment, alike in groupby(sorted(names, key=in_order), key=treatment_of):
             first = end
             for name in alike:
                 elements[name] = range(end, end + placed[name].shape.numel())

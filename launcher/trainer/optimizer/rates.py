@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from launcher.recipes.train import TrainConfig
+from launcher.recipes.transformer.config import TransformerTrainConfig
 
 
-def learning_rate_at(step: int, config: TrainConfig) -> float:
+def learning_rate_at(step: int, config: TransformerTrainConfig) -> float:
     """Return the learning rate of step number `step` (from 1): linear warm-up over W steps, then falling as sqrt(W / step).
 
     As in Vaswani et al. 2017, scaled to reach `learning_rate` at step W. Without warm-up it is constant.

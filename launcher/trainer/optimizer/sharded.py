@@ -1,10 +1,10 @@
-"""AdamW whose state is split over the data-parallel ranks (ZeRO stage 1; Rajbhandari et al. 2020, arXiv:1910.02054).
+"""An optimizer whose state is split over the data-parallel ranks (ZeRO stage 1; Rajbhandari et al. 2020, arXiv:1910.02054).
 
 A step has four phases:
 
     1. reduce     sum the gradients over the data-parallel ranks; each rank goes on with the elements that it owns
     2. norm       the norm of the whole model's gradient, from what all ranks own
-    3. update     AdamW on what this rank owns, unless the norm is not finite
+    3. update     the rule (`rules.py`) on what this rank owns, unless the norm is not finite
     4. publish    every rank gets what the others have updated
 
 Data-parallel ranks that share memory have their parameters there, once for all of them: what one updates, all have.
@@ -20,10 +20,9 @@ from torch import Tensor, nn
 
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box
-from launcher.recipes.train import TrainConfig
-from launcher.trainer.optimizer.adamw import ENDLESS, AdamWStep, Tensors, adamw_
 from launcher.trainer.optimizer.flat import OwnPart, arrange, move_into_flat
 from launcher.trainer.optimizer.gradients import Gradients
+from launcher.trainer.optimizer.rules import Rule, Step, Tensors
 from launcher.trainer.parallel.collectives import Group, all_gather, all_reduce, barrier, shared_tensor
 from launcher.trainer.parallel.placement import Placement
 
@@ -36,32 +35,35 @@ class OwnedBox:
 
     name: str
     box: Box  # of the single-device model's parameter
-    weight: Tensor  # in float32 at least
-    first_moment: Tensor
-    second_moment: Tensor
+    values: tuple[Tensor, ...]  # of each of the optimizer's `kinds`, in float32 at least
     is_replica: bool  # another model-parallel rank owns the same
 
 
-class ShardedAdamW:
+class ShardedOptimizer:
     """Owns the storage of `parameters` and of their gradients from now on.
 
     Of parameters that are less precise than float32 each rank keeps a float32 copy of what it owns, so that steps that
-    are smaller than their rounding add up. Gradients and moments are float32 then as well.
+    are smaller than their rounding add up. Gradients and what the rule keeps are float32 then as well.
     """
 
     def __init__(
         self,
         parameters: Mapping[str, nn.Parameter],
         placed: Mapping[str, Placement],
-        config: TrainConfig,
+        rule: Rule,
         *,
+        clip_norm: float = 0.0,
         gradient_groups: int = 1,
         dp: Group,
         mp: Group,
         pp: Group,
     ) -> None:
-        """Take `parameters` in the model's order, each with its placement in `placed`."""
-        self._config, self._dp, self._mp, self._pp = config, dp, mp, pp
+        """Take `parameters` in the model's order, each with its placement in `placed`.
+
+        A gradient whose norm is above `clip_norm` is made so long; 0 stands for no limit.
+        """
+        self._rule, self._clip_norm = rule, clip_norm
+        self._dp, self._mp, self._pp = dp, mp, pp
         self._placed = placed
         self.layout = arrange({name: placed[name] for name in parameters}, dp=dp.size, groups=gradient_groups)
         self._parts = self.layout.own_parts(dp.index)
@@ -72,8 +74,7 @@ class ShardedAdamW:
         move_into_flat(parameters, self.layout, self._parameters)
         dtype = torch.promote_types(self._parameters.dtype, torch.float32)
         self._gradients = Gradients(parameters, self.layout, dtype=dtype, dp=dp)
-        self._first_moment = self._gradients.flat.new_zeros(self.layout.state_size)
-        self._second_moment = torch.zeros_like(self._first_moment)
+        self._state = tuple(self._gradients.flat.new_zeros(self.layout.state_size) for _ in rule.state)
         self._master: Tensor | None = None
         if dtype != self._parameters.dtype:
             self._master = torch.cat([self._parameters[part.flat] for part in self._parts]).to(dtype)
@@ -81,9 +82,14 @@ class ShardedAdamW:
         self.votes: tuple[float, ...] = ()  # of the last step, summed over all ranks
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of the values that there are of each element, in the order of `OwnedBox.values`."""
+        return ("weight", *self._rule.state)
+
+    @property
     def state_dtype(self) -> torch.dtype:
-        """The type of moments, and of the weights that a checkpoint keeps."""
-        return self._first_moment.dtype
+        """The type of what the rule keeps, and of the weights that a checkpoint keeps."""
+        return self._gradients.flat.dtype
 
     def zero_gradients(self, *, backward_passes: int = 0) -> None:
         """Begin a step of so many backward passes; a group of gradients is summed as soon as the last has filled it.
@@ -95,7 +101,7 @@ class ShardedAdamW:
     def step(self, learning_rate: float, votes: Callable[[], tuple[float, ...]] = tuple) -> float:
         """Take one step; return the norm of the whole gradient before clipping. All ranks of the run must call it.
 
-        Where the norm is not finite, no weight and no moment changes on any rank: all ranks get the same norm. What `votes`
+        Where the norm is not finite, neither weights nor what the rule keeps change on any rank: all ranks get the same norm. What `votes`
         returns, as late as can be, is summed over all ranks with it, on each of which it is as long.
         """
         self._gradients.reduce()
@@ -109,16 +115,14 @@ class ShardedAdamW:
     def owned_boxes(self) -> Iterator[OwnedBox]:
         """Yield all that this rank owns, the state of its part of the model, in the order in which it lies in memory."""
         for part in self._parts:
-            weights = self._own_weights(part)
+            weights, state = self._own_weights(part), [values[part.state] for values in self._state]
             for each in self.layout.boxes_of(part, self._placed):
                 here, size = each.elements, each.box.size
                 yield OwnedBox(
                     each.name,
                     each.box,
-                    weights[here].view(size),
-                    self._first_moment[part.state][here].view(size),
-                    self._second_moment[part.state][here].view(size),
-                    is_replica=self._placed[each.name].is_replica(self._mp.index),
+                    tuple(values[here].view(size) for values in (weights, *state)),
+                    is_replica=not self._placed[each.name].is_first,
                 )
 
     def restored(self, steps: int) -> None:
@@ -141,40 +145,32 @@ class ShardedAdamW:
         return found
 
     def _norm_and(self, votes: tuple[float, ...]) -> list[float]:
-        """Return the norm over all parameters of the model, each counted once although mp ranks repeat some; then sums of `votes`.
+        """Return the norm over all parameters of the model, each counted once although model-parallel ranks repeat some; then sums of `votes`.
 
         No rank gets it before all have ended backward, so that parameters which they share may be changed then.
         """
-        sums = self._first_moment.new_tensor([0.0, *votes])
+        sums = self._gradients.flat.new_tensor([0.0, *votes])
         squares = sums[:1]
         for part in self._parts:
             square = norm_of(self._gradients.of(part)).square()
-            squares += square if part.is_sharded else square / self._mp.size
+            squares += square / part.copies
         for group in (self._mp, self._dp, self._pp):
             all_reduce(sums, group)
         squares.sqrt_()
         return sums.tolist()
 
     def _update(self, learning_rate: float, norm: float) -> None:
-        config = self._config
         self._steps += 1
-        step = AdamWStep(
-            learning_rate,
-            config.beta1,
-            config.beta2,
-            config.epsilon,
-            number=self._steps if config.optimizer == "adamw" else ENDLESS,
-            divisor=norm / config.clip_norm if 0 < config.clip_norm < norm else None,
-        )
+        divisor = norm / self._clip_norm if 0 < self._clip_norm < norm else None
+        step = Step(self._steps, learning_rate, divisor)
         for decays in (True, False):
             parts = [part for part in self._parts if part.decays == decays]
             tensors = Tensors(
                 [self._own_weights(part) for part in parts],
                 [self._gradients.of(part) for part in parts],
-                [self._first_moment[part.state] for part in parts],
-                [self._second_moment[part.state] for part in parts],
+                tuple([values[part.state] for part in parts] for values in self._state),
             )
-            adamw_(tensors, step, weight_decay=config.weight_decay if decays else 0.0)
+            self._rule.update(tensors, step, decays=decays)
 
     def _own_weights(self, part: OwnPart) -> Tensor:
         return self._parameters[part.flat] if self._master is None else self._master[part.state]

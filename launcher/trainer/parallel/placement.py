@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from launcher.core.frozen import frozen
-from launcher.mesh.boxes import Box
+from launcher.mesh.boxes import Box, whole
+from launcher.trainer.parallel.collectives import Group
 
 
 @frozen
 class Placement:
-    """The part of a parameter of the single-device model that this rank holds."""
+    """The part of a parameter of the single-device model that this rank holds: a box, cut along any number of dims.
+
+    Worked example: a matrix of 8 x 4 whose rows are cut in two over four model-parallel ranks, two of which hold the same
+    half. Ranks 0 and 1 hold the box of 4 x 4 at (0, 0), each with `copies` = 2, and rank 0 is the first of them.
+    """
 
     full_shape: torch.Size
-    dim: int | None = None  # the tensor dim that model parallelism splits; None: every rank holds all of it
-    start: int = 0
-    stop: int = 0  # Invariant: start < stop <= full_shape[dim] where dim is not None
+    box: Box  # Invariant: within `full_shape`, and of as many dims
+    copies: int = 1  # the model-parallel ranks that hold this box, this one included
+    is_first: bool = True  # of these: whatever is to be kept once, such as a box in a checkpoint, is this one's
 
-    def part_of(self, full: Tensor) -> Tensor:
-        return full if self.dim is None else full.narrow(self.dim, self.start, self.stop - self.start)
+    @classmethod
+    def uncut(cls, full_shape: Sequence[int], model_parallel: Group | None = None) -> Placement:
+        """Return the placement of a parameter that all ranks of `model_parallel` hold whole; without it, one rank alone."""
+        full = torch.Size(full_shape)
+        if model_parallel is None:
+            return cls(full, whole(full))
+        return cls(full, whole(full), copies=model_parallel.size, is_first=model_parallel.index == 0)
 
-    def is_replica(self, model_parallel_index: int) -> bool:
-        """Return whether this rank, of that index among the model-parallel ones, holds what the first of them holds, too."""
-        return self.dim is None and model_parallel_index > 0
-
-    @property
-    def box(self) -> Box:
-        """The box of the whole parameter that this rank holds."""
-        starts = [0] * len(self.full_shape)
-        if self.dim is not None:
-            starts[self.dim] = self.start
-        return Box(tuple(starts), tuple(self.shape))
+    @classmethod
+    def cut(cls, full_shape: Sequence[int], dim: int, start: int, stop: int) -> Placement:
+        """Return the placement of the slice `start` to `stop` along `dim`, which no other model-parallel rank holds."""
+        full = torch.Size(full_shape)
+        starts, sizes = [0] * len(full), list(full)
+        starts[dim], sizes[dim] = start, stop - start
+        return cls(full, Box(tuple(starts), tuple(sizes)))
 
     @property
     def shape(self) -> torch.Size:
         """The shape of this rank's part."""
-        sizes = list(self.full_shape)
-        if self.dim is not None:
-            sizes[self.dim] = self.stop - self.start
-        return torch.Size(sizes)
+        return torch.Size(self.box.size)
+
+    def part_of(self, full: Tensor) -> Tensor:
+        """Return this rank's part of the whole parameter, a view."""
+        for dim, (start, size) in enumerate(zip(self.box.start, self.box.size, strict=True)):
+            full = full.narrow(dim, start, size)
+        return full

@@ -2,7 +2,7 @@
 
 All ranks measure at the same time, as they compute and communicate in a step: where they share cores or memory they are slowed
 down as they will be. Of each number the slowest rank's counts, for which all wait; so all ranks have the same numbers, and
-choose alike. Sizes are those of the network: its largest product, and the mean of its outputs, as each rank has its share.
+choose alike. Sizes are those of a rank's share of the network's largest product, and of its largest tensor.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from launcher.trainer.shard.groups import Groups
 
 ROUNDS = 7  # of which the median counts
 MIN_SIDE, MAX_SIDE = 16, 512  # of the matrices whose product is timed
-MIN_BYTES, MAX_BYTES = 1 << 14, 1 << 22  # of the tensor that is read and written
+MIN_BYTES, MAX_BYTES = 1 << 14, 1 << 22  # of a tensor that is read and written
+MAX_TENSORS = 32
 CHAIN = 16  # operators, one after another, of which one is too fast for a clock
-SMALL_BYTES, LARGE_BYTES = 1 << 12, 1 << 19  # of messages
+SMALL_BYTES, LARGE_BYTES = 1 << 12, 1 << 21  # of messages
 
 
 def calibrated(graph: Graph, groups: Groups, device: torch.device, *, optimizer_states: int = 1) -> Costs:
     """Return the costs on these ranks, for networks of such sizes, in about a second. All ranks have to call it."""
     timer = _Timer(groups, device)
     operator_s = timer.slowest(_chain(device)) / (2 * CHAIN)
-    side, size = _product_side(graph, groups.ranks), _output_bytes(graph, groups.ranks)
+    side, size = _product_side(graph, groups.ranks), _tensor_bytes(graph, groups.ranks)
     one, other = torch.randn(side, side, device=device), torch.randn(side, side, device=device)
     product_s = timer.slowest(lambda: torch.mm(one, other))
-    flat = torch.randn(size // 4, device=device)
-    moved_s = timer.slowest(lambda: torch.relu(flat))
+    tensors = [torch.randn(size // 4, device=device) for _ in range(_tensor_count(graph, groups.ranks, size))]
+    moved_s = timer.slowest(lambda: [torch.relu(each) for each in tensors], repeats=1) / len(tensors)
     collectives = [
         time_of
         for parts in range(2, groups.ranks + 1)
@@ -100,9 +101,15 @@ def _product_side(graph: Graph, ranks: int) -> int:
     return round(min(max((largest / ranks / 2) ** (1 / 3), MIN_SIDE), MAX_SIDE))
 
 
-def _output_bytes(graph: Graph, ranks: int) -> int:
-    mean = sum(map(bytes_of, graph.operators)) / len(graph.operators) / ranks
-    return round(min(max(mean, MIN_BYTES), MAX_BYTES)) // 4 * 4
+def _tensor_bytes(graph: Graph, ranks: int) -> int:
+    """Return the size of a rank's share of the largest tensor."""
+    largest = max(map(bytes_of, graph.by_name.values()))
+    return round(min(max(largest / ranks, MIN_BYTES), MAX_BYTES)) // 4 * 4
+
+
+def _tensor_count(graph: Graph, ranks: int, size: int) -> int:
+    """Return how many such tensors a rank has in a step, at most: each is read again when all others have been."""
+    return min(max(round(sum(map(bytes_of, graph.by_name.values())) / ranks / size), 1), MAX_TENSORS)
 
 
 def _collective_times(timer: _Timer, groups: Groups, parts: int, device: torch.device) -> list[CollectiveTime]:

@@ -40,7 +40,8 @@ class ShardedNetwork(nn.Module):
     `weights` gives whole tensors by name; without it, they are those of the network that was traced. What `shares` holds of
     the same name and part is taken from there, and not copied: so the same weights are trained and evaluated, or trained on
     batches of several sizes. All ranks must make it, and call it, in the same order. A parameter that no operator takes is
-    not held.
+    not held. Where there are several copies of the plan, `sum_gradients` takes the mean over them as well, unless
+    `sums_copies` is off, since an optimizer does so.
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class ShardedNetwork(nn.Module):
         device: torch.device,
         weights: Callable[[str], Tensor] | None = None,
         shares: ShardedNetwork | None = None,
+        sums_copies: bool = True,
     ) -> None:
         super().__init__()
+        self._sums_copies = sums_copies
         assert plan.ranks == groups.ranks, "the groups are of this plan"
         self._traced, self._plan, self._groups, self._device = traced, plan, groups, device
         self._places = places_of(plan.graph)
@@ -106,14 +109,15 @@ class ShardedNetwork(nn.Module):
     def sum_gradients(self) -> None:
         """Sum the parameters' gradients, after backward, where ranks have parts of them, in one message for each set of ranks.
 
-        Where there are several copies of the plan, the mean of their gradients is taken.
+        Where there are several copies of the plan, the mean of their gradients is taken, if this network `sums_copies`.
         """
+        copies = self._groups.copies if self._sums_copies else 1
         for group, parameters in self._sums:
             gradients = [_gradient_of(parameter) for parameter in parameters]
             flat = gradients[0] if len(gradients) == 1 else torch.cat([each.reshape(-1) for each in gradients])
             flat = all_reduce(flat.contiguous(), group)
-            if self._groups.copies > 1:
-                flat.div_(self._groups.copies)
+            if copies > 1:
+                flat.div_(copies)
             parts = flat.view(-1).split([each.numel() for each in gradients])
             for parameter, gradient, part in zip(parameters, gradients, parts, strict=True):
                 # Who has given a parameter its gradient's storage looks for it there; what autograd has made may be replaced.
@@ -205,7 +209,7 @@ class ShardedNetwork(nn.Module):
         rest = [name for name in self._traced.parameters if name not in axes_of]
         for name in (*axes_of, *rest):
             devices, axes = axes_of.get(name, ((self._plan.ranks,), ()))
-            group = self._groups.along(devices, axes, over_copies=True)
+            group = self._groups.along(devices, axes, over_copies=self._sums_copies)
             parameter = self._held[name]
             assert isinstance(parameter, nn.Parameter), "it is trained"
             if group.size > 1:

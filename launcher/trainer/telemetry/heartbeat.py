@@ -40,14 +40,17 @@ class HeartbeatWriter:
         self._next_s = 0.0
 
     def stepped(
-        self, step: int, last_step: int, seconds: float, busy_s: float, *, tokens: int, loss: float | None
+        self, step: int, last_step: int, seconds: float, busy_s: float, *, tokens: int | None, loss: float | None
     ) -> None:
-        """Take note of a step that took `seconds`, in `busy_s` of which this rank worked; `tokens` are those of all ranks."""
+        """Take note of a step that took `seconds`, in `busy_s` of which this rank worked; `tokens` are those of all ranks.
+
+        None: there are none in what is trained on.
+        """
         since = self._since
         since.steps += 1
         since.seconds += seconds
         since.busy_s += busy_s
-        since.tokens += tokens
+        since.tokens += tokens or 0
         now_s = time.monotonic()
         if now_s < self._next_s and step != last_step:
             return
@@ -59,7 +62,7 @@ class HeartbeatWriter:
                 # Accelerators wait in the background: nobody knows how much of the step they worked.
                 busy_s=since.busy_s / since.steps if self._device.type == "cpu" else None,
                 loss=loss,
-                tokens_per_s=since.tokens / since.seconds,
+                tokens_per_s=None if tokens is None else since.tokens / since.seconds,
                 device_memory_bytes=device_memory_bytes(self._device),
             ),
         )

@@ -45,10 +45,11 @@ class _Since:
     steps: int = 0
     # Sums over the steps
     time: StepTime = field(default_factory=StepTime)
-    tokens: int = 0
     loss: float = 0.0
-    padding_share: float = 0.0
-    model_flops: float = 0.0
+    # The same, or None where the program does not tell it
+    tokens: float | None = 0
+    padding_share: float | None = 0.0
+    model_flops: float | None = 0.0
     # Of the last step
     time_ns: int = 0
     step: int = 0
@@ -98,14 +99,17 @@ class Metrics:
         time_of_step: StepTime,
         *,
         epoch: int,
-        tokens: int,
-        padding_share: float,
-        model_flops: float,
+        tokens: int | None,
+        padding_share: float | None,
+        model_flops: float | None,
         loss: float,
         learning_rate: float,
         is_last: bool,
     ) -> None:
-        """Take note of a step; `tokens` and `model_flops` are those of all ranks, the rest is of this one."""
+        """Take note of a step; `tokens` and `model_flops` are those of all ranks, the rest is of this one.
+
+        None stands for what the program does not know.
+        """
         if not self._writes or not self._keepers:
             return
         was_finite, self._is_finite = self._is_finite, math.isfinite(loss)
@@ -114,19 +118,20 @@ class Metrics:
         since = self._since
         since.steps += 1
         since.time += time_of_step
-        since.tokens += tokens
         since.loss += loss
-        since.padding_share += padding_share
-        since.model_flops += model_flops
+        since.tokens = _sum(since.tokens, tokens)
+        since.padding_share = _sum(since.padding_share, padding_share)
+        since.model_flops = _sum(since.model_flops, model_flops)
         since.time_ns, since.step, since.epoch, since.learning_rate = time.time_ns(), step, epoch, learning_rate
         if is_last or (was_finite and not self._is_finite) or time.monotonic() >= self._next_s:
             self._write_steps()
 
-    def validated(self, step: int, loss: float) -> None:
-        """Record the mean loss per token of the validation data after `step`, in nats."""
+    def validated(self, step: int, loss: float, *, of_tokens: bool = True) -> None:
+        """Record the mean loss of the validation data after `step`; one that is per token, in nats, has a perplexity."""
         if self._writes:
             self._write_steps()
-            self._keep(Validation(time.time_ns(), self._attempt, step, loss, perplexity_of(loss)))
+            perplexity = perplexity_of(loss) if of_tokens else None
+            self._keep(Validation(time.time_ns(), self._attempt, step, loss, perplexity))
 
     def stages_measured(self, step: int, busy: Sequence[float], predicted: Sequence[float]) -> None:
         """Record which share of the steps up to `step` each pipeline stage worked."""
@@ -155,18 +160,18 @@ class Metrics:
                 since.step,
                 loss=since.loss / steps,
                 learning_rate=since.learning_rate,
-                tokens_per_s=since.tokens / spent.seconds if spent.seconds else None,
+                tokens_per_s=_quotient(since.tokens, spent.seconds),
                 step_s=spent.seconds / steps,
                 memory_bytes=memory_bytes(self._device),
                 epoch=since.epoch,
                 peak_memory_bytes=peak_memory_bytes(self._device),
-                padding_share=since.padding_share / steps,
+                padding_share=_quotient(since.padding_share, steps),
                 data_s=spent.data_s / steps,
                 compute_s=spent.compute_s / steps if knows_waiting else None,
                 communication_s=spent.communication_s / steps if knows_waiting else None,
                 bubble_s=spent.bubble_s / steps if knows_waiting else None,
-                model_flops=since.model_flops / steps,
-                utilisation=since.model_flops / (spent.seconds * peak) if peak and spent.seconds else None,
+                model_flops=_quotient(since.model_flops, steps),
+                utilisation=_quotient(since.model_flops, spent.seconds * (peak or 0.0)),
             )
         )
         now_s = time.monotonic()
@@ -202,6 +207,15 @@ class _Keeper:
                     encoding = sys.stdout.encoding
                     print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
             self._has_failed = True
+
+
+def _sum(total: float | None, value: float | None) -> float | None:
+    return None if total is None or value is None else total + value
+
+
+def _quotient(total: float | None, divisor: float) -> float | None:
+    """Return total / divisor; None where the one is not known, or the other is zero."""
+    return total / divisor if total is not None and divisor else None
 
 
 def _keepers(environment: Mapping[str, str], attempt: int) -> list[_Keeper]:

@@ -5,16 +5,31 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from launcher.checkpoint.index import Index
+from launcher.checkpoint.index import KINDS, KINDS_OF_BUFFERS, TOKENIZER, Index
 from launcher.cli.commands.ckpt.trainer_process import check_installed, started
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import say
-from launcher.core.errors import exit_code_of
+from launcher.core.errors import UsageError, exit_code_of
 from launcher.core.text import printable
 
 CONVERTER = "launcher.trainer.checkpoint.foreign"
 _BYTES = re.compile(r"[0-9]{1,19}\n")
 FORMATS = DCP, MINDSPORE = "dcp", "mindspore"
+
+
+def check_convertible(path: Path, index: Index) -> None:
+    """Refuse a checkpoint whose state the formats of other tools are not told of here: other values than AdamW's, or buffers.
+
+    Raises:
+        UsageError: it is such a one.
+    """
+    if index.kinds == KINDS and not index.buffers and TOKENIZER in index.files:
+        return
+    state = ", ".join((*index.kinds, *KINDS_OF_BUFFERS * bool(index.buffers)))
+    raise UsageError(
+        f"{path} is of the program {index.program}, whose state is {state}: only {', '.join(KINDS)} are converted",
+        hint="`tlaunch ckpt merge` writes its weights as model.safetensors, which other tools read",
+    )
 
 
 def convert(index: Index, total_bytes: int, action: str, source: Path, *words: str) -> int:

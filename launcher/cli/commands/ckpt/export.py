@@ -10,7 +10,7 @@ from launcher.checkpoint.index import read_index
 from launcher.checkpoint.mindspore import MINDSPORE_SUFFIX
 from launcher.checkpoint.mindspore_export import write_mindspore
 from launcher.checkpoint.tensors import all_bytes, state_bytes
-from launcher.cli.commands.ckpt.conversion import DCP, FORMATS, convert
+from launcher.cli.commands.ckpt.conversion import DCP, FORMATS, check_convertible, convert
 from launcher.cli.commands.ckpt.output import check_new, opened_with_bar
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.run import runs_dir_option
@@ -59,6 +59,7 @@ def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
     path = checkpoints_meant(runs_dir, checkpoint)[0]
     check_new(output, path)
     index = read_index(path)
+    check_convertible(path, index)
     code = EXIT_OK
     if form == DCP:
         code = convert(index, all_bytes(index) + state_bytes(index), "export", path, "--output", str(output.absolute()))

@@ -9,7 +9,7 @@ import click
 
 from launcher.checkpoint.index import read_index
 from launcher.checkpoint.tensors import state_bytes
-from launcher.cli.commands.ckpt.conversion import DCP, FORMATS, MINDSPORE, convert
+from launcher.cli.commands.ckpt.conversion import DCP, FORMATS, MINDSPORE, check_convertible, convert
 from launcher.cli.commands.ckpt.output import check_new, checkpoint_output_option
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.run import runs_dir_option
@@ -61,6 +61,7 @@ def import_(*, path: Path, form: str, like: str, step: int | None, output: Path,
     known = checkpoints_meant(runs_dir, like)[0]
     check_new(output)
     index = read_index(known)
+    check_convertible(known, index)
     words = ["--format", form, "--like", str(known), "--output", str(output.absolute())]
     if step is not None:
         words += ["--step", str(step)]

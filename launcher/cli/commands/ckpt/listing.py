@@ -93,7 +93,7 @@ def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> i
     if as_json:
         write_out(json_text({"path": str(path), **encode(index)}))
         return EXIT_OK
-    pieces = dict.fromkeys(index.shapes, 0)
+    pieces = dict.fromkeys(index.tensors, 0)
     for file in index.files.values():
         for each in file.boxes:
             pieces[each.name] += 1
@@ -105,7 +105,7 @@ def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> i
         f"validation: {number(index.validation_loss, '.6f')}",
         f"files:      {counted(len(index.files), 'file')}, {size(all_bytes(index))}",
     ]
-    rows = [(name, _shape(shape), index.dtype, str(pieces[name])) for name, shape in index.shapes.items()]
+    rows = [(name, _shape(shape), index.dtype, str(pieces[name])) for name, shape in index.tensors.items()]
     lines += ["", *aligned(("PARAMETER", "SHAPE", "TYPE", "BOXES"), rows, right=frozenset({"BOXES"}))]
     write_out("".join(f"{line}\n" for line in lines))
     return EXIT_OK

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from launcher.checkpoint import merge as files
-from launcher.checkpoint.index import KINDS, read_index
+from launcher.checkpoint.index import read_index
 from launcher.checkpoint.tensors import state_bytes
 from launcher.cli.commands.ckpt.output import check_new, opened_with_bar, output_option
 from launcher.cli.launch.resume import checkpoints_meant
@@ -46,7 +46,7 @@ def merge(*, checkpoint: str, output: Path, optimizer: bool, runs_dir: Path) -> 
     path = checkpoints_meant(runs_dir, checkpoint)[0]
     check_new(output, path)
     index = read_index(path)
-    with opened_with_bar("merge", path, index, state_bytes(index, len(KINDS) if optimizer else 1)) as stored:
+    with opened_with_bar("merge", path, index, state_bytes(index, None if optimizer else 1)) as stored:
         files.merge(stored, output, moments=optimizer)
     write_out(f"{printable(str(output))}\n")
     return EXIT_OK

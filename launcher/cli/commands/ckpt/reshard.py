@@ -64,15 +64,15 @@ def reshard(*, checkpoint: str, dp: int, mp: int, pp: int, output: Path, runs_di
             f"{output}: {path} is of step {index.step}", hint=f"--output {output.with_name(name_of(index.step))}"
         )
     layout = resolve_layout(dp * mp * pp, dp=dp, mp=mp, pp=pp, micro_batches=index.layout.micro_batches)
-    settings = _fitting_settings(path, index, layout)
+    settings, layout = _fitting(path, index, layout)
     with opened_with_bar("reshard", path, index, state_bytes(index)) as stored:
-        files.reshard(stored, _plan(settings, layout), layout, output)
+        files.reshard(stored, _plan(index.program, settings, layout), layout, output)
     write_out(f"{printable(str(output))}\n")
     return EXIT_OK
 
 
-def _fitting_settings(path: Path, index: Index, layout: Layout) -> Any:
-    """Return the settings of the training, which could be started on this layout here.
+def _fitting(path: Path, index: Index, layout: Layout) -> tuple[Any, Layout]:
+    """Return the settings of the training, which could be started on this layout here, and the layout as the program has it.
 
     Raises:
         UnreadableError: it is of a program that this version does not have, or the trainer's packages are not installed.
@@ -81,18 +81,19 @@ def _fitting_settings(path: Path, index: Index, layout: Layout) -> Any:
     if (recipe := RECIPES.get(index.program)) is None:
         raise UnreadableError(f"{path} is of the program {index.program}, which this version of tlaunch does not have")
     settings = recorded_settings(recipe.settings, index.settings, where=str(path / INDEX))
+    layout = recipe.own_layout(settings, layout)
     recipe.check_layout(settings, layout)
     check_installed(index.program)
-    return settings
+    return settings, layout
 
 
-def _plan(settings: Any, layout: Layout) -> files.Plan:
+def _plan(program: str, settings: Any, layout: Layout) -> files.Plan:
     """Ask the trainer, in a process of its own, which box each rank would own.
 
     Raises:
         TlaunchError: it has no answer, and has said why.
     """
-    question = json.dumps({"settings": encode(settings), "layout": encode(layout)})
+    question = json.dumps({"program": program, "settings": encode(settings), "layout": encode(layout)})
     with started(OWNERS, stdin=subprocess.PIPE) as child:
         answer, _ = child.communicate(question)
     if child.returncode:

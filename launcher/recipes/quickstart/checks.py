@@ -1,0 +1,51 @@
+"""Do strategies and layout fit the quickstart network? Refused before any process starts, with the numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.records import Layout
+from launcher.core.text import did_you_mean, near
+from launcher.recipes.quickstart.config import QuickstartSettings
+from launcher.recipes.quickstart.graph import graph_of
+from launcher.recipes.strategies import check_mode, operators_layout
+from launcher.sharding.strategy import cutting_of
+
+
+def own_layout(settings: QuickstartSettings, layout: Layout) -> Layout:
+    """Return the layout that the program trains in: as `operators_layout`, which names the errors."""
+    return operators_layout(settings.parallel.mode, layout)
+
+
+def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
+    """Refuse a layout or a strategy that does not fit.
+
+    Raises:
+        RefusedLayoutError: the mode has no use for the layout, or the batch cannot be divided.
+        UsageError: a strategy is of no operator, or does not fit it or the devices.
+    """
+    rows = settings.train.batch_size
+    check_mode(settings.parallel.mode, settings.strategies, layout)
+    if rows % layout.dp:
+        raise RefusedLayoutError(
+            f"train.batch_size = {rows} cannot be divided by dp = {layout.dp}",
+            hint=f"--set train.batch_size={rows - rows % layout.dp or layout.dp}",
+        )
+    operators = {operator.name: operator for operator in graph_of(settings, copies=layout.dp).operators}
+    for name, strategy in settings.strategies.items():
+        if name not in operators:
+            hint = did_you_mean(near(name, operators)) or f"operators: {', '.join(operators)}"
+            raise UsageError(f"strategies.{name}: the network has no such operator", hint=hint)
+        cutting_of(operators[name].expression, strategy, layout.mp, name)
+
+
+def check_data(settings: QuickstartSettings, data: Path | None) -> None:  # noqa: ARG001
+    """Refuse any path: the network makes its own data.
+
+    Raises:
+        UsageError: there is one.
+    """
+    if data is None:
+        return
+    raise UsageError(f"--data {data}: the quickstart network makes its data from data.seed", hint="leave --data out")

@@ -1,0 +1,145 @@
+"""The training loop that the bundled programs have in common.
+
+Steps with their lines, heartbeat and metrics, checkpoints when they are due, validation, a profile, and at the end the trained model.
+What a step is, a program says (`program.py`). Every rank writes the lines about the loss to its own log; rank 0 writes the
+metrics and all other lines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from launcher.core.env import TLAUNCH_RUN_DIR
+from launcher.core.run_dir import RunDir
+from launcher.recipes.train import CheckpointConfig
+from launcher.trainer.checkpoint.due import SaveSchedule
+from launcher.trainer.files import Files
+from launcher.trainer.parallel.waiting import Stopwatch, loading
+from launcher.trainer.parallel.world import World
+from launcher.trainer.programs.lines import say, say_of_all
+from launcher.trainer.programs.program import AnyBatch, AnyResult, Program
+from launcher.trainer.programs.saving import Saving
+from launcher.trainer.saved import check_can_save, save_model
+from launcher.trainer.telemetry.heartbeat import HeartbeatWriter
+from launcher.trainer.telemetry.metrics import Metrics
+from launcher.trainer.telemetry.profile import StepProfiler
+from launcher.trainer.telemetry.step_time import StepTime
+
+
+def run(
+    make: Callable[[], Program[AnyBatch, AnyResult]], checkpoints: CheckpointConfig, world: World, files: Files
+) -> None:
+    """Train on one rank what `make` returns once it is known that the model can be kept; every rank must call it.
+
+    Raises:
+        TlaunchError: unusable data or checkpoints, or a gradient that is not finite.
+    """
+    schedule = SaveSchedule(checkpoints, has_clock=world.is_first)
+    with schedule.on_demand():
+        world.from_rank_0(partial(_check_output, files.output))
+        _train(make(), files, schedule)
+
+
+def _check_output(output: Path | None) -> bytes:
+    if output is not None:
+        check_can_save(output)
+    return b""
+
+
+def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSchedule) -> None:
+    world = program.world
+    metrics = Metrics(
+        os.environ,
+        world.device,
+        writes=world.is_first,
+        ranks=world.place.world_size,
+        dtype=program.dtype,
+        product=program.product,
+    )
+    program.begin()
+    saving = Saving(program, files, metrics)
+    first_step = saving.resume() + 1
+    saving.open()
+    try:
+        with schedule.ends_after_step():
+            last_step, validation_loss = _run_steps(program, metrics, saving, schedule, first_step)
+    finally:
+        metrics.flush()
+    weights = program.weights()
+    if weights is None:
+        return
+    if files.output is None:
+        say("the model is not kept: neither --output nor a run directory says where")
+    else:
+        facts = {"validation_loss": validation_loss, "layout": dataclasses.asdict(world.place.layout)}
+        save_model(files.output, program.name, weights, program.settings, program.tokenizer, facts)
+        metrics.saved(last_step, "model")
+        say(f"saved {files.output}")
+    program.show(weights)
+
+
+def _run_steps(
+    program: Program[AnyBatch, AnyResult], metrics: Metrics, saving: Saving, schedule: SaveSchedule, first_step: int
+) -> tuple[int, float | None]:
+    """Train to the end; the number of the last step, and the last validation loss: NaN where none was computed, None where none can be."""
+    config, world = program.settings.train, program.world
+    last_step = first_step - 1
+    validation_loss: float | None = math.nan
+    heart = HeartbeatWriter(world.device)
+    profiler = StepProfiler(config.profile_steps, _profile_path(world), world.device)
+    spent_since_first = StepTime()  # the first step opens connections
+    stopwatch = Stopwatch()
+    for batch in loading.over(program.batches(first_step)):
+        learning_rate = program.learning_rate(batch.step)
+        result = program.train_step(batch, learning_rate, schedule.votes)
+        spent = stopwatch.read()
+        metrics.stepped(
+            batch.step, spent, epoch=batch.epoch, tokens=result.tokens, padding_share=result.padding_share,
+            model_flops=program.model_flops(batch), loss=result.loss, learning_rate=learning_rate, is_last=batch.is_last,
+        )  # fmt: skip
+        if not result.is_finite:  # on every rank, so all of them stop together
+            saving.finish(goes_on=False)
+            raise program.not_finite(batch, result)
+        heart.stepped(batch.step, batch.last_step, spent.seconds, spent.busy_s, tokens=result.tokens, loss=result.loss)
+        say_of_all(program.line(batch, result, spent.seconds), world)
+        if told := profiler.stepped(is_last=batch.is_last):
+            say_of_all(told, world)
+        if batch.step > first_step:
+            spent_since_first += spent
+        last_step = batch.step
+        validates = batch.is_last or (config.validate_every > 0 and batch.step % config.validate_every == 0)
+        due = schedule.after(batch.step, result.votes, is_last=batch.is_last, validates=validates)
+        known_loss = None  # of this state
+        if validates and not due.ends:
+            known_loss = validation_loss = _validated(program, metrics, batch.step)
+        if due.saves:
+            saving.save(batch.step, known_loss, ends=due.ends)
+        stopwatch = Stopwatch()
+    saving.finish(goes_on=False)
+    if last_step < first_step:
+        told = "train.steps and train.epochs count from the beginning of the training"
+        say_of_all(f"nothing is left to train after step {last_step}: {told}", world)
+        validation_loss = _validated(program, metrics, last_step)
+    program.ended(spent_since_first, last_step, metrics)
+    return last_step, validation_loss
+
+
+def _validated(program: Program[AnyBatch, AnyResult], metrics: Metrics, step: int) -> float | None:
+    """Validate the state after `step`, tell and record its loss, and return it. All ranks must call it."""
+    found = program.validate()
+    if found is None:
+        return None
+    say_of_all(found.line, program.world)
+    metrics.validated(step, found.loss, of_tokens=found.of_tokens)
+    return found.loss
+
+
+def _profile_path(world: World) -> Path | None:
+    """Return where this rank's profile belongs: in its directory of the run, if there is one."""
+    run_dir = os.environ.get(TLAUNCH_RUN_DIR)
+    return RunDir(Path(run_dir)).profile(world.place.global_rank) if run_dir else None

@@ -1,0 +1,175 @@
+"""Train the quickstart tutorial's network, whose operators are cut by strategies: two matrix products with a ReLU between them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from launcher.core.errors import TlaunchError
+from launcher.core.frozen import frozen
+from launcher.core.records import Layout
+from launcher.mesh.coordinates import Coordinate
+from launcher.recipes.quickstart.config import QuickstartSettings
+from launcher.sharding.strategy import written
+from launcher.trainer.files import Files
+from launcher.trainer.model.initial import generator_of
+from launcher.trainer.optimizer.momentum import Momentum
+from launcher.trainer.parallel.placement import Placement
+from launcher.trainer.parallel.world import Transport, World
+from launcher.trainer.programs.lines import say, say_of_all
+from launcher.trainer.programs.loop import run
+from launcher.trainer.programs.program import Program, line_of
+from launcher.trainer.programs.sharded import ShardedTraining, StepResult, placements_of, sharding_plan
+from launcher.trainer.saved import gather
+from launcher.trainer.shard.groups import Groups, open_groups
+from launcher.trainer.shard.modules import MatMul, ReduceMean, ReLU, Square, Sub
+from launcher.trainer.shard.trace import Traced, trace
+
+
+class Network(nn.Module):
+    """The network and its loss, the mean squared error, called with a batch's inputs and labels."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(inputs, hidden))
+        self.weight2 = nn.Parameter(torch.empty(hidden, outputs))
+        self.matmul, self.relu, self.matmul2 = MatMul(), ReLU(), MatMul()
+        self.sub, self.square, self.mean = Sub(), Square(), ReduceMean()
+
+    def forward(self, inputs: Tensor, label: Tensor) -> Tensor:
+        hidden = self.relu(self.matmul(inputs, self.weight))
+        return self.mean(self.square(self.sub(self.matmul2(hidden, self.weight2), label)))
+
+
+@frozen
+class Rows:
+    """The rows that all ranks train on in a step, the same in each. All numbers count from 1."""
+
+    epoch: int
+    step_of_epoch: int
+    step: int
+    last_step: int
+
+    @property
+    def is_last(self) -> bool:
+        return self.step == self.last_step
+
+
+def train(settings: QuickstartSettings, world: World, files: Files) -> None:
+    """Train on one rank; every rank must call it.
+
+    Raises:
+        TlaunchError: a strategy that does not fit, unusable checkpoints, or a gradient that is not finite.
+    """
+    place = world.place
+    with open_groups(
+        place.global_rank,
+        place.world_size,
+        ranks=place.layout.mp,
+        device=world.device,
+        transport=cast("Transport", settings.parallel.transport),
+        existing=(world.mp, world.dp),
+    ) as groups:
+        run(lambda: Quickstart(settings, world, groups), settings.checkpoint, world, files)
+
+
+class Quickstart(Program[Rows, StepResult]):
+    name = "quickstart"
+
+    def __init__(self, settings: QuickstartSettings, world: World, groups: Groups) -> None:
+        """Make this rank's part of the network. All ranks must call it.
+
+        Raises:
+            UsageError, RefusedLayoutError: on every rank alike, where a strategy does not fit.
+        """
+        self.settings: QuickstartSettings = settings
+        self.world = world
+        self.dtype = getattr(torch, settings.train.precision)
+        self._rows = _rows(settings)
+        self._traced = traced(settings, world.place.layout.dp)
+        rule = Momentum(settings.train.momentum)
+        self._training = ShardedTraining(self._traced, settings, world, groups, rule, self._initial)
+        self._inputs = tuple(rows.chunk(groups.copies)[groups.copy].to(world.device, self.dtype) for rows in self._rows)
+        self.optimizer = self._training.optimizer
+        self.shapes = model_shapes(settings)
+        self.digest = hashlib.sha256(b"".join(rows.numpy().tobytes() for rows in self._rows)).hexdigest()
+
+    def begin(self) -> None:
+        layout = self.world.place.layout
+        held = sum(parameter.numel() for parameter in self._training.parameters.values())
+        mode = self.settings.parallel.mode
+        say_of_all(f"layout: {layout}, {mode} on {self.world.device.type}, {held} parameters on this rank", self.world)
+        if self.world.is_first:
+            strategies = self._training.strategies().items()
+            say("strategies: " + ", ".join(f"{name} {written(strategy)}" for name, strategy in strategies))
+
+    def batches(self, first_step: int) -> Iterator[Rows]:
+        per_epoch = self.settings.data.steps_per_epoch
+        last_step = self.settings.train.steps or self.settings.train.epochs * per_epoch
+        for step in range(first_step, last_step + 1):
+            epoch, index = divmod(step - 1, per_epoch)
+            yield Rows(epoch + 1, index + 1, step, last_step)
+
+    def learning_rate(self, step: int) -> float:
+        del step
+        return self.settings.train.learning_rate
+
+    def train_step(self, batch: Rows, learning_rate: float, votes: Callable[[], tuple[float, ...]]) -> StepResult:
+        del batch
+        return self._training.train_step(self._inputs, learning_rate, votes)
+
+    def line(self, batch: Rows, result: StepResult, seconds: float) -> str:
+        del seconds
+        return line_of(batch, result.loss)
+
+    def not_finite(self, batch: Rows, result: StepResult) -> TlaunchError:
+        return TlaunchError(
+            f"epoch {batch.epoch} step {batch.step_of_epoch}: the gradient is not finite, and the loss is {result.loss}; "
+            "that step has changed no weight",
+            hint="a smaller train.learning_rate",
+        )
+
+    def weights(self) -> dict[str, Tensor] | None:
+        return gather(
+            self.world,
+            self._training.parameters,
+            lambda coordinate: placements_of(self._training.plan, coordinate.mp),
+        )
+
+    def _initial(self, name: str) -> Tensor:
+        settings = self.settings
+        generator = generator_of(name, settings.train.seed)
+        shape = self._traced.parameters[name].shape
+        return torch.normal(0.0, settings.model.weight_std, shape, generator=generator).to(self.dtype)
+
+
+def traced(settings: QuickstartSettings, copies: int) -> Traced:
+    """Return the graph of the network as each of the data-parallel copies has it, without storage."""
+    model, rows = settings.model, settings.train.batch_size // copies
+    with torch.device("meta"):
+        dtype = getattr(torch, settings.train.precision)
+        network = Network(model.inputs, model.hidden, model.outputs).to(dtype)
+        examples = torch.empty(rows, model.inputs, dtype=dtype), torch.empty(rows, model.outputs, dtype=dtype)
+    return trace(network, examples)
+
+
+def model_shapes(settings: QuickstartSettings) -> Mapping[str, tuple[int, ...]]:
+    return {name: tuple(parameter.shape) for name, parameter in traced(settings, 1).parameters.items()}
+
+
+def placements_at(settings: QuickstartSettings, layout: Layout, coordinate: Coordinate) -> Mapping[str, Placement]:
+    """Return the placements of a rank's parameters. What a search finds, it finds by the default costs here."""
+    return placements_of(sharding_plan(traced(settings, layout.dp), settings, layout.mp), coordinate.mp)
+
+
+def _rows(settings: QuickstartSettings) -> tuple[Tensor, Tensor]:
+    """Return inputs and labels, uniform in [0, 1), from numpy's legacy generator as the tutorial draws them, in float32."""
+    numbers = np.random.RandomState(settings.data.seed)
+    shapes = (settings.model.inputs, settings.model.outputs)
+    inputs, labels = (numbers.rand(settings.train.batch_size, columns).astype(np.float32) for columns in shapes)
+    return torch.from_numpy(inputs), torch.from_numpy(labels)

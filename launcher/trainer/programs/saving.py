@@ -1,0 +1,138 @@
+"""The checkpoints of a program's training: what it goes on from, and what it saves."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from launcher.checkpoint.index import checkpoints_in
+from launcher.core.errors import TlaunchError, UsageError
+from launcher.trainer.checkpoint.due import end_by_sigterm
+from launcher.trainer.checkpoint.read import candidates_at, restore
+from launcher.trainer.checkpoint.write import CheckpointWriter, Training
+from launcher.trainer.files import Files
+from launcher.trainer.programs.lines import say, say_of_all
+from launcher.trainer.programs.program import Program
+from launcher.trainer.telemetry.metrics import Metrics, attempt_in
+
+
+class Saving:
+    """All ranks must call its methods in the same order."""
+
+    def __init__(self, program: Program[Any, Any], files: Files, metrics: Metrics) -> None:
+        self._program, self._files, self._metrics = program, files, metrics
+        self._config = program.settings.checkpoint
+        self._training = Training(
+            program=program.name,
+            settings=dataclasses.asdict(program.settings),
+            layout=program.world.place.layout,
+            text=program.digest,
+            data="" if files.data is None else str(files.data.absolute()),
+            shapes=program.shapes,
+            tokenizer=program.tokenizer,
+            named=files.named,
+        )
+        self._writer: CheckpointWriter | None = None
+
+    def resume(self) -> int:
+        """Go on from the newest whole checkpoint, of this run first; return the step after which, 0 if from the beginning.
+
+        Raises:
+            TlaunchError: on every rank alike, where there are checkpoints and none is whole, or one is of something else.
+        """
+        program, files = self._program, self._files
+
+        def find() -> list[Path]:
+            own = [] if files.checkpoints is None else checkpoints_in(files.checkpoints)
+            return own + ([] if files.resume is None else candidates_at(files.resume))
+
+        found = restore(find, self._training, program.optimizer, program.world, buffers=program.buffers)
+        if found is None:
+            if attempt_in(os.environ) > 0:
+                say_of_all("there is no checkpoint: the training begins anew", program.world)
+            return 0
+        path, step = found
+        say_of_all(f"resumed: {path}, after step {step}", program.world)
+        return step
+
+    def open(self) -> None:
+        """Make ready to write, if checkpoints are on.
+
+        Raises:
+            TlaunchError: on every rank alike, where there is no directory for them, or it cannot be written to.
+        """
+        config, directory = self._config, self._files.checkpoints
+        if not config.is_on:
+            return
+        if directory is None:
+            raise UsageError(
+                "checkpoints are to be written, but nothing says where they belong", hint="--checkpoints DIR"
+            )
+        self._writer = CheckpointWriter(
+            directory,
+            self._training,
+            self._program.world,
+            keep=config.keep,
+            keep_best=config.keep_best,
+            way=config.files,
+            on_saved=lambda step: say(f"saved the checkpoint of step {step}"),
+            on_unremoved=_said_once(directory),
+            on_unwritable=None if config.on_failure == "stop" else _say_that_it_goes_on,
+        )
+
+    def save(self, step: int, validation_loss: float | None, *, ends: bool) -> None:
+        """Save the state after `step`, if checkpoints are on; where the training `ends`, do so as by SIGTERM once that is whole."""
+        if self._writer is None:
+            return
+        program = self._program
+        self.finish(goes_on=not ends)
+        self._writer.save(step, program.optimizer, buffers=program.buffers, validation_loss=validation_loss)
+        if ends:
+            self.finish(goes_on=False)
+            self._metrics.flush()
+            say_of_all(f"ended by SIGTERM after step {step}", program.world)
+            end_by_sigterm()
+
+    def finish(self, *, goes_on: bool) -> None:
+        """Wait for the checkpoint that is being written, if there is one, and record it.
+
+        Where it could not be written, the log says so, and that the training `goes_on`, if it does.
+
+        Raises:
+            TlaunchError: on every rank alike, where it could not be written and checkpoint.on_failure is "stop".
+        """
+        if self._writer is None:
+            return
+        is_first = self._program.world.is_first
+        try:
+            step = self._writer.finish()
+        except TlaunchError as error:
+            if self._config.on_failure == "stop":
+                raise
+            if is_first and goes_on:
+                _say_that_it_goes_on(str(error))
+            elif is_first:
+                say(str(error))
+            return
+        if step is not None and is_first:
+            self._metrics.saved(step, "checkpoint")
+
+
+def _say_that_it_goes_on(trouble: str) -> None:
+    say(f"{trouble}; the training goes on")
+
+
+def _said_once(checkpoints: Path) -> Callable[[OSError], None]:
+    """Return a function that says why checkpoints stay, the first time alone: the next ones most likely stay as well."""
+    told: list[OSError] = []
+
+    def tell(error: OSError) -> None:
+        if not told:
+            where = error.filename or checkpoints
+            say(f"older checkpoints, or parts of some, cannot be removed: {where}: {error.strerror or error}")
+        told.append(error)
+
+    return tell

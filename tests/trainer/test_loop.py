@@ -1,0 +1,242 @@
+"""The training loop with a program that has neither tokens nor a tokenizer: lines, checkpoints, resume, model, refusals."""
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from launcher.checkpoint.index import check_settings, checkpoints_in, read_index
+from launcher.core.env import TLAUNCH_RUN_DIR
+from launcher.core.errors import TlaunchError, UsageError
+from launcher.core.frozen import frozen
+from launcher.recipes.settings import setting
+from launcher.recipes.train import CheckpointConfig, ParallelConfig, TrainConfig
+from launcher.trainer.files import Files
+from launcher.trainer.optimizer.momentum import Momentum
+from launcher.trainer.optimizer.sharded import ShardedOptimizer
+from launcher.trainer.parallel.collectives import ALONE
+from launcher.trainer.parallel.pipeline import Links
+from launcher.trainer.parallel.placement import Placement
+from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.programs.loop import run
+from launcher.trainer.programs.program import Program, Validated, line_of
+
+STEPS_PER_EPOCH = 3
+MEAN = "running_mean"
+
+
+@frozen
+class LineTrainConfig(TrainConfig):
+    epochs: int = setting(2, "passes over the points", minimum=1)
+    steps: int = TrainConfig.steps
+    batch_size: int = TrainConfig.batch_size
+    micro_batches: int = TrainConfig.micro_batches
+    learning_rate: float = setting(0.1, "Momentum's step size", minimum=0)
+    momentum: float = setting(0.9, "share of the last step that is taken again", minimum=0)
+    seed: int = TrainConfig.seed
+    precision: str = TrainConfig.precision
+    device: str = TrainConfig.device
+    validate_every: int = TrainConfig.validate_every
+    profile_steps: int = TrainConfig.profile_steps
+
+
+@frozen
+class Settings:
+    train: LineTrainConfig
+    checkpoint: CheckpointConfig
+    parallel: ParallelConfig = ParallelConfig()
+
+
+@frozen
+class Points:
+    epoch: int
+    step_of_epoch: int
+    step: int
+    last_step: int
+    inputs: torch.Tensor
+
+    @property
+    def is_last(self):
+        return self.step == self.last_step
+
+
+@frozen
+class Result:
+    loss: float
+    is_finite: bool
+    votes: tuple
+    tokens: None = None
+    padding_share: None = None
+
+
+class Line(Program):
+    """Fits a line by least squares, and keeps the mean of the inputs it has seen."""
+
+    name = "line"
+    dtype = torch.float64
+    digest = "points"
+
+    def __init__(self, settings, *, broken_at=None, rule=Momentum):
+        self.settings, self._broken_at = settings, broken_at
+        place = place_from_environment({}, micro_batches=1)
+        self.world = World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
+        self.model = nn.Linear(1, 1).to(self.dtype)
+        nn.init.zeros_(self.model.weight)
+        nn.init.zeros_(self.model.bias)
+        parameters = dict(self.model.named_parameters())
+        self.shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+        placed = {name: Placement.uncut(shape) for name, shape in self.shapes.items()}
+        momentum = rule(settings.train.momentum)
+        self.optimizer = ShardedOptimizer(parameters, placed, momentum, dp=ALONE, mp=ALONE, pp=ALONE)
+        self.buffers = {MEAN: torch.zeros(1, dtype=self.dtype)}
+
+    def begin(self):
+        print("a line")
+
+    def batches(self, first_step):
+        train = self.settings.train
+        last_step = train.steps or train.epochs * STEPS_PER_EPOCH
+        for step in range(first_step, last_step + 1):
+            epoch, index = divmod(step - 1, STEPS_PER_EPOCH)
+            numbers = torch.Generator().manual_seed(step)
+            inputs_B1 = torch.randn(train.batch_size, 1, generator=numbers, dtype=self.dtype)
+            yield Points(epoch + 1, index + 1, step, last_step, inputs_B1)
+
+    def learning_rate(self, step):
+        return self.settings.train.learning_rate
+
+    def train_step(self, batch, learning_rate, votes):
+        self.optimizer.zero_gradients()
+        loss = (self.model(batch.inputs) - 2 * batch.inputs - 1).square().mean()
+        if batch.step == self._broken_at:
+            loss = loss * math.inf
+        loss.backward()
+        norm = self.optimizer.step(learning_rate, votes)
+        if math.isfinite(norm):
+            self.buffers[MEAN].mul_(0.9).add_(batch.inputs.mean(), alpha=0.1)
+        return Result(float(loss.detach()), math.isfinite(norm), self.optimizer.votes)
+
+    def line(self, batch, result, seconds):
+        return line_of(batch, result.loss)
+
+    def not_finite(self, batch, result):
+        return TlaunchError(f"step {batch.step}: the loss is {result.loss}")
+
+    def validate(self):
+        error = float((self.model.weight.detach() - 2).abs() + (self.model.bias.detach() - 1).abs())
+        return Validated(error, f"off by {error:.3f}")
+
+    def weights(self):
+        return {
+            name: tensor.detach().clone()
+            for name, tensor in (*self.model.named_parameters(), (MEAN, self.buffers[MEAN]))
+        }
+
+    def show(self, weights):
+        print(f"the slope is {float(weights['weight']):.2f}")
+
+
+def settings_of(*, every_steps=2, **train):
+    return Settings(LineTrainConfig(**train), CheckpointConfig(every_steps=every_steps))
+
+
+@pytest.fixture(name="train")
+def _train(tmp_path, capsys):
+    """Gives a function that trains as `python -m launcher.trainer` would, and returns program and lines."""
+
+    def train(settings, *, output=None, checkpoints="checkpoints", resume=None, **facts):
+        made = []
+
+        def make():
+            made.append(Line(settings, **facts))
+            return made[0]
+
+        files = Files(
+            output=None if output is None else tmp_path / output, checkpoints=tmp_path / checkpoints, resume=resume
+        )
+        world = Line(settings).world
+        run(make, settings.checkpoint, world, files)
+        return made[0], capsys.readouterr().out.splitlines()
+
+    return train
+
+
+def test_a_program_without_tokens_is_trained_saved_and_kept(train, tmp_path, monkeypatch):
+    """Its lines are the tutorials', and nothing tells of tokens or perplexity; the model has buffers, and no tokenizer."""
+    monkeypatch.setenv(TLAUNCH_RUN_DIR, str(tmp_path / "run"))
+    (tmp_path / "run").mkdir()
+    program, lines = train(settings_of(every_steps=4), output="model")
+
+    told = [line for line in lines if not line.startswith("saved the checkpoint")]  # by a thread, whenever that is
+    assert told[0] == "a line"
+    assert [line.partition(",")[0] for line in told[1:7]] == [
+        f"epoch: {epoch} step: {step}" for epoch in (1, 2) for step in (1, 2, 3)
+    ]
+    assert told[7].startswith("off by ")
+    assert told[8:] == [f"saved {tmp_path / 'model'}", f"the slope is {program.model.weight.item():.2f}"]
+
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {"model.safetensors", "config.json"}
+    kept = load_file(tmp_path / "model" / "model.safetensors")
+    assert all(torch.equal(kept[name], tensor) for name, tensor in program.weights().items())
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["program"] == "line"
+    assert config["recipe"]["train"]["momentum"] == 0.9
+
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    steps = [record for record in records if record.get("loss") is not None]
+    assert steps
+    assert all(
+        record.get(name) is None for record in steps for name in ("tokens_per_s", "padding_share", "model_flops")
+    )
+    [validation] = [record for record in records if "validation_loss" in record]
+    assert validation["validation_loss"] > 0
+    assert validation.get("perplexity") is None
+
+    assert [path.name for path in checkpoints_in(tmp_path / "checkpoints")] == ["step-6", "step-4"]
+    index = read_index(tmp_path / "checkpoints" / "step-6")
+    assert (index.schema, index.kinds, index.buffers) == (3, ("weight", "first_moment"), {MEAN: (1,)})
+
+
+def test_a_training_goes_on_as_if_it_had_not_stopped(train, tmp_path):
+    """With the moments and the buffers that it had, to the last bit."""
+    whole, _ = train(settings_of())
+    train(settings_of(steps=4), checkpoints="half")
+    again, lines = train(settings_of(), checkpoints="half")
+
+    assert f"resumed: {tmp_path / 'half' / 'step-4'}, after step 4" in lines
+    assert sum(line.startswith("epoch: ") for line in lines) == 2
+    assert all(torch.equal(tensor, again.weights()[name]) for name, tensor in whole.weights().items())
+
+
+def test_another_optimizer_does_not_go_on_from_it(train, tmp_path):
+    """Nor does another program; settings of sections or names that one has not are no hindrance."""
+    settings = settings_of(steps=2)
+    train(settings)
+    path = tmp_path / "checkpoints" / "step-2"
+    index = read_index(path)
+    with pytest.raises(UsageError, match="program line"):
+        check_settings(path, index, "circle", {}, ())
+    check_settings(path, index, "line", {"train": {"seed": 1}}, ())
+    check_settings(path, index, "line", {"data": {"radius": 1}}, ())
+
+    class Velocity(Momentum):
+        state = ("velocity",)
+
+    with pytest.raises(UsageError, match="velocity"):
+        train(settings, rule=Velocity)
+
+
+def test_a_gradient_that_is_not_finite_ends_it(train, tmp_path):
+    """With the program's own error, and the checkpoints that there were."""
+    with pytest.raises(TlaunchError, match="step 4"):
+        train(settings_of(), broken_at=4)
+    assert [path.name for path in checkpoints_in(tmp_path / "checkpoints")] == ["step-2"]
+
+
+def test_checkpoints_that_have_no_place_are_refused(train):
+    settings = settings_of()
+    with pytest.raises(UsageError, match="nothing says where"):
+        run(lambda: Line(settings), settings.checkpoint, Line(settings).world, Files())

@@ -1,0 +1,45 @@
+"""The quickstart network in all modes, and its checkpoints."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from launcher.core.records import Layout
+from launcher.mesh.coordinates import Coordinate
+from launcher.recipes.catalog import recipe_named
+from launcher.recipes.quickstart.graph import graph_of
+from launcher.trainer.programs.quickstart import placements_at, traced
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "quickstart_ranks.py"
+RECIPE = recipe_named("quickstart")
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_the_graph_that_strategies_are_checked_by_is_the_one_that_is_traced(copies, precision):
+    settings = RECIPE.load(None, ["model.hidden=24", f"train.precision={precision}"])
+    assert graph_of(settings, copies=copies) == traced(settings, copies).graph
+
+
+def test_parameters_are_placed_as_the_strategy_says():
+    """The rows of both weights are cut by four, and two ranks hold each part, of which the first is rank 0 to 3."""
+    settings = RECIPE.load(None, ["strategies.matmul=[[2, 4], [4, 1]]"])
+    layout = Layout(mp=8)
+    for rank in range(8):
+        placed = placements_at(settings, layout, Coordinate(pp=0, dp=0, mp=rank))
+        assert {name: tuple(one.box.start) for name, one in placed.items()} == {
+            "weight": (rank % 4 * 8, 0),
+            "weight2": (rank % 4 * 4, 0),
+        }
+        assert {(one.copies, one.is_first) for one in placed.values()} == {(2, rank < 4)}
+    assert placed["weight"].shape == torch.Size([8, 16])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_all_modes_train_alike_and_all_ways_of_saving_are_recovered(tmp_path):
+    done = subprocess.run([sys.executable, PROGRAM, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
