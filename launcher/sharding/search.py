@@ -1,7 +1,8 @@
 """The search of auto_parallel: of all ways to cut the operators of a graph, the cheapest by the costs of launcher/sharding/cost.py.
 
 What a step costs is a sum of what each operator costs as it is cut and what each edge costs as both its ends are cut, so
-that operators can be eliminated one after another (launcher/sharding/elimination.py). Two things are no such sum:
+that operators can be eliminated one after another, which is exact (launcher/sharding/elimination.py). Of operators with very
+many ways not all are looked at (`tables.MAX_WAYS`). Two things are no such sum:
 
     messages    the gradients of parameters that the same ranks sum go in one message, whose fixed time is paid once. The
                 cheapest is found without these times; where a cheaper one is possible, it is searched with the message paid

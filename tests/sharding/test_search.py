@@ -1,14 +1,14 @@
 """The search: as cheap as the cheapest of all assignments, and in time for networks of today's sizes."""
 
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from launcher.core.errors import RefusedLayoutError
-from launcher.sharding.cost import CollectiveTime, Costs, cost_of
+from launcher.sharding.cost import CollectiveTime, Cost, Costs, cost_of
 from launcher.sharding.expression import cuttings
 from launcher.sharding.graph import Graph, Leaf, Operator
 from launcher.sharding.plan import plan_of
@@ -105,15 +105,17 @@ def test_what_is_given_stays_and_the_rest_is_cheapest(graph, costs, data):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.just(TWO_MATMULS) | networks(), st.sampled_from([2, 4]), machines(), st.floats(0, 1))
-def test_with_a_limit_of_memory_it_is_the_fastest_corner_that_fits(graph, ranks, costs, share):
+@example(TWO_MATMULS, 4, Costs())  # five corners
+@given(st.just(TWO_MATMULS) | networks(), st.sampled_from([2, 4]), machines())
+def test_with_a_limit_of_memory_it_is_the_fastest_corner_that_fits(graph, ranks, costs):
+    """Whatever corner of the hull the limit is at, or between it and the next."""
     every = [cost_of(plan_of(graph, each, ranks), costs) for each in assignments(graph, ranks)]
-    least, most = min(each.bytes for each in every), max(each.bytes for each in every)
-    limit = least + share * (most - least)
-    found = cost_of(plan_of(graph, searched(graph, {}, ranks, costs, limit), ranks), costs)
-    assert found.bytes <= limit
-    fitting = [each for each in corners(every) if each.bytes <= limit]
-    assert found.seconds == pytest.approx(fitting[-1].seconds, rel=1e-9)
+    found = corners(every)
+    for corner, following in pairwise([*found, Cost(0.0, 2 * found[-1].bytes)]):
+        for limit in (corner.bytes, (corner.bytes + following.bytes) / 2):
+            fits = cost_of(plan_of(graph, searched(graph, {}, ranks, costs, limit), ranks), costs)
+            assert fits.bytes <= limit
+            assert fits.seconds == pytest.approx(corner.seconds, rel=1e-9)
 
 
 def corners(every):

@@ -1,6 +1,6 @@
 """Measures on the ranks themselves what the search of auto_parallel has to know: rates of compute, and times of collectives.
 
-All ranks measure at the same time, as they compute and communicate in a step: where they share cores or memory they are slowed
+All ranks measure in float32 at the same time, as they compute and communicate in a step: where they share cores or memory they are slowed
 down as they will be. Of each number the slowest rank's counts, for which all wait; so all ranks have the same numbers, and
 choose alike. Sizes are those of a rank's share of the network's largest product, and of its largest tensor.
 """
