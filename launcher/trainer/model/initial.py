@@ -21,11 +21,16 @@ def initial_weight(name: str, full_shape: torch.Size, seed: int) -> Tensor:
         return torch.zeros(full_shape)
     if name.endswith("norm.weight"):
         return torch.ones(full_shape)
-    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    generator = generator_of(name, seed)
     if name == "head.weight":
         return torch.normal(0.0, HEAD_STD, full_shape, generator=generator)
     if "_embedding." in name:
         return torch.normal(0.0, full_shape[1] ** -0.5, full_shape, generator=generator)
     bound = math.sqrt(6 / sum(full_shape))
     return torch.empty(full_shape).uniform_(-bound, bound, generator=generator)
+
+
+def generator_of(name: str, seed: int) -> torch.Generator:
+    """Return a generator for the parameter of that name, of which every other name and seed has another."""
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

@@ -1,0 +1,138 @@
+"""Batch norm over the images of all ranks of a group, as if one process had the whole batch.
+
+Forward, each rank computes number, mean and sum of squared deviations of its own elements of each channel. They are gathered
+in one message and joined as in Chan, Golub and LeVeque 1983 ("Algorithms for computing the sample variance", eq. 2.1), which
+has no difference of large squares in it:
+
+    mean = sum n_r mean_r / n        deviations = sum (deviations_r + n_r (mean_r - mean)^2)        n = sum n_r
+
+Backward (Ioffe and Szegedy 2015, arXiv:1502.03167, section 3), with x^ = (x - mean) s and s = (variance + epsilon)^-1/2,
+needs two sums over all elements of the group, in one message:
+
+    dx = weight s (dy - sum(dy) / n - x^ sum(dy x^) / n)
+
+The gradients of weight and bias, sum(dy x^) and sum(dy), are left those of the rank's own elements, as every gradient is
+before data-parallel ranks add theirs up.
+
+Shapes: B images, C channels, H and W pixels, R ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from launcher.trainer.parallel.collectives import ALONE, Group, all_gather, all_reduce
+
+
+class SynchronisedBatchNorm(nn.BatchNorm2d):
+    """A batch norm whose statistics are those of all ranks of a group, which must call it together in training.
+
+    Ranks may have different numbers of images, also none. Parameters, buffers and their names are those of nn.BatchNorm2d.
+    """
+
+    group = ALONE
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name that torch gives it
+        if self.group.size == 1 or not self.training:
+            return super().forward(input)
+        assert self.weight is not None, "every batch norm of a ResNet has a weight, a bias and running statistics"
+        normalised_BCHW, mean_C, variance_C, count = _Normalised.apply(
+            input, self.weight, self.bias, self.eps, self.group
+        )
+        self._keep_statistics(mean_C, variance_C, float(count))
+        return normalised_BCHW
+
+    @torch.no_grad()
+    def _keep_statistics(self, mean_C: Tensor, variance_C: Tensor, count: float) -> None:
+        """Move the running statistics by a share `momentum` towards those of the batch, of which the variance is unbiased."""
+        assert self.momentum is not None, "a running mean with momentum"
+        unbiased_C = variance_C * (count / (count - 1))
+        self.num_batches_tracked += 1
+        self.running_mean.lerp_(mean_C.to(self.running_mean.dtype), self.momentum)
+        self.running_var.lerp_(unbiased_C.to(self.running_var.dtype), self.momentum)
+
+
+def synchronise_batch_norms(model: nn.Module, group: Group) -> None:
+    """Have every batch norm of `model` take its statistics from all ranks of `group`; in a group of one they stay torch's own.
+
+    Parameters and buffers stay the same tensors.
+    """
+    if group.size == 1:
+        return
+    for module in model.modules():
+        if type(module) is nn.BatchNorm2d:
+            module.__class__ = SynchronisedBatchNorm
+            module.group = group
+
+
+class _Normalised(torch.autograd.Function):
+    """The normalised tensor; and mean, biased variance and number of the group's elements of each channel."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, input_BCHW: Tensor, weight_C: Tensor, bias_C: Tensor, epsilon: float, group: Group
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        # Statistics of narrow types are kept in float32, in which torch's kernels take them, too.
+        exact = torch.promote_types(input_BCHW.dtype, torch.float32)
+        count, mean_C, variance_C = _joined(*_own_statistics(input_BCHW, exact), group)
+        ctx.save_for_backward(input_BCHW, weight_C, mean_C, variance_C)
+        ctx.epsilon, ctx.group, ctx.count = epsilon, group, float(count)
+        ctx.mark_non_differentiable(mean_C, variance_C, count)
+        normalised_BCHW = functional.batch_norm(
+            input_BCHW, mean_C, variance_C, weight_C.to(exact), bias_C.to(exact), eps=epsilon
+        )
+        return normalised_BCHW, mean_C, variance_C, count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        input_BCHW, weight_C, mean_C, variance_C = ctx.saved_tensors
+        upstream_BCHW = upstream[0]
+        exact = mean_C.dtype
+        # By torch's kernel for fixed statistics, which sums dy x^ and dy over the rank's own elements.
+        _, weight_gradient_C, bias_gradient_C = torch.ops.aten.native_batch_norm_backward(
+            upstream_BCHW, input_BCHW, weight_C.to(exact), mean_C, variance_C, None, None,
+            False, ctx.epsilon, [False, True, True],
+        )  # fmt: skip
+        means_2C = all_reduce(torch.stack([weight_gradient_C, bias_gradient_C]), ctx.group) / ctx.count
+        # dx is a product with each dy, a product with each x and a number, which are the same for all elements of a channel.
+        inverse_C = torch.rsqrt(variance_C + ctx.epsilon)
+        of_upstream_C = weight_C.to(exact) * inverse_C
+        of_input_C = -of_upstream_C * inverse_C * means_2C[0]
+        number_C = -of_upstream_C * means_2C[1] - of_input_C * mean_C
+        dtype = input_BCHW.dtype
+        gradient_BCHW = torch.addcmul(_over_pixels(number_C, dtype), input_BCHW, _over_pixels(of_input_C, dtype))
+        gradient_BCHW.addcmul_(upstream_BCHW, _over_pixels(of_upstream_C, dtype))
+        return gradient_BCHW, weight_gradient_C.to(weight_C.dtype), bias_gradient_C.to(weight_C.dtype), None, None
+
+
+def _own_statistics(input_BCHW: Tensor, exact: torch.dtype) -> tuple[int, Tensor, Tensor]:
+    """Return number, mean and biased variance of this rank's elements of each channel."""
+    count = input_BCHW.numel() // input_BCHW.shape[1]
+    if count == 0:
+        nothing_C = input_BCHW.new_zeros(input_BCHW.shape[1], dtype=exact)
+        return 0, nothing_C, nothing_C
+    variance_C, mean_C = torch.var_mean(input_BCHW.to(exact), dim=(0, 2, 3), correction=0)
+    return count, mean_C, variance_C
+
+
+def _joined(count: int, mean_C: Tensor, variance_C: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
+    """Return number, mean and biased variance of the elements of all ranks, the same on every rank to the last bit."""
+    channels = len(mean_C)
+    own = torch.cat([mean_C, variance_C, mean_C.new_tensor([count])])
+    gathered = own.new_empty(group.size * len(own))
+    all_gather(gathered, own, group)
+    mean_RC, variance_RC, count_R1 = gathered.view(group.size, -1).split([channels, channels, 1], dim=1)
+    total = count_R1.sum()
+    joined_C = (count_R1 * mean_RC).sum(dim=0) / total
+    deviations_C = (count_R1 * (variance_RC + (mean_RC - joined_C) ** 2)).sum(dim=0)
+    return total, joined_C, deviations_C / total
+
+
+def _over_pixels(value_C: Tensor, dtype: torch.dtype) -> Tensor:
+    return value_C.to(dtype)[:, None, None]
