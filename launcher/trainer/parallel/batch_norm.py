@@ -35,12 +35,26 @@ class SynchronisedBatchNorm(nn.BatchNorm2d):
     Ranks may have different numbers of images, also none. Parameters, buffers and their names are those of nn.BatchNorm2d.
     """
 
-    group = ALONE
+    group: Group = ALONE
+
+    @classmethod
+    def like(cls, norm: nn.BatchNorm2d, group: Group) -> SynchronisedBatchNorm:
+        """Return one with the same parameters and buffers as `norm`, which it shares."""
+        assert norm.affine, "a weight and a bias"
+        assert norm.track_running_stats, "running statistics"
+        assert norm.momentum is not None, "a share of each batch in the running statistics"
+        made = cls(norm.num_features, norm.eps, norm.momentum, device="meta")
+        made.group = group
+        made.train(norm.training)
+        for name, parameter in norm.named_parameters():
+            made.register_parameter(name, parameter)
+        for name, buffer in norm.named_buffers():
+            made.register_buffer(name, buffer)
+        return made
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name that torch gives it
         if self.group.size == 1 or not self.training:
             return super().forward(input)
-        assert self.weight is not None, "every batch norm of a ResNet has a weight, a bias and running statistics"
         normalised_BCHW, mean_C, variance_C, count = _Normalised.apply(
             input, self.weight, self.bias, self.eps, self.group
         )
@@ -51,6 +65,9 @@ class SynchronisedBatchNorm(nn.BatchNorm2d):
     def _keep_statistics(self, mean_C: Tensor, variance_C: Tensor, count: float) -> None:
         """Move the running statistics by a share `momentum` towards those of the batch, of which the variance is unbiased."""
         assert self.momentum is not None, "a running mean with momentum"
+        assert self.running_mean is not None, "running statistics are tracked"
+        assert self.running_var is not None, "running statistics are tracked"
+        assert self.num_batches_tracked is not None, "running statistics are tracked"
         unbiased_C = variance_C * (count / (count - 1))
         self.num_batches_tracked += 1
         self.running_mean.lerp_(mean_C.to(self.running_mean.dtype), self.momentum)
@@ -64,10 +81,9 @@ def synchronise_batch_norms(model: nn.Module, group: Group) -> None:
     """
     if group.size == 1:
         return
-    for module in model.modules():
-        if type(module) is nn.BatchNorm2d:
-            module.__class__ = SynchronisedBatchNorm
-            module.group = group
+    norms = [(name, module) for name, module in model.named_modules() if type(module) is nn.BatchNorm2d]
+    for name, norm in norms:
+        model.set_submodule(name, SynchronisedBatchNorm.like(norm, group))
 
 
 class _Normalised(torch.autograd.Function):
@@ -83,23 +99,28 @@ class _Normalised(torch.autograd.Function):
         ctx.save_for_backward(input_BCHW, weight_C, mean_C, variance_C)
         ctx.epsilon, ctx.group, ctx.count = epsilon, group, float(count)
         ctx.mark_non_differentiable(mean_C, variance_C, count)
-        normalised_BCHW = functional.batch_norm(
-            input_BCHW, mean_C, variance_C, weight_C.to(exact), bias_C.to(exact), eps=epsilon
-        )
+        normalised_BCHW = torch.empty_like(input_BCHW)
+        if input_BCHW.numel():  # on a CPU torch's kernels divide by it
+            normalised_BCHW = functional.batch_norm(
+                input_BCHW, mean_C, variance_C, weight_C.to(exact), bias_C.to(exact), eps=epsilon
+            )
         return normalised_BCHW, mean_C, variance_C, count
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         input_BCHW, weight_C, mean_C, variance_C = ctx.saved_tensors
         upstream_BCHW = upstream[0]
         exact = mean_C.dtype
-        # By torch's kernel for fixed statistics, which sums dy x^ and dy over the rank's own elements.
-        _, weight_gradient_C, bias_gradient_C = torch.ops.aten.native_batch_norm_backward(
-            upstream_BCHW, input_BCHW, weight_C.to(exact), mean_C, variance_C, None, None,
-            False, ctx.epsilon, [False, True, True],
-        )  # fmt: skip
-        means_2C = all_reduce(torch.stack([weight_gradient_C, bias_gradient_C]), ctx.group) / ctx.count
+        own_2C = mean_C.new_zeros(2, len(mean_C))
+        if input_BCHW.numel():
+            # By torch's kernel for fixed statistics, which sums dy x^ and dy over the rank's own elements.
+            _, *sums_C = torch.ops.aten.native_batch_norm_backward(
+                upstream_BCHW, input_BCHW, weight_C.to(exact), mean_C, variance_C, None, None,
+                False, ctx.epsilon, [False, True, True],
+            )  # fmt: skip
+            own_2C = torch.stack(sums_C)
+        means_2C = all_reduce(own_2C.clone(), ctx.group) / ctx.count
         # dx is a product with each dy, a product with each x and a number, which are the same for all elements of a channel.
         inverse_C = torch.rsqrt(variance_C + ctx.epsilon)
         of_upstream_C = weight_C.to(exact) * inverse_C
@@ -108,7 +129,7 @@ class _Normalised(torch.autograd.Function):
         dtype = input_BCHW.dtype
         gradient_BCHW = torch.addcmul(_over_pixels(number_C, dtype), input_BCHW, _over_pixels(of_input_C, dtype))
         gradient_BCHW.addcmul_(upstream_BCHW, _over_pixels(of_upstream_C, dtype))
-        return gradient_BCHW, weight_gradient_C.to(weight_C.dtype), bias_gradient_C.to(weight_C.dtype), None, None
+        return gradient_BCHW, *own_2C.to(weight_C.dtype), None, None
 
 
 def _own_statistics(input_BCHW: Tensor, exact: torch.dtype) -> tuple[int, Tensor, Tensor]:
@@ -117,8 +138,13 @@ def _own_statistics(input_BCHW: Tensor, exact: torch.dtype) -> tuple[int, Tensor
     if count == 0:
         nothing_C = input_BCHW.new_zeros(input_BCHW.shape[1], dtype=exact)
         return 0, nothing_C, nothing_C
-    variance_C, mean_C = torch.var_mean(input_BCHW.to(exact), dim=(0, 2, 3), correction=0)
-    return count, mean_C, variance_C
+    input_BCHW = input_BCHW.to(exact)
+    if input_BCHW.device.type == "cpu" and input_BCHW.is_contiguous(memory_format=torch.channels_last):
+        return count, *torch.batch_norm_update_stats(input_BCHW, None, None, 0.0)
+    # On a CPU a third of the time that torch's kernel takes for channels that are not the last dim, and a tenth of `var_mean`.
+    mean_C = input_BCHW.mean(dim=(0, 2, 3))
+    centred_BCHW = functional.batch_norm(input_BCHW, mean_C, torch.ones_like(mean_C), eps=0.0)
+    return count, mean_C, centred_BCHW.mul_(centred_BCHW).mean(dim=(0, 2, 3))
 
 
 def _joined(count: int, mean_C: Tensor, variance_C: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
