@@ -68,7 +68,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "launcher.cli.commands.ckpt:ckpt",
         "List, check, compare, join, divide and convert checkpoints of the bundled trainer.",
     ),
-    "data": ("launcher.cli.commands.data:data", "Make the sentence pairs that the bundled trainer reads."),
+    "data": ("launcher.cli.commands.data:data", "Make the sentence pairs and images that the bundled trainer reads."),
 }
 
 # Started by tlaunch itself: no command for people.
