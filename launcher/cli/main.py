@@ -69,7 +69,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "List, check, compare, join, divide and convert checkpoints of the bundled trainer.",
     ),
     "plan": ("launcher.cli.commands.plan:plan", "Show how the work of a training is divided among its ranks."),
-    "data": ("launcher.cli.commands.data:data", "Make the sentence pairs that the bundled trainer reads."),
+    "data": ("launcher.cli.commands.data:data", "Make the sentence pairs and images that the bundled trainer reads."),
 }
 
 # Started by tlaunch itself: no command for people.

@@ -53,7 +53,22 @@ def refuse_overwriting(paths: Iterable[Path]) -> None:
 
 @contextmanager
 def replacing_together(paths: Sequence[Path]) -> Iterator[Sequence[TextIO]]:
-    """Open a text file for each of `paths`; all take their names at the end, or none on any failure.
+    """Open a text file for each of `paths`; all take their names at the end, or none on any failure, as `asides_together` has it.
+
+    Raises:
+        UnreadableError: the directory or a file cannot be written.
+    """
+    with asides_together(paths) as asides, ExitStack() as closing:
+        files = [closing.enter_context(aside.open("w", encoding="utf-8", newline="\n")) for aside in asides]
+        yield files
+        for file in files:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def asides_together(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
+    """Give a path to write to for each of `paths`; all take their names at the end, or none on any failure.
 
     Everything that commonly fails (the writing, the disk, a directory in the way) fails before the first name
     changes. Only a power cut or SIGKILL between two renames can leave one file new and the next one old.
@@ -68,13 +83,7 @@ def replacing_together(paths: Sequence[Path]) -> Iterator[Sequence[TextIO]]:
             if path.is_dir():
                 raise UnreadableError(f"{path}: cannot be written: it is a directory")
         with ExitStack() as renames:
-            asides = [renames.enter_context(replacing(path)) for path in paths]
-            with ExitStack() as closing:
-                files = [closing.enter_context(aside.open("w", encoding="utf-8", newline="\n")) for aside in asides]
-                yield files
-                for file in files:
-                    file.flush()
-                    os.fsync(file.fileno())
+            yield [renames.enter_context(replacing(path)) for path in paths]
     except OSError as error:
         directory = paths[0].parent
         raise UnreadableError(

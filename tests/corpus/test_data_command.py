@@ -57,6 +57,16 @@ def test_sample_prints_the_paths_that_it_wrote(tmp_path):
     assert sorted(result.stdout.splitlines()) == sorted(str(path) for path in tmp_path.iterdir())
 
 
+def test_images_are_written_for_the_recipe_that_reads_them(tmp_path):
+    """As with pairs; a second run is refused."""
+    arguments = ("sample", "--recipe", "resnet50", "--output", tmp_path)
+    result = tlaunch_data(*arguments)
+    assert result.stderr == "wrote 2,000 train, 500 test images\n"
+    assert sorted(result.stdout.splitlines()) == sorted(str(path) for path in tmp_path.iterdir())
+    with pytest.raises(UsageError, match="exists already"):
+        tlaunch_data(*arguments)
+
+
 def test_nothing_is_overwritten_unless_forced(tmp_path):
     """A second run is refused and changes nothing; with --force it replaces."""
     arguments = ("sample", "--output", tmp_path / "out")

@@ -78,7 +78,6 @@ def check_narrow(group):
 
 
 def all_cases():
-    torch.set_num_threads(1)
     with open_world(this_place(micro_batches=1), torch.device("cpu"), "auto") as world:
         for bounds in BOUNDS[world.dp.size]:
             for layout in (torch.contiguous_format, torch.channels_last):

@@ -1,4 +1,4 @@
-"""`tlaunch data`: make the sentence pairs that the bundled trainer reads."""
+"""`tlaunch data`: make the sentence pairs and images that the bundled trainer reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Example:
 
 @click.group()
 def data() -> None:
-    """Make the sentence pairs that the bundled trainer reads."""
+    """Make the sentence pairs and images that the bundled trainer reads."""
 
 
 @data.command(epilog=PREPROCESS_EXAMPLE)
@@ -69,14 +69,31 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
 
 
 @data.command(epilog=SAMPLE_EXAMPLE)
+@click.option(
+    "--recipe",
+    type=click.Choice(["transformer", "resnet50"]),
+    default="transformer",
+    show_default=True,
+    help="The bundled program that the data are for.",
+)
 @click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Directory of the files.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
-def sample(*, output: Path, force: bool) -> None:
-    """Write the built-in French-English corpus: what the trainer uses when it gets no --data.
+def sample(*, recipe: str, output: Path, force: bool) -> None:
+    """Write a small set of data that a bundled program learns from.
 
-    12,000 training, 500 validation and 500 test pairs that a grammar has generated. The test split is also written as a
-    pair of .sgm files.
+    For the Transformer it is the built-in French-English corpus, which the trainer uses when it gets no --data: 12,000
+    training, 500 validation and 500 test pairs that a grammar has generated. The test split is also written as a pair of
+    .sgm files.
+
+    For ResNet-50 it is drawn images in CIFAR-10's binary format: 2,000 for training and 500 for the test, of ten classes.
     """
+    if recipe == "transformer":
+        _print_paths(_write_pairs(output, force=force))
+    else:
+        _print_paths(_write_images(output, force=force))
+
+
+def _write_pairs(output: Path, *, force: bool) -> tuple[Path, ...]:
     from launcher.corpus.files import refuse_overwriting
     from launcher.corpus.sample import SIZES, sample_files, write_sample
 
@@ -84,7 +101,18 @@ def sample(*, output: Path, force: bool) -> None:
         refuse_overwriting(sample_files(output))
     written = write_sample(output)
     click.echo(f"wrote {', '.join(f'{size:,} {split}' for split, size in SIZES.items())} pairs", err=True)
-    _print_paths(written)
+    return written
+
+
+def _write_images(output: Path, *, force: bool) -> tuple[Path, ...]:
+    from launcher.corpus.files import refuse_overwriting
+    from launcher.corpus.image_sample import TEST_COUNT, TRAIN_COUNT, image_sample_files, write_image_sample
+
+    if not force:
+        refuse_overwriting(image_sample_files(output))
+    written = write_image_sample(output)
+    click.echo(f"wrote {TRAIN_COUNT:,} train, {TEST_COUNT:,} test images", err=True)
+    return written
 
 
 def _print_paths(paths: tuple[Path, ...]) -> None:

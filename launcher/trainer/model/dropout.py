@@ -89,17 +89,17 @@ def _dropped(tensor_BTD: Tensor, draws: Draws, place: str, rate: float) -> Tenso
 @cache
 def feature_words(place: str, width: int, device: torch.device) -> Tensor:
     """Return a word for each feature at one place in the model."""
-    return _mixed(torch.arange(width, dtype=torch.int32, device=device) * GOLDEN + (crc32(place.encode()) - 2**31))
+    return mixed(torch.arange(width, dtype=torch.int32, device=device) * GOLDEN + (crc32(place.encode()) - 2**31))
 
 
 def _words(row_B: Tensor, length: int, *, key: int) -> Tensor:
     """Return a word for each of the first `length` positions of each row."""
     position_T = torch.arange(length, dtype=torch.int32, device=row_B.device)
-    word_B = _mixed(row_B.to(torch.int32) * GOLDEN + key)
-    return _mixed(word_B[:, None] + position_T * GOLDEN)
+    word_B = mixed(row_B.to(torch.int32) * GOLDEN + key)
+    return mixed(word_B[:, None] + position_T * GOLDEN)
 
 
-def _mixed(word: Tensor) -> Tensor:
+def mixed(word: Tensor) -> Tensor:
     """Mix the bits of int32 words in place, by the finalizer of murmur3: a change of any bit changes half of the others."""
     word ^= (word >> 16) & 0xFFFF
     word *= 0x85EBCA6B - 2**32

@@ -40,8 +40,8 @@ class ShardedNetwork(nn.Module):
     `weights` gives whole tensors by name; without it, they are those of the network that was traced. What `shares` holds of
     the same name and part is taken from there, and not copied: so the same weights are trained and evaluated, or trained on
     batches of several sizes. All ranks must make it, and call it, in the same order. A parameter that no operator takes is
-    not held. Where there are several copies of the plan, `sum_gradients` takes the mean over them as well, unless `sums_copies`
-    is off, since an optimizer does so.
+    not held. Where there are several copies of the plan, `sum_gradients` takes the mean over them as well, unless
+    `sums_copies` is off, since an optimizer does so.
     """
 
     def __init__(

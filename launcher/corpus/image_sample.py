@@ -1,0 +1,128 @@
+"""A small set of images in CIFAR-10's binary format, drawn by a program: ten classes of a figure with a texture and a colour.
+
+What a class has in common is told by no pixel: figures differ in place and size, textures in phase and in what of them is
+light, colours in hue and brightness, backgrounds in everything, and all of it is noisy. Two classes share each figure and its
+hue, so that half of the images are all that a model can tell which does not see textures, as a linear one.
+
+    class    0  1  2  3  4  5  6  7  8  9
+    hue      0  1  2  3  4  0  1  2  3  4
+    figure   0  1  2  3  4  0  1  2  3  4
+    texture  0  0  1  1  2  2  3  3  4  4
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from colorsys import hsv_to_rgb
+from pathlib import Path
+from random import Random
+
+from launcher.core.frozen import frozen
+from launcher.corpus.files import asides_together
+from launcher.corpus.images import CHANNELS, CLASSES, META_FILE, SIDE, TEST_FILE, TRAIN_FILES
+
+TRAIN_COUNT, TEST_COUNT = 2000, 500  # images
+PIXELS = SIDE * SIDE
+HUES = ("red", "yellow", "green", "blue", "violet")
+HUE_SPREAD = 0.05  # of a turn, to either side
+NOISE = 25  # of 255, to either side
+
+Mask = int  # PIXELS bytes, the first pixel's lowest: 255 where a pixel belongs to it, else 0
+ALL: Mask = (1 << 8 * PIXELS) - 1
+
+# Whether a pixel belongs to the figure of radius r around the origin.
+FIGURES: dict[str, Callable[[float, float, float], bool]] = {
+    "disc": lambda x, y, r: x * x + y * y <= r * r,
+    "square": lambda x, y, r: max(abs(x), abs(y)) <= 0.85 * r,
+    "triangle": lambda x, y, r: -r <= y <= 0.8 * r and abs(x) <= 0.6 * (y + r),
+    "cross": lambda x, y, r: min(abs(x), abs(y)) <= 0.4 * r and max(abs(x), abs(y)) <= 1.1 * r,
+    "ring": lambda x, y, r: 0.3 * r * r <= x * x + y * y <= 1.3 * r * r,
+}
+PERIOD = 6  # pixels after which a texture repeats
+# Whether a pixel of the figure is light; else it is dark.
+TEXTURES: dict[str, Callable[[int, int], bool]] = {
+    "plain": lambda x, y: True,  # noqa: ARG005
+    "rows": lambda x, y: y % 6 < 3,  # noqa: ARG005
+    "columns": lambda x, y: x % 6 < 3,  # noqa: ARG005
+    "checks": lambda x, y: (x // 3 + y // 3) % 2 == 0,
+    "dots": lambda x, y: x % 6 < 2 and y % 6 < 2,
+}
+
+
+@frozen
+class _Kind:
+    """What the images of a class have in common."""
+
+    hue: int
+    texture: str
+    figure: str
+
+
+KINDS = tuple(_Kind(label % 5, tuple(TEXTURES)[label // 2], tuple(FIGURES)[label % 5]) for label in range(CLASSES))
+
+
+def write_image_sample(directory: Path) -> tuple[Path, ...]:
+    """Write 2,000 images for training in five files, 500 for the test, and the classes' names: all or none.
+
+    What exists is replaced. The files are the same to the byte wherever they are written. Return their paths, in the order of
+    `image_sample_files`.
+
+    Raises:
+        UnreadableError: the directory cannot be written.
+    """
+    paths = image_sample_files(directory)
+    with asides_together(paths) as asides:
+        *records, meta = asides
+        counts = (*[TRAIN_COUNT // len(TRAIN_FILES)] * len(TRAIN_FILES), TEST_COUNT)
+        for number, (aside, count) in enumerate(zip(records, counts, strict=True)):
+            random = Random(number)
+            aside.write_bytes(b"".join(_record(place % CLASSES, random) for place in range(count)))
+        names = (f"{HUES[kind.hue]}-{kind.figure}-{kind.texture}\n" for kind in KINDS)
+        meta.write_text("".join(names), encoding="utf-8")
+    return paths
+
+
+def image_sample_files(directory: Path) -> tuple[Path, ...]:
+    """Return the paths that `write_image_sample` writes, in its order."""
+    return tuple(directory / name for name in (*TRAIN_FILES, TEST_FILE, META_FILE))
+
+
+def _record(label: int, random: Random) -> bytes:
+    """Return the label and the pixels of one image."""
+    kind = KINDS[label]
+    figure, light = _masks(kind, random)
+    hue = kind.hue / len(HUES) + random.uniform(-HUE_SPREAD, HUE_SPREAD)
+    saturation, value = random.uniform(0.6, 1.0), random.uniform(0.7, 1.0)
+    light_colour = hsv_to_rgb(hue % 1, saturation, value)
+    dark_colour = hsv_to_rgb(hue % 1, saturation, 0.2 * value)
+    if random.random() < 0.5:
+        light_colour, dark_colour = dark_colour, light_colour
+    background_colour = hsv_to_rgb(random.random(), random.uniform(0.0, 0.4), random.random())
+    layers = ((light_colour, light), (dark_colour, figure & ~light), (background_colour, ALL & ~figure))
+    planes = [_plane([(colour[channel], mask) for colour, mask in layers], random) for channel in range(CHANNELS)]
+    return bytes([label]) + b"".join(planes)
+
+
+def _masks(kind: _Kind, random: Random) -> tuple[Mask, Mask]:
+    """Return where an image has its figure, and where that is light."""
+    in_figure, is_light = FIGURES[kind.figure], TEXTURES[kind.texture]
+    radius = random.uniform(8, 12)
+    middle_x, middle_y = (SIDE / 2 + random.uniform(-4, 4) for _ in range(2))
+    phase_x, phase_y = (int(random.random() * PERIOD) for _ in range(2))
+    figure, light = bytearray(PIXELS), bytearray(PIXELS)
+    for pixel in range(PIXELS):
+        y, x = divmod(pixel, SIDE)
+        if in_figure(x - middle_x, y - middle_y, radius):
+            figure[pixel] = 255
+            light[pixel] = 255 * is_light(x + phase_x, y + phase_y)
+    return int.from_bytes(figure, "little"), int.from_bytes(light, "little")
+
+
+def _plane(layers: Sequence[tuple[float, Mask]], random: Random) -> bytes:
+    """Return the pixels of one channel: in each layer's mask its share of 255, and noise of equal chances."""
+    noise = random.randbytes(PIXELS)
+    plane = 0
+    for share, mask in layers:
+        table = bytes(min(255, max(0, round(255 * share + NOISE * (drawn / 127.5 - 1)))) for drawn in range(256))
+        plane |= int.from_bytes(noise.translate(table), "little") & mask
+    return plane.to_bytes(PIXELS, "little")

@@ -1,0 +1,19 @@
+"""Small sets of images in CIFAR-10's binary format."""
+
+from random import Random
+
+from launcher.corpus.images import CLASSES, META_FILE, RECORD_BYTES, TEST_FILE, TRAIN_FILES
+
+COUNTS = (3, 1, 4, 2, 5, 7)  # records of each file, the test's last
+
+
+def write_images(directory, counts=COUNTS):
+    """Write files of so many records of random pixels, and return the records of all, the test's last."""
+    directory.mkdir(parents=True, exist_ok=True)
+    random, records = Random(1), []
+    for name, count in zip((*TRAIN_FILES, TEST_FILE), counts, strict=True):
+        own = [bytes([random.randrange(CLASSES)]) + random.randbytes(RECORD_BYTES - 1) for _ in range(count)]
+        (directory / name).write_bytes(b"".join(own))
+        records += own
+    (directory / META_FILE).write_text("".join(f"class-{label}\n" for label in range(CLASSES)))
+    return records
