@@ -19,6 +19,8 @@ from launcher.program.files import DEFAULT_RECIPE
 from launcher.recipes.load import load_settings
 from launcher.recipes.quickstart import checks as quickstart
 from launcher.recipes.quickstart.config import QuickstartSettings
+from launcher.recipes.resnet50 import checks as resnet50
+from launcher.recipes.resnet50.config import Resnet50Settings
 from launcher.recipes.transformer import checks as transformer
 from launcher.recipes.transformer.config import TransformerSettings
 
@@ -65,6 +67,14 @@ RECIPES = {
             check_data=quickstart.check_data,
             program="launcher.trainer.programs.quickstart",
             own_layout=quickstart.own_layout,
+        ),
+        Recipe(
+            name="resnet50",
+            settings=Resnet50Settings,
+            check_layout=resnet50.check_layout,
+            check_data=resnet50.check_data,
+            program="launcher.trainer.programs.resnet50",
+            own_layout=resnet50.own_layout,
         ),
     )
 }

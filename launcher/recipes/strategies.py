@@ -60,8 +60,10 @@ def operators_layout(mode: str, layout: Layout) -> Layout:
     return replace(layout, dp=1, mp=layout.dp * layout.mp)
 
 
-def check_mode(mode: str, given: Strategies, layout: Layout) -> None:
-    """Refuse what a mode has no use for, in the layout that `operators_layout` has made.
+def check_mode(mode: str, given: Strategies, layout: Layout, *, micro_batches: bool = False) -> None:
+    """Refuse what a mode has no use for, in the layout that the program has made of the one that was asked for.
+
+    `micro_batches`: the mode has some.
 
     Raises:
         RefusedLayoutError: pipeline stages, micro batches, or ranks that would do nothing.
@@ -69,9 +71,10 @@ def check_mode(mode: str, given: Strategies, layout: Layout) -> None:
     """
     if layout.pp > 1:
         raise RefusedLayoutError(f"pp = {layout.pp}, and this program has no pipeline stages", hint="--pp 1")
-    if layout.micro_batches > 1:
+    if layout.micro_batches > 1 and not micro_batches:
         raise RefusedLayoutError(
-            f"micro_batches = {layout.micro_batches}, and this program has no micro batches", hint="--micro-batches 1"
+            f"micro_batches = {layout.micro_batches}, and parallel.mode = {mode} has none here",
+            hint="--micro-batches 1",
         )
     if mode == STAND_ALONE and layout.world_size > 1:
         raise RefusedLayoutError(

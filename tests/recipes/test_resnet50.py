@@ -1,35 +1,23 @@
 """ResNet-50's settings, and what is refused before it starts."""
 
-import json
 
 import pytest
 
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Layout
-from launcher.core.resources import data_dir
 from launcher.recipes.load import load_settings
-from launcher.recipes.resnet50.checks import check_data, check_layout
+from launcher.recipes.resnet50.checks import check_data, check_layout, own_layout
 from launcher.recipes.resnet50.config import Resnet50Settings
-from launcher.recipes.settings import all_settings
 from tests.images import COUNTS, write_images
+
+
+def checked(settings, layout):
+    """Check as the launcher does: the layout that the mode makes of the one that was asked for."""
+    return check_layout(settings, own_layout(settings, layout))
 
 
 def settings_of(*settings):
     return load_settings(Resnet50Settings, None, settings)
-
-
-def test_the_template_states_every_default_and_what_it_means():
-    """templates/resnet50.toml is what the settings say, and loading it changes nothing."""
-    template = data_dir("templates") / "resnet50.toml"
-    stated = [line for line in template.read_text(encoding="utf-8").splitlines() if line and line[0] not in "#["]
-    expected = []
-    for name, field in all_settings(Resnet50Settings).items():
-        bounds = field.metadata["bounds"]
-        assert bounds.help
-        choices = f" ({' | '.join(bounds.choices)})" if bounds.choices else ""
-        expected.append(f"{name.partition('.')[2]} = {json.dumps(field.default)}  # {bounds.help}{choices}")
-    assert stated == expected
-    assert load_settings(Resnet50Settings, str(template)) == Resnet50Settings()
 
 
 @pytest.mark.parametrize(
@@ -37,15 +25,19 @@ def test_the_template_states_every_default_and_what_it_means():
     [
         ([], Layout(pp=2), "pp = 2", "--pp 1"),
         ([], Layout(dp=2, mp=2), "mp = 2, but parallel.mode = data_parallel", "--mp 1"),
-        (["parallel.mode=stand_alone"], Layout(dp=4), "dp * mp = 4 * 1 = 4", "--set parallel.mode=data_parallel"),
+        (["parallel.mode=stand_alone"], Layout(dp=4), "is for one device, and there are 4", "--set parallel.mode=data_parallel"),
         ([], Layout(dp=4, micro_batches=9), "train.batch_size = 32 over dp * micro_batches = 4 * 9 = 36", "train.batch_size=36"),
         ([], Layout(dp=32), "data.image_size = 32", "--set train.batch_size=64, or --set model.batch_norm=synchronised"),
+        (["parallel.mode=auto_parallel"], Layout(dp=2, mp=4), "takes all devices as one group", "hybrid_parallel"),
+        (["parallel.mode=hybrid_parallel"], Layout(dp=3, mp=2), "32 cannot be divided by dp = 3", "train.batch_size=30"),
+        (["parallel.mode=hybrid_parallel", "model.batch_norm=synchronised"], Layout(dp=2, mp=2), "one copy", "--dp 1"),
+        (["parallel.mode=auto_parallel"], Layout(micro_batches=2), "micro_batches = 2", "--micro-batches 1"),
         (["train.batch_size=63"], Layout(dp=32), "63 over dp * micro_batches = 32 * 1 = 32", "train.batch_size=64"),
     ],
 )  # fmt: skip
 def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
     with pytest.raises(RefusedLayoutError) as refusal:
-        check_layout(settings_of(*settings), layout)
+        checked(settings_of(*settings), layout)
     assert message in refusal.value.message
     assert hint in refusal.value.hint
 
@@ -59,12 +51,13 @@ def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
         (["model.batch_norm=synchronised"], Layout(dp=32)),
         (["model.batch_norm=synchronised"], Layout(dp=2, micro_batches=16)),
         (["parallel.mode=stand_alone"], Layout()),
-        (["parallel.mode=auto_parallel"], Layout(dp=2, mp=4)),
+        (["parallel.mode=auto_parallel"], Layout(dp=8)),
+        (["parallel.mode=hybrid_parallel"], Layout(dp=2, mp=4)),
     ],
 )
 def test_a_layout_that_fits_is_accepted(settings, layout):
     """Shares of a batch may differ; a pixel more than 32 leaves four in the last layers."""
-    assert check_layout(settings_of(*settings), layout) is None
+    assert checked(settings_of(*settings), layout) is None
 
 
 def test_data_must_be_whole_and_fill_a_batch(tmp_path):

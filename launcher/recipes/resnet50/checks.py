@@ -8,8 +8,26 @@ from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.corpus.images import find_images
 from launcher.recipes.resnet50.config import Resnet50Settings
+from launcher.recipes.strategies import DATA_PARALLEL, STAND_ALONE, check_mode, operators_layout
 
+REPLICATED = (STAND_ALONE, DATA_PARALLEL)  # the modes in which every rank has the whole model
 STRIDE = 32  # pixels of an image, along a side, for each pixel of the last layers
+
+
+def own_layout(settings: Resnet50Settings, layout: Layout) -> Layout:
+    """Return the layout that the program trains in: data parallelism over all ranks, or as `operators_layout`.
+
+    Raises:
+        RefusedLayoutError: as `operators_layout`, or model parallelism in a mode that has none.
+    """
+    mode = settings.parallel.mode
+    if mode not in REPLICATED:
+        return operators_layout(mode, layout)
+    if layout.mp > 1:
+        raise RefusedLayoutError(
+            f"mp = {layout.mp}, but parallel.mode = {mode} has every rank hold the whole model", hint="--mp 1"
+        )
+    return layout
 
 
 def check_layout(settings: Resnet50Settings, layout: Layout) -> None:
@@ -19,33 +37,43 @@ def check_layout(settings: Resnet50Settings, layout: Layout) -> None:
         RefusedLayoutError: with the numbers put in and the nearest values that fit.
     """
     mode = settings.parallel.mode
-    if layout.pp > 1:
-        raise RefusedLayoutError(f"pp = {layout.pp}, but ResNet-50 is not cut into pipeline stages", hint="--pp 1")
-    if mode == "stand_alone" and layout.world_size > 1:
-        raise RefusedLayoutError(
-            f"parallel.mode = stand_alone is of one rank, but dp * mp = {layout.dp} * {layout.mp} = {layout.world_size}",
-            hint="--dp 1 --mp 1, or --set parallel.mode=data_parallel",
-        )
-    if mode == "data_parallel" and layout.mp > 1:
-        raise RefusedLayoutError(
-            f"mp = {layout.mp}, but parallel.mode = data_parallel has every rank hold the whole model", hint="--mp 1"
-        )
+    check_mode(mode, settings.strategies, layout, micro_batches=mode in REPLICATED)
+    if mode not in REPLICATED:
+        _check_shares(settings, layout)
     _check_batch(settings, layout)
 
 
-def check_data(settings: Resnet50Settings, data: Path) -> None:
-    """Refuse a directory where there are no images in CIFAR-10's binary format, or fewer than a batch takes.
+def check_data(settings: Resnet50Settings, data: Path | None) -> None:
+    """Refuse no directory, and one where there are no images in CIFAR-10's binary format, or fewer than a batch takes.
 
     Raises:
         UnreadableError: as `find_images`.
-        UsageError: there are not enough images.
+        UsageError: no directory is given, or it has not enough images.
     """
+    if data is None:
+        hint = "--data DIR; `tlaunch data sample --recipe resnet50 --output DIR` makes a small set to try"
+        raise UsageError("ResNet-50 is trained on CIFAR-10's images, and no directory of them is given", hint=hint)
     count = sum(file.count for file in find_images(data).train)
     batch_size = settings.train.batch_size
     if count < batch_size:
         raise UsageError(
             f"{data}: {count} training images do not fill one batch of {batch_size}",
             hint=f"--set train.batch_size={count}, or more images",
+        )
+
+
+def _check_shares(settings: Resnet50Settings, layout: Layout) -> None:
+    """Refuse copies of a network cut by strategies that would get different numbers of images, and statistics beyond a copy."""
+    batch_size = settings.train.batch_size
+    if batch_size % layout.dp:
+        raise RefusedLayoutError(
+            f"train.batch_size = {batch_size} cannot be divided by dp = {layout.dp}",
+            hint=f"--set train.batch_size={batch_size - batch_size % layout.dp or layout.dp}",
+        )
+    if settings.model.batch_norm == "synchronised" and layout.dp > 1:
+        raise RefusedLayoutError(
+            f"model.batch_norm = synchronised is over the ranks of one copy, and there are dp = {layout.dp}",
+            hint="--dp 1, or --set model.batch_norm=local",
         )
 
 

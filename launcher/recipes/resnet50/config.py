@@ -6,13 +6,19 @@ from dataclasses import field
 
 from launcher.core.frozen import frozen
 from launcher.recipes.settings import setting
-from launcher.recipes.train import CheckpointConfig
-
-MODES = ("stand_alone", "data_parallel", "semi_auto_parallel", "auto_parallel", "hybrid")
+from launcher.recipes.strategies import (
+    DATA_PARALLEL,
+    DYNAMIC_PROGRAMMING,
+    Strategies,
+    mode_setting,
+    search_setting,
+    strategies,
+)
+from launcher.recipes.train import TRANSPORT, CheckpointConfig, TrainConfig
 
 
 @frozen
-class ModelConfig:
+class Resnet50ModelConfig:
     classes: int = setting(10, "outputs of the last layer; the images are of ten classes", minimum=10)
     batch_norm: str = setting(
         "local",
@@ -22,52 +28,42 @@ class ModelConfig:
 
 
 @frozen
-class DataConfig:
+class Resnet50DataConfig:
     image_size: int = setting(
         32, "pixels on each side that the model gets; images have 32, the tutorial's 224", minimum=32
     )
 
 
 @frozen
-class TrainConfig:
+class Resnet50TrainConfig(TrainConfig):
     epochs: int = setting(10, "passes over the training images", minimum=1)
-    steps: int = setting(0, "optimizer steps after which to stop; 0 means after the epochs", minimum=0)
+    steps: int = TrainConfig.steps
     batch_size: int = setting(32, "images per optimizer step, over all ranks", minimum=1)
-    micro_batches: int = setting(
-        1, "parts of a batch that each data-parallel rank computes one after another", minimum=1
-    )
-    learning_rate: float = setting(0.01, "the step size of gradient descent", minimum=0)
-    momentum: float = setting(0.9, "share of each step's direction that the next one keeps", minimum=0, below=1)
+    micro_batches: int = TrainConfig.micro_batches
+    learning_rate: float = setting(0.01, "the step size of Momentum", minimum=0)
+    momentum: float = setting(0.9, "the share of the former step in each", minimum=0, below=1)
     seed: int = setting(1, "of initial weights, image order, crops and flips", minimum=0)
-    precision: str = setting(
-        "float32",
-        "of weights and arithmetic; with bfloat16 the optimizer keeps the weights in float32",
-        choices=("float32", "float64", "bfloat16"),
-    )
-    device: str = setting("auto", "auto: the accelerator where every local rank gets one", choices=("auto", "cpu"))
-    validate_every: int = setting(0, "steps between validations; 0 means only at the end", minimum=0)
-    profile_steps: int = setting(
-        0, "steps that torch's profiler traces on every rank, after the first three", minimum=0
-    )
+    precision: str = TrainConfig.precision
+    device: str = TrainConfig.device
+    validate_every: int = TrainConfig.validate_every
+    profile_steps: int = TrainConfig.profile_steps
 
 
 @frozen
-class ParallelConfig:
-    mode: str = setting("data_parallel", "how ranks share the work, by the tutorials' names", choices=MODES)
+class Resnet50ParallelConfig:
+    mode: str = mode_setting(DATA_PARALLEL)
+    search_mode: str = search_setting(DYNAMIC_PROGRAMMING)
     gradient_groups: int = setting(
-        1, "parts in which gradients are summed, each as soon as backward has filled it", minimum=1
+        8, "parts in which gradients are summed, each as soon as backward has filled it", minimum=1
     )
-    transport: str = setting(
-        "auto",
-        "auto: shared memory where all ranks are on one host's CPU",
-        choices=("auto", "backend", "shared_memory"),
-    )
+    transport: str = TRANSPORT
 
 
 @frozen
 class Resnet50Settings:
-    model: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
-    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    model: Resnet50ModelConfig = field(default_factory=Resnet50ModelConfig)
+    data: Resnet50DataConfig = field(default_factory=Resnet50DataConfig)
+    train: Resnet50TrainConfig = field(default_factory=Resnet50TrainConfig)
+    parallel: Resnet50ParallelConfig = field(default_factory=Resnet50ParallelConfig)
+    strategies: Strategies = strategies()
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -105,6 +105,9 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
     def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
         """Return what records a step in this attempt of the run for `tlaunch plan operators`, where there is a path."""
 
+    def settle(self) -> None:
+        """Make `buffers` what is to be saved of the present state, the same on all ranks. All ranks must call it."""
+
     def validate(self) -> Validated | None:
         """Validate the present state; None: there is nothing to validate with. All ranks must call it."""
         return None

@@ -16,7 +16,6 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
 from launcher.recipes.quickstart.config import QuickstartSettings
-from launcher.sharding.strategy import written
 from launcher.trainer.files import Files
 from launcher.trainer.model.initial import generator_of
 from launcher.trainer.optimizer.momentum import Momentum
@@ -93,9 +92,9 @@ class Quickstart(Program[Rows, StepResult]):
         self.world = world
         self.dtype = getattr(torch, settings.train.precision)
         self._rows = _rows(settings)
-        self._traced = traced(settings, world.place.layout.dp)
         rule = Momentum(settings.train.momentum)
-        self._training = ShardedTraining(self._traced, settings, world, groups, rule, self._initial)
+        graph = traced(settings, world.place.layout.dp)
+        self._training = ShardedTraining(graph, settings, world, groups, rule, self._initial)
         self._inputs = tuple(rows.chunk(groups.copies)[groups.copy].to(world.device, self.dtype) for rows in self._rows)
         self.optimizer = self._training.optimizer
         self.shapes = model_shapes(settings)
@@ -107,8 +106,7 @@ class Quickstart(Program[Rows, StepResult]):
         mode = self.settings.parallel.mode
         say_of_all(f"layout: {layout}, {mode} on {self.world.device.type}, {held} parameters on this rank", self.world)
         if self.world.is_first:
-            strategies = self._training.strategies().items()
-            say("strategies: " + ", ".join(f"{name} {written(strategy)}" for name, strategy in strategies))
+            say(self._training.told())
 
     def batches(self, first_step: int) -> Iterator[Rows]:
         per_epoch = self.settings.data.steps_per_epoch
@@ -146,10 +144,9 @@ class Quickstart(Program[Rows, StepResult]):
             lambda coordinate: placements_of(self._training.plan, coordinate.mp),
         )
 
-    def _initial(self, name: str) -> Tensor:
+    def _initial(self, name: str, shape: torch.Size) -> Tensor:
         settings = self.settings
         generator = generator_of(name, settings.train.seed)
-        shape = self._traced.parameters[name].shape
         return torch.normal(0.0, settings.model.weight_std, shape, generator=generator).to(self.dtype)
 
 

@@ -89,6 +89,7 @@ class Saving:
             return
         program = self._program
         self.finish(goes_on=not ends)
+        program.settle()
         self._writer.save(step, program.optimizer, buffers=program.buffers, validation_loss=validation_loss)
         if ends:
             self.finish(goes_on=False)

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from launcher.core.frozen import frozen
+from launcher.mesh.boxes import whole
 from launcher.recipes.strategies import AUTO, DYNAMIC_PROGRAMMING
 from launcher.sharding.cost import Costs
 from launcher.sharding.plan import ShardingPlan, parameters_of, plan_of
 from launcher.sharding.plan_report import plan_report
 from launcher.sharding.report import StrategyReport
+from launcher.sharding.strategy import written
 from launcher.trainer.optimizer.rules import Rule
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import all_reduce
@@ -32,6 +34,8 @@ from launcher.trainer.shard.network import ShardedNetwork
 from launcher.trainer.shard.trace import Traced
 from launcher.trainer.telemetry import recording
 from launcher.trainer.telemetry.recording import Recorder
+
+TOLD = 8  # operators
 
 
 @frozen
@@ -60,10 +64,14 @@ def placements_of(plan: ShardingPlan, rank: int) -> dict[str, Placement]:
     found = {}
     for leaf, layout in parameters_of(plan):
         box = layout.box_of(rank, leaf.shape)
-        copies = plan.ranks // math.prod(layout.cuts)
-        first = next(other for other in range(plan.ranks) if layout.box_of(other, leaf.shape) == box)
-        found[leaf.name] = Placement(torch.Size(leaf.shape), box, copies, is_first=rank == first)
+        found[leaf.name] = Placement(torch.Size(leaf.shape), box, layout.copies, is_first=layout.is_first(rank))
     return found
+
+
+def _initial_buffer(name: str, buffer: Tensor) -> Tensor:
+    """Return a running variance of 1, or another buffer of 0, on the CPU."""
+    make = torch.ones if name.endswith("running_var") else torch.zeros
+    return make(buffer.shape, dtype=buffer.dtype)
 
 
 class ShardedTraining:
@@ -76,9 +84,9 @@ class ShardedTraining:
         world: World,
         groups: Groups,
         rule: Rule,
-        weights: Callable[[str], Tensor],
+        weights: Callable[[str, torch.Size], Tensor],
     ) -> None:
-        """Make it on this rank; all ranks must do so. `weights` gives the whole initial parameters and buffers by name.
+        """Make it on this rank; all ranks must do so. `weights` gives the whole initial parameters by name and shape.
 
         Raises:
             UsageError, RefusedLayoutError: on every rank alike, as `cuttings_for`.
@@ -89,8 +97,19 @@ class ShardedTraining:
             costs = calibrated(traced.graph, groups, world.device)
         self.plan = sharding_plan(traced, settings, groups.ranks, costs)
         self._world, self._groups = world, groups
+        self.buffers: dict[str, Tensor] = {
+            name: _initial_buffer(name, buffer).to(world.device)
+            for name, buffer in traced.buffers.items()
+            if buffer.is_floating_point()
+        }
+
+        def initial(name: str) -> Tensor:
+            if name in traced.parameters:
+                return weights(name, traced.parameters[name].shape)
+            return self.buffers[name] if name in self.buffers else torch.zeros_like(traced.buffers[name], device="cpu")
+
         self.network = ShardedNetwork(
-            traced, self.plan, groups, device=world.device, weights=weights, sums_copies=False
+            traced, self.plan, groups, device=world.device, weights=initial, sums_copies=False
         )
         self.parameters = dict(self.network.named_parameters())
         self.optimizer = ShardedOptimizer(
@@ -103,10 +122,23 @@ class ShardedTraining:
             pp=world.pp,
         )
 
+    def placements(self, rank: int) -> Mapping[str, Placement]:
+        """Return the parts of parameters that a rank of the plan holds."""
+        return placements_of(self.plan, rank)
+
     def train_step(
-        self, inputs: tuple[Tensor, ...], learning_rate: float, votes: Callable[[], tuple[float, ...]]
+        self,
+        inputs: tuple[Tensor, ...],
+        learning_rate: float,
+        votes: Callable[[], tuple[float, ...]],
+        *,
+        count: int = 0,
     ) -> StepResult:
-        """Take one step on this copy's share of a global batch, whole or this rank's part of it. All ranks must call it."""
+        """Take one step on this copy's share of a global batch, whole or this rank's part of it. All ranks must call it.
+
+        All copies have as many rows, so that their number, `count` of the global batch, does not matter.
+        """
+        del count
         self.optimizer.zero_gradients()
         loss = self.network(*inputs) / self._world.dp.size
         loss.backward()
@@ -115,6 +147,50 @@ class ShardedTraining:
         norm = self.optimizer.step(learning_rate, votes)
         total = float(all_reduce(loss.detach().clone(), self._world.dp))
         return StepResult(total, math.isfinite(norm), self.optimizer.votes)
+
+    @torch.no_grad()
+    def settle_buffers(self) -> None:
+        """Put running statistics together of the ranks' parts, the mean where several ranks have the same part. All ranks must call it."""
+        if not self.buffers or self._world.place.world_size == 1:
+            return
+        held = {name: self.network.box_held(name) for name in self.buffers}
+        sums, counts = ({name: torch.zeros_like(buffer) for name, buffer in self.buffers.items()} for _ in range(2))
+        for name, box in held.items():
+            here = box.within(whole(self.buffers[name].shape))
+            sums[name][here] = self._part(name)
+            counts[name][here] = 1
+        flat = torch.cat([each.view(-1) for each in (*sums.values(), *counts.values())])
+        for group in (self._world.mp, self._world.dp):
+            all_reduce(flat, group)
+        found, holders = flat.chunk(2)
+        for (name, buffer), mean in zip(
+            self.buffers.items(), (found / holders).split([each.numel() for each in sums.values()]), strict=True
+        ):
+            buffer.copy_(mean.view_as(buffer))
+            self._part(name).copy_(buffer[held[name].within(whole(buffer.shape))])
+
+    def restore_buffers(self) -> None:
+        """Take `buffers` as the running statistics."""
+        for name, buffer in self.buffers.items():
+            self._part(name).copy_(buffer[self.network.box_held(name).within(whole(buffer.shape))])
+
+    def whole_model(self, make: Callable[[], nn.Module]) -> nn.Module:
+        """Return the whole model, to be evaluated, which `make` gives the form of. All ranks must call it."""
+        with torch.device("meta"):
+            model = make()
+        state: dict[str, Tensor] = {**self.network.whole_parameters(), **self.buffers}
+        for name, buffer in model.named_buffers():
+            state.setdefault(name, torch.zeros(buffer.shape, dtype=buffer.dtype, device=self._world.device))
+        model.load_state_dict(state, assign=True)
+        return model.eval()
+
+    def train_again(self) -> None:
+        """Do nothing: the network that is trained is another one."""
+
+    def _part(self, name: str) -> Tensor:
+        part = self.network.part_held(name, self.network.box_held(name))
+        assert part is not None, "it is held"
+        return part
 
     def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
         """Return what reports the plan, with what the optimizer was seen to communicate beside it in a step."""
@@ -130,6 +206,9 @@ class ShardedTraining:
 
         return StepRecorder(path, place.global_rank, report_of, None)
 
-    def strategies(self) -> Mapping[str, Any]:
-        """Return the strategy of every operator, in their order."""
-        return {planned.operator.name: planned.cutting.strategy for planned in self.plan.operators}
+    def told(self) -> str:
+        """Return the line of the log about the strategies: of all operators, or of the first ones and how many there are."""
+        shown = [f"{each.operator.name} {written(each.cutting.strategy)}" for each in self.plan.operators[:TOLD]]
+        count = len(self.plan.operators)
+        rest = f", and so on, of {count} operators; --save-strategy keeps all" if count > TOLD else ""
+        return f"strategies: {', '.join(shown)}{rest}"

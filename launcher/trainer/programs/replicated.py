@@ -1,0 +1,121 @@
+"""The parts of a program whose ranks have the whole model each: its model, its optimizer, and the statistics of its batch norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from launcher.trainer.optimizer.rules import Rule
+from launcher.trainer.optimizer.sharded import ShardedOptimizer
+from launcher.trainer.parallel.batch_norm import synchronise_batch_norms
+from launcher.trainer.parallel.collectives import all_reduce
+from launcher.trainer.parallel.placement import Placement
+from launcher.trainer.parallel.world import World
+from launcher.trainer.programs.sharded import StepResult
+from launcher.trainer.programs.strategy import RecordedModel, StepRecorder, recorded_report
+from launcher.trainer.telemetry import recording
+
+
+class ReplicatedTraining:
+    """One rank's model of an image classifier, and the steps that all ranks take together on shares of each batch."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: Any,
+        world: World,
+        rule: Rule,
+        weights: Callable[[str, torch.Size], Tensor],
+        dtype: torch.dtype,
+    ) -> None:
+        """Take a model; all ranks must do so. `weights` gives the initial parameters by name and shape."""
+        self._world, self._micro_batches = world, world.place.layout.micro_batches
+        self._is_synchronised = settings.model.batch_norm == "synchronised"
+        self.model = model.to(world.device, dtype)
+        if self._is_synchronised:
+            synchronise_batch_norms(self.model, world.dp)
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(weights(name, parameter.shape))
+        self.parameters = dict(self.model.named_parameters())
+        self.buffers: Mapping[str, Tensor] = {
+            name: buffer for name, buffer in self.model.named_buffers() if buffer.is_floating_point()
+        }
+        self._placements = {name: Placement.uncut(parameter.shape) for name, parameter in self.parameters.items()}
+        self.optimizer = ShardedOptimizer(
+            self.parameters,
+            self._placements,
+            rule,
+            gradient_groups=settings.parallel.gradient_groups,
+            dp=world.dp,
+            mp=world.mp,
+            pp=world.pp,
+        )
+
+    def placements(self, rank: int) -> Mapping[str, Placement]:
+        """Return the parts of parameters that a model-parallel rank holds: there is one."""
+        del rank
+        return self._placements
+
+    def train_step(
+        self,
+        inputs: tuple[Tensor, Tensor],
+        learning_rate: float,
+        votes: Callable[[], tuple[float, ...]],
+        *,
+        count: int,
+    ) -> StepResult:
+        """Take one step on this rank's share of a global batch of `count` images. All ranks must call it."""
+        images_BCHW, label_B = inputs
+        if recording.active is not None:
+            recording.active.graph.name_tensors({"images": images_BCHW, "labels": label_B})
+        self.optimizer.zero_gradients(backward_passes=self._micro_batches)
+        total = torch.zeros((), device=images_BCHW.device, dtype=torch.promote_types(images_BCHW.dtype, torch.float32))
+        for part in range(self._micro_batches):
+            here = slice(part, None, self._micro_batches)
+            # In which torch's convolutions of few images are much faster on a CPU, and its batch norms in any case.
+            part_BCHW = images_BCHW[here].contiguous(memory_format=torch.channels_last)
+            loss = functional.cross_entropy(self.model(part_BCHW), label_B[here], reduction="sum") / count
+            loss.backward()
+            total += loss.detach()
+        recording.enter_phase("optimizer")
+        norm = self.optimizer.step(learning_rate, votes)
+        return StepResult(float(all_reduce(total, self._world.dp)), math.isfinite(norm), self.optimizer.votes)
+
+    @torch.no_grad()
+    def settle_buffers(self) -> None:
+        """Give all ranks the same running statistics: where each has had its own, the means of all. All ranks must call it."""
+        dp = self._world.dp
+        if dp.size == 1 or self._is_synchronised:
+            return
+        flat = torch.cat([buffer.view(-1) for buffer in self.buffers.values()])
+        all_reduce(flat, dp).div_(dp.size)
+        for buffer, mean in zip(
+            self.buffers.values(), flat.split([each.numel() for each in self.buffers.values()]), strict=True
+        ):
+            buffer.copy_(mean.view_as(buffer))
+
+    def restore_buffers(self) -> None:
+        """Do nothing: the model's own buffers are the ones that were restored."""
+
+    def whole_model(self, make: Callable[[], nn.Module]) -> nn.Module:
+        """Return the model, to be evaluated; `train_again` undoes that."""
+        del make
+        return self.model.eval()
+
+    def train_again(self) -> None:
+        """Have the model trained after an evaluation."""
+        self.model.train()
+
+    def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
+        """Return what records a step of the model."""
+        recorded = RecordedModel(recipe, self.model, self._placements, gives_parts=())
+        report_of = partial(recorded_report, recorded, self._world, attempt)
+        return StepRecorder(path, self._world.place.global_rank, report_of, self.model)

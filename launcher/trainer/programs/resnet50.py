@@ -1,0 +1,249 @@
+"""Train ResNet-50 on CIFAR-10's images, validate it by its top-1 accuracy, and keep it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from launcher.core.errors import TlaunchError
+from launcher.core.records import Layout
+from launcher.corpus.images import find_images
+from launcher.mesh.coordinates import Coordinate
+from launcher.recipes.resnet50.checks import REPLICATED
+from launcher.recipes.resnet50.config import Resnet50Settings
+from launcher.trainer.data.ahead import ahead
+from launcher.trainer.data.images import (
+    NO_LABEL,
+    ImageOrder,
+    ImageSet,
+    ImageShape,
+    Shard,
+    TrainingBatch,
+    training_batches,
+    validation_batches,
+)
+from launcher.trainer.files import Files
+from launcher.trainer.model.resnet import initial_weight, resnet50
+from launcher.trainer.optimizer.momentum import Momentum
+from launcher.trainer.parallel.placement import Placement
+from launcher.trainer.parallel.world import Transport, World
+from launcher.trainer.programs.lines import say, say_of_all
+from launcher.trainer.programs.loop import run
+from launcher.trainer.programs.program import Program, Validated, line_of
+from launcher.trainer.programs.replicated import ReplicatedTraining
+from launcher.trainer.programs.sharded import ShardedTraining, StepResult, placements_of, sharding_plan
+from launcher.trainer.programs.strategy import StepRecorder
+from launcher.trainer.saved import gather
+from launcher.trainer.shard.groups import Groups, open_groups
+from launcher.trainer.shard.modules import WithLoss
+from launcher.trainer.shard.trace import Traced, trace
+
+AHEAD = 3  # batches that a thread prepares while one is trained on
+COUNT = "num_batches_tracked"  # of each batch norm: the number of steps
+
+
+def train(settings: Resnet50Settings, world: World, files: Files) -> None:
+    """Train on one rank; every rank must call it.
+
+    Raises:
+        TlaunchError: unusable images or checkpoints, a strategy that does not fit, or a gradient that is not finite.
+    """
+    with ExitStack() as opened:
+        groups = None
+        if settings.parallel.mode not in REPLICATED:
+            groups = opened.enter_context(
+                open_groups(
+                    world.place.global_rank,
+                    world.place.world_size,
+                    ranks=world.place.layout.mp,
+                    device=world.device,
+                    transport=cast("Transport", settings.parallel.transport),
+                    existing=(world.mp, world.dp),
+                )
+            )
+        run(lambda: Resnet50(settings, world, files, groups), settings.checkpoint, world, files)
+
+
+class Resnet50(Program[TrainingBatch, StepResult]):
+    name = "resnet50"
+
+    def __init__(self, settings: Resnet50Settings, world: World, files: Files, groups: Groups | None) -> None:
+        """Open the images, and make this rank's part of the model. All ranks must call it.
+
+        `groups` are those of the plan in modes that cut operators.
+
+        Raises:
+            TlaunchError: on every rank alike, where the images are unusable, or a strategy does not fit.
+        """
+        self.settings: Resnet50Settings = settings
+        self.world = world
+        self.dtype = getattr(torch, settings.train.precision)
+        self._images, self._test, self.digest = _opened(world, files)
+        self._origin = files.data
+        self._shape = ImageShape(settings.data.image_size, self.dtype)
+        rule = Momentum(settings.train.momentum)
+        weights = partial(_initial, settings, self.dtype)
+        self._training: ReplicatedTraining | ShardedTraining
+        if groups is None:
+            model = resnet50(settings.model.classes)
+            self._training = ReplicatedTraining(model, settings, world, rule, weights, self.dtype)
+        else:
+            traced = traced_network(settings, world.place.layout.dp)
+            self._training = ShardedTraining(traced, settings, world, groups, rule, weights)
+        self.optimizer = self._training.optimizer
+        self.buffers = self._training.buffers
+        self.shapes = model_shapes(settings)
+        self._order = ImageOrder(len(self._images), settings.train.batch_size, seed=settings.train.seed)
+        self._steps = 0  # that the state is after
+
+    def begin(self) -> None:
+        layout, mode = self.world.place.layout, self.settings.parallel.mode
+        held = sum(parameter.numel() for parameter in self._training.parameters.values())
+        how = f"{layout} micro_batches={layout.micro_batches}, {mode} on {self.world.device.type}"
+        say_of_all(f"layout: {how}, {held} parameters on this rank", self.world)
+        if not self.world.is_first:
+            return
+        say(f"data: {len(self._images)} images, {len(self._test)} to validate with, of {self._origin}")
+        if isinstance(self._training, ShardedTraining):
+            say(self._training.told())
+
+    def batches(self, first_step: int) -> Iterator[TrainingBatch]:
+        self._steps = first_step - 1
+        self._training.restore_buffers()
+        train = self.settings.train
+        return ahead(
+            training_batches(
+                self._images,
+                self._order,
+                last_step=train.steps or train.epochs * self._order.steps_per_epoch,
+                seed=train.seed,
+                shard=self._shard,
+                shape=self._shape,
+                first_step=first_step,
+            ),
+            AHEAD,
+        )
+
+    def learning_rate(self, step: int) -> float:
+        del step
+        return self.settings.train.learning_rate
+
+    def train_step(
+        self, batch: TrainingBatch, learning_rate: float, votes: Callable[[], tuple[float, ...]]
+    ) -> StepResult:
+        images, labels = batch.image_BCHW.to(self.world.device), batch.label_B.to(self.world.device)
+        result = self._training.train_step((images, labels), learning_rate, votes, count=batch.count)
+        self._steps = batch.step
+        return result
+
+    def line(self, batch: TrainingBatch, result: StepResult, seconds: float) -> str:
+        return f"{line_of(batch, result.loss)}, {batch.count / seconds:.0f} images/s"
+
+    def not_finite(self, batch: TrainingBatch, result: StepResult) -> TlaunchError:
+        return TlaunchError(
+            f"epoch {batch.epoch} step {batch.step_of_epoch}: the gradient is not finite, and the loss is {result.loss}; "
+            "that step has changed no weight",
+            hint="a smaller train.learning_rate",
+        )
+
+    def settle(self) -> None:
+        self._training.settle_buffers()
+
+    @torch.no_grad()
+    def validate(self) -> Validated:
+        """Return the mean loss over the test images, told with the share whose label has the largest logit."""
+        self.settle()
+        model = self._training.whole_model(partial(resnet50, self.settings.model.classes))
+        place = self.world.place
+        sums_2 = torch.zeros(2, dtype=torch.float64)
+        # All ranks take shares: in modes that cut operators, too.
+        shard = Shard(place.world_size, place.global_rank)
+        batch_size = self.settings.train.batch_size * place.world_size
+        for batch in validation_batches(self._test, batch_size, shard=shard, shape=self._shape):
+            logits_BK, label_B = model(batch.image_BCHW.to(self.world.device)), batch.label_B.to(self.world.device)
+            logits_BK = logits_BK.to(torch.promote_types(logits_BK.dtype, torch.float32))
+            loss = functional.cross_entropy(logits_BK, label_B, ignore_index=NO_LABEL, reduction="sum")
+            sums_2 += torch.stack([loss.double(), (logits_BK.argmax(dim=1) == label_B).sum().double()]).cpu()
+        self._training.train_again()
+        sums_2 = self.world.sum_over_all(sums_2.to(self.world.device))
+        loss, accuracy = (sums_2 / len(self._test)).tolist()
+        return Validated(loss, f"validation loss is {loss:.6f}, top-1 accuracy is {accuracy:.2%}")
+
+    def weights(self) -> dict[str, Tensor] | None:
+        self.settle()
+        found = gather(self.world, self._training.parameters, lambda place: self._training.placements(place.mp))
+        if found is None:
+            return None
+        buffers = {name: buffer.cpu() for name, buffer in self.buffers.items()}
+        counts = {name.replace("running_mean", COUNT): torch.tensor(self._steps) for name in buffers if "mean" in name}
+        return {**found, **buffers, **counts}
+
+    def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
+        return self._training.step_recorder(path, self.name, attempt)
+
+    @property
+    def _shard(self) -> Shard:
+        return Shard(self.world.dp.size, self.world.dp.index)
+
+
+def _opened(world: World, files: Files) -> tuple[ImageSet, ImageSet, str]:
+    """Return the images for training and test, and a digest of them, which has to be the same on all ranks.
+
+    Raises:
+        TlaunchError: on every rank alike.
+    """
+    assert files.data is not None, "the recipe's checks ask for it"
+    data = files.data
+
+    def digest() -> bytes:
+        found = find_images(data)
+        digest = hashlib.sha256()
+        for path in found.paths:
+            digest.update(path.read_bytes())
+        return digest.hexdigest().encode()
+
+    told = world.from_rank_0(digest).decode()
+    found = find_images(data)
+    return ImageSet(found.train), ImageSet((found.test,)), told
+
+
+def _initial(settings: Resnet50Settings, dtype: torch.dtype, name: str, shape: torch.Size) -> Tensor:
+    """Return a whole parameter as it begins."""
+    return initial_weight(name, shape, settings.train.seed).to(dtype)
+
+
+def traced_network(settings: Resnet50Settings, copies: int) -> Traced:
+    """Return the graph of the network and its loss as each of the data-parallel copies has it, without storage.
+
+    Raises:
+        UsageError: it has an operator that is not known.
+    """
+    images, size = settings.train.batch_size // copies, settings.data.image_size
+    dtype = getattr(torch, settings.train.precision)
+    with torch.device("meta"):
+        network = WithLoss(resnet50(settings.model.classes).to(dtype), torch.nn.CrossEntropyLoss())
+        examples = torch.empty(images, 3, size, size, dtype=dtype), torch.empty(images, dtype=torch.int64)
+    return trace(network, examples, batch_norm_is_shared=settings.model.batch_norm == "synchronised")
+
+
+def model_shapes(settings: Resnet50Settings) -> Mapping[str, tuple[int, ...]]:
+    """Return the shape of every parameter of the model, in its order."""
+    with torch.device("meta"):
+        model = resnet50(settings.model.classes)
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+
+
+def placements_at(settings: Resnet50Settings, layout: Layout, coordinate: Coordinate) -> Mapping[str, Placement]:
+    """Return the placements of a rank's parameters. What a search finds, it finds by the default costs here."""
+    if settings.parallel.mode in REPLICATED:
+        return {name: Placement.uncut(shape) for name, shape in model_shapes(settings).items()}
+    plan = sharding_plan(traced_network(settings, layout.dp), settings, layout.mp)
+    return placements_of(plan, coordinate.mp)
