@@ -23,6 +23,7 @@ from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World, place_from_environment
 from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.program import Program, Validated, line_of
+from launcher.trainer.programs.strategy import StepRecorder
 
 STEPS_PER_EPOCH = 3
 MEAN = "running_mean"
@@ -107,6 +108,9 @@ class Line(Program):
 
     def learning_rate(self, step):
         return self.settings.train.learning_rate
+
+    def step_recorder(self, path, attempt):
+        return StepRecorder(path, 0, lambda recorder, step: None, self.model)
 
     def train_step(self, batch, learning_rate, votes):
         self.optimizer.zero_gradients()
