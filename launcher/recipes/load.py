@@ -53,7 +53,8 @@ def _assignments(config: str | None, settings: Sequence[str]) -> Iterator[Assign
             parsed = tomllib.loads(f"value = {value}")["value"]
         except ValueError:
             parsed = value  # bare words are text, so that a shell needs no nested quotes
-        yield Assignment(name, parsed, where=f"--set {text}")
+        # A name of an entry may be quoted as in TOML, where its dots would else begin sections: strategies."fc.matmul".
+        yield Assignment(name.replace('"', ""), parsed, where=f"--set {text}")
 
 
 def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str, Any]], where: str) -> Settings:

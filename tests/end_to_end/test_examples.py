@@ -2,8 +2,10 @@
 
 import os
 import re
+import runpy
 
 import pytest
+import torch
 
 from .conftest import BESIDE, ROOT, run_to_end  # `python` and `tlaunch` of the environment under test are in BESIDE
 
@@ -39,6 +41,26 @@ def test_data_parallel_ranks_learn_the_same(run, tmp_path):
         assert len(losses) == 5
         assert losses[-1] < 0.01
     assert '"step": 100' in (tmp_path / "latest" / "device1" / "heartbeat").read_text()
+
+
+def test_a_network_of_ones_own_is_cut_as_its_strategy_says(run, tmp_path):
+    """Eight ranks have the losses that its network has when torch alone trains it here; the listing has the given strategy first."""
+    run("tlaunch", "run", "--devices", 8, "--", "python", "examples/strategies.py")
+    net = runpy.run_path(str(ROOT / "examples" / "strategies.py"))["Net"]
+    torch.manual_seed(1)
+    inputs, label = torch.randn(16, 32), torch.randn(16, 4)
+    network = net()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.2, momentum=0.1)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        losses.append(torch.nn.functional.mse_loss(network(inputs), label))
+        losses[-1].backward()
+        optimizer.step()
+    for log in logs_of(tmp_path):
+        assert log.startswith("matmul ((2, 4), (4, 1))\nrelu ((2, 4),)\n")
+        told = [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", log, re.MULTILINE)]
+        assert told == pytest.approx([loss.item() for loss in losses], abs=5e-6)
 
 
 def test_ranks_of_an_mpirun_add_up(run, tmp_path, mpirun):

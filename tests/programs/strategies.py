@@ -108,11 +108,11 @@ class Recorder:
                 if hasattr(module, name):
                     setattr(module, name, partial(self._called, name, getattr(module, name)))
 
-    def _called(self, name, function, output, *rest):
+    def _called(self, name, function, output, *rest, **options):
         group = rest[-1]
         if self.listens and group.size > 1:
             self.seen.append((name, group.ranks, output.nbytes))
-        return function(output, *rest)
+        return function(output, *rest, **options)
 
     @contextmanager
     def listening(self):

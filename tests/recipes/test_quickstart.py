@@ -33,6 +33,10 @@ def test_a_strategy_is_written_as_toml_or_as_the_tutorials_have_it(written):
     assert settings_of(f"strategies.matmul={written}").strategies == {"matmul": ((2, 4), (4, 1))}
 
 
+def test_an_operators_name_may_be_quoted_as_in_toml():
+    assert settings_of('strategies."fc.matmul"=[[1, 1], [2, 1]]').strategies == {"fc.matmul": ((1, 1), (2, 1))}
+
+
 @pytest.mark.parametrize("written", ["3", "[2, 4]", "[[2.0, 4], [4, 1]]", "x"])
 def test_what_is_no_strategy_is_refused(written):
     with pytest.raises(UsageError, match=r"strategies\.matmul is .*, but must be the number of parts"):

@@ -27,6 +27,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from launcher.trainer.parallel.collectives import ALONE, Group, all_gather, all_reduce
+from launcher.trainer.telemetry import recording
 
 
 class SynchronisedBatchNorm(nn.BatchNorm2d):
@@ -108,6 +109,7 @@ class _Normalised(torch.autograd.Function):
         count, mean_C, variance_C = _joined(*_own_statistics(input_BCHW, exact), group)
         ctx.save_for_backward(input_BCHW, weight_C, mean_C, variance_C)
         ctx.epsilon, ctx.group, ctx.count = epsilon, group, float(count)
+        ctx.operator = recording.operator()
         ctx.mark_non_differentiable(mean_C, variance_C, count)
         normalised_BCHW = torch.empty_like(input_BCHW)
         if input_BCHW.numel():  # on a CPU torch's kernels divide by it
@@ -130,7 +132,8 @@ class _Normalised(torch.autograd.Function):
                 False, ctx.epsilon, [False, True, True],
             )  # fmt: skip
             own_2C = torch.stack(sums_C)
-        means_2C = all_reduce(own_2C.clone(), ctx.group) / ctx.count
+        with recording.within(ctx.operator):
+            means_2C = all_reduce(own_2C.clone(), ctx.group, what="statistics") / ctx.count
         # dx is a product with each dy, a product with each x and a number, which are the same for all elements of a channel.
         inverse_C = torch.rsqrt(variance_C + ctx.epsilon)
         of_upstream_C = weight_C.to(exact) * inverse_C
@@ -162,7 +165,7 @@ def _joined(count: int, mean_C: Tensor, variance_C: Tensor, group: Group) -> tup
     channels = len(mean_C)
     own = torch.cat([mean_C, variance_C, mean_C.new_tensor([count])])
     gathered = own.new_empty(group.size * len(own))
-    all_gather(gathered, own, group)
+    all_gather(gathered, own, group, what="statistics")
     mean_RC, variance_RC, count_R1 = gathered.view(group.size, -1).split([channels, channels, 1], dim=1)
     total = count_R1.sum()
     joined_C = (count_R1 * mean_RC).sum(dim=0) / total

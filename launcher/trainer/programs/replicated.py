@@ -79,10 +79,12 @@ class ReplicatedTraining:
         self.optimizer.zero_gradients(backward_passes=self._micro_batches)
         total = torch.zeros((), device=images_BCHW.device, dtype=torch.promote_types(images_BCHW.dtype, torch.float32))
         for part in range(self._micro_batches):
+            recording.enter_phase("forward")
             here = slice(part, None, self._micro_batches)
             # In which torch's convolutions of few images are much faster on a CPU, and its batch norms in any case.
             part_BCHW = images_BCHW[here].contiguous(memory_format=torch.channels_last)
             loss = functional.cross_entropy(self.model(part_BCHW), label_B[here], reduction="sum") / count
+            recording.enter_phase("backward")
             loss.backward()
             total += loss.detach()
         recording.enter_phase("optimizer")

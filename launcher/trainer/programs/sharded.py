@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from torch import Tensor, nn
 
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import whole
-from launcher.recipes.strategies import AUTO, DYNAMIC_PROGRAMMING
 from launcher.sharding.cost import Costs
 from launcher.sharding.plan import ShardingPlan, parameters_of, plan_of
 from launcher.sharding.plan_report import plan_report
@@ -27,7 +27,7 @@ from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
 from launcher.trainer.programs.strategy import StepRecorder
-from launcher.trainer.shard.calibrate import calibrated
+from launcher.trainer.shard.calibrate import costs_for
 from launcher.trainer.shard.groups import Groups
 from launcher.trainer.shard.modes import cuttings_for
 from launcher.trainer.shard.network import ShardedNetwork
@@ -92,9 +92,7 @@ class ShardedTraining:
             UsageError, RefusedLayoutError: on every rank alike, as `cuttings_for`.
         """
         parallel = settings.parallel
-        costs = None
-        if (parallel.mode, parallel.search_mode) == (AUTO, DYNAMIC_PROGRAMMING) and groups.ranks > 1:
-            costs = calibrated(traced.graph, groups, world.device)
+        costs = costs_for(traced.graph, parallel.mode, parallel.search_mode, groups, world.device)
         self.plan = sharding_plan(traced, settings, groups.ranks, costs)
         self._world, self._groups = world, groups
         self.buffers: dict[str, Tensor] = {
@@ -208,7 +206,8 @@ class ShardedTraining:
 
     def told(self) -> str:
         """Return the line of the log about the strategies: of all operators, or of the first ones and how many there are."""
-        shown = [f"{each.operator.name} {written(each.cutting.strategy)}" for each in self.plan.operators[:TOLD]]
-        count = len(self.plan.operators)
+        strategies = self.network.strategies
+        shown = [f"{name} {written(strategy)}" for name, strategy in islice(strategies.items(), TOLD)]
+        count = len(strategies)
         rest = f", and so on, of {count} operators; --save-strategy keeps all" if count > TOLD else ""
         return f"strategies: {', '.join(shown)}{rest}"

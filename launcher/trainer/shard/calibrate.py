@@ -15,6 +15,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from launcher.recipes.strategies import AUTO, DYNAMIC_PROGRAMMING
 from launcher.sharding.cost import CollectiveTime, Costs, Sent
 from launcher.sharding.graph import Graph, bytes_of
 from launcher.sharding.layout import TensorLayout
@@ -53,6 +54,12 @@ def calibrated(graph: Graph, groups: Groups, device: torch.device, *, optimizer_
         collectives=tuple(collectives),
         optimizer_states=optimizer_states,
     )
+
+
+def costs_for(graph: Graph, mode: str, search_mode: str, groups: Groups, device: torch.device) -> Costs | None:
+    """Return the costs on these ranks where a search of this mode needs them, else None. All ranks have to call it."""
+    is_searched = (mode, search_mode) == (AUTO, DYNAMIC_PROGRAMMING) and groups.ranks > 1
+    return calibrated(graph, groups, device) if is_searched else None
 
 
 class _Timer:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.text import did_you_mean, near
 from launcher.sharding.cost import Costs
 from launcher.sharding.expression import Cutting, Strategy, cut
 from launcher.sharding.propagation import propagated
@@ -20,6 +21,7 @@ from launcher.sharding.strategy import cutting_of, written
 from launcher.trainer.shard.trace import Traced
 
 SEARCH_MODES = ("sharding_propagation", "dynamic_programming")
+TOLD = 20  # names of operators in a message
 MODES = ("stand_alone", "data_parallel", "semi_auto_parallel", "auto_parallel", "hybrid_parallel")
 
 
@@ -97,9 +99,11 @@ def _of_operators(traced: Traced, strategies: Mapping[str, Strategy]) -> dict[st
     for name, strategy in strategies.items():
         own = traced.first_of.get(name, name)
         if own not in names:
+            operators = [each.name for each in traced.graph.operators]
+            rest = f", and {len(operators) - TOLD} more" if len(operators) > TOLD else ""
             raise UsageError(
                 f"the strategy {written(strategy)} is of {name}, which is no operator of the network",
-                hint=f"operators are {', '.join(each.name for each in traced.graph.operators)}",
+                hint=did_you_mean(near(name, operators)) or f"operators are {', '.join(operators[:TOLD])}{rest}",
             )
         found[own] = strategy
     return found

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box, whole
+from launcher.sharding.expression import Strategy
 from launcher.sharding.layout import whole_on_all
 from launcher.sharding.plan import ShardingPlan, parameters_of
 from launcher.sharding.redistribution import steps_between
@@ -83,7 +84,8 @@ class ShardedNetwork(nn.Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Return this rank's part of the output: the loss, which every rank has whole.
 
-        Each input is the whole batch's, or this rank's part of it (`input_boxes`).
+        Each input is the whole batch's, or this rank's part of it (`input_boxes`). Where there are several copies of the
+        plan, it may be that of all copies, one after another.
 
         Raises:
             UsageError: an input has another shape than either.
@@ -96,7 +98,7 @@ class ShardedNetwork(nn.Module):
         for tensor, wanted in zip(inputs, self._inputs, strict=True):
             if wanted is not None:
                 place, shape, box = wanted
-                values[place] = _part_of(tensor, shape, box)
+                values[place] = _part_of(self._of_copy(tensor, shape), shape, box)
         output: Tensor | None = None
         for stage in self._stages:
             output = stage.compute(*[values[place] for place in stage.inputs])
@@ -105,6 +107,18 @@ class ShardedNetwork(nn.Module):
                 values[place] = None
         assert output is not None, "a graph has an operator"
         return output
+
+    def _of_copy(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Return this copy's rows of a batch of all copies, or the tensor as it is."""
+        groups = self._groups
+        if groups.copies == 1 or not shape or tuple(tensor.shape) != (groups.copies * shape[0], *shape[1:]):
+            return tensor
+        return tensor[groups.copy * shape[0] :][: shape[0]]
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        """The strategy of each operator, by its name, in the order in which they are computed."""
+        return {each.operator.name: each.cutting.strategy for each in self._plan.operators}
 
     def sum_gradients(self) -> None:
         """Sum the parameters' gradients, after backward, where ranks have parts of them, in one message for each set of ranks.

@@ -1,0 +1,149 @@
+"""A user's own network, cut over the ranks of a running job: the door for scripts that `tlaunch run -- python ...` starts.
+
+    net = Net()
+    net.matmul.shard(((2, 4), (4, 1)))
+    with sharded(net, (inputs, label), mode="semi_auto_parallel") as network:
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.2)
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss = network(inputs, label)
+            loss.backward()
+            network.sum_gradients()
+            optimizer.step()
+        weights = network.whole_parameters()
+
+The bundled programs are made of the same parts (launcher/trainer/programs/sharded.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.recipes.strategies import DATA_PARALLEL, DYNAMIC_PROGRAMMING, HYBRID, SEMI_AUTO, STAND_ALONE
+from launcher.sharding.expression import Strategy
+from launcher.sharding.plan import plan_of
+from launcher.trainer.parallel.collectives import Group
+from launcher.trainer.parallel.world import Place, Transport, choose_device, open_world, this_place
+from launcher.trainer.shard.calibrate import costs_for
+from launcher.trainer.shard.groups import open_groups
+from launcher.trainer.shard.modes import cuttings_for
+from launcher.trainer.shard.modules import WithLoss
+from launcher.trainer.shard.network import ShardedNetwork
+from launcher.trainer.shard.trace import Traced, trace
+
+
+@contextmanager
+def sharded(
+    network: nn.Module,
+    example_inputs: Sequence[Tensor],
+    *,
+    loss: nn.Module | None = None,
+    mode: str = SEMI_AUTO,
+    strategies: Mapping[str, Strategy] | None = None,
+    search_mode: str = DYNAMIC_PROGRAMMING,
+    batch_norm_is_shared: bool = True,
+    transport: Transport = "auto",
+) -> Iterator[ShardedNetwork]:
+    """Give this rank's part of a network, which is called with batches and returns their loss. All ranks must enter and leave it.
+
+    `network` returns its loss, called with tensors of the shapes and types of `example_inputs`, which are a whole batch; or
+    `loss` computes it from what the network returns for the first and from the second, the labels. Weights begin on all ranks
+    as rank 0 has them. The network that is given keeps its own and is not trained.
+
+    `mode` and `search_mode` have the tutorials' names (launcher/trainer/shard/modes.py). `strategies`, by the names of
+    operators or modules, take precedence over those that modules have been given by `shard`, which stand_alone and
+    data_parallel leave aside. All ranks cut one network; in hybrid_parallel the TLAUNCH_MP ranks of each of TLAUNCH_DP copies
+    do, and a copy takes its share of the rows that the batch has.
+
+    What it gives has `strategies`; `parameters()`, this rank's parts, to be trained by an optimizer that looks at one element
+    at a time, as SGD and Adam do; `sum_gradients()`, to be called after backward; and `whole_parameters()`. In
+    hybrid_parallel a loss is that of a copy's rows, and `mean_over_copies(loss)` that of the batch.
+
+    torch.distributed is opened from the environment, and closed at the end, unless it is open already. After an error nothing
+    is closed, as in `open_world`.
+
+    Raises:
+        UsageError: on all ranks alike, where the network is not made of known operators, or a strategy does not fit; or the
+            environment does not say where the ranks meet, or another place than the one that torch.distributed has.
+        RefusedLayoutError: the mode has no use for so many ranks, or the ranks do not divide the batch.
+    """
+    place = this_place(micro_batches=1)
+    _check(place, mode, strategies or {})
+    device = choose_device(place, "auto", os.environ)
+    ranks = place.layout.mp if mode == HYBRID else place.world_size
+    whole = network if loss is None else WithLoss(network, loss)
+    examples = [_share_of_copy(each, place.world_size // ranks) for each in example_inputs]
+    traced = trace(whole, examples, batch_norm_is_shared=batch_norm_is_shared)
+    with ExitStack() as opened:
+        existing: tuple[Group, ...] = ()
+        if not dist.is_initialized():
+            world = opened.enter_context(open_world(place, device, transport))
+            existing = (world.mp, world.dp)
+        groups = opened.enter_context(
+            open_groups(
+                place.global_rank,
+                place.world_size,
+                ranks=ranks,
+                device=device,
+                transport=transport,
+                existing=existing,
+            )
+        )
+        costs = costs_for(traced.graph, mode, search_mode, groups, device)
+        cuttings = cuttings_for(traced, mode, strategies or {}, ranks, search_mode=search_mode, costs=costs)
+        plan = plan_of(traced.graph, cuttings, ranks)
+        yield ShardedNetwork(traced, plan, groups, device=device, weights=_weights_of_rank_0(traced, place, device))
+
+
+def _check(place: Place, mode: str, strategies: Mapping[str, Strategy]) -> None:
+    layout = place.layout
+    if dist.is_initialized() and (dist.get_rank(), dist.get_world_size()) != (place.global_rank, place.world_size):
+        raise UsageError(
+            f"torch.distributed is open as rank {dist.get_rank()} of {dist.get_world_size()}, and the environment says "
+            f"rank {place.global_rank} of {place.world_size}",
+            hint="init_process_group() without a rank, or leave it to `sharded`",
+        )
+    if layout.pp > 1 or layout.micro_batches > 1:
+        raise RefusedLayoutError(
+            f"pp = {layout.pp} and micro_batches = {layout.micro_batches}, and a network that is cut by strategies has neither",
+            hint="--pp 1 --micro-batches 1",
+        )
+    if strategies and mode in {STAND_ALONE, DATA_PARALLEL}:
+        raise UsageError(f"strategies of {', '.join(strategies)} are given, and {mode} takes none", hint=SEMI_AUTO)
+
+
+def _share_of_copy(example: Tensor, copies: int) -> Tensor:
+    """Return an example of the rows that each of the copies gets of a batch.
+
+    Raises:
+        RefusedLayoutError: the copies do not divide the rows.
+    """
+    if copies == 1:
+        return example
+    rows = example.shape[0] if example.dim() else 0
+    if not rows or rows % copies:
+        raise RefusedLayoutError(
+            f"an input of the shape {tuple(example.shape)} has no rows that {copies} copies can share",
+            hint=f"a batch that {copies} divides",
+        )
+    return example[: rows // copies]
+
+
+def _weights_of_rank_0(traced: Traced, place: Place, device: torch.device) -> Callable[[str], Tensor]:
+    """Return what gives a parameter or buffer by its name, whole, as rank 0 has it; all ranks must ask in the same order."""
+    sources = {**traced.parameters, **traced.buffers}
+
+    def weight(name: str) -> Tensor:
+        tensor = sources[name].detach().to(device, copy=True).contiguous()
+        if place.world_size > 1:
+            dist.broadcast(tensor, src=0)
+        return tensor
+
+    return weight
