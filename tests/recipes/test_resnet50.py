@@ -1,6 +1,5 @@
 """ResNet-50's settings, and what is refused before it starts."""
 
-
 import pytest
 
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError

@@ -19,6 +19,7 @@ from launcher.core.codec import decode, encode
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import coordinate_of
 from launcher.recipes.load import load_settings
+from launcher.recipes.quickstart.config import QuickstartSettings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.checkpoint.owners import plan_of
 from launcher.trainer.checkpoint.read import candidates_at, restore
@@ -31,7 +32,7 @@ from launcher.trainer.parallel.collectives import ALONE, Group
 from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.world import World, place_from_environment
 from launcher.trainer.plan import apply_plan
-from launcher.trainer.programs import transformer
+from launcher.trainer.programs import quickstart, transformer
 from launcher.trainer.saved import load_model
 from launcher.trainer.session import Session, meta_model, pipeline_stages, rule_of
 
@@ -96,6 +97,14 @@ def test_a_plan_holds_the_model(layout, way):
     if way in {OWNED, INTEGRATED}:
         assert len(boxes) == len(set(boxes))
     assert decode(Plan, json.loads(json.dumps(encode(plan)))) == plan
+
+
+def test_a_plan_of_operators_that_are_cut_as_given_holds_the_model():
+    """Of eight ranks that cut both weights by four, the first four own a part each."""
+    settings = load_settings(QuickstartSettings, None, ["strategies.matmul=[[2, 4], [4, 1]]"])
+    plan = plan_of(quickstart, settings, Layout(mp=8))
+
+    assert [[each.box.count for each in file.boxes] for file in plan.files] == [[64, 128]] * 4 + [[]] * 4
 
 
 def trained(directory, *more):

@@ -106,7 +106,9 @@ class StoredTensors:
         """
         for box, place in self._places.get(name, {}).items():
             if common := box.common(wanted):
-                values = [self._values(place, box, kind)[common.within(box)] for kind in range(len(self._kinds))]
+                here = common.within(box)
+                # Of a tensor without dims, numpy gives a number.
+                values = [np.asarray(self._values(place, box, kind)[here]) for kind in range(len(self._kinds))]
                 yield common.within(wanted), values
 
     def _values(self, place: Place, box: Box, kind: int) -> NDArray[Any]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -26,6 +26,8 @@ from launcher.recipes.load import recorded_settings
 from launcher.trainer.optimizer.flat import FlatLayout, arrange
 from launcher.trainer.parallel.placement import Placement
 
+Arranged = tuple[Mapping[str, Placement], FlatLayout]
+
 
 class Placing(Protocol):
     """What the module of a bundled program says of its parameters before there are any."""
@@ -36,16 +38,13 @@ class Placing(Protocol):
     def placements_at(self, settings: Any, layout: Layout, coordinate: Coordinate) -> Mapping[str, Placement]:
         """Return the placements of the parameters that the rank at a coordinate holds, in its model's order."""
 
-    def __hash__(self) -> int: ...
-
 
 def plan_of(program: Placing, settings: Any, layout: Layout) -> Plan:
     """Return the files that a training of a program with these settings writes on this layout, which fits the model."""
     shapes = program.model_shapes(settings)
     way = settings.checkpoint.files
-    owned = [
-        list(_owned(program, settings, layout, rank, replicas=keeps_replicas(way))) for rank in range(layout.world_size)
-    ]
+    arranged = cache(partial(_arranged, program, settings, layout))
+    owned = [list(_owned(arranged, layout, rank, replicas=keeps_replicas(way))) for rank in range(layout.world_size)]
 
     def boxes_of(file: PlannedFile) -> list[NamedBox]:
         if file.is_a_part:
@@ -59,20 +58,22 @@ def plan_of(program: Placing, settings: Any, layout: Layout) -> Plan:
     return Plan(tuple(FilePlan(file.name, tuple(boxes_of(file))) for file in planned_files(way, layout)))
 
 
-def _owned(program: Placing, settings: Any, layout: Layout, rank: int, *, replicas: bool) -> Iterator[NamedBox]:
-    """Yield the boxes of a rank's part in their order; without `replicas` not those that another rank owns as well."""
+def _owned(
+    arranged: Callable[[int, int], Arranged], layout: Layout, rank: int, *, replicas: bool
+) -> Iterator[NamedBox]:
+    """Yield the boxes of a rank's part in their order; without `replicas` not those that another rank owns as well.
+
+    `arranged` is asked by stage and model-parallel place.
+    """
     place = coordinate_of(rank, layout)
-    placed, flat = _arranged(program, settings, layout, place.pp, place.mp)
+    placed, flat = arranged(place.pp, place.mp)
     for part in flat.own_parts(place.dp):
         for each in flat.boxes_of(part, placed):
             if replicas or placed[each.name].is_first:
                 yield NamedBox(each.name, each.box)
 
 
-@cache
-def _arranged(
-    program: Placing, settings: Any, layout: Layout, stage: int, mp_index: int
-) -> tuple[Mapping[str, Placement], FlatLayout]:
+def _arranged(program: Placing, settings: Any, layout: Layout, stage: int, mp_index: int) -> Arranged:
     """Return what ShardedOptimizer arranges on the data-parallel ranks of a stage and a model-parallel place."""
     placed = program.placements_at(settings, layout, Coordinate(pp=stage, dp=0, mp=mp_index))
     return placed, arrange(placed, dp=layout.dp, groups=settings.parallel.gradient_groups)

@@ -47,7 +47,7 @@ from launcher.trainer.shard.modules import WithLoss
 from launcher.trainer.shard.trace import Traced, trace
 
 AHEAD = 3  # batches that a thread prepares while one is trained on
-COUNT = "num_batches_tracked"  # of each batch norm: the number of steps
+MEAN, COUNT = "running_mean", "num_batches_tracked"  # of each batch norm, the latter the number of steps
 
 
 def train(settings: Resnet50Settings, world: World, files: Files) -> None:
@@ -99,7 +99,10 @@ class Resnet50(Program[TrainingBatch, StepResult]):
             traced = traced_network(settings, world.place.layout.dp)
             self._training = ShardedTraining(traced, settings, world, groups, rule, weights)
         self.optimizer = self._training.optimizer
-        self.buffers = self._training.buffers
+        # Floating-point numbers, as all that a checkpoint holds; norms of any model take them for their own.
+        self._count = torch.zeros((), dtype=self.optimizer.state_dtype)
+        norms = [name.removesuffix(MEAN) for name in self._training.buffers if name.endswith(MEAN)]
+        self.buffers = {**self._training.buffers, **dict.fromkeys((norm + COUNT for norm in norms), self._count)}
         self.shapes = model_shapes(settings)
         self._order = ImageOrder(len(self._images), settings.train.batch_size, seed=settings.train.seed)
         self._steps = 0  # that the state is after
@@ -156,6 +159,7 @@ class Resnet50(Program[TrainingBatch, StepResult]):
 
     def settle(self) -> None:
         self._training.settle_buffers()
+        self._count.fill_(self._steps)
 
     @torch.no_grad()
     def validate(self) -> Validated:
@@ -183,8 +187,8 @@ class Resnet50(Program[TrainingBatch, StepResult]):
         if found is None:
             return None
         buffers = {name: buffer.cpu() for name, buffer in self.buffers.items()}
-        counts = {name.replace("running_mean", COUNT): torch.tensor(self._steps) for name in buffers if "mean" in name}
-        return {**found, **buffers, **counts}
+        # Each a tensor of its own, of the type that torch gives it.
+        return {**found, **{name: each.long() if name.endswith(COUNT) else each for name, each in buffers.items()}}
 
     def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
         return self._training.step_recorder(path, self.name, attempt)

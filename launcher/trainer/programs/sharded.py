@@ -149,7 +149,7 @@ class ShardedTraining:
     @torch.no_grad()
     def settle_buffers(self) -> None:
         """Put running statistics together of the ranks' parts, the mean where several ranks have the same part. All ranks must call it."""
-        if not self.buffers or self._world.place.world_size == 1:
+        if not self.buffers:
             return
         held = {name: self.network.box_held(name) for name in self.buffers}
         sums, counts = ({name: torch.zeros_like(buffer) for name, buffer in self.buffers.items()} for _ in range(2))
