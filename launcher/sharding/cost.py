@@ -14,25 +14,19 @@ Nothing is taken to run at the same time as anything else, as it is where collec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from math import prod
 from typing import Literal
 
 from launcher.core.frozen import frozen
 from launcher.sharding.expression import Cutting
-from launcher.sharding.graph import Graph, Leaf, Operator, bytes_of
+from launcher.sharding.graph import VIEWS, Graph, Leaf, Operator, bytes_of
 from launcher.sharding.layout import TensorLayout, simplified
 from launcher.sharding.plan import Collective, ShardingPlan, operator_collectives
-from launcher.sharding.redistribution import steps_between
+from launcher.sharding.redistribution import BACKWARD, steps_between
 
 Sent = Literal["all_reduce", "all_gather", "all_to_all"]
-
-# Operators whose output is another view of their input.
-VIEWS = frozenset({"reshape", "permute"})
-_BACK: Mapping[str, Sent | Literal["slice"]] = {
-    "slice": "all_gather", "all_gather": "slice", "all_to_all": "all_to_all",
-}  # fmt: skip
 
 
 @frozen
@@ -140,7 +134,7 @@ def operator_cost(graph: Graph, operator: Operator, cutting: Cutting, costs: Cos
     gradients = sum(name in graph.needs_gradient for name in operator.inputs)
     seconds, sums = once_s * (1 + gradients), set()
     for each in operator_collectives(graph, operator, cutting):
-        if is_summed_later(graph, operator, each):
+        if may_be_summed_later(graph, operator, each):
             seconds += costs.fused_s(each.group_size, each.bytes)
             sums.add(ranks_that_sum(each))
         else:
@@ -169,7 +163,7 @@ def passage_cost(passage: Passage, size: int, costs: Costs, *, has_gradient: boo
     for each in passage:
         seconds += costs.collective_s(each.kind, each.ranks, size / each.after)
         if has_gradient:
-            seconds += costs.collective_s(_BACK[each.kind], each.ranks, size / each.before)
+            seconds += costs.collective_s(BACKWARD[each.kind], each.ranks, size / each.before)
     return Cost(seconds, size / passage[-1].after if passage else 0.0)
 
 
@@ -194,7 +188,7 @@ def sums_fixed_s(sums: Iterable[TensorLayout], costs: Costs) -> float:
     return sum(sorted(costs.fixed_s("all_reduce", prod(each.cuts)) for each in sums))
 
 
-def is_summed_later(graph: Graph, operator: Operator, collective: Collective) -> bool:
+def may_be_summed_later(graph: Graph, operator: Operator, collective: Collective) -> bool:
     """Return whether a collective sums the gradient of a parameter after backward, with those of others.
 
     A parameter that several operators take is counted as if each of them summed its own gradient, which is the most that they do.

@@ -9,6 +9,8 @@ from math import prod
 from launcher.core.frozen import frozen
 from launcher.sharding.expression import Expression
 
+VIEWS = frozenset({"reshape", "transpose"})  # the kinds of operators whose output is another view of their input
+
 
 @frozen
 class Leaf:

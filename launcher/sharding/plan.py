@@ -20,7 +20,7 @@ from launcher.core.frozen import frozen
 from launcher.sharding.expression import Cutting
 from launcher.sharding.graph import Graph, Leaf, Operator
 from launcher.sharding.layout import TensorLayout, group_along, groups_along
-from launcher.sharding.redistribution import Step, steps_between
+from launcher.sharding.redistribution import BACKWARD, Step, steps_between
 
 Phase = Literal["forward", "backward"]
 
@@ -203,11 +203,8 @@ def step_collectives(graph: Graph, operator: Operator, number: int, steps: Seque
         devices, what = step.before.devices, f"input {number}"
         yield Collective(step.kind, "forward", operator.name, what, devices, step.axes, after)
         if is_trained:
-            back: dict[str, Literal["all_gather", "slice", "all_to_all"]] = {
-                "slice": "all_gather", "all_gather": "slice", "all_to_all": "all_to_all",
-            }  # fmt: skip
             what = f"gradient of {what}"
-            yield Collective(back[step.kind], "backward", operator.name, what, devices, step.axes, before)
+            yield Collective(BACKWARD[step.kind], "backward", operator.name, what, devices, step.axes, before)
 
 
 def parameters_of(plan: ShardingPlan) -> Iterator[tuple[Leaf, TensorLayout]]:

@@ -10,6 +10,7 @@ reverse: a slice's is an all-gather, an all-gather's a slice, an exchange's the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Literal
 
@@ -17,6 +18,8 @@ from launcher.core.frozen import frozen
 from launcher.sharding.layout import TensorLayout, common_refinement, group_along, refined, simplified, whole_on_all
 
 Kind = Literal["slice", "all_gather", "all_to_all"]
+# What backward does for each.
+BACKWARD: Mapping[Kind, Kind] = {"slice": "all_gather", "all_gather": "slice", "all_to_all": "all_to_all"}
 
 
 @frozen

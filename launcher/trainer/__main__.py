@@ -56,7 +56,13 @@ def _train(options: argparse.Namespace) -> None:
         named=named_settings(options.config, options.settings),
     )
     device = choose_device(place, settings.train.device, os.environ)
+
+    def check_data() -> bytes:
+        recipe.check_data(settings, files.data)
+        return b""
+
     with open_world(place, device, settings.parallel.transport) as world:
+        world.from_rank_0(check_data)
         import_module(recipe.program).train(settings, world, files)
 
 

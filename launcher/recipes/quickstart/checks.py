@@ -9,7 +9,7 @@ from launcher.core.records import Layout
 from launcher.core.text import did_you_mean, near
 from launcher.recipes.quickstart.config import QuickstartSettings
 from launcher.recipes.quickstart.graph import graph_of
-from launcher.recipes.strategies import check_mode, operators_layout
+from launcher.recipes.strategies import DATA_PARALLEL, check_mode, operators_layout
 from launcher.sharding.strategy import cutting_of
 
 
@@ -31,6 +31,11 @@ def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
         raise RefusedLayoutError(
             f"train.batch_size = {rows} cannot be divided by dp = {layout.dp}",
             hint=f"--set train.batch_size={rows - rows % layout.dp or layout.dp}",
+        )
+    if settings.parallel.mode == DATA_PARALLEL and rows % layout.mp:
+        raise RefusedLayoutError(
+            f"train.batch_size = {rows} cannot be divided by {layout.mp} devices",
+            hint=f"--set train.batch_size={rows - rows % layout.mp or layout.mp}",
         )
     operators = {operator.name: operator for operator in graph_of(settings, copies=layout.dp).operators}
     for name, strategy in settings.strategies.items():

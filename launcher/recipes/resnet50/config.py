@@ -22,7 +22,7 @@ class Resnet50ModelConfig:
     classes: int = setting(10, "outputs of the last layer; the images are of ten classes", minimum=10)
     batch_norm: str = setting(
         "local",
-        "images that each rank normalises by in training: its own, or those of all ranks",
+        "images that each data-parallel copy normalises by in training: its own, or those of all",
         choices=("local", "synchronised"),
     )
 
@@ -43,7 +43,7 @@ class Resnet50TrainConfig(TrainConfig):
     learning_rate: float = setting(0.01, "the step size of Momentum", minimum=0)
     momentum: float = setting(0.9, "the share of the former step in each", minimum=0, below=1)
     seed: int = setting(1, "of initial weights, image order, crops and flips", minimum=0)
-    precision: str = TrainConfig.precision
+    precision: str = setting("float32", "of weights and arithmetic", choices=("float32", "float64"))
     device: str = TrainConfig.device
     validate_every: int = TrainConfig.validate_every
     profile_steps: int = TrainConfig.profile_steps

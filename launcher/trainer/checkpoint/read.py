@@ -168,8 +168,8 @@ def _check_same(
     check_settings(path, index, training.program, training.settings, training.named)
     tokenizer = index.files[TOKENIZER].sha256 if TOKENIZER in index.files else None
     if index.text != training.text or tokenizer != training.tokenizer_digest:
-        what = "text" if index.text != training.text else "tokenizer"
-        raise UsageError(f"{path} is of a training with another {what}", hint="--data with the same files")
+        other = "other data" if index.text != training.text else "another tokenizer"
+        raise UsageError(f"{path} is of a training with {other}", hint="--data with the same files")
     if index.shapes != training.shapes:
         raise UsageError(f"{path} is of a model of other shapes")
     if index.buffers != shapes_of(buffers):

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from launcher.core.errors import TlaunchError
 from launcher.core.records import Layout
-from launcher.corpus.images import find_images
+from launcher.corpus.images import ImageFiles, find_images
 from launcher.mesh.coordinates import Coordinate
 from launcher.recipes.resnet50.checks import REPLICATED
 from launcher.recipes.resnet50.config import Resnet50Settings
@@ -45,6 +45,7 @@ from launcher.trainer.saved import gather
 from launcher.trainer.shard.groups import Groups, open_groups
 from launcher.trainer.shard.modules import WithLoss
 from launcher.trainer.shard.trace import Traced, trace
+from launcher.trainer.telemetry.heartbeat import getting_on
 
 AHEAD = 3  # batches that a thread prepares while one is trained on
 MEAN, COUNT = "running_mean", "num_batches_tracked"  # of each batch norm, the latter the number of steps
@@ -199,24 +200,26 @@ class Resnet50(Program[TrainingBatch, StepResult]):
 
 
 def _opened(world: World, files: Files) -> tuple[ImageSet, ImageSet, str]:
-    """Return the images for training and test, and a digest of them, which has to be the same on all ranks.
+    """Return the images for training and test, and a digest of them, which is the same on all servers.
 
     Raises:
-        TlaunchError: on every rank alike.
+        TlaunchError: on every rank alike, where some rank's images are unusable, or a server has others than the first.
     """
-    assert files.data is not None, "the recipe's checks ask for it"
-    data = files.data
+    data, digest = files.data, hashlib.sha256()
+    sets: list[ImageFiles] = []
+    assert data is not None, "`check_data` asks for it"
 
-    def digest() -> bytes:
-        found = find_images(data)
-        digest = hashlib.sha256()
-        for path in found.paths:
-            digest.update(path.read_bytes())
-        return digest.hexdigest().encode()
+    def look() -> None:
+        sets.append(find_images(data))
+        if world.place.local_rank == 0:
+            for path in sets[0].paths:
+                digest.update(path.read_bytes())
+                getting_on()
 
-    told = world.from_rank_0(digest).decode()
-    found = find_images(data)
-    return ImageSet(found.train), ImageSet((found.test,)), told
+    world.while_others_wait(look)
+    found = sets[0]
+    told = world.check_equal(digest.hexdigest().encode() if world.place.local_rank == 0 else None, "the set of images")
+    return ImageSet(found.train), ImageSet((found.test,)), told.decode()
 
 
 def _initial(settings: Resnet50Settings, dtype: torch.dtype, name: str, shape: torch.Size) -> Tensor:
@@ -235,7 +238,8 @@ def traced_network(settings: Resnet50Settings, copies: int) -> Traced:
     with torch.device("meta"):
         network = WithLoss(resnet50(settings.model.classes).to(dtype), torch.nn.CrossEntropyLoss())
         examples = torch.empty(images, 3, size, size, dtype=dtype), torch.empty(images, dtype=torch.int64)
-    return trace(network, examples, batch_norm_is_shared=settings.model.batch_norm == "synchronised")
+    # Of a copy as a whole, however it is cut: what is trained does not depend on the strategies.
+    return trace(network, examples, batch_norm_is_shared=True)
 
 
 def model_shapes(settings: Resnet50Settings) -> Mapping[str, tuple[int, ...]]:

@@ -1,11 +1,4 @@
-"""The modes of parallel training by the tutorials' names: from a graph and strategies to how each operator is cut.
-
-stand_alone              one rank computes everything
-data_parallel            the batch is cut over all ranks, in every operator
-semi_auto_parallel       operators are cut as given, the rest by sharding propagation
-auto_parallel            the same ("sharding_propagation"), or the rest by a search ("dynamic_programming")
-hybrid_parallel          copies of the network train on shares of the batch; the ranks of each cut it as semi_auto_parallel
-"""
+"""From a graph, a mode and strategies to how each operator is cut. What the modes are: launcher/recipes/strategies.py."""
 
 from __future__ import annotations
 
@@ -13,6 +6,15 @@ from collections.abc import Mapping
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.text import did_you_mean, near
+from launcher.recipes.strategies import (
+    AUTO,
+    DATA_PARALLEL,
+    DYNAMIC_PROGRAMMING,
+    MODES,
+    SEARCHES,
+    SEMI_AUTO,
+    STAND_ALONE,
+)
 from launcher.sharding.cost import Costs
 from launcher.sharding.expression import Cutting, Strategy, cut
 from launcher.sharding.propagation import propagated
@@ -20,9 +22,7 @@ from launcher.sharding.search import searched
 from launcher.sharding.strategy import cutting_of, written
 from launcher.trainer.shard.trace import Traced
 
-SEARCH_MODES = ("sharding_propagation", "dynamic_programming")
 TOLD = 20  # names of operators in a message
-MODES = ("stand_alone", "data_parallel", "semi_auto_parallel", "auto_parallel", "hybrid_parallel")
 
 
 def cuttings_for(
@@ -31,7 +31,7 @@ def cuttings_for(
     strategies: Mapping[str, Strategy],
     ranks: int,
     *,
-    search_mode: str = "dynamic_programming",
+    search_mode: str = DYNAMIC_PROGRAMMING,
     costs: Costs | None = None,
     memory_bytes: float | None = None,
 ) -> dict[str, Cutting]:
@@ -46,19 +46,23 @@ def cuttings_for(
     """
     graph = traced.graph
     given = {**traced.strategies, **_of_operators(traced, strategies)}
-    if mode not in MODES or search_mode not in SEARCH_MODES:
-        raise UsageError(f"there is no mode {mode} with {search_mode}", hint=", ".join((*MODES, *SEARCH_MODES)))
-    if mode == "stand_alone":
+    if mode not in MODES or search_mode not in SEARCHES:
+        raise UsageError(f"there is no mode {mode} with {search_mode}", hint=", ".join((*MODES, *SEARCHES)))
+    if given and mode in {STAND_ALONE, DATA_PARALLEL}:
+        raise UsageError(
+            f"strategies of {', '.join(given)} are given, and the mode {mode} takes none", hint=f"the mode {SEMI_AUTO}"
+        )
+    if mode == STAND_ALONE:
         if ranks > 1:
             raise RefusedLayoutError(
                 f"stand_alone is for one rank, and there are {ranks}", hint="data_parallel, or one rank"
             )
         return {each.name: cut(each.expression, {}, ranks) for each in graph.operators}
-    if mode == "data_parallel":
+    if mode == DATA_PARALLEL:
         return data_parallel(traced, ranks)
     operators = {each.name: each for each in graph.operators}
     known = {name: cutting_of(operators[name].expression, strategy, ranks, name) for name, strategy in given.items()}
-    if mode == "auto_parallel" and search_mode == "dynamic_programming":
+    if mode == AUTO and search_mode == DYNAMIC_PROGRAMMING:
         return searched(graph, known, ranks, costs or Costs(), memory_bytes)
     return propagated(graph, known, ranks)
 

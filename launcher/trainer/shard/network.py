@@ -12,27 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from launcher.core.errors import UsageError
-from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box, whole
 from launcher.sharding.expression import Strategy
 from launcher.sharding.layout import whole_on_all
-from launcher.sharding.plan import ShardingPlan, parameters_of
+from launcher.sharding.plan import ShardingPlan
 from launcher.sharding.redistribution import steps_between
 from launcher.trainer.parallel.collectives import Group, all_reduce
 from launcher.trainer.shard.functions import redistribution
 from launcher.trainer.shard.groups import Groups
 from launcher.trainer.shard.stages import places_of, stages_of
 from launcher.trainer.shard.trace import Traced
-
-
-@frozen
-class HeldPart:
-    """A rank's part of a parameter. Ranks are those of the plan, which is one copy of the network."""
-
-    shape: tuple[int, ...]  # of the whole parameter
-    box: Box
-    copies: int  # the ranks that hold this box, this one included
-    is_first: bool  # of these
 
 
 class ShardedNetwork(nn.Module):
@@ -163,14 +152,6 @@ class ShardedNetwork(nn.Module):
     def part_held(self, name: str, box: Box) -> Tensor | None:
         """Return what is held of a parameter or buffer, if it is that part."""
         return self._held[name] if self._boxes.get(name) == box else None
-
-    def parameter_parts(self) -> dict[str, HeldPart]:
-        """Return this rank's part of each parameter."""
-        rank = self._groups.rank
-        return {
-            leaf.name: HeldPart(leaf.shape, self._boxes[leaf.name], layout.copies, layout.is_first(rank))
-            for leaf, layout in parameters_of(self._plan)
-        }
 
     def whole_parameters(self) -> dict[str, Tensor]:
         """Return all parameters, whole. All ranks must call it."""

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.sharding.expression import Expression, Strategy
-from launcher.sharding.graph import Graph, Leaf, Operator
+from launcher.sharding.graph import VIEWS, Graph, Leaf, Operator
 from launcher.trainer.shard.modules import Operation, given_strategies, own_name
 from launcher.trainer.shard.nodes import attribute_of, nodes_of, tensors_of
 from launcher.trainer.shard.operators import norms
@@ -80,6 +80,11 @@ class _Trace:
         network = self._network
         nodes, constants = nodes_of(network)
         values: dict[fx.Node, Any] = {}
+        takes = sum(node.op == "placeholder" for node in nodes)
+        if len(example_inputs) > takes:
+            raise UsageError(
+                f"{type(network).__name__} takes {takes} inputs, and {len(example_inputs)} examples are given"
+            )
         examples = iter(example_inputs)
         inputs: list[str] = []
         output: Any = None
@@ -176,13 +181,10 @@ class _Trace:
         """Let what uses the first argument of an in-place operator later use its result."""
         changed = node.args[0] if node.args else node.kwargs["input"]
         assert isinstance(changed, fx.Node), "a tensor"
-        own = next((each for each in self._operators if each.name == values[changed].name), None)
-        views = [
-            user
-            for user in changed.users
-            if user is not node and str(user.target) in {"view", "reshape", "transpose", "permute"}
-        ]
-        if own is None or own.kind in {"reshape", "transpose"} or views:
+        name = values[changed].name
+        own = next((each for each in self._operators if each.name == name), None)
+        is_viewed = any(each.kind in VIEWS and name in each.inputs for each in self._operators)
+        if own is None or own.kind in VIEWS or is_viewed:
             raise UsageError(
                 f"{self._base} changes in place what is seen under other names, too", hint="without inplace"
             )

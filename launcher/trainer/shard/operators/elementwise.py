@@ -94,6 +94,7 @@ def dropout(_record: Recorder, x: Value, p: float = 0.5, training: bool = True, 
 
 
 UNARY: dict[str, Callable[..., Tensor]] = {
+    "clone": torch.clone,
     "relu": torch.relu,
     "gelu": functional.gelu,
     "silu": functional.silu,

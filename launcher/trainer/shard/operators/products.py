@@ -117,8 +117,11 @@ def embedding(
             padding = padding if 0 <= padding < rows else None
 
         def look_up(ids: Tensor, table: Tensor) -> Tensor:
-            if rows == site.input_shapes[1][0]:
+            whole = site.input_shapes[1][0]
+            if rows == whole:
                 return functional.embedding(ids, table, padding)
+            if ids.device.type == "cpu" and ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < whole:
+                raise IndexError(f"an id is none of the {whole} rows of the table")  # as torch says of a whole table
             ours = ids - first
             is_here = (ours >= 0) & (ours < rows)
             found = functional.embedding(ours.where(is_here, torch.zeros_like(ours)), table, padding)

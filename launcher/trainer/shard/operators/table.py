@@ -175,7 +175,7 @@ def fact_of(target: Any, arguments: Sequence[Any]) -> tuple[Any] | None:
         return (getattr(first.meta, arguments[1]),)
     if target in {"size", "dim", "numel"}:
         return (getattr(first.meta, target)(*arguments[1:]),)
-    is_itself = target in {"contiguous", "clone"} or (target == "float" and first.meta.dtype == torch.float32)
+    is_itself = target == "contiguous" or (target == "float" and first.meta.dtype == torch.float32)
     return (first,) if is_itself else None
 
 
