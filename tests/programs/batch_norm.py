@@ -7,14 +7,19 @@ of three steps, and evaluation by them.
 
 import functools
 from itertools import pairwise
+from types import SimpleNamespace
 
 import torch
 from ranks import fork_ranks
 from torch import nn
 
+from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.parallel.batch_norm import SynchronisedBatchNorm, synchronise_batch_norms
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.programs.replicated import ReplicatedTraining
+from launcher.trainer.telemetry.recording import Recorder
+from launcher.trainer.telemetry.watch import watching
 
 BOUNDS = {2: ((0, 3, 8), (0, 8, 8)), 4: ((0, 2, 4, 6, 8), (0, 5, 5, 6, 8))}  # of each rank's images, of 8
 close = functools.partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
@@ -77,12 +82,32 @@ def check_narrow(group):
         torch.testing.assert_close(found.double(), exact[own], rtol=tolerance, atol=tolerance)
 
 
+def check_recorded(world):
+    """What a data-parallel step is told to communicate: a norm's statistics forward, their sums backward, each at the norm."""
+    settings = SimpleNamespace(
+        model=SimpleNamespace(batch_norm="synchronised"), parallel=SimpleNamespace(gradient_groups=1)
+    )
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3 * 7 * 6, 2)).double()
+    weights = dict(model.named_parameters())
+    training = ReplicatedTraining(
+        model, settings, world, Momentum(0.9), lambda name, _: weights[name].detach().clone(), torch.float64
+    )
+    recorder = Recorder(world.place.global_rank)
+    with watching(training.model, recorder):
+        inputs = images(1, torch.contiguous_format)[: 8 // world.dp.size], torch.zeros(8 // world.dp.size, dtype=int)
+        training.train_step(inputs, 0.1, lambda: (), count=8)
+    told = [(one.operator, one.phase, one.kind, one.what) for one in recorder.collectives()]
+    assert told[:2] == [("0", "forward", "all_gather", "statistics"), ("0", "backward", "all_reduce", "statistics")]
+    assert {phase for _, phase, *_ in told[2:]} == {"optimizer"}, told
+
+
 def all_cases():
     with open_world(this_place(micro_batches=1), torch.device("cpu"), "auto") as world:
         for bounds in BOUNDS[world.dp.size]:
             for layout in (torch.contiguous_format, torch.channels_last):
                 check(world.dp, bounds, layout)
         check_narrow(world.dp)
+        check_recorded(world)
 
 
 if __name__ == "__main__":
