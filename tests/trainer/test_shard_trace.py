@@ -278,3 +278,86 @@ def test_data_parallel_cuts_the_batch_alone():
 def test_modules_are_the_functions():
     x, w = torch.randn(4, 8), torch.randn(8, 2)
     assert torch.equal(ReLU()(MatMul()(x, w)), (x @ w).relu())
+
+
+def _cloned(hidden):
+    other = hidden.clone()
+    other.relu_()
+    return hidden * 3 + other
+
+
+def test_a_clone_is_another_tensor():
+    """What is changed in place afterwards is the clone alone."""
+    traced = traced_body(_cloned)
+    [product] = [each for each in traced.graph.operators if each.kind == "mul"]
+    [clone] = [each for each in traced.graph.operators if each.kind == "clone"]
+    assert product.inputs == clone.inputs
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.flatten(),
+        torch.flatten,
+        lambda x: torch.transpose(x, 0, 1),
+        lambda x: x.unsqueeze(0),
+        lambda x: x.T,
+        nn.Flatten(0),
+    ],
+)
+def test_what_is_seen_in_another_way_is_not_changed_in_place(view):
+    def body(hidden):
+        other = view(hidden)
+        functional.relu(hidden, inplace=True)
+        return other.sum() + hidden
+
+    with pytest.raises(UsageError):
+        traced_body(body)
+
+
+class Counting(nn.Module):
+    """Does something else each time it is called."""
+
+    def __init__(self, deed):
+        super().__init__()
+        self.fc, self.calls, self.deed = nn.Linear(8, 8), 0, deed
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x):
+        return self.deed(self, self.fc(x)).sum()
+
+
+def _counts(network, x):
+    network.calls += 1
+    return x * network.calls
+
+
+def _scales(network, x):
+    network.scale.add_(1)
+    return x * network.scale
+
+
+def _without_gradients(_network, x):
+    with torch.no_grad():
+        return x + 1
+
+
+def _in_another_type(_network, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        return x + 1
+
+
+@pytest.mark.parametrize(
+    "deed", [_counts, _scales, lambda _network, x: x + torch.randn(8), _without_gradients, _in_another_type]
+)
+def test_a_network_that_does_more_than_its_calls_is_refused(deed):
+    with pytest.raises(UsageError):
+        trace(Counting(deed), [torch.empty(4, 8)])
+
+
+def test_hooks_and_parametrizations_are_refused():
+    hooked, parametrized = nn.Linear(8, 8), nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))
+    hooked.register_forward_hook(lambda _module, _inputs, output: output * 2)
+    for network in (hooked, parametrized):
+        with pytest.raises(UsageError):
+            trace(network, [torch.empty(4, 8)])

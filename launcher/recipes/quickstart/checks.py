@@ -32,6 +32,11 @@ def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
             f"train.batch_size = {rows} cannot be divided by dp = {layout.dp}",
             hint=f"--set train.batch_size={rows - rows % layout.dp or layout.dp}",
         )
+    if settings.train.validate_every or settings.checkpoint.keep_best:
+        raise UsageError(
+            "train.validate_every and checkpoint.keep_best are of validations, and the quickstart network has none",
+            hint="--set train.validate_every=0 --set checkpoint.keep_best=false",
+        )
     if settings.parallel.mode == DATA_PARALLEL and rows % layout.mp:
         raise RefusedLayoutError(
             f"train.batch_size = {rows} cannot be divided by {layout.mp} devices",

@@ -210,4 +210,6 @@ class ShardedTraining:
         shown = [f"{name} {written(strategy)}" for name, strategy in islice(strategies.items(), TOLD)]
         count = len(strategies)
         rest = f", and so on, of {count} operators; --save-strategy keeps all" if count > TOLD else ""
-        return f"strategies: {', '.join(shown)}{rest}"
+        most = max(each.cutting.used for each in self.plan.operators)
+        alike = f"; no operator is cut into more than {most} parts, for {self.plan.ranks} ranks"
+        return f"strategies: {', '.join(shown)}{rest}{alike if most < self.plan.ranks else ''}"

@@ -48,9 +48,10 @@ def cuttings_for(
     given = {**traced.strategies, **_of_operators(traced, strategies)}
     if mode not in MODES or search_mode not in SEARCHES:
         raise UsageError(f"there is no mode {mode} with {search_mode}", hint=", ".join((*MODES, *SEARCHES)))
-    if given and mode in {STAND_ALONE, DATA_PARALLEL}:
+    if strategies and mode in {STAND_ALONE, DATA_PARALLEL}:
         raise UsageError(
-            f"strategies of {', '.join(given)} are given, and the mode {mode} takes none", hint=f"the mode {SEMI_AUTO}"
+            f"strategies of {', '.join(strategies)} are given, and the mode {mode} takes none",
+            hint=f"the mode {SEMI_AUTO}",
         )
     if mode == STAND_ALONE:
         if ranks > 1:

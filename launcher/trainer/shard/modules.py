@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from launcher.core.errors import UsageError
 from launcher.sharding.expression import Strategy
+from launcher.sharding.strategy import strategy_from
 
 ATTRIBUTE = "in_strategy"  # of a module, as the strategies of inputs are called there
 
@@ -20,8 +22,15 @@ def shard(module: Module, strategy: Strategy) -> Module:
     """Give a module that is one operator, as nn.Linear or nn.ReLU, a strategy, and return it.
 
     Of a module that is several, as a linear layer with its bias, it is the strategy of the first.
+
+    Raises:
+        UsageError: it is no strategy.
     """
-    parts = tuple(tuple(dims) for dims in strategy)
+    try:
+        parts = strategy_from(strategy)
+    except ValueError as error:
+        told = f"the strategy {strategy!r} of a {type(module).__name__} is none"
+        raise UsageError(told, hint=f"a strategy is {error}") from None
     # Past nn.Module's own setter, which looks for parameters.
     object.__setattr__(module, ATTRIBUTE, parts)
     return module

@@ -79,6 +79,8 @@ class ShardedNetwork(nn.Module):
         Raises:
             UsageError: an input has another shape than either.
         """
+        if len(inputs) != len(self._inputs):
+            raise UsageError(f"the network takes {len(self._inputs)} inputs, and it is called with {len(inputs)}")
         values: list[Tensor | None] = [None] * len(self._places)
         for name, tensor in self._held.items():
             place = self._places.get(name)
@@ -180,16 +182,19 @@ class ShardedNetwork(nn.Module):
         for leaf in graph.leaves:
             if leaf.name not in data:
                 yield leaf.name, self._plan.leaves[leaf.name].box_of(rank, leaf.shape)
-        seen = set()
+        seen: dict[str, Box] = {}
         for planned in self._plan.operators:
             for state in self._traced.calls[planned.operator.name].states:
-                if state.name not in seen:
-                    seen.add(state.name)
-                    shape = tuple(state.meta.shape)
-                    yield (
-                        state.name,
-                        whole(shape) if state.like is None else planned.cutting.inputs[state.like].box_of(rank, shape),
+                shape = tuple(state.meta.shape)
+                box = whole(shape)
+                if state.like is not None:
+                    box = planned.cutting.inputs[state.like].box_of(rank, shape)
+                if seen.setdefault(state.name, box) != box:
+                    raise UsageError(
+                        f"{planned.operator.name} needs another part of {state.name} than the operators before that have it",
+                        hint=f"give {planned.operator.name} their strategy",
                     )
+        yield from seen.items()
 
     def _input(self, name: str) -> tuple[tuple[int, ...], Box]:
         [shape] = [leaf.shape for leaf in self._plan.graph.leaves if leaf.name == name]
@@ -234,6 +239,8 @@ def _part_of(tensor: Tensor, shape: tuple[int, ...], box: Box) -> Tensor:
 def _hold(root: nn.Module, name: str, tensor: Tensor) -> None:
     """Hold a tensor under a name with dots, by modules that hold nothing else."""
     *path, last = name.split(".")
+    if (path or [last])[0] in dir(root) and (path or [last])[0] not in root._modules:  # noqa: SLF001 - the same
+        raise UsageError(f"{name} has the name of something else that a sharded network has", hint="another name")
     for each in path:
         child = root._modules.get(each)  # noqa: SLF001 - any other way finds methods, too
         if child is None:

@@ -13,8 +13,8 @@ from launcher.cli.commands.plan.table import lines_of, lines_of_all
 from launcher.cli.options.chosen_run import RUN_IS, chosen, json_option
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import FILE, IntRange
+from launcher.cli.text.output_file import put
 from launcher.cli.text.stdout import write_out
-from launcher.core.atomic import write_text
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
 from launcher.core.run_dir import strategy_name
@@ -69,7 +69,7 @@ def operators(
         raise UsageError("--svg draws, --json and --collectives print", hint="give one of them")
     reports = _reports(_directory(runs_dir, run), rank, all_ranks=all_ranks)
     if svg is not None:
-        write_text(svg, drawing_of(reports))
+        put(str(svg), drawing_of(reports).encode(), hint="--svg operators.svg")
         write_out(f"{printable(str(svg))}\n")
     elif as_json:
         write_out(json_text(encode(reports if all_ranks else reports[0])))

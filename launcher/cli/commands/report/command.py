@@ -16,10 +16,10 @@ from launcher.cli.commands.report.text import to_lines
 from launcher.cli.options.chosen_run import RUN_HELP, chosen, json_option
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import has_blocks
+from launcher.cli.text.output_file import put
 from launcher.cli.text.stdout import write_out
-from launcher.core.atomic import replacing
 from launcher.core.codec import json_text
-from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.errors import UsageError
 from launcher.logs.terminal import escaped
 
 EPILOG = """\b
@@ -92,26 +92,12 @@ def _write_pages(runs: list[RunFacts], html: str | None, png: str | None) -> Non
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
         write_out(to_html(runs, to_svg))
     elif html is not None:
-        put(html, to_html(runs, to_svg).encode())
+        _put(html, to_html(runs, to_svg).encode())
     if png is not None:
-        put(png, to_png(rows_of(runs)))
+        _put(png, to_png(rows_of(runs)))
 
 
-def put(name: str, content: bytes) -> None:
-    """Write a file; through a symbolic link, what that leads to.
-
-    Raises:
-        UsageError: it is a directory, a device, ...
-        UnreadableError: it cannot be written.
-    """
-    shown, target = escaped(os.fsdecode(name)), Path(os.path.realpath(name))
-    if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113 - Path's own raise where these do not
-        raise UsageError(f"{shown} is not a regular file", hint="--html - writes to stdout")
-    try:
-        with replacing(target) as aside:
-            aside.write_bytes(content)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UnreadableError(f"{shown} cannot be written: {reason}") from None
+def _put(name: str, content: bytes) -> None:
+    put(name, content, hint="--html - writes to stdout")
     with suppress(OSError):  # the file is written, even where stderr takes nothing
-        click.echo(f"wrote {shown}", err=True)
+        click.echo(f"wrote {escaped(os.fsdecode(name))}", err=True)

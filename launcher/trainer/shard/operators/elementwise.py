@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -61,7 +61,7 @@ def _broadcast(function: Callable[..., Tensor], one: Tensor, other: Tensor) -> T
 
 
 def _tensor_like(number: float | Value, x: Tensor) -> Tensor:
-    return torch.as_tensor(number, dtype=x.dtype, device=x.device)
+    return torch.as_tensor(number, dtype=torch.result_type(x, cast("float", number)), device=x.device)
 
 
 def power(record: Recorder, x: Value, exponent: float) -> Value:

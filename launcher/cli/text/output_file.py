@@ -1,0 +1,28 @@
+"""Files that commands write where an option says so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from launcher.core.atomic import replacing
+from launcher.core.errors import UnreadableError, UsageError
+from launcher.logs.terminal import escaped
+
+
+def put(name: str, content: bytes, *, hint: str) -> None:
+    """Write a file; through a symbolic link, what that leads to. `hint` says what to do where it is something else.
+
+    Raises:
+        UsageError: it is a directory, a device, ...
+        UnreadableError: it cannot be written.
+    """
+    shown, target = escaped(os.fsdecode(name)), Path(os.path.realpath(name))
+    if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113 - Path's own raise where these do not
+        raise UsageError(f"{shown} is not a regular file", hint=hint)
+    try:
+        with replacing(target) as aside:
+            aside.write_bytes(content)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UnreadableError(f"{shown} cannot be written: {reason}") from None
