@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from launcher.cli.commands.report.command import put
 from launcher.cli.commands.report.drawing import to_svg
 from launcher.cli.commands.report.facts import gather
 from launcher.cli.commands.report.page import rows_of, to_html
 from launcher.cli.commands.report.text import to_lines
 from launcher.cli.text.columns import columns_of
+from launcher.cli.text.output_file import put
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, Judged, RankEnded, RankStarted
 from tests.programs import acted_run
@@ -387,7 +387,7 @@ def test_page_and_picture_are_written_whole_or_not_at_all(launcher, runs):
     os.mkfifo(launcher.directory / "pipe")
     for place in ("runs", "missing/a", "page.html/x", "pipe"):
         with pytest.raises((UsageError, UnreadableError)) as caught:
-            put(str(launcher.directory / place), b"")
+            put(str(launcher.directory / place), b"", hint="")
         assert caught.value.exit_code == 2
     assert {path.name for path in launcher.directory.iterdir()} == {"runs", "page.html", "link", "a.png", "pipe"}
 

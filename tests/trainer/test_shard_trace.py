@@ -301,7 +301,6 @@ def test_a_clone_is_another_tensor():
         torch.flatten,
         lambda x: torch.transpose(x, 0, 1),
         lambda x: x.unsqueeze(0),
-        lambda x: x.T,
         nn.Flatten(0),
     ],
 )
