@@ -51,7 +51,7 @@ TEXTURES: dict[str, Callable[[int, int], bool]] = {
 
 @frozen
 class _Kind:
-    """What the images of a class have in common."""
+    """The traits that all images of a class share."""
 
     hue: int
     texture: str

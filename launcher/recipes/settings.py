@@ -54,7 +54,7 @@ def setting(
 
 @frozen
 class Entries:
-    """What a section means whose names a person chooses, and how a value becomes what it holds."""
+    """The meaning of a section whose names a person chooses, and the function that reads its values."""
 
     help: str
     read: Callable[[Any], Any]  # raises a ValueError whose message follows "must be"

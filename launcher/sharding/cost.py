@@ -1,4 +1,4 @@
-"""What a sharding plan costs: the time of a step, and the memory of a rank. All follows from shapes and a few measured numbers.
+"""The costs of a sharding plan: the time of a step, and the memory of a rank. They follow from shapes and a few measured numbers.
 
     an operator      a fixed time, and the longer of: FLOPs over the rate, bytes read and written over the memory's bandwidth;
                      once forward, and once backward for each input that has a gradient
@@ -116,7 +116,7 @@ class Cost:
 
 @frozen
 class OperatorCost:
-    """What an operator costs by itself, without the fixed times of the messages in which its parameters' gradients are summed."""
+    """The cost of an operator by itself, without the fixed times of the messages in which its parameters' gradients are summed."""
 
     cost: Cost
     sums: frozenset[TensorLayout]  # which those are (`ranks_that_sum`)

@@ -43,7 +43,7 @@ class Factor:
 
 @frozen
 class _Choice:
-    """What was found when a name was eliminated: its cheapest way by the ways of its neighbours."""
+    """The result of eliminating a name: its cheapest way for each choice of its neighbours' ways."""
 
     name: str
     neighbours: tuple[str, ...]

@@ -132,7 +132,7 @@ class ShardingPlan:
 
     @cached_property
     def _parameter_uses(self) -> Mapping[str, tuple[tuple[str, int, tuple[tuple[int, ...], ...]], ...]]:
-        """Of each parameter, the operators that take it, as which input, and the ranks that sum its gradient then."""
+        """The uses of each parameter: operator, number of the input, and the groups of ranks that sum its gradient."""
         found: dict[str, list[tuple[str, int, tuple[tuple[int, ...], ...]]]] = {
             leaf.name: [] for leaf in self.graph.leaves if leaf.is_parameter
         }

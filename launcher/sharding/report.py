@@ -80,7 +80,7 @@ class ReportEdge:
 
 @frozen
 class ReportCollective:
-    """What one rank communicates, or a slice, for which nothing is sent. Equal ones of a step are one, with their number.
+    """A collective or message of one rank, or a slice, for which nothing is sent. Equal ones of a step are one, with their number.
 
     `bytes` are of one: of the tensor that is reduced, exchanged, sent, received or spread, of what is gathered, and of what a
     slice leaves. The group of a message is its sender, then its receiver.

@@ -54,7 +54,7 @@ class Column:
 
 @frozen
 class Arrangement:
-    """Where all stands: of each spot the middle, and which rows stand beside others."""
+    """The places of all operators in a drawing: the middle of each spot, and the rows that stand beside others."""
 
     rows: Sequence[Sequence[Spot]]
     x: Mapping[Spot, float]
