@@ -4,6 +4,7 @@ import ctypes
 import gzip
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -21,7 +22,7 @@ import pytest
 from launcher.core.events import RankStarted, from_line
 from launcher.core.report import Report
 from launcher.corpus.sample import PACKED
-from tests.conftest import executable, pids_in, stub_of_mpi4py  # noqa: F401 - for the tests of this room
+from tests.conftest import executable, pids_in, stub_of_mpi4py, wait_until  # noqa: F401 - for the tests of this room
 from tests.servers import table_of
 
 ROOT = Path(__file__).parents[2]
@@ -318,9 +319,8 @@ def slurm_on_hosts(two_hosts, tmp_path_factory, wait_until):
 class Servers:
     """Launchers of one run, in one directory as on a shared file system."""
 
-    def __init__(self, directory, wait_until):
+    def __init__(self, directory):
         self.directory = directory
-        self.wait_until = wait_until
         self.runs = directory / "runs"
         self.table = table_of(directory / "table.json", BY_HAND)
         self.port = free_port()
@@ -344,6 +344,15 @@ class Servers:
 
     def both(self, *arguments, command, **options):
         return [self.start(number, *arguments, command=command, **options) for number in (1, 2)]
+
+    def wait_until(self, condition, what):
+        """The first true value of `condition`; where there is none, what the launchers have said stands in the failure."""
+        try:
+            return wait_until(condition, what)
+        except AssertionError as failure:
+            for process in self._started:
+                failure.add_note(f"launcher {process.key}, exit code {process.poll()}:\n{self.said(process)}")
+            raise
 
     def said(self, process):
         return (self.directory / f"err{process.key}").read_text()
@@ -418,12 +427,16 @@ class Servers:
 
 
 def free_port():
-    with socket.create_server(("", 0)) as server:
-        return server.getsockname()[1]
+    """A port that is free now, below those that the kernel gives to connections: none takes it before its server does."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(min(10_000, lowest // 2), lowest)
+        with suppress(OSError), socket.create_server(("", port)):
+            return port
 
 
 @pytest.fixture(name="servers")
-def _servers(tmp_path, wait_until):
-    made = Servers(tmp_path, wait_until)
+def _servers(tmp_path):
+    made = Servers(tmp_path)
     yield made
     made.close()

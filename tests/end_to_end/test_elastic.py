@@ -111,7 +111,7 @@ def test_ranks_meet_where_rank_0_is(servers):
 @pytest.mark.parametrize("console", ["rank0", "all", "collapse"])
 def test_a_launcher_shows_the_ranks_that_its_server_has_in_each_attempt(servers, console, snapshot):
     """They have other numbers after a change, and others' logs go on under the former ones; the coordinator shows all."""
-    first, second = servers.both("--elastic", "--lost-after", 8, command=COMMAND, console=console)
+    first, second = servers.both("--elastic", command=COMMAND, console=console)
     wait_attempt(servers, 0, 4)
     for number, (left_out, ranks) in enumerate([("127.0.0.1/0", 3), ("127.0.0.2", 2), ("", 4)], 1):
         (servers.latest / "excluded").write_text(f"{left_out}\n")
