@@ -108,6 +108,9 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
     def settle(self) -> None:
         """Make `buffers` what is to be saved of the present state, the same on all ranks. All ranks must call it."""
 
+    def take_buffers(self) -> None:
+        """Go on from `buffers`, which were read from a checkpoint."""
+
     def validate(self) -> Validated | None:
         """Validate the present state; None: there is nothing to validate with. All ranks must call it."""
         return None

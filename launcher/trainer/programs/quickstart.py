@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
@@ -20,14 +17,13 @@ from launcher.trainer.files import Files
 from launcher.trainer.model.initial import generator_of
 from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.parallel.placement import Placement
-from launcher.trainer.parallel.world import Transport, World
+from launcher.trainer.parallel.world import World
 from launcher.trainer.programs.lines import say, say_of_all
 from launcher.trainer.programs.loop import run
-from launcher.trainer.programs.program import Program, line_of
-from launcher.trainer.programs.sharded import ShardedTraining, StepResult, placements_of, sharding_plan
-from launcher.trainer.programs.strategy import StepRecorder
-from launcher.trainer.saved import gather
-from launcher.trainer.shard.groups import Groups, open_groups
+from launcher.trainer.programs.network import NetworkProgram, NetworkResult, plan_groups
+from launcher.trainer.programs.program import line_of
+from launcher.trainer.programs.sharded import ShardedTraining, placements_of, sharding_plan
+from launcher.trainer.shard.groups import Groups
 from launcher.trainer.shard.modules import MatMul, ReduceMean, ReLU, Square, Sub
 from launcher.trainer.shard.trace import Traced, trace
 
@@ -67,19 +63,11 @@ def train(settings: QuickstartSettings, world: World, files: Files) -> None:
     Raises:
         TlaunchError: a strategy that does not fit, unusable checkpoints, or a gradient that is not finite.
     """
-    place = world.place
-    with open_groups(
-        place.global_rank,
-        place.world_size,
-        ranks=place.layout.mp,
-        device=world.device,
-        transport=cast("Transport", settings.parallel.transport),
-        existing=(world.mp, world.dp),
-    ) as groups:
+    with plan_groups(settings, world) as groups:
         run(lambda: Quickstart(settings, world, groups), settings.checkpoint, world, files)
 
 
-class Quickstart(Program[Rows, StepResult]):
+class Quickstart(NetworkProgram[Rows]):
     name = "quickstart"
 
     def __init__(self, settings: QuickstartSettings, world: World, groups: Groups) -> None:
@@ -101,10 +89,7 @@ class Quickstart(Program[Rows, StepResult]):
         self.digest = hashlib.sha256(b"".join(rows.numpy().tobytes() for rows in self._rows)).hexdigest()
 
     def begin(self) -> None:
-        layout = self.world.place.layout
-        held = sum(parameter.numel() for parameter in self._training.parameters.values())
-        mode = self.settings.parallel.mode
-        say_of_all(f"layout: {layout}, {mode} on {self.world.device.type}, {held} parameters on this rank", self.world)
+        say_of_all(self.layout_line(), self.world)
         if self.world.is_first:
             say(self._training.told())
 
@@ -115,34 +100,16 @@ class Quickstart(Program[Rows, StepResult]):
             epoch, index = divmod(step - 1, per_epoch)
             yield Rows(epoch + 1, index + 1, step, last_step)
 
-    def learning_rate(self, step: int) -> float:
-        del step
-        return self.settings.train.learning_rate
-
-    def train_step(self, batch: Rows, learning_rate: float, votes: Callable[[], tuple[float, ...]]) -> StepResult:
+    def train_step(self, batch: Rows, learning_rate: float, votes: Callable[[], tuple[float, ...]]) -> NetworkResult:
         del batch
-        return self._training.train_step(self._inputs, learning_rate, votes)
+        return self._training.train_step(self._inputs, learning_rate, votes, count=self.settings.train.batch_size)
 
-    def line(self, batch: Rows, result: StepResult, seconds: float) -> str:
+    def line(self, batch: Rows, result: NetworkResult, seconds: float) -> str:
         del seconds
         return line_of(batch, result.loss)
 
-    def not_finite(self, batch: Rows, result: StepResult) -> TlaunchError:
-        return TlaunchError(
-            f"epoch {batch.epoch} step {batch.step_of_epoch}: the gradient is not finite, and the loss is {result.loss}; "
-            "that step has changed no weight",
-            hint="a smaller train.learning_rate",
-        )
-
-    def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
-        return self._training.step_recorder(path, self.name, attempt)
-
     def weights(self) -> dict[str, Tensor] | None:
-        return gather(
-            self.world,
-            self._training.parameters,
-            lambda coordinate: placements_of(self._training.plan, coordinate.mp),
-        )
+        return self.whole_parameters()
 
     def _initial(self, name: str, shape: torch.Size) -> Tensor:
         settings = self.settings

@@ -18,12 +18,12 @@ from launcher.trainer.parallel.batch_norm import synchronise_batch_norms
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.sharded import StepResult
+from launcher.trainer.programs.network import NetworkResult, NetworkTraining
 from launcher.trainer.programs.strategy import RecordedModel, StepRecorder, recorded_report
 from launcher.trainer.telemetry import recording
 
 
-class ReplicatedTraining:
+class ReplicatedTraining(NetworkTraining):
     """One rank's model of an image classifier, and the steps that all ranks take together on shares of each batch."""
 
     def __init__(
@@ -60,19 +60,17 @@ class ReplicatedTraining:
         )
 
     def placements(self, rank: int) -> Mapping[str, Placement]:
-        """Return the parts of parameters that a model-parallel rank holds: there is one."""
         del rank
         return self._placements
 
     def train_step(
         self,
-        inputs: tuple[Tensor, Tensor],
+        inputs: tuple[Tensor, ...],
         learning_rate: float,
         votes: Callable[[], tuple[float, ...]],
         *,
         count: int,
-    ) -> StepResult:
-        """Take one step on this rank's share of a global batch of `count` images. All ranks must call it."""
+    ) -> NetworkResult:
         images_BCHW, label_B = inputs
         if recording.active is not None:
             recording.active.graph.name_tensors({"images": images_BCHW, "labels": label_B})
@@ -89,11 +87,11 @@ class ReplicatedTraining:
             total += loss.detach()
         recording.enter_phase("optimizer")
         norm = self.optimizer.step(learning_rate, votes)
-        return StepResult(float(all_reduce(total, self._world.dp)), math.isfinite(norm), self.optimizer.votes)
+        return NetworkResult(float(all_reduce(total, self._world.dp)), math.isfinite(norm), self.optimizer.votes)
 
     @torch.no_grad()
     def settle_buffers(self) -> None:
-        """Give all ranks the same running statistics: where each has had its own, the means of all. All ranks must call it."""
+        """Give all ranks the means of their running statistics, where each has had its own."""
         dp = self._world.dp
         if dp.size == 1 or self._is_synchronised:
             return
@@ -104,20 +102,17 @@ class ReplicatedTraining:
         ):
             buffer.copy_(mean.view_as(buffer))
 
-    def restore_buffers(self) -> None:
-        """Do nothing: the model's own buffers are the ones that were restored."""
+    def take_buffers(self) -> None:
+        """Do nothing: the model's own buffers are the ones that were read."""
 
     def whole_model(self, make: Callable[[], nn.Module]) -> nn.Module:
-        """Return the model, to be evaluated; `train_again` undoes that."""
         del make
         return self.model.eval()
 
     def train_again(self) -> None:
-        """Have the model trained after an evaluation."""
         self.model.train()
 
     def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
-        """Return what records a step of the model."""
         recorded = RecordedModel(recipe, self.model, self._placements, gives_parts=())
         report_of = partial(recorded_report, recorded, self._world, attempt)
         return StepRecorder(path, self._world.place.global_rank, report_of, self.model)

@@ -6,14 +6,11 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from launcher.core.errors import TlaunchError
 from launcher.core.records import Layout
 from launcher.corpus.images import ImageFiles, find_images
 from launcher.mesh.coordinates import Coordinate
@@ -34,15 +31,14 @@ from launcher.trainer.files import Files
 from launcher.trainer.model.resnet import initial_weight, resnet50
 from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.parallel.placement import Placement
-from launcher.trainer.parallel.world import Transport, World
+from launcher.trainer.parallel.world import World
 from launcher.trainer.programs.lines import say, say_of_all
 from launcher.trainer.programs.loop import run
-from launcher.trainer.programs.program import Program, Validated, line_of
+from launcher.trainer.programs.network import NetworkProgram, NetworkResult, plan_groups
+from launcher.trainer.programs.program import Validated, line_of
 from launcher.trainer.programs.replicated import ReplicatedTraining
-from launcher.trainer.programs.sharded import ShardedTraining, StepResult, placements_of, sharding_plan
-from launcher.trainer.programs.strategy import StepRecorder
-from launcher.trainer.saved import gather
-from launcher.trainer.shard.groups import Groups, open_groups
+from launcher.trainer.programs.sharded import ShardedTraining, placements_of, sharding_plan
+from launcher.trainer.shard.groups import Groups
 from launcher.trainer.shard.modules import WithLoss
 from launcher.trainer.shard.trace import Traced, trace
 from launcher.trainer.telemetry.heartbeat import getting_on
@@ -60,20 +56,11 @@ def train(settings: Resnet50Settings, world: World, files: Files) -> None:
     with ExitStack() as opened:
         groups = None
         if settings.parallel.mode not in REPLICATED:
-            groups = opened.enter_context(
-                open_groups(
-                    world.place.global_rank,
-                    world.place.world_size,
-                    ranks=world.place.layout.mp,
-                    device=world.device,
-                    transport=cast("Transport", settings.parallel.transport),
-                    existing=(world.mp, world.dp),
-                )
-            )
+            groups = opened.enter_context(plan_groups(settings, world))
         run(lambda: Resnet50(settings, world, files, groups), settings.checkpoint, world, files)
 
 
-class Resnet50(Program[TrainingBatch, StepResult]):
+class Resnet50(NetworkProgram[TrainingBatch]):
     name = "resnet50"
 
     def __init__(self, settings: Resnet50Settings, world: World, files: Files, groups: Groups | None) -> None:
@@ -92,7 +79,6 @@ class Resnet50(Program[TrainingBatch, StepResult]):
         self._shape = ImageShape(settings.data.image_size, self.dtype)
         rule = Momentum(settings.train.momentum)
         weights = partial(_initial, settings, self.dtype)
-        self._training: ReplicatedTraining | ShardedTraining
         if groups is None:
             model = resnet50(settings.model.classes)
             self._training = ReplicatedTraining(model, settings, world, rule, weights, self.dtype)
@@ -109,19 +95,15 @@ class Resnet50(Program[TrainingBatch, StepResult]):
         self._steps = 0  # that the state is after
 
     def begin(self) -> None:
-        layout, mode = self.world.place.layout, self.settings.parallel.mode
-        held = sum(parameter.numel() for parameter in self._training.parameters.values())
-        how = f"{layout} micro_batches={layout.micro_batches}, {mode} on {self.world.device.type}"
-        say_of_all(f"layout: {how}, {held} parameters on this rank", self.world)
+        say_of_all(self.layout_line(f"micro_batches={self.world.place.layout.micro_batches}"), self.world)
         if not self.world.is_first:
             return
         say(f"data: {len(self._images)} images, {len(self._test)} to validate with, of {self._origin}")
-        if isinstance(self._training, ShardedTraining):
-            say(self._training.told())
+        if told := self._training.told():
+            say(told)
 
     def batches(self, first_step: int) -> Iterator[TrainingBatch]:
         self._steps = first_step - 1
-        self._training.restore_buffers()
         train = self.settings.train
         return ahead(
             training_batches(
@@ -136,31 +118,23 @@ class Resnet50(Program[TrainingBatch, StepResult]):
             AHEAD,
         )
 
-    def learning_rate(self, step: int) -> float:
-        del step
-        return self.settings.train.learning_rate
-
     def train_step(
         self, batch: TrainingBatch, learning_rate: float, votes: Callable[[], tuple[float, ...]]
-    ) -> StepResult:
+    ) -> NetworkResult:
         images, labels = batch.image_BCHW.to(self.world.device), batch.label_B.to(self.world.device)
         result = self._training.train_step((images, labels), learning_rate, votes, count=batch.count)
         self._steps = batch.step
         return result
 
-    def line(self, batch: TrainingBatch, result: StepResult, seconds: float) -> str:
+    def line(self, batch: TrainingBatch, result: NetworkResult, seconds: float) -> str:
         return f"{line_of(batch, result.loss)}, {batch.count / seconds:.0f} images/s"
-
-    def not_finite(self, batch: TrainingBatch, result: StepResult) -> TlaunchError:
-        return TlaunchError(
-            f"epoch {batch.epoch} step {batch.step_of_epoch}: the gradient is not finite, and the loss is {result.loss}; "
-            "that step has changed no weight",
-            hint="a smaller train.learning_rate",
-        )
 
     def settle(self) -> None:
         self._training.settle_buffers()
         self._count.fill_(self._steps)
+
+    def take_buffers(self) -> None:
+        self._training.take_buffers()
 
     @torch.no_grad()
     def validate(self) -> Validated:
@@ -184,15 +158,12 @@ class Resnet50(Program[TrainingBatch, StepResult]):
 
     def weights(self) -> dict[str, Tensor] | None:
         self.settle()
-        found = gather(self.world, self._training.parameters, lambda place: self._training.placements(place.mp))
+        found = self.whole_parameters()
         if found is None:
             return None
         buffers = {name: buffer.cpu() for name, buffer in self.buffers.items()}
         # Each a tensor of its own, of the type that torch gives it.
         return {**found, **{name: each.long() if name.endswith(COUNT) else each for name, each in buffers.items()}}
-
-    def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
-        return self._training.step_recorder(path, self.name, attempt)
 
     @property
     def _shard(self) -> Shard:

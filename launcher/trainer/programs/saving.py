@@ -55,6 +55,7 @@ class Saving:
                 say_of_all("there is no checkpoint: the training begins anew", program.world)
             return 0
         path, step = found
+        program.take_buffers()
         say_of_all(f"resumed: {path}, after step {step}", program.world)
         return step
 

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from launcher.core.frozen import frozen
 from launcher.mesh.boxes import whole
 from launcher.sharding.cost import Costs
 from launcher.sharding.plan import ShardingPlan, parameters_of, plan_of
@@ -26,6 +25,7 @@ from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
+from launcher.trainer.programs.network import NetworkResult, NetworkTraining
 from launcher.trainer.programs.strategy import StepRecorder
 from launcher.trainer.shard.calibrate import costs_for
 from launcher.trainer.shard.groups import Groups
@@ -36,15 +36,6 @@ from launcher.trainer.telemetry import recording
 from launcher.trainer.telemetry.recording import Recorder
 
 TOLD = 8  # operators
-
-
-@frozen
-class StepResult:
-    loss: float  # mean over the global batch
-    is_finite: bool
-    votes: tuple[float, ...]
-    tokens: None = None
-    padding_share: None = None
 
 
 def sharding_plan(traced: Traced, settings: Any, ranks: int, costs: Costs | None = None) -> ShardingPlan:
@@ -74,7 +65,7 @@ def _initial_buffer(name: str, buffer: Tensor) -> Tensor:
     return make(buffer.shape, dtype=buffer.dtype)
 
 
-class ShardedTraining:
+class ShardedTraining(NetworkTraining):
     """One rank's part of a network that is cut by strategies, and the steps that all ranks take together."""
 
     def __init__(
@@ -95,7 +86,7 @@ class ShardedTraining:
         costs = costs_for(traced.graph, parallel.mode, parallel.search_mode, groups, world.device)
         self.plan = sharding_plan(traced, settings, groups.ranks, costs)
         self._world, self._groups = world, groups
-        self.buffers: dict[str, Tensor] = {
+        self.buffers = {
             name: _initial_buffer(name, buffer).to(world.device)
             for name, buffer in traced.buffers.items()
             if buffer.is_floating_point()
@@ -121,7 +112,6 @@ class ShardedTraining:
         )
 
     def placements(self, rank: int) -> Mapping[str, Placement]:
-        """Return the parts of parameters that a rank of the plan holds."""
         return placements_of(self.plan, rank)
 
     def train_step(
@@ -130,13 +120,9 @@ class ShardedTraining:
         learning_rate: float,
         votes: Callable[[], tuple[float, ...]],
         *,
-        count: int = 0,
-    ) -> StepResult:
-        """Take one step on this copy's share of a global batch, whole or this rank's part of it. All ranks must call it.
-
-        All copies have as many rows, so that their number, `count` of the global batch, does not matter.
-        """
-        del count
+        count: int,
+    ) -> NetworkResult:
+        del count  # all copies have as many rows
         self.optimizer.zero_gradients()
         loss = self.network(*inputs) / self._world.dp.size
         loss.backward()
@@ -144,11 +130,11 @@ class ShardedTraining:
         recording.enter_phase("optimizer")
         norm = self.optimizer.step(learning_rate, votes)
         total = float(all_reduce(loss.detach().clone(), self._world.dp))
-        return StepResult(total, math.isfinite(norm), self.optimizer.votes)
+        return NetworkResult(total, math.isfinite(norm), self.optimizer.votes)
 
     @torch.no_grad()
     def settle_buffers(self) -> None:
-        """Put running statistics together of the ranks' parts, the mean where several ranks have the same part. All ranks must call it."""
+        """Put running statistics together of the ranks' parts, the mean where several ranks have the same part."""
         if not self.buffers:
             return
         held = {name: self.network.box_held(name) for name in self.buffers}
@@ -167,13 +153,11 @@ class ShardedTraining:
             buffer.copy_(mean.view_as(buffer))
             self._part(name).copy_(buffer[held[name].within(whole(buffer.shape))])
 
-    def restore_buffers(self) -> None:
-        """Take `buffers` as the running statistics."""
+    def take_buffers(self) -> None:
         for name, buffer in self.buffers.items():
             self._part(name).copy_(buffer[self.network.box_held(name).within(whole(buffer.shape))])
 
     def whole_model(self, make: Callable[[], nn.Module]) -> nn.Module:
-        """Return the whole model, to be evaluated, which `make` gives the form of. All ranks must call it."""
         with torch.device("meta"):
             model = make()
         state: dict[str, Tensor] = {**self.network.whole_parameters(), **self.buffers}
