@@ -87,7 +87,7 @@ class Index:
     settings: Mapping[str, Mapping[str, Any]]  # sections of the recipe
     layout: Layout  # that wrote it
     text: str  # digest of what is trained on
-    data: str  # where that was; "" for the packaged sample
+    data: str  # where that was; "" for the program's own
     dtype: str  # of all tensors, as safetensors calls it
     shapes: Mapping[str, tuple[int, ...]]  # of each parameter
     files: Mapping[str, PartFile]

@@ -6,8 +6,9 @@ Which boxes its files hold then, the trainer says: `launcher/trainer/checkpoint/
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from launcher.checkpoint.finish import finish
 from launcher.checkpoint.index import BUFFERS, TOKENIZER, NamedBox
@@ -32,8 +33,10 @@ class Plan:
     files: tuple[FilePlan, ...]
 
 
-def reshard(stored: StoredBoxes, plan: Plan, layout: Layout, output: Path) -> None:
-    """Write the state of a checkpoint to a new one, which is whole or not there.
+def reshard(
+    stored: StoredBoxes, plan: Plan, layout: Layout, output: Path, settings: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Write the state of a checkpoint to a new one, of a training with these settings, which is whole or not there.
 
     Raises:
         DamagedError: the checkpoint lacks some element.
@@ -55,7 +58,7 @@ def reshard(stored: StoredBoxes, plan: Plan, layout: Layout, output: Path) -> No
             if name in stored.index.files:
                 (aside / name).write_bytes((stored.path / name).read_bytes())
                 files[name] = stored.index.files[name]
-        finish(aside, dataclasses.replace(stored.index, layout=layout, files=files))
+        finish(aside, dataclasses.replace(stored.index, layout=layout, files=files, settings=settings))
 
 
 def _contents(stored: StoredBoxes, boxes: Sequence[NamedBox]) -> Iterator[Bytes]:

@@ -57,8 +57,12 @@ def _assignments(config: str | None, settings: Sequence[str]) -> Iterator[Assign
         yield Assignment(name.replace('"', ""), parsed, where=f"--set {text}")
 
 
-def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str, Any]], where: str) -> Settings:
+def recorded_settings(
+    recipe: type[Settings], sections: Mapping[str, Mapping[str, Any]], where: str, changes: Sequence[str] = ()
+) -> Settings:
     """Return the settings of `recipe` from those that a training has recorded at `where`, by section and name.
+
+    `changes` are KEY=VALUE settings that override them.
 
     Raises:
         UsageError: an unknown setting, a value of the wrong type or out of bounds: of another version, for instance.
@@ -69,7 +73,8 @@ def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str
             Assignment(f"{section}.{name}", value, where)
             for section, values in sections.items()
             for name, value in values.items()
-        ],
+        ]
+        + list(_assignments(None, changes)),
     )
 
 

@@ -103,7 +103,11 @@ def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
             values.setdefault(of, {})[entry] = _entry(assignment, chosen[of])
             continue
         if assignment.name not in known:
-            hint = did_you_mean(_meant(assignment.name, known)) or f"known settings: {', '.join(known)}"
+            names = (*known, *(f"{section}.NAME" for section in chosen))
+            hint = (
+                did_you_mean(_meant(assignment.name, known) or _entries_meant(of, entry, chosen))
+                or f"known settings: {', '.join(names)}"
+            )
             raise UsageError(f"{assignment.where}: there is no setting {assignment.name}", hint=hint)
         values.setdefault(of, {})[entry] = _checked(assignment, known[assignment.name])
     return recipe(**{section.name: _section_class(section)(**values.get(section.name, {})) for section in sections})
@@ -154,6 +158,11 @@ def _meant(name: str, known: Mapping[str, object]) -> Sequence[str]:
     for setting_name in known:
         names.setdefault(setting_name.partition(".")[2], []).append(setting_name)
     return names.get(own) or near(name, known) or [one for found in near(own, names) for one in names[found]]
+
+
+def _entries_meant(of: str, entry: str, chosen: Mapping[str, object]) -> list[str]:
+    """Return a name in a section of chosen names that is called about so, `strategy` for `strategies` among them."""
+    return [f"{section}.{entry}" for section in near(of, chosen) or near(of[:-1], chosen) if entry]
 
 
 def as_toml(value: Any) -> str:

@@ -66,7 +66,7 @@ def check_mode(mode: str, given: Strategies, layout: Layout, *, micro_batches: b
     `micro_batches`: the mode has some.
 
     Raises:
-        RefusedLayoutError: pipeline stages, micro batches, or ranks that would do nothing.
+        RefusedLayoutError: pipeline stages, micro batches, ranks that would do nothing, or copies of one rank that are to be cut.
         UsageError: strategies in a mode that takes none.
     """
     if layout.pp > 1:
@@ -80,6 +80,11 @@ def check_mode(mode: str, given: Strategies, layout: Layout, *, micro_batches: b
         raise RefusedLayoutError(
             f"parallel.mode = {mode} is for one device, and there are {layout.world_size}",
             hint=f"--devices 1, or --set parallel.mode={DATA_PARALLEL}",
+        )
+    if given and mode == HYBRID and layout.mp == 1 < layout.dp:
+        raise RefusedLayoutError(
+            f"strategies of {', '.join(given)} are given, and parallel.mode = {mode} cuts each copy over its mp = 1 device",
+            hint=f"--mp N for copies of N devices, or --set parallel.mode={SEMI_AUTO} for one over all {layout.dp}",
         )
     if given and mode in {STAND_ALONE, DATA_PARALLEL}:
         raise UsageError(

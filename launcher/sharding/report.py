@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from launcher.core.codec import decode, encode
 from launcher.core.errors import UnreadableError
+from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
 from launcher.sharding.expression import Strategy
 
@@ -33,6 +34,7 @@ ReportKind = Literal[
 ]
 PHASES: tuple[ReportPhase, ...] = ("forward", "backward", "optimizer")
 HINT = "a run with --save-strategy writes it anew"
+MAX_BYTES = 1 << 30  # of a report: one of a network of a million operators has fewer
 NOTHING_SENT: tuple[ReportKind, ...] = ("slice",)
 
 
@@ -129,7 +131,7 @@ def read_report(path: Path) -> StrategyReport:
         UnreadableError: there is no such file, or it does not hold a report; with its name and what is wrong.
     """
     try:
-        report = decode(StrategyReport, json.loads(path.read_bytes()))
+        report = decode(StrategyReport, json.loads(read_regular(path, MAX_BYTES)))
         trouble = next(_troubles(report), None)
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror or error}") from None

@@ -11,7 +11,7 @@ from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import strategy_name
 from launcher.core.text import ranges
-from launcher.sharding.report import ReportOperator, ReportTensor, StrategyReport, read_report
+from launcher.sharding.report import HINT, ReportOperator, ReportTensor, StrategyReport, read_report
 
 _NAME = re.compile(r"rank(?P<rank>\d{1,9})\.json")
 
@@ -25,13 +25,26 @@ def reported_ranks(directory: Path) -> list[int]:
     return sorted(int(name["rank"]) for name in names if name is not None)
 
 
+def read_of_rank(directory: Path, rank: int) -> StrategyReport:
+    """Return the report of a rank.
+
+    Raises:
+        UnreadableError: there is none, it is damaged, or it is another rank's.
+    """
+    path = directory / strategy_name(rank)
+    report = read_report(path)
+    if report.rank != rank:
+        raise UnreadableError(f"{path}: this is the report of rank {report.rank}", hint=HINT)
+    return report
+
+
 def read_all(directory: Path) -> list[StrategyReport]:
     """Return the reports of the newest attempt of a run, in the order of the ranks.
 
     Raises:
-        UnreadableError: one of them is damaged, or ranks of that attempt are missing.
+        UnreadableError: one of them is damaged or another rank's, or ranks of that attempt are missing.
     """
-    reports = [read_report(directory / strategy_name(rank)) for rank in reported_ranks(directory)]
+    reports = [read_of_rank(directory, rank) for rank in reported_ranks(directory)]
     newest = max((report.attempt for report in reports), default=0)
     found = [
         report for report in reports if report.attempt == newest

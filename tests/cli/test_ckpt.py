@@ -142,6 +142,15 @@ def test_a_path_may_begin_in_the_directory_of_runs(launcher, checkpoint):
     assert launcher.call("ckpt", "show", "20260101-000000-a/checkpoints/step-5", code=0)
 
 
+def test_a_path_by_the_latest_run_is_of_the_run_that_is_the_latest_now(launcher, checkpoint):
+    """The run that goes on from it is the latest one once it begins."""
+    path = checkpoint("20260101-000000-a", 5)
+    (launcher.directory / "runs/latest").symlink_to(path.parent.parent.name)
+    for reference in ("runs/latest/checkpoints/step-5", "latest/checkpoints/step-5", "runs/latest/checkpoints"):
+        found, _ = resumed_from(launcher, "--resume", reference)
+        assert found in {path, path.parent}
+
+
 @pytest.mark.parametrize(
     "reference",
     [

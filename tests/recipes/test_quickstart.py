@@ -37,6 +37,13 @@ def test_an_operators_name_may_be_quoted_as_in_toml():
     assert settings_of('strategies."fc.matmul"=[[1, 1], [2, 1]]').strategies == {"fc.matmul": ((1, 1), (2, 1))}
 
 
+@pytest.mark.parametrize("section", ["strategy", "stratgies"])
+def test_a_section_of_strategies_that_is_misspelt_is_suggested(section):
+    with pytest.raises(UsageError) as caught:
+        settings_of(f"{section}.matmul=[[1, 1], [1, 1]]")
+    assert caught.value.hint == "did you mean strategies.matmul?"
+
+
 @pytest.mark.parametrize("written", ["3", "[2, 4]", "[[2.0, 4], [4, 1]]", "x"])
 def test_what_is_no_strategy_is_refused(written):
     with pytest.raises(UsageError, match=r"strategies\.matmul is .*, but must be the number of parts"):
@@ -54,6 +61,10 @@ def test_what_is_no_strategy_is_refused(written):
         "model parallelism outside of hybrid": ([], Layout(dp=2, mp=2)),
         "strategies in data parallel": (["parallel.mode=data_parallel", "strategies.relu=[[2,1]]"], Layout(dp=2)),
         "copies that do not divide the batch": (["parallel.mode=hybrid_parallel"], Layout(dp=3, mp=2)),
+        "copies of one device that are to be cut": (
+            ["parallel.mode=hybrid_parallel", "strategies.matmul=[[2,4],[4,1]]"],
+            Layout(dp=8),
+        ),
         "more parts than a copy has devices": (
             ["parallel.mode=hybrid_parallel", "strategies.relu=[[2,2]]"],
             Layout(dp=2, mp=2),

@@ -1,6 +1,7 @@
 """Strategy reports: made of a plan, written, read again, and compared over ranks."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -97,6 +98,21 @@ def test_a_damaged_report_is_refused_by_its_name(tmp_path, content):
         read_report(path)
     assert str(path) in caught.value.message
     assert caught.value.hint
+
+
+def test_a_report_in_the_place_of_another_ranks_is_refused(tmp_path):
+    write_reports(tmp_path)
+    (tmp_path / strategy_name(3)).write_text(report_text(report_of(2)))
+    with pytest.raises(UnreadableError, match=r"rank3\.json: this is the report of rank 2"):
+        read_all(tmp_path)
+
+
+def test_a_pipe_is_no_report(tmp_path):
+    """Nobody waits for what is written to it."""
+    write_reports(tmp_path)
+    os.mkfifo(tmp_path / strategy_name(9))
+    with pytest.raises(UnreadableError, match=r"rank9\.json"):
+        read_all(tmp_path)
 
 
 def test_ranks_that_do_the_same_are_told_once(tmp_path):

@@ -18,6 +18,8 @@ Examples:
   tlaunch run --devices 8 --mp 2 --dry-run
   tlaunch run --devices 8 --max-restarts 3 --hang-timeout 600 --detach \\
       -- python train.py
+  tlaunch run --devices 8 --recipe quickstart --save-strategy \\
+      --set "strategies.matmul=[[2,4],[4,1]]"
   tlaunch run --engine mpi --rank-table rank_tables/rank_table_16pcs.json \\
       -- python train.py
 
@@ -42,7 +44,7 @@ rank hung (--hang-timeout); 126 a rank's program could not be started, 127 its i
 def run(context: click.Context, /, **options: Any) -> None:
     """Start one process per device and supervise them.
 
-    Without COMMAND the bundled Transformer is trained. COMMAND may be any program, Python or not. Without --rank-table
+    Without COMMAND a bundled program is trained: the Transformer, or what --recipe names. COMMAND may be any program, Python or not. Without --rank-table
     and --devices one process is started.
     """
     context.exit(start.run(RunOptions(**options)).exit_code)

@@ -25,7 +25,7 @@ from launcher.cli.launch.options import RunOptions
 from launcher.cli.text.run_text import continued_from
 from launcher.core.errors import UnreadableError
 from launcher.core.records import ResumedFrom
-from launcher.core.run_dir import RunDir
+from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.text import some_of
 from launcher.logs.terminal import escaped
 from launcher.runs.record import continued_by
@@ -73,7 +73,7 @@ def checkpoints_meant(runs_dir: Path, reference: str) -> list[Path]:
         UsageError: several runs' names begin so.
     """
     places = (Path(reference), runs_dir / reference) if reference else ()
-    for path in places:
+    for path in map(_of_its_run, places):
         if is_checkpoint(path):
             return [path.absolute()]
         if found := checkpoints_in(path):
@@ -92,6 +92,14 @@ def checkpoints_meant(runs_dir: Path, reference: str) -> list[Path]:
     if not (found := checkpoints_in(run.checkpoints)):
         raise _none_of_run(reference, run)
     return [each.absolute() for each in found]
+
+
+def _of_its_run(path: Path) -> Path:
+    """Return a path with the name of the latest run in place of "latest", which is another run's once the next one begins."""
+    for latest in path.parents:
+        if latest.name == LATEST and latest.is_symlink():
+            return latest.resolve() / path.relative_to(latest)
+    return path
 
 
 def _missing(path: Path, reference: str) -> UnreadableError | None:

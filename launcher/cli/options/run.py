@@ -180,10 +180,10 @@ RUN_PARAMETERS = parameters_of(
         "--exclude", multiple=True, metavar="SERVER[/DEVICE]",
         help="With --elastic, leave out a device, or all of a server; the run directory's file `excluded` lists them. Repeatable.",
     ),
-    click.option("--recipe", metavar="NAME", help="The bundled program that is trained.  [default: transformer]"),
+    click.option("--recipe", metavar="NAME", help="The bundled program that is trained: transformer, quickstart, resnet50.  [default: transformer]"),
     click.option("--config", metavar="FILE", help="Settings of the bundled trainer, as TOML."),
     click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one setting of the bundled trainer. Repeatable."),
-    click.option("--data", type=FILE, metavar="PATH", help="Sentence pairs for the bundled trainer (`tlaunch data`)."),
+    click.option("--data", type=FILE, metavar="PATH", help="Data for the bundled trainer: sentence pairs, or CIFAR-10's images (`tlaunch data`)."),
     click.option(
         "--resume", metavar="auto|RUN|PATH",
         help="Go on from a checkpoint, or the newest whole one of a run or a directory; auto: of the runs here that train the same.",

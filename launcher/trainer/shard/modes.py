@@ -46,8 +46,10 @@ def cuttings_for(
     """
     graph = traced.graph
     given = {**traced.strategies, **_of_operators(traced, strategies)}
-    if mode not in MODES or search_mode not in SEARCHES:
-        raise UsageError(f"there is no mode {mode} with {search_mode}", hint=", ".join((*MODES, *SEARCHES)))
+    for what, name, known_names in (("mode", mode, MODES), ("search_mode", search_mode, SEARCHES)):
+        if name not in known_names:
+            hint = did_you_mean(near(name, known_names)) or ", ".join(known_names)
+            raise UsageError(f"{what} = {name}: there is no such one", hint=hint)
     if strategies and mode in {STAND_ALONE, DATA_PARALLEL}:
         raise UsageError(
             f"strategies of {', '.join(strategies)} are given, and the mode {mode} takes none",

@@ -40,6 +40,7 @@ Examples:
 
 Exit codes: 0 all are whole; 1 one is not; 2 wrong usage, or no such checkpoint.
 """
+OWN_DATA = "the program's own"
 HEADER = ("STEP", "AGE", "SIZE", "LAYOUT", "VALIDATION", "CHECKPOINT")
 
 
@@ -101,7 +102,7 @@ def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> i
         f"checkpoint: {printable(str(path))}",
         f"step:       {index.step}, {_age(path)} ago",
         f"program:    {index.program}, {index.layout} micro_batches={index.layout.micro_batches}",
-        f"data:       {printable(index.data) or 'the packaged sample'}",
+        f"data:       {printable(index.data) or OWN_DATA}",
         f"validation: {number(index.validation_loss, '.6f')}",
         f"files:      {counted(len(index.files), 'file')}, {size(all_bytes(index))}",
     ]

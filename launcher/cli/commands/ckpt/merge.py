@@ -22,7 +22,7 @@ Examples:
   tlaunch ckpt merge --output model                  # of the latest run's newest checkpoint
   tlaunch ckpt merge runs/latest/checkpoints/step-500 --output model --optimizer
 
-DIR gets model.safetensors, config.json and tokenizer.model, as the trainer leaves them in the run directory, whatever the layout was.
+DIR gets model.safetensors, config.json and, of a translation model, tokenizer.model, as the trainer leaves them in the run directory, whatever the layout was.
 Weights are those that the optimizer keeps: float32 of a training in bfloat16.
 
 CHECKPOINT is its directory, or a directory of some or a run, of which the newest is meant. All of its files are compared

@@ -17,10 +17,9 @@ from launcher.cli.text.output_file import put
 from launcher.cli.text.stdout import write_out
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
-from launcher.core.run_dir import strategy_name
 from launcher.core.text import printable, ranges
-from launcher.sharding.report import StrategyReport, read_report
-from launcher.sharding.report_set import alike, read_all, reported_ranks
+from launcher.sharding.report import StrategyReport
+from launcher.sharding.report_set import alike, read_all, read_of_rank, reported_ranks
 
 EPILOG = """\b
 Examples:
@@ -116,4 +115,4 @@ def _reports(directory: Path, rank: int | None, *, all_ranks: bool) -> list[Stra
         raise UnreadableError(
             f"{directory}: there is no strategy report of rank {wanted}", hint=f"there are those of {ranges(known)}"
         )
-    return [read_report(directory / strategy_name(wanted))]
+    return [read_of_rank(directory, wanted)]
