@@ -88,6 +88,21 @@ def works(case, *, opened):
         print(f"{name} in {mode}: {off:.1e}", flush=True)
 
 
+def not_summed():
+    """Weights that were changed by a part of their gradients are refused in the next step, not trained further."""
+    inputs = inputs_of("quickstart", 0)
+    with sharded(network_of("quickstart"), inputs, mode=DATA) as cut:
+        optimizer = torch.optim.SGD(cut.parameters(), lr=RATE)
+        cut(*inputs).backward()
+        cut(*inputs).backward()  # accumulated
+        cut.sum_gradients()
+        optimizer.step()
+        cut(*inputs).backward()
+        optimizer.step()
+        with pytest.raises(UsageError, match="had not been summed"):
+            cut(*inputs)
+
+
 def refused():
     """Every rank is refused alike, before anything is opened or after."""
     inputs = inputs_of("quickstart", 0)
@@ -111,6 +126,7 @@ def main():
         name, _, _, copies, *_ = case
         work = partial(works, case, opened=number == 1)
         fork_ranks(name, dp=copies, mp=4 // copies, pp=1, micro_batches=1, work=work)
+    fork_ranks("not summed", dp=1, mp=2, pp=1, micro_batches=1, work=not_summed)
     fork_ranks("refused", dp=1, mp=2, pp=1, micro_batches=1, work=refused)
 
 

@@ -147,6 +147,11 @@ class WithLoss(nn.Module):
         return self.loss(self.network(x), label)
 
 
+def class_name(network: nn.Module) -> str:
+    """Return the name of a network's class: within `WithLoss`, of the network that a person has written."""
+    return type(network.network if isinstance(network, WithLoss) else network).__name__
+
+
 def own_name(network: nn.Module, path: str) -> str:
     """Return how what lies at a path of a network is named, which is the path, but for what is within `WithLoss`."""
     return path.removeprefix("network.") if isinstance(network, WithLoss) else path

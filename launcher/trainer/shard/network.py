@@ -66,6 +66,7 @@ class ShardedNetwork(nn.Module):
             _hold(self, name, self._held[name])
         self._stages = stages_of(traced, plan, groups, self._held)
         self._sums = self._made_sums()
+        self._unsummed: list[int] | None = None  # the parameters' versions at a backward that no sum has followed
         self._inputs = [
             (self._places[name], *self._input(name)) if name in self._places else None for name in traced.inputs
         ]
@@ -77,8 +78,13 @@ class ShardedNetwork(nn.Module):
         plan, it may be that of all copies, one after another.
 
         Raises:
-            UsageError: an input has another shape than either.
+            UsageError: an input has another shape than either, or weights were changed by gradients that were not summed.
         """
+        if self._unsummed not in (None, self._versions()):
+            raise UsageError(
+                "the weights were changed after backward, and the ranks' gradients had not been summed",
+                hint="network.sum_gradients() after loss.backward()",
+            )
         if len(inputs) != len(self._inputs):
             raise UsageError(f"the network takes {len(self._inputs)} inputs, and it is called with {len(inputs)}")
         values: list[Tensor | None] = [None] * len(self._places)
@@ -97,7 +103,15 @@ class ShardedNetwork(nn.Module):
             for place in stage.last_used:
                 values[place] = None
         assert output is not None, "a graph has an operator"
+        if self._sums and output.requires_grad:
+            output.register_hook(self._gone_back)
         return output
+
+    def _gone_back(self, _gradient: Tensor) -> None:
+        self._unsummed = self._versions()
+
+    def _versions(self) -> list[int]:
+        return [parameter._version for _, group in self._sums for parameter in group]  # noqa: SLF001 - as autograd counts changes
 
     def _of_copy(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Return this copy's rows of a batch of all copies, or the tensor as it is."""
@@ -116,6 +130,7 @@ class ShardedNetwork(nn.Module):
 
         Where there are several copies of the plan, the mean of their gradients is taken, if this network `sums_copies`.
         """
+        self._unsummed = None
         copies = self._groups.copies if self._sums_copies else 1
         for group, parameters in self._sums:
             gradients = [_gradient_of(parameter) for parameter in parameters]

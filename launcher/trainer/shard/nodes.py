@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+from traceback import walk_stack, walk_tb
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
+import launcher
 from launcher.core.errors import UsageError
-from launcher.trainer.shard.modules import Operation
+from launcher.trainer.shard.modules import Operation, class_name
 
 # Of a module, those that do more than its forward says.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+LINE = "line"  # of a node's meta: where it is called, "net.py:12", or "" for code that is not a person's own
+_NOT_OWN = tuple(f"{Path(str(package.__file__)).parent}{os.sep}" for package in (torch, launcher))
 
 
 class _Tracer(fx.Tracer):
@@ -27,7 +36,9 @@ class _Tracer(fx.Tracer):
             raise UsageError("its forward turns gradients off", hint="freeze parameters by requires_grad_(False)")
         if torch.is_autocast_enabled("cpu"):
             raise UsageError("its forward turns autocast on", hint="a network of one type")
-        return super().create_node(*arguments, **options)
+        node = super().create_node(*arguments, **options)
+        node.meta[LINE] = _line_of(frame for frame, _ in walk_stack(None))
+        return node
 
 
 def nodes_of(network: nn.Module) -> tuple[list[fx.Node], dict[str, Any]]:
@@ -37,7 +48,7 @@ def nodes_of(network: nn.Module) -> tuple[list[fx.Node], dict[str, Any]]:
         UsageError: it cannot be traced, or its calls are not all that it does: they change from one forward to the next,
             or hooks and parametrizations do more.
     """
-    name = type(network).__name__
+    name = class_name(network)
     for path, module in network.named_modules():
         if parametrize.is_parametrized(module):
             raise UsageError(f"{name} cannot be traced: {path or name} is parametrized", hint="plain parameters")
@@ -64,8 +75,9 @@ def _traced(network: nn.Module) -> tuple[list[fx.Node], dict[str, Any]]:
         first = str(error).partition("\n")[0]
         hint = error.hint if isinstance(error, UsageError) else None
         kind = "" if isinstance(error, UsageError) else f"{type(error).__name__}: "
+        line = _line_of(reversed([frame for frame, _ in walk_tb(error.__traceback__)]))
         raise UsageError(
-            f"{type(network).__name__} cannot be traced: {kind}{first}",
+            f"{line and f'{line}: '}{class_name(network)} cannot be traced: {kind}{first}",
             hint=hint or "its forward must not decide by the values of tensors, or convert them to numbers",
         ) from error
     finally:
@@ -73,6 +85,15 @@ def _traced(network: nn.Module) -> tuple[list[fx.Node], dict[str, Any]]:
         for name in constants:
             delattr(network, name)
     return nodes, constants
+
+
+def _line_of(frames: Iterable[FrameType]) -> str:
+    """Return the line of the first of these frames that is in a person's own code; nothing where none is."""
+    for frame in frames:
+        path = frame.f_code.co_filename
+        if not path.startswith((*_NOT_OWN, "<")):
+            return f"{Path(path).name}:{frame.f_lineno}"
+    return ""
 
 
 def _text(nodes: Iterable[fx.Node]) -> list[str]:

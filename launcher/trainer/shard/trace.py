@@ -12,8 +12,8 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.sharding.expression import Expression, Strategy
 from launcher.sharding.graph import VIEWS, Graph, Leaf, Operator
-from launcher.trainer.shard.modules import Operation, given_strategies, own_name
-from launcher.trainer.shard.nodes import attribute_of, nodes_of, tensors_of
+from launcher.trainer.shard.modules import Operation, class_name, given_strategies, own_name
+from launcher.trainer.shard.nodes import LINE, attribute_of, nodes_of, tensors_of
 from launcher.trainer.shard.operators import norms
 from launcher.trainer.shard.operators.record import Local, Site, State, Value
 from launcher.trainer.shard.operators.table import (
@@ -83,7 +83,7 @@ class _Trace:
         takes = sum(node.op == "placeholder" for node in nodes)
         if len(example_inputs) > takes:
             raise UsageError(
-                f"{type(network).__name__} takes {takes} inputs, and {len(example_inputs)} examples are given"
+                f"{class_name(network)} takes {takes} inputs, and {len(example_inputs)} examples are given"
             )
         examples = iter(example_inputs)
         inputs: list[str] = []
@@ -92,7 +92,7 @@ class _Trace:
             if node.op == "placeholder":
                 example = next(examples, None)
                 if example is None:
-                    raise UsageError(f"{type(network).__name__} takes {node.target}, for which no example is given")
+                    raise UsageError(f"{class_name(network)} takes {node.target}, for which no example is given")
                 values[node] = self._leaf(self._free(str(node.target)), example)
                 inputs.append(values[node].name)
             elif node.op == "output":
@@ -102,10 +102,14 @@ class _Trace:
                 tensor = constants[path] if path in constants else attribute_of(network, path)
                 values[node] = self._held(tensor, path.strip("_"))
             else:
-                values[node] = self._called(node, values)
+                try:
+                    values[node] = self._called(node, values)
+                except UsageError as error:
+                    line = node.meta.get(LINE, "")
+                    raise UsageError(f"{line and f'{line}: '}{error.message}", hint=error.hint) from error
         if not isinstance(output, Value) or output.name not in self._calls:
             raise UsageError(
-                f"{type(network).__name__} returns {type(output).__name__}",
+                f"{class_name(network)} returns {type(output).__name__}",
                 hint="one tensor that is computed: the loss",
             )
         return self._finished(output, tuple(inputs))
@@ -169,7 +173,7 @@ class _Trace:
             value = description(self._record, *map(self._resolved, arguments), **options)
         except UsageError as error:
             raise UsageError(f"{self._base}: {error.message}", hint=error.hint) from error
-        except (TypeError, RuntimeError, ValueError, IndexError) as error:
+        except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
             first = str(error).partition("\n")[0]
             raise UsageError(f"{self._base} is called in a way that is not known: {first}") from error
         taken: Any = arguments[0]
