@@ -37,4 +37,15 @@ def test_what_the_program_cannot_do_is_passed_over():
         *(Layout(1, 1, 1),) * 3,
         Layout(1, 4, 1),
     )
+    assert elastic_layouts(Layout(4, 2, 1), 8, lambda layout: layout.dp != 3 and layout.mp == 2)[2:] == (
+        *(Layout(1, 2, 1, 4),) * 2,
+        *(Layout(2, 2, 1, 2),) * 4,
+        Layout(4, 2, 1),
+    )
     assert elastic_layouts(Layout(2, 1, 1), 2, lambda layout: layout.dp > 1) == (None, None, Layout(2, 1, 1))
+
+
+def test_a_program_without_micro_batches_keeps_the_number_that_is_wanted():
+    """What its ranks train on together is the same all the same."""
+    found = elastic_layouts(Layout(4, 2, 1), 8, lambda layout: layout.micro_batches == 1 and layout.dp != 3)
+    assert found[2:] == (*(Layout(1, 2, 1),) * 2, *(Layout(2, 2, 1),) * 4, Layout(4, 2, 1))
