@@ -34,9 +34,15 @@ class Plan:
 
 
 def reshard(
-    stored: StoredBoxes, plan: Plan, layout: Layout, output: Path, settings: Mapping[str, Mapping[str, Any]]
+    stored: StoredBoxes,
+    plan: Plan,
+    layout: Layout,
+    output: Path,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Write the state of a checkpoint to a new one, of a training with these settings, which is whole or not there.
+    """Write the state of a checkpoint to a new one, which is whole or not there.
+
+    `settings` are the training's, where others than the checkpoint's decide what a rank holds.
 
     Raises:
         DamagedError: the checkpoint lacks some element.
@@ -58,7 +64,10 @@ def reshard(
             if name in stored.index.files:
                 (aside / name).write_bytes((stored.path / name).read_bytes())
                 files[name] = stored.index.files[name]
-        finish(aside, dataclasses.replace(stored.index, layout=layout, files=files, settings=settings))
+        finish(
+            aside,
+            dataclasses.replace(stored.index, layout=layout, files=files, settings=settings or stored.index.settings),
+        )
 
 
 def _contents(stored: StoredBoxes, boxes: Sequence[NamedBox]) -> Iterator[Bytes]:

@@ -78,9 +78,10 @@ def reshard(
         )
     layout = resolve_layout(dp * mp * pp, dp=dp, mp=mp, pp=pp, micro_batches=index.layout.micro_batches)
     settings, layout = _fitting(path, index, layout, changes)
-    recorded = encode(settings) if changes else index.settings
     with opened_with_bar("reshard", path, index, state_bytes(index)) as stored:
-        files.reshard(stored, _plan(index.program, settings, layout), layout, output, recorded)
+        files.reshard(
+            stored, _plan(index.program, settings, layout), layout, output, encode(settings) if changes else None
+        )
     write_out(f"{printable(str(output))}\n")
     return EXIT_OK
 
