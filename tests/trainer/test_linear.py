@@ -17,13 +17,44 @@ def no_own_rows(monkeypatch):
     monkeypatch.setattr(module, "_own_rows", frozenset())
 
 
+@pytest.fixture
+def onednn(monkeypatch):
+    """Products by oneDNN, also on a processor on which it is not faster."""
+    if module._OPERATION is None:
+        pytest.skip("this torch has no oneDNN")
+    monkeypatch.setattr(module, "_ONEDNN", module._OPERATION)
+
+
 @pytest.fixture(params=[True, False], ids=["oneDNN", "torch's own"])
 def by_onednn(request, monkeypatch):
-    if not request.param:
+    if request.param:
+        request.getfixturevalue("onednn")
+    else:
         monkeypatch.setattr(module, "_ONEDNN", None)
-    elif module._ONEDNN is None:
-        pytest.skip("this torch has no oneDNN")
     return request.param
+
+
+@pytest.mark.parametrize(
+    ("capability", "processor", "is_faster"),
+    [
+        ("AVX512", "vendor_id\t: AuthenticAMD", True),
+        ("AVX512", "vendor_id\t: GenuineIntel", False),
+        ("AVX2", "vendor_id\t: AuthenticAMD", False),
+        ("AVX512", None, False),
+    ],
+)
+def test_onednn_is_for_avx512_of_other_makers(capability, processor, is_faster, monkeypatch):
+    """And for none of which nothing is known."""
+
+    def read_text(path):
+        if processor is None:
+            raise FileNotFoundError(path)
+        return processor
+
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(module.Path, "read_text", read_text)
+
+    assert module._is_faster() == is_faster
 
 
 @pytest.mark.parametrize("has_bias", [True, False])
@@ -71,10 +102,9 @@ def test_blocks_are_of_few_sizes(rows, largest, smallest):
     assert not sizes or sizes[-1] in BLOCK_ROWS or sizes[-1] < smallest
 
 
+@pytest.mark.usefixtures("onednn")
 def test_batches_of_any_size_have_kernels_of_few_shapes(monkeypatch):
     """Since each kernel that oneDNN has made is kept."""
-    if module._ONEDNN is None:
-        pytest.skip("this torch has no oneDNN")
     shapes, multiply = set(), module._ONEDNN
     monkeypatch.setattr(
         module,
@@ -97,6 +127,7 @@ def test_eight_numbers_of_rows_have_kernels_of_their_own():
     assert [len(list(row_blocks(rows))) for rows in (392, 393)] == [3, 1]
 
 
+@pytest.mark.usefixtures("onednn")
 def test_products_of_no_rows_have_no_kernel_of_their_own():
     """For oneDNN makes none of their gradients."""
     module.set_own_rows([0])
@@ -117,6 +148,7 @@ def test_products_by_kernels_of_their_own_are_the_same(by_onednn):
     torch.testing.assert_close(output, expected)
 
 
+@pytest.mark.usefixtures("by_onednn")
 def test_a_frozen_weight_gets_no_gradient():
     """Nor does an input that asks for none."""
     layer, hidden = Linear(128, 128), torch.randn(128, 128, requires_grad=True)

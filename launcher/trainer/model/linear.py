@@ -1,11 +1,12 @@
 """Products of matrices in float32 on a CPU by oneDNN, and linear layers made of them.
 
-torch multiplies such matrices by MKL, which does not use AVX-512 on processors of other makers than its own. oneDNN does,
+torch multiplies such matrices by MKL, which does not use AVX-512 on processors of other makers than Intel. oneDNN does,
 and takes half the time there. Compiled models call it by the same operation. But it makes and keeps a kernel of half a
 megabyte for every shape that it meets, and in most trainings nearly every batch has another number of tokens.
 So rows of tokens are taken in blocks of a few sizes, and what is left by torch's own product. That copies the products once
 more, which pays for weights that are not small. Where all batches are of one shape, their numbers of rows get kernels of
-their own. Other types and devices, and a torch without that operation, have torch's own products.
+their own. Other types and devices, a torch without that operation, and processors on which both take the same time (Intel's,
+and those without AVX-512) have torch's own products: there the blocks would only cost.
 
 Shapes: B sentences, T positions, N = B T rows of tokens, E features in, D features out; I, J, K rows, common width and
 columns of a product.
@@ -14,6 +15,7 @@ columns of a product.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +29,23 @@ MIN_WEIGHT_ELEMENTS = 128 * 128
 
 MAX_OWN_ROWS = 8
 
-_ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+
+def _is_faster() -> bool:
+    """Return whether oneDNN uses AVX-512 on this processor and MKL does not.
+
+    The processor's maker decides it, and no measurement: a training that is repeated takes the same products again.
+    """
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
+    try:
+        processor = Path("/proc/cpuinfo").read_text()
+    except OSError:  # not Linux
+        return False
+    return "GenuineIntel" not in processor
+
+
+_OPERATION = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+_ONEDNN = _OPERATION if _is_faster() else None
 
 _own_rows: frozenset[int] = frozenset()  # numbers of rows with kernels of their own, in this process as the kernels are
 
@@ -57,8 +75,13 @@ def linear(hidden_BTE: Tensor, weight_DE: Tensor, bias_D: Tensor | None = None) 
 
 
 def is_fast(tensor: Tensor) -> bool:
-    """Return whether oneDNN multiplies tensors of this type, on this device."""
-    return _ONEDNN is not None and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
+    """Return whether oneDNN multiplies tensors of this type, on this device and this processor."""
+    return _ONEDNN is not None and may_be_fast(tensor)
+
+
+def may_be_fast(tensor: Tensor) -> bool:
+    """Return whether oneDNN multiplies tensors of this type, on this device, if the processor is one on which it is faster."""
+    return tensor.dtype == torch.float32 and tensor.device.type == "cpu"
 
 
 def row_blocks(rows: int, *, largest: int | None = None, smallest: int = SMALLEST_BLOCK) -> Iterator[slice]:

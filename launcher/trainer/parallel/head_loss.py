@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from launcher.trainer.model.linear import is_fast, product, row_blocks
+from launcher.trainer.model.linear import may_be_fast, product, row_blocks
 from launcher.trainer.parallel.collectives import ALONE, Group, all_gather, all_reduce
 from launcher.trainer.parallel.styles import part_bounds
 
@@ -135,7 +135,7 @@ def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:
     chunk_bytes = CPU_BYTES if hidden_ND.device.type == "cpu" else ACCELERATOR_BYTES
     exact = torch.promote_types(hidden_ND.dtype, torch.float32)
     largest = max(chunk_bytes // (width * exact.itemsize), MIN_CHUNK_TOKENS)
-    if is_fast(hidden_ND):
+    if may_be_fast(hidden_ND):  # on some of the ranks, and all must take the same chunks
         return list(row_blocks(len(hidden_ND), largest=largest, smallest=SMALLEST_BLOCK))
     return [slice(start, start + largest) for start in range(0, len(hidden_ND), largest)]
 
