@@ -117,6 +117,14 @@ def product(left_IJ: Tensor, right_KJ: Tensor, *, rows: int, bias_K: Tensor | No
     return functional.linear(left_IJ, right_KJ, bias_K)
 
 
+def add_product(sum_IK: Tensor, left_IJ: Tensor, right_KJ: Tensor, *, rows: int) -> None:
+    """Add `product` of the same arguments to `sum_IK`, which may be of a wider type."""
+    if sum_IK.dtype != left_IJ.dtype or (_has_kernels(rows) and is_fast(left_IJ)):
+        sum_IK += product(left_IJ, right_KJ, rows=rows)
+    else:
+        sum_IK.addmm_(left_IJ, right_KJ.t())
+
+
 def _has_kernels(rows: int) -> bool:
     return rows in BLOCK_ROWS or rows in _own_rows
 
@@ -153,9 +161,5 @@ def _sum_of_blocks(upstream_ND: Tensor, hidden_NE: Tensor) -> Tensor:
     first, *others = row_blocks(len(hidden_NE))
     sum_DE = product(upstream_ND[first].t(), hidden_NE[first].t(), rows=first.stop - first.start)
     for block in others:
-        rows = block.stop - block.start
-        if _has_kernels(rows):
-            sum_DE += product(upstream_ND[block].t(), hidden_NE[block].t(), rows=rows)
-        else:
-            sum_DE.addmm_(upstream_ND[block].t(), hidden_NE[block])
+        add_product(sum_DE, upstream_ND[block].t(), hidden_NE[block].t(), rows=block.stop - block.start)
     return sum_DE

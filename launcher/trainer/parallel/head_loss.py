@@ -25,12 +25,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from launcher.trainer.model.linear import may_be_fast, product, row_blocks
+from launcher.trainer.model.linear import add_product, is_fast, may_be_fast, product, row_blocks
 from launcher.trainer.parallel.collectives import ALONE, Group, all_gather, all_reduce
 from launcher.trainer.parallel.styles import part_bounds
 
 # Of the logits of a chunk: a processor gains nothing by more, but an accelerator is kept busy.
 CPU_BYTES, ACCELERATOR_BYTES = 10 << 20, 256 << 20
+CACHED_BYTES = 640 << 10  # of the logits to which operations are applied one after another, in a core's own cache
 MIN_CHUNK_TOKENS = 256  # however large the vocabulary: each chunk adds its gradient of W to that of those before
 SMALLEST_BLOCK = 32  # of tokens that oneDNN multiplies: products with a large vocabulary are worth a kernel
 
@@ -99,10 +100,10 @@ def _computed(
     # 2. Chunk by chunk, log Z and the terms in p.
     widest = -(-vocabulary_size // group.size)  # of all ranks' parts of W: they must take the same chunks
     chunks = _chunks(hidden_ND, widest)
-    # A copy makes products faster, if there is more than one.
-    weight_DW = weight_WD.t().contiguous() if with_gradients and len(chunks) > 1 else weight_WD.t()
     hidden_gradient_ND = torch.empty_like(hidden_ND)
-    weight_gradient_DW = weight_DW  # until the first chunk has one
+    weight_DW, weight_gradient_DW = weight_WD.t(), torch.zeros_like(weight_WD, dtype=exact).t()
+    if is_fast(hidden_ND):  # oneDNN's products are faster from such a copy, and to one
+        weight_DW, weight_gradient_DW = weight_DW.contiguous(), weight_gradient_DW.contiguous()
     for chunk in chunks:
         hidden_CD = hidden_ND[chunk]
         rows = len(hidden_CD)
@@ -113,8 +114,7 @@ def _computed(
             gradient_CD = product(own_CW, weight_DW, rows=rows).mul_(share_C1)
             hidden_gradient_ND[chunk] = gradient_CD.sub_(target_ND[chunk], alpha=scale)
             scaled_DC = (hidden_CD * share_C1).to(hidden_ND.dtype).t().contiguous()
-            product_DW = product(scaled_DC, own_CW.t(), rows=rows)
-            weight_gradient_DW = product_DW.to(exact) if chunk.start == 0 else weight_gradient_DW.add_(product_DW)
+            add_product(weight_gradient_DW, scaled_DC, own_CW.t(), rows=rows)
         del own_CW  # or it would take memory beside the logits of the next chunk
     if not with_gradients:
         return [loss * scale]
@@ -143,18 +143,30 @@ def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:
 def _softmax(
     hidden_CD: Tensor, weight_WD: Tensor, agreement_C: Tensor, group: Group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return exp(z - L), the softmax of this rank's logits alone, what turns it into p, log Z, and the whole h . t.
-
-    The logits are freed with the end of this function: beside what is made of it, they would take as much memory once more.
-    """
-    logits_CW = product(hidden_CD, weight_WD, rows=len(hidden_CD)).to(agreement_C.dtype)
-    largest_C = logits_CW.amax(dim=1)
-    own_CW = logits_CW.softmax(dim=1)  # one pass, where its steps one by one take four
-    own_2C = torch.stack([largest_C - own_CW.amax(dim=1).log(), agreement_C])  # the largest logit z has exp(z - L)
+    """Return exp(z - m) of this rank's logits, m the largest of each row; what turns it into p; log Z; the whole h . t."""
+    own_CW = product(hidden_CD, weight_WD, rows=len(hidden_CD)).to(agreement_C.dtype)
+    largest_C, sum_C = _exponentials_(own_CW)
+    own_2C = torch.stack([largest_C + sum_C.log(), agreement_C])
     all_R2C = own_2C[None]
     if group.size > 1:
         all_R2C = own_2C.new_empty(group.size, *own_2C.shape)
         all_gather(all_R2C.flatten(0, 1), own_2C, group, what="statistics")
     log_partition_C = all_R2C[:, 0].logsumexp(dim=0)
-    share_C1 = (own_2C[0] - log_partition_C).exp()[:, None]
+    share_C1 = (largest_C - log_partition_C).exp()[:, None]
     return own_CW, share_C1, log_partition_C, all_R2C[:, 1].sum(dim=0)
+
+
+def _exponentials_(logits_CW: Tensor) -> tuple[Tensor, Tensor]:
+    """Put exp(z - m) in the place of each logit z, m being the largest of its row; return m and the sum of each row.
+
+    On a CPU a few rows at a time, which are still in its cache when the next operation reads them.
+    """
+    rows = len(logits_CW)
+    if logits_CW.device.type == "cpu":
+        rows = max(CACHED_BYTES // (logits_CW.shape[1] * logits_CW.element_size()), 1)
+    largest, sums = [], []
+    for some_RW in logits_CW.split(rows):
+        largest_R1 = some_RW.amax(dim=1, keepdim=True)
+        sums.append(some_RW.sub_(largest_R1).exp_().sum(dim=1))
+        largest.append(largest_R1[:, 0])
+    return torch.cat(largest), torch.cat(sums)
