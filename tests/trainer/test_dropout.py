@@ -134,3 +134,14 @@ def test_every_call_in_the_model_has_a_place_of_its_own():
 
     assert all(place == name for name, place in places.items())
     assert len(places) == 2 + 2 * 2 + 2 * 3  # embeddings, encoder layers, decoder layers
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.1, 0.3, 0.9])
+def test_all_types_drop_the_same_and_scale_up_what_is_kept(rate):
+    """In float32 each number is the product of the element and the factor, to the last bit."""
+    dropout, draws = Dropout(rate), Draws.of(torch.arange(ROWS), POSITIONS, seed=1, step=1)
+    hidden = torch.randn(ROWS, POSITIONS, FEATURES, generator=torch.Generator().manual_seed(1))
+    exact = dropout(hidden.double(), draws)
+
+    assert torch.equal(dropout(hidden, draws), torch.where(exact != 0, hidden * (1 / (1 - rate)), 0 * hidden))
+    assert torch.equal(dropout(hidden.bfloat16(), draws) == 0, exact == 0)
