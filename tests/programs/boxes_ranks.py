@@ -108,7 +108,7 @@ def train(directory, resume=None):
                 targets = tensors_of(9)  # of which every copy of the data computes its share
             optimizer.zero_gradients()
             for name, part in parts.items():
-                part.grad += (part.detach() - placed[name].part_of(targets[name])) / layout.dp
+                ((part - placed[name].part_of(targets[name])) ** 2 / (2 * layout.dp)).sum().backward()
             optimizer.step(RATE)
             buffers[BUFFER] += 1
             for writer in writers.values() if step in {SAVED, STEPS} else ():

@@ -236,7 +236,7 @@ def test_a_part_that_some_ranks_hold_is_counted_once_in_the_norm():
     optimizer = ShardedOptimizer(parameters, placed, rule, dp=ALONE, mp=ALONE, pp=ALONE)
     optimizer.zero_gradients()
     for parameter in parameters.values():
-        parameter.grad += 1
+        parameter.sum().backward()  # of which each element's gradient is 1
     assert optimizer.step(0.0) == pytest.approx(math.sqrt(4 + 4 / 2 + 4 / 4), rel=1e-15)
     boxes = {each.name: each.box for each in optimizer.owned_boxes()}
     assert boxes == {name: Box((2, 0), (2, 2)) for name in parameters}

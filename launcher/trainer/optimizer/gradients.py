@@ -35,8 +35,9 @@ from launcher.trainer.telemetry import recording
 class Gradients:
     """Owns the storage of the gradients of `parameters`, in `dtype`.
 
-    Where that is the parameters' own type, their `grad` is a view of the flat tensor, to which autograd adds. Otherwise
-    each gradient is added to the flat tensor as soon as autograd has made it, and not kept in `grad`.
+    The first backward pass of a step makes each gradient anew, and it is copied to the flat tensor as soon as it is there:
+    that passes over less memory than to add it to zeros. Where the flat tensor is of the parameters' own type, `grad` is a
+    view of it from then on, to which autograd adds; otherwise later gradients are added to it, and not kept in `grad`.
     """
 
     def __init__(
@@ -56,19 +57,24 @@ class Gradients:
         self._parameter_counts = [0] * len(layout.groups)
         self._passes_left: list[int] | None = None  # of each group; None: no group begins before `reduce`
         self._reductions: list[dist.Work | None] = []  # of the groups that have begun
-        for name, parameter in parameters.items():
+        self._parameters = tuple(parameters.values())
+        self._unfilled: dict[int, Tensor] = {}  # the views of gradients that no backward pass of the step has made yet
+        self._views: dict[int, Tensor] = {}  # of all, by the parameters' numbers
+        for index, (name, parameter) in enumerate(parameters.items()):
             elements = layout.elements[name]
             view = view_of(self.flat, elements, parameter.shape)
             [group] = [index for index, group in enumerate(layout.groups) if elements.start in group]
             self._parameter_counts[group] += 1
+            self._views[index] = view
             if parameter.dtype == dtype:
                 parameter.grad = view
-            if parameter.dtype != dtype or self._overlaps:
-                parameter.register_post_accumulate_grad_hook(partial(self._take, group, view))
+            parameter.register_post_accumulate_grad_hook(partial(self._take, index, group))
 
     def zero(self, *, backward_passes: int = 0) -> None:
-        """Set all gradients to zero. The sum of a group begins after so many backward passes, or in `reduce` where 0."""
-        self.flat.zero_()
+        """Begin a step, without gradients. The sum of a group begins after so many backward passes, or in `reduce` where 0."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._unfilled = dict(self._views)
         self._reductions = []
         self._passes_left = None
         if self._overlaps and backward_passes:
@@ -76,6 +82,8 @@ class Gradients:
 
     def reduce(self) -> None:
         """Sum over the data-parallel ranks, of which each gets what it owns. Blocks until all have called it."""
+        for view in self._unfilled.values():  # of parameters that no backward pass has reached
+            view.zero_()
         if self._dp.size == 1:
             return
         while len(self._reductions) < len(self._layout.groups):
@@ -99,11 +107,16 @@ class Gradients:
         """True if groups may be summed before backward ends: a single group is complete only at its end."""
         return self._dp.size > 1 and len(self._layout.groups) > 1
 
-    def _take(self, group: int, view: Tensor, parameter: Tensor) -> None:
-        """Take note of the gradient that a backward pass has added for one parameter of `group`."""
-        if parameter.dtype != view.dtype:
-            assert parameter.grad is not None, "autograd has just made it"
-            view.add_(parameter.grad)
+    def _take(self, index: int, group: int, parameter: Tensor) -> None:
+        """Take the gradient that a backward pass has made, or added to, for one parameter of `group`."""
+        view, gradient = self._views[index], parameter.grad
+        is_kept = parameter.dtype == view.dtype
+        assert gradient is not None, "autograd has just made it"
+        if self._unfilled.pop(index, None) is not None:
+            view.copy_(gradient)
+            parameter.grad = view if is_kept else None
+        elif not is_kept:
+            view.add_(gradient)
             parameter.grad = None
         if self._passes_left is None:
             return
