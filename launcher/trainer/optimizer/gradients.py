@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from launcher.core.frozen import frozen
 from launcher.trainer.optimizer.flat import FlatLayout, OwnPart, view_of
 from launcher.trainer.parallel.collectives import (
     Group,
@@ -30,6 +31,50 @@ from launcher.trainer.parallel.collectives import (
 )
 from launcher.trainer.parallel.waiting import waiting
 from launcher.trainer.telemetry import recording
+
+
+@frozen
+class GradientPiece:
+    """A part of the gradient of what a rank owns."""
+
+    elements: slice  # of the part
+    values: Tensor  # of one dim
+
+
+class SeparateGradients:
+    """The gradients of a rank that no other one shares its parameters with: a tensor for each, as autograd has made it.
+
+    Nothing is sent, so that a copy in a flat tensor would take time and serve nobody.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], layout: FlatLayout) -> None:
+        self._parameters = dict(parameters)
+        self._layout = layout
+        for parameter in parameters.values():
+            parameter.grad = torch.zeros_like(parameter)
+
+    def zero(self, *, backward_passes: int = 0) -> None:
+        """Begin a step, without gradients."""
+        del backward_passes
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+    def reduce(self) -> None:
+        """Make zeros of the gradients of parameters that no backward pass has reached."""
+        for parameter in self._parameters.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+    def of(self, part: OwnPart) -> list[GradientPiece]:
+        """Return the gradients of the parameters of a part, in their order."""
+        pieces = []
+        for name, elements in self._layout.elements.items():
+            if part.flat.start <= elements.start < part.flat.stop:
+                gradient = self._parameters[name].grad
+                assert gradient is not None, "`reduce` has seen to it"
+                start = elements.start - part.flat.start
+                pieces.append(GradientPiece(slice(start, start + len(elements)), gradient.view(-1)))
+        return pieces
 
 
 class Gradients:
@@ -98,9 +143,9 @@ class Gradients:
         if self._shared_RN is not None:
             barrier(self._dp)  # nobody changes gradients that others still read
 
-    def of(self, part: OwnPart) -> Tensor:
-        """Return the reduced gradient of a part that this rank owns."""
-        return self._own[part.state]
+    def of(self, part: OwnPart) -> list[GradientPiece]:
+        """Return the reduced gradient of a part that this rank owns, in one piece."""
+        return [GradientPiece(slice(0, part.state.stop - part.state.start), self._own[part.state])]
 
     @property
     def _overlaps(self) -> bool:

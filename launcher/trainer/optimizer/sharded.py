@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box
 from launcher.trainer.optimizer.flat import OwnPart, arrange, move_into_flat
-from launcher.trainer.optimizer.gradients import Gradients
+from launcher.trainer.optimizer.gradients import Gradients, SeparateGradients
 from launcher.trainer.optimizer.rules import Rule, Step, Tensors
 from launcher.trainer.parallel.collectives import Group, all_gather, all_reduce, barrier, shared_tensor
 from launcher.trainer.parallel.placement import Placement
@@ -73,8 +73,13 @@ class ShardedOptimizer:
         self._parameters = first.new_zeros(self.layout.size) if shared_1N is None else shared_1N[0]
         move_into_flat(parameters, self.layout, self._parameters)
         dtype = torch.promote_types(self._parameters.dtype, torch.float32)
-        self._gradients = Gradients(parameters, self.layout, dtype=dtype, dp=dp)
-        self._state = tuple(self._gradients.flat.new_zeros(self.layout.state_size) for _ in rule.state)
+        self._gradients: Gradients | SeparateGradients
+        if dp.size == 1 and dtype == first.dtype:
+            self._gradients = SeparateGradients(parameters, self.layout)
+        else:
+            self._gradients = Gradients(parameters, self.layout, dtype=dtype, dp=dp)
+        self.state_dtype = dtype  # of what the rule keeps, and of the weights that a checkpoint keeps
+        self._state = tuple(first.new_zeros(self.layout.state_size, dtype=dtype) for _ in rule.state)
         self._master: Tensor | None = None
         if dtype != self._parameters.dtype:
             self._master = torch.cat([self._parameters[part.flat] for part in self._parts]).to(dtype)
@@ -85,11 +90,6 @@ class ShardedOptimizer:
     def kinds(self) -> tuple[str, ...]:
         """The names of the values that there are of each element, in the order of `OwnedBox.values`."""
         return ("weight", *self._rule.state)
-
-    @property
-    def state_dtype(self) -> torch.dtype:
-        """The type of what the rule keeps, and of the weights that a checkpoint keeps."""
-        return self._gradients.flat.dtype
 
     def zero_gradients(self, *, backward_passes: int = 0) -> None:
         """Begin a step of so many backward passes; a group of gradients is summed as soon as the last has filled it.
@@ -134,26 +134,26 @@ class ShardedOptimizer:
 
     def not_finite(self) -> list[str]:
         """Return the parameters whose gradient, as far as this rank owns it, has no finite norm in the last step."""
-        found = []
-        for name, elements in self.layout.elements.items():
-            for part in self._parts:
-                start, stop = max(elements.start, part.flat.start), min(elements.stop, part.flat.stop)
-                if start < stop:
-                    own = self._gradients.of(part)[start - part.flat.start : stop - part.flat.start]
+        found = set()
+        for part in self._parts:
+            for piece in self._gradients.of(part):
+                begins = part.flat.start + piece.elements.start
+                for name, elements in self.layout.elements.items():
+                    own = piece.values[max(elements.start - begins, 0) : max(elements.stop - begins, 0)]
                     if not math.isfinite(norm_of(own)):
-                        found.append(name)
-        return found
+                        found.add(name)
+        return [name for name in self.layout.elements if name in found]
 
     def _norm_and(self, votes: tuple[float, ...]) -> list[float]:
         """Return the norm over all parameters of the model, each counted once although model-parallel ranks repeat some; then sums of `votes`.
 
         No rank gets it before all have ended backward, so that parameters which they share may be changed then.
         """
-        sums = self._gradients.flat.new_tensor([0.0, *votes])
+        sums = self._parameters.new_tensor([0.0, *votes], dtype=self.state_dtype)
         squares = sums[:1]
         for part in self._parts:
-            square = norm_of(self._gradients.of(part)).square()
-            squares += square / part.copies
+            norms = [norm_of(piece.values) for piece in self._gradients.of(part)]
+            squares += torch.stack(norms).square().sum() / part.copies
         for group in (self._mp, self._dp, self._pp):
             all_reduce(sums, group, what="norm of the gradient, votes")
         squares.sqrt_()
@@ -165,10 +165,11 @@ class ShardedOptimizer:
         step = Step(self._steps, learning_rate, divisor)
         for decays in (True, False):
             parts = [part for part in self._parts if part.decays == decays]
+            pieces = [(part, piece) for part in parts for piece in self._gradients.of(part)]
             tensors = Tensors(
-                [self._own_weights(part) for part in parts],
-                [self._gradients.of(part) for part in parts],
-                tuple([values[part.state] for part in parts] for values in self._state),
+                [self._own_weights(part)[piece.elements] for part, piece in pieces],
+                [piece.values for _, piece in pieces],
+                tuple([values[part.state][piece.elements] for part, piece in pieces] for values in self._state),
             )
             self._rule.update(tensors, step, decays=decays)
 
@@ -193,6 +194,8 @@ def norm_of(vector: Tensor) -> Tensor:
     It is that of the norms of its rows: on the CPU, torch's sum of 5 million squares in float32 is wrong by 1e-4, of 50
     million by 4e-3, since each is added to a sum that has grown large.
     """
+    if vector.numel() <= NORM_ROW:
+        return torch.linalg.vector_norm(vector)
     rows = vector.numel() // NORM_ROW
     norms_R = torch.linalg.vector_norm(vector[: rows * NORM_ROW].view(rows, NORM_ROW), dim=1)
     rest_1 = torch.linalg.vector_norm(vector[rows * NORM_ROW :], dim=0, keepdim=True)
