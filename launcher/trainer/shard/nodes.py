@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
-import launcher
 from launcher.core.errors import UsageError
 from launcher.trainer.shard.modules import Operation, class_name
 
@@ -22,7 +21,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 LINE = "line"  # of a node's meta: where it is called, "net.py:12", or "" for code that is not a person's own
-_NOT_OWN = tuple(f"{Path(str(package.__file__)).parent}{os.sep}" for package in (torch, launcher))
+_NOT_OWN = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[2]}{os.sep}")  # torch and this package
 
 
 class _Tracer(fx.Tracer):
