@@ -53,9 +53,10 @@ SAME_SETTINGS: Mapping[str, tuple[str, ...] | None] = {
     "data": None,
     "train": ("seed", "batch_size", "batch_tokens"),
 }
-FREE_SETTINGS = frozenset({("model", "dropout")})
+FREE_SETTINGS = frozenset(("model", name) for name in ("dropout", "attention_dropout", "activation_dropout"))
 NAMED_SETTINGS = ("train.precision",)
 _LATER = ("kinds", "buffers")  # what an index lacks that has the default of it
+_NONE: Mapping[str, Mapping[str, Any]] = {}
 _NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 _PARTIAL = re.compile(r"\.step-[0-9]+\..*partial")
 _READ_BYTES = 1 << 20
@@ -308,15 +309,20 @@ def _is_within(box: Box, shape: tuple[int, ...]) -> bool:
 
 
 def differing_settings(
-    index: Index, settings: Mapping[str, Any], named: Collection[str] = ()
+    index: Index,
+    settings: Mapping[str, Any],
+    named: Collection[str] = (),
+    *,
+    defaults: Mapping[str, Mapping[str, Any]] = _NONE,
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield each setting that must be the same to go on and is not, its value in the checkpoint, and the one in `settings`.
 
-    `named`: those that a person has set. One that the checkpoint's version did not have is the same, and so is one that the
-    program does not have.
+    `named`: those that a person has set. One that the checkpoint's version did not have counts as its default, and where
+    there is none in `defaults` as the same; so does one that the program does not have.
     """
     for section, names in SAME_SETTINGS.items():
-        ours, theirs = settings.get(section, {}), index.settings.get(section, {})
+        ours = settings.get(section, {})
+        theirs = {**encode(defaults.get(section, {})), **index.settings.get(section, {})}
         for name in names or ours:
             is_of_both = name in ours and name in theirs
             if (section, name) not in FREE_SETTINGS and is_of_both and theirs[name] != encode(ours[name]):
@@ -329,16 +335,22 @@ def differing_settings(
 
 
 def check_settings(
-    checkpoint: Path, index: Index, program: str, settings: Mapping[str, Any], named: Collection[str]
+    checkpoint: Path,
+    index: Index,
+    program: str,
+    settings: Mapping[str, Any],
+    named: Collection[str],
+    *,
+    defaults: Mapping[str, Mapping[str, Any]] = _NONE,
 ) -> None:
-    """Check that a training of this program with these settings can go on from the checkpoint. `named`: as above.
+    """Check that a training of this program with these settings can go on from the checkpoint. `named`, `defaults`: as above.
 
     Raises:
         UsageError: it cannot.
     """
     if index.program != program:
         raise UsageError(f"{checkpoint} is of the program {index.program}, and this one is {program}")
-    if found := list(differing_settings(index, settings, named)):
+    if found := list(differing_settings(index, settings, named, defaults=defaults)):
         differences = ", ".join(f"{name} = {their} (here {our})" for name, their, our in found)
         same = " ".join(f"--set {name}={their}" for name, their, _ in found)
         may_change = all(name in NAMED_SETTINGS for name, *_ in found)

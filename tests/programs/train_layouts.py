@@ -109,10 +109,9 @@ def check_replicas(session: Session, gradient_norm: float) -> None:
     dist.all_gather_object(everywhere, (world.place.coordinate, digests, gradient_norm))
     for coordinate, theirs, their_norm in everywhere:
         assert their_norm == gradient_norm
-        if coordinate.pp == world.pp.index:
-            for name, placement in session.placements.items():
-                if placement.copies > 1 or coordinate.mp == world.mp.index:
-                    assert theirs[name] == digests[name], f"{name} differs from that of {coordinate}"
+        for name in theirs.keys() & digests.keys():
+            if session.placements[name].copies > 1 or coordinate.mp == world.mp.index:
+                assert theirs[name] == digests[name], f"{name} differs from that of {coordinate}"
 
 
 def digest(tensor: torch.Tensor) -> bytes:

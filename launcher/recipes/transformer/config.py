@@ -17,7 +17,24 @@ class ModelConfig:
     feed_forward_dim: int = setting(512, "inner width of the feed-forward blocks", minimum=1)
     encoder_layers: int = setting(2, "layers of the encoder", minimum=0)
     decoder_layers: int = setting(2, "layers of the decoder", minimum=1)
+    norm: str = setting(
+        "pre", "pre: before each sublayer and at both ends; post: after each residual sum", choices=("pre", "post")
+    )
+    positions: str = setting("learned", "how a token's place is encoded", choices=("learned", "sinusoidal"))
+    scale_embedding: bool = setting(False, "word vectors are multiplied by the square root of d_model")
+    share: str = setting(
+        "none",
+        "one matrix for the target's embedding and the output head (decoder), or for the source's, too (all)",
+        choices=("none", "decoder", "all"),
+    )
     dropout: float = setting(0.05, "dropout on embeddings and residual branches", minimum=0, below=1)
+    attention_dropout: float = setting(0.0, "dropout on the weights of attention", minimum=0, below=1)
+    activation_dropout: float = setting(0.0, "dropout inside the feed-forward blocks", minimum=0, below=1)
+
+    @property
+    def drops(self) -> bool:
+        """True where anything is dropped in training."""
+        return any((self.dropout, self.attention_dropout, self.activation_dropout))
 
 
 @frozen

@@ -19,6 +19,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,7 @@ class Training:
     shapes: Mapping[str, tuple[int, ...]]
     tokenizer: bytes | None  # None: the program has none
     named: frozenset[str] = frozenset()  # the settings that a person has set
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of all settings, which older checkpoints may lack
 
     @property
     def tokenizer_digest(self) -> str | None:

@@ -33,22 +33,29 @@ from launcher.trainer.telemetry import recording
 
 
 class Gradients:
-    """Owns the storage of the gradients of `parameters`, in `dtype`.
+    """Owns the storage of the gradients of `parameters`, in `dtype` on `device`.
 
     Where that is the parameters' own type, their `grad` is a view of the flat tensor, to which autograd adds. Otherwise
     each gradient is added to the flat tensor as soon as autograd has made it, and not kept in `grad`.
     """
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], layout: FlatLayout, *, dtype: torch.dtype, dp: Group
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        layout: FlatLayout,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        dp: Group,
+        awaited: str | None = None,
     ) -> None:
+        """`awaited`: the parameter to whose gradient `add_awaited` adds once in every step, after all backward passes."""
         self._layout, self._dp = layout, dp
-        first = next(iter(parameters.values()))
         self._shared_RN = shared_tensor(dp.size, layout.size, dtype, dp)
         if self._shared_RN is not None:
             self.flat = self._shared_RN[dp.index]
         else:
-            self.flat = torch.zeros(layout.size, device=first.device, dtype=dtype)
+            self.flat = torch.zeros(layout.size, device=device, dtype=dtype)
         # What this rank owns of the sum; and of every rank's gradients, where the backend does not add them on the way.
         self._own = self.flat if dp.size == 1 else self.flat.new_empty(layout.state_size)
         exchanges = dp.size > 1 and not dp.scatters and self._shared_RN is None
@@ -56,11 +63,14 @@ class Gradients:
         self._parameter_counts = [0] * len(layout.groups)
         self._passes_left: list[int] | None = None  # of each group; None: no group begins before `reduce`
         self._reductions: list[dist.Work | None] = []  # of the groups that have begun
+        self._awaited: tuple[int, Tensor] | None = None  # its group, and its gradient
         for name, parameter in parameters.items():
             elements = layout.elements[name]
             view = view_of(self.flat, elements, parameter.shape)
             [group] = [index for index, group in enumerate(layout.groups) if elements.start in group]
             self._parameter_counts[group] += 1
+            if name == awaited:
+                self._awaited = group, view
             if parameter.dtype == dtype:
                 parameter.grad = view
             if parameter.dtype != dtype or self._overlaps:
@@ -73,6 +83,8 @@ class Gradients:
         self._passes_left = None
         if self._overlaps and backward_passes:
             self._passes_left = [backward_passes * count for count in self._parameter_counts]
+            if self._awaited is not None:
+                self._passes_left[self._awaited[0]] += 1
 
     def reduce(self) -> None:
         """Sum over the data-parallel ranks, of which each gets what it owns. Blocks until all have called it."""
@@ -99,12 +111,23 @@ class Gradients:
         """True if groups may be summed before backward ends: a single group is complete only at its end."""
         return self._dp.size > 1 and len(self._layout.groups) > 1
 
+    def add_awaited(self, gradient: Tensor) -> None:
+        """Add another stage's part to the gradient that waits for it."""
+        assert self._awaited is not None, "its parameter is among these"
+        group, view = self._awaited
+        view.add_(gradient)
+        self._count(group)
+
     def _take(self, group: int, view: Tensor, parameter: Tensor) -> None:
         """Take note of the gradient that a backward pass has added for one parameter of `group`."""
         if parameter.dtype != view.dtype:
             assert parameter.grad is not None, "autograd has just made it"
             view.add_(parameter.grad)
             parameter.grad = None
+        self._count(group)
+
+    def _count(self, group: int) -> None:
+        """Take note that a gradient of `group` has got one of its parts; begin the sums of the groups that have all now."""
         if self._passes_left is None:
             return
         if group < len(self._reductions):

@@ -34,6 +34,7 @@ class Saving:
             shapes=program.shapes,
             tokenizer=program.tokenizer,
             named=files.named,
+            defaults=dataclasses.asdict(type(program.settings)()),
         )
         self._writer: CheckpointWriter | None = None
 
