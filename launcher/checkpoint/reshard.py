@@ -34,9 +34,15 @@ class Plan:
 
 
 def reshard(
-    stored: StoredBoxes, plan: Plan, layout: Layout, output: Path, settings: Mapping[str, Mapping[str, Any]]
+    stored: StoredBoxes,
+    plan: Plan,
+    layout: Layout,
+    output: Path,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Write the state of a checkpoint to a new one, of a training with these settings, which is whole or not there.
+    """Write the state of a checkpoint to a new one, which is whole or not there.
+
+    It is of a training with these `settings`; None: with those of the checkpoint.
 
     Raises:
         DamagedError: the checkpoint lacks some element.
@@ -58,6 +64,7 @@ def reshard(
             if name in stored.index.files:
                 (aside / name).write_bytes((stored.path / name).read_bytes())
                 files[name] = stored.index.files[name]
+        settings = stored.index.settings if settings is None else settings
         finish(aside, dataclasses.replace(stored.index, layout=layout, files=files, settings=settings))
 
 
