@@ -79,7 +79,7 @@ def train(directory, name, resume=None, *, steps=STEPS, every=SAVED):
         for step, batch in enumerate(batches(steps), start=1):
             if step < first:
                 continue
-            loss = session.train_step(batch, learning_rate_at(step, settings.train), step=step).loss
+            loss = session.train_step(batch, learning_rate_at(step, settings.train, steps), step=step).loss
             if world.is_first:
                 with (directory / "losses.jsonl").open("a") as lines:
                     lines.write(json.dumps({"step": step, "loss": loss, "first": first}) + "\n")

@@ -82,7 +82,7 @@ def train(row: Row, steps: int, directory: Path) -> None:
         summed = {name: all_reduce(gradient.clone(), world.dp) for name, gradient in gradients.items()}
         write_gathered(session, summed, directory / f"{row.name}.gradients")
         results = [
-            session.train_step(batch, learning_rate_at(step, settings.train), step=step)
+            session.train_step(batch, learning_rate_at(step, settings.train, steps), step=step)
             for step, batch in enumerate(trained, start=1)
         ]
         # 13 examples do not fill a batch.

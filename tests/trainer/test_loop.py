@@ -46,8 +46,8 @@ class LineTrainConfig(TrainConfig):
 
 @frozen
 class Settings:
-    train: LineTrainConfig
-    checkpoint: CheckpointConfig
+    train: LineTrainConfig = LineTrainConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
     parallel: ParallelConfig = ParallelConfig()
 
 
@@ -106,7 +106,7 @@ class Line(Program):
             inputs_B1 = torch.randn(train.batch_size, 1, generator=numbers, dtype=self.dtype)
             yield Points(epoch + 1, index + 1, step, last_step, inputs_B1)
 
-    def learning_rate(self, step):
+    def learning_rate(self, batch):
         return self.settings.train.learning_rate
 
     def step_recorder(self, path, attempt):

@@ -9,6 +9,9 @@ from launcher.recipes.settings import setting
 from launcher.recipes.train import CheckpointConfig, ParallelConfig, TrainConfig
 
 
+FALLING = ("linear", "cosine")  # schedules that depend on the number of the last step
+
+
 @frozen
 class ModelConfig:
     vocabulary_size: int = setting(1200, "rows of each embedding and of the output head", minimum=8)
@@ -60,6 +63,12 @@ class TransformerTrainConfig(TrainConfig):
     )
     learning_rate: float = setting(3e-3, "AdamW's step size after warm-up", minimum=0)
     warmup_steps: int = setting(150, "steps over which the learning rate grows from zero", minimum=0)
+    schedule: str = setting(
+        "inverse_sqrt",
+        "of the learning rate after warm-up; linear and cosine fall to the last step",
+        choices=("inverse_sqrt", "constant", *FALLING),
+    )
+    minimum_rate: float = setting(0.0, "the learning rate of the last step, where it is linear or cosine", minimum=0)
     beta1: float = setting(0.9, "decay of AdamW's first moment", minimum=0, below=1)
     beta2: float = setting(0.98, "decay of AdamW's second moment", minimum=0, below=1)
     epsilon: float = setting(1e-9, "AdamW's guard against division by zero", minimum=1e-20)

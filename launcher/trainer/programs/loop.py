@@ -102,7 +102,7 @@ def _run_steps(
     spent_since_first = StepTime()  # the first step opens connections
     stopwatch = Stopwatch()
     for batch in loading.over(program.batches(first_step)):
-        learning_rate = program.learning_rate(batch.step)
+        learning_rate = program.learning_rate(batch)
         with recorder.step(batch.step, is_last=batch.is_last):
             result = program.train_step(batch, learning_rate, schedule.votes)
         spent = stopwatch.read()
