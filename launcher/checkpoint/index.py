@@ -39,7 +39,8 @@ from launcher.mesh.boxes import Box
 
 # An index in which no box has copies is of the first schema: whoever knows that one alone takes copies for damage. Of the third is
 # one that has other kinds of values, buffers, or no tokenizer, which whoever knows the other two takes for damage.
-SCHEMA, SCHEMA_OF_COPIES, SCHEMA_OF_KINDS = SCHEMAS = 1, 2, 3
+# Of the fourth is one whose training counts validations.
+SCHEMA, SCHEMA_OF_COPIES, SCHEMA_OF_KINDS, SCHEMA_OF_VALIDATIONS = SCHEMAS = 1, 2, 3, 4
 INDEX, STRATEGY, TOKENIZER, BUFFERS = "index.json", "strategy.json", "tokenizer.model", "buffers.safetensors"
 WEIGHT = "weight"
 KINDS = (WEIGHT, "first_moment", "second_moment")  # of each box, in this order, where an index does not say it: AdamW's
@@ -55,7 +56,7 @@ SAME_SETTINGS: Mapping[str, tuple[str, ...] | None] = {
 }
 FREE_SETTINGS = frozenset(("model", name) for name in ("dropout", "attention_dropout", "activation_dropout"))
 NAMED_SETTINGS = ("train.precision",)
-_LATER = ("kinds", "buffers")  # what an index lacks that has the default of it
+_LATER = ("kinds", "buffers", "validations")  # what an index lacks that has the default of it
 _NONE: Mapping[str, Mapping[str, Any]] = {}
 _NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 _PARTIAL = re.compile(r"\.step-[0-9]+\..*partial")
@@ -82,6 +83,18 @@ class PartFile:
 
 
 @frozen
+class Validations:
+    """What early stopping has counted up to a step."""
+
+    lowest_loss: float | None = None  # None: there was no validation yet, or none with a finite loss
+    since: int = 0  # validations after the one with that loss
+    is_due: bool = False  # the state of this step is still to be validated
+
+
+NOT_VALIDATED = Validations()
+
+
+@frozen
 class Index:
     step: int  # after which the state is
     program: str
@@ -98,6 +111,7 @@ class Index:
     buffers: Mapping[str, tuple[int, ...]] = field(
         default_factory=dict
     )  # shape of each; they are in BUFFERS, each whole
+    validations: Validations = NOT_VALIDATED
 
     @property
     def tensors(self) -> Mapping[str, tuple[int, ...]]:
@@ -282,7 +296,7 @@ def _problems_of(index: Index) -> Iterator[str]:
 
 def _fault_of(index: Index) -> str | None:
     """Return what is wrong with an index apart from its boxes; None if nothing is."""
-    has_all = index.schema == SCHEMA_OF_KINDS or TOKENIZER in index.files
+    has_all = index.schema >= SCHEMA_OF_KINDS or TOKENIZER in index.files
     if index.step < 1 or index.dtype not in ITEM_BYTES or not has_all:
         return f"step {index.step} of type {index.dtype}"
     if index.kinds[:1] != (WEIGHT,) or len(set(index.kinds)) < len(index.kinds):
@@ -297,6 +311,8 @@ def kinds_in(file: str, index: Index) -> tuple[str, ...]:
 
 def schema_of(index: Index, *, has_copies: bool) -> int:
     """Return the least schema that says what an index holds."""
+    if index.validations != NOT_VALIDATED:
+        return SCHEMA_OF_VALIDATIONS
     if index.kinds != KINDS or index.buffers or TOKENIZER not in index.files:
         return SCHEMA_OF_KINDS
     return SCHEMA_OF_COPIES if has_copies else SCHEMA

@@ -7,6 +7,7 @@ from pathlib import Path
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.corpus.dataset import find_splits
+from launcher.recipes.train import check_early_stopping
 from launcher.recipes.transformer.config import FALLING, TransformerSettings, TransformerTrainConfig
 from launcher.recipes.transformer.cost import pipeline_stages
 
@@ -16,7 +17,7 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
 
     Raises:
         RefusedLayoutError: with the numbers put in and the nearest values that fit.
-        UsageError: `train.batch_tokens` is too small for the longest sentences, or `train.minimum_rate` has no effect.
+        UsageError: `train.batch_tokens` is too small for the longest sentences, or a setting of `train` has no effect.
     """
     model = settings.model
     if model.d_model % model.heads:
@@ -33,6 +34,7 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
         )
     pipeline_stages(settings, layout.pp)
     _check_rates(settings.train)
+    check_early_stopping(settings.train)
     batch_tokens, longest = settings.train.batch_tokens, settings.data.target_length
     if 0 < batch_tokens < 2 * longest:
         raise UsageError(

@@ -8,7 +8,6 @@ from launcher.core.frozen import frozen
 from launcher.recipes.settings import setting
 from launcher.recipes.train import CheckpointConfig, ParallelConfig, TrainConfig
 
-
 FALLING = ("linear", "cosine")  # schedules that depend on the number of the last step
 
 
@@ -79,6 +78,7 @@ class TransformerTrainConfig(TrainConfig):
     precision: str = TrainConfig.precision
     device: str = TrainConfig.device
     validate_every: int = TrainConfig.validate_every
+    early_stopping: int = TrainConfig.early_stopping
     profile_steps: int = TrainConfig.profile_steps
     translations: int = setting(5, "test sentences whose greedy translations are shown at the end", minimum=0)
 
