@@ -15,7 +15,7 @@ from launcher.trainer.model.transformer import END, SHARED_WEIGHT, Embedding, Si
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.head_loss import head_loss
 from launcher.trainer.plan import apply_plan
-from launcher.trainer.session import meta_model, pipeline_stages
+from launcher.trainer.session import meta_model, model_shapes, pipeline_stages
 
 SIZES = ["model.vocabulary_size=40", "model.d_model=16", "model.heads=4", "model.feed_forward_dim=32"]
 CPU = torch.device("cpu")
@@ -139,6 +139,16 @@ def test_attention_drops_weights_as_dropout_of_the_softmax_does(cross):
     attention.dropout.rate = 0.0
     torch.testing.assert_close(attention(hidden, memory, mask=mask, causal=not cross, draws=draws), plain)
     assert not torch.allclose(plain, found)
+
+
+def test_the_recipe_for_multi30k_has_its_table_once():
+    """Its parameters are counted by hand: layers, and one matrix for both embeddings and the head."""
+    shapes = model_shapes(load_settings(TransformerSettings, "recipes/transformer/multi30k.toml"))
+    d, f = 128, 256
+    attention, feed_forward, norm = 4 * (d * d + d), 2 * d * f + d + f, 2 * d
+    encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
+
+    assert sum(map(math.prod, shapes.values())) == 10000 * d + 4 * encoder + 4 * decoder == 2_605_056
 
 
 @pytest.mark.parametrize("share", ["none", "decoder", "all"])
