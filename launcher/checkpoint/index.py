@@ -366,7 +366,11 @@ def check_settings(
     """
     if index.program != program:
         raise UsageError(f"{checkpoint} is of the program {index.program}, and this one is {program}")
-    if found := list(differing_settings(index, settings, named, defaults=defaults)):
+    found = [
+        (name, _as_set(theirs), _as_set(ours))
+        for name, theirs, ours in differing_settings(index, settings, named, defaults=defaults)
+    ]
+    if found:
         differences = ", ".join(f"{name} = {their} (here {our})" for name, their, our in found)
         same = " ".join(f"--set {name}={their}" for name, their, _ in found)
         may_change = all(name in NAMED_SETTINGS for name, *_ in found)
@@ -375,6 +379,11 @@ def check_settings(
             f"{checkpoint} is of a training with other settings: {differences}",
             hint=f"{same}, or {f'{changed} to change it' if may_change else 'without --resume'}",
         )
+
+
+def _as_set(value: Any) -> str:
+    """Return a value as `--set` takes it."""
+    return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def damage_of(checkpoint: Path, name: str, expected: PartFile) -> str | None:
