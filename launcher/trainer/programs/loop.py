@@ -101,8 +101,8 @@ def _run_steps(
     heart = HeartbeatWriter(world.device)
     profiler = StepProfiler(config.profile_steps, _profile_path(world), world.device)
     spent_since_first = StepTime()  # the first step opens connections
-    stopwatch = Stopwatch()
     stopping = _stopping(program, metrics, saving, last_step)
+    stopwatch = Stopwatch()
     for batch in loading.over(() if stopping.is_over else program.batches(first_step)):
         learning_rate = program.learning_rate(batch)
         with recorder.step(batch.step, is_last=batch.is_last):
