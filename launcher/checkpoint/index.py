@@ -39,7 +39,8 @@ from launcher.mesh.boxes import Box
 
 # An index in which no box has copies is of the first schema: whoever knows that one alone takes copies for damage. Of the third is
 # one that has other kinds of values, buffers, or no tokenizer, which whoever knows the other two takes for damage.
-SCHEMA, SCHEMA_OF_COPIES, SCHEMA_OF_KINDS = SCHEMAS = 1, 2, 3
+# Of the fourth is one whose training counts validations.
+SCHEMA, SCHEMA_OF_COPIES, SCHEMA_OF_KINDS, SCHEMA_OF_VALIDATIONS = SCHEMAS = 1, 2, 3, 4
 INDEX, STRATEGY, TOKENIZER, BUFFERS = "index.json", "strategy.json", "tokenizer.model", "buffers.safetensors"
 WEIGHT = "weight"
 KINDS = (WEIGHT, "first_moment", "second_moment")  # of each box, in this order, where an index does not say it: AdamW's
@@ -53,9 +54,10 @@ SAME_SETTINGS: Mapping[str, tuple[str, ...] | None] = {
     "data": None,
     "train": ("seed", "batch_size", "batch_tokens"),
 }
-FREE_SETTINGS = frozenset({("model", "dropout")})
+FREE_SETTINGS = frozenset(("model", name) for name in ("dropout", "attention_dropout", "activation_dropout"))
 NAMED_SETTINGS = ("train.precision",)
-_LATER = ("kinds", "buffers")  # what an index lacks that has the default of it
+_LATER = ("kinds", "buffers", "validations")  # what an index lacks that has the default of it
+_NONE: Mapping[str, Mapping[str, Any]] = {}
 _NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 _PARTIAL = re.compile(r"\.step-[0-9]+\..*partial")
 _READ_BYTES = 1 << 20
@@ -81,6 +83,18 @@ class PartFile:
 
 
 @frozen
+class Validations:
+    """What early stopping has counted up to a step."""
+
+    lowest_loss: float | None = None  # None: there was no validation yet, or none with a finite loss
+    since: int = 0  # validations after the one with that loss
+    is_due: bool = False  # the state of this step is still to be validated
+
+
+NOT_VALIDATED = Validations()
+
+
+@frozen
 class Index:
     step: int  # after which the state is
     program: str
@@ -97,6 +111,7 @@ class Index:
     buffers: Mapping[str, tuple[int, ...]] = field(
         default_factory=dict
     )  # shape of each; they are in BUFFERS, each whole
+    validations: Validations = NOT_VALIDATED
 
     @property
     def tensors(self) -> Mapping[str, tuple[int, ...]]:
@@ -281,7 +296,7 @@ def _problems_of(index: Index) -> Iterator[str]:
 
 def _fault_of(index: Index) -> str | None:
     """Return what is wrong with an index apart from its boxes; None if nothing is."""
-    has_all = index.schema == SCHEMA_OF_KINDS or TOKENIZER in index.files
+    has_all = index.schema >= SCHEMA_OF_KINDS or TOKENIZER in index.files
     if index.step < 1 or index.dtype not in ITEM_BYTES or not has_all:
         return f"step {index.step} of type {index.dtype}"
     if index.kinds[:1] != (WEIGHT,) or len(set(index.kinds)) < len(index.kinds):
@@ -296,6 +311,8 @@ def kinds_in(file: str, index: Index) -> tuple[str, ...]:
 
 def schema_of(index: Index, *, has_copies: bool) -> int:
     """Return the least schema that says what an index holds."""
+    if index.validations != NOT_VALIDATED:
+        return SCHEMA_OF_VALIDATIONS
     if index.kinds != KINDS or index.buffers or TOKENIZER not in index.files:
         return SCHEMA_OF_KINDS
     return SCHEMA_OF_COPIES if has_copies else SCHEMA
@@ -308,15 +325,20 @@ def _is_within(box: Box, shape: tuple[int, ...]) -> bool:
 
 
 def differing_settings(
-    index: Index, settings: Mapping[str, Any], named: Collection[str] = ()
+    index: Index,
+    settings: Mapping[str, Any],
+    named: Collection[str] = (),
+    *,
+    defaults: Mapping[str, Mapping[str, Any]] = _NONE,
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield each setting that must be the same to go on and is not, its value in the checkpoint, and the one in `settings`.
 
-    `named`: those that a person has set. One that the checkpoint's version did not have is the same, and so is one that the
-    program does not have.
+    `named`: those that a person has set. One that the checkpoint's version did not have counts as its default, and where
+    there is none in `defaults` as the same; so does one that the program does not have.
     """
     for section, names in SAME_SETTINGS.items():
-        ours, theirs = settings.get(section, {}), index.settings.get(section, {})
+        ours = settings.get(section, {})
+        theirs = {**encode(defaults.get(section, {})), **index.settings.get(section, {})}
         for name in names or ours:
             is_of_both = name in ours and name in theirs
             if (section, name) not in FREE_SETTINGS and is_of_both and theirs[name] != encode(ours[name]):
@@ -329,16 +351,26 @@ def differing_settings(
 
 
 def check_settings(
-    checkpoint: Path, index: Index, program: str, settings: Mapping[str, Any], named: Collection[str]
+    checkpoint: Path,
+    index: Index,
+    program: str,
+    settings: Mapping[str, Any],
+    named: Collection[str],
+    *,
+    defaults: Mapping[str, Mapping[str, Any]] = _NONE,
 ) -> None:
-    """Check that a training of this program with these settings can go on from the checkpoint. `named`: as above.
+    """Check that a training of this program with these settings can go on from the checkpoint. `named`, `defaults`: as above.
 
     Raises:
         UsageError: it cannot.
     """
     if index.program != program:
         raise UsageError(f"{checkpoint} is of the program {index.program}, and this one is {program}")
-    if found := list(differing_settings(index, settings, named)):
+    found = [
+        (name, _as_set(theirs), _as_set(ours))
+        for name, theirs, ours in differing_settings(index, settings, named, defaults=defaults)
+    ]
+    if found:
         differences = ", ".join(f"{name} = {their} (here {our})" for name, their, our in found)
         same = " ".join(f"--set {name}={their}" for name, their, _ in found)
         may_change = all(name in NAMED_SETTINGS for name, *_ in found)
@@ -347,6 +379,11 @@ def check_settings(
             f"{checkpoint} is of a training with other settings: {differences}",
             hint=f"{same}, or {f'{changed} to change it' if may_change else 'without --resume'}",
         )
+
+
+def _as_set(value: Any) -> str:
+    """Return a value as `--set` takes it."""
+    return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def damage_of(checkpoint: Path, name: str, expected: PartFile) -> str | None:

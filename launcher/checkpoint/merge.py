@@ -2,7 +2,7 @@
 
 <output>/
     model.safetensors      the weights, under the names of the single-device model, as the optimizer keeps them, and the buffers
-    config.json            the recipe, and after which step and on which layout that was
+    config.json            the recipe, and after which step and on which layout that was; of an average, all steps
     tokenizer.model        of a program that has one
     optimizer.safetensors  where it is asked for: first_moment/NAME and second_moment/NAME of every weight (`Index.kinds`)
 
@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from launcher.checkpoint.average import AveragedBoxes
 from launcher.checkpoint.index import TOKENIZER
 from launcher.checkpoint.tensors import Bytes, StoredBoxes, header, write_digested
 from launcher.checkpoint.ways import MODEL
@@ -26,7 +27,7 @@ CONFIG, OPTIMIZER = "config.json", "optimizer.safetensors"
 ALIGNMENT = 8  # bytes; with the names in order, this makes the file that safetensors itself would write
 
 
-def merge(stored: StoredBoxes, output: Path, *, moments: bool) -> None:
+def merge(stored: StoredBoxes | AveragedBoxes, output: Path, *, moments: bool) -> None:
     """Write the model to a new directory, which is whole or not there; with `moments`, those of the optimizer, too.
 
     Raises:
@@ -35,6 +36,8 @@ def merge(stored: StoredBoxes, output: Path, *, moments: bool) -> None:
     """
     index = stored.index
     training = {"step": index.step, "layout": encode(index.layout)}
+    if isinstance(stored, AveragedBoxes):
+        training["averaged_steps"] = stored.steps
     config = {"program": index.program, "recipe": encode(index.settings), "training": training}
     with new_directory(output) as aside:
         (aside / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -51,7 +54,7 @@ def merge(stored: StoredBoxes, output: Path, *, moments: bool) -> None:
             _write(aside / OPTIMIZER, stored, names)
 
 
-def _write(path: Path, stored: StoredBoxes, tensors: Sequence[tuple[str, int, str]]) -> None:
+def _write(path: Path, stored: StoredBoxes | AveragedBoxes, tensors: Sequence[tuple[str, int, str]]) -> None:
     """Write whole tensors, each a name, the number of its kind, and the name of its parameter or buffer."""
     index, shapes = stored.index, stored.index.tensors
 

@@ -64,10 +64,8 @@ def reshard(
             if name in stored.index.files:
                 (aside / name).write_bytes((stored.path / name).read_bytes())
                 files[name] = stored.index.files[name]
-        finish(
-            aside,
-            dataclasses.replace(stored.index, layout=layout, files=files, settings=settings or stored.index.settings),
-        )
+        settings = stored.index.settings if settings is None else settings
+        finish(aside, dataclasses.replace(stored.index, layout=layout, files=files, settings=settings))
 
 
 def _contents(stored: StoredBoxes, boxes: Sequence[NamedBox]) -> Iterator[Bytes]:

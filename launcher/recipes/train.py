@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.checkpoint.ways import OWNED, WAYS
+from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.recipes.settings import setting
 
@@ -30,9 +31,25 @@ class TrainConfig:
     )
     device: str = setting("auto", "auto: the accelerator where every local rank gets one", choices=("auto", "cpu"))
     validate_every: int = setting(0, "steps between validations; 0 means only at the end", minimum=0)
+    early_stopping: int = setting(
+        0, "validations in a row without a lower loss after which the training ends; 0 means never", minimum=0
+    )
     profile_steps: int = setting(
         0, "steps that torch's profiler traces on every rank, after the first three", minimum=0
     )
+
+
+def check_early_stopping(train: TrainConfig) -> None:
+    """Refuse to count validations where there are none before the end.
+
+    Raises:
+        UsageError: there are none.
+    """
+    if train.early_stopping and not train.validate_every:
+        raise UsageError(
+            f"train.early_stopping = {train.early_stopping} counts validations, but train.validate_every = 0 has one, at the end",
+            hint="--set train.validate_every=N, or --set train.early_stopping=0",
+        )
 
 
 @frozen

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from launcher.mesh.stages import Stage
 from launcher.trainer.model.initial import initial_weight
-from launcher.trainer.model.transformer import Transformer
+from launcher.trainer.model.transformer import SHARED_WEIGHT, Transformer
 from launcher.trainer.parallel.collectives import Group
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.recompute import recompute_in_backward
 from launcher.trainer.parallel.styles import (
     BLOCK,
+    DROPPED_PART,
     INPUT_FEATURES,
     OUTPUT_FEATURES,
     VOCABULARY_HEAD,
@@ -26,6 +27,7 @@ from launcher.trainer.parallel.styles import (
 
 # How each kind of module is split over the model-parallel ranks.
 PLAN: tuple[tuple[str, Style], ...] = (
+    ("shared_embedding", VOCABULARY_ROWS),
     ("*_embedding.word", VOCABULARY_ROWS),
     ("memory", BLOCK),
     ("*attention", BLOCK),
@@ -35,6 +37,8 @@ PLAN: tuple[tuple[str, Style], ...] = (
     ("*attention.output", INPUT_FEATURES),
     ("*feed_forward", BLOCK),
     ("*feed_forward.expand", OUTPUT_FEATURES),
+    ("*attention.dropout", DROPPED_PART),
+    ("*feed_forward.dropout", DROPPED_PART),
     ("*feed_forward.contract", INPUT_FEATURES),
     ("head", VOCABULARY_HEAD),
 )
@@ -87,6 +91,8 @@ def keep_stage(model: Transformer, stage: Stage) -> None:
     """Take away from a whole model what other pipeline stages compute."""
     if not stage.is_first:
         del model.source_embedding, model.target_embedding
+    if not (stage.is_first or stage.is_last):
+        model.shared_embedding = None
     if not stage.closes_encoder:
         model.encoder_norm = None
     if not stage.is_last:
@@ -95,6 +101,14 @@ def keep_stage(model: Transformer, stage: Stage) -> None:
     for layers, kept in ((model.encoder, stage.encoder_layers), (model.decoder, stage.decoder_layers)):
         for key in [key for key in layers if int(key) not in kept]:
             del layers[key]
+
+
+def copied(stage: Stage) -> frozenset[str]:
+    """Return the names of the parameters that a stage computes with as well, but that another one owns.
+
+    The matrix that embeddings and head share belongs to the first stage, and the last one has a copy of it.
+    """
+    return frozenset({SHARED_WEIGHT} if stage.is_last and not stage.is_first else ())
 
 
 def gives_parts(model: Transformer) -> frozenset[str]:

@@ -45,11 +45,12 @@ def gather(
     which. The ranks of the first data-parallel copy send what they hold, one message each, in the order of their ranks.
     """
     layout = world.place.layout
-    own = torch.cat([tensors[name].detach().reshape(-1) for name in placements_at(world.place.coordinate)])
+    parts = [tensors[name].detach().reshape(-1) for name in placements_at(world.place.coordinate)]
     if world.place.global_rank != 0:
-        if world.dp.index == 0:
-            dist.send(own, dst=0)
+        if world.dp.index == 0 and parts:
+            dist.send(torch.cat(parts), dst=0)
         return None
+    own = torch.cat(parts)
     whole: dict[str, Tensor] = {}
     for stage in range(layout.pp):
         for part in range(layout.mp):
@@ -57,10 +58,10 @@ def gather(
             placed = placements_at(place)
             sender = rank_at(place, layout)
             flat = own if sender == 0 else own.new_empty(sum(place.shape.numel() for place in placed.values()))
-            if sender != 0:
+            if sender != 0 and placed:
                 dist.recv(flat, src=sender)
-            parts = flat.cpu().split([placement.shape.numel() for placement in placed.values()])
-            for (name, placement), values in zip(placed.items(), parts, strict=True):
+            received = flat.cpu().split([placement.shape.numel() for placement in placed.values()])
+            for (name, placement), values in zip(placed.items(), received, strict=True):
                 full = whole.setdefault(name, torch.empty(placement.full_shape, dtype=flat.dtype))
                 placement.part_of(full).copy_(values.view(placement.shape))
             getting_on()

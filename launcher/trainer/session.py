@@ -24,17 +24,18 @@ from launcher.trainer.data.batches import (
 )
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.dropout import Draws
-from launcher.trainer.model.linear import set_own_rows
-from launcher.trainer.model.transformer import PAD, Batch, Transformer
+from launcher.trainer.model.linear import Linear, set_own_rows
+from launcher.trainer.model.transformer import PAD, SHARED_WEIGHT, Batch, Transformer
 from launcher.trainer.optimizer.adamw import AdamW
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
+from launcher.trainer.optimizer.shared_weight import SharedWeight
 from launcher.trainer.parallel.collectives import Group, all_reduce
 from launcher.trainer.parallel.head_loss import head_loss
 from launcher.trainer.parallel.pipeline import Pipeline, Schedule, forward_only, one_forward_one_backward
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.waiting import loading
 from launcher.trainer.parallel.world import World
-from launcher.trainer.plan import apply_plan, keep_stage, placements
+from launcher.trainer.plan import apply_plan, copied, keep_stage, placements
 from launcher.trainer.telemetry import recording
 from launcher.trainer.telemetry.heartbeat import getting_on
 
@@ -81,8 +82,9 @@ class Session:
             dtype=self.dtype,
             recompute=settings.parallel.recompute,
         )
+        parameters = dict(self.model.named_parameters())
         self.optimizer = ShardedOptimizer(
-            dict(self.model.named_parameters()),
+            {name: parameter for name, parameter in parameters.items() if name not in copied(self.stage)},
             self.placements,
             rule_of(settings.train),
             clip_norm=settings.train.clip_norm,
@@ -90,6 +92,7 @@ class Session:
             dp=world.dp,
             mp=world.mp,
             pp=world.pp,
+            shared=SharedWeight.of(SHARED_WEIGHT, parameters, world.pp),
         )
         self._padding_share = 0.0  # of the batch that was computed last
 
@@ -139,7 +142,9 @@ class Session:
         Gradients are this rank's share of those of the mean loss: their sum over the data-parallel ranks is whole.
         """
         self.optimizer.zero_gradients()
-        return self._global_loss(self._forward_and_backward(examples, step))
+        losses_M = self._forward_and_backward(examples, step)
+        self.optimizer.collect_shared()
+        return self._global_loss(losses_M)
 
     def _forward_and_backward(self, examples: Sequence[Example], step: int) -> Tensor:
         layout, pp = self.world.place.layout, self.world.pp
@@ -227,11 +232,11 @@ class Session:
         loss = partial(head_loss, hidden_ND, head, labels_N, group=self.world.mp, smoothing=smoothing, scale=scale)
         if recording.active is None:
             return loss()
-        parameters = {"head.weight": head.weight}
+        parameters = {"head.weight" if isinstance(head, Linear) else SHARED_WEIGHT: head.weight}
         return recording.active.applied("head_loss", loss, [hidden_ND, labels_N], own="head", parameters=parameters)
 
     def _draws(self, batch: Batch, step: int | None) -> Draws | None:
-        if step is None or self.settings.model.dropout == 0:
+        if step is None or not self.settings.model.drops:
             return None
         length = max(batch.source_BS.shape[1], batch.target_BT.shape[1])
         return Draws.of(batch.row_B, length, seed=self.settings.train.seed, step=step)
@@ -249,10 +254,11 @@ def rule_of(config: TransformerTrainConfig) -> AdamW:
 
 
 def placements_at(settings: TransformerSettings, layout: Layout, coordinate: Coordinate) -> dict[str, Placement]:
-    """Return the placements of the parameters that the rank at a coordinate of a layout holds, in its model's order."""
-    model = meta_model(settings)
-    keep_stage(model, pipeline_stages(settings, layout.pp)[coordinate.pp])
-    return placements(model, Group(ranks=tuple(range(layout.mp)), index=coordinate.mp))
+    """Return the placements of the parameters that the rank at a coordinate of a layout owns, in its model's order."""
+    model, stage = meta_model(settings), pipeline_stages(settings, layout.pp)[coordinate.pp]
+    keep_stage(model, stage)
+    held = placements(model, Group(ranks=tuple(range(layout.mp)), index=coordinate.mp))
+    return {name: placement for name, placement in held.items() if name not in copied(stage)}
 
 
 def model_shapes(settings: TransformerSettings) -> dict[str, tuple[int, ...]]:

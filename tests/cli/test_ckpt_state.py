@@ -53,6 +53,49 @@ def test_merge(launcher, run):
     assert len(tensors_in(launcher.directory / "with" / "optimizer.safetensors")) == 4
 
 
+def test_merge_of_an_average(launcher, run):
+    """Of the newest that are whole; the line about a damaged one says that it is left out."""
+    checkpoints = run()
+    for step, shift in ((2, 100.0), (4, 0.5), (6, 1.25), (7, 0.0), (9, 0.25)):
+        values = numbered(SHAPES)
+        for kinds in values.values():
+            for number in range(len(kinds[0])):
+                kinds[0][number] += shift
+        write(checkpoints / f"step-{step}", SHAPES, values, HALVES, step=step)
+    flip(checkpoints / "step-7" / "rank1.safetensors")
+    done = launcher.call("ckpt", "merge", checkpoints.parent, "--output", "model", "--average", "3", code=0)
+
+    model = launcher.directory / "model"
+    assert "step-7 is left out" in done.stderr
+    assert json.loads((model / "config.json").read_text())["training"]["averaged_steps"] == [9, 6, 4]
+    shape, found = tensors_in(model / "model.safetensors")["head"]
+    assert shape == SHAPES["head"]
+    expected = [value + (0.5 + 1.25 + 0.25) / 3 for value in numbered(SHAPES)["head"][0]]
+    assert list(found) == pytest.approx(expected, rel=1e-7)
+
+
+def test_an_average_of_too_few_or_of_different_trainings_is_refused(launcher, run, snapshot):
+    """Nothing is written; a single checkpoint is too few, too."""
+    checkpoints = run(5, 7)
+    write(launcher.directory / "mixed" / "step-1", SHAPES, numbered(SHAPES), step=1)
+    write(launcher.directory / "mixed" / "step-2", SHAPES, numbered(SHAPES), step=2, text="another text")
+    words = "ckpt merge --output model --average"
+    assert (
+        launcher.refused(
+            2,
+            f"{words} 3 runs/20260101-000000-a",
+            f"{words} 2 runs/20260101-000000-a/checkpoints/step-5",
+            f"{words} 2 mixed",
+            f"{words} 2 --optimizer runs/20260101-000000-a",
+            f"{words} 1 runs/20260101-000000-a",
+        )
+        == snapshot
+    )
+    flip(checkpoints / "step-5" / "rank0.safetensors")
+    launcher.refused(2, f"{words} 2 runs/20260101-000000-a")
+    assert not (launcher.directory / "model").exists()
+
+
 def test_what_cannot_be_made_is_refused(launcher, run, snapshot):
     """Before anything is read: what exists is never touched; nothing of what is damaged is left."""
     checkpoints = run(5, 7)

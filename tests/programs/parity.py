@@ -19,6 +19,10 @@ from safetensors.numpy import load_file
 RECOMPUTE = "parallel.recompute=true"
 GROUPS = "parallel.gradient_groups=4"
 BACKEND = "parallel.transport=backend"  # otherwise ranks of one host share memory
+POST, SINUSOIDAL, SCALED = "model.norm=post", "model.positions=sinusoidal", "model.scale_embedding=true"
+SHARED, TIED = "model.share=all", "model.share=decoder"
+ATTENTION_DROPOUT, ACTIVATION_DROPOUT = "model.attention_dropout=0.2", "model.activation_dropout=0.2"
+ORIGINAL = (POST, SINUSOIDAL, SCALED, SHARED, ATTENTION_DROPOUT, ACTIVATION_DROPOUT)  # as in Vaswani et al. 2017
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,17 @@ ROWS = (
     Row(2, 1, 4, 4, ("parallel.stages=[1, 1, 2, 0]", GROUPS, RECOMPUTE)),
     Row(2, 2, 2, 4, (GROUPS,), ("train.optimizer=adam_weight_decay",)),
     Row(2, 2, 2, 4, numbers=("model.dropout=0",)),
+    *(Row(2, 2, 2, 4, numbers=(setting,)) for setting in (*ORIGINAL, TIED)),
+    *(Row(*layout, 4, numbers=ORIGINAL) for layout in LAYOUTS),
+    *(Row(*layout, 4, (RECOMPUTE,), ORIGINAL) for layout in ((1, 1, 1), (1, 2, 1), (2, 1, 2))),
+    *(Row(*layout, 4, (GROUPS,), (SHARED,)) for layout in ((2, 1, 1), (2, 1, 2), (2, 2, 2))),
+    *(Row(*layout, 1, numbers=(TIED,)) for layout in ((2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4))),
+    Row(2, 2, 2, 4, (BACKEND, GROUPS), (POST, SHARED)),
+    Row(2, 1, 2, 4, ("parallel.stages=[4, 0]",), ORIGINAL),  # of the last stage all is a copy
+    Row(2, 1, 2, 4, numbers=(POST, ATTENTION_DROPOUT)),
+    Row(1, 2, 2, 4, numbers=(TIED, SCALED)),
+    Row(1, 2, 2, 4, numbers=(SINUSOIDAL, ACTIVATION_DROPOUT)),
+    Row(1, 2, 2, 4, numbers=(SHARED,), precision="float32"),
     # In float32 each axis, and all of them: more is the same code.
     Row(2, 1, 1, 1, precision="float32"),
     Row(1, 2, 1, 1, precision="float32"),

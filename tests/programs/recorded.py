@@ -30,7 +30,10 @@ ROWS = {
     "dp2-mp2": ({"dp": 2, "mp": 2, "pp": 1, "micro_batches": 1}, (*BACKEND, "parallel.gradient_groups=3")),
     "dp2-mp2-shared": ({"dp": 2, "mp": 2, "pp": 1, "micro_batches": 1}, ()),
     "dp2-pp2": ({"dp": 2, "mp": 1, "pp": 2, "micro_batches": 3}, BACKEND),
-    "mp2-pp2": ({"dp": 1, "mp": 2, "pp": 2, "micro_batches": 2}, (*BACKEND, "parallel.recompute=true")),
+    "mp2-pp2": (
+        {"dp": 1, "mp": 2, "pp": 2, "micro_batches": 2},
+        (*BACKEND, "parallel.recompute=true", "model.share=all"),
+    ),
 }
 
 
@@ -59,6 +62,8 @@ def count_calls(counts):
     counted(collectives, "_ALL_GATHER", "all_gather", first)
     counted(dist, "isend", "send", first)
     counted(dist, "irecv", "receive", first)
+    counted(dist, "send", "send", first)
+    counted(dist, "recv", "receive", first)
 
 
 def train(name, chosen, directory):

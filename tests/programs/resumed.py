@@ -48,6 +48,11 @@ LAYOUTS |= {
     for name, way in itertools.product(SHARDED, WAYS)
     if way != OWNED
 }
+SHARING = ("model.share=all", "model.norm=post", "model.positions=sinusoidal", "model.attention_dropout=0.2")
+LAYOUTS |= {
+    f"{name} shared": (*axes, "float64", SHARING)
+    for name, axes in (("one", (1, 1, 1)), ("dp2", (2, 1, 1)), ("mp2 pp2", (1, 2, 2)), ("dp2 mp2 pp2", (2, 2, 2)))
+}
 AFTER_OTHER_FILES = ("one", "dp2 slices", "mp2 one_copy", "pp2 integrated", "dp2 mp2")
 
 
@@ -74,7 +79,7 @@ def train(directory, name, resume=None, *, steps=STEPS, every=SAVED):
         for step, batch in enumerate(batches(steps), start=1):
             if step < first:
                 continue
-            loss = session.train_step(batch, learning_rate_at(step, settings.train), step=step).loss
+            loss = session.train_step(batch, learning_rate_at(step, settings.train, steps), step=step).loss
             if world.is_first:
                 with (directory / "losses.jsonl").open("a") as lines:
                     lines.write(json.dumps({"step": step, "loss": loss, "first": first}) + "\n")
@@ -116,7 +121,8 @@ def equal(one, other):
 def main(directory, names):
     pairs = list(itertools.product(names, repeat=2)) or [
         *itertools.product(PLAIN, repeat=2),
-        *itertools.product([name for name in LAYOUTS if name not in PLAIN], AFTER_OTHER_FILES),
+        *itertools.product([name for name in LAYOUTS if name.endswith(WAYS)], AFTER_OTHER_FILES),
+        *itertools.product([name for name in LAYOUTS if name.endswith("shared")], repeat=2),
     ]
     for name in dict.fromkeys(saved for saved, _ in pairs):
         start(directory / name, name)
@@ -125,7 +131,8 @@ def main(directory, names):
         whole = directory / saved
         here = directory / f"{saved} to {name}"
         start(here, name, whole / name_of(SAVED))
-        expected, found = losses_in(directory / "one"), losses_in(here)
+        reference = "one shared" if saved.endswith("shared") else "one"
+        expected, found = losses_in(directory / reference), losses_in(here)
         difference = max(abs(a - b) / abs(b) for a, b in zip(found, expected[SAVED:], strict=True))
         again = equal(state_of(whole / name_of(SAVED)), state_of(here / name_of(SAVED)))
         goes_on = LAYOUTS[saved][:3] != LAYOUTS[name][:3] or equal(

@@ -82,7 +82,7 @@ def train(row: Row, steps: int, directory: Path) -> None:
         summed = {name: all_reduce(gradient.clone(), world.dp) for name, gradient in gradients.items()}
         write_gathered(session, summed, directory / f"{row.name}.gradients")
         results = [
-            session.train_step(batch, learning_rate_at(step, settings.train), step=step)
+            session.train_step(batch, learning_rate_at(step, settings.train, steps), step=step)
             for step, batch in enumerate(trained, start=1)
         ]
         # 13 examples do not fill a batch.
@@ -109,10 +109,9 @@ def check_replicas(session: Session, gradient_norm: float) -> None:
     dist.all_gather_object(everywhere, (world.place.coordinate, digests, gradient_norm))
     for coordinate, theirs, their_norm in everywhere:
         assert their_norm == gradient_norm
-        if coordinate.pp == world.pp.index:
-            for name, placement in session.placements.items():
-                if placement.copies > 1 or coordinate.mp == world.mp.index:
-                    assert theirs[name] == digests[name], f"{name} differs from that of {coordinate}"
+        for name in theirs.keys() & digests.keys():
+            if session.placements[name].copies > 1 or coordinate.mp == world.mp.index:
+                assert theirs[name] == digests[name], f"{name} differs from that of {coordinate}"
 
 
 def digest(tensor: torch.Tensor) -> bytes:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.core.errors import RefusedLayoutError
+from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.checks import check_layout
@@ -30,3 +30,18 @@ def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
 def test_a_layout_that_fits_is_accepted(layout):
     """A batch need not divide into as many parts."""
     assert check_layout(load_settings(TransformerSettings, None), layout) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message", "hint"),
+    [
+        (["train.minimum_rate=0.001"], "train.schedule = inverse_sqrt does not fall to it", "linear or cosine"),
+        (["train.minimum_rate=1", "train.schedule=cosine"], "train.minimum_rate = 1 is above", "0.003 at most"),
+        (["train.early_stopping=3"], "train.early_stopping = 3 counts validations", "--set train.validate_every=N"),
+    ],
+)
+def test_settings_without_effect_are_refused(settings, message, hint):
+    with pytest.raises(UsageError) as refusal:
+        check_layout(load_settings(TransformerSettings, None, settings), Layout())
+    assert message in refusal.value.message
+    assert hint in refusal.value.hint

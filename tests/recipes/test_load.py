@@ -5,10 +5,12 @@ import json
 import pytest
 
 from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.records import Layout
 from launcher.core.resources import data_dir
 from launcher.recipes.catalog import RECIPES
 from launcher.recipes.load import find_config, load_settings, named_settings
 from launcher.recipes.settings import all_settings
+from launcher.recipes.transformer.checks import check_layout
 from launcher.recipes.transformer.config import TransformerSettings
 
 
@@ -43,6 +45,15 @@ def test_switches_and_lists_are_settings_too(config):
 def test_the_tutorial_is_found_by_its_name_from_any_directory():
     model = load_settings(TransformerSettings, "recipes/transformer/tutorial.toml").model
     assert (model.vocabulary_size, model.d_model, model.heads) == (20000, 128, 8)
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(dp=2), Layout(mp=4), Layout(pp=9)], ids=str)
+def test_the_recipe_for_multi30k_fits_layouts(layout):
+    """It is found by its name, too."""
+    settings = load_settings(TransformerSettings, "recipes/transformer/multi30k.toml")
+
+    assert check_layout(settings, layout) is None
+    assert (settings.model.share, settings.train.batch_tokens) == ("all", 4096)
 
 
 def test_the_template_is_found_by_its_name_from_any_directory(tmp_path, monkeypatch):

@@ -457,6 +457,37 @@ def test_what_must_be_the_same(directory, setting, differs):
     assert found == ([] if differs is None else [differs])
 
 
+@pytest.mark.parametrize(
+    ("setting", "differs"),
+    [
+        ("model.norm=post", "model.norm"),
+        ("model.scale_embedding=true", "model.scale_embedding"),
+        ("train.seed=1", None),
+    ],
+)
+def test_a_setting_that_an_older_version_did_not_have_was_its_default(directory, setting, differs):
+    index = read_index(directory / name_of(6))
+    older = {name: value for name, value in index.settings["model"].items() if name not in {"norm", "scale_embedding"}}
+    index = dataclasses.replace(index, settings={**index.settings, "model": older})
+    defaults = dataclasses.asdict(TransformerSettings())
+    found = [
+        name for name, *_ in differing_settings(index, dataclasses.asdict(settings_of(setting)), defaults=defaults)
+    ]
+
+    assert found == ([] if differs is None else [differs])
+
+
+def test_a_switch_is_told_as_it_is_set(directory):
+    """The hint can be taken as it is."""
+    settings, world = settings_of("model.scale_embedding=true"), alone()
+    session = Session(settings, world)
+    with pytest.raises(UsageError, match=r"model\.scale_embedding = false \(here true\)") as refusal:
+        restore(lambda: candidates_at(directory), training_of(settings), session.optimizer, world)
+
+    [_, setting, *_] = refusal.value.hint.replace(",", " ").split()
+    assert settings_of(setting) == settings_of()
+
+
 def test_another_precision_must_be_asked_for(directory):
     """Then the state is converted; a default, or what a program chose, is not asked for."""
     settings, world = settings_of("train.precision=float32"), alone()

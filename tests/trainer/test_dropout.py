@@ -9,7 +9,7 @@ import torch
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.model import dropout as dropout_module
-from launcher.trainer.model.dropout import Draws, Dropout
+from launcher.trainer.model.dropout import AttentionDropout, Draws, Dropout
 from launcher.trainer.session import meta_model
 
 RATE = 0.3
@@ -56,6 +56,51 @@ def test_neighbours_are_dropped_independently(dim, lag):
     count = mask.shape[dim] - lag
 
     assert deviations(mask.narrow(dim, 0, count) * mask.narrow(dim, lag, count)) < 5
+
+
+def dropped_weights(*, heads=8, keys=33, part=0, parts=1, rows=None):
+    """Where weights of attention are dropped, as ones; so many heads of `parts` times as many."""
+    dropout = AttentionDropout(RATE)
+    dropout.place, dropout.part, dropout.parts = "decoder.0.cross_attention.dropout", part, parts
+    draws = Draws.of(torch.arange(ROWS) if rows is None else rows, POSITIONS, seed=1, step=1)
+    return (dropout(torch.ones(len(draws.factor_BT1), heads, POSITIONS, keys), draws) == 0).double()
+
+
+def test_weights_of_attention_are_dropped_independently():
+    """As many as the rate says; neighbours by row, head, query and key do not tell of each other."""
+    mask = standardised(dropped_weights())
+
+    assert deviations(mask) < 5
+    for dim in range(4):
+        for lag in (1, 2, 3):
+            count = mask.shape[dim] - lag
+            assert deviations(mask.narrow(dim, 0, count) * mask.narrow(dim, lag, count)) < 5
+
+
+def test_masks_of_attention_do_not_depend_on_the_layout():
+    """Which rows a rank has, which heads, and how long its sentences are padded: the same elements are dropped."""
+    whole = dropped_weights()
+
+    assert torch.equal(dropped_weights(heads=2, part=3, parts=4), whole[:, 6:])
+    assert torch.equal(dropped_weights(keys=17), whole[..., :17])
+    assert torch.equal(dropped_weights(rows=torch.tensor([40, 3])), whole[[40, 3]])
+
+
+def test_a_part_of_the_features_is_dropped_as_in_the_whole():
+    dropout = Dropout(RATE)
+    dropout.place, dropout.part, dropout.parts = "encoder.0.attention_dropout", 1, 4
+    draws = Draws.of(torch.arange(ROWS), POSITIONS, seed=1, step=1)
+    part = (dropout(torch.ones(ROWS, POSITIONS, FEATURES // 4), draws) == 0).double()
+
+    assert torch.equal(part, dropped()[..., FEATURES // 4 : FEATURES // 2])
+
+
+def test_gradients_pass_where_nothing_is_dropped():
+    dropout = AttentionDropout(0.4)
+    draws = Draws.of(torch.arange(2), 5, seed=1, step=1)
+    weights = torch.randn(2, 3, 5, 4, dtype=torch.float64, requires_grad=True)
+
+    assert torch.autograd.gradcheck(lambda given: dropout(given, draws), weights)
 
 
 def test_masks_of_steps_places_and_seeds_are_independent():
@@ -133,7 +178,7 @@ def test_every_call_in_the_model_has_a_place_of_its_own():
     places = {name: module.place for name, module in model.named_modules() if isinstance(module, Dropout)}
 
     assert all(place == name for name, place in places.items())
-    assert len(places) == 2 + 2 * 2 + 2 * 3  # embeddings, encoder layers, decoder layers
+    assert len(places) == 2 + 2 * 4 + 2 * 6  # embeddings, encoder layers, decoder layers
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.1, 0.3, 0.9])

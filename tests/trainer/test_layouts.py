@@ -18,6 +18,12 @@ TESTED = (
     "dp2 mp2, 4 micro batches, parallel.recompute=true",
     "dp2 mp2 pp2, 4 micro batches, parallel.recompute=true",
     "dp2 mp2 pp2, 4 micro batches, float32",
+    *(
+        row.name
+        for row in parity.ROWS
+        if row.numbers == parity.ORIGINAL
+        and ((row.dp, row.mp, row.pp) == (2, 2, 2) or "parallel.stages=[4, 0]" in row.settings)
+    ),
 )
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]

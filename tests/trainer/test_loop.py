@@ -1,14 +1,24 @@
 """The training loop with a program that has neither tokens nor a tokenizer: lines, checkpoints, resume, model, refusals."""
 
+import dataclasses
 import json
 import math
+import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from launcher.checkpoint.index import check_settings, checkpoints_in, read_index
+from launcher.checkpoint.index import (
+    INDEX,
+    SCHEMA_OF_VALIDATIONS,
+    Validations,
+    check_settings,
+    checkpoints_in,
+    index_text,
+    read_index,
+)
 from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.frozen import frozen
@@ -21,6 +31,7 @@ from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.programs.early_stopping import EarlyStopping
 from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.program import Program, Validated, line_of
 from launcher.trainer.programs.strategy import StepRecorder
@@ -41,13 +52,14 @@ class LineTrainConfig(TrainConfig):
     precision: str = TrainConfig.precision
     device: str = TrainConfig.device
     validate_every: int = TrainConfig.validate_every
+    early_stopping: int = TrainConfig.early_stopping
     profile_steps: int = TrainConfig.profile_steps
 
 
 @frozen
 class Settings:
-    train: LineTrainConfig
-    checkpoint: CheckpointConfig
+    train: LineTrainConfig = LineTrainConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
     parallel: ParallelConfig = ParallelConfig()
 
 
@@ -80,8 +92,8 @@ class Line(Program):
     dtype = torch.float64
     digest = "points"
 
-    def __init__(self, settings, *, broken_at=None, rule=Momentum):
-        self.settings, self._broken_at = settings, broken_at
+    def __init__(self, settings, *, broken_at=None, errors=(), rule=Momentum):
+        self.settings, self._broken_at, self._errors = settings, broken_at, list(errors)
         place = place_from_environment({}, micro_batches=1)
         self.world = World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
         self.model = nn.Linear(1, 1).to(self.dtype)
@@ -106,7 +118,7 @@ class Line(Program):
             inputs_B1 = torch.randn(train.batch_size, 1, generator=numbers, dtype=self.dtype)
             yield Points(epoch + 1, index + 1, step, last_step, inputs_B1)
 
-    def learning_rate(self, step):
+    def learning_rate(self, batch):
         return self.settings.train.learning_rate
 
     def step_recorder(self, path, attempt):
@@ -130,6 +142,8 @@ class Line(Program):
         return TlaunchError(f"step {batch.step}: the loss is {result.loss}")
 
     def validate(self):
+        if self._errors:
+            return Validated(self._errors.pop(0), "as given")
         error = float((self.model.weight.detach() - 2).abs() + (self.model.bias.detach() - 1).abs())
         return Validated(error, f"off by {error:.3f}")
 
@@ -143,8 +157,8 @@ class Line(Program):
         print(f"the slope is {float(weights['weight']):.2f}")
 
 
-def settings_of(*, every_steps=2, **train):
-    return Settings(LineTrainConfig(**train), CheckpointConfig(every_steps=every_steps))
+def settings_of(*, every_steps=2, keep=4, **train):
+    return Settings(LineTrainConfig(**train), CheckpointConfig(every_steps=every_steps, keep=keep))
 
 
 @pytest.fixture(name="train")
@@ -213,6 +227,60 @@ def test_a_training_goes_on_as_if_it_had_not_stopped(train, tmp_path):
     assert f"resumed: {tmp_path / 'half' / 'step-4'}, after step 4" in lines
     assert sum(line.startswith("epoch: ") for line in lines) == 2
     assert all(torch.equal(tensor, again.weights()[name]) for name, tensor in whole.weights().items())
+
+
+LOSSES = [
+    4.0,
+    3.0,
+    math.nan,
+    3.0,
+    2.5,
+    2.6,
+    2.6,
+    2.5,
+    1.0,
+]  # after each second step; three in a row without a lower one
+
+
+def stopping(*, patience=3, **train):
+    return settings_of(steps=30, validate_every=2, early_stopping=patience, **train)
+
+
+def test_a_training_ends_once_its_validation_loss_falls_no_more(train, tmp_path):
+    """After so many validations in a row without a lower loss; with its model, and a checkpoint of its last step."""
+    _, lines = train(stopping(every_steps=3), output="model", errors=LOSSES)
+
+    assert sum(line.startswith("epoch: ") for line in lines) == 16
+    assert "ended early: 3 validations in a row have no lower loss; the lowest loss is 2.500000" in lines
+    assert (tmp_path / "model").exists()
+    newest = read_index(checkpoints_in(tmp_path / "checkpoints")[0])
+    assert (newest.step, newest.schema, newest.validation_loss) == (16, SCHEMA_OF_VALIDATIONS, 2.5)
+    assert newest.validations == Validations(lowest_loss=2.5, since=3)
+
+    _, more = train(stopping(), errors=LOSSES)
+    assert not any(line.startswith("epoch: ") for line in more)
+    assert any("nothing is left to train after step 16: ended early" in line for line in more)
+    _, more = train(stopping(patience=4), errors=[2.4, 5.0, 5.0, 5.0, 5.0])
+    assert sum(line.startswith("epoch: ") for line in more) == 10
+
+
+@pytest.mark.parametrize(("step", "is_due"), [(4, False), (4, True), (5, False), (8, True), (15, False)])
+def test_validations_are_counted_over_an_interruption(train, tmp_path, step, is_due):
+    """From whichever step it goes on, it ends after the same one: also if the run had no time to validate that step."""
+    whole, _ = train(stopping(every_steps=1, keep=30), errors=LOSSES, checkpoints="whole")
+    half = tmp_path / "half" / f"step-{step}"
+    shutil.copytree(tmp_path / "whole" / half.name, half)
+    losses = LOSSES[step // 2 :]
+    if is_due:
+        counting = EarlyStopping(3, read_index(tmp_path / "whole" / f"step-{step - 1}").validations)
+        counting.missed()
+        (half / INDEX).write_text(index_text(dataclasses.replace(read_index(half), validations=counting.validations)))
+        losses = LOSSES[step // 2 - 1 :]
+    again, lines = train(stopping(), errors=losses, checkpoints="half")
+
+    assert sum(line.startswith("epoch: ") for line in lines) == 16 - step
+    assert all(torch.equal(tensor, again.weights()[name]) for name, tensor in whole.weights().items())
+    assert read_index(half.with_name("step-16")).validations == Validations(lowest_loss=2.5, since=3)
 
 
 def test_another_optimizer_does_not_go_on_from_it(train, tmp_path):

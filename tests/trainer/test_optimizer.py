@@ -280,11 +280,31 @@ def test_ranks_own_every_element_once(shapes, dp, groups, data):
 
 def test_the_learning_rate_warms_up_and_falls():
     """Linear to its peak at the last warm-up step, then as the inverse square root; constant without warm-up."""
-    config = load_settings(TransformerSettings, None, ["train.learning_rate=0.4", "train.warmup_steps=4"]).train
+    assert rates([1, 2, 4, 16]) == pytest.approx([0.1, 0.2, 0.4, 0.2])
+    assert rates([1, 100], "train.warmup_steps=0") == [0.4, 0.4]
 
-    assert [learning_rate_at(step, config) for step in (1, 2, 4, 16)] == pytest.approx([0.1, 0.2, 0.4, 0.2])
-    constant = load_settings(TransformerSettings, None, ["train.learning_rate=0.4", "train.warmup_steps=0"]).train
-    assert [learning_rate_at(step, constant) for step in (1, 100)] == [0.4, 0.4]
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [0.1, 0.4, 0.4, 0.4, 0.4]),
+        ("linear", [0.1, 0.4, 0.325, 0.25, 0.1]),
+        ("cosine", [0.1, 0.4, 0.25 + 0.15 * math.cos(math.pi / 4), 0.25, 0.1]),
+    ],
+)
+def test_the_learning_rate_falls_to_the_last_step(schedule, expected):
+    """After the warm-up of each schedule, down to the minimum."""
+    found = rates([1, 4, 28, 52, 100], f"train.schedule={schedule}", "train.minimum_rate=0.1")
+
+    assert found == pytest.approx(expected)
+    assert rates([1, 2], f"train.schedule={schedule}", "train.warmup_steps=8", last_step=2) == [0.05, 0.1]
+    assert rates([1], f"train.schedule={schedule}", "train.warmup_steps=0", last_step=1)[0] in {0.0, 0.4}
+
+
+def rates(steps, *more, last_step=100):
+    given = ["train.learning_rate=0.4", "train.warmup_steps=4", *more]
+    config = load_settings(TransformerSettings, None, given).train
+    return [learning_rate_at(step, config, last_step) for step in steps]
 
 
 @pytest.mark.distributed

@@ -6,6 +6,8 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.core.records import Layout
+from launcher.mesh.coordinates import Coordinate
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.recipes.transformer.cost import pipeline_stages
@@ -15,8 +17,8 @@ from launcher.trainer.model.initial import initial_weight
 from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel.collectives import Group
 from launcher.trainer.parallel.styles import part_bounds
-from launcher.trainer.plan import apply_plan, keep_stage, placements
-from launcher.trainer.session import meta_model
+from launcher.trainer.plan import apply_plan, placements
+from launcher.trainer.session import meta_model, placements_at
 
 SETTINGS = load_settings(TransformerSettings, None, ["model.vocabulary_size=67"])
 
@@ -30,16 +32,17 @@ def test_parts_cover_all_rows_once(size, ranks):
     assert max(stop - start for start, stop in bounds) - min(stop - start for start, stop in bounds) <= 1
 
 
+@pytest.mark.parametrize("share", ["none", "decoder", "all"])
 @pytest.mark.parametrize("mp", [2, 4, 8])
 @pytest.mark.parametrize("pp", [1, 2, 4])
-def test_the_parts_of_all_ranks_are_the_whole_model(mp, pp):
-    """Every element of every parameter is on some rank, sharded ones on exactly one."""
-    counted = {name: torch.zeros(parameter.shape) for name, parameter in meta_model(SETTINGS).named_parameters()}
-    for stage in pipeline_stages(SETTINGS, pp):
+def test_the_parts_of_all_ranks_are_the_whole_model(mp, pp, share):
+    """Every element of every parameter is owned by some rank, sharded ones by exactly one."""
+    settings = load_settings(TransformerSettings, None, ["model.vocabulary_size=67", f"model.share={share}"])
+    counted = {name: torch.zeros(parameter.shape) for name, parameter in meta_model(settings).named_parameters()}
+    for stage in range(pp):
         for index in range(mp):
-            model = meta_model(SETTINGS)
-            keep_stage(model, stage)
-            for name, placement in placements(model, Group(ranks=tuple(range(mp)), index=index)).items():
+            at = Coordinate(pp=stage, dp=0, mp=index)
+            for name, placement in placements_at(settings, Layout(mp=mp, pp=pp), at).items():
                 placement.part_of(counted[name]).add_(1)
                 assert placement.part_of(counted[name]).shape == placement.shape
 

@@ -138,6 +138,23 @@ def test_messages_of_the_pipeline(recorded):
 
 
 @pytest.mark.distributed
+def test_messages_about_a_shared_matrix(recorded):
+    """Its gradient to the first stage, and the weight back, of the same model-parallel part."""
+    for report in read_all(recorded / "mp2-pp2"):
+        found = [
+            (m.kind, m.group, m.what) for m in report.collectives if m.phase == "optimizer" and m.kind != "all_reduce"
+        ]
+        first, last = report.rank % 2, report.rank % 2 + 2
+        kinds = ("receive", "send") if report.rank == first else ("send", "receive")
+        assert found == [
+            (kinds[0], (last, first), "gradient of the shared weight"),
+            (kinds[1], (first, last), "shared weight"),
+        ]
+        tables = {each.name for operator in report.operators for each in operator.inputs if "shared" in each.name}
+        assert {name for name in tables if "weight" in name} == {"shared_embedding.weight"}
+
+
+@pytest.mark.distributed
 def test_layouts_of_the_model(recorded):
     """Parameters as they are placed, features and heads by model parallelism, rows of the batch by data parallelism."""
     report = read_report(recorded / "dp2-mp2" / "rank1.json")

@@ -31,7 +31,7 @@ from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import ALONE, Group
 from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.world import World, place_from_environment
-from launcher.trainer.plan import apply_plan
+from launcher.trainer.plan import apply_plan, copied
 from launcher.trainer.programs import quickstart, transformer
 from launcher.trainer.saved import load_model
 from launcher.trainer.session import Session, meta_model, pipeline_stages, rule_of
@@ -39,6 +39,7 @@ from launcher.trainer.session import Session, meta_model, pipeline_stages, rule_
 PROGRAM = Path(__file__).parents[1] / "programs" / "resharded.py"
 SIZES = ["model.vocabulary_size=300", "model.d_model=16", "model.heads=4", "model.feed_forward_dim=32"]
 LAYOUTS = [Layout(), Layout(dp=3), Layout(mp=2), Layout(pp=2), Layout(dp=2, mp=4, pp=3)]
+SHARED = ["model.share=all", "model.norm=post", "model.positions=sinusoidal"]
 STEP = 2
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -64,15 +65,15 @@ def optimizer_of(settings, layout, rank):
     stage = pipeline_stages(settings, layout.pp)[place.pp]
     placed = apply_plan(model, stage, mp, seed=1, device=torch.device("cpu"), dtype=torch.float32)
     groups = settings.parallel.gradient_groups
-    parameters = dict(model.named_parameters())
+    parameters = {name: one for name, one in model.named_parameters() if name not in copied(stage)}
     return ShardedOptimizer(parameters, placed, rule_of(settings.train), gradient_groups=groups, dp=dp, mp=mp, pp=pp)
 
 
-@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("settings", [["parallel.gradient_groups=4"], [], SHARED], ids=["groups", "one", "shared"])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_files_are_planned_as_optimizers_own(layout, groups):
+def test_files_are_planned_as_optimizers_own(layout, settings):
     """Every rank's file holds the boxes of its optimizer, in their order, but for what another one owns, too."""
-    settings = settings_of(f"parallel.gradient_groups={groups}")
+    settings = settings_of(*settings)
     plan = plan_of(transformer, settings, layout)
 
     assert [file.name for file in plan.files] == [name_of_rank(rank) for rank in range(layout.world_size)]
@@ -81,11 +82,12 @@ def test_files_are_planned_as_optimizers_own(layout, groups):
         assert list(file.boxes) == [NamedBox(each.name, each.box) for each in owned if not each.is_replica]
 
 
+@pytest.mark.parametrize("shared", [[], SHARED], ids=["apart", "shared"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_a_plan_holds_the_model(layout, way):
+def test_a_plan_holds_the_model(layout, way, shared):
     """Every element once; in the ways that keep copies, as often as there are."""
-    settings = settings_of(f"checkpoint.files={way}")
+    settings = settings_of(f"checkpoint.files={way}", *shared)
     plan = plan_of(transformer, settings, layout)
     shapes = {name: parameter.numel() for name, parameter in meta_model(settings).named_parameters()}
     counts = dict.fromkeys(shapes, 0)
@@ -194,9 +196,10 @@ def test_the_command_asks_the_trainer(tmp_path):
 
 @pytest.mark.distributed
 @pytest.mark.timeout(900)
-def test_layouts_go_on_from_what_was_divided_for_them(tmp_path):
-    """`tests/programs/resharded.py` without names does so for all six."""
-    argv = [sys.executable, PROGRAM, tmp_path / "trained", "one", "dp2 mp2"]
+@pytest.mark.parametrize("names", [("one", "dp2 mp2"), ("dp2 shared", "mp2 pp2 shared")], ids=" ".join)
+def test_layouts_go_on_from_what_was_divided_for_them(tmp_path, names):
+    """`tests/programs/resharded.py` without names does so for all six; names with "shared" have one matrix for embeddings and head."""
+    argv = [sys.executable, PROGRAM, tmp_path / "trained", *names]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]

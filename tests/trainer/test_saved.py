@@ -18,13 +18,19 @@ from launcher.trainer.saved import check_can_save, gather, load_model, save_mode
 from launcher.trainer.session import Session, placements_at
 
 SENTENCES = ["le chat noir dort", "the black cat sleeps"]
-SETTINGS = load_settings(TransformerSettings, None, ["model.vocabulary_size=300", "model.d_model=16", "train.seed=5"])
+SIZES = ["model.vocabulary_size=300", "model.d_model=16", "train.seed=5"]
+SETTINGS = load_settings(TransformerSettings, None, SIZES)
+
+
+def session_of(*more):
+    place = place_from_environment({}, micro_batches=1)
+    world = World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
+    return Session(load_settings(TransformerSettings, None, [*SIZES, *more]), world)
 
 
 @pytest.fixture(scope="module", name="session")
 def _session():
-    place = place_from_environment({}, micro_batches=1)
-    return Session(SETTINGS, World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links()))
+    return session_of()
 
 
 @pytest.fixture(scope="module", name="tokenizer")
@@ -32,18 +38,20 @@ def _tokenizer():
     return Tokenizer(train_tokenizer(SENTENCES, 300))
 
 
-def test_a_model_read_back_computes_the_same(session, tokenizer, tmp_path):
+@pytest.mark.parametrize("share", ["none", "decoder", "all"])
+def test_a_model_read_back_computes_the_same(share, tokenizer, tmp_path):
     """Weights, recipe and tokenizer survive, and nothing else is left beside them."""
-    at = partial(placements_at, SETTINGS, session.world.place.layout)
+    session = session_of(f"model.share={share}")
+    at = partial(placements_at, session.settings, session.world.place.layout)
     weights = gather(session.world, dict(session.model.named_parameters()), at)
     facts = {"validation_loss": 1.5}
-    save_model(tmp_path / "model", "transformer", weights, SETTINGS, tokenizer.serialized, facts)
+    save_model(tmp_path / "model", "transformer", weights, session.settings, tokenizer.serialized, facts)
 
     model, settings, read_tokenizer = load_model(tmp_path / "model")
     ids = torch.tensor([read_tokenizer.encode(SENTENCES)[0]])
     batch = Batch(source_BS=ids, target_BT=ids, labels_BT=ids, row_B=torch.arange(1))
 
-    assert settings == SETTINGS
+    assert settings == session.settings
     assert list(tmp_path.iterdir()) == [tmp_path / "model"]
     torch.testing.assert_close(model(batch), session.model.eval()(batch), rtol=0, atol=0)
     torch.testing.assert_close(model.head.weight, session.model.head.weight, rtol=0, atol=0)

@@ -208,7 +208,8 @@ def trainer_program(
     if options.resume is not None:
         from launcher.cli.launch.resume import checkpoint_meant, continued  # most runs begin at the beginning
 
-        checkpoint = checkpoint_meant(options, recipe.name, asdict(settings), named_settings(options.config, chosen))
+        named, defaults = named_settings(options.config, chosen), asdict(recipe.settings())
+        checkpoint = checkpoint_meant(options, recipe.name, asdict(settings), named, defaults)
         if checkpoint is None:
             notes += (
                 "note: --resume auto: no run here has a checkpoint of this training, which begins at its beginning",

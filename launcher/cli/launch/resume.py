@@ -36,11 +36,15 @@ SHOWN = 8  # names of checkpoints
 
 
 def checkpoint_meant(
-    options: RunOptions, program: str, settings: Mapping[str, Any], named: Collection[str]
+    options: RunOptions,
+    program: str,
+    settings: Mapping[str, Any],
+    named: Collection[str],
+    defaults: Mapping[str, Any],
 ) -> Path | None:
     """Return a checkpoint, or a directory of some, from which the training goes on; None where there is none for "auto".
 
-    `named`: the settings that a person has set.
+    `named`: the settings that a person has set. `defaults`: of all settings of the program.
 
     Raises:
         UnreadableError: no such checkpoint or run.
@@ -51,14 +55,16 @@ def checkpoint_meant(
         fitting = (
             (index.step, found)
             for found, index in _indexed(options.runs_dir)
-            if index.program == program and index.data == data and not any(differing_settings(index, settings, named))
+            if index.program == program
+            and index.data == data
+            and not any(differing_settings(index, settings, named, defaults=defaults))
         )
         _, newest = max(fitting, key=lambda pair: (_written_ns(pair[1]), pair[0]), default=(0, None))
         return None if newest is None else newest.parent  # where others stand if its files are damaged
     assert options.resume is not None, "it was asked for"
     newest, *others = checkpoints_meant(options.runs_dir, options.resume)
     for path, index in readable([newest, *others]):
-        check_settings(path, index, program, settings, named)
+        check_settings(path, index, program, settings, named, defaults=defaults)
         break
     return newest.parent if others else newest
 

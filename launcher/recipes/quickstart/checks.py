@@ -10,6 +10,7 @@ from launcher.core.text import did_you_mean, near
 from launcher.recipes.quickstart.config import QuickstartSettings
 from launcher.recipes.quickstart.graph import graph_of
 from launcher.recipes.strategies import DATA_PARALLEL, check_mode, operators_layout
+from launcher.recipes.train import check_early_stopping
 from launcher.sharding.strategy import cutting_of
 
 
@@ -27,6 +28,7 @@ def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
     """
     rows = settings.train.batch_size
     check_mode(settings.parallel.mode, settings.strategies, layout)
+    check_early_stopping(settings.train)
     if rows % layout.dp:
         raise RefusedLayoutError(
             f"train.batch_size = {rows} cannot be divided by dp = {layout.dp}",

@@ -9,6 +9,7 @@ from launcher.core.records import Layout
 from launcher.corpus.images import find_images
 from launcher.recipes.resnet50.config import Resnet50Settings
 from launcher.recipes.strategies import DATA_PARALLEL, STAND_ALONE, check_mode, operators_layout
+from launcher.recipes.train import check_early_stopping
 
 REPLICATED = (STAND_ALONE, DATA_PARALLEL)  # the modes in which every rank has the whole model
 STRIDE = 32  # pixels of an image, along a side, for each pixel of the last layers
@@ -35,9 +36,11 @@ def check_layout(settings: Resnet50Settings, layout: Layout) -> None:
 
     Raises:
         RefusedLayoutError: with the numbers put in and the nearest values that fit.
+        UsageError: as `check_early_stopping`.
     """
     mode = settings.parallel.mode
     check_mode(mode, settings.strategies, layout, micro_batches=mode in REPLICATED)
+    check_early_stopping(settings.train)
     if mode not in REPLICATED:
         _check_shares(settings, layout)
     _check_batch(settings, layout)

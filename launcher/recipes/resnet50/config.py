@@ -46,6 +46,7 @@ class Resnet50TrainConfig(TrainConfig):
     precision: str = setting("float32", "of weights and arithmetic", choices=("float32", "float64"))
     device: str = TrainConfig.device
     validate_every: int = TrainConfig.validate_every
+    early_stopping: int = TrainConfig.early_stopping
     profile_steps: int = TrainConfig.profile_steps
 
 

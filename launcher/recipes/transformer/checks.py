@@ -7,7 +7,8 @@ from pathlib import Path
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.corpus.dataset import find_splits
-from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.train import check_early_stopping
+from launcher.recipes.transformer.config import FALLING, TransformerSettings, TransformerTrainConfig
 from launcher.recipes.transformer.cost import pipeline_stages
 
 
@@ -16,7 +17,7 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
 
     Raises:
         RefusedLayoutError: with the numbers put in and the nearest values that fit.
-        UsageError: `train.batch_tokens` is too small for the longest sentences.
+        UsageError: `train.batch_tokens` is too small for the longest sentences, or a setting of `train` has no effect.
     """
     model = settings.model
     if model.d_model % model.heads:
@@ -32,6 +33,8 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
             hint=f"--mp {model.vocabulary_size} at most",
         )
     pipeline_stages(settings, layout.pp)
+    _check_rates(settings.train)
+    check_early_stopping(settings.train)
     batch_tokens, longest = settings.train.batch_tokens, settings.data.target_length
     if 0 < batch_tokens < 2 * longest:
         raise UsageError(
@@ -48,6 +51,20 @@ def check_data(settings: TransformerSettings, data: Path | None) -> None:
     """
     if data is not None:
         find_splits(data, settings.data.direction)
+
+
+def _check_rates(train: TransformerTrainConfig) -> None:
+    written = f"train.minimum_rate = {train.minimum_rate:g}"
+    if train.minimum_rate > 0 and train.schedule not in FALLING:
+        raise UsageError(
+            f"{written}, but train.schedule = {train.schedule} does not fall to it",
+            hint=f"--set train.schedule={' or '.join(FALLING)}, or --set train.minimum_rate=0",
+        )
+    if train.minimum_rate > train.learning_rate:
+        raise UsageError(
+            f"{written} is above train.learning_rate = {train.learning_rate:g}",
+            hint=f"--set train.minimum_rate={train.learning_rate:g} at most",
+        )
 
 
 def _check_model_parallel(name: str, value: int, mp: int) -> None:

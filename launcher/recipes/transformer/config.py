@@ -8,6 +8,8 @@ from launcher.core.frozen import frozen
 from launcher.recipes.settings import setting
 from launcher.recipes.train import CheckpointConfig, ParallelConfig, TrainConfig
 
+FALLING = ("linear", "cosine")  # schedules that depend on the number of the last step
+
 
 @frozen
 class ModelConfig:
@@ -17,7 +19,24 @@ class ModelConfig:
     feed_forward_dim: int = setting(512, "inner width of the feed-forward blocks", minimum=1)
     encoder_layers: int = setting(2, "layers of the encoder", minimum=0)
     decoder_layers: int = setting(2, "layers of the decoder", minimum=1)
+    norm: str = setting(
+        "pre", "pre: before each sublayer and at both ends; post: after each residual sum", choices=("pre", "post")
+    )
+    positions: str = setting("learned", "how a token's place is encoded", choices=("learned", "sinusoidal"))
+    scale_embedding: bool = setting(False, "word vectors are multiplied by the square root of d_model")
+    share: str = setting(
+        "none",
+        "one matrix for the target's embedding and the output head (decoder), or for the source's, too (all)",
+        choices=("none", "decoder", "all"),
+    )
     dropout: float = setting(0.05, "dropout on embeddings and residual branches", minimum=0, below=1)
+    attention_dropout: float = setting(0.0, "dropout on the weights of attention", minimum=0, below=1)
+    activation_dropout: float = setting(0.0, "dropout inside the feed-forward blocks", minimum=0, below=1)
+
+    @property
+    def drops(self) -> bool:
+        """True where anything is dropped in training."""
+        return any((self.dropout, self.attention_dropout, self.activation_dropout))
 
 
 @frozen
@@ -43,6 +62,12 @@ class TransformerTrainConfig(TrainConfig):
     )
     learning_rate: float = setting(3e-3, "AdamW's step size after warm-up", minimum=0)
     warmup_steps: int = setting(150, "steps over which the learning rate grows from zero", minimum=0)
+    schedule: str = setting(
+        "inverse_sqrt",
+        "of the learning rate after warm-up; linear and cosine fall to the last step",
+        choices=("inverse_sqrt", "constant", *FALLING),
+    )
+    minimum_rate: float = setting(0.0, "the learning rate of the last step, where it is linear or cosine", minimum=0)
     beta1: float = setting(0.9, "decay of AdamW's first moment", minimum=0, below=1)
     beta2: float = setting(0.98, "decay of AdamW's second moment", minimum=0, below=1)
     epsilon: float = setting(1e-9, "AdamW's guard against division by zero", minimum=1e-20)
@@ -53,6 +78,7 @@ class TransformerTrainConfig(TrainConfig):
     precision: str = TrainConfig.precision
     device: str = TrainConfig.device
     validate_every: int = TrainConfig.validate_every
+    early_stopping: int = TrainConfig.early_stopping
     profile_steps: int = TrainConfig.profile_steps
     translations: int = setting(5, "test sentences whose greedy translations are shown at the end", minimum=0)
 

@@ -165,7 +165,7 @@ def _good_files(checkpoint: Path, index: Index, world: World) -> dict[str, PartF
 def _check_same(
     path: Path, index: Index, training: Training, kinds: Sequence[str], buffers: Mapping[str, Tensor]
 ) -> None:
-    check_settings(path, index, training.program, training.settings, training.named)
+    check_settings(path, index, training.program, training.settings, training.named, defaults=training.defaults)
     tokenizer = index.files[TOKENIZER].sha256 if TOKENIZER in index.files else None
     if index.text != training.text or tokenizer != training.tokenizer_digest:
         other = "other data" if index.text != training.text else "another tokenizer"

@@ -19,6 +19,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,12 @@ from launcher.checkpoint.finish import finish
 from launcher.checkpoint.index import (
     BUFFERS,
     KINDS_OF_BUFFERS,
+    NOT_VALIDATED,
     TOKENIZER,
     Index,
     NamedBox,
     PartFile,
+    Validations,
     best_of,
     checkpoints_in,
     damage_of,
@@ -79,6 +82,7 @@ class Training:
     shapes: Mapping[str, tuple[int, ...]]
     tokenizer: bytes | None  # None: the program has none
     named: frozenset[str] = frozenset()  # the settings that a person has set
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of all settings, which older checkpoints may lack
 
     @property
     def tokenizer_digest(self) -> str | None:
@@ -147,11 +151,12 @@ class CheckpointWriter:
         *,
         buffers: Mapping[str, Tensor] = NONE,
         validation_loss: float | None = None,
+        validations: Validations = NOT_VALIDATED,
     ) -> None:
         """Begin to write the state after `step`, of which `state` is this rank's part. Ends the writing of the one before.
 
         `buffers` are floating-point numbers, and rank 0's are written. `validation_loss` is that of the state; one that is
-        not finite is left out.
+        not finite is left out. `validations` are kept as they are.
 
         Raises:
             TlaunchError: that one could not be written, on every rank alike.
@@ -170,7 +175,8 @@ class CheckpointWriter:
         boxes = [NamedBox(each.name, each.box) for each in own]
         loss = validation_loss if validation_loss is not None and math.isfinite(validation_loss) else None
         kept = {name: buffer.detach().to("cpu", state.state_dtype, copy=True) for name, buffer in buffers.items()}
-        self._writing = _Writing(self._plan, step, _Part(state.kinds, boxes, self._buffer_KN, kept), loss)
+        part = _Part(state.kinds, boxes, self._buffer_KN, kept)
+        self._writing = _Writing(self._plan, step, part, loss, validations)
 
     def finish(self) -> int | None:
         """Wait until the checkpoint that is being written is whole; return its step, None where there was none.
@@ -207,8 +213,11 @@ class _Part:
 class _Writing:
     """One checkpoint, written by a thread."""
 
-    def __init__(self, plan: _Plan, step: int, part: _Part, validation_loss: float | None) -> None:
-        self.step, self._plan, self._validation_loss = step, plan, validation_loss
+    def __init__(
+        self, plan: _Plan, step: int, part: _Part, validation_loss: float | None, validations: Validations
+    ) -> None:
+        self.step, self._plan = step, plan
+        self._validation_loss, self._validations = validation_loss, validations
         self._final, self._aside = plan.directory / name_of(step), plan.directory / partial_name(step, plan.token)
         self._part = part
         self._done = 0  # phases
@@ -339,6 +348,7 @@ class _Writing:
             validation_loss=self._validation_loss,
             kinds=self._part.kinds,
             buffers=shapes_of(buffers),
+            validations=self._validations,
         )
         finish(self._aside, index)  # without parts and notes
         if self._final.exists():  # a run that went on from an older one comes here again

@@ -63,6 +63,24 @@ class Linear(nn.Linear):
         return linear(hidden_BTE, self.weight, self.bias)
 
 
+class TiedLinear(nn.Module):
+    """A linear layer without bias whose weight is that of an embedding (Press and Wolf 2017, arXiv:1608.05859)."""
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self.out_features = embedding.num_embeddings  # of the whole model, as those of nn.Linear
+        # It stays the embedding's alone: parameters and state have it once.
+        object.__setattr__(self, "_embedding", embedding)
+
+    @property
+    def weight(self) -> Tensor:
+        embedding: nn.Embedding = self.__dict__["_embedding"]
+        return embedding.weight
+
+    def forward(self, hidden_BTE: Tensor) -> Tensor:
+        return linear(hidden_BTE, self.weight)
+
+
 def linear(hidden_BTE: Tensor, weight_DE: Tensor, bias_D: Tensor | None = None) -> Tensor:
     """Return hidden_BTE times weight_DE transposed, plus the bias: hidden_BTD, as functional.linear does."""
     rows = hidden_BTE.shape[:-1].numel()

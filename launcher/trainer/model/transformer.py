@@ -1,4 +1,7 @@
-"""The encoder-decoder Transformer (Vaswani et al. 2017, arXiv:1706.03762), norms first, as single-device code.
+"""The encoder-decoder Transformer (Vaswani et al. 2017, arXiv:1706.03762) as single-device code.
+
+Norms stand before each sublayer (`model.norm = "pre"`; Xiong et al. 2020, arXiv:2002.04745), and at the end of encoder and
+decoder; or after each sublayer's residual sum, as in the original ("post"), and then not at the end.
 
 Nothing here knows of ranks. Model parallelism replaces weights by shards and adds communication from outside
 (`plan.py`), so widths are read from the weights, never from the configuration. Pipeline parallelism takes parts away:
@@ -10,14 +13,17 @@ a head, F feed-forward width, V vocabulary.
 
 from __future__ import annotations
 
+import math
+from functools import cache
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from launcher.core.frozen import frozen
 from launcher.recipes.transformer.config import DataConfig, ModelConfig
-from launcher.trainer.model.dropout import Draws, Dropout
-from launcher.trainer.model.linear import Linear
+from launcher.trainer.model.dropout import AttentionDropout, Draws, Dropout
+from launcher.trainer.model.linear import Linear, TiedLinear
 
 
 @frozen
@@ -47,31 +53,92 @@ def attention_mask(source_BS: Tensor) -> Tensor:
 Streams = tuple[Tensor, Tensor]  # (encoded_BSD, decoded_BTD): what flows from stage to stage
 
 
-class Embedding(nn.Module):
-    """The sum of a word's and its position's vector."""
+# The name of the parameter that embeddings and head have in common where `model.share` is not "none".
+SHARED_WEIGHT = "shared_embedding.weight"
 
-    def __init__(self, vocabulary_size: int, length: int, d_model: int, dropout: float) -> None:
+
+def word_embedding(config: ModelConfig) -> nn.Embedding:
+    # Weights are drawn by `apply_plan`. Drawn here, on the meta device, they would have each rank import torch's compiler.
+    return nn.Embedding.from_pretrained(torch.empty(config.vocabulary_size, config.d_model), freeze=False)
+
+
+class Embedding(nn.Module):
+    """The sum of a word's vector, scaled by sqrt(D) where `model.scale_embedding` says so, and its position's."""
+
+    def __init__(self, config: ModelConfig, length: int, shared: nn.Embedding | None = None) -> None:
         super().__init__()
-        # Weights are drawn by `apply_plan`. Drawn here, on the meta device, they would have each rank import torch's compiler.
-        self.word = nn.Embedding.from_pretrained(torch.empty(vocabulary_size, d_model), freeze=False)
-        self.position = nn.Embedding.from_pretrained(torch.empty(length, d_model), freeze=False)
-        self.dropout = Dropout(dropout)
+        if shared is None:
+            self.word = word_embedding(config)
+        else:
+            object.__setattr__(self, "word", shared)  # a module of the whole model, which names its weight
+        self.position: nn.Module
+        if config.positions == "learned":
+            self.position = nn.Embedding.from_pretrained(torch.empty(length, config.d_model), freeze=False)
+        else:
+            self.position = Sinusoids(length, config.d_model)
+        self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, ids_BT: Tensor, draws: Draws | None = None) -> Tensor:
         positions_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
-        return self.dropout(self.word(ids_BT) + self.position(positions_T), draws)
+        word_BTD = self.word(ids_BT)
+        if self.scale != 1:
+            word_BTD = word_BTD * self.scale
+        return self.dropout(word_BTD + self.position(positions_T).to(word_BTD.dtype), draws)
+
+
+class Sinusoids(nn.Module):
+    """The sines and cosines of Vaswani et al. 2017, section 3.5, for positions below `length`.
+
+    Feature i < D/2 of position p is sin(p / 10000^(2i/D)), and feature D/2 + i its cosine. Sines first, not in turn with the
+    cosines, is how tensor2tensor, fairseq and Marian order them; it is the same but for the order of the features.
+    """
+
+    def __init__(self, length: int, d_model: int) -> None:
+        super().__init__()
+        self.length, self.d_model = length, d_model
+
+    def forward(self, positions_T: Tensor) -> Tensor:
+        return sinusoids(self.length, self.d_model, positions_T.device)[positions_T]
+
+
+@cache
+def sinusoids(length: int, d_model: int, device: torch.device) -> Tensor:
+    """Return all vectors of `Sinusoids`, of shape (length, d_model), in float64 on a CPU and else in float32."""
+    half = (d_model + 1) // 2
+    with torch.device("cpu"):
+        frequencies_I = 10000.0 ** (torch.arange(half, dtype=torch.float64) * (-2 / d_model))
+        angles_TI = torch.arange(length, dtype=torch.float64)[:, None] * frequencies_I
+        vectors_TD = torch.cat([angles_TI.sin(), angles_TI.cos()], dim=1)[:, :d_model]
+    return vectors_TD if device.type == "cpu" else vectors_TD.float().to(device)
+
+
+class _SublayerNorm(nn.LayerNorm):
+    """The norm of a sublayer, which is applied before it, or after what it gives is added."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config.d_model)
+        self.is_first = config.norm == "pre"
+
+    def before(self, hidden_BTD: Tensor) -> Tensor:
+        return self(hidden_BTD) if self.is_first else hidden_BTD
+
+    def after(self, hidden_BTD: Tensor) -> Tensor:
+        return hidden_BTD if self.is_first else self(hidden_BTD)
 
 
 class Attention(nn.Module):
     """Multi-head attention of one sequence (T) to another one (S), or to itself where that is not given."""
 
-    def __init__(self, d_model: int, heads: int) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.head_dim = d_model // heads
+        d_model = config.d_model
+        self.head_dim = d_model // config.heads
         self.query = Linear(d_model, d_model)
         self.key = Linear(d_model, d_model)
         self.value = Linear(d_model, d_model)
         self.output = Linear(d_model, d_model)
+        self.dropout = AttentionDropout(config.attention_dropout)
 
     def forward(
         self,
@@ -80,16 +147,37 @@ class Attention(nn.Module):
         *,
         mask: Tensor | None = None,
         causal: bool = False,
+        draws: Draws | None = None,
     ) -> Tensor:
         memory_BSD = hidden_BTD if memory_BSD is None else memory_BSD
-        mixed_BHTK = functional.scaled_dot_product_attention(
+        projected = (
             self._heads(self.query(hidden_BTD)),
             self._heads(self.key(memory_BSD)),
             self._heads(self.value(memory_BSD)),
-            attn_mask=mask,
-            is_causal=causal,
         )
+        if draws is None or self.dropout.rate == 0:
+            mixed_BHTK = functional.scaled_dot_product_attention(*projected, attn_mask=mask, is_causal=causal)
+        else:
+            mixed_BHTK = self._attend(*projected, mask, draws, causal=causal)
         return self.output(mixed_BHTK.transpose(1, 2).flatten(start_dim=2))
+
+    def _attend(
+        self,
+        query_BHTK: Tensor,
+        key_BHSK: Tensor,
+        value_BHSK: Tensor,
+        mask: Tensor | None,
+        draws: Draws,
+        *,
+        causal: bool,
+    ) -> Tensor:
+        """Do what scaled_dot_product_attention does, with dropout of the weights by `draws`."""
+        scores_BHTS = (query_BHTK * self.head_dim**-0.5) @ key_BHSK.transpose(-1, -2)
+        if causal:
+            mask = scores_BHTS.new_ones(scores_BHTS.shape[-2:], dtype=torch.bool).tril()
+        if mask is not None:
+            scores_BHTS = scores_BHTS.masked_fill(~mask, -torch.inf)
+        return self.dropout(scores_BHTS.softmax(dim=-1), draws) @ value_BHSK
 
     def _heads(self, projected_BTD: Tensor) -> Tensor:
         # As many heads as the (possibly sharded) projection is wide.
@@ -97,42 +185,43 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    def __init__(self, d_model: int, feed_forward_dim: int) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.expand = Linear(d_model, feed_forward_dim)
-        self.contract = Linear(feed_forward_dim, d_model)
+        self.expand = Linear(config.d_model, config.feed_forward_dim)
+        self.dropout = Dropout(config.activation_dropout)
+        self.contract = Linear(config.feed_forward_dim, config.d_model)
 
-    def forward(self, hidden_BTD: Tensor) -> Tensor:
-        return self.contract(functional.relu(self.expand(hidden_BTD)))
+    def forward(self, hidden_BTD: Tensor, draws: Draws | None = None) -> Tensor:
+        return self.contract(self.dropout(functional.relu(self.expand(hidden_BTD)), draws))
 
 
 class EncoderLayer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(config.d_model)
-        self.attention = Attention(config.d_model, config.heads)
-        self.feed_forward_norm = nn.LayerNorm(config.d_model)
-        self.feed_forward = FeedForward(config.d_model, config.feed_forward_dim)
+        self.attention_norm = _SublayerNorm(config)
+        self.attention = Attention(config)
+        self.feed_forward_norm = _SublayerNorm(config)
+        self.feed_forward = FeedForward(config)
         self.attention_dropout = Dropout(config.dropout)
         self.feed_forward_dropout = Dropout(config.dropout)
 
     def forward(self, encoded_BSD: Tensor, source_mask_B11S: Tensor, draws: Draws | None = None) -> Tensor:
-        normed_BSD = self.attention_norm(encoded_BSD)
-        update_BSD = self.attention(normed_BSD, mask=source_mask_B11S)
-        encoded_BSD = encoded_BSD + self.attention_dropout(update_BSD, draws)
-        update_BSD = self.feed_forward(self.feed_forward_norm(encoded_BSD))
-        return encoded_BSD + self.feed_forward_dropout(update_BSD, draws)
+        normed_BSD = self.attention_norm.before(encoded_BSD)
+        update_BSD = self.attention(normed_BSD, mask=source_mask_B11S, draws=draws)
+        encoded_BSD = self.attention_norm.after(encoded_BSD + self.attention_dropout(update_BSD, draws))
+        update_BSD = self.feed_forward(self.feed_forward_norm.before(encoded_BSD), draws)
+        return self.feed_forward_norm.after(encoded_BSD + self.feed_forward_dropout(update_BSD, draws))
 
 
 class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(config.d_model)
-        self.attention = Attention(config.d_model, config.heads)
-        self.cross_attention_norm = nn.LayerNorm(config.d_model)
-        self.cross_attention = Attention(config.d_model, config.heads)
-        self.feed_forward_norm = nn.LayerNorm(config.d_model)
-        self.feed_forward = FeedForward(config.d_model, config.feed_forward_dim)
+        self.attention_norm = _SublayerNorm(config)
+        self.attention = Attention(config)
+        self.cross_attention_norm = _SublayerNorm(config)
+        self.cross_attention = Attention(config)
+        self.feed_forward_norm = _SublayerNorm(config)
+        self.feed_forward = FeedForward(config)
         self.attention_dropout = Dropout(config.dropout)
         self.cross_attention_dropout = Dropout(config.dropout)
         self.feed_forward_dropout = Dropout(config.dropout)
@@ -141,14 +230,14 @@ class DecoderLayer(nn.Module):
         self, decoded_BTD: Tensor, memory_BSD: Tensor, source_mask_B11S: Tensor, draws: Draws | None = None
     ) -> Tensor:
         # Padding stands at the end of a target, so the causal mask alone keeps it out of every token that counts.
-        normed_BTD = self.attention_norm(decoded_BTD)
-        update_BTD = self.attention(normed_BTD, causal=True)
-        decoded_BTD = decoded_BTD + self.attention_dropout(update_BTD, draws)
-        normed_BTD = self.cross_attention_norm(decoded_BTD)
-        update_BTD = self.cross_attention(normed_BTD, memory_BSD, mask=source_mask_B11S)
-        decoded_BTD = decoded_BTD + self.cross_attention_dropout(update_BTD, draws)
-        update_BTD = self.feed_forward(self.feed_forward_norm(decoded_BTD))
-        return decoded_BTD + self.feed_forward_dropout(update_BTD, draws)
+        normed_BTD = self.attention_norm.before(decoded_BTD)
+        update_BTD = self.attention(normed_BTD, causal=True, draws=draws)
+        decoded_BTD = self.attention_norm.after(decoded_BTD + self.attention_dropout(update_BTD, draws))
+        normed_BTD = self.cross_attention_norm.before(decoded_BTD)
+        update_BTD = self.cross_attention(normed_BTD, memory_BSD, mask=source_mask_B11S, draws=draws)
+        decoded_BTD = self.cross_attention_norm.after(decoded_BTD + self.cross_attention_dropout(update_BTD, draws))
+        update_BTD = self.feed_forward(self.feed_forward_norm.before(decoded_BTD), draws)
+        return self.feed_forward_norm.after(decoded_BTD + self.feed_forward_dropout(update_BTD, draws))
 
 
 class Transformer(nn.Module):
@@ -156,16 +245,19 @@ class Transformer(nn.Module):
 
     def __init__(self, model: ModelConfig, data: DataConfig) -> None:
         super().__init__()
-        vocabulary_size, d_model = model.vocabulary_size, model.d_model
-        self.source_embedding = Embedding(vocabulary_size, data.source_length, d_model, model.dropout)
-        self.target_embedding = Embedding(vocabulary_size, data.target_length, d_model, model.dropout)
+        shared = None if model.share == "none" else word_embedding(model)
+        self.shared_embedding = shared  # a parameter of the first stage, and of the last one a copy
+        self.source_embedding = Embedding(model, data.source_length, shared if model.share == "all" else None)
+        self.target_embedding = Embedding(model, data.target_length, shared)
         # Keyed by the global index, so that a stage's parameters keep the names they have in the whole model.
         self.encoder = nn.ModuleDict({str(index): EncoderLayer(model) for index in range(model.encoder_layers)})
-        self.encoder_norm: nn.Module | None = nn.LayerNorm(d_model)
+        self.encoder_norm: nn.Module | None = nn.LayerNorm(model.d_model) if model.norm == "pre" else None
         self.memory = nn.Identity()  # what all decoder layers attend to
         self.decoder = nn.ModuleDict({str(index): DecoderLayer(model) for index in range(model.decoder_layers)})
-        self.decoder_norm = nn.LayerNorm(d_model)
-        self.head: Linear | None = Linear(d_model, vocabulary_size, bias=False)
+        self.decoder_norm: nn.Module = nn.LayerNorm(model.d_model) if model.norm == "pre" else nn.Identity()
+        self.head: Linear | TiedLinear | None = (
+            Linear(model.d_model, model.vocabulary_size, bias=False) if shared is None else TiedLinear(shared)
+        )
         for name, module in self.named_modules():
             if isinstance(module, Dropout):
                 module.place = name

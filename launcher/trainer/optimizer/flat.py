@@ -109,7 +109,8 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
     """Return the layout of parameters that are given in the model's order.
 
     There are at most `groups` groups of about equal size: a parameter is in the group in which its middle falls. Large
-    parameters leave fewer.
+    parameters leave fewer. A rank without parameters, a last stage that has a copy of another's weight alone, has a group of
+    zeros.
     """
 
     def treatment_of(name: str) -> tuple[bool, int]:
@@ -144,6 +145,9 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
         end = start + _multiple_from(end - start, dp * ALIGNMENT)
         regions[-1] = dataclasses.replace(regions[-1], elements=range(first, end))  # with what fills the group up
         ranges.append(range(start, end))
+    if not placed:
+        ranges = [range(dp * ALIGNMENT)]
+        regions = [Region(ranges[0], decays=False, copies=1)]
     return FlatLayout(elements, tuple(ranges), tuple(regions), dp)
 
 

@@ -78,7 +78,7 @@ class SeparateGradients:
 
 
 class Gradients:
-    """Owns the storage of the gradients of `parameters`, in `dtype`.
+    """Owns the storage of the gradients of `parameters`, in `dtype` on `device`.
 
     The first backward pass of a step makes each gradient anew, and it is copied to the flat tensor as soon as it is there:
     that passes over less memory than to add it to zeros. Where the flat tensor is of the parameters' own type, `grad` is a
@@ -86,15 +86,22 @@ class Gradients:
     """
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], layout: FlatLayout, *, dtype: torch.dtype, dp: Group
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        layout: FlatLayout,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        dp: Group,
+        awaited: str | None = None,
     ) -> None:
+        """`awaited`: the parameter to whose gradient `add_awaited` adds once in every step, after all backward passes."""
         self._layout, self._dp = layout, dp
-        first = next(iter(parameters.values()))
         self._shared_RN = shared_tensor(dp.size, layout.size, dtype, dp)
         if self._shared_RN is not None:
             self.flat = self._shared_RN[dp.index]
         else:
-            self.flat = torch.zeros(layout.size, device=first.device, dtype=dtype)
+            self.flat = torch.zeros(layout.size, device=device, dtype=dtype)
         # What this rank owns of the sum; and of every rank's gradients, where the backend does not add them on the way.
         self._own = self.flat if dp.size == 1 else self.flat.new_empty(layout.state_size)
         exchanges = dp.size > 1 and not dp.scatters and self._shared_RN is None
@@ -103,14 +110,17 @@ class Gradients:
         self._passes_left: list[int] | None = None  # of each group; None: no group begins before `reduce`
         self._reductions: list[dist.Work | None] = []  # of the groups that have begun
         self._parameters = tuple(parameters.values())
-        self._unfilled: dict[int, Tensor] = {}  # the views of gradients that no backward pass of the step has made yet
+        self._unfilled: dict[int, Tensor] = {}  # the views of gradients that have got nothing in this step yet
         self._views: dict[int, Tensor] = {}  # of all, by the parameters' numbers
+        self._awaited: tuple[int, int] | None = None  # its number, and its group
         for index, (name, parameter) in enumerate(parameters.items()):
             elements = layout.elements[name]
             view = view_of(self.flat, elements, parameter.shape)
-            [group] = [index for index, group in enumerate(layout.groups) if elements.start in group]
+            [group] = [number for number, each in enumerate(layout.groups) if elements.start in each]
             self._parameter_counts[group] += 1
             self._views[index] = view
+            if name == awaited:
+                self._awaited = index, group
             if parameter.dtype == dtype:
                 parameter.grad = view
             parameter.register_post_accumulate_grad_hook(partial(self._take, index, group))
@@ -124,6 +134,8 @@ class Gradients:
         self._passes_left = None
         if self._overlaps and backward_passes:
             self._passes_left = [backward_passes * count for count in self._parameter_counts]
+            if self._awaited is not None:
+                self._passes_left[self._awaited[1]] += 1
 
     def reduce(self) -> None:
         """Sum over the data-parallel ranks, of which each gets what it owns. Blocks until all have called it."""
@@ -152,17 +164,31 @@ class Gradients:
         """True if groups may be summed before backward ends: a single group is complete only at its end."""
         return self._dp.size > 1 and len(self._layout.groups) > 1
 
+    def add_awaited(self, gradient: Tensor) -> None:
+        """Add another stage's part to the gradient that waits for it."""
+        assert self._awaited is not None, "its parameter is among these"
+        index, group = self._awaited
+        self._add(index, gradient)
+        self._count(group)
+
     def _take(self, index: int, group: int, parameter: Tensor) -> None:
         """Take the gradient that a backward pass has made, or added to, for one parameter of `group`."""
         view, gradient = self._views[index], parameter.grad
-        is_kept = parameter.dtype == view.dtype
         assert gradient is not None, "autograd has just made it"
+        if gradient.data_ptr() != view.data_ptr():  # a new one
+            self._add(index, gradient)
+            parameter.grad = view if parameter.dtype == view.dtype else None
+        self._count(group)
+
+    def _add(self, index: int, gradient: Tensor) -> None:
+        """Add a part to a parameter's gradient, or make it the gradient where there is none yet."""
         if self._unfilled.pop(index, None) is not None:
-            view.copy_(gradient)
-            parameter.grad = view if is_kept else None
-        elif not is_kept:
-            view.add_(gradient)
-            parameter.grad = None
+            self._views[index].copy_(gradient)
+        else:
+            self._views[index].add_(gradient)
+
+    def _count(self, group: int) -> None:
+        """Take note that a gradient of `group` has got one of its parts; begin the sums of the groups that have all now."""
         if self._passes_left is None:
             return
         if group < len(self._reductions):

@@ -3,6 +3,7 @@
 A step has four phases:
 
     1. reduce     sum the gradients over the data-parallel ranks; each rank goes on with the elements that it owns
+                  (a weight that two stages share: over these first, `shared_weight.py`)
     2. norm       the norm of the whole model's gradient, from what all ranks own
     3. update     the rule (`rules.py`) on what this rank owns, unless the norm is not finite
     4. publish    every rank gets what the others have updated
@@ -23,6 +24,7 @@ from launcher.mesh.boxes import Box
 from launcher.trainer.optimizer.flat import OwnPart, arrange, move_into_flat
 from launcher.trainer.optimizer.gradients import Gradients, SeparateGradients
 from launcher.trainer.optimizer.rules import Rule, Step, Tensors
+from launcher.trainer.optimizer.shared_weight import SharedWeight
 from launcher.trainer.parallel.collectives import Group, all_gather, all_reduce, barrier, shared_tensor
 from launcher.trainer.parallel.placement import Placement
 
@@ -57,27 +59,32 @@ class ShardedOptimizer:
         dp: Group,
         mp: Group,
         pp: Group,
+        shared: SharedWeight | None = None,
     ) -> None:
         """Take `parameters` in the model's order, each with its placement in `placed`.
 
-        A gradient whose norm is above `clip_norm` is made so long; 0 stands for no limit.
+        A gradient whose norm is above `clip_norm` is made so long; 0 stands for no limit. `shared` is the weight that another
+        stage computes with as well, of which it is among `parameters` on the stage that owns it alone.
         """
         self._rule, self._clip_norm = rule, clip_norm
         self._dp, self._mp, self._pp = dp, mp, pp
-        self._placed = placed
+        self._placed, self._shared_weight = placed, shared
         self.layout = arrange({name: placed[name] for name in parameters}, dp=dp.size, groups=gradient_groups)
         self._parts = self.layout.own_parts(dp.index)
-        first = next(iter(parameters.values()))
+        first = next(iter(parameters.values())) if shared is None else shared.parameter
         shared_1N = shared_tensor(1, self.layout.size, first.dtype, dp)
         self._is_shared = shared_1N is not None
         self._parameters = first.new_zeros(self.layout.size) if shared_1N is None else shared_1N[0]
         move_into_flat(parameters, self.layout, self._parameters)
         dtype = torch.promote_types(self._parameters.dtype, torch.float32)
+        awaited = shared.name if shared is not None and shared.is_owner else None
         self._gradients: Gradients | SeparateGradients
-        if dp.size == 1 and dtype == first.dtype:
+        if dp.size == 1 and dtype == first.dtype and shared is None:
             self._gradients = SeparateGradients(parameters, self.layout)
         else:
-            self._gradients = Gradients(parameters, self.layout, dtype=dtype, dp=dp)
+            self._gradients = Gradients(
+                parameters, self.layout, device=first.device, dtype=dtype, dp=dp, awaited=awaited
+            )
         self.state_dtype = dtype  # of what the rule keeps, and of the weights that a checkpoint keeps
         self._state = tuple(first.new_zeros(self.layout.state_size, dtype=dtype) for _ in rule.state)
         self._master: Tensor | None = None
@@ -97,6 +104,16 @@ class ShardedOptimizer:
         Where 0, all groups are summed in `step`: until then gradients are those of this rank alone.
         """
         self._gradients.zero(backward_passes=backward_passes)
+        if self._shared_weight is not None:
+            self._shared_weight.zero_gradient()
+
+    def collect_shared(self) -> None:
+        """Have the owner of a shared weight add the other stage's gradient to its own, once after all backward passes.
+
+        `step` does so itself. All ranks of the run must call it.
+        """
+        if self._shared_weight is not None:
+            self._shared_weight.collect(self._gradients.add_awaited)
 
     def step(self, learning_rate: float, votes: Callable[[], tuple[float, ...]] = tuple) -> float:
         """Take one step; return the norm of the whole gradient before clipping. All ranks of the run must call it.
@@ -104,6 +121,7 @@ class ShardedOptimizer:
         Where the norm is not finite, neither weights nor what the rule keeps change on any rank: all ranks get the same norm. What `votes`
         returns, as late as can be, is summed over all ranks with it, on each of which it is as long.
         """
+        self.collect_shared()
         self._gradients.reduce()
         norm, *counts = self._norm_and(votes())
         self.votes = tuple(counts)
@@ -186,6 +204,8 @@ class ShardedOptimizer:
                 all_gather(self._parameters[group.start : group.stop], own, self._dp, what="weights")
         if self._is_shared:
             barrier(self._dp)
+        if self._shared_weight is not None:
+            self._shared_weight.publish()
 
 
 def norm_of(vector: Tensor) -> Tensor:

@@ -22,10 +22,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from launcher.trainer.model.linear import add_product, is_fast, may_be_fast, product, row_blocks
+from launcher.trainer.model.linear import Linear, TiedLinear, add_product, is_fast, may_be_fast, product, row_blocks
 from launcher.trainer.parallel.collectives import ALONE, Group, all_gather, all_reduce
 from launcher.trainer.parallel.styles import part_bounds
 
@@ -38,7 +38,7 @@ SMALLEST_BLOCK = 32  # of tokens that oneDNN multiplies: products with a large v
 
 def head_loss(
     hidden_ND: Tensor,
-    head: nn.Linear,
+    head: Linear | TiedLinear,
     labels_N: Tensor,
     *,
     group: Group = ALONE,

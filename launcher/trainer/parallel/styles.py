@@ -77,6 +77,10 @@ def _own_ids_only(module: nn.Module, group: Group) -> None:
     module.first_id = part_bounds(vocabulary_size, group)[0]  # type: ignore[assignment,arg-type]
 
 
+def _own_part(module: nn.Module, group: Group) -> None:
+    module.part, module.parts = group.index, group.size  # type: ignore[assignment]
+
+
 def _nothing_more(_module: nn.Module, _group: Group) -> None:
     """Do nothing: what a layer split by output features needs is communicated by its block's entry, or by `head_loss`."""
 
@@ -86,3 +90,4 @@ OUTPUT_FEATURES = Style({"weight": 0, "bias": 0}, _nothing_more)
 INPUT_FEATURES = Style({"weight": 1}, _sum_before_bias)
 VOCABULARY_ROWS = Style({"weight": 0}, _own_ids_only)
 VOCABULARY_HEAD = Style({"weight": 0}, _nothing_more)
+DROPPED_PART = Style({}, _own_part)  # dropout between a layer split by output features and one split by input features

@@ -21,6 +21,7 @@ from launcher.trainer.checkpoint.due import SaveSchedule
 from launcher.trainer.files import Files
 from launcher.trainer.parallel.waiting import Stopwatch, loading
 from launcher.trainer.parallel.world import World
+from launcher.trainer.programs.early_stopping import EarlyStopping
 from launcher.trainer.programs.lines import say, say_of_all
 from launcher.trainer.programs.program import AnyBatch, AnyResult, Program
 from launcher.trainer.programs.saving import Saving
@@ -100,9 +101,10 @@ def _run_steps(
     heart = HeartbeatWriter(world.device)
     profiler = StepProfiler(config.profile_steps, _profile_path(world), world.device)
     spent_since_first = StepTime()  # the first step opens connections
+    stopping = _stopping(program, metrics, saving, last_step)
     stopwatch = Stopwatch()
-    for batch in loading.over(program.batches(first_step)):
-        learning_rate = program.learning_rate(batch.step)
+    for batch in loading.over(() if stopping.is_over else program.batches(first_step)):
+        learning_rate = program.learning_rate(batch)
         with recorder.step(batch.step, is_last=batch.is_last):
             result = program.train_step(batch, learning_rate, schedule.votes)
         spent = stopwatch.read()
@@ -123,18 +125,40 @@ def _run_steps(
         validates = batch.is_last or (config.validate_every > 0 and batch.step % config.validate_every == 0)
         due = schedule.after(batch.step, result.votes, is_last=batch.is_last, validates=validates)
         known_loss = None  # of this state
-        if validates and not due.ends:
+        if validates and due.ends:
+            stopping.missed()
+        elif validates:
             known_loss = validation_loss = _validated(program, metrics, batch.step)
-        if due.saves:
-            saving.save(batch.step, known_loss, ends=due.ends)
+            stopping.after(known_loss)
+        if due.saves or stopping.is_over:
+            saving.save(batch.step, known_loss, stopping.validations, ends=due.ends)
+        if stopping.is_over:
+            say_of_all(stopping.told(), world)
+            break
         stopwatch = Stopwatch()
     saving.finish(goes_on=False)
     if last_step < first_step:
-        told = "train.steps and train.epochs count from the beginning of the training"
-        say_of_all(f"nothing is left to train after step {last_step}: {told}", world)
-        validation_loss = _validated(program, metrics, last_step)
+        validation_loss = _nothing_left(program, metrics, stopping, last_step)
     program.ended(spent_since_first, last_step, metrics)
     return last_step, validation_loss
+
+
+def _stopping(program: Program[AnyBatch, AnyResult], metrics: Metrics, saving: Saving, step: int) -> EarlyStopping:
+    """Return what counts validations, with all that there were up to `step`. All ranks must call it."""
+    stopping = EarlyStopping(program.settings.train.early_stopping, saving.validations)
+    if stopping.validations.is_due:
+        stopping.after(_validated(program, metrics, step))
+    return stopping
+
+
+def _nothing_left(
+    program: Program[AnyBatch, AnyResult], metrics: Metrics, stopping: EarlyStopping, step: int
+) -> float | None:
+    """Say why nothing is trained after `step`, and validate its state. All ranks must call it."""
+    counted = "train.steps and train.epochs count from the beginning of the training"
+    told = stopping.told() if stopping.is_over else counted
+    say_of_all(f"nothing is left to train after step {step}: {told}", program.world)
+    return _validated(program, metrics, step)
 
 
 def _validated(program: Program[AnyBatch, AnyResult], metrics: Metrics, step: int) -> float | None:

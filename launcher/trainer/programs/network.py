@@ -82,8 +82,8 @@ class NetworkProgram(Program[AnyBatch, NetworkResult]):
 
     _training: NetworkTraining
 
-    def learning_rate(self, step: int) -> float:
-        del step
+    def learning_rate(self, batch: AnyBatch) -> float:
+        del batch
         return float(self.settings.train.learning_rate)
 
     def not_finite(self, batch: AnyBatch, result: NetworkResult) -> TlaunchError:

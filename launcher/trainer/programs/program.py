@@ -82,8 +82,8 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
         """Yield the batches of the training from `first_step` on: the same, whatever came before."""
 
     @abstractmethod
-    def learning_rate(self, step: int) -> float:
-        """Return the learning rate of a step."""
+    def learning_rate(self, batch: AnyBatch) -> float:
+        """Return the learning rate of the step on a batch."""
 
     @abstractmethod
     def train_step(self, batch: AnyBatch, learning_rate: float, votes: Callable[[], tuple[float, ...]]) -> AnyResult:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.checkpoint.index import checkpoints_in
+from launcher.checkpoint.index import NOT_VALIDATED, Validations, checkpoints_in, read_index
+from launcher.core.codec import decode, encode
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.trainer.checkpoint.due import end_by_sigterm
 from launcher.trainer.checkpoint.read import candidates_at, restore
@@ -34,8 +36,10 @@ class Saving:
             shapes=program.shapes,
             tokenizer=program.tokenizer,
             named=files.named,
+            defaults=dataclasses.asdict(type(program.settings)()),
         )
         self._writer: CheckpointWriter | None = None
+        self.validations = NOT_VALIDATED  # that were counted before the first step
 
     def resume(self) -> int:
         """Go on from the newest whole checkpoint, of this run first; return the step after which, 0 if from the beginning.
@@ -56,6 +60,9 @@ class Saving:
             return 0
         path, step = found
         program.take_buffers()
+        if program.settings.train.early_stopping:
+            kept = program.world.from_rank_0(lambda: json.dumps(encode(read_index(path).validations)).encode())
+            self.validations = decode(Validations, json.loads(kept))
         say_of_all(f"resumed: {path}, after step {step}", program.world)
         return step
 
@@ -84,14 +91,20 @@ class Saving:
             on_unwritable=None if config.on_failure == "stop" else _say_that_it_goes_on,
         )
 
-    def save(self, step: int, validation_loss: float | None, *, ends: bool) -> None:
+    def save(self, step: int, validation_loss: float | None, validations: Validations, *, ends: bool) -> None:
         """Save the state after `step`, if checkpoints are on; where the training `ends`, do so as by SIGTERM once that is whole."""
         if self._writer is None:
             return
         program = self._program
         self.finish(goes_on=not ends)
         program.settle()
-        self._writer.save(step, program.optimizer, buffers=program.buffers, validation_loss=validation_loss)
+        self._writer.save(
+            step,
+            program.optimizer,
+            buffers=program.buffers,
+            validation_loss=validation_loss,
+            validations=validations,
+        )
         if ends:
             self.finish(goes_on=False)
             self._metrics.flush()

@@ -87,8 +87,8 @@ class Translation(Program[GlobalBatch, StepResult]):
     def batches(self, first_step: int) -> Iterator[GlobalBatch]:
         return global_batches(self._corpus.train, self.settings.train, first_step=first_step)
 
-    def learning_rate(self, step: int) -> float:
-        return learning_rate_at(step, self.settings.train)
+    def learning_rate(self, batch: GlobalBatch) -> float:
+        return learning_rate_at(batch.step, self.settings.train, batch.last_step)
 
     def train_step(
         self, batch: GlobalBatch, learning_rate: float, votes: Callable[[], tuple[float, ...]]

@@ -25,7 +25,7 @@ def watching(model: nn.Module, recorder: Recorder) -> Iterator[None]:
             # Before a block's own hook, by which model parallelism enters it, and also after an error: recompute ends by one.
             entry = module.register_forward_pre_hook(partial(_begin, recorder, name, is_operator), prepend=True)
             undo.callback(entry.remove)
-            leaving = module.register_forward_hook(partial(_end, recorder, is_operator), always_call=True)
+            leaving = module.register_forward_hook(partial(_end, recorder, name, is_operator), always_call=True)
             undo.callback(leaving.remove)
         undo.enter_context(recording(recorder))
         undo.enter_context(_Functions(recorder))
@@ -53,11 +53,13 @@ def _begin(recorder: Recorder, name: str, is_operator: bool, _module: nn.Module,
         recorder.begin(name, scope=name)
 
 
-def _end(recorder: Recorder, is_operator: bool, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+def _end(
+    recorder: Recorder, called: str, is_operator: bool, module: nn.Module, inputs: tuple[Any, ...], output: Any
+) -> None:
     name, phase = recorder.operator, recorder.current_phase
     recorder.end()
     if is_operator and phase == "forward":
-        parameters = {f"{name}.{own}": value for own, value in module.named_parameters(recurse=False)}
+        parameters = {f"{called}.{own}": value for own, value in module.named_parameters(recurse=False)}
         recorder.graph.computed(name, kind_of(module), inputs, parameters, output)
 
 
