@@ -165,7 +165,8 @@ def test_a_training_goes_on_from_what_was_divided_and_joined(tmp_path):
     paths = [checkpoint, tmp_path / "divided", tmp_path / "joined"]
     for source, target, layout in zip(paths, paths[1:], (LAYOUTS[-1], Layout()), strict=False):
         with opened(source, read_index(source), lambda _: None, lambda _: None) as stored:
-            reshard(stored, plan_of(transformer, session.settings, layout), layout, target)
+            plan, settings = plan_of(transformer, session.settings, layout), stored.index.settings
+            reshard(stored, plan, layout, target, settings)
     assert read_index(paths[2]) == read_index(checkpoint)
 
     again = Session(session.settings, alone())
