@@ -97,15 +97,20 @@ def a_rank_without_some_gradients():
     """Where backward does not reach a parameter on one rank, its group and all later ones wait for the step."""
     with open_world(this_place(micro_batches=2), CPU) as world:
         found = []
-        for groups in (1, 4):
-            session = Session(settings_of(f"parallel.gradient_groups={groups}"), world)
+        for groups, *more in ((1,), (4,), (4, "parallel.gradient_accumulation_shard=true")):
+            session = Session(settings_of(f"parallel.gradient_groups={groups}", *more), world)
             for step, missing in enumerate(("head.weight", "encoder.0.attention.query.weight", "decoder_norm.bias")):
                 parameter = session.model.get_parameter(missing)
                 parameter.requires_grad_(world.dp.index != step % 2)
                 session.train_step(examples(step), 1e-2, step=step + 1)
                 parameter.requires_grad_(True)
             found.append(weights_of(session))
-        assert_equal(*found)
+        assert_equal(*found[:2])
+        for name, weight in found[
+            2
+        ].items():  # of gradients that are added in another order; that of a key's bias is zero but for that
+            if not name.endswith("key.bias"):
+                torch.testing.assert_close(weight, found[0][name], rtol=1e-12, atol=1e-12)
 
 
 def one_more_backward_pass():
@@ -139,7 +144,7 @@ def poisoned_steps(groups):
             one.train_step(examples(0), 1e-2, step=1)
         before = weights_of(session)
 
-        hook = session.model.register_forward_hook(poison_loss) if session.stage.is_last else None
+        hook = session.model.register_forward_hook(poison_loss) if session.own_stages[-1].is_last else None
         result = session.train_step(examples(1), 1e-2, step=2)
         if hook is not None:
             hook.remove()
@@ -167,12 +172,14 @@ def poisoned_steps(groups):
         assert_equal(weights_of(session), weights_of(untouched))
 
 
-def low_precision():
+def low_precision(switch):
     """In bfloat16 both ranks hold the same weights, and the loss falls as in float32."""
     with open_world(this_place(micro_batches=2), CPU) as world:
         losses = {}
         for precision in ("float32", "bfloat16"):
-            recipe = settings_of(f"train.precision={precision}", "parallel.gradient_groups=3", "train.clip_norm=1")
+            recipe = settings_of(
+                f"train.precision={precision}", switch, "parallel.gradient_groups=3", "train.clip_norm=1"
+            )
             session = Session(recipe, world)
             losses[precision] = [session.train_step(examples(0), 1e-3, step=1).loss for _ in range(20)]
             validation = session.validate(examples(0))
@@ -190,4 +197,6 @@ if __name__ == "__main__":
     fork_ranks("one more backward pass", dp=2, mp=1, pp=1, micro_batches=1, work=one_more_backward_pass)
     fork_ranks("poisoned steps", dp=2, mp=1, pp=2, micro_batches=2, work=partial(poisoned_steps, 1))
     fork_ranks("poisoned steps in groups", dp=2, mp=2, pp=1, micro_batches=2, work=partial(poisoned_steps, 3))
-    fork_ranks("low precision", dp=2, mp=1, pp=1, micro_batches=2, work=low_precision)
+    for switch in ("optimizer_shard=true", "optimizer_shard=false", "gradient_accumulation_shard=true"):
+        work = partial(low_precision, f"parallel.{switch}")
+        fork_ranks(f"low precision, {switch}", dp=2, mp=1, pp=1, micro_batches=2, work=work)

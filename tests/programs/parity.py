@@ -18,6 +18,12 @@ from safetensors.numpy import load_file
 
 RECOMPUTE = "parallel.recompute=true"
 GROUPS = "parallel.gradient_groups=4"
+GPIPE = "parallel.schedule=gpipe"
+INTERLEAVED = ("parallel.schedule=interleaved", "parallel.interleave=2")
+NO_SHARDS = "parallel.optimizer_shard=false"
+GRADIENT_SHARDS = "parallel.gradient_accumulation_shard=true"
+TABLES = "parallel.vocab_emb_dp=true"
+SOME_LAYERS = "parallel.recompute_layers=[0, 3]"
 BACKEND = "parallel.transport=backend"  # otherwise ranks of one host share memory
 
 
@@ -72,8 +78,31 @@ ROWS = (
     Row(2, 1, 4, 4, ("parallel.stages=[1, 1, 2, 0]", GROUPS, RECOMPUTE)),
     Row(2, 2, 2, 4, (GROUPS,), ("train.optimizer=adam_weight_decay",)),
     Row(2, 2, 2, 4, numbers=("model.dropout=0",)),
+    *(Row(1, 1, pp, 4, (GPIPE,)) for pp in (2, 4)),
+    Row(1, 1, 1, 4, (GPIPE,)),
+    *(Row(*layout, 4, INTERLEAVED) for layout in ((1, 1, 2), (2, 1, 2), (1, 2, 2), (2, 2, 2), (1, 1, 1))),
+    Row(1, 1, 2, 2, INTERLEAVED),
+    *(Row(1, mp, 1, 1, (TABLES,)) for mp in (2, 4)),
+    *(Row(*layout, 4, (SOME_LAYERS,)) for layout in ((1, 1, 1), (1, 2, 1), (1, 1, 2))),
+    *(
+        Row(*layout, micro_batches, switches)
+        for layout, micro_batches in (((2, 1, 1), 1), ((2, 1, 1), 4), ((2, 2, 2), 4))
+        for switches in ((NO_SHARDS,), (NO_SHARDS, BACKEND), (GRADIENT_SHARDS,), (GRADIENT_SHARDS, BACKEND))
+    ),
+    Row(4, 1, 2, 4, (NO_SHARDS, GROUPS)),
+    Row(4, 1, 2, 4, (GRADIENT_SHARDS, GROUPS)),
+    Row(2, 1, 2, 4, (GRADIENT_SHARDS, GROUPS, *INTERLEAVED)),
+    Row(2, 2, 1, 4, (NO_SHARDS, TABLES)),
+    Row(2, 2, 1, 4, (GRADIENT_SHARDS, TABLES, RECOMPUTE)),
+    *(Row(dp, 1, 4, 4, ("parallel.stages=[1, 0, 2, 1]", *more)) for dp, more in ((1, ()), (2, ()), (2, (NO_SHARDS,)))),
+    Row(1, 1, 4, 4, ("parallel.stages=[0, 0, 4, 0]", GPIPE)),
+    Row(2, 2, 2, 4, (GPIPE, TABLES, SOME_LAYERS)),
+    Row(2, 2, 2, 4, (*INTERLEAVED, TABLES, GROUPS)),
+    Row(1, 2, 2, 4, (*INTERLEAVED, RECOMPUTE)),
     # In float32 each axis, and all of them: more is the same code.
     Row(2, 1, 1, 1, precision="float32"),
+    Row(2, 1, 1, 4, (NO_SHARDS,), precision="float32"),
+    Row(2, 1, 1, 4, (GRADIENT_SHARDS,), precision="float32"),
     Row(1, 2, 1, 1, precision="float32"),
     Row(1, 1, 2, 4, precision="float32"),
     Row(2, 2, 2, 4, precision="float32"),

@@ -15,7 +15,7 @@ from launcher.trainer.model.initial import initial_weight
 from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel.collectives import Group
 from launcher.trainer.parallel.styles import part_bounds
-from launcher.trainer.plan import apply_plan, keep_stage, placements
+from launcher.trainer.plan import apply_plan, keep_stages, placements
 from launcher.trainer.session import meta_model
 
 SETTINGS = load_settings(TransformerSettings, None, ["model.vocabulary_size=67"])
@@ -38,7 +38,7 @@ def test_the_parts_of_all_ranks_are_the_whole_model(mp, pp):
     for stage in pipeline_stages(SETTINGS, pp):
         for index in range(mp):
             model = meta_model(SETTINGS)
-            keep_stage(model, stage)
+            keep_stages(model, [stage])
             for name, placement in placements(model, Group(ranks=tuple(range(mp)), index=index)).items():
                 placement.part_of(counted[name]).add_(1)
                 assert placement.part_of(counted[name]).shape == placement.shape
@@ -64,7 +64,7 @@ def test_what_decoder_layers_attend_to_is_summed_once_for_all(decoder_layers, mo
     model = meta_model(settings)
     [whole] = pipeline_stages(settings, 1)
     two = Group(ranks=(0, 1), index=0)
-    apply_plan(model, whole, two, seed=1, device=torch.device("cpu"), dtype=torch.float32)
+    apply_plan(model, [whole], two, seed=1, device=torch.device("cpu"), dtype=torch.float32)
     summed = []
     monkeypatch.setattr(dist, "all_reduce", lambda tensor, **_: summed.append(tensor.shape))
 

@@ -61,8 +61,9 @@ def optimizer_of(settings, layout, rank):
         for axis in ("mp", "dp", "pp")
     )
     model = meta_model(settings)
-    stage = pipeline_stages(settings, layout.pp)[place.pp]
-    placed = apply_plan(model, stage, mp, seed=1, device=torch.device("cpu"), dtype=torch.float32)
+    stages = pipeline_stages(settings, layout.pp)[place.pp :: layout.pp]
+    switches = settings.parallel
+    placed = apply_plan(model, stages, mp, seed=1, device=torch.device("cpu"), dtype=torch.float32, parallel=switches)
     groups = settings.parallel.gradient_groups
     parameters = dict(model.named_parameters())
     return ShardedOptimizer(parameters, placed, rule_of(settings.train), gradient_groups=groups, dp=dp, mp=mp, pp=pp)

@@ -8,10 +8,25 @@ A step has four phases:
     4. publish    every rank gets what the others have updated
 
 Data-parallel ranks that share memory have their parameters there, once for all of them: what one updates, all have.
+
+If state is not to be sharded, every rank owns all of it in the phases 1 to 3, and there is nothing to publish. Checkpoints are
+written and read as if it were sharded.
+
+Bytes per rank, of n parameters here (a share of the model's by mp and pp), in float32, of AdamW, but for what fills groups up:
+
+                                   gradients                  moments      weights
+    sharded                        4 n (and a buffer)         8 n / dp     4 n, one copy for all ranks that share memory
+    optimizer_shard = false        4 n (shared memory: 8 n)   8 n          4 n
+    gradient_accumulation_shard    4 n / dp                   8 n / dp     4 n, one copy for all ranks that share memory
+
+The buffer is of 4 n / dp bytes, or on gloo 4 n + 4 n / dp. With bfloat16 weights are of 2 n bytes, and 4 n / dp, or 4 n, are added
+for their copies in float32. `bytes_held` counts all of these. Besides, backward with `gradient_accumulation_shard` has up to
+three times the gradients of one group for a time.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 
@@ -21,12 +36,24 @@ from torch import Tensor, nn
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box
 from launcher.trainer.optimizer.flat import OwnPart, arrange, move_into_flat
+from launcher.trainer.optimizer.gradient_shards import GradientShards
 from launcher.trainer.optimizer.gradients import Gradients
 from launcher.trainer.optimizer.rules import Rule, Step, Tensors
 from launcher.trainer.parallel.collectives import Group, all_gather, all_reduce, barrier, shared_tensor
 from launcher.trainer.parallel.placement import Placement
 
 NORM_ROW = 16_384  # elements
+
+
+@frozen
+class Shards:
+    """What each data-parallel rank keeps of its share of the weights only."""
+
+    state: bool = True  # else every rank updates all weights
+    gradients: bool = False  # between the backward passes of a step; only with `state`
+
+
+SHARDS = Shards()
 
 
 @frozen
@@ -54,30 +81,42 @@ class ShardedOptimizer:
         *,
         clip_norm: float = 0.0,
         gradient_groups: int = 1,
+        shards: Shards = SHARDS,
+        empty: Tensor | None = None,
         dp: Group,
         mp: Group,
         pp: Group,
     ) -> None:
         """Take `parameters` in the model's order, each with its placement in `placed`.
 
-        A gradient whose norm is above `clip_norm` is made so long; 0 stands for no limit.
+        A gradient whose norm is above `clip_norm` is made so long; 0 stands for no limit. `empty` has the type and the device
+        of the parameters, where there may be none.
         """
         self._rule, self._clip_norm = rule, clip_norm
         self._dp, self._mp, self._pp = dp, mp, pp
         self._placed = placed
         self.layout = arrange({name: placed[name] for name in parameters}, dp=dp.size, groups=gradient_groups)
-        self._parts = self.layout.own_parts(dp.index)
-        first = next(iter(parameters.values()))
-        shared_1N = shared_tensor(1, self.layout.size, first.dtype, dp)
+        self._copies = 1 if shards.state else dp.size  # the data-parallel ranks that update the same
+        self._updated = self.layout if shards.state else dataclasses.replace(self.layout, dp=1)
+        self._parts = self._updated.own_parts(dp.index if shards.state else 0)
+        first = next(iter(parameters.values())) if empty is None else empty
+        shared_1N = shared_tensor(1, self.layout.size, first.dtype, dp) if shards.state and self.layout.size else None
         self._is_shared = shared_1N is not None
         self._parameters = first.new_zeros(self.layout.size) if shared_1N is None else shared_1N[0]
         move_into_flat(parameters, self.layout, self._parameters)
         dtype = torch.promote_types(self._parameters.dtype, torch.float32)
-        self._gradients = Gradients(parameters, self.layout, dtype=dtype, dp=dp)
-        self._state = tuple(self._gradients.flat.new_zeros(self.layout.state_size) for _ in rule.state)
+        self._gradients: Gradients | GradientShards
+        if shards.gradients and dp.size > 1:
+            self._gradients = GradientShards(parameters, self.layout, dtype=dtype, device=first.device, dp=dp)
+        else:
+            self._gradients = Gradients(parameters, self._updated, dtype=dtype, device=first.device, dp=dp)
+        self._like = first.new_empty(0, dtype=dtype)
+        self._state = tuple(self._like.new_zeros(self._updated.state_size) for _ in rule.state)
         self._master: Tensor | None = None
         if dtype != self._parameters.dtype:
-            self._master = torch.cat([self._parameters[part.flat] for part in self._parts]).to(dtype)
+            self._master = self._like.new_empty(self._updated.state_size)
+            for part in self._parts:
+                self._master[part.state] = self._parameters[part.flat]
         self._steps = 0
         self.votes: tuple[float, ...] = ()  # of the last step, summed over all ranks
 
@@ -89,7 +128,7 @@ class ShardedOptimizer:
     @property
     def state_dtype(self) -> torch.dtype:
         """The type of what the rule keeps, and of the weights that a checkpoint keeps."""
-        return self._gradients.flat.dtype
+        return self._like.dtype
 
     def zero_gradients(self, *, backward_passes: int = 0) -> None:
         """Begin a step of so many backward passes; a group of gradients is summed as soon as the last has filled it.
@@ -114,8 +153,10 @@ class ShardedOptimizer:
 
     def owned_boxes(self) -> Iterator[OwnedBox]:
         """Yield all that this rank owns, the state of its part of the model, in the order in which it lies in memory."""
-        for part in self._parts:
-            weights, state = self._own_weights(part), [values[part.state] for values in self._state]
+        for part in self.layout.own_parts(self._dp.index):
+            at = part.state if self._updated is self.layout else part.flat
+            weights = self._parameters[part.flat] if self._master is None else self._master[at]
+            state = [values[at] for values in self._state]
             for each in self.layout.boxes_of(part, self._placed):
                 here, size = each.elements, each.box.size
                 yield OwnedBox(
@@ -130,7 +171,20 @@ class ShardedOptimizer:
         self._steps = steps
         if self._is_shared:
             barrier(self._dp)
+        if self._updated is not self.layout:
+            kept = self._parameters if self._master is None else self._master
+            for values in (kept, *self._state):
+                self._gather(values)
         self._publish()
+
+    def bytes_held(self) -> dict[str, int]:
+        """Return the bytes of this rank's tensors: weights (which ranks may share), gradients with their buffers, and state."""
+        kept = (*self._state, *([] if self._master is None else [self._master]))
+        return {
+            "weights": self._parameters.nbytes,
+            "gradients": self._gradients.bytes_held(),
+            "state": sum(values.nbytes for values in kept),
+        }
 
     def not_finite(self) -> list[str]:
         """Return the parameters whose gradient, as far as this rank owns it, has no finite norm in the last step."""
@@ -149,11 +203,11 @@ class ShardedOptimizer:
 
         No rank gets it before all have ended backward, so that parameters which they share may be changed then.
         """
-        sums = self._gradients.flat.new_tensor([0.0, *votes])
+        sums = self._like.new_tensor([0.0, *votes])
         squares = sums[:1]
         for part in self._parts:
             square = norm_of(self._gradients.of(part)).square()
-            squares += square / part.copies
+            squares += square / (part.copies * self._copies)
         for group in (self._mp, self._dp, self._pp):
             all_reduce(sums, group, what="norm of the gradient, votes")
         squares.sqrt_()
@@ -176,15 +230,20 @@ class ShardedOptimizer:
         return self._parameters[part.flat] if self._master is None else self._master[part.state]
 
     def _publish(self) -> None:
-        for group in self.layout.groups:
-            owned = self.layout.owned(group, self._dp.index)
-            own = self._parameters[owned.start : owned.stop]
-            if self._master is not None:
-                own.copy_(self._master[self.layout.state_of(group)])
-            if self._dp.size > 1 and not self._is_shared:
-                all_gather(self._parameters[group.start : group.stop], own, self._dp, what="weights")
+        """Have every data-parallel rank get what the others have updated, in the model's own precision."""
+        if self._master is not None:
+            for part in self._parts:
+                self._parameters[part.flat].copy_(self._master[part.state])
         if self._is_shared:
             barrier(self._dp)
+        elif self._updated is self.layout:
+            self._gather(self._parameters)
+
+    def _gather(self, flat: Tensor) -> None:
+        """Set a flat tensor to the slices that the data-parallel ranks own of it in `layout`."""
+        for group in self.layout.groups if self._dp.size > 1 else ():
+            owned = self.layout.owned(group, self._dp.index)
+            all_gather(flat[group.start : group.stop], flat[owned.start : owned.stop], self._dp, what="weights")
 
 
 def norm_of(vector: Tensor) -> Tensor:
