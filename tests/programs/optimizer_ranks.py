@@ -16,6 +16,7 @@ from torch import nn
 
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.memory import rank_bytes
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
@@ -191,7 +192,18 @@ def low_precision(switch):
         assert losses["bfloat16"][-1] < losses["bfloat16"][0] - 0.1
 
 
+def memory():
+    """In shared memory, too, ranks hold as many bytes as the formulas say."""
+    with open_world(this_place(micro_batches=1), CPU, "shared_memory") as world:
+        for switch in ("optimizer_shard=true", "optimizer_shard=false", "gradient_accumulation_shard=true"):
+            recipe = settings_of(f"parallel.{switch}")
+            held = Session(recipe, world).optimizer.bytes_held()
+            expected = vars(rank_bytes(recipe, world.place.layout, 0, "shared_memory"))
+            assert held == pytest.approx(expected, rel=0.02), (switch, held, expected)
+
+
 if __name__ == "__main__":
+    fork_ranks("memory", dp=2, mp=1, pp=1, micro_batches=1, work=memory)
     fork_ranks("ways to reduce", dp=2, mp=1, pp=1, micro_batches=2, work=ways_to_reduce)
     fork_ranks("a rank without some gradients", dp=2, mp=1, pp=1, micro_batches=2, work=a_rank_without_some_gradients)
     fork_ranks("one more backward pass", dp=2, mp=1, pp=1, micro_batches=1, work=one_more_backward_pass)
