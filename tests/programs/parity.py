@@ -7,6 +7,7 @@ the tolerances. Without ROW, the names of some rows, it trains all of them. DIRE
 """
 
 import argparse
+import itertools
 import json
 import sys
 import tempfile
@@ -63,6 +64,24 @@ LAYOUTS = [
     for dp in (1, 2, 4, 8)
     if size % (dp * pp) == 0
 ]
+# Each pair of switches that do not exclude each other, on a layout on which all of them act.
+SWITCHES = (
+    *((one,) for one in (GPIPE, TABLES, RECOMPUTE, NO_SHARDS, GRADIENT_SHARDS, GROUPS, "parallel.stages=[3, 1]")),
+    INTERLEAVED,
+)
+EXCLUSIVE = (
+    {(GPIPE,), INTERLEAVED},
+    {(NO_SHARDS,), (GRADIENT_SHARDS,)},
+    {("parallel.stages=[3, 1]",), INTERLEAVED},  # which has other stages
+)
+PAIRS = (
+    *(
+        Row(2, 1 + ((TABLES,) in pair), 2, 4, (*pair[0], *pair[1]))
+        for pair in itertools.combinations(SWITCHES, 2)
+        if set(pair) not in EXCLUSIVE
+    ),
+    Row(2, 1, 2, 4, ("parallel.stages=[1, 0, 1, 2]", *INTERLEAVED)),
+)
 ROWS = (
     *(Row(*layout, micro_batches) for layout in LAYOUTS for micro_batches in (1, 4)),
     *(Row(*layout, 4, (RECOMPUTE,)) for layout in LAYOUTS),
@@ -89,16 +108,11 @@ ROWS = (
         for layout, micro_batches in (((2, 1, 1), 1), ((2, 1, 1), 4), ((2, 2, 2), 4))
         for switches in ((NO_SHARDS,), (NO_SHARDS, BACKEND), (GRADIENT_SHARDS,), (GRADIENT_SHARDS, BACKEND))
     ),
-    Row(4, 1, 2, 4, (NO_SHARDS, GROUPS)),
-    Row(4, 1, 2, 4, (GRADIENT_SHARDS, GROUPS)),
-    Row(2, 1, 2, 4, (GRADIENT_SHARDS, GROUPS, *INTERLEAVED)),
-    Row(2, 2, 1, 4, (NO_SHARDS, TABLES)),
-    Row(2, 2, 1, 4, (GRADIENT_SHARDS, TABLES, RECOMPUTE)),
     *(Row(dp, 1, 4, 4, ("parallel.stages=[1, 0, 2, 1]", *more)) for dp, more in ((1, ()), (2, ()), (2, (NO_SHARDS,)))),
     Row(1, 1, 4, 4, ("parallel.stages=[0, 0, 4, 0]", GPIPE)),
     Row(2, 2, 2, 4, (GPIPE, TABLES, SOME_LAYERS)),
     Row(2, 2, 2, 4, (*INTERLEAVED, TABLES, GROUPS)),
-    Row(1, 2, 2, 4, (*INTERLEAVED, RECOMPUTE)),
+    *PAIRS,
     # In float32 each axis, and all of them: more is the same code.
     Row(2, 1, 1, 1, precision="float32"),
     Row(2, 1, 1, 4, (NO_SHARDS,), precision="float32"),
