@@ -223,6 +223,7 @@ class Session:
         """Compute one micro batch in one of this rank's stages; U = S + T, both streams joined along time."""
         batch, stage, model = batches[index], self.own_stages[chunk], self._chunks[chunk]
         if recording.active is not None:
+            recording.active.graph.enter_module("")  # chunks are no modules of the model that is watched
             recording.active.graph.name_tensors(
                 {"source": batch.source_BS, "target": batch.target_BT, "labels": batch.labels_BT, f"stage {stage.index - 1}": received_BUD}
             )  # fmt: skip

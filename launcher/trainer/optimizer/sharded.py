@@ -12,16 +12,8 @@ Data-parallel ranks that share memory have their parameters there, once for all 
 If state is not to be sharded, every rank owns all of it in the phases 1 to 3, and there is nothing to publish. Checkpoints are
 written and read as if it were sharded.
 
-Bytes per rank, of n parameters here (a share of the model's by mp and pp), in float32, of AdamW, but for what fills groups up:
-
-                                   gradients                  moments      weights
-    sharded                        4 n (and a buffer)         8 n / dp     4 n, one copy for all ranks that share memory
-    optimizer_shard = false        4 n (shared memory: 8 n)   8 n          4 n
-    gradient_accumulation_shard    4 n / dp                   8 n / dp     4 n, one copy for all ranks that share memory
-
-The buffer is of 4 n / dp bytes, or on gloo 4 n + 4 n / dp. With bfloat16 weights are of 2 n bytes, and 4 n / dp, or 4 n, are added
-for their copies in float32. `bytes_held` counts all of these. Besides, backward with `gradient_accumulation_shard` has up to
-three times the gradients of one group for a time.
+`launcher/recipes/transformer/memory.py` says how many bytes all of this takes. Besides, a backward pass whose gradients are kept as
+shards has up to three times the gradients of one group for a time.
 """
 
 from __future__ import annotations
