@@ -33,7 +33,7 @@ Schedule = tuple[Action, ...]
 
 
 def schedule_of(kind: str, stage: int, stage_count: int, micro_batches: int, *, chunks: int = 1) -> Schedule:
-    """Return the schedule of that kind for one stage. Only that of kind INTERLEAVED has chunks."""
+    """Return the schedule of that kind for one stage. Only that of kind INTERLEAVED may have several chunks."""
     if kind == GPIPE:
         return gpipe(micro_batches)
     if kind == INTERLEAVED:
@@ -64,7 +64,8 @@ def interleaved(stage: int, stage_count: int, micro_batches: int, chunks: int) -
 
     Micro batches go in groups of P through one chunk after another, forward from the first chunk, backward from the last. Stage
     i first runs min(v M, 2 (P - 1 - i) + (v - 1) P) forwards, then alternates. With P = 2, M = 2 and v = 2, where F1.0 is
-    micro batch 1 in chunk 0, stage 1 does F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0.
+    micro batch 1 in chunk 0, stage 1 does F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0. A single stage, whose model is one chunk,
+    does what it does in 1F1B.
     """
     forwards = forward_only(micro_batches, stage_count=stage_count, chunks=chunks)
     backwards = tuple(Action("backward", one.micro_batch, chunks - 1 - one.chunk) for one in forwards)

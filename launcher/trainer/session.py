@@ -12,7 +12,7 @@ from torch import Tensor
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
-from launcher.mesh.schedules import INTERLEAVED, ONE_FORWARD_ONE_BACKWARD, Schedule, forward_only, schedule_of
+from launcher.mesh.schedules import Schedule, forward_only, schedule_of
 from launcher.recipes.transformer.config import TransformerSettings, TransformerTrainConfig
 from launcher.recipes.transformer.cost import pipeline_stages
 from launcher.trainer.data.batches import (
@@ -150,8 +150,7 @@ class Session:
         return self._global_loss(self._forward_and_backward(examples, step))
 
     def _forward_and_backward(self, examples: Sequence[Example], step: int) -> Tensor:
-        pp, parallel = self.world.pp, self.settings.parallel
-        kind = parallel.schedule if pp.size > 1 or parallel.schedule != INTERLEAVED else ONE_FORWARD_ONE_BACKWARD
+        pp, kind = self.world.pp, self.settings.parallel.schedule
         schedule = schedule_of(kind, pp.index, pp.size, self.world.place.layout.micro_batches, chunks=len(self._chunks))
         return self._run(schedule, examples, self.settings.train.label_smoothing, step)
 

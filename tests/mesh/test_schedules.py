@@ -37,6 +37,10 @@ def test_the_worked_example_of_interleaved():
     )
 
 
+def test_a_single_stage_has_nothing_to_interleave():
+    assert interleaved(0, 1, 3, 1) == one_forward_one_backward(0, 1, 3)
+
+
 def test_validation_only_goes_forward():
     assert written(forward_only(3)) == "F0 F1 F2"
     assert written(forward_only(4, stage_count=2, chunks=2)) == "F0 F1 F0 F1 F2 F3 F2 F3"

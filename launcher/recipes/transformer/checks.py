@@ -17,7 +17,7 @@ MUCH_MORE_IDLE = 0.05  # of a step, beside stages cut by cost
 
 
 def check_layout(settings: TransformerSettings, layout: Layout) -> None:
-    """Refuse a layout that would cut a head or a feed-forward block, or leave a stage empty; and batches of no sentence.
+    """Refuse a layout that would cut a head or a feed-forward block, or has too many stages; and batches of no sentence.
 
     Raises:
         RefusedLayoutError: with the numbers put in and the nearest values that fit.

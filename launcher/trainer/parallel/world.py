@@ -281,8 +281,8 @@ def open_group(ranks: tuple[int, ...], global_rank: int) -> Group:
 def linked_around(world: World, chunks: int) -> Links:
     """Return the links of a pipeline whose stages hold so many chunks of layers. All ranks must call it.
 
-    The last stage has a link to the first one then, whose process groups are no others': with two stages both have messages
-    of both links on their way to each other.
+    With several, the last stage has a link to the first one, too, with process groups of its own: where there are two stages,
+    messages of both links are on their way between the same two ranks.
     """
     pp = world.pp
     if chunks == 1 or pp.size == 1:
