@@ -136,10 +136,10 @@ def poison_loss(module, arguments, output):
     return (encoded, decoded * math.nan) if POISONED in arguments[0].row_B.tolist() else output
 
 
-def poisoned_steps(groups):
+def poisoned_steps(*switches):
     """A loss or a gradient that is not finite on one rank stops all alike, and leaves the model of the step before."""
     with open_world(this_place(micro_batches=2), CPU) as world:
-        recipe = settings_of(f"parallel.gradient_groups={groups}")
+        recipe = settings_of(*switches)
         untouched, session = Session(recipe, world), Session(recipe, world)
         for one in (untouched, session):
             one.train_step(examples(0), 1e-2, step=1)
@@ -207,8 +207,10 @@ if __name__ == "__main__":
     fork_ranks("ways to reduce", dp=2, mp=1, pp=1, micro_batches=2, work=ways_to_reduce)
     fork_ranks("a rank without some gradients", dp=2, mp=1, pp=1, micro_batches=2, work=a_rank_without_some_gradients)
     fork_ranks("one more backward pass", dp=2, mp=1, pp=1, micro_batches=1, work=one_more_backward_pass)
-    fork_ranks("poisoned steps", dp=2, mp=1, pp=2, micro_batches=2, work=partial(poisoned_steps, 1))
-    fork_ranks("poisoned steps in groups", dp=2, mp=2, pp=1, micro_batches=2, work=partial(poisoned_steps, 3))
+    fork_ranks("poisoned steps", dp=2, mp=1, pp=2, micro_batches=2, work=poisoned_steps)
+    for switch in ("optimizer_shard=true", "optimizer_shard=false", "gradient_accumulation_shard=true"):
+        work = partial(poisoned_steps, "parallel.gradient_groups=3", f"parallel.{switch}")
+        fork_ranks(f"poisoned steps in groups, {switch}", dp=2, mp=2, pp=1, micro_batches=2, work=work)
     for switch in ("optimizer_shard=true", "optimizer_shard=false", "gradient_accumulation_shard=true"):
         work = partial(low_precision, f"parallel.{switch}")
         fork_ranks(f"low precision, {switch}", dp=2, mp=1, pp=1, micro_batches=2, work=work)
