@@ -94,7 +94,7 @@ def _torch_step(session: Session, pairs: list[Example]) -> Callable[[], None]:
     """Return a function that takes one step with torch's parts."""
     world, train = session.world, SETTINGS.train
     model = meta_model(SETTINGS)
-    apply_plan(model, session.stage, ALONE, seed=1, device=world.device, dtype=torch.float32)
+    apply_plan(model, session.own_stages, ALONE, seed=1, device=world.device, dtype=torch.float32)
     mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "mp"))
     parallelize_module(model, mesh["mp"], tensor_parallel_styles(model))
     # What the pipeline calls must itself be sharded, or FSDP2 sums gradients after every micro batch instead of the last.
@@ -115,7 +115,7 @@ def _torch_step(session: Session, pairs: list[Example]) -> Callable[[], None]:
 
     def step() -> None:
         optimizer.zero_grad()
-        if session.stage.is_first:
+        if session.own_stages[0].is_first:
             schedule.step(batch.source_BS, **ids)
         else:
             schedule.step(target=batch.labels_BT, losses=[], **ids)

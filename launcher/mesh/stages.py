@@ -83,14 +83,15 @@ def _best_cut(costs: Sequence[int], count: int, join: Callable[[float, int], flo
     return worth, tuple(-size for size in sizes)
 
 
-def busy_shares(costs: Sequence[int], micro_batches: int) -> tuple[float, ...]:
+def busy_shares(costs: Sequence[int], micro_batches: int, *, chunks: int = 1) -> tuple[float, ...]:
     """Return the share of a step that each stage works, from the cost of a micro batch on each of them.
 
-    A micro batch passes all stages once, and the others follow it at the pace of the busiest stage c_max:
+    A micro batch passes all stages once, and the others follow it at the pace of the busiest stage c_max. Where a stage holds
+    v chunks, the first micro batch reaches every stage after one chunk of each of those before it:
 
-        share_i = M c_i / (sum of all c + (M - 1) c_max)
+        share_i = M c_i / (M c_max + (sum of all c - c_max) / v)
 
-    With equal stages that is the bubble of (P - 1) / (M + P - 1) of Narayanan et al. 2021, arXiv:2104.04473.
+    With equal stages that is the bubble of (P - 1) / (v M + P - 1) of Narayanan et al. 2021, arXiv:2104.04473.
     """
-    step = sum(costs) + (micro_batches - 1) * max(costs)
+    step = micro_batches * max(costs) + (sum(costs) - max(costs)) / chunks
     return tuple(micro_batches * cost / step for cost in costs)

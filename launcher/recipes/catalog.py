@@ -27,6 +27,10 @@ from launcher.recipes.transformer.config import TransformerSettings
 DEFAULT = DEFAULT_RECIPE
 
 
+def no_notes(_settings: Any, _layout: Layout) -> tuple[str, ...]:
+    return ()
+
+
 def as_asked(_settings: Any, layout: Layout) -> Layout:
     return layout
 
@@ -44,6 +48,8 @@ class Recipe:
     # The layout that the program makes of the one that was asked for, and of that the same once more: one whose operators are
     # given strategies, for instance, takes all ranks as one model-parallel group.
     own_layout: Callable[[Any, Layout], Layout] = as_asked
+    # What a person should know before a training with these settings on a layout that fits.
+    notes: Callable[[Any, Layout], tuple[str, ...]] = no_notes
 
     def load(self, config: str | None, settings: Sequence[str]) -> Any:
         """Return the settings: as `load_settings`, which names the errors."""
@@ -59,6 +65,7 @@ RECIPES = {
             check_layout=transformer.check_layout,
             check_data=transformer.check_data,
             program="launcher.trainer.programs.transformer",
+            notes=transformer.notes,
         ),
         Recipe(
             name="quickstart",

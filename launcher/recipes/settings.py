@@ -23,6 +23,7 @@ class Bounds:
     minimum: float | None = None
     below: float | None = None  # exclusive
     choices: tuple[str, ...] = ()
+    alias: str = ""  # another name that the setting is known by in its section
 
     def complaint(self, value: Any) -> str | None:
         """Return why `value` is not allowed, in the words that follow "is", or None."""
@@ -46,9 +47,10 @@ def setting(
     minimum: float | None = None,
     below: float | None = None,
     choices: tuple[str, ...] = (),
+    alias: str = "",
 ) -> Any:
-    """Declare a dataclass field with its default, its meaning and its bounds."""
-    bounds = Bounds(help=meaning, minimum=minimum, below=below, choices=choices)
+    """Declare a dataclass field with its default, its meaning and its bounds, and another name that it may be given by."""
+    bounds = Bounds(help=meaning, minimum=minimum, below=below, choices=choices, alias=alias)
     return dataclasses.field(default=default, metadata={"bounds": bounds})
 
 
@@ -94,10 +96,16 @@ def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
         UsageError: an unknown name, a value of the wrong type or out of bounds; it says where that was written.
     """
     known = all_settings(recipe)
+    aliases = {
+        f"{name.partition('.')[0]}.{alias}": name
+        for name, field in known.items()
+        if (alias := field.metadata["bounds"].alias)
+    }
     sections = dataclasses.fields(recipe)  # type: ignore[arg-type]
     chosen = {section.name: section.metadata["entries"] for section in sections if "entries" in section.metadata}
     values: dict[str, dict[str, Any]] = {}
-    for assignment in assignments:
+    for given in assignments:
+        assignment = dataclasses.replace(given, name=aliases.get(given.name, given.name))
         of, _, entry = assignment.name.partition(".")
         if of in chosen and entry:
             values.setdefault(of, {})[entry] = _entry(assignment, chosen[of])

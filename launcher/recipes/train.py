@@ -5,6 +5,7 @@ from __future__ import annotations
 from launcher.checkpoint.ways import OWNED, WAYS
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.mesh.schedules import KINDS
 from launcher.recipes.settings import setting
 
 
@@ -75,7 +76,12 @@ class CheckpointConfig:
         return bool(self.every_steps or self.every_minutes or self.keep_best)
 
 
-GRADIENT_GROUPS = setting(1, "parts in which gradients are summed, each as soon as backward has filled it", minimum=1)
+GRADIENT_GROUPS = setting(
+    1,
+    "parts in which gradients are summed, each as soon as backward has filled it",
+    minimum=1,
+    alias="gradient_aggregation_group",  # as MindSpore has it
+)
 TRANSPORT = setting(
     "auto",
     "auto: shared memory where all ranks are on one host's CPU",
@@ -88,6 +94,27 @@ class ParallelConfig:
     stages: tuple[int, ...] = setting(
         (), "layers of each pipeline stage, encoder and decoder counted as one; none given: cut by cost", minimum=0
     )
+    schedule: str = setting("1f1b", "the order of forward and backward passes in a pipeline", choices=KINDS)
+    interleave: int = setting(
+        1, "chunks of layers that each pipeline stage holds; more than one if schedule is interleaved", minimum=1
+    )
+    vocab_emb_dp: bool = setting(
+        False, "every model-parallel rank holds the whole embedding tables instead of some rows of each"
+    )
     recompute: bool = setting(False, "backward computes the activations of each layer again instead of keeping them")
+    recompute_layers: tuple[int, ...] = setting(
+        (), "layers of which alone backward does so, from 0, the decoder's counted on after the encoder's", minimum=0
+    )
+    optimizer_shard: bool = setting(
+        True, "each data-parallel rank keeps the optimizer's state of its share of the weights only"
+    )
+    gradient_accumulation_shard: bool = setting(
+        False,
+        "gradients are summed after each micro batch, so that a rank keeps those of its share of the weights only",
+    )
     gradient_groups: int = GRADIENT_GROUPS
     transport: str = TRANSPORT
+
+    def chunks(self, pp: int) -> int:
+        """Return how many chunks of layers each of `pp` stages holds: a single stage holds the model as one."""
+        return self.interleave if pp > 1 else 1

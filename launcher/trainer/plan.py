@@ -1,14 +1,15 @@
-"""The parallel plan of the Transformer, in the order it is applied: stage, model parallelism, recompute, initial weights."""
+"""The parallel plan of the Transformer, in the order it is applied: stages, model parallelism, recompute, initial weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
 
 from launcher.mesh.stages import Stage
+from launcher.recipes.train import ParallelConfig
 from launcher.trainer.model.initial import initial_weight
 from launcher.trainer.model.transformer import SHARED_WEIGHT, Transformer
 from launcher.trainer.parallel.collectives import Group
@@ -26,9 +27,12 @@ from launcher.trainer.parallel.styles import (
 )
 
 # How each kind of module is split over the model-parallel ranks.
+EMBEDDING_TABLES = (
+    "*_embedding.word",
+    VOCABULARY_ROWS,
+)  # unless `parallel.vocab_emb_dp`: all ranks hold them whole then
 PLAN: tuple[tuple[str, Style], ...] = (
     ("shared_embedding", VOCABULARY_ROWS),
-    ("*_embedding.word", VOCABULARY_ROWS),
     ("memory", BLOCK),
     ("*attention", BLOCK),
     ("*attention.query", OUTPUT_FEATURES),
@@ -44,9 +48,11 @@ PLAN: tuple[tuple[str, Style], ...] = (
 )
 
 
-def placements(model: Transformer, model_parallel: Group) -> dict[str, Placement]:
-    """Return the placement of every parameter of `model` (all its parts, or those of one stage) on this rank."""
-    styles = dict(_planned(model))
+def placements(
+    model: Transformer, model_parallel: Group, parallel: ParallelConfig | None = None
+) -> dict[str, Placement]:
+    """Return the placement of every parameter of `model` (all its parts, or those of some stages) on this rank."""
+    styles = dict(_planned(model, parallel))
     found = {}
     for name, parameter in model.named_parameters():
         module_name, _, own_name = name.rpartition(".")
@@ -60,26 +66,27 @@ def placements(model: Transformer, model_parallel: Group) -> dict[str, Placement
 
 def apply_plan(
     model: Transformer,
-    stage: Stage,
+    stages: Sequence[Stage],
     model_parallel: Group,
     *,
     seed: int,
     device: torch.device,
     dtype: torch.dtype,
-    recompute: bool = False,
+    parallel: ParallelConfig | None = None,
 ) -> dict[str, Placement]:
     """Turn a whole `model` on the meta device into this rank's part of it, with initial weights, on `device`.
 
-    The weights are those that one process would start with, whatever the layout. With `recompute`, backward computes the
-    activations of each layer again.
+    The weights are those that one process would start with, whatever the layout.
     """
-    keep_stage(model, stage)
-    placed = placements(model, model_parallel)
+    parallel = parallel or ParallelConfig()
+    layers = (*model.encoder.values(), *model.decoder.values())
+    keep_stages(model, stages)
+    placed = placements(model, model_parallel, parallel)
     if model_parallel.size > 1:
-        for name, style in _planned(model):
+        for name, style in _planned(model, parallel):
             style.rebuild(model.get_submodule(name), model_parallel)
-    if recompute:
-        for layer in (*model.encoder.values(), *model.decoder.values()):
+    for number, layer in enumerate(layers):
+        if parallel.recompute or number in parallel.recompute_layers:
             recompute_in_backward(layer)
     for name, placement in placed.items():
         full = initial_weight(name, placement.full_shape, seed)
@@ -87,33 +94,49 @@ def apply_plan(
     return placed
 
 
-def keep_stage(model: Transformer, stage: Stage) -> None:
-    """Take away from a whole model what other pipeline stages compute."""
-    if not stage.is_first:
+def keep_stages(model: Transformer, stages: Sequence[Stage]) -> None:
+    """Take away from a whole model what other ranks of the pipeline compute; this one computes `stages`."""
+    if not any(stage.is_first for stage in stages):
         del model.source_embedding, model.target_embedding
-    if not (stage.is_first or stage.is_last):
+    if not any(stage.is_first or stage.is_last for stage in stages):
         model.shared_embedding = None
-    if not stage.closes_encoder:
+    if not any(stage.closes_encoder for stage in stages):
         model.encoder_norm = None
-    if not stage.is_last:
+    if not any(stage.is_last for stage in stages):
         del model.decoder_norm
         model.head = None
-    for layers, kept in ((model.encoder, stage.encoder_layers), (model.decoder, stage.decoder_layers)):
+    for layers, kept in (
+        (model.encoder, {layer for stage in stages for layer in stage.encoder_layers}),
+        (model.decoder, {layer for stage in stages for layer in stage.decoder_layers}),
+    ):
         for key in [key for key in layers if int(key) not in kept]:
             del layers[key]
 
 
-def copied(stage: Stage) -> frozenset[str]:
-    """Return the names of the parameters that a stage computes with as well, but that another one owns.
+def copied(stages: Sequence[Stage]) -> frozenset[str]:
+    """Return the names of the parameters that a rank with these stages computes with as well, but that another one owns.
 
     The matrix that embeddings and head share belongs to the first stage, and the last one has a copy of it.
     """
-    return frozenset({SHARED_WEIGHT} if stage.is_last and not stage.is_first else ())
+    has_first, has_last = (any(ends) for ends in zip(*((each.is_first, each.is_last) for each in stages), strict=True))
+    return frozenset({SHARED_WEIGHT} if has_last and not has_first else ())
+
+
+def chunk_of(held: Transformer, whole: Transformer, stage: Stage) -> Transformer:
+    """Turn a `whole` model into the part of `held` that is one stage: it has no modules but those."""
+    keep_stages(whole, [stage])
+    for layers, own in ((whole.encoder, held.encoder), (whole.decoder, held.decoder)):
+        for key in layers:
+            layers[key] = own[key]
+    for name, _module in whole.named_children():
+        if name not in {"encoder", "decoder"}:
+            setattr(whole, name, getattr(held, name))
+    return whole
 
 
 def gives_parts(model: Transformer) -> frozenset[str]:
     """Return the names of the layers whose output features lie on the model-parallel ranks."""
-    return frozenset(name for name, style in _planned(model) if style is OUTPUT_FEATURES)
+    return frozenset(name for name, style in _planned(model, None) if style is OUTPUT_FEATURES)
 
 
 def replace_parameter(model: nn.Module, name: str, value: Tensor) -> None:
@@ -122,8 +145,10 @@ def replace_parameter(model: nn.Module, name: str, value: Tensor) -> None:
     setattr(model.get_submodule(module_name), own_name, nn.Parameter(value))
 
 
-def _planned(model: Transformer) -> Iterator[tuple[str, Style]]:
+def _planned(model: Transformer, parallel: ParallelConfig | None) -> Iterator[tuple[str, Style]]:
+    replicates_tables = parallel is not None and parallel.vocab_emb_dp
+    plan = PLAN if replicates_tables else (EMBEDDING_TABLES, *PLAN)
     for name, _module in model.named_modules():
-        for pattern, style in PLAN:
+        for pattern, style in plan:
             if fnmatchcase(name, pattern):
                 yield name, style

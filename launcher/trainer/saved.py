@@ -42,7 +42,8 @@ def gather(
     """Return the tensors of the single-device model, on the CPU of rank 0; None elsewhere. All ranks must call it.
 
     `tensors` are this rank's parts, one for each of its parameters, and `placements_at` says in which order a rank sends
-    which. The ranks of the first data-parallel copy send what they hold, one message each, in the order of their ranks.
+    which. The ranks of the first data-parallel copy send what they hold, one message each, in the order of their ranks; those
+    whose stage has no parameter send none.
     """
     layout = world.place.layout
     parts = [tensors[name].detach().reshape(-1) for name in placements_at(world.place.coordinate)]
@@ -50,12 +51,13 @@ def gather(
         if world.dp.index == 0 and parts:
             dist.send(torch.cat(parts), dst=0)
         return None
-    own = torch.cat(parts)
+    own = torch.cat(parts)  # the first stage has the embeddings at least
     whole: dict[str, Tensor] = {}
     for stage in range(layout.pp):
         for part in range(layout.mp):
             place = Coordinate(pp=stage, dp=0, mp=part)
-            placed = placements_at(place)
+            if not (placed := placements_at(place)):
+                continue
             sender = rank_at(place, layout)
             flat = own if sender == 0 else own.new_empty(sum(place.shape.numel() for place in placed.values()))
             if sender != 0 and placed:

@@ -12,6 +12,7 @@ from torch import Tensor
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
+from launcher.mesh.schedules import Schedule, forward_only, schedule_of
 from launcher.recipes.transformer.config import TransformerSettings, TransformerTrainConfig
 from launcher.recipes.transformer.cost import pipeline_stages
 from launcher.trainer.data.batches import (
@@ -27,15 +28,15 @@ from launcher.trainer.model.dropout import Draws
 from launcher.trainer.model.linear import Linear, set_own_rows
 from launcher.trainer.model.transformer import PAD, SHARED_WEIGHT, Batch, Transformer
 from launcher.trainer.optimizer.adamw import AdamW
-from launcher.trainer.optimizer.sharded import ShardedOptimizer
+from launcher.trainer.optimizer.sharded import ShardedOptimizer, Shards
 from launcher.trainer.optimizer.shared_weight import SharedWeight
 from launcher.trainer.parallel.collectives import Group, all_reduce
 from launcher.trainer.parallel.head_loss import head_loss
-from launcher.trainer.parallel.pipeline import Pipeline, Schedule, forward_only, one_forward_one_backward
+from launcher.trainer.parallel.pipeline import Pipeline
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.waiting import loading
-from launcher.trainer.parallel.world import World
-from launcher.trainer.plan import apply_plan, copied, keep_stage, placements
+from launcher.trainer.parallel.world import World, linked_around
+from launcher.trainer.plan import apply_plan, chunk_of, copied, keep_stages, placements
 from launcher.trainer.telemetry import recording
 from launcher.trainer.telemetry.heartbeat import getting_on
 
@@ -70,29 +71,36 @@ class Session:
         self.settings, self.world = settings, world
         self.dtype = getattr(torch, settings.train.precision)
         self.loss_dtype = torch.promote_types(self.dtype, torch.float32)
-        self.stages = pipeline_stages(settings, world.pp.size)
-        self.stage = self.stages[world.pp.index]
+        parallel, pp = settings.parallel, world.pp
+        self.stages = pipeline_stages(settings, pp.size)
+        self.own_stages = self.stages[pp.index :: pp.size]  # one, or the chunks of an interleaved schedule
         self.model = meta_model(settings)
         self.placements = apply_plan(
             self.model,
-            self.stage,
+            self.own_stages,
             world.mp,
             seed=settings.train.seed,
             device=world.device,
             dtype=self.dtype,
-            recompute=settings.parallel.recompute,
+            parallel=parallel,
         )
         parameters = dict(self.model.named_parameters())
+        self._links = linked_around(world, parallel.chunks(pp.size))
+        self._chunks = [self.model]
+        if len(self.own_stages) > 1:
+            self._chunks = [chunk_of(self.model, meta_model(settings), stage) for stage in self.own_stages]
         self.optimizer = ShardedOptimizer(
-            {name: parameter for name, parameter in parameters.items() if name not in copied(self.stage)},
+            {name: parameter for name, parameter in parameters.items() if name not in copied(self.own_stages)},
             self.placements,
             rule_of(settings.train),
             clip_norm=settings.train.clip_norm,
-            gradient_groups=settings.parallel.gradient_groups,
+            gradient_groups=parallel.gradient_groups,
+            shards=Shards(parallel.optimizer_shard, parallel.gradient_accumulation_shard),
+            empty=torch.empty(0, dtype=self.dtype, device=world.device),
             dp=world.dp,
             mp=world.mp,
-            pp=world.pp,
-            shared=SharedWeight.of(SHARED_WEIGHT, parameters, world.pp),
+            pp=pp,
+            shared=SharedWeight.of(SHARED_WEIGHT, parameters, pp),
         )
         self._padding_share = 0.0  # of the batch that was computed last
 
@@ -147,8 +155,8 @@ class Session:
         return self._global_loss(losses_M)
 
     def _forward_and_backward(self, examples: Sequence[Example], step: int) -> Tensor:
-        layout, pp = self.world.place.layout, self.world.pp
-        schedule = one_forward_one_backward(pp.index, pp.size, layout.micro_batches)
+        pp, kind = self.world.pp, self.settings.parallel.schedule
+        schedule = schedule_of(kind, pp.index, pp.size, self.world.place.layout.micro_batches, chunks=len(self._chunks))
         return self._run(schedule, examples, self.settings.train.label_smoothing, step)
 
     def _global_loss(self, losses_M: Tensor) -> float:
@@ -175,12 +183,14 @@ class Session:
     @torch.no_grad()
     def validate(self, examples: Sequence[Example]) -> float:
         """Return the mean loss per target token without smoothing or dropout, in nats, on every rank. All must call it."""
-        schedule = forward_only(self.world.place.layout.micro_batches)
+        schedule = forward_only(
+            self.world.place.layout.micro_batches, stage_count=self.world.pp.size, chunks=len(self._chunks)
+        )
         total = torch.zeros(1, device=self.world.device, dtype=self.loss_dtype)
         for batch in validation_batches(examples, self.settings.train):
             total += self._run(schedule, batch, 0.0).sum() * token_count(batch)
             getting_on()
-        counts = self.stage.is_last and self.world.mp.index == 0
+        counts = self.own_stages[-1].is_last and self.world.mp.index == 0
         return float(self.world.sum_over_all(total if counts else torch.zeros_like(total))) / token_count(examples)
 
     def _run(
@@ -195,7 +205,7 @@ class Session:
             batches = own_micro_batches(examples, world.place.layout, world.place.coordinate, world.device)
             self._padding_share = padding_share(batches)
         pipeline = Pipeline(
-            world.links,
+            self._links,
             partial(self._compute, batches, step, smoothing, 1 / token_count(examples)),
             lambda index: (*batches[index].streams_shape, self.settings.model.d_model),
             device=world.device,
@@ -210,24 +220,26 @@ class Session:
         step: int | None,
         smoothing: float,
         scale: float,
+        chunk: int,
         index: int,
         received_BUD: Tensor | None,
     ) -> Tensor:
-        """Compute one micro batch on this stage; U = S + T, both streams joined along time."""
-        batch = batches[index]
+        """Compute one micro batch in one of this rank's stages; U = S + T, both streams joined along time."""
+        batch, stage, model = batches[index], self.own_stages[chunk], self._chunks[chunk]
         if recording.active is not None:
+            recording.active.graph.enter_module("")  # chunks are no modules of the model that is watched
             recording.active.graph.name_tensors(
-                {"source": batch.source_BS, "target": batch.target_BT, "labels": batch.labels_BT, f"stage {self.stage.index - 1}": received_BUD}
+                {"source": batch.source_BS, "target": batch.target_BT, "labels": batch.labels_BT, f"stage {stage.index - 1}": received_BUD}
             )  # fmt: skip
         streams = None
         if received_BUD is not None:
             encoded_BSD, decoded_BTD = received_BUD.split([batch.source_BS.shape[1], batch.target_BT.shape[1]], dim=1)
             streams = (encoded_BSD, decoded_BTD)
-        encoded_BSD, decoded_BTD = self.model(batch, streams, self._draws(batch, step))
-        if not self.stage.is_last:
+        encoded_BSD, decoded_BTD = model(batch, streams, self._draws(batch, step))
+        if not stage.is_last:
             return torch.cat([encoded_BSD, decoded_BTD], dim=1)
-        hidden_ND, labels_N = self.model.last_hidden(decoded_BTD, batch.labels_BT)
-        head = self.model.head
+        hidden_ND, labels_N = model.last_hidden(decoded_BTD, batch.labels_BT)
+        head = model.head
         assert head is not None, "the last stage has the head"
         loss = partial(head_loss, hidden_ND, head, labels_N, group=self.world.mp, smoothing=smoothing, scale=scale)
         if recording.active is None:
@@ -255,10 +267,10 @@ def rule_of(config: TransformerTrainConfig) -> AdamW:
 
 def placements_at(settings: TransformerSettings, layout: Layout, coordinate: Coordinate) -> dict[str, Placement]:
     """Return the placements of the parameters that the rank at a coordinate of a layout owns, in its model's order."""
-    model, stage = meta_model(settings), pipeline_stages(settings, layout.pp)[coordinate.pp]
-    keep_stage(model, stage)
-    held = placements(model, Group(ranks=tuple(range(layout.mp)), index=coordinate.mp))
-    return {name: placement for name, placement in held.items() if name not in copied(stage)}
+    model, stages = meta_model(settings), pipeline_stages(settings, layout.pp)[coordinate.pp :: layout.pp]
+    keep_stages(model, stages)
+    held = placements(model, Group(ranks=tuple(range(layout.mp)), index=coordinate.mp), settings.parallel)
+    return {name: placement for name, placement in held.items() if name not in copied(stages)}
 
 
 def model_shapes(settings: TransformerSettings) -> dict[str, tuple[int, ...]]:

@@ -47,6 +47,14 @@ def test_one_rank_by_default_is_noted(launcher, command):
     assert (asked.returncode, NOTE in asked.stderr) == (0, False)
 
 
+def test_stages_by_hand_that_leave_ranks_idle_are_noted(launcher):
+    """Before anything starts; the run goes on."""
+    cut = ("run", "--dry-run", "--devices", "2", "--pp", "2", "--micro-batches", "4", "--set")
+    noted = launcher.call(*cut, "parallel.stages=[0,4]", code=0).stderr
+    assert "warning: parallel.stages = [0, 4] has ranks wait for" in noted
+    assert "warning" not in launcher.call(*cut, "parallel.stages=[3,1]", code=0).stderr
+
+
 @pytest.mark.parametrize(
     ("given", "chosen"),
     [((), 0), (("--profile",), 5), (("--profile", "--set", "train.profile_steps=2"), 2)],

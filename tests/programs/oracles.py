@@ -53,7 +53,7 @@ def examples(step=0):
 def single_device_model():
     model = meta_model(RECIPE)
     [whole] = pipeline_stages(RECIPE, 1)
-    apply_plan(model, whole, ALONE, seed=RECIPE.train.seed, device=CPU, dtype=torch.float64)
+    apply_plan(model, [whole], ALONE, seed=RECIPE.train.seed, device=CPU, dtype=torch.float64)
     return model
 
 
@@ -107,7 +107,7 @@ def pipeline():
         schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=mean_loss, scale_grads=False)
         batch, losses = whole_batch(world), []
         ids = {"source_ids": batch.source_BS, "target_ids": batch.target_BT}
-        if session.stage.is_first:
+        if session.own_stages[0].is_first:
             schedule.step(batch.source_BS, **ids)
         else:
             schedule.step(target=batch.labels_BT, losses=losses, **ids)

@@ -7,6 +7,7 @@ the tolerances. Without ROW, the names of some rows, it trains all of them. DIRE
 """
 
 import argparse
+import itertools
 import json
 import sys
 import tempfile
@@ -18,6 +19,12 @@ from safetensors.numpy import load_file
 
 RECOMPUTE = "parallel.recompute=true"
 GROUPS = "parallel.gradient_groups=4"
+GPIPE = "parallel.schedule=gpipe"
+INTERLEAVED = ("parallel.schedule=interleaved", "parallel.interleave=2")
+NO_SHARDS = "parallel.optimizer_shard=false"
+GRADIENT_SHARDS = "parallel.gradient_accumulation_shard=true"
+TABLES = "parallel.vocab_emb_dp=true"
+SOME_LAYERS = "parallel.recompute_layers=[0, 3]"
 BACKEND = "parallel.transport=backend"  # otherwise ranks of one host share memory
 POST, SINUSOIDAL, SCALED = "model.norm=post", "model.positions=sinusoidal", "model.scale_embedding=true"
 SHARED, TIED = "model.share=all", "model.share=decoder"
@@ -61,6 +68,24 @@ LAYOUTS = [
     for dp in (1, 2, 4, 8)
     if size % (dp * pp) == 0
 ]
+# Each pair of switches that do not exclude each other, on a layout on which all of them act.
+SWITCHES = (
+    *((one,) for one in (GPIPE, TABLES, RECOMPUTE, NO_SHARDS, GRADIENT_SHARDS, GROUPS, "parallel.stages=[3, 1]")),
+    INTERLEAVED,
+)
+EXCLUSIVE = (
+    {(GPIPE,), INTERLEAVED},
+    {(NO_SHARDS,), (GRADIENT_SHARDS,)},
+    {("parallel.stages=[3, 1]",), INTERLEAVED},  # which has other stages
+)
+PAIRS = (
+    *(
+        Row(2, 1 + ((TABLES,) in pair), 2, 4, (*pair[0], *pair[1]))
+        for pair in itertools.combinations(SWITCHES, 2)
+        if set(pair) not in EXCLUSIVE
+    ),
+    Row(2, 1, 2, 4, ("parallel.stages=[1, 0, 1, 2]", *INTERLEAVED)),
+)
 ROWS = (
     *(Row(*layout, micro_batches) for layout in LAYOUTS for micro_batches in (1, 4)),
     *(Row(*layout, 4, (RECOMPUTE,)) for layout in LAYOUTS),
@@ -87,8 +112,26 @@ ROWS = (
     Row(1, 2, 2, 4, numbers=(TIED, SCALED)),
     Row(1, 2, 2, 4, numbers=(SINUSOIDAL, ACTIVATION_DROPOUT)),
     Row(1, 2, 2, 4, numbers=(SHARED,), precision="float32"),
+    *(Row(1, 1, pp, 4, (GPIPE,)) for pp in (2, 4)),
+    Row(1, 1, 1, 4, (GPIPE,)),
+    *(Row(*layout, 4, INTERLEAVED) for layout in ((1, 1, 2), (2, 1, 2), (1, 2, 2), (2, 2, 2), (1, 1, 1))),
+    Row(1, 1, 2, 2, INTERLEAVED),
+    *(Row(1, mp, 1, 1, (TABLES,)) for mp in (2, 4)),
+    *(Row(*layout, 4, (SOME_LAYERS,)) for layout in ((1, 1, 1), (1, 2, 1), (1, 1, 2))),
+    *(
+        Row(*layout, micro_batches, switches)
+        for layout, micro_batches in (((2, 1, 1), 1), ((2, 1, 1), 4), ((2, 2, 2), 4))
+        for switches in ((NO_SHARDS,), (NO_SHARDS, BACKEND), (GRADIENT_SHARDS,), (GRADIENT_SHARDS, BACKEND))
+    ),
+    *(Row(dp, 1, 4, 4, ("parallel.stages=[1, 0, 2, 1]", *more)) for dp, more in ((1, ()), (2, ()), (2, (NO_SHARDS,)))),
+    Row(1, 1, 4, 4, ("parallel.stages=[0, 0, 4, 0]", GPIPE)),
+    Row(2, 2, 2, 4, (GPIPE, TABLES, SOME_LAYERS)),
+    Row(2, 2, 2, 4, (*INTERLEAVED, TABLES, GROUPS)),
+    *PAIRS,
     # In float32 each axis, and all of them: more is the same code.
     Row(2, 1, 1, 1, precision="float32"),
+    Row(2, 1, 1, 4, (NO_SHARDS,), precision="float32"),
+    Row(2, 1, 1, 4, (GRADIENT_SHARDS,), precision="float32"),
     Row(1, 2, 1, 1, precision="float32"),
     Row(1, 1, 2, 4, precision="float32"),
     Row(2, 2, 2, 4, precision="float32"),

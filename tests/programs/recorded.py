@@ -30,6 +30,13 @@ ROWS = {
     "dp2-mp2": ({"dp": 2, "mp": 2, "pp": 1, "micro_batches": 1}, (*BACKEND, "parallel.gradient_groups=3")),
     "dp2-mp2-shared": ({"dp": 2, "mp": 2, "pp": 1, "micro_batches": 1}, ()),
     "dp2-pp2": ({"dp": 2, "mp": 1, "pp": 2, "micro_batches": 3}, BACKEND),
+    "dp2-pp2-chunks": (
+        {"dp": 2, "mp": 1, "pp": 2, "micro_batches": 4},
+        (
+            *(*BACKEND, "parallel.schedule=interleaved", "parallel.interleave=2"),
+            *("parallel.gradient_accumulation_shard=true", "parallel.gradient_groups=2"),
+        ),
+    ),
     "mp2-pp2": (
         {"dp": 1, "mp": 2, "pp": 2, "micro_batches": 2},
         (*BACKEND, "parallel.recompute=true", "model.share=all"),

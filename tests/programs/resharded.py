@@ -33,7 +33,7 @@ def divide(source, like, target):
     index = read_index(like)
     settings = recorded_settings(TransformerSettings, index.settings, where=str(like))
     with opening(source) as stored:
-        reshard(stored, plan_of(transformer, settings, index.layout), index.layout, target)
+        reshard(stored, plan_of(transformer, settings, index.layout), index.layout, target, index.settings)
 
 
 def joined(source, target):

@@ -38,8 +38,12 @@ LAYOUTS = {
     "dp2": (2, 1, 1, "float64", ("parallel.gradient_groups=4",)),
     "mp2": (1, 2, 1, "float64", ()),
     "pp2": (1, 1, 2, "float64", ()),
-    "dp2 mp2": (2, 2, 1, "float64", ("parallel.transport=backend",)),
-    "dp2 mp2 pp2": (2, 2, 2, "float64", ()),
+    "dp2 mp2": (
+        *(2, 2, 1, "float64"),
+        ("parallel.transport=backend", "parallel.vocab_emb_dp=true", "parallel.optimizer_shard=false"),
+    ),
+    "dp2 mp2 pp2": (2, 2, 2, "float64", ("parallel.schedule=interleaved", "parallel.interleave=2")),
+    "pp4": (1, 1, 4, "float64", ("parallel.stages=[1, 0, 2, 1]",)),  # rank 1 holds nothing
 }
 SHARDED = ("dp2", "mp2", "pp2", "dp2 mp2")
 PLAIN = tuple(LAYOUTS)

@@ -5,7 +5,7 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.checks import check_layout
+from launcher.recipes.transformer.checks import check_layout, check_tables
 from launcher.recipes.transformer.config import TransformerSettings
 
 
@@ -16,6 +16,24 @@ from launcher.recipes.transformer.config import TransformerSettings
         (["model.feed_forward_dim=6"], Layout(mp=4), "model.feed_forward_dim = 6 cannot be divided by mp = 4", "1, 2"),
         (["model.d_model=100"], Layout(), "model.d_model = 100 cannot be divided by model.heads = 8", "96 or 104"),
         ([], Layout(pp=6), "2 encoder + 2 decoder = 4 layers, and a head", "--pp 5 at most"),
+        (
+            ["parallel.schedule=interleaved", "parallel.interleave=3"],
+            Layout(pp=2, micro_batches=2),
+            "pp = 2 stages of 3 chunks cannot all get a part: the model has 2 encoder + 2 decoder = 4 layers, and a head",
+            "--pp 1 at most",
+        ),
+        (
+            ["parallel.schedule=interleaved", "parallel.interleave=2", "parallel.stages=[2, 2]"],
+            Layout(pp=2, micro_batches=2),
+            "parallel.stages = [2, 2] has 2 stages, but pp = 2 of 2 chunks",
+            "--pp 1",
+        ),
+        (
+            ["parallel.schedule=interleaved", "parallel.interleave=2"],
+            Layout(pp=2, micro_batches=3),
+            "micro_batches = 3 cannot be divided by pp = 2",
+            "2 or 4",
+        ),
         (["parallel.stages=[3, 1]"], Layout(pp=4), "parallel.stages = [3, 1] has 2 stages, but pp = 4", "--pp 2"),
     ],
 )
@@ -24,6 +42,39 @@ def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
         check_layout(load_settings(TransformerSettings, None, settings), layout)
     assert message in refusal.value.message
     assert hint in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("settings", "message", "hint"),
+    [
+        (["parallel.interleave=2"], "parallel.schedule = 1f1b and parallel.interleave = 2 do not fit", "interleaved"),
+        (
+            ["parallel.schedule=interleaved"],
+            "parallel.schedule = interleaved and parallel.interleave = 1",
+            "or neither",
+        ),
+        (["parallel.recompute_layers=[0, 4]"], "[0, 4] has 4, but the model has 2 encoder + 2 decoder", "from 0 to 3"),
+        (["parallel.recompute_layers=[0]", "parallel.recompute=true"], "true is for all layers", "recompute=false"),
+        (
+            ["parallel.gradient_accumulation_shard=true", "parallel.optimizer_shard=false"],
+            "a rank that updates all weights needs all gradients",
+            "optimizer_shard=true",
+        ),
+    ],
+)
+def test_switches_that_exclude_each_other_are_refused(settings, message, hint):
+    with pytest.raises(UsageError) as refusal:
+        check_layout(load_settings(TransformerSettings, None, settings), Layout())
+    assert message in refusal.value.message
+    assert hint in refusal.value.hint
+
+
+def test_a_table_that_is_the_head_too_is_not_replicated():
+    """One process has it whole in any case."""
+    with pytest.raises(UsageError, match="replicates embedding tables over mp = 2 ranks"):
+        check_tables(is_tied=True, vocab_emb_dp=True, mp=2)
+    for is_tied, vocab_emb_dp, mp in ((True, True, 1), (True, False, 2), (False, True, 2)):
+        assert check_tables(is_tied=is_tied, vocab_emb_dp=vocab_emb_dp, mp=mp) is None
 
 
 @pytest.mark.parametrize("layout", [Layout(dp=2, mp=2, pp=2, micro_batches=4), Layout(dp=3), Layout(micro_batches=64)])

@@ -42,6 +42,13 @@ def test_switches_and_lists_are_settings_too(config):
     assert (parallel.stages, parallel.recompute) == ((3, 1), True)
 
 
+def test_a_setting_is_known_by_its_other_name():
+    """What MindSpore calls gradient_aggregation_group; the later one wins, by whichever name."""
+    names = ["parallel.gradient_groups=2", "parallel.gradient_aggregation_group=4"]
+    assert load_settings(TransformerSettings, None, names).parallel.gradient_groups == 4
+    assert load_settings(TransformerSettings, None, names[::-1]).parallel.gradient_groups == 2
+
+
 def test_the_tutorial_is_found_by_its_name_from_any_directory():
     model = load_settings(TransformerSettings, "recipes/transformer/tutorial.toml").model
     assert (model.vocabulary_size, model.d_model, model.heads) == (20000, 128, 8)

@@ -16,7 +16,12 @@ TESTED = (
     "pp2, 4 micro batches, parallel.stages=[1, 3]",
     "dp2, 4 micro batches, parallel.gradient_groups=4, parallel.transport=backend",
     "dp2 mp2, 4 micro batches, parallel.recompute=true",
-    "dp2 mp2 pp2, 4 micro batches, parallel.recompute=true",
+    (
+        "dp2 mp2 pp2, 4 micro batches, parallel.schedule=interleaved, parallel.interleave=2, parallel.vocab_emb_dp=true, "
+        "parallel.gradient_groups=4"
+    ),
+    "dp2, 4 micro batches, parallel.gradient_accumulation_shard=true",
+    "dp2 pp4, 4 micro batches, parallel.stages=[1, 0, 2, 1], parallel.optimizer_shard=false",
     "dp2 mp2 pp2, 4 micro batches, float32",
     *(
         row.name

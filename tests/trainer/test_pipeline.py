@@ -1,4 +1,4 @@
-"""The 1F1B schedule."""
+"""The engine that runs the schedules of a pipeline, each stage in a thread."""
 
 import threading
 from collections import defaultdict, deque
@@ -7,59 +7,12 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
+from launcher.mesh.schedules import GPIPE, INTERLEAVED, ONE_FORWARD_ONE_BACKWARD, forward_only, schedule_of
 from launcher.trainer.parallel import pipeline as pipeline_module
-from launcher.trainer.parallel.pipeline import (
-    MESSAGES_ON_THEIR_WAY,
-    Action,
-    Links,
-    Pipeline,
-    forward_only,
-    one_forward_one_backward,
-)
+from launcher.trainer.parallel.pipeline import MESSAGES_ON_THEIR_WAY, Link, Links, Pipeline
 
 DEADLOCK_S = 60
-
-
-def written(schedule):
-    return " ".join(f"{action.kind[0].upper()}{action.micro_batch}" for action in schedule)
-
-
-@pytest.mark.parametrize(("stage", "expected"), [(0, "F0 F1 B0 F2 B1 B2"), (1, "F0 B0 F1 B1 F2 B2")])
-def test_the_worked_example(stage, expected):
-    """Two stages, three micro batches: the order that the module's docstring gives."""
-    assert written(one_forward_one_backward(stage, 2, 3)) == expected
-
-
-@st.composite
-def pipelines(draw):
-    stage_count = draw(st.integers(1, 8))
-    return draw(st.integers(0, stage_count - 1)), stage_count, draw(st.integers(1, 12))
-
-
-@given(pipelines())
-def test_every_micro_batch_goes_forward_and_then_backward_once(pipeline):
-    """Both kinds come in the order of the micro batches, as links without tags demand."""
-    schedule = one_forward_one_backward(*pipeline)
-
-    for kind in ("forward", "backward"):
-        assert [action.micro_batch for action in schedule if action.kind == kind] == list(range(pipeline[2]))
-    for index in range(pipeline[2]):
-        assert schedule.index(Action("forward", index)) < schedule.index(Action("backward", index))
-
-
-@given(pipelines())
-def test_micro_batches_in_flight_are_bounded_by_the_stages_left(pipeline):
-    """Memory grows with the depth of the pipeline, not with the number of micro batches."""
-    stage, stage_count, micro_batches = pipeline
-    in_flight = most = 0
-    for action in one_forward_one_backward(*pipeline):
-        in_flight += 1 if action.kind == "forward" else -1
-        most = max(most, in_flight)
-
-    assert most == min(micro_batches, stage_count - stage)
 
 
 class Rendezvous:
@@ -102,28 +55,41 @@ class Rendezvous:
         return False
 
 
-def run_stages(stage_count, micro_batches, transport, *, backward=True):
-    """Run the engine on every stage, each in a thread; the losses of the last one."""
-    losses, threads = [], []
+def links_of(index, stage_count, chunks):
+    """The neighbours of a stage; each direction of each link has a group."""
+    around = Link(stage_count - 1 - index, "around, forward", "around, backward")
+    return Links(
+        previous=Link(index - 1, "forward", "backward") if index else None,
+        following=Link(index + 1, "forward", "backward") if index < stage_count - 1 else None,
+        chunks=chunks,
+        around=around if chunks > 1 and index in {0, stage_count - 1} else None,
+    )
+
+
+def run_stages(stage_count, transport, schedule, *, chunks=1):
+    """Run the engine on every stage, each in a thread; the losses of the last one, and the gradient of each stage's weight."""
+    losses, gradients = [], [None] * stage_count
     distributed = threading.local()  # what each thread takes for torch.distributed
 
     def stage(index):
         distributed.__dict__.update(vars(transport.of(index)))
-        links = Links(
-            previous=index - 1 if index else None,
-            following=index + 1 if index < stage_count - 1 else None,
-            forward_group="forward",
-            backward_group="backward",
+        weight = torch.full((), 2.0, requires_grad=True)
+
+        def compute(chunk, micro_batch, received):
+            is_first, is_last = index == chunk == 0, (index, chunk) == (stage_count - 1, chunks - 1)
+            assert is_first == (received is None)
+            output = (torch.full((micro_batch + 1,), float(micro_batch)) if is_first else received) * weight
+            return output.sum() if is_last else output
+
+        engine = Pipeline(
+            links_of(index, stage_count, chunks),
+            compute,
+            lambda index: (index + 1,),
+            device=torch.device("cpu"),
+            dtype=torch.float32,
         )
-        weight = torch.ones((), requires_grad=True)
-
-        def compute(micro_batch, received):
-            output = (torch.full((micro_batch + 1,), float(micro_batch)) if received is None else received) * weight
-            return output.sum() if index == stage_count - 1 else output
-
-        engine = Pipeline(links, compute, lambda index: (index + 1,), device=torch.device("cpu"), dtype=torch.float32)
-        make = one_forward_one_backward(index, stage_count, micro_batches)
-        found = engine.run(make if backward else forward_only(micro_batches))
+        found = engine.run(schedule(index))
+        gradients[index] = weight.grad
         if index == stage_count - 1:
             losses.extend(float(loss) for loss in found)
 
@@ -133,21 +99,31 @@ def run_stages(stage_count, micro_batches, transport, *, backward=True):
             thread.start()
         for thread in threads:
             thread.join()
-    return losses
+    return losses, gradients
 
 
-@pytest.mark.parametrize("backward", [True, False], ids=["1F1B", "validation"])
-@pytest.mark.parametrize("micro_batches", [1, 2, 3, 8])
+KINDS = [(ONE_FORWARD_ONE_BACKWARD, 1), (GPIPE, 1), (INTERLEAVED, 2), (INTERLEAVED, 3)]
+
+
+@pytest.mark.parametrize("backward", [True, False], ids=["training", "validation"])
+@pytest.mark.parametrize("rounds", [1, 2, 5])
 @pytest.mark.parametrize("stage_count", [2, 3, 4, 7])
-def test_the_engine_never_deadlocks_where_sends_wait_for_their_receives(stage_count, micro_batches, backward):
+@pytest.mark.parametrize(("kind", "chunks"), KINDS)
+def test_the_engine_never_deadlocks_where_sends_wait_for_their_receives(kind, chunks, stage_count, rounds, backward):
     """Without tags and without buffers, in any depth, all messages arrive, and few are on their way at once."""
     transport = Rendezvous()
-    losses = run_stages(stage_count, micro_batches, transport, backward=backward)
+    micro_batches = stage_count * rounds if chunks > 1 else 2 * rounds - 1
 
-    assert losses == [float(index * (index + 1)) for index in range(micro_batches)]
+    def schedule(index):
+        if backward:
+            return schedule_of(kind, index, stage_count, micro_batches, chunks=chunks)
+        return forward_only(micro_batches, stage_count=stage_count, chunks=chunks)
+
+    losses, gradients = run_stages(stage_count, transport, schedule, chunks=chunks)
+
+    factor = 2.0 ** (stage_count * chunks)
+    assert losses == [factor * index * (index + 1) for index in range(micro_batches)]
+    if backward:
+        assert gradients == [pytest.approx(chunks * sum(losses) / 2)] * stage_count
     assert not any(transport.queues.values())
-    assert transport.most_sends <= MESSAGES_ON_THEIR_WAY
-
-
-def test_validation_only_goes_forward():
-    assert written(forward_only(3)) == "F0 F1 F2"
+    assert transport.most_sends <= MESSAGES_ON_THEIR_WAY * (2 if chunks > 1 else 1)

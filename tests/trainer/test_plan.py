@@ -67,7 +67,7 @@ def test_what_decoder_layers_attend_to_is_summed_once_for_all(decoder_layers, mo
     model = meta_model(settings)
     [whole] = pipeline_stages(settings, 1)
     two = Group(ranks=(0, 1), index=0)
-    apply_plan(model, whole, two, seed=1, device=torch.device("cpu"), dtype=torch.float32)
+    apply_plan(model, [whole], two, seed=1, device=torch.device("cpu"), dtype=torch.float32)
     summed = []
     monkeypatch.setattr(dist, "all_reduce", lambda tensor, **_: summed.append(tensor.shape))
 

@@ -54,7 +54,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("layout", ["dp2-mp2", "dp2-pp2", "mp2-pp2"])
+@pytest.mark.parametrize("layout", ["dp2-mp2", "dp2-pp2", "dp2-pp2-chunks", "mp2-pp2"])
 def test_what_is_recorded_is_what_the_backend_was_asked_for(recorded, layout):
     """Kinds, numbers and bytes, on every rank, with recompute and groups of gradients."""
     for report in read_all(recorded / layout):
@@ -152,6 +152,14 @@ def test_messages_about_a_shared_matrix(recorded):
         ]
         tables = {each.name for operator in report.operators for each in operator.inputs if "shared" in each.name}
         assert {name for name in tables if "weight" in name} == {"shared_embedding.weight"}
+
+
+@pytest.mark.distributed
+def test_operators_of_all_chunks_are_recorded(recorded):
+    """A stage of two chunks has one layer in each of them, in the order in which a micro batch passes them."""
+    for rank, layers in ((0, ["encoder.0", "decoder.0"]), (3, ["encoder.1", "decoder.1"])):
+        names = [operator.name for operator in read_report(recorded / "dp2-pp2-chunks" / f"rank{rank}.json").operators]
+        assert list(dict.fromkeys(".".join(name.split(".")[:2]) for name in names if "coder." in name)) == layers
 
 
 @pytest.mark.distributed

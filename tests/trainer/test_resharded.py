@@ -62,8 +62,9 @@ def optimizer_of(settings, layout, rank):
         for axis in ("mp", "dp", "pp")
     )
     model = meta_model(settings)
-    stage = pipeline_stages(settings, layout.pp)[place.pp]
-    placed = apply_plan(model, stage, mp, seed=1, device=torch.device("cpu"), dtype=torch.float32)
+    stages = pipeline_stages(settings, layout.pp)[place.pp :: layout.pp]
+    switches = settings.parallel
+    placed = apply_plan(model, stages, mp, seed=1, device=torch.device("cpu"), dtype=torch.float32, parallel=switches)
     groups = settings.parallel.gradient_groups
     parameters = {name: one for name, one in model.named_parameters() if name not in copied(stage)}
     return ShardedOptimizer(parameters, placed, rule_of(settings.train), gradient_groups=groups, dp=dp, mp=mp, pp=pp)
@@ -167,7 +168,8 @@ def test_a_training_goes_on_from_what_was_divided_and_joined(tmp_path):
     paths = [checkpoint, tmp_path / "divided", tmp_path / "joined"]
     for source, target, layout in zip(paths, paths[1:], (LAYOUTS[-1], Layout()), strict=False):
         with opened(source, read_index(source), lambda _: None, lambda _: None) as stored:
-            reshard(stored, plan_of(transformer, session.settings, layout), layout, target)
+            plan, settings = plan_of(transformer, session.settings, layout), stored.index.settings
+            reshard(stored, plan, layout, target, settings)
     assert read_index(paths[2]) == read_index(checkpoint)
 
     again = Session(session.settings, alone())

@@ -197,6 +197,7 @@ def trainer_program(
         argv += words
     for setting in chosen:
         argv += ["--set", setting]
+    notes += recipe.notes(settings, layout)
     recipe.check_data(settings, options.data)
     if options.data is not None:
         argv += ["--data", str(options.data.absolute())]

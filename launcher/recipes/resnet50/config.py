@@ -55,7 +55,10 @@ class Resnet50ParallelConfig:
     mode: str = mode_setting(DATA_PARALLEL)
     search_mode: str = search_setting(DYNAMIC_PROGRAMMING)
     gradient_groups: int = setting(
-        8, "parts in which gradients are summed, each as soon as backward has filled it", minimum=1
+        8,
+        "parts in which gradients are summed, each as soon as backward has filled it",
+        minimum=1,
+        alias="gradient_aggregation_group",
     )
     transport: str = TRANSPORT
 

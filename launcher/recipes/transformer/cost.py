@@ -11,7 +11,7 @@ from operator import mul
 
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.frozen import frozen
-from launcher.mesh.stages import Stage, cut_by_cost, stages_of
+from launcher.mesh.stages import Stage, busy_shares, cut_by_cost, stages_of
 from launcher.recipes.transformer.config import ModelConfig, TransformerSettings
 
 # FLOPs of a multiply-add that is trained: 2 forward, 4 backward (for the weights, and for what they are applied to).
@@ -89,34 +89,35 @@ def part_costs(settings: TransformerSettings) -> PartCosts:
 def pipeline_stages(settings: TransformerSettings, pp: int) -> tuple[Stage, ...]:
     """Return the stages of `pp` pipeline-parallel ranks: as `parallel.stages` has them, else cut by cost.
 
+    With v chunks of layers on each rank there are v `pp` of them, and rank i has the stages i, `pp` + i, 2 `pp` + i, ...
+
     Raises:
         RefusedLayoutError: there are fewer parts than stages, or stages given by hand that do not fit.
     """
     encoder_layers, decoder_layers = settings.model.encoder_layers, settings.model.decoder_layers
     layer_count = encoder_layers + decoder_layers
     model = f"the model has {encoder_layers} encoder + {decoder_layers} decoder = {layer_count} layers"
-    if pp > layer_count + 1:
-        raise RefusedLayoutError(
-            f"pp = {pp} stages cannot all get a part: {model}, and a head",
-            hint=f"--pp {layer_count + 1} at most, or more layers (--set model.encoder_layers=N)",
-        )
-    by_hand = settings.parallel.stages
+    chunks, by_hand = settings.parallel.chunks(pp), settings.parallel.stages
+    count, in_chunks = pp * chunks, f" of {chunks} chunks" if chunks > 1 else ""
     if not by_hand:
+        if count > layer_count + 1:
+            raise RefusedLayoutError(
+                f"pp = {pp} stages{in_chunks} cannot all get a part: {model}, and a head",
+                hint=f"--pp {(layer_count + 1) // chunks} at most, or more layers (--set model.encoder_layers=N)",
+            )
         costs = part_costs(settings)
         layers = [costs.encoder_layer] * encoder_layers + [costs.decoder_layer] * decoder_layers
-        *counts, last = cut_by_cost([costs.embeddings + layers[0], *layers[1:], costs.head], pp)
+        *counts, last = cut_by_cost([costs.embeddings + layers[0], *layers[1:], costs.head], count)
         return stages_of((*counts, last - 1), encoder_layers)
     written = f"parallel.stages = {list(by_hand)}"
-    if len(by_hand) != pp:
-        raise RefusedLayoutError(f"{written} has {len(by_hand)} stages, but pp = {pp}", hint=f"--pp {len(by_hand)}")
+    if len(by_hand) != count:
+        raise RefusedLayoutError(
+            f"{written} has {len(by_hand)} stages, but pp = {pp}{in_chunks}",
+            hint=f"--pp {len(by_hand) // chunks}" if len(by_hand) % chunks == 0 else f"give {count} numbers",
+        )
     if sum(by_hand) != layer_count:
         raise RefusedLayoutError(
             f"{written} has {sum(by_hand)} layers, but {model}", hint="--set parallel.stages=[]: cut by cost"
-        )
-    if 0 in by_hand[1:-1]:
-        raise RefusedLayoutError(
-            f"{written} leaves stage {by_hand.index(0, 1)} without anything to compute",
-            hint="only the first stage, which has the embeddings, and the last, which has the head, can have no layer",
         )
     return stages_of(by_hand, encoder_layers)
 
@@ -131,3 +132,14 @@ def stage_costs(settings: TransformerSettings, stages: Sequence[Stage]) -> tuple
         + costs.head * stage.is_last
         for stage in stages
     )
+
+
+def rank_costs(settings: TransformerSettings, pp: int) -> tuple[int, ...]:
+    """Return what the stages of each of `pp` pipeline-parallel ranks cost together."""
+    costs = stage_costs(settings, pipeline_stages(settings, pp))
+    return tuple(sum(costs[index::pp]) for index in range(pp))
+
+
+def predicted_busy(settings: TransformerSettings, pp: int, micro_batches: int) -> tuple[float, ...]:
+    """Return the share of a step that each of `pp` pipeline-parallel ranks should work."""
+    return busy_shares(rank_costs(settings, pp), micro_batches, chunks=settings.parallel.chunks(pp))

@@ -241,7 +241,7 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The whole model, or one pipeline stage of it once `plan.keep_stage` took the other parts away."""
+    """The whole model, or one pipeline stage of it once `plan.keep_stages` took the other parts away."""
 
     def __init__(self, model: ModelConfig, data: DataConfig) -> None:
         super().__init__()

@@ -66,7 +66,7 @@ class FlatLayout:
 
     @property
     def size(self) -> int:
-        return self.groups[-1].stop
+        return self.groups[-1].stop if self.groups else 0  # a stage may hold no layer
 
     @property
     def state_size(self) -> int:

@@ -2,7 +2,7 @@
 
 A rank gets only what it owns of the sum: by reduce_scatter, or, on gloo, whose reduce_scatter is an all_reduce, from the
 slices of all ranks, which it adds in their order. That sends half as much. Ranks that share memory have their gradients
-there, and each reads those of the others where they are.
+there, and each reads those of the others where they are. Where every rank owns everything, it gets all of the sum.
 
 A group of gradients is complete once each of its parameters has had its last backward pass of the step. Its sum begins
 then: by the backend while backward goes on to fill other groups, in shared memory at once, so that backward waits for it. A parameter that backward does not reach on some rank leaves its
@@ -26,6 +26,7 @@ from launcher.trainer.parallel.collectives import (
     barrier,
     reduce_scatter_shared,
     shared_tensor,
+    start_all_reduce,
     start_exchange,
     start_reduce_scatter,
 )
@@ -76,6 +77,10 @@ class SeparateGradients:
                 pieces.append(GradientPiece(slice(start, start + len(elements)), gradient.view(-1)))
         return pieces
 
+    def bytes_held(self) -> int:
+        """Return the bytes of this rank's gradients."""
+        return sum(parameter.grad.nbytes for parameter in self._parameters.values() if parameter.grad is not None)
+
 
 class Gradients:
     """Owns the storage of the gradients of `parameters`, in `dtype` on `device`.
@@ -95,16 +100,21 @@ class Gradients:
         dp: Group,
         awaited: str | None = None,
     ) -> None:
-        """`awaited`: the parameter to whose gradient `add_awaited` adds once in every step, after all backward passes."""
+        """Take a `layout` for as many ranks as `dp` has, or for one, if each of them owns everything.
+
+        `awaited`: the parameter to whose gradient `add_awaited` adds once in every step, after all backward passes.
+        """
         self._layout, self._dp = layout, dp
-        self._shared_RN = shared_tensor(dp.size, layout.size, dtype, dp)
+        self._owns_all = layout.dp < dp.size
+        self._shared_RN = shared_tensor(dp.size, layout.size, dtype, dp) if layout.size else None
         if self._shared_RN is not None:
             self.flat = self._shared_RN[dp.index]
         else:
             self.flat = torch.zeros(layout.size, device=device, dtype=dtype)
         # What this rank owns of the sum; and of every rank's gradients, where the backend does not add them on the way.
-        self._own = self.flat if dp.size == 1 else self.flat.new_empty(layout.state_size)
-        exchanges = dp.size > 1 and not dp.scatters and self._shared_RN is None
+        sums_in_place = dp.size == 1 or (self._owns_all and self._shared_RN is None)
+        self._own = self.flat if sums_in_place else self.flat.new_empty(layout.state_size)
+        exchanges = not sums_in_place and not dp.scatters and self._shared_RN is None
         self._received = torch.empty_like(self.flat) if exchanges else None
         self._parameter_counts = [0] * len(layout.groups)
         self._passes_left: list[int] | None = None  # of each group; None: no group begins before `reduce`
@@ -159,6 +169,11 @@ class Gradients:
         """Return the reduced gradient of a part that this rank owns, in one piece."""
         return [GradientPiece(slice(0, part.state.stop - part.state.start), self._own[part.state])]
 
+    def bytes_held(self) -> int:
+        """Return the bytes of this rank's gradients, with the buffers that they are summed in."""
+        buffers = {tensor.data_ptr(): tensor for tensor in (self.flat, self._own, self._received) if tensor is not None}
+        return sum(tensor.nbytes for tensor in buffers.values())
+
     @property
     def _overlaps(self) -> bool:
         """True if groups may be summed before backward ends: a single group is complete only at its end."""
@@ -203,9 +218,11 @@ class Gradients:
         work: dist.Work | None = None
         with recording.within("optimizer", "optimizer"):  # also where backward goes on
             if self._shared_RN is not None:
-                owned = self._layout.owned(group, self._dp.index)
+                owned = self._layout.owned(group, 0 if self._owns_all else self._dp.index)
                 columns = slice(owned.start, owned.stop)
                 reduce_scatter_shared(own, self._shared_RN, columns, self._dp, what="gradients")
+            elif self._owns_all:
+                work = start_all_reduce(tensor, self._dp, what="gradients")
             elif self._received is None:
                 work = start_reduce_scatter(own, tensor, self._dp, what="gradients")
             else:

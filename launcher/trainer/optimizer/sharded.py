@@ -9,10 +9,17 @@ A step has four phases:
     4. publish    every rank gets what the others have updated
 
 Data-parallel ranks that share memory have their parameters there, once for all of them: what one updates, all have.
+
+If state is not to be sharded, every rank owns all of it in the phases 1 to 3, and there is nothing to publish. Checkpoints are
+written and read as if it were sharded.
+
+`launcher/recipes/transformer/memory.py` says how many bytes all of this takes. Besides, a backward pass whose gradients are kept as
+shards has up to three times the gradients of one group for a time.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 
@@ -22,6 +29,7 @@ from torch import Tensor, nn
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box
 from launcher.trainer.optimizer.flat import OwnPart, arrange, move_into_flat
+from launcher.trainer.optimizer.gradient_shards import GradientShards
 from launcher.trainer.optimizer.gradients import Gradients, SeparateGradients
 from launcher.trainer.optimizer.rules import Rule, Step, Tensors
 from launcher.trainer.optimizer.shared_weight import SharedWeight
@@ -29,6 +37,17 @@ from launcher.trainer.parallel.collectives import Group, all_gather, all_reduce,
 from launcher.trainer.parallel.placement import Placement
 
 NORM_ROW = 16_384  # elements
+
+
+@frozen
+class Shards:
+    """What each data-parallel rank keeps of its share of the weights only."""
+
+    state: bool = True  # else every rank updates all weights
+    gradients: bool = False  # between the backward passes of a step; only with `state`
+
+
+SHARDS = Shards()
 
 
 @frozen
@@ -56,6 +75,8 @@ class ShardedOptimizer:
         *,
         clip_norm: float = 0.0,
         gradient_groups: int = 1,
+        shards: Shards = SHARDS,
+        empty: Tensor | None = None,
         dp: Group,
         mp: Group,
         pp: Group,
@@ -63,33 +84,42 @@ class ShardedOptimizer:
     ) -> None:
         """Take `parameters` in the model's order, each with its placement in `placed`.
 
-        A gradient whose norm is above `clip_norm` is made so long; 0 stands for no limit. `shared` is the weight that another
-        stage computes with as well, of which it is among `parameters` on the stage that owns it alone.
+        A gradient whose norm is above `clip_norm` is made so long; 0 stands for no limit. `empty` has the type and the device
+        of the parameters, where there may be none. `shared` is the weight that another stage computes with as well, of which
+        it is among `parameters` on the stage that owns it alone.
         """
         self._rule, self._clip_norm = rule, clip_norm
         self._dp, self._mp, self._pp = dp, mp, pp
         self._placed, self._shared_weight = placed, shared
         self.layout = arrange({name: placed[name] for name in parameters}, dp=dp.size, groups=gradient_groups)
-        self._parts = self.layout.own_parts(dp.index)
-        first = next(iter(parameters.values())) if shared is None else shared.parameter
-        shared_1N = shared_tensor(1, self.layout.size, first.dtype, dp)
+        self._copies = 1 if shards.state else dp.size  # the data-parallel ranks that update the same
+        self._updated = self.layout if shards.state else dataclasses.replace(self.layout, dp=1)
+        self._parts = self._updated.own_parts(dp.index if shards.state else 0)
+        first = next(iter(parameters.values())) if empty is None else empty
+        shared_1N = shared_tensor(1, self.layout.size, first.dtype, dp) if shards.state and self.layout.size else None
         self._is_shared = shared_1N is not None
         self._parameters = first.new_zeros(self.layout.size) if shared_1N is None else shared_1N[0]
         move_into_flat(parameters, self.layout, self._parameters)
         dtype = torch.promote_types(self._parameters.dtype, torch.float32)
         awaited = shared.name if shared is not None and shared.is_owner else None
-        self._gradients: Gradients | SeparateGradients
+        self._gradients: SeparateGradients | GradientShards | Gradients
         if dp.size == 1 and dtype == first.dtype and shared is None:
             self._gradients = SeparateGradients(parameters, self.layout)
+        elif shards.gradients and dp.size > 1:
+            self._gradients = GradientShards(
+                parameters, self.layout, dtype=dtype, device=first.device, dp=dp, awaited=awaited
+            )
         else:
             self._gradients = Gradients(
-                parameters, self.layout, device=first.device, dtype=dtype, dp=dp, awaited=awaited
+                parameters, self._updated, dtype=dtype, device=first.device, dp=dp, awaited=awaited
             )
-        self.state_dtype = dtype  # of what the rule keeps, and of the weights that a checkpoint keeps
-        self._state = tuple(first.new_zeros(self.layout.state_size, dtype=dtype) for _ in rule.state)
+        self._like = first.new_empty(0, dtype=dtype)
+        self._state = tuple(self._like.new_zeros(self._updated.state_size) for _ in rule.state)
         self._master: Tensor | None = None
         if dtype != self._parameters.dtype:
-            self._master = torch.cat([self._parameters[part.flat] for part in self._parts]).to(dtype)
+            self._master = self._like.new_empty(self._updated.state_size)
+            for part in self._parts:
+                self._master[part.state] = self._parameters[part.flat]
         self._steps = 0
         self.votes: tuple[float, ...] = ()  # of the last step, summed over all ranks
 
@@ -97,6 +127,11 @@ class ShardedOptimizer:
     def kinds(self) -> tuple[str, ...]:
         """The names of the values that there are of each element, in the order of `OwnedBox.values`."""
         return ("weight", *self._rule.state)
+
+    @property
+    def state_dtype(self) -> torch.dtype:
+        """The type of what the rule keeps, and of the weights that a checkpoint keeps."""
+        return self._like.dtype
 
     def zero_gradients(self, *, backward_passes: int = 0) -> None:
         """Begin a step of so many backward passes; a group of gradients is summed as soon as the last has filled it.
@@ -132,8 +167,10 @@ class ShardedOptimizer:
 
     def owned_boxes(self) -> Iterator[OwnedBox]:
         """Yield all that this rank owns, the state of its part of the model, in the order in which it lies in memory."""
-        for part in self._parts:
-            weights, state = self._own_weights(part), [values[part.state] for values in self._state]
+        for part in self.layout.own_parts(self._dp.index):
+            at = part.state if self._updated is self.layout else part.flat
+            weights = self._parameters[part.flat] if self._master is None else self._master[at]
+            state = [values[at] for values in self._state]
             for each in self.layout.boxes_of(part, self._placed):
                 here, size = each.elements, each.box.size
                 yield OwnedBox(
@@ -148,7 +185,20 @@ class ShardedOptimizer:
         self._steps = steps
         if self._is_shared:
             barrier(self._dp)
+        if self._updated is not self.layout:
+            kept = self._parameters if self._master is None else self._master
+            for values in (kept, *self._state):
+                self._gather(values)
         self._publish()
+
+    def bytes_held(self) -> dict[str, int]:
+        """Return the bytes of this rank's tensors: weights (which ranks may share), gradients with their buffers, and state."""
+        kept = (*self._state, *([] if self._master is None else [self._master]))
+        return {
+            "weights": self._parameters.nbytes,
+            "gradients": self._gradients.bytes_held(),
+            "state": sum(values.nbytes for values in kept),
+        }
 
     def not_finite(self) -> list[str]:
         """Return the parameters whose gradient, as far as this rank owns it, has no finite norm in the last step."""
@@ -167,11 +217,11 @@ class ShardedOptimizer:
 
         No rank gets it before all have ended backward, so that parameters which they share may be changed then.
         """
-        sums = self._parameters.new_tensor([0.0, *votes], dtype=self.state_dtype)
+        sums = self._like.new_tensor([0.0, *votes])
         squares = sums[:1]
         for part in self._parts:
             norms = [norm_of(piece.values) for piece in self._gradients.of(part)]
-            squares += torch.stack(norms).square().sum() / part.copies
+            squares += torch.stack(norms).square().sum() / (part.copies * self._copies)
         for group in (self._mp, self._dp, self._pp):
             all_reduce(sums, group, what="norm of the gradient, votes")
         squares.sqrt_()
@@ -195,17 +245,22 @@ class ShardedOptimizer:
         return self._parameters[part.flat] if self._master is None else self._master[part.state]
 
     def _publish(self) -> None:
-        for group in self.layout.groups:
-            owned = self.layout.owned(group, self._dp.index)
-            own = self._parameters[owned.start : owned.stop]
-            if self._master is not None:
-                own.copy_(self._master[self.layout.state_of(group)])
-            if self._dp.size > 1 and not self._is_shared:
-                all_gather(self._parameters[group.start : group.stop], own, self._dp, what="weights")
+        """Have every data-parallel rank get what the others have updated, in the model's own precision."""
+        if self._master is not None:
+            for part in self._parts:
+                self._parameters[part.flat].copy_(self._master[part.state])
         if self._is_shared:
             barrier(self._dp)
+        elif self._updated is self.layout:
+            self._gather(self._parameters)
         if self._shared_weight is not None:
             self._shared_weight.publish()
+
+    def _gather(self, flat: Tensor) -> None:
+        """Set a flat tensor to the slices that the data-parallel ranks own of it in `layout`."""
+        for group in self.layout.groups if self._dp.size > 1 else ():
+            owned = self.layout.owned(group, self._dp.index)
+            all_gather(flat[group.start : group.stop], flat[owned.start : owned.stop], self._dp, what="weights")
 
 
 def norm_of(vector: Tensor) -> Tensor:

@@ -55,6 +55,15 @@ def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = 
     return tensor
 
 
+def start_all_reduce(tensor: Tensor, group: Group, *, what: str = "sum") -> dist.Work:
+    """Begin to set `tensor` to its sum over the group, by the backend, as `start_reduce_scatter`."""
+    if recording.active is not None:
+        recording.active.communicated("all_reduce", group.ranks, tensor.nbytes, what)
+    work = dist.all_reduce(tensor, group=group.handle, async_op=True)
+    assert work is not None, "it is asynchronous, and this rank is in the group"
+    return work
+
+
 def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group, *, what: str = "sum") -> dist.Work:
     """Begin to set `output` to this rank's slice of the sum of `tensor` over the group, by the backend.
 

@@ -22,7 +22,7 @@ from launcher.core.records import Layout
 from launcher.mesh.coordinates import AXES, Coordinate, coordinate_of, group_of
 from launcher.trainer.parallel.collectives import ALONE, Group, all_reduce
 from launcher.trainer.parallel.one_host import NotSharedError, share_memory
-from launcher.trainer.parallel.pipeline import Links
+from launcher.trainer.parallel.pipeline import Link, Links, meet
 from launcher.trainer.parallel.rendezvous import engine_variables
 from launcher.trainer.telemetry.heartbeat import wait_for_long
 
@@ -257,11 +257,10 @@ def open_world(place: Place, device: torch.device, transport: Transport = "backe
         groups = with_shared_memory(groups, required=transport == "shared_memory")
     links, pp = Links(), groups["pp"]
     if pp.size > 1:
+        groups_of_link = _new_process_group(pp.ranks), _new_process_group(pp.ranks)
         links = Links(
-            previous=pp.ranks[pp.index - 1] if pp.index > 0 else None,
-            following=pp.ranks[pp.index + 1] if pp.index < pp.size - 1 else None,
-            forward_group=_new_process_group(pp.ranks),
-            backward_group=_new_process_group(pp.ranks),
+            previous=Link(pp.ranks[pp.index - 1], *groups_of_link) if pp.index > 0 else None,
+            following=Link(pp.ranks[pp.index + 1], *groups_of_link) if pp.index < pp.size - 1 else None,
         )
     links.shake_hands(device)
     yield World(place, device, **groups, links=links)
@@ -277,6 +276,23 @@ def open_group(ranks: tuple[int, ...], global_rank: int) -> Group:
     """Open a process group of some ranks, of which this is one. All ranks have to open theirs in the same order."""
     handle = _new_process_group(ranks) if len(ranks) > 1 else None
     return Group(ranks=ranks, index=ranks.index(global_rank), handle=handle)
+
+
+def linked_around(world: World, chunks: int) -> Links:
+    """Return the links of a pipeline whose stages hold so many chunks of layers. All ranks must call it.
+
+    With several, the last stage has a link to the first one, too, with process groups of its own: where there are two stages,
+    messages of both links are on their way between the same two ranks.
+    """
+    pp = world.pp
+    if chunks == 1 or pp.size == 1:
+        return world.links
+    groups_of_link = _new_process_group(pp.ranks), _new_process_group(pp.ranks)
+    is_last = pp.index == pp.size - 1
+    around = Link(pp.ranks[0 if is_last else -1], *groups_of_link) if is_last or pp.index == 0 else None
+    if around is not None:
+        meet(around, torch.zeros(1, device=world.device), speaks=is_last)
+    return replace(world.links, chunks=chunks, around=around)
 
 
 def with_shared_memory(groups: Mapping[Key, Group], *, required: bool) -> dict[Key, Group]:

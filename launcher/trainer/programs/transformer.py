@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from launcher.core.errors import TlaunchError
-from launcher.mesh.stages import busy_shares
 from launcher.recipes.transformer.config import TransformerSettings
-from launcher.recipes.transformer.cost import stage_costs, training_flops
+from launcher.recipes.transformer.cost import predicted_busy, training_flops
 from launcher.trainer.data.baseline import unigram_perplexity
 from launcher.trainer.data.batches import GlobalBatch, global_batches
 from launcher.trainer.data.corpus import open_corpus
@@ -175,8 +174,8 @@ class Translation(Program[GlobalBatch, StepResult]):
 
     def _predicted(self) -> tuple[float, ...]:
         """Return the share of a step that each pipeline stage should work."""
-        costs = stage_costs(self.settings, self._session.stages)
-        return busy_shares(costs, self.world.place.layout.micro_batches)
+        layout = self.world.place.layout
+        return predicted_busy(self.settings, layout.pp, layout.micro_batches)
 
 
 def _shares(values: Sequence[float]) -> str:

@@ -1,0 +1,152 @@
+"""The gradients of a rank that keeps only what it owns of their sum, from one backward pass of a step to the next.
+
+In each backward pass the gradients of a group are gathered in a tensor, summed over the data-parallel ranks as soon as it is
+full, and freed; a rank adds what it owns of the sum to that of the passes before. So it communicates as often as there are
+micro batches (MindSpore's `gradient_accumulation_shard`).
+
+In every pass groups are summed in their order on every rank. A parameter that backward does not reach on some rank leaves its
+group incomplete there: that sum and all later ones then wait for `reduce`, which makes up for all of them, since what is summed in
+which of them does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from launcher.trainer.optimizer.flat import FlatLayout, OwnPart, view_of
+from launcher.trainer.optimizer.gradients import GradientPiece
+from launcher.trainer.parallel.collectives import Group, all_to_all, start_reduce_scatter
+from launcher.trainer.parallel.waiting import waiting
+from launcher.trainer.telemetry import recording
+
+
+class GradientShards:
+    """Takes the gradients of `parameters` from autograd, in `dtype`, on one of several data-parallel ranks."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        layout: FlatLayout,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        dp: Group,
+        awaited: str | None = None,
+    ) -> None:
+        """`awaited`: the parameter to whose gradient `add_awaited` adds once in every step, after all backward passes."""
+        self._parameters, self._layout, self._dp = parameters, layout, dp
+        self._own = torch.zeros(layout.state_size, device=device, dtype=dtype)
+        self._full: dict[int, Tensor] = {}  # by their number, the groups that have gradients which are not summed yet
+        self._group_of = {
+            name: number
+            for name, elements in layout.elements.items()
+            for number, group in enumerate(layout.groups)
+            if elements.start in group
+        }
+        self._parameter_counts = [0] * len(layout.groups)
+        self._taken = [0] * len(layout.groups)  # gradients of each group in this step
+        self._awaited = awaited
+        self._late: Tensor | None = None  # what was added to its gradient
+        self._sums, self._expected = 0, 0  # of groups in this step: begun, and how many there are to be
+        for name, parameter in parameters.items():
+            self._parameter_counts[self._group_of[name]] += 1
+            parameter.register_post_accumulate_grad_hook(partial(self._passed, name))
+
+    def zero(self, *, backward_passes: int = 0) -> None:
+        """Set all gradients to zero. There are so many backward passes; 0: `grad` keeps them, and they are summed in `reduce`."""
+        self._own.zero_()
+        self._full.clear()
+        self._taken = [0] * len(self._layout.groups)
+        self._sums, self._expected = 0, backward_passes * len(self._layout.groups)
+        self._late = None
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+    def add_awaited(self, gradient: Tensor) -> None:
+        """Add another stage's part to the gradient that waits for it: to `grad`, or in a sum of its own in `reduce`."""
+        assert self._awaited is not None, "its parameter is among these"
+        if self._expected:
+            self._late = gradient
+        else:
+            parameter = self._parameters[self._awaited]
+            parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad + gradient
+
+    def reduce(self) -> None:
+        """Sum what is not summed yet over the data-parallel ranks. Blocks until all have called it."""
+        if not self._expected:
+            self._expected = len(self._layout.groups)
+            for name, parameter in self._parameters.items():
+                if parameter.grad is not None:
+                    self._take(name, parameter)
+        while self._sums < self._expected:
+            self._sum_next()
+        if self._late is not None:
+            assert self._awaited is not None, "its gradient is the one that was added to"
+            number = self._group_of[self._awaited]
+            self._put(self._awaited, self._late)
+            self._sum(number)
+
+    def of(self, part: OwnPart) -> list[GradientPiece]:
+        """Return the reduced gradient of a part that this rank owns, in one piece."""
+        return [GradientPiece(slice(0, part.state.stop - part.state.start), self._own[part.state])]
+
+    def bytes_held(self) -> int:
+        """Return the bytes of this rank's gradients, between backward passes."""
+        return self._own.nbytes + sum(tensor.nbytes for tensor in self._full.values())
+
+    def _passed(self, name: str, parameter: Tensor) -> None:
+        """Take the gradient that a backward pass has made, and sum the groups of which it was the last one."""
+        if not self._expected:
+            return
+        self._take(name, parameter)
+        self._taken[self._group_of[name]] += 1
+        while self._sums < self._expected:
+            passes, group = divmod(self._sums, len(self._layout.groups))
+            if self._taken[group] < (passes + 1) * self._parameter_counts[group]:
+                return
+            self._sum_next()
+
+    def _take(self, name: str, parameter: Tensor) -> None:
+        assert parameter.grad is not None, "autograd has just made it"
+        self._put(name, parameter.grad)
+        parameter.grad = None
+
+    def _put(self, name: str, gradient: Tensor) -> None:
+        """Add a gradient to those of its group that are not summed yet."""
+        number = self._group_of[name]
+        group, elements = self._layout.groups[number], self._layout.elements[name]
+        if number not in self._full:
+            self._full[number] = self._own.new_zeros(len(group))
+        here = range(elements.start - group.start, elements.stop - group.start)
+        view_of(self._full[number], here, gradient.shape).add_(gradient)
+
+    def _sum_next(self) -> None:
+        number = self._sums % len(self._layout.groups)
+        self._sums += 1
+        self._sum(number)
+
+    def _sum(self, number: int) -> None:
+        """Add what this rank owns of the sum of a group's gradients over the data-parallel ranks."""
+        group = self._layout.groups[number]
+        full, own = self._full.pop(number, None), self._own[self._layout.state_of(group)]
+        full = own.new_zeros(len(group)) if full is None else full
+        with recording.within("optimizer", "optimizer"):  # also where backward goes on
+            own += self._summed(full)
+
+    def _summed(self, full: Tensor) -> Tensor:
+        """Return what this rank owns of the sum of a group's gradients over the data-parallel ranks."""
+        if self._dp.scatters:
+            share = full.new_empty(len(full) // self._dp.size)
+            work = start_reduce_scatter(share, full, self._dp, what="gradients")
+            with waiting:
+                work.wait()
+            return share
+        if recording.active is not None:
+            recording.active.communicated("all_to_all", self._dp.ranks, full.nbytes, "gradients")
+        received_RN = full.new_empty(self._dp.size, len(full) // self._dp.size)
+        all_to_all(received_RN.view(-1), full, self._dp)
+        return received_RN.sum(dim=0)

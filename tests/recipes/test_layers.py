@@ -1,0 +1,101 @@
+"""Stages, recomputed layers and groups of gradients from a function of each layer, or a number for each."""
+
+import pytest
+
+from launcher.core.errors import RefusedLayoutError
+from launcher.core.records import Layout
+from launcher.recipes.load import load_settings
+from launcher.recipes.transformer.checks import check_layout, notes
+from launcher.recipes.transformer.config import TransformerSettings
+from launcher.recipes.transformer.layers import LayerSettings, layers_per_stage, settings_by
+
+
+def of_the_tutorial(layers_per_stage):
+    """The tutorial's function, as it stands there."""
+
+    def pipeline_func(network, layer_id, offset, parallel_config, layers):
+        pp_id = max(int(layer_id + offset) / layers_per_stage, 1)
+        network.pipeline_stage = int(pp_id)
+
+    return pipeline_func
+
+
+@pytest.mark.parametrize(
+    ("encoder_layers", "decoder_layers", "pp", "expected"),
+    [(3, 3, 2, (0, 6)), (4, 4, 4, (0, 4, 2, 2)), (1, 1, 2, (0, 2)), (2, 2, 4, (0, 2, 1, 1))],
+)
+def test_the_tutorials_formula_is_taken_as_written(encoder_layers, decoder_layers, pp, expected):
+    """No layer is ever on stage 0."""
+    function = of_the_tutorial((encoder_layers + decoder_layers) // pp)
+    assert settings_by(function, encoder_layers, decoder_layers, None, pp).stages == expected
+
+
+def test_a_formula_that_divides_by_zero_says_so_itself():
+    """The tutorial's, with more stages than layers."""
+    with pytest.raises(ZeroDivisionError):
+        settings_by(of_the_tutorial(4 // 8), 2, 2, None, 8)
+
+
+def test_a_function_may_choose_recomputed_layers_and_fusion():
+    """It is called as MindSpore calls it: the decoder's layers from 0, with an offset, and the configuration handed on."""
+    calls = []
+
+    def choose(network, layer_id, offset, parallel_config, layers):
+        calls.append((layer_id, offset, parallel_config, layers))
+        network.set_comm_fusion((layer_id + offset) // 2 + 1)
+        if layer_id == 0:
+            network.recompute()
+
+    found = settings_by(choose, 1, 3, "mine", 2)
+
+    assert calls == [(0, 0, "mine", 1), (0, 1, "mine", 3), (1, 1, "mine", 3), (2, 1, "mine", 3)]
+    assert found == LayerSettings(stages=(), recompute_layers=(0, 1), gradient_groups=2)
+
+
+@pytest.mark.parametrize(
+    ("stage_of_layer", "pp", "message", "hint"),
+    [
+        ([0, 2], 2, "layer 1 is given to stage 2, but pp = 2 stages are numbered from 0 to 1", "--pp 3"),
+        ([-1, 0], 2, "layer 0 is given to stage -1", "0 or more"),
+        ([1, 0], 2, "layer 1 is given to stage 0, and the layer before it to stage 1", "follow one another"),
+    ],
+)
+def test_stages_that_do_not_fit_are_refused(stage_of_layer, pp, message, hint):
+    with pytest.raises(RefusedLayoutError) as refusal:
+        layers_per_stage(stage_of_layer, pp)
+    assert message in refusal.value.message
+    assert hint in refusal.value.hint
+
+
+def test_a_stage_for_some_layers_only_is_refused():
+    def choose(network, layer_id, offset, **_):
+        if layer_id + offset != 2:
+            network.pipeline_stage = 0
+
+    with pytest.raises(RefusedLayoutError, match="for 3 of 4 layers, and not for layer 2"):
+        settings_by(choose, 2, 2, None, 2)
+
+
+def told(stages, layout, *more):
+    settings = load_settings(TransformerSettings, None, [f"parallel.stages={stages}", *more])
+    check_layout(settings, layout)
+    return notes(settings, layout)
+
+
+def test_stages_that_leave_ranks_idle_are_taken_with_a_warning():
+    """It tells the predicted share, beside that of stages cut by cost."""
+    layout = Layout(pp=2, micro_batches=4)
+    [warning] = told([0, 4], layout)
+    assert warning.startswith("warning: parallel.stages = [0, 4] has ranks wait for ")
+    assert "% of each step, as predicted; stages cut by cost (parallel.stages = [])" in warning
+    [warning] = told([2, 0, 2], Layout(pp=3, micro_batches=4))
+    assert "leaves stage 1 nothing to compute" in warning
+
+    assert told([3, 1], layout) == told([], layout) == told([4], Layout()) == ()
+
+
+def test_more_stages_than_parts_are_taken_if_they_are_written():
+    """There is no cut by cost to compare with."""
+    [warning] = told([1, 1, 1, 0, 0, 1], Layout(pp=6))
+    assert "leaves stage 3 nothing to compute" in warning
+    assert warning.endswith("of each step, as predicted")
