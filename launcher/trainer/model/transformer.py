@@ -57,8 +57,9 @@ class Embedding(nn.Module):
         self.position = nn.Embedding.from_pretrained(torch.empty(length, d_model), freeze=False)
         self.dropout = Dropout(dropout)
 
-    def forward(self, ids_BT: Tensor, draws: Draws | None = None) -> Tensor:
-        positions_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
+    def forward(self, ids_BT: Tensor, draws: Draws | None = None, *, first: int = 0) -> Tensor:
+        """Return the vectors of tokens that stand side by side, the first of them at position `first`."""
+        positions_T = torch.arange(first, first + ids_BT.shape[1], device=ids_BT.device)
         return self.dropout(self.word(ids_BT) + self.position(positions_T), draws)
 
 
