@@ -394,6 +394,7 @@ def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path, train, shown, 
         assert scalars[tag] == [(each.step, pytest.approx(getattr(each, name), rel=1e-6)) for each in steps]
 
     assert [value for *_, value in scalars["bleu"]] == [pytest.approx(each.bleu) for each in metrics.validations]
+    assert metrics.validations[-1].bleu > 0
     assert metrics.validations[-1].bleu == pytest.approx(bleu_of(run_dir.model, 9), rel=1e-6)
 
     first, second = told.attempts
