@@ -165,6 +165,9 @@ def test_what_is_no_model_is_refused(launcher, trained):
     directory, _ = trained
     assert "no run in runs has this name" in launcher.call("translate", "absent", code=2).stderr
 
+    for alpha in ("nan", "-1", "much"):
+        assert "--alpha" in launcher.call("translate", directory / "model", "--alpha", alpha, code=2).stderr
+
     other = launcher.directory / "other"
     other.mkdir()
     (other / "model.safetensors").touch()

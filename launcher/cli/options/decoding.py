@@ -6,7 +6,7 @@ import click
 
 from launcher.cli.launch.translators import Decoding
 from launcher.cli.options.command_types import Command
-from launcher.cli.options.types import IntRange
+from launcher.cli.options.types import FloatRange, IntRange
 
 
 def decoding_options(command: Command) -> Command:
@@ -17,7 +17,7 @@ def decoding_options(command: Command) -> Command:
             help="Hypotheses of each sentence that are followed; 1 is greedy search.",
         ),
         click.option(
-            "--alpha", type=click.FloatRange(min=0, max=10), default=1.0, show_default=True, metavar="A",
+            "--alpha", type=FloatRange(min=0, max=10), default=1.0, show_default=True, metavar="A",
             help="Length normalisation: a hypothesis of n tokens has the score log p / n^A.",
         ),
         click.option(
