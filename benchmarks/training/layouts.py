@@ -20,8 +20,8 @@ from common.checks import Bound, Checks, median_ratio
 from torch import nn
 
 from launcher.recipes.transformer.config import TransformerSettings
-from launcher.trainer.__main__ import keep_freed_memory
 from launcher.trainer.data.batches import GlobalBatch, collate, own_micro_batches
+from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.model.transformer import PAD
 from launcher.trainer.parallel.collectives import ALONE, all_reduce
 from launcher.trainer.parallel.head_loss import head_loss

@@ -14,8 +14,8 @@ import torch
 from common.checks import Bound, Checks, median_ratio
 
 from launcher.recipes.transformer.config import TransformerSettings
-from launcher.trainer.__main__ import keep_freed_memory
 from launcher.trainer.data.batches import GlobalBatch, collate
+from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.world import World, place_from_environment

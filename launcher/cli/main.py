@@ -68,6 +68,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "launcher.cli.commands.ckpt:ckpt",
         "List, check, compare, join, divide and convert checkpoints of the bundled trainer.",
     ),
+    "translate": ("launcher.cli.commands.translate:translate", "Translate the lines of stdin by a trained model."),
+    "evaluate": (
+        "launcher.cli.commands.evaluate:evaluate",
+        "Score the translations of a trained model by BLEU and chrF.",
+    ),
     "plan": ("launcher.cli.commands.plan:plan", "Show how the work of a training is divided among its ranks."),
     "data": ("launcher.cli.commands.data:data", "Make the sentence pairs and images that the bundled trainer reads."),
 }

@@ -6,7 +6,7 @@ with more keys for each of four kinds of records:
 
     a step          epoch, loss, learning_rate, tokens_per_s, step_s, memory_bytes, peak_memory_bytes, padding_share,
                     data_s, compute_s, communication_s, bubble_s, model_flops, utilisation
-    a validation    validation_loss, perplexity
+    a validation    validation_loss, perplexity, bleu
     a pipeline      stage_busy, stage_predicted: lists of shares, one for each stage
     a file kept     saved: "model"
 
@@ -64,6 +64,7 @@ class Validation:
     step: int  # after which it was made
     validation_loss: float | None = None
     perplexity: float | None = None
+    bleu: float | None = None  # of translations of some validation sentences
 
 
 @frozen

@@ -27,7 +27,7 @@ PARTS = ("compute", "communication", "bubble", "data")  # of a step's time
 _COMMON = ("time_ns", "attempt", "step")
 _OF_A_STEP = frozenset(StepMetrics.__dataclass_fields__).difference(_COMMON)
 _OF_A_STEP_ALONE = frozenset({"loss", "tokens_per_s", "step_s"})  # the others may stand beside a validation's as well
-_OF_A_VALIDATION = frozenset({"validation_loss", "perplexity"})
+_OF_A_VALIDATION = frozenset({"validation_loss", "perplexity", "bleu"})
 _COUNTS = ("memory_bytes", "peak_memory_bytes", "epoch")
 _OF_STAGES = ("stage_busy", "stage_predicted")
 _MEASURES = sorted(_OF_A_STEP.difference(_COUNTS, ("loss",)))
@@ -83,7 +83,8 @@ def _records(time_ns: int, attempt: int, step: int, fields: dict[str, Any]) -> I
         )
     if is_validation:
         loss = _loss("validation_loss", fields)
-        yield Validation(time_ns, attempt, step, loss, real_number(fields.get("perplexity")))
+        perplexity, bleu = (real_number(fields.get(name)) for name in ("perplexity", "bleu"))
+        yield Validation(time_ns, attempt, step, loss, perplexity, bleu)
     if busy := _shares("stage_busy", fields):
         yield StageShares(time_ns, attempt, step, busy, _shares("stage_predicted", fields))
     if isinstance(saved, str):

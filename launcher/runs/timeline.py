@@ -143,7 +143,9 @@ class ThinnedMarks:
 def marks_of_record(record: Record) -> Iterator[Mark]:
     match record:
         case Validation():
-            numbers = (("validation loss", record.validation_loss), ("perplexity", record.perplexity))
+            numbers = (
+                ("validation loss", record.validation_loss), ("perplexity", record.perplexity), ("BLEU", record.bleu),
+            )  # fmt: skip
             measured = ", ".join(f"{name} {value:.4g}" for name, value in numbers if value is not None)
             yield Mark(record.time_ns, "validation", f"{measured or 'validation'} after step {record.step}")
         case Saved():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import dataclasses
 import faulthandler
 import io
@@ -11,7 +10,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -23,11 +21,8 @@ from launcher.core.run_dir import RunDir
 from launcher.recipes.catalog import DEFAULT, RECIPES, recipe_named
 from launcher.recipes.load import named_settings
 from launcher.trainer.files import Files
+from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.parallel.world import choose_device, open_world, this_place
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-_MEMORY_KEPT_BYTES = 1 << 30
-_MOST_OF_OLDER_GLIBC_BYTES = 32 << 20  # as a threshold of mmap
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,21 +70,6 @@ def _strategy_directory(asked: Path | Literal[True] | None, run_dir: str | None)
             "--save-strategy: there is no run directory", hint="--save-strategy DIR says where they belong"
         )
     return RunDir(Path(run_dir)).strategy
-
-
-def keep_freed_memory() -> None:
-    """Have the C library keep what the tensors of a step have freed for those of the next one.
-
-    By default glibc gives a step's activations back to the system, which hands them out again page by page: up to a fifth
-    of the time of a step on a CPU. Variables of the environment that say how it shall be come first.
-    """
-    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
-        return
-    with suppress(OSError, AttributeError):  # another C library
-        libc = ctypes.CDLL(None)
-        # Either threshold ends glibc's own choice of the other, so the second one is set only if the first one was taken.
-        if any(libc.mallopt(_MMAP_THRESHOLD, size) for size in (_MEMORY_KEPT_BYTES, _MOST_OF_OLDER_GLIBC_BYTES)):
-            libc.mallopt(_TRIM_THRESHOLD, _MEMORY_KEPT_BYTES)
 
 
 def exit_code_of(work: Callable[[], object]) -> int:

@@ -54,7 +54,8 @@ SAVED = Saved(1, 0, 4, "model")
         ('"epoch": 1', (StepMetrics(1, 0, 4, epoch=1),), None),
         # A later version may write more, and another program less.
         ('"loss": 2, "gradient_norm": 1.5', (STEP,), None),
-        ('"bleu": 30.1', (), None),
+        ('"accuracy": 30.1', (), None),
+        ('"validation_loss": 3, "bleu": 30.1', (Validation(1, 0, 4, 3.0, None, 30.1),), None),
         ('"stage_busy": [0.5, 1]', (StageShares(1, 0, 4, (0.5, 1.0)),), None),
         ('"stage_busy": [0.5, null]', (), None),
         # The others of a line count although one value is of a wrong type.

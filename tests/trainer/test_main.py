@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from launcher.trainer.__main__ import keep_freed_memory
+from launcher.trainer.memory import keep_freed_memory
 
 # Prints the pages that one of several equal steps takes from the system: the least, since pieces of the heap may be too small.
 STEPS = """
 import ctypes
 import resource
 import torch
-from launcher.trainer.__main__ import keep_freed_memory
+from launcher.trainer.memory import keep_freed_memory
 
 def pages_of_a_step():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -217,7 +217,7 @@ def test_tensorboard_shows_the_same(tmp_path, no_rest, board):
     metrics = Metrics(under(tmp_path), CPU)
     for number in range(1, 4):
         step(metrics, number, loss=4.0 / number, learning_rate=number / 10)
-    metrics.validated(3, 800.0)
+    metrics.validated(3, 800.0, bleu=12.5)
     metrics.validated(3, math.nan)
     metrics.stages_measured(3, [0.75, 0.5], [0.8, 0.6])
     found, shown = read_metrics(tmp_path / "metrics.jsonl"), board(tmp_path / "tensorboard")
@@ -234,6 +234,7 @@ def test_tensorboard_shows_the_same(tmp_path, no_rest, board):
         ]
     assert [value for *_, value in shown.pop("loss/validation")] == [800.0, pytest.approx(math.nan, nan_ok=True)]
     assert shown.pop("perplexity")[0][2] == math.inf  # beyond fp32
+    assert [value for *_, value in shown.pop("bleu")] == [12.5]
     assert [[value for *_, value in shown.pop(f"stage_busy/{index}")] for index in range(2)] == [[0.75], [0.5]]
     assert shown == {}
     assert [(each.step, each.stage_busy, each.stage_predicted) for each in found.stages] == [
@@ -354,10 +355,26 @@ def lines_of(run_dir):
     return [each for each in read_metrics(run_dir.metrics).steps if each.attempt == 0]
 
 
+def bleu_of(model, count):
+    """The BLEU of a kept model's greedy translations of validation sentences, all of them by this process."""
+    from launcher.corpus.dataset import find_splits, read_pairs
+    from launcher.corpus.sample import cached_sample
+    from launcher.trainer.decode.beam import Search
+    from launcher.trainer.decode.score import bleu
+    from launcher.trainer.decode.translator import Translator
+    from launcher.trainer.saved import load_model
+
+    network, settings, tokenizer = load_model(model)
+    pairs = read_pairs(find_splits(cached_sample(), "fr_en").valid)[:count]
+    found = Translator(network, tokenizer, settings.data).translate([source for source, _ in pairs], Search(beam=1))
+    return bleu([each.text for each in found], [target for _, target in pairs]).score
+
+
 @pytest.mark.distributed
 def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path, train, shown, wait_until):
     """Rank 0 is killed after a few steps: both attempts have their lines, their spans and the steps that count."""
-    process = train(tmp_path, "--devices", "2", "--pp", "2", "--max-restarts", "1")
+    settings = ("train.bleu_sentences=9", "train.learning_rate=0.01")
+    process = train(tmp_path, "--devices", "2", "--pp", "2", "--max-restarts", "1", settings=settings)
     run_dir = RunDir(tmp_path / "runs" / "latest")
     wait_until(lambda: lines_of(run_dir), "a step", PATIENCE_S)
     started = [
@@ -375,6 +392,10 @@ def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path, train, shown, 
     assert [(each.attempt, each.step, each.saved) for each in metrics.saved] == [(1, 300, "model")]
     for tag, name in (("loss/train", "loss"), ("memory_bytes",) * 2, ("learning_rate",) * 2):
         assert scalars[tag] == [(each.step, pytest.approx(getattr(each, name), rel=1e-6)) for each in steps]
+
+    assert [value for *_, value in scalars["bleu"]] == [pytest.approx(each.bleu) for each in metrics.validations]
+    assert metrics.validations[-1].bleu > 0
+    assert metrics.validations[-1].bleu == pytest.approx(bleu_of(run_dir.model, 9), rel=1e-6)
 
     first, second = told.attempts
     assert [rank.role for rank in second.ranks] == ["well", "well"]

@@ -66,7 +66,7 @@ def optimizer_of(settings, layout, rank):
     switches = settings.parallel
     placed = apply_plan(model, stages, mp, seed=1, device=torch.device("cpu"), dtype=torch.float32, parallel=switches)
     groups = settings.parallel.gradient_groups
-    parameters = {name: one for name, one in model.named_parameters() if name not in copied(stage)}
+    parameters = {name: one for name, one in model.named_parameters() if name not in copied(stages)}
     return ShardedOptimizer(parameters, placed, rule_of(settings.train), gradient_groups=groups, dp=dp, mp=mp, pp=pp)
 
 

@@ -9,8 +9,7 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
-from launcher.trainer.decode.greedy import translate
-from launcher.trainer.model.transformer import BEGIN, END, Batch
+from launcher.trainer.model.transformer import Batch
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.world import World, place_from_environment
@@ -89,21 +88,3 @@ def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UnreadableError) as checkpoint:
         load_model(tmp_path / "step-5")
     assert (missing.value.hint, "ckpt merge" in checkpoint.value.hint) == (None, True)
-
-
-@torch.no_grad()
-def test_greedy_search_takes_the_likeliest_token_each_time(session, tokenizer):
-    """Translations are those of a plain loop over the whole model, one sentence at a time."""
-    model = session.model.eval()
-
-    def plain(sentence):
-        source, target = torch.tensor([[*tokenizer.encode([sentence])[0], END]]), [BEGIN]
-        while len(target) <= 6 and END not in target:
-            read = torch.tensor([target])
-            _, decoded = model(Batch(source_BS=source, target_BT=read, labels_BT=read, row_B=torch.arange(1)))
-            target.append(int(model.project(decoded)[0, -1, : tokenizer.size].argmax()))
-        return tokenizer.decode(target)
-
-    translations = translate(model, tokenizer, SENTENCES, source_length=30, target_length=6)
-
-    assert translations == [plain(sentence) for sentence in SENTENCES]

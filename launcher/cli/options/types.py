@@ -54,6 +54,21 @@ class IntRange(_Bounded):
         return self.within_bounds(number, param, ctx)
 
 
+class FloatRange(_Bounded):
+    """A number within bounds, and not NaN."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if math.isnan(number):
+            raise BadValue(f"{value!r} is not a number", param, ctx)
+        return self.within_bounds(number, param, ctx)
+
+
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 _WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])[a-z]*", re.IGNORECASE)
 

@@ -8,9 +8,12 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress_bar(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Give a function that counts bytes which are done. On stderr, if that is a terminal, a bar shows them until the end."""
-    if not sys.stderr.isatty():
+def progress_bar(what: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
+    """Give a function that counts bytes which are done. On stderr, if that is a terminal, a bar shows them until the end.
+
+    There is none where nobody knows how many there will be.
+    """
+    if total_bytes is None or not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console  # most output goes to scripts

@@ -80,6 +80,9 @@ class TransformerTrainConfig(TrainConfig):
     validate_every: int = TrainConfig.validate_every
     early_stopping: int = TrainConfig.early_stopping
     profile_steps: int = TrainConfig.profile_steps
+    bleu_sentences: int = setting(
+        0, "validation sentences whose greedy translations have a BLEU at each validation; 0: none", minimum=0
+    )
     translations: int = setting(5, "test sentences whose greedy translations are shown at the end", minimum=0)
 
 

@@ -79,8 +79,9 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, ids_BT: Tensor, draws: Draws | None = None) -> Tensor:
-        positions_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
+    def forward(self, ids_BT: Tensor, draws: Draws | None = None, *, first: int = 0) -> Tensor:
+        """Return the vectors of tokens that stand side by side, the first of them at position `first`."""
+        positions_T = torch.arange(first, first + ids_BT.shape[1], device=ids_BT.device)
         word_BTD = self.word(ids_BT)
         if self.scale != 1:
             word_BTD = word_BTD * self.scale

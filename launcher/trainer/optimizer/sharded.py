@@ -148,6 +148,7 @@ class ShardedOptimizer:
         `step` does so itself. All ranks of the run must call it.
         """
         if self._shared_weight is not None:
+            assert not isinstance(self._gradients, SeparateGradients), "they are not awaited by another stage"
             self._shared_weight.collect(self._gradients.add_awaited)
 
     def step(self, learning_rate: float, votes: Callable[[], tuple[float, ...]] = tuple) -> float:

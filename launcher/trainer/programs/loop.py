@@ -167,7 +167,7 @@ def _validated(program: Program[AnyBatch, AnyResult], metrics: Metrics, step: in
     if found is None:
         return None
     say_of_all(found.line, program.world)
-    metrics.validated(step, found.loss, of_tokens=found.of_tokens)
+    metrics.validated(step, found.loss, of_tokens=found.of_tokens, bleu=found.bleu)
     return found.loss
 
 

@@ -54,6 +54,7 @@ class Validated:
     loss: float
     line: str  # that tells it
     of_tokens: bool = False  # the loss is the mean per token, in nats, so that it has a perplexity
+    bleu: float | None = None  # of some translations; None: nothing was translated
 
 
 AnyBatch = TypeVar("AnyBatch", bound=Batch)

@@ -16,7 +16,9 @@ from launcher.recipes.transformer.cost import predicted_busy, training_flops
 from launcher.trainer.data.baseline import unigram_perplexity
 from launcher.trainer.data.batches import GlobalBatch, global_batches
 from launcher.trainer.data.corpus import open_corpus
-from launcher.trainer.decode.greedy import translate
+from launcher.trainer.decode.beam import Search
+from launcher.trainer.decode.score import check_installed
+from launcher.trainer.decode.translator import Translator
 from launcher.trainer.files import Files
 from launcher.trainer.model.linear import product
 from launcher.trainer.optimizer.rates import learning_rate_at
@@ -25,6 +27,7 @@ from launcher.trainer.plan import gives_parts
 from launcher.trainer.programs.lines import say, say_of_all
 from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.program import Program, Validated, line_of
+from launcher.trainer.programs.sample_bleu import sample_bleu
 from launcher.trainer.programs.strategy import RecordedModel, StepRecorder, recorded_report
 from launcher.trainer.saved import gather, single_device_model
 from launcher.trainer.session import Session, StepResult, model_shapes, placements_at
@@ -58,6 +61,8 @@ class Translation(Program[GlobalBatch, StepResult]):
         """
         self.settings: TransformerSettings = settings
         self.world = world
+        if settings.train.bleu_sentences:
+            world.from_rank_0(_check_scores)
         self._corpus = open_corpus(settings, world, files.data)
         self._session = Session(settings, world)
         self.optimizer = self._session.optimizer
@@ -105,12 +110,16 @@ class Translation(Program[GlobalBatch, StepResult]):
         return f"{line_of(batch, result.loss)}, {result.tokens / seconds:.0f} tokens/s"
 
     def validate(self) -> Validated:
-        """Validate, and compare the perplexity with that of a unigram model. All ranks must call it."""
+        """Validate, and compare the perplexity with that of a unigram model; with BLEU, if asked for. All ranks must call it."""
         corpus = self._corpus
         loss = self._session.validate(corpus.valid)
         bar = unigram_perplexity(corpus.target_counts, corpus.valid, self.settings.model.vocabulary_size)
         perplexity = f"{perplexity_of(loss):.2f} (unigram model: {bar:.2f})"
-        return Validated(loss, f"validation loss is {loss:.6f}, perplexity {perplexity}", of_tokens=True)
+        line, bleu = f"validation loss is {loss:.6f}, perplexity {perplexity}", None
+        if sample := corpus.valid[: self.settings.train.bleu_sentences]:
+            bleu = sample_bleu(self.settings, self.weights(), self.dtype, sample, corpus.tokenizer, self.world)
+            line += f", BLEU {bleu:.2f} of {len(sample)} greedy translations"
+        return Validated(loss, line, of_tokens=True, bleu=bleu)
 
     def not_finite(self, batch: GlobalBatch, result: StepResult) -> TlaunchError:
         """Write the sentence pairs that may be the reason to the logs; return the error."""
@@ -162,20 +171,19 @@ class Translation(Program[GlobalBatch, StepResult]):
         if not shown:
             return
         sources = [source for source, _ in shown]
-        translations = translate(
-            model,
-            self._corpus.tokenizer,
-            sources,
-            source_length=data.source_length,
-            target_length=data.target_length,
-        )
+        translations = Translator(model, self._corpus.tokenizer, data).translate(sources, Search(beam=1))
         for (source, reference), translation in zip(shown, translations, strict=True):
-            say(f"source:      {source}\nreference:   {reference}\ntranslation: {translation}")
+            say(f"source:      {source}\nreference:   {reference}\ntranslation: {translation.text}")
 
     def _predicted(self) -> tuple[float, ...]:
         """Return the share of a step that each pipeline stage should work."""
         layout = self.world.place.layout
         return predicted_busy(self.settings, layout.pp, layout.micro_batches)
+
+
+def _check_scores() -> bytes:
+    check_installed(["sacrebleu"])
+    return b""
 
 
 def _shares(values: Sequence[float]) -> str:

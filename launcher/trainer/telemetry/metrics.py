@@ -126,12 +126,12 @@ class Metrics:
         if is_last or (was_finite and not self._is_finite) or time.monotonic() >= self._next_s:
             self._write_steps()
 
-    def validated(self, step: int, loss: float, *, of_tokens: bool = True) -> None:
+    def validated(self, step: int, loss: float, *, of_tokens: bool = True, bleu: float | None = None) -> None:
         """Record the mean loss of the validation data after `step`; one that is per token, in nats, has a perplexity."""
         if self._writes:
             self._write_steps()
             perplexity = perplexity_of(loss) if of_tokens else None
-            self._keep(Validation(time.time_ns(), self._attempt, step, loss, perplexity))
+            self._keep(Validation(time.time_ns(), self._attempt, step, loss, perplexity, bleu))
 
     def stages_measured(self, step: int, busy: Sequence[float], predicted: Sequence[float]) -> None:
         """Record which share of the steps up to `step` each pipeline stage worked."""
@@ -271,7 +271,7 @@ def _values(record: Record) -> dict[str, float]:
                 "utilisation": record.utilisation,
             }
         case Validation():
-            named = {"loss/validation": record.validation_loss, "perplexity": record.perplexity}
+            named = {"loss/validation": record.validation_loss, "perplexity": record.perplexity, "bleu": record.bleu}
         case StageShares():
             named = {f"stage_busy/{index}": share for index, share in enumerate(record.stage_busy)}
         case Saved():

@@ -14,8 +14,8 @@ from launcher.checkpoint import reshard as files
 from launcher.checkpoint.index import INDEX, Index, name_of, read_index, step_named
 from launcher.checkpoint.tensors import state_bytes
 from launcher.cli.commands.ckpt.output import check_new, checkpoint_output_option, opened_with_bar
-from launcher.cli.commands.ckpt.trainer_process import check_installed, started
 from launcher.cli.launch.resume import checkpoints_meant
+from launcher.cli.launch.trainer_process import check_installed, started
 from launcher.cli.options.run import MAX_DEGREE, runs_dir_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.stdout import say, write_out

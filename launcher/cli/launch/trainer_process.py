@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from launcher.cli.launch.program import Program
 from launcher.core.env import PYTHONSAFEPATH
@@ -24,11 +25,17 @@ def check_installed(program: str) -> None:
 
 
 @contextmanager
-def started(module: str, *words: str, stdin: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[str]]:
-    """Give a process, whose stdout is a pipe. It has ended afterwards, also where this one was asked to end."""
+def started(
+    module: str, *words: str, stdin: int = subprocess.DEVNULL, variables: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[subprocess.Popen[str]]:
+    """Give a process, whose stdout is a pipe, with more `variables` in its environment.
+
+    It has ended afterwards, also where this one was asked to end.
+    """
     argv = [sys.executable, "-m", module, *words]
     with subprocess.Popen(
-        argv, stdin=stdin, stdout=subprocess.PIPE, text=True, errors="replace", env=_environment(),
+        argv, stdin=stdin, stdout=subprocess.PIPE, text=True, errors="replace",
+        env={**_environment(), **variables},
         start_new_session=True,  # Ctrl-C is for this process alone, which ends the other one
     ) as child:  # fmt: skip
         try:

@@ -1,0 +1,105 @@
+"""`tlaunch evaluate`: how good the translations of a trained model are, by BLEU and chrF."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher.cli.commands.translate import tell_cut
+from launcher.cli.launch.model_meant import translation_model
+from launcher.cli.launch.text_lines import Line, file_lines
+from launcher.cli.launch.translators import Decoding, Translators, translators
+from launcher.cli.options.decoding import decoding_of, decoding_options
+from launcher.cli.options.run import runs_dir_option
+from launcher.cli.text.output_file import put
+from launcher.cli.text.progress_bar import progress_bar
+from launcher.cli.text.stdout import write_out
+from launcher.core.errors import EXIT_OK, UsageError
+from launcher.core.run_dir import LATEST
+from launcher.core.text import counted, printable
+from launcher.recipes.transformer.translation import Scores
+
+A_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+EPILOG = """\b
+Examples:
+  tlaunch evaluate --source test.en --reference test.fr     # the latest run's model
+  tlaunch evaluate runs/RUN --source test.en.gz --reference test.fr.gz --json
+  tlaunch evaluate model/ --source test.en --reference test.fr --output test.out
+
+What is computed, by sacrebleu, whose signatures are printed:
+
+\b
+  BLEU             of the text as it is: cased, tokenized as mteval-v13a does
+  BLEU, tokenized  as papers have it that prepare text by Moses's scripts and
+                   score by multi-bleu.perl -lc: both sides go through Moses's
+                   normalize-punctuation and tokenizer (sacremoses) and are
+                   lower-cased
+  chrF             of characters, up to 6 together (chrF2)
+
+Exit codes: 0; 1 the model could not be loaded; 2 wrong usage, no such model or file, one that is damaged or not UTF-8, files that do not
+have as many lines, or a package for scores is not installed; 130 Ctrl-C.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("model", default=LATEST, metavar="[MODEL]")
+@click.option("--source", required=True, type=A_FILE, metavar="FILE", help="Sentences, one a line; may be gzip.")
+@click.option("--reference", required=True, type=A_FILE, metavar="FILE", help="Their translations; may be gzip.")
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Keep the model's translations."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
+@decoding_options
+@runs_dir_option
+def evaluate(
+    *, model: str, source: Path, reference: Path, output: Path | None, as_json: bool, runs_dir: Path, **decoding: Any
+) -> int:
+    """Score the translations of a trained model by BLEU and chrF.
+
+    The source file is translated, and that is compared with the reference.
+
+    MODEL is what `tlaunch translate` takes: a run, a checkpoint of any layout, or a directory of a trained model.
+    """
+    how = decoding_of(**decoding)
+    sources = list(file_lines(source))
+    references = [line.text for line in file_lines(reference)]
+    if len(sources) != len(references) or not sources:
+        raise UsageError(
+            f"{source} has {counted(len(sources), 'line')}, and {reference} has {len(references)}",
+            hint="each line of the one is translated in the same line of the other",
+        )
+    with translation_model(runs_dir, model) as (directory, called), translators(directory, how, scores=True) as ready:
+        hypotheses = _translated(ready, source, sources)
+        if output is not None:
+            put(str(output), "".join(f"{text}\n" for text in hypotheses).encode(errors="replace"), hint="--output FILE")
+        scores = ready.scores(hypotheses, references)
+    if as_json:
+        facts = {"model": called, "sentences": len(sources), "beam": how.beam, "alpha": how.alpha}
+        write_out(json.dumps({**facts, **asdict(scores)}, indent=2, ensure_ascii=False) + "\n")
+    else:
+        write_out(_told(called, len(sources), how, scores))
+    return EXIT_OK
+
+
+def _translated(ready: Translators, source: Path, lines: Sequence[Line]) -> list[str]:
+    hypotheses: list[str] = []
+    with progress_bar("translate", sum(line.size_bytes for line in lines)) as advance:
+        for together in ready.translate(lines):
+            for each in together:
+                hypotheses.append(each.text)
+                if each.cut_tokens:
+                    tell_cut(str(source), len(hypotheses), each, ready)
+            advance(sum(each.line.size_bytes for each in together))
+    return hypotheses
+
+
+def _told(called: str, count: int, how: Decoding, scores: Scores) -> str:
+    rows = (("BLEU", scores.bleu), ("BLEU, tokenized", scores.bleu_tokenized), ("chrF", scores.chrf))
+    lines = [f"{printable(called)}: {counted(count, 'sentence')}, beam {how.beam}, alpha {how.alpha:g}"]
+    lines += [f"{name:<15}  {each.score:6.2f}  {each.signature}" for name, each in rows]
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,41 @@
+"""The options of commands that translate."""
+
+from __future__ import annotations
+
+import click
+
+from launcher.cli.launch.translators import Decoding
+from launcher.cli.options.command_types import Command
+from launcher.cli.options.types import FloatRange, IntRange
+
+
+def decoding_options(command: Command) -> Command:
+    """Add the options that `decoding_of` takes."""
+    for option in (
+        click.option(
+            "--beam", type=IntRange(min=1, max=1000), default=5, show_default=True, metavar="N",
+            help="Hypotheses of each sentence that are followed; 1 is greedy search.",
+        ),
+        click.option(
+            "--alpha", type=FloatRange(min=0, max=10), default=1.0, show_default=True, metavar="A",
+            help="Length normalisation: a hypothesis of n tokens has the score log p / n^A.",
+        ),
+        click.option(
+            "--batch-tokens", type=IntRange(min=1), default=2048, show_default=True, metavar="N",
+            help="Source tokens, padding included, that are translated together.",
+        ),
+        click.option(
+            "--devices", type=IntRange(min=1, max=1024), default=1, show_default=True, metavar="N",
+            help="Processes side by side that share the lines, each on a device of its own.",
+        ),
+        click.option(
+            "--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True,
+            help="auto: the accelerator, where there is one for the process.",
+        ),
+    )[::-1]:  # fmt: skip
+        command = option(command)
+    return command
+
+
+def decoding_of(*, beam: int, alpha: float, batch_tokens: int, devices: int, device: str) -> Decoding:
+    return Decoding(beam, alpha, batch_tokens, devices, device)

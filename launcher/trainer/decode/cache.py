@@ -1,0 +1,174 @@
+"""A decoder that computes each token once: its attentions keep the keys and values of what they have seen.
+
+The layers are the model's own, whatever the order of their norms; only the two attentions of each are replaced. The
+hypotheses of a sentence share everything. Cross attention has one set of keys, made once. Self-attention has one, too, of all
+tokens that any hypothesis of the sentence was ever given: W slots for each position. A hypothesis sees one slot of each
+position, that of its ancestor, and is told which. So no key moves when the search goes on from other hypotheses than before:
+some more products of short vectors cost less than a copy of what all hypotheses have seen.
+
+Shapes: B sentences, Q hypotheses of each, T positions so far, W slots of a position, P = T W slots, S source tokens, D model
+width, H heads, K width of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from launcher.trainer.model.linear import Linear
+from launcher.trainer.model.transformer import Attention, DecoderLayer, Transformer, attention_mask
+
+FIRST_POSITIONS = 16  # that there is room for; each time that it does not suffice, it is doubled
+
+
+class CachedDecoder:
+    """The decoder of `model`, one token of each hypothesis at a time.
+
+    The model is changed: from then on its decoder serves this object alone, for one batch of sentences after another.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        self._model = model
+        self._seen = _Seen()
+        for layer in model.decoder.values():
+            assert isinstance(layer, DecoderLayer), "a decoder has no other layers"
+            layer.add_module("attention", _SelfAttention(layer.attention, self._seen))
+            layer.add_module("cross_attention", _CrossAttention(layer.cross_attention))
+            for module in layer.modules():
+                if isinstance(module, Linear):  # few rows, and always another number: blocks of them would not pay
+                    module.__class__ = nn.Linear  # type: ignore[assignment]
+
+    @property
+    def device(self) -> torch.device:
+        return self._model.target_embedding.word.weight.device
+
+    def begin(self, source_BS: Tensor, slots: int) -> None:
+        """Encode sentences, padded with PAD, of which each has at most so many hypotheses."""
+        self._forget()
+        self._seen.slots = slots
+        self._mask_B11S = attention_mask(source_BS)
+        self._encoded_BSD = self._model.encode(self._model.source_embedding(source_BS), self._mask_B11S)
+
+    def step(self, token_BQ: Tensor, ancestor_BQT: Tensor) -> Tensor:
+        """Return decoded_BQD of the tokens, which stand at position T - 1 and take the first Q of its slots.
+
+        `ancestor_BQT` is the slot at each position that a hypothesis sees, its own at the last one included.
+        """
+        self._seen.show(ancestor_BQT)
+        embedded_BQD = self._model.target_embedding(token_BQ.flatten()[:, None], first=self._seen.positions - 1)
+        embedded_BQD = embedded_BQD.view(*token_BQ.shape, -1)
+        return self._model.decode(embedded_BQD, self._encoded_BSD, self._mask_B11S)
+
+    def project(self, decoded_ND: Tensor) -> Tensor:
+        """Return logits_NV of what follows some of the tokens."""
+        return self._model.project(decoded_ND)
+
+    def keep(self, sentence_B: Tensor) -> None:
+        """Go on with these sentences of the batch alone."""
+        self._mask_B11S = self._mask_B11S[sentence_B]
+        self._encoded_BSD = self._encoded_BSD[sentence_B]
+        for attention in self._attentions():
+            attention.keep(sentence_B)
+
+    def _forget(self) -> None:
+        for attention in self._attentions():
+            attention.forget()
+
+    def _attentions(self) -> list[_SelfAttention | _CrossAttention]:
+        return [each for each in self._model.decoder.modules() if isinstance(each, _SelfAttention | _CrossAttention)]
+
+
+class _Seen:
+    """Which slots the hypotheses of this step see: the same in all layers."""
+
+    def __init__(self) -> None:
+        self.slots = 1
+        self.positions = 0
+        self.mask_B1QP: Tensor | None = None  # None: all of them
+
+    def show(self, ancestor_BQT: Tensor) -> None:
+        self.positions = ancestor_BQT.shape[2]
+        if self.slots == 1:
+            self.mask_B1QP = None
+            return
+        slot_W = torch.arange(self.slots, device=ancestor_BQT.device)
+        self.mask_B1QP = (ancestor_BQT[..., None] == slot_W).flatten(start_dim=2)[:, None]
+
+
+class _SelfAttention(nn.Module):
+    """Attention to the tokens that a hypothesis consists of, of which the last one is given."""
+
+    def __init__(self, attention: Attention, seen: _Seen) -> None:
+        super().__init__()
+        self.attention = attention
+        self._seen = seen
+        self._key_BPD = self._value_BPD = attention.key.weight.new_empty(0, 0, 0)
+
+    def forward(self, hidden_BQD: Tensor, *_: object, **__: object) -> Tensor:
+        """Take what an `Attention` takes; there is nothing to mask but what `_Seen` says, and nothing to drop."""
+        inner, seen = self.attention, self._seen
+        first = (seen.positions - 1) * seen.slots
+        batch, hypotheses = hidden_BQD.shape[:2]
+        if first + seen.slots > self._room:
+            self._grow(batch, first)
+        for kept_BPD, projection in ((self._key_BPD, inner.key), (self._value_BPD, inner.value)):
+            kept_BPD[:, first : first + hypotheses] = projection(hidden_BQD)
+        key_BPD, value_BPD = (kept_BPD[:, : first + seen.slots] for kept_BPD in (self._key_BPD, self._value_BPD))
+        return _attended(inner, hidden_BQD, _heads(key_BPD, inner), _heads(value_BPD, inner), seen.mask_B1QP)
+
+    def keep(self, sentence_B: Tensor) -> None:
+        self._key_BPD, self._value_BPD = self._key_BPD[sentence_B], self._value_BPD[sentence_B]
+
+    def forget(self) -> None:
+        self._key_BPD = self._value_BPD = self._key_BPD.new_empty(0, 0, 0)
+
+    @property
+    def _room(self) -> int:
+        return self._key_BPD.shape[1]
+
+    def _grow(self, batch: int, filled: int) -> None:
+        """Make room for twice as many positions. Slots that no hypothesis takes are zeros: what is masked must be finite."""
+        room = max(FIRST_POSITIONS * self._seen.slots, 2 * self._room)
+        for name in ("_key_BPD", "_value_BPD"):
+            kept_BPD = getattr(self, name)
+            grown_BPD = kept_BPD.new_zeros(batch, room, self.attention.key.weight.shape[0])
+            if filled:
+                grown_BPD[:, :filled] = kept_BPD[:, :filled]
+            setattr(self, name, grown_BPD)
+
+
+class _CrossAttention(nn.Module):
+    """Attention to the encoded sentence, whose keys and values are those of its first step."""
+
+    def __init__(self, attention: Attention) -> None:
+        super().__init__()
+        self.attention = attention
+        self._kept: tuple[Tensor, Tensor] | None = None  # keys and values BHSK
+
+    def forward(self, hidden_BQD: Tensor, memory_BSD: Tensor, *_: object, mask: Tensor, **__: object) -> Tensor:
+        """Take what an `Attention` takes."""
+        inner = self.attention
+        if self._kept is None:
+            self._kept = _heads(inner.key(memory_BSD), inner), _heads(inner.value(memory_BSD), inner)
+        return _attended(inner, hidden_BQD, *self._kept, mask)
+
+    def keep(self, sentence_B: Tensor) -> None:
+        assert self._kept is not None, "sentences leave after a step"
+        key_BHSK, value_BHSK = self._kept
+        self._kept = key_BHSK[sentence_B], value_BHSK[sentence_B]
+
+    def forget(self) -> None:
+        self._kept = None
+
+
+def _heads(projected_BTD: Tensor, attention: Attention) -> Tensor:
+    return projected_BTD.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+
+
+def _attended(
+    attention: Attention, hidden_BQD: Tensor, key_BHTK: Tensor, value_BHTK: Tensor, mask: Tensor | None
+) -> Tensor:
+    query_BHQK = _heads(attention.query(hidden_BQD), attention)
+    mixed_BHQK = functional.scaled_dot_product_attention(query_BHQK, key_BHTK, value_BHTK, attn_mask=mask)
+    return attention.output(mixed_BHQK.transpose(1, 2).flatten(start_dim=2))

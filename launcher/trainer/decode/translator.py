@@ -1,0 +1,76 @@
+"""From sentences to their translations, by the single-device model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from launcher.core.frozen import frozen
+from launcher.recipes.transformer.config import DataConfig
+from launcher.trainer.data.tokenizer import Tokenizer
+from launcher.trainer.decode.beam import Hypothesis, Search, search
+from launcher.trainer.decode.cache import CachedDecoder
+from launcher.trainer.model.transformer import END, PAD, Transformer
+
+BATCH_TOKENS = 2048
+MAX_LONGER = 50  # tokens that a translation may have more than its source, as in Vaswani et al. 2017, section 6.1
+# Characters that a token has at most are 16 (sentencepiece's max_sentencepiece_length). What comes after four times as many as
+# the model reads can change nothing of what it reads.
+MAX_CHARACTERS_OF_TOKEN = 4 * 16
+
+
+@frozen
+class Translation:
+    ids: tuple[int, ...]  # without BEGIN and END
+    text: str  # one line
+    score: float  # as decode/beam.py defines it
+    cut_tokens: int  # of the source that the model could not read; more, where it is very long
+
+
+class Translator:
+    """Translates with a model, which serves it alone from then on."""
+
+    def __init__(self, model: Transformer, tokenizer: Tokenizer, data: DataConfig) -> None:
+        self._decoder = CachedDecoder(model.eval())
+        self._tokenizer, self._data = tokenizer, data
+
+    def translate(
+        self, sentences: Sequence[str], how: Search, *, batch_tokens: int = BATCH_TOKENS
+    ) -> list[Translation]:
+        """Translate sentences, in batches of those that are about as long, with at most so many source tokens, padding included.
+
+        A sentence that has more is a batch of its own.
+        """
+        most = self._data.source_length
+        encoded = self._tokenizer.encode([text[: most * MAX_CHARACTERS_OF_TOKEN] for text in sentences])
+        sources = [[*ids[: most - 1], END] for ids in encoded]
+        found: dict[int, Hypothesis] = {}
+        for places in _batches(sources, batch_tokens):
+            found |= zip(places, self._of_batch([sources[place] for place in places], how), strict=True)
+        return [
+            Translation(best.ids, self._text(best.ids), best.score, max(0, len(ids) + 1 - most))
+            for best, ids in ((found[place], ids) for place, ids in enumerate(encoded))
+        ]
+
+    def _of_batch(self, sources: Sequence[Sequence[int]], how: Search) -> list[Hypothesis]:
+        width = max(map(len, sources))
+        source_BS = torch.tensor([[*ids, *[PAD] * (width - len(ids))] for ids in sources], device=self._decoder.device)
+        limits = [min(self._data.target_length, len(ids) + MAX_LONGER) for ids in sources]
+        return search(self._decoder, source_BS, limits, how, self._tokenizer.size)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        """Return the text of ids; a line that ends within it would be two translations."""
+        return self._tokenizer.decode(ids).replace("\r", " ").replace("\n", " ")
+
+
+def _batches(sources: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
+    """Yield the places of sources, the longest first, so that memory that suffices for the first batch does for all."""
+    batch: list[int] = []
+    for place in sorted(range(len(sources)), key=lambda place: -len(sources[place])):
+        if batch and (len(batch) + 1) * len(sources[batch[0]]) > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch

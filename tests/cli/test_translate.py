@@ -1,0 +1,214 @@
+"""`tlaunch translate` and `evaluate`: real processes of the trainer, with a small model of random weights."""
+
+import dataclasses
+import gzip
+import json
+import os
+import signal
+import subprocess
+from array import array
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from launcher.checkpoint.index import KINDS, NamedBox
+from launcher.cli.launch.text_lines import MAX_LINE_BYTES
+from launcher.core.records import Layout
+from launcher.mesh.boxes import Box, whole
+from tests import checkpoints
+
+SENTENCES = ["le chat noir dort", "un homme court", "", "la femme à l'arrière-plan", "  ", "dort un chat noir"]
+SETTINGS = ("model.vocabulary_size=300", "model.d_model=16", "data.source_length=24", "data.target_length=12")
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(name="trained", scope="module")
+def _trained(tmp_path_factory):
+    """The directory of a model, its translations of SENTENCES, and a checkpoint of two ranks that has the same weights."""
+    import torch
+
+    from launcher.recipes.load import load_settings
+    from launcher.recipes.transformer.config import TransformerSettings
+    from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
+    from launcher.trainer.decode.beam import Search
+    from launcher.trainer.decode.translator import Translator
+    from launcher.trainer.model.initial import initial_weight
+    from launcher.trainer.saved import load_model, save_model
+    from launcher.trainer.session import model_shapes
+
+    directory = tmp_path_factory.mktemp("trained")
+    settings = load_settings(TransformerSettings, None, SETTINGS)
+    shapes = model_shapes(settings)
+    weights = {name: initial_weight(name, torch.Size(shape), 2) for name, shape in shapes.items()}
+    weights["head.weight"] *= 60
+    tokenizer = train_tokenizer(SENTENCES, 300)
+    save_model(directory / "model", "transformer", weights, settings, tokenizer, {})
+    model, _, read_tokenizer = load_model(directory / "model")
+    found = Translator(model, Tokenizer(read_tokenizer.serialized), settings.data).translate(SENTENCES, Search())
+    texts = [each.text if source.strip() else "" for each, source in zip(found, SENTENCES, strict=True)]
+    values = {
+        name: [array("f", weights[name].flatten().tolist()), *(array("f", [0.0] * prod(shape)) for _ in KINDS[1:])]
+        for name, shape in shapes.items()
+    }
+    halves = [
+        [NamedBox(name, box) for name, shape in shapes.items() if (box := _half(shape, number)) is not None]
+        for number in range(2)
+    ]
+    files = {f"rank{number}.safetensors": boxes for number, boxes in enumerate(halves)}
+    checkpoints.write(
+        directory / "step-7", shapes, values, files, step=7, layout=Layout(dp=1, mp=2, pp=1),
+        settings=dataclasses.asdict(settings), tokens=tokenizer,
+    )  # fmt: skip
+    assert len(set(texts)) > 3, "translations must tell sentences apart"
+    return directory, texts
+
+
+def _half(shape, number):
+    """Half of the rows of a matrix; vectors are whole in the first file."""
+    if len(shape) == 1:
+        return whole(shape) if number == 0 else None
+    rows = shape[0] // 2
+    return Box((number * rows, 0), (rows if number == 0 else shape[0] - rows, shape[1]))
+
+
+def test_lines_keep_their_order(launcher, trained):
+    """Of a model and of a checkpoint of two ranks, by one process and by two; blank lines stay empty, and a carriage return is no text."""
+    directory, texts = trained
+    given = "".join(f"{line}\n" for line in SENTENCES)
+    expected = "".join(f"{text}\n" for text in texts)
+
+    of_model = launcher.run("translate", directory / "model", input=given, env=ONE_THREAD, code=0)
+    assert (of_model.stdout, of_model.stderr) == (expected, "")
+
+    many = given.replace("\n", "\r\n") * 40
+    by_two = launcher.run("translate", directory / "step-7", "--devices", "2", input=many, env=ONE_THREAD, code=0)
+    assert by_two.stdout == expected * 40
+    assert not list(launcher.directory.iterdir())
+
+
+def test_a_line_is_answered_at_once(launcher, trained, wait_until):
+    """While stdin is open; a line that is no UTF-8 ends it after those before, and a long sentence is cut with a warning."""
+    directory, texts = trained
+    with subprocess.Popen(
+        launcher.argv("translate", directory / "model"), cwd=launcher.directory, env=launcher.environment(ONE_THREAD),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        for source, text in list(zip(SENTENCES, texts, strict=True))[:2]:
+            process.stdin.write(f"{source}\n".encode())
+            process.stdin.flush()
+            assert process.stdout.readline().decode() == f"{text}\n"
+        out, err = process.communicate(b"chat " * 5000 + b"\nun \xe9t\xe9\nun homme court\n")
+    assert (process.returncode, out.count(b"\n")) == (2, 1)
+    assert b"stdin:3: cut to 24 tokens" in err
+    assert b"stdin:4: not UTF-8: byte 0xe9 at position 4 of the line" in err
+
+
+def test_it_ends_with_its_reader_and_when_interrupted(launcher, trained):
+    """Its processes end, too, which the fixtures of all tests look for."""
+    directory, texts = trained
+    given = "".join(f"{line}\n" for line in SENTENCES) * 100
+    script = '"$@" | head -n 1; echo "${PIPESTATUS[0]}"'
+    done = launcher.shell(script, "translate", directory / "model", input=given, env=ONE_THREAD, code=0)
+    assert (done.stdout, done.stderr) == (f"{texts[0]}\n0\n", "")
+
+    with subprocess.Popen(
+        launcher.argv("translate", directory / "model"), cwd=launcher.directory, env=launcher.environment(ONE_THREAD),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        process.stdin.write(f"{SENTENCES[0]}\n".encode())
+        process.stdin.flush()
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert (process.returncode, err.strip()) == (130, b"")
+
+
+def test_scores_are_those_of_sacrebleu(launcher, trained):
+    """Of files plain or gzip, with signatures; translations are kept, and as many lines as the reference has are asked for."""
+    directory, texts = trained
+    references = ["le chat noir court", "un homme dort", "l'homme", "La femme à l'arrière-plan.", "x", "un chat noir"]
+    (launcher.directory / "source").write_text("".join(f"{line}\n" for line in SENTENCES))
+    with gzip.open(launcher.directory / "reference.gz", "wt") as file:
+        file.writelines(f"{line}\n" for line in references)
+
+    words = ("evaluate", directory / "model", "--source", "source", "--reference", "reference.gz")
+    done = launcher.run(*words, "--json", "--output", "translated", env=ONE_THREAD, code=0)
+
+    from launcher.trainer.decode.score import all_scores
+
+    found, expected = json.loads(done.stdout), dataclasses.asdict(all_scores(texts, references, "en"))
+    assert {name: found[name] for name in expected} == expected
+    assert (found["sentences"], found["beam"], found["alpha"]) == (len(SENTENCES), 5, 1.0)
+    assert (launcher.directory / "translated").read_text() == "".join(f"{text}\n" for text in texts)
+
+    (launcher.directory / "source").write_text("un chat\n")
+    refused = launcher.call(*words, code=2)
+    assert refused.stderr.startswith("error: source has 1 line, and reference.gz has 6\nhint: ")
+
+
+def test_papers_scores_are_of_moses_tokens():
+    """Apostrophes are cut off and case does not count, which sacrebleu's default does not do."""
+    from launcher.trainer.decode.score import all_scores
+
+    scores = all_scores(["L\u2019homme dit qu'il dort ."], ["l'homme dit qu'il dort."], "fr")
+
+    assert scores.bleu_tokenized.score == pytest.approx(100)
+    assert scores.bleu.score < 90
+    assert "case:lc" in scores.bleu_tokenized.signature
+    assert "tok:none" in scores.bleu_tokenized.signature
+    assert "tok:13a" in scores.bleu.signature
+
+
+def test_what_is_no_model_is_refused(launcher, trained):
+    """A name that nothing has, a model of another program, and one that lacks a file."""
+    directory, _ = trained
+    assert "no run in runs has this name" in launcher.call("translate", "absent", code=2).stderr
+
+    for alpha in ("nan", "-1", "much"):
+        assert "--alpha" in launcher.call("translate", directory / "model", "--alpha", alpha, code=2).stderr
+
+    other = launcher.directory / "other"
+    other.mkdir()
+    (other / "model.safetensors").touch()
+    assert "config.json" in launcher.call("translate", other, code=2).stderr
+    (other / "config.json").write_text('{"program": "resnet50"}')
+    assert "of the program resnet50" in launcher.call("translate", other, code=2).stderr
+
+    config = json.loads((directory / "model" / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config))
+    lacking = launcher.run("translate", other, input="un chat\n", env=ONE_THREAD, code=2)
+    assert "tokenizer.model: this model directory has no such file" in lacking.stderr
+
+
+def test_a_process_that_is_killed_is_told(launcher, trained):
+    """The system takes memory by killing: that is no silent end."""
+    directory, _ = trained
+    with subprocess.Popen(
+        launcher.argv("translate", directory / "model"), cwd=launcher.directory, env=launcher.environment(ONE_THREAD),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        process.stdin.write(f"{SENTENCES[0]}\n".encode())
+        process.stdin.flush()
+        process.stdout.readline()
+        [child] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGKILL)
+        err = process.stderr.read()  # while stdin is open
+    assert process.returncode == 137
+    assert b"the process that translates was ended by SIGKILL" in err
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("\ufeffa\r\n\n\u2028b", "['a', '', '\\u2028b']"),
+        ("a\n" + "x" * MAX_LINE_BYTES, "['a', 'x"),
+        ("a\n" + "x" * (MAX_LINE_BYTES + 1), "stdin:2: a line of more than 1,048,576 bytes"),
+        ("a\n" + "x" * (MAX_LINE_BYTES + 1) + "\n", "stdin:2: a line of more than 1,048,576 bytes"),
+    ],
+    ids=["marks", "long", "without end", "too long"],
+)
+def test_lines_of_stdin(launcher, given, told):
+    """A line ends with a newline alone, and one without end does not fill the memory."""
+    code = "from launcher.cli.launch.text_lines import *\ntry: print([line.text for line in stdin_lines()])\nexcept Exception as e: print(e)"
+    assert launcher.python(code, input=given).stdout.startswith(told)
