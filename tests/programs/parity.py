@@ -128,6 +128,14 @@ ROWS = (
     Row(2, 2, 2, 4, (GPIPE, TABLES, SOME_LAYERS)),
     Row(2, 2, 2, 4, (*INTERLEAVED, TABLES, GROUPS)),
     *PAIRS,
+    # A shared matrix with each switch that its messages meet.
+    Row(2, 1, 2, 4, (GRADIENT_SHARDS,), (SHARED,)),
+    Row(2, 1, 2, 4, (GRADIENT_SHARDS, BACKEND, GROUPS), (TIED,)),
+    Row(2, 1, 2, 4, (NO_SHARDS,), (TIED,)),
+    Row(2, 1, 2, 1, (NO_SHARDS, BACKEND, GROUPS), (SHARED,)),
+    Row(1, 1, 2, 4, INTERLEAVED, (SHARED,)),
+    Row(1, 2, 2, 4, (GPIPE,), ORIGINAL),
+    Row(2, 2, 2, 4, (*INTERLEAVED, GRADIENT_SHARDS, GROUPS), (POST, SHARED)),
     # In float32 each axis, and all of them: more is the same code.
     Row(2, 1, 1, 1, precision="float32"),
     Row(2, 1, 1, 4, (NO_SHARDS,), precision="float32"),
