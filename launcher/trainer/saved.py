@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -25,7 +27,7 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.mesh.coordinates import Coordinate, rank_at
 from launcher.recipes.load import recorded_settings
 from launcher.recipes.transformer.config import TransformerSettings
-from launcher.trainer.data.tokenizer import Tokenizer
+from launcher.trainer.data.tokenizer import Tokenizer, whole_tokenizer
 from launcher.trainer.model.transformer import Transformer
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
@@ -111,7 +113,8 @@ def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings,
     """Return the whole model on the CPU, ready to translate or to validate, with its recipe and its tokenizer.
 
     Raises:
-        UnreadableError: a file is missing.
+        UnreadableError: a file is missing or damaged.
+        UsageError: its settings are of another version.
     """
     directory = Path(directory)
     for name in (WEIGHTS, CONFIG, TOKENIZER):
@@ -119,11 +122,27 @@ def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings,
             merged = f"`tlaunch ckpt merge {directory} --output DIR` makes a model of a checkpoint"
             hint = merged if is_checkpoint(directory) else None
             raise UnreadableError(f"{directory / name}: this model directory has no such file", hint=hint)
-    sections = json.loads((directory / CONFIG).read_text(encoding="utf-8"))["recipe"]
+    with _reading(directory / CONFIG):
+        sections = dict(json.loads((directory / CONFIG).read_text(encoding="utf-8"))["recipe"])
     settings = recorded_settings(TransformerSettings, sections, where=str(directory / CONFIG))
     model = meta_model(settings)
-    model.load_state_dict(load_file(directory / WEIGHTS), assign=True)
-    return model.eval(), settings, Tokenizer((directory / TOKENIZER).read_bytes())
+    with _reading(directory / WEIGHTS):
+        model.load_state_dict(load_file(directory / WEIGHTS), assign=True)
+    with _reading(directory / TOKENIZER):
+        tokenizer = whole_tokenizer((directory / TOKENIZER).read_bytes())
+    return model.eval(), settings, tokenizer
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Tell of a file that cannot be read inside `with`, or does not hold what it should, as an UnreadableError."""
+    try:
+        yield
+    except OSError as error:
+        raise UnreadableError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise UnreadableError(f"{path}: it is damaged: {first}") from error
 
 
 def single_device_model(

@@ -26,7 +26,7 @@ from launcher.recipes.transformer.config import TransformerSettings
             ["parallel.schedule=interleaved", "parallel.interleave=2", "parallel.stages=[2, 2]"],
             Layout(pp=2, micro_batches=2),
             "parallel.stages = [2, 2] has 2 stages, but pp = 2 of 2 chunks",
-            "--pp 1",
+            "give 4 numbers",
         ),
         (
             ["parallel.schedule=interleaved", "parallel.interleave=2"],

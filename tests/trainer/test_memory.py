@@ -19,7 +19,7 @@ from launcher.trainer.optimizer.sharded import ShardedOptimizer, Shards
 from launcher.trainer.parallel.collectives import ALONE, Group
 from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.world import World, place_from_environment
-from launcher.trainer.plan import apply_plan
+from launcher.trainer.plan import apply_plan, copied
 from launcher.trainer.session import Session, meta_model, pipeline_stages, rule_of
 
 SIZES = ["model.vocabulary_size=501", "model.d_model=64", "model.heads=4", "model.feed_forward_dim=128"]
@@ -30,6 +30,8 @@ SWITCHES = {
     "gradient shards": ["parallel.gradient_accumulation_shard=true", "parallel.gradient_groups=3"],
     "bfloat16": ["train.precision=bfloat16"],
     "bfloat16, whole optimizer": ["train.precision=bfloat16", "parallel.optimizer_shard=false"],
+    "a shared matrix": ["model.share=all", "model.norm=post", "model.positions=sinusoidal"],
+    "a tied head": ["model.share=decoder"],
     "chunks": ["parallel.schedule=interleaved", "parallel.interleave=2"],
 }
 
@@ -49,7 +51,7 @@ def optimizer_of(settings, layout, rank):
     placed = apply_plan(model, stages, mp, seed=1, device=torch.device("cpu"), dtype=dtype, parallel=parallel)
     shards = Shards(parallel.optimizer_shard, parallel.gradient_accumulation_shard)
     groups = parallel.gradient_groups
-    named = dict(model.named_parameters())
+    named = {name: parameter for name, parameter in model.named_parameters() if name not in copied(stages)}
     return ShardedOptimizer(
         named, placed, rule_of(settings.train), gradient_groups=groups, shards=shards, dp=dp, mp=mp, pp=pp
     )

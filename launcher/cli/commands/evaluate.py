@@ -75,14 +75,14 @@ def evaluate(
         )
     with translation_model(runs_dir, model) as (directory, called), translators(directory, how, scores=True) as ready:
         hypotheses = _translated(ready, source, sources)
-        if output is not None:
-            put(str(output), "".join(f"{text}\n" for text in hypotheses).encode(errors="replace"), hint="--output FILE")
         scores = ready.scores(hypotheses, references)
     if as_json:
         facts = {"model": called, "sentences": len(sources), "beam": how.beam, "alpha": how.alpha}
         write_out(json.dumps({**facts, **asdict(scores)}, indent=2, ensure_ascii=False) + "\n")
     else:
         write_out(_told(called, len(sources), how, scores))
+    if output is not None:  # at last: where it cannot be written, the scores are told all the same
+        put(str(output), "".join(f"{text}\n" for text in hypotheses).encode(errors="replace"), hint="--output FILE")
     return EXIT_OK
 
 

@@ -19,7 +19,7 @@ from launcher.cli.options.decoding import decoding_of, decoding_options
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import StreamWriter, say
-from launcher.core.errors import EXIT_OK
+from launcher.core.errors import EXIT_OK, UnreadableError
 from launcher.core.run_dir import LATEST
 
 LANGUAGES = {"fr": "French", "en": "English"}
@@ -49,6 +49,8 @@ def translate(*, model: str, runs_dir: Path, **decoding: Any) -> int:
     MODEL is a run, whose final model or newest checkpoint is meant, a checkpoint of any layout, or a directory of a trained
     model.
     """
+    if sys.stdin is None:
+        raise UnreadableError("stdin is closed, so there is nothing to translate", hint="sentences in a file: < FILE")
     with (
         translation_model(runs_dir, model) as (directory, called),
         translators(directory, decoding_of(**decoding)) as ready,

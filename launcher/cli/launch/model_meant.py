@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from launcher.checkpoint.index import read_index
+from launcher.checkpoint.index import is_checkpoint, read_index
 from launcher.checkpoint.merge import CONFIG, merge
 from launcher.checkpoint.tensors import opened, state_bytes
 from launcher.checkpoint.ways import MODEL
@@ -55,7 +55,8 @@ def _final_model(runs_dir: Path, reference: str) -> Path | None:
     places = [Path(reference), runs_dir / reference] if reference else []
     with suppress(TlaunchError):  # checkpoints may be meant
         places.append(find_run(runs_dir, reference).model)
-    found = (place.absolute() for place in places if os.path.isfile(place / MODEL))  # noqa: PTH113 - a name may be too long
+    # A checkpoint may have a file of that name. Path.is_file raises an error for a path that is too long.
+    found = (place.absolute() for place in places if os.path.isfile(place / MODEL) and not is_checkpoint(place))  # noqa: PTH113
     return next(found, None)
 
 

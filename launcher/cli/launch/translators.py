@@ -91,7 +91,7 @@ def translators(model: Path, how: Decoding, *, scores: bool = False) -> Iterator
         *("--batch-tokens", str(how.batch_tokens), *["--scores"] * scores),
     ]
     # Threads of several processes on the same cores would wait for each other.
-    share = {THREADS: str(max(1, len(os.sched_getaffinity(0)) // how.devices))}
+    share = {THREADS: str(max(1, _usable_cpus() // how.devices))}
     variables = share if how.devices > 1 and THREADS not in os.environ else {}
     events: SimpleQueue[_Event] = SimpleQueue()
     with ExitStack() as processes:
@@ -229,3 +229,7 @@ def _answer_of(event: _Answered, kind: type[Kind]) -> Kind:
         raise event.worker.error()
     answer: Any = json.loads(event.text)
     return decode(kind, answer)
+
+
+def _usable_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

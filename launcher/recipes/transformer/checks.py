@@ -88,7 +88,8 @@ def notes(settings: TransformerSettings, layout: Layout) -> tuple[str, ...]:
         return ()
     idle = _idle_share(settings, layout)
     without = dataclasses.replace(settings, parallel=dataclasses.replace(parallel, stages=()))
-    can_be_cut = layout.pp * parallel.chunks(layout.pp) <= settings.model.encoder_layers + settings.model.decoder_layers
+    parts = settings.model.encoder_layers + settings.model.decoder_layers + 1  # with the head
+    can_be_cut = layout.pp * parallel.chunks(layout.pp) <= parts
     best = _idle_share(without, layout) if can_be_cut else 0.0
     empty = [index for index, cost in enumerate(rank_costs(settings, layout.pp)) if cost == 0]
     if not empty and idle < best + MUCH_MORE_IDLE:

@@ -103,7 +103,7 @@ def pipeline_stages(settings: TransformerSettings, pp: int) -> tuple[Stage, ...]
         if count > layer_count + 1:
             raise RefusedLayoutError(
                 f"pp = {pp} stages{in_chunks} cannot all get a part: {model}, and a head",
-                hint=f"--pp {(layer_count + 1) // chunks} at most, or more layers (--set model.encoder_layers=N)",
+                hint=f"--pp {max((layer_count + 1) // chunks, 1)} at most, or more layers (--set model.encoder_layers=N)",
             )
         costs = part_costs(settings)
         layers = [costs.encoder_layer] * encoder_layers + [costs.decoder_layer] * decoder_layers
@@ -113,13 +113,21 @@ def pipeline_stages(settings: TransformerSettings, pp: int) -> tuple[Stage, ...]
     if len(by_hand) != count:
         raise RefusedLayoutError(
             f"{written} has {len(by_hand)} stages, but pp = {pp}{in_chunks}",
-            hint=f"--pp {len(by_hand) // chunks}" if len(by_hand) % chunks == 0 else f"give {count} numbers",
+            hint=_pp_for(by_hand, settings) or f"give {count} numbers",
         )
     if sum(by_hand) != layer_count:
         raise RefusedLayoutError(
             f"{written} has {sum(by_hand)} layers, but {model}", hint="--set parallel.stages=[]: cut by cost"
         )
     return stages_of(by_hand, encoder_layers)
+
+
+def _pp_for(by_hand: Sequence[int], settings: TransformerSettings) -> str | None:
+    """Return the number of stages that these numbers of layers are for; None where there is none."""
+    for pp in (len(by_hand), len(by_hand) // settings.parallel.interleave):
+        if pp > 0 and pp * settings.parallel.chunks(pp) == len(by_hand):
+            return f"--pp {pp}"
+    return None
 
 
 def stage_costs(settings: TransformerSettings, stages: Sequence[Stage]) -> tuple[int, ...]:

@@ -60,8 +60,16 @@ def rank_bytes(settings: TransformerSettings, layout: Layout, pp_index: int, car
     )
 
 
+# The embedding tables that are no other one's, by `model.share`.
+_OWN_EMBEDDINGS = {"none": 2, "decoder": 1, "all": 0}
+
+
 def rank_parameters(settings: TransformerSettings, layout: Layout, pp_index: int) -> float:
-    """Return the number of parameters on a rank of a pipeline stage; model-parallel ranks may differ by a row of a table."""
+    """Return the number of parameters that a rank of a pipeline stage owns; model-parallel ranks may differ by a row of a table.
+
+    A matrix that embeddings and head share is the first stage's. The copy on the last one is not counted, nor the tensor on
+    either in which the copy's gradient is sent.
+    """
     return sum(
         _stage_parameters(settings, stage, layout.mp)
         for stage in pipeline_stages(settings, layout.pp)[pp_index :: layout.pp]
@@ -77,10 +85,13 @@ def _stage_parameters(settings: TransformerSettings, stage: Stage, mp: int) -> f
     feed_forward = (2 * d * f + f) / mp + d
     count = len(stage.encoder_layers) * (attention + feed_forward + 2 * norm)
     count += len(stage.decoder_layers) * (2 * attention + feed_forward + 3 * norm)
+    end_norm = norm if model.norm == "pre" else 0
     if stage.is_first:
-        count += 2 * vocabulary * d / tables + (data.source_length + data.target_length) * d
+        count += _OWN_EMBEDDINGS[model.share] * vocabulary * d / tables
+        count += vocabulary * d / mp if model.share != "none" else 0
+        count += (data.source_length + data.target_length) * d if model.positions == "learned" else 0
     if stage.closes_encoder:
-        count += norm
+        count += end_norm
     if stage.is_last:
-        count += norm + vocabulary * d / mp
+        count += end_norm + (vocabulary * d / mp if model.share == "none" else 0)
     return count

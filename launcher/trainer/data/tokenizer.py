@@ -70,12 +70,26 @@ def obtain_tokenizer(
     return serialized, directory / name
 
 
+def whole_tokenizer(serialized: bytes) -> Tokenizer:
+    """Return the tokenizer of a file's content.
+
+    Raises:
+        ValueError: the content is no tokenizer.
+    """
+    if not serialized:  # of which sentencepiece says nothing
+        raise ValueError("the file is empty")
+    try:
+        return Tokenizer(serialized)
+    except RuntimeError as error:  # as sentencepiece has it
+        raise ValueError(str(error)) from error
+
+
 def _is_whole(serialized: bytes) -> bool:
     try:
-        Tokenizer(serialized)
-    except RuntimeError:  # as sentencepiece has it
+        whole_tokenizer(serialized)
+    except ValueError:
         return False
-    return serialized != b""  # of which it says nothing
+    return True
 
 
 def train_tokenizer(sentences: Iterable[str], vocabulary_size: int) -> bytes:

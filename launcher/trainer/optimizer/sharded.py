@@ -103,7 +103,7 @@ class ShardedOptimizer:
         dtype = torch.promote_types(self._parameters.dtype, torch.float32)
         awaited = shared.name if shared is not None and shared.is_owner else None
         self._gradients: SeparateGradients | GradientShards | Gradients
-        if dp.size == 1 and dtype == first.dtype and shared is None:
+        if dp.size == 1 and dtype == first.dtype and shared is None and parameters:
             self._gradients = SeparateGradients(parameters, self.layout)
         elif shards.gradients and dp.size > 1:
             self._gradients = GradientShards(
