@@ -60,6 +60,11 @@ def _trained(tmp_path_factory):
         directory / "step-7", shapes, values, files, step=7, layout=Layout(dp=1, mp=2, pp=1),
         settings=dataclasses.asdict(settings), tokens=tokenizer,
     )  # fmt: skip
+    in_one_file = {"model.safetensors": [NamedBox(name, whole(shape)) for name, shape in shapes.items()]}
+    checkpoints.write(
+        directory / "step-8", shapes, values, in_one_file, step=8, layout=Layout(),
+        settings=dataclasses.asdict(settings), tokens=tokenizer,
+    )  # fmt: skip
     assert len(set(texts)) > 3, "translations must tell sentences apart"
     return directory, texts
 
@@ -73,7 +78,7 @@ def _half(shape, number):
 
 
 def test_lines_keep_their_order(launcher, trained):
-    """Of a model and of a checkpoint of two ranks, by one process and by two; blank lines stay empty, and a carriage return is no text."""
+    """Of a model and of checkpoints of two ranks and in one file, by one process and by two; blank lines stay empty, and a carriage return is no text."""
     directory, texts = trained
     given = "".join(f"{line}\n" for line in SENTENCES)
     expected = "".join(f"{text}\n" for text in texts)
@@ -84,6 +89,7 @@ def test_lines_keep_their_order(launcher, trained):
     many = given.replace("\n", "\r\n") * 40
     by_two = launcher.run("translate", directory / "step-7", "--devices", "2", input=many, env=ONE_THREAD, code=0)
     assert by_two.stdout == expected * 40
+    assert launcher.run("translate", directory / "step-8", input=given, env=ONE_THREAD, code=0).stdout == expected
     assert not list(launcher.directory.iterdir())
 
 

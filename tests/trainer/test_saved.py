@@ -88,3 +88,14 @@ def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UnreadableError) as checkpoint:
         load_model(tmp_path / "step-5")
     assert (missing.value.hint, "ckpt merge" in checkpoint.value.hint) == (None, True)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.model"])
+@pytest.mark.parametrize("content", [b"", b"{}", b"\x00" * 100])
+def test_a_damaged_file_is_named(name, content, session, tokenizer, tmp_path):
+    at = partial(placements_at, session.settings, session.world.place.layout)
+    weights = gather(session.world, dict(session.model.named_parameters()), at)
+    save_model(tmp_path / "model", "transformer", weights, session.settings, tokenizer.serialized, {})
+    (tmp_path / "model" / name).write_bytes(content)
+    with pytest.raises(UnreadableError, match=name):
+        load_model(tmp_path / "model")
