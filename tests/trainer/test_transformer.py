@@ -31,7 +31,7 @@ def settings_of(*more):
 def model_of(*more):
     settings = settings_of(*more)
     model, [whole] = meta_model(settings), pipeline_stages(settings, 1)
-    apply_plan(model, whole, ALONE, seed=3, device=CPU, dtype=torch.float64)
+    apply_plan(model, [whole], ALONE, seed=3, device=CPU, dtype=torch.float64)
     with torch.no_grad():  # norms and biases that are 1 and 0 would hide that they are in the wrong place
         for parameter in model.parameters():
             if parameter.dim() == 1:
