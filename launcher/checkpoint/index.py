@@ -84,7 +84,7 @@ class PartFile:
 
 @frozen
 class Validations:
-    """What early stopping has counted up to a step."""
+    """The count of validations that early stopping has kept up to a step."""
 
     lowest_loss: float | None = None  # None: there was no validation yet, or none with a finite loss
     since: int = 0  # validations after the one with that loss

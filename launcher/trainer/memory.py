@@ -1,4 +1,4 @@
-"""How the C library gets memory for tensors, and gives it back."""
+"""Asks the C library to keep the memory that tensors free."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ Kind = TypeVar("Kind")
 
 @frozen
 class Decoding:
-    """How is translated, and on how many devices."""
+    """The settings of a search for translations, and the number of devices."""
 
     beam: int
     alpha: float

@@ -1,4 +1,4 @@
-"""What a person says layer by layer, as MindSpore's Transformer asks for it, as settings of `parallel`.
+"""Turns what a person says layer by layer, as MindSpore's Transformer asks for it, into settings of `parallel`.
 
 `lambda_func(network, layer_id, offset, parallel_config, layers)` is called for each layer. It sets `network.pipeline_stage`, and may
 call `network.recompute()` and `network.set_comm_fusion(number)`. The tutorial's own,

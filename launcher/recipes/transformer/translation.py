@@ -1,4 +1,4 @@
-"""What the launcher asks a process that translates, and what it is answered: an object of JSON a line.
+"""The protocol between the launcher and a process that translates: questions and answers, an object of JSON a line.
 
 The first line of the process is a `Ready`, once the model is loaded. Then each line that it gets has one in answer: of `Sentences`
 it is `Translations`, of a `Scoring` it is `Scores`. Lines without ANSWER_MARK are those of some package that it imports.

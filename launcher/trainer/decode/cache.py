@@ -80,7 +80,7 @@ class CachedDecoder:
 
 
 class _Seen:
-    """Which slots the hypotheses of this step see: the same in all layers."""
+    """The slots that the hypotheses of this step see, the same in all layers."""
 
     def __init__(self) -> None:
         self.slots = 1

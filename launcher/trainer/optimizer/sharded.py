@@ -41,7 +41,7 @@ NORM_ROW = 16_384  # elements
 
 @frozen
 class Shards:
-    """What each data-parallel rank keeps of its share of the weights only."""
+    """The choice of what each data-parallel rank keeps of its share of the weights only."""
 
     state: bool = True  # else every rank updates all weights
     gradients: bool = False  # between the backward passes of a step; only with `state`

@@ -1,4 +1,4 @@
-"""What the programs have in common that train a network at a constant learning rate: the quickstart network and ResNet-50.
+"""The common part of the programs that train a network at a constant learning rate: the quickstart network and ResNet-50.
 
 A `NetworkTraining` takes their steps: with the whole network on every rank (`replicated.py`), or with a network whose operators
 are cut by strategies (`sharded.py`).
