@@ -31,9 +31,7 @@ EMBEDDING_TABLES = (
     "*_embedding.word",
     VOCABULARY_ROWS,
 )  # unless `parallel.vocab_emb_dp`: all ranks hold them whole then
-PLAN: tuple[tuple[str, Style], ...] = (
-    ("shared_embedding", VOCABULARY_ROWS),
-    ("memory", BLOCK),
+LAYER_PLAN: tuple[tuple[str, Style], ...] = (
     ("*attention", BLOCK),
     ("*attention.query", OUTPUT_FEATURES),
     ("*attention.key", OUTPUT_FEATURES),
@@ -44,6 +42,11 @@ PLAN: tuple[tuple[str, Style], ...] = (
     ("*attention.dropout", DROPPED_PART),
     ("*feed_forward.dropout", DROPPED_PART),
     ("*feed_forward.contract", INPUT_FEATURES),
+)
+PLAN: tuple[tuple[str, Style], ...] = (
+    ("shared_embedding", VOCABULARY_ROWS),
+    ("memory", BLOCK),
+    *LAYER_PLAN,
     ("head", VOCABULARY_HEAD),
 )
 

@@ -17,6 +17,9 @@ class ModelConfig:
     d_model: int = setting(128, "width of every layer", minimum=1)
     heads: int = setting(8, "attention heads; divides d_model", minimum=1)
     feed_forward_dim: int = setting(512, "inner width of the feed-forward blocks", minimum=1)
+    activation: str = setting(
+        "relu", "between the layers of a feed-forward block; gelu by tanh", choices=("relu", "gelu")
+    )
     encoder_layers: int = setting(2, "layers of the encoder", minimum=0)
     decoder_layers: int = setting(2, "layers of the decoder", minimum=1)
     norm: str = setting(

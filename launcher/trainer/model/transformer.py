@@ -14,7 +14,8 @@ a head, F feed-forward width, V vocabulary.
 from __future__ import annotations
 
 import math
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -120,16 +121,23 @@ class _SublayerNorm(nn.LayerNorm):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.d_model)
         self.is_first = config.norm == "pre"
+        self.is_residual = False  # what the sublayer gives is added to its normed input, instead of to its input
 
     def before(self, hidden_BTD: Tensor) -> Tensor:
         return self(hidden_BTD) if self.is_first else hidden_BTD
+
+    def residual(self, hidden_BTD: Tensor, normed_BTD: Tensor) -> Tensor:
+        return normed_BTD if self.is_residual else hidden_BTD
 
     def after(self, hidden_BTD: Tensor) -> Tensor:
         return hidden_BTD if self.is_first else self(hidden_BTD)
 
 
 class Attention(nn.Module):
-    """Multi-head attention of one sequence (T) to another one (S), or to itself where that is not given."""
+    """Multi-head attention of one sequence (T) to another one (S), or to itself where that is not given.
+
+    A mask of booleans is True where a query may attend to a key; one of numbers is added to the scores.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -177,7 +185,8 @@ class Attention(nn.Module):
         if causal:
             mask = scores_BHTS.new_ones(scores_BHTS.shape[-2:], dtype=torch.bool).tril()
         if mask is not None:
-            scores_BHTS = scores_BHTS.masked_fill(~mask, -torch.inf)
+            is_choice = mask.dtype == torch.bool
+            scores_BHTS = scores_BHTS.masked_fill(~mask, -torch.inf) if is_choice else scores_BHTS + mask
         return self.dropout(scores_BHTS.softmax(dim=-1), draws) @ value_BHSK
 
     def _heads(self, projected_BTD: Tensor) -> Tensor:
@@ -185,15 +194,22 @@ class Attention(nn.Module):
         return projected_BTD.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "gelu": partial(functional.gelu, approximate="tanh"),
+}
+
+
 class FeedForward(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.activate = ACTIVATIONS[config.activation]
         self.expand = Linear(config.d_model, config.feed_forward_dim)
         self.dropout = Dropout(config.activation_dropout)
         self.contract = Linear(config.feed_forward_dim, config.d_model)
 
     def forward(self, hidden_BTD: Tensor, draws: Draws | None = None) -> Tensor:
-        return self.contract(self.dropout(functional.relu(self.expand(hidden_BTD)), draws))
+        return self.contract(self.dropout(self.activate(self.expand(hidden_BTD)), draws))
 
 
 class EncoderLayer(nn.Module):
@@ -206,17 +222,21 @@ class EncoderLayer(nn.Module):
         self.attention_dropout = Dropout(config.dropout)
         self.feed_forward_dropout = Dropout(config.dropout)
 
-    def forward(self, encoded_BSD: Tensor, source_mask_B11S: Tensor, draws: Draws | None = None) -> Tensor:
-        normed_BSD = self.attention_norm.before(encoded_BSD)
-        update_BSD = self.attention(normed_BSD, mask=source_mask_B11S, draws=draws)
-        encoded_BSD = self.attention_norm.after(encoded_BSD + self.attention_dropout(update_BSD, draws))
-        update_BSD = self.feed_forward(self.feed_forward_norm.before(encoded_BSD), draws)
-        return self.feed_forward_norm.after(encoded_BSD + self.feed_forward_dropout(update_BSD, draws))
+    def forward(self, encoded_BSD: Tensor, source_mask: Tensor | None, draws: Draws | None = None) -> Tensor:
+        norm = self.attention_norm
+        normed_BSD = norm.before(encoded_BSD)
+        update_BSD = self.attention(normed_BSD, mask=source_mask, draws=draws)
+        encoded_BSD = norm.after(norm.residual(encoded_BSD, normed_BSD) + self.attention_dropout(update_BSD, draws))
+        norm = self.feed_forward_norm
+        normed_BSD = norm.before(encoded_BSD)
+        update_BSD = self.feed_forward(normed_BSD, draws)
+        return norm.after(norm.residual(encoded_BSD, normed_BSD) + self.feed_forward_dropout(update_BSD, draws))
 
 
 class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.is_causal = True  # else attention to the targets themselves has `own_mask` alone
         self.attention_norm = _SublayerNorm(config)
         self.attention = Attention(config)
         self.cross_attention_norm = _SublayerNorm(config)
@@ -228,17 +248,28 @@ class DecoderLayer(nn.Module):
         self.feed_forward_dropout = Dropout(config.dropout)
 
     def forward(
-        self, decoded_BTD: Tensor, memory_BSD: Tensor, source_mask_B11S: Tensor, draws: Draws | None = None
+        self,
+        decoded_BTD: Tensor,
+        memory_BSD: Tensor,
+        source_mask: Tensor | None,
+        draws: Draws | None = None,
+        own_mask: Tensor | None = None,
     ) -> Tensor:
+        """Masks are of cross attention, B11S or B1TS, and of attention to the targets themselves, B1TT."""
         # Padding stands at the end of a target, so the causal mask alone keeps it out of every token that counts.
-        normed_BTD = self.attention_norm.before(decoded_BTD)
-        update_BTD = self.attention(normed_BTD, causal=True, draws=draws)
-        decoded_BTD = self.attention_norm.after(decoded_BTD + self.attention_dropout(update_BTD, draws))
-        normed_BTD = self.cross_attention_norm.before(decoded_BTD)
-        update_BTD = self.cross_attention(normed_BTD, memory_BSD, mask=source_mask_B11S, draws=draws)
-        decoded_BTD = self.cross_attention_norm.after(decoded_BTD + self.cross_attention_dropout(update_BTD, draws))
-        update_BTD = self.feed_forward(self.feed_forward_norm.before(decoded_BTD), draws)
-        return self.feed_forward_norm.after(decoded_BTD + self.feed_forward_dropout(update_BTD, draws))
+        norm = self.attention_norm
+        normed_BTD = norm.before(decoded_BTD)
+        update_BTD = self.attention(normed_BTD, mask=own_mask, causal=self.is_causal, draws=draws)
+        decoded_BTD = norm.after(norm.residual(decoded_BTD, normed_BTD) + self.attention_dropout(update_BTD, draws))
+        norm = self.cross_attention_norm
+        normed_BTD = norm.before(decoded_BTD)
+        update_BTD = self.cross_attention(normed_BTD, memory_BSD, mask=source_mask, draws=draws)
+        update_BTD = self.cross_attention_dropout(update_BTD, draws)
+        decoded_BTD = norm.after(norm.residual(decoded_BTD, normed_BTD) + update_BTD)
+        norm = self.feed_forward_norm
+        normed_BTD = norm.before(decoded_BTD)
+        update_BTD = self.feed_forward(normed_BTD, draws)
+        return norm.after(norm.residual(decoded_BTD, normed_BTD) + self.feed_forward_dropout(update_BTD, draws))
 
 
 class Transformer(nn.Module):

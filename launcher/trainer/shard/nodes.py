@@ -20,15 +20,20 @@ from launcher.trainer.shard.modules import Operation, class_name
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
+Leaves = tuple[type[nn.Module], ...]
 LINE = "line"  # of a node's meta: where it is called, "net.py:12", or "" for code that is not a person's own
 _NOT_OWN = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[2]}{os.sep}")  # torch and this package
 
 
 class _Tracer(fx.Tracer):
-    """Looks into every module but those that are operators."""
+    """Looks into every module but torch's own and those of some classes."""
+
+    def __init__(self, leaves: Leaves) -> None:
+        super().__init__()
+        self._leaves = leaves
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, Operation) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, self._leaves) or super().is_leaf_module(m, module_qualified_name)
 
     def create_node(self, *arguments: Any, **options: Any) -> fx.Node:
         if not torch.is_grad_enabled():
@@ -40,8 +45,10 @@ class _Tracer(fx.Tracer):
         return node
 
 
-def nodes_of(network: nn.Module) -> tuple[list[fx.Node], dict[str, Any]]:
+def nodes_of(network: nn.Module, leaves: Leaves = (Operation,)) -> tuple[list[fx.Node], dict[str, Any]]:
     """Return the calls of a network, and the constants in its code, which torch.fx leaves in the network, by its names for them.
+
+    Modules of the classes `leaves`, and of torch, are calls themselves, whatever is in them.
 
     Raises:
         UsageError: it cannot be traced, or its calls are not all that it does: they change from one forward to the next,
@@ -54,8 +61,8 @@ def nodes_of(network: nn.Module) -> tuple[list[fx.Node], dict[str, Any]]:
         if any(getattr(module, hooks) for hooks in HOOKS):
             raise UsageError(f"{name} cannot be traced: {path or name} has hooks", hint="no hooks")
     states = {path: (id(buffer), buffer._version) for path, buffer in network.named_buffers()}  # noqa: SLF001 - as autograd counts changes
-    nodes, constants = _traced(network)
-    again, constants_again = _traced(network)
+    nodes, constants = _traced(network, leaves)
+    again, constants_again = _traced(network, leaves)
     changed = {path: (id(buffer), buffer._version) for path, buffer in network.named_buffers()} != states  # noqa: SLF001 - the same
     if changed or _text(nodes) != _text(again) or not _are_equal(constants, constants_again):
         raise UsageError(
@@ -65,11 +72,11 @@ def nodes_of(network: nn.Module) -> tuple[list[fx.Node], dict[str, Any]]:
     return nodes, constants
 
 
-def _traced(network: nn.Module) -> tuple[list[fx.Node], dict[str, Any]]:
+def _traced(network: nn.Module, leaves: Leaves) -> tuple[list[fx.Node], dict[str, Any]]:
     before = dict(vars(network))
     try:
         with torch.enable_grad():
-            nodes = list(_Tracer().trace(network).nodes)
+            nodes = list(_Tracer(leaves).trace(network).nodes)
     except Exception as error:  # whatever the network's own code raises when it is given no values
         first = str(error).partition("\n")[0]
         hint = error.hint if isinstance(error, UsageError) else None

@@ -1,0 +1,49 @@
+"""The names of MindSpore's `nn.transformer`, and `train`, for a network of one's own that is divided by dp * mp * pp.
+
+    from launcher.trainer import api
+
+    config = api.TransformerOpParallelConfig.of_run()
+    net = Net(config)                    # embeddings, one api.Transformer, a head, a loss: examples/transformer.py
+    api.train(net, samples, batch_size=32, optimizer=api.AdamWeightDecay(1e-4, weight_decay=0.1))
+
+and `tlaunch run --dp 2 --mp 2 --pp 2 --micro-batches 2 -- python net.py`. Importing it starts nothing, and neither do modules: they
+are modules of torch, which one process can call.
+"""
+
+from __future__ import annotations
+
+from launcher.recipes.train import CheckpointConfig
+from launcher.trainer.api.configs import (
+    EmbeddingOpParallelConfig,
+    OpParallelConfig,
+    TransformerOpParallelConfig,
+    TransformerRecomputeConfig,
+)
+from launcher.trainer.api.modules import (
+    AttentionMask,
+    CrossEntropyLoss,
+    Transformer,
+    TransformerDecoder,
+    TransformerEncoder,
+    VocabEmbedding,
+)
+from launcher.trainer.api.optimizers import AdamW, AdamWeightDecay, Momentum
+from launcher.trainer.api.training import train
+
+__all__ = [
+    "AdamW",
+    "AdamWeightDecay",
+    "AttentionMask",
+    "CheckpointConfig",
+    "CrossEntropyLoss",
+    "EmbeddingOpParallelConfig",
+    "Momentum",
+    "OpParallelConfig",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerEncoder",
+    "TransformerOpParallelConfig",
+    "TransformerRecomputeConfig",
+    "VocabEmbedding",
+    "train",
+]

@@ -1,0 +1,67 @@
+"""The optimizers of the tutorials, by their names. They decay matrices alone: norms and biases never."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from launcher.core.frozen import frozen
+from launcher.trainer.optimizer import adamw, momentum
+from launcher.trainer.optimizer.rules import Rule
+
+LearningRate = float | Callable[[int], float]  # of each step, or of a step by its number, from 1
+
+
+class Optimizer(Protocol):
+    @property
+    def learning_rate(self) -> LearningRate: ...
+
+    def rule(self) -> Rule:
+        """Return the update rule, which knows nothing of ranks."""
+
+
+@frozen
+class AdamWeightDecay:
+    """MindSpore's `nn.AdamWeightDecay`: AdamW that does not correct the bias of its moments."""
+
+    learning_rate: LearningRate = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-6
+    weight_decay: float = 0.0
+
+    def rule(self) -> Rule:
+        return adamw.AdamW(self.beta1, self.beta2, self.eps, self.weight_decay, corrects_bias=False)
+
+
+@frozen
+class AdamW:
+    """torch's AdamW, with its defaults."""
+
+    learning_rate: LearningRate = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+    def rule(self) -> Rule:
+        return adamw.AdamW(self.beta1, self.beta2, self.eps, self.weight_decay)
+
+
+@frozen
+class Momentum:
+    """MindSpore's `nn.Momentum`: gradient descent with momentum."""
+
+    learning_rate: LearningRate
+    momentum: float
+    weight_decay: float = 0.0
+
+    def rule(self) -> Rule:
+        return momentum.Momentum(self.momentum, self.weight_decay)
+
+
+def told(optimizer: Optimizer) -> str:
+    """Return an optimizer in words that are the same in every process: a function of the step goes by its name."""
+    fields = {name: getattr(optimizer, name) for name in getattr(optimizer, "__dataclass_fields__", ())}
+    numbers = (f"{name}={getattr(value, '__qualname__', value)}" for name, value in fields.items())
+    return f"{type(optimizer).__name__}({', '.join(numbers)})"

@@ -1,0 +1,187 @@
+"""`train`: what MindSpore's `Model.train` and `PipelineCell` are there for, under the layout that `tlaunch run` was asked for."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor, nn
+
+from launcher.core import env
+from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.records import Layout
+from launcher.core.run_dir import RunDir
+from launcher.mesh.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD
+from launcher.recipes.train import CheckpointConfig, ParallelConfig
+from launcher.recipes.transformer.layers import settings_by
+from launcher.trainer.api.configs import TransformerOpParallelConfig
+from launcher.trainer.api.data import Samples
+from launcher.trainer.api.modules import Transformer
+from launcher.trainer.api.optimizers import AdamWeightDecay, Optimizer, told
+from launcher.trainer.api.plan import check_layout
+from launcher.trainer.api.program import OwnNetwork
+from launcher.trainer.api.settings import NetworkSettings, NetworkTrainConfig
+from launcher.trainer.files import Files
+from launcher.trainer.memory import keep_freed_memory
+from launcher.trainer.parallel.world import Transport, choose_device, open_world, this_place
+from launcher.trainer.programs.loop import run
+
+NO_CHECKPOINTS = CheckpointConfig()
+ADAM = AdamWeightDecay()
+
+
+def train(
+    network: nn.Module,
+    samples: Samples,
+    *,
+    batch_size: int,
+    optimizer: Optimizer = ADAM,
+    epochs: int = 1,
+    steps: int = 0,
+    parallel_config: TransformerOpParallelConfig | None = None,
+    schedule: str = ONE_FORWARD_ONE_BACKWARD,
+    gradient_accumulation_shard: bool = False,
+    clip_norm: float = 0.0,
+    shuffle: bool = True,
+    seed: int = 1,
+    validation: Samples | None = None,
+    validate_every: int = 0,
+    early_stopping: int = 0,
+    checkpoint: CheckpointConfig = NO_CHECKPOINTS,
+    resume: Path | str | None = None,
+    output: Path | str | None = None,
+    device: Literal["auto", "cpu"] = "auto",
+    transport: Transport = "auto",
+) -> dict[str, Tensor] | None:
+    """Train a network on all ranks of a run; return its weights and buffers on rank 0, and None elsewhere. All ranks must call it.
+
+    `network` is called with the items of a batch, each of which has its rows as the first dim, and returns the loss, one number. It
+    begins with the weights that rank 0 has; the one that is given is not changed: `network.load_state_dict(weights)` does that.
+    Under pp > 1 it has one `Transformer`, and stages are made of its layers (`graphs.py`). `samples` are taken in another order
+    in each epoch, by `seed`, unless `shuffle` is false; `batch_size` of them, which dp times the micro batches divide, make the
+    global batch of a step.
+
+    The layout is the run's. `parallel_config`, or that of the network's Transformer, says the rest, and must have the run's
+    numbers. Without either all is `TransformerOpParallelConfig.of_run()`. `schedule` is "1f1b" or "gpipe".
+    `gradient_accumulation_shard`, with `optimizer_shard`, has a rank keep the gradients of its share of the weights only.
+
+    `clip_norm`, `validate_every`, `early_stopping` and `checkpoint` are the bundled trainer's `train.clip_norm` and so on. Checkpoints and
+    the model are kept in the directory of the run; under another launcher in `output`/checkpoints and `output`/model, if that is given.
+    `resume` is a checkpoint of any layout, a directory of them, or a run's; a run that is started again goes on from its own.
+
+    Raises:
+        UsageError: the network, the samples or an argument cannot be served.
+        RefusedLayoutError: the layout does not fit the network, the batch, or the configuration.
+        TlaunchError: a checkpoint cannot be used, or a gradient is not finite.
+    """
+    config = config_of(network, parallel_config)
+    if schedule not in {ONE_FORWARD_ONE_BACKWARD, GPIPE}:
+        raise UsageError(f"schedule = {schedule!r}", hint=f"{ONE_FORWARD_ONE_BACKWARD} or {GPIPE}")
+    if gradient_accumulation_shard and not config.optimizer_shard:
+        raise UsageError(
+            "gradient_accumulation_shard is asked for, but each rank updates all weights and needs all gradients",
+            hint="optimizer_shard = True in the parallel_config",
+        )
+    if batch_size < 1 or epochs < 1 or steps < 0:
+        raise UsageError(
+            f"batch_size = {batch_size}, epochs = {epochs} and steps = {steps}",
+            hint="1 or more of each; steps = 0: all epochs",
+        )
+    if early_stopping and not (validate_every and validation is not None):
+        raise UsageError("early_stopping counts validations", hint="validation = ..., validate_every = N")
+    if validation is not None and len(validation) < batch_size:
+        raise UsageError(f"there are {len(validation)} samples for validation, and batch_size = {batch_size}")
+    keep_freed_memory()
+    place = this_place(micro_batches=config.micro_batch_num)
+    _check_same(config, place.layout)
+    check_layout(place.layout, batch_size)
+    settings = NetworkSettings(
+        train=NetworkTrainConfig(
+            epochs, steps, batch_size, told(optimizer), clip_norm, shuffle, seed, validate_every, early_stopping
+        ),
+        parallel=dataclasses.replace(
+            _parallel_settings(network, config),
+            schedule=schedule,
+            gradient_accumulation_shard=gradient_accumulation_shard,
+            transport=transport,
+        ),
+        checkpoint=checkpoint,
+    )
+    files = _files(output, resume)
+    with open_world(place, choose_device(place, device, os.environ), transport) as world:
+        made: list[OwnNetwork] = []
+
+        def make() -> OwnNetwork:
+            made.append(OwnNetwork(copy.deepcopy(network), samples, validation, optimizer, settings, world))
+            return made[0]
+
+        run(make, settings.checkpoint, world, files)
+    return made[0].trained
+
+
+def config_of(network: nn.Module, given: TransformerOpParallelConfig | None) -> TransformerOpParallelConfig:
+    """Return the configuration that is given, else that of the network's Transformers, else the run's.
+
+    Raises:
+        UsageError: modules of the network have others.
+    """
+    found = given
+    for path, module in network.named_modules():
+        config = getattr(module, "parallel_config", None)
+        if not isinstance(config, TransformerOpParallelConfig):
+            continue
+        found = found or config
+        if config != found:
+            raise UsageError(
+                f"{path} has another parallel_config than the rest: {config} (here {found})", hint="one for all"
+            )
+    return found or TransformerOpParallelConfig.of_run()
+
+
+def _check_same(config: TransformerOpParallelConfig, layout: Layout) -> None:
+    if config.layout == layout:
+        return
+    dp, mp, pp, micro = config.data_parallel, config.model_parallel, config.pipeline_stage, config.micro_batch_num
+    raise RefusedLayoutError(
+        f"parallel_config has dp={dp} mp={mp} pp={pp} micro_batches={micro}, and the run {layout} micro_batches={layout.micro_batches}",
+        hint=f"tlaunch run --dp {dp} --mp {mp} --pp {pp} --micro-batches {micro}, or TransformerOpParallelConfig.of_run()",
+    )
+
+
+def _parallel_settings(network: nn.Module, config: TransformerOpParallelConfig) -> ParallelConfig:
+    """Return what a configuration and the Transformer's `lambda_func` say, as settings of the bundled trainer."""
+    settings = ParallelConfig(
+        vocab_emb_dp=config.vocab_emb_dp,
+        recompute=config.recomputes,
+        optimizer_shard=config.optimizer_shard,
+        gradient_groups=config.gradient_aggregation_group,
+    )
+    found = [module for module in network.modules() if isinstance(module, Transformer) and module.lambda_func]
+    if len(found) != 1:
+        return settings
+    [transformer] = found
+    assert transformer.lambda_func is not None, "it has one"
+    by_layer = settings_by(
+        transformer.lambda_func, transformer.encoder_layers, transformer.decoder_layers, config, config.pipeline_stage
+    )
+    return dataclasses.replace(
+        settings,
+        stages=by_layer.stages,
+        recompute=settings.recompute and not by_layer.recompute_layers,
+        recompute_layers=by_layer.recompute_layers,
+        gradient_groups=by_layer.gradient_groups,
+    )
+
+
+def _files(output: Path | str | None, resume: Path | str | None) -> Files:
+    run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
+    resumed = None if resume is None else Path(resume)
+    if run_dir is not None:
+        own = RunDir(Path(run_dir))
+        return Files(output=own.model, checkpoints=own.checkpoints, resume=resumed)
+    if output is None:
+        return Files(resume=resumed)
+    return Files(output=Path(output) / "model", checkpoints=Path(output) / "checkpoints", resume=resumed)

@@ -1,0 +1,291 @@
+"""Train the tutorial's network through `launcher.trainer.api` on several ranks, and in one process: equal weights, in float64.
+
+    api_ranks.py DIRECTORY [CASE ...]
+
+Dropout is on, masks count other numbers of positions in each row, and gradients are clipped. One process is a loop of torch alone
+where nothing is dropped, and `train` on one rank where something is. Exit 0 when all are equal.
+"""
+
+import os
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from ranks import fork_ranks
+from torch import nn
+
+from launcher.core import env
+from launcher.core.errors import RefusedLayoutError
+from launcher.trainer import api
+
+LENGTH, VOCABULARY, HIDDEN, PAD = 6, 40, 16, 1
+BATCH, STEPS, RATE = 8, 4, 1e-2
+TOLERANCE = 1e-9
+
+
+class Embedding(nn.Module):
+    def __init__(self, config, dropout):
+        super().__init__()
+        self.word = api.VocabEmbedding(VOCABULARY, HIDDEN, config.embedding_dp_mp_config)
+        self.position = api.VocabEmbedding(LENGTH, HIDDEN, config.embedding_dp_mp_config)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, ids, positions):
+        word, table = self.word(ids)
+        position, _ = self.position(positions)
+        return self.dropout(word + position), table
+
+
+class Net(nn.Module):
+    """The tutorial's network; with `tied`, its head is the table of the targets' words."""
+
+    def __init__(self, config, *, tied=False, dropout=0.2, **arguments):
+        super().__init__()
+        self.source, self.target = Embedding(config, dropout), Embedding(config, dropout)
+        sizes = {
+            "hidden_size": HIDDEN,
+            "batch_size": BATCH,
+            "ffn_hidden_size": 2 * HIDDEN,
+            "src_seq_length": LENGTH,
+            "tgt_seq_length": LENGTH,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "num_heads": 4,
+            "hidden_dropout_rate": dropout,
+            "attention_dropout_rate": dropout,
+        }
+        self.base = api.Transformer(**{**sizes, **arguments}, parallel_config=config)
+        self.attention_mask = api.AttentionMask(LENGTH)
+        self.norm = nn.LayerNorm(HIDDEN)
+        if not tied:
+            self.head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
+        self.loss = api.CrossEntropyLoss(config.dp_mp_config)
+        self.last_dropout = nn.Dropout(dropout)
+
+    def forward(self, *batch):
+        source, positions, source_mask, target, memory_mask, label = batch
+        encoder_input, _ = self.source(source, positions)
+        decoder_input, table = self.target(target, positions)
+        mask = (target != PAD).to(decoder_input.dtype)
+        output, _, _ = self.base(
+            encoder_input, source_mask, decoder_input, self.attention_mask(mask), memory_mask=memory_mask
+        )
+        output = self.last_dropout(self.norm(output))
+        logits = self.head(output) if hasattr(self, "head") else output @ table.T
+        return self.loss(logits.flatten(0, 1), label.flatten(), mask.flatten())
+
+
+class EncoderOnly(nn.Module):
+    """A Transformer without a decoder, whose mean is compared with numbers: another loss, and a mean over rows."""
+
+    def __init__(self, config, *, dropout=0.2):
+        super().__init__()
+        self.word = api.VocabEmbedding(VOCABULARY, HIDDEN, config.embedding_dp_mp_config)
+        self.base = api.Transformer(
+            HIDDEN, None, 2 * HIDDEN, LENGTH, LENGTH, encoder_layers=3, decoder_layers=0, num_heads=4,
+            hidden_dropout_rate=dropout, attention_dropout_rate=0.0, hidden_act="relu", parallel_config=config,
+        )  # fmt: skip
+        self.head = nn.Linear(HIDDEN, 1)
+
+    def forward(self, source, wanted):
+        word, _ = self.word(source)
+        encoded, *_ = (self.base(word)[0],)
+        return nn.functional.mse_loss(self.head(encoded.mean(dim=1))[:, 0], wanted)
+
+
+class TwoModules(nn.Module):
+    """An encoder and a decoder of their own, in code that torch.fx cannot trace: it asks for a value."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.word = api.VocabEmbedding(VOCABULARY, HIDDEN, config.embedding_dp_mp_config)
+        common = {"hidden_size": HIDDEN, "ffn_hidden_size": HIDDEN, "num_heads": 2, "parallel_config": config}
+        self.encoder = api.TransformerEncoder(batch_size=None, num_layers=1, seq_length=LENGTH, **common)
+        self.decoder = api.TransformerDecoder(
+            num_layers=1, batch_size=None, src_seq_length=LENGTH, tgt_seq_length=LENGTH, **common
+        )
+        self.head = nn.Linear(HIDDEN, 1)
+
+    def forward(self, source, wanted):
+        word, _ = self.word(source)
+        encoded, _ = self.encoder(word)
+        decoded, _ = self.decoder(word, None, encoded)
+        assert bool(torch.isfinite(decoded).all())
+        return nn.functional.mse_loss(self.head(decoded.mean(dim=1))[:, 0], wanted)
+
+
+def pairs(count=24):
+    """Return sentences, of whose targets each fourth is full and the others end in 1 to 3 positions of padding."""
+    numbers = torch.Generator().manual_seed(3)
+    source, target = (torch.randint(2, VOCABULARY, (count, LENGTH), generator=numbers) for _ in range(2))
+    for row in range(count):
+        target[row, LENGTH - row % 4 :] = PAD
+    positions = torch.arange(LENGTH).expand(count, -1)
+    ones = torch.ones(count, LENGTH, LENGTH)
+    return torch.utils.data.TensorDataset(source, positions, ones, target, ones, target.roll(-1, dims=1))
+
+
+def numbered(count=24):
+    numbers = torch.Generator().manual_seed(4)
+    return torch.utils.data.TensorDataset(
+        torch.randint(0, VOCABULARY, (count, LENGTH), generator=numbers), torch.randn(count, generator=numbers)
+    )
+
+
+def by_halves(network, layer_id, offset, parallel_config, layers):
+    """Do what the tutorial's pipeline_func does, for 2 + 2 layers on 2 stages."""
+    del layers
+    network.pipeline_stage = min((layer_id + offset) * parallel_config.pipeline_stage // 4, 1)
+    network.set_comm_fusion(1 + layer_id)
+    if layer_id == 0:
+        network.recompute()
+
+
+@dataclass(frozen=True)
+class Case:
+    dp: int = 1
+    mp: int = 1
+    pp: int = 1
+    micro_batches: int = 1
+    make: type = Net
+    network: dict = field(default_factory=dict)  # that change what is computed
+    config: dict = field(default_factory=dict)
+    train: dict = field(default_factory=dict)
+    is_plain: bool = False  # compared with a loop of torch, without dropout
+
+
+RELU = {"tied": True, "post_layernorm_residual": True, "hidden_act": "relu"}
+SHARDS = {"optimizer_shard": True, "vocab_emb_dp": False}
+CASES = {
+    "plain": Case(network={"dropout": 0.0}, is_plain=True),
+    "plain dp2 M2": Case(dp=2, micro_batches=2, network={"dropout": 0.0}, is_plain=True),
+    "plain mp2 pp2": Case(mp=2, pp=2, micro_batches=2, network={"dropout": 0.0}, is_plain=True),
+    "dp2": Case(dp=2, config={"optimizer_shard": True}),
+    "mp2 of rows": Case(mp=2, config={"vocab_emb_dp": False}),
+    "pp2 by halves": Case(pp=2, micro_batches=2, network={"lambda_func": by_halves}),
+    "pp4 gpipe recompute": Case(pp=4, micro_batches=4, config={"recompute": True}, train={"schedule": "gpipe"}),
+    "2x2x2": Case(2, 2, 2, 2),
+    "2x2x2 tied": Case(2, 2, 2, 2, network=RELU),
+    "2x2x2 shards": Case(2, 2, 2, 2, config=SHARDS, train={"gradient_accumulation_shard": True}),
+    "encoder 2x1x2": Case(2, 1, 2, 2, make=EncoderOnly),
+    "encoder mp4": Case(mp=4, make=EncoderOnly),
+    "untraceable dp2 mp2": Case(2, 2, make=TwoModules),
+}
+
+
+def trained(case, **more):
+    """Train on this rank as a case says; return all weights on rank 0."""
+    torch.manual_seed(1)
+    config = api.TransformerOpParallelConfig.of_run(**case.config)
+    network = case.make(config, **case.network).double()
+    torch.manual_seed(2 + int(os.environ.get(env.RANK, "0")))  # nothing else may be drawn by torch's generator
+    samples = pairs() if case.make is Net else numbered()
+    optimizer = api.AdamW(RATE, eps=1e-6, weight_decay=0.1)
+    common = {"batch_size": BATCH, "steps": STEPS, "clip_norm": 0.5, "validation": samples}
+    return api.train(network, samples, optimizer=optimizer, **{**common, **case.train, **more})
+
+
+def trained_plainly(case):
+    """Train as `trained` does by torch alone, the samples in their order."""
+    torch.manual_seed(1)
+    network = case.make(api.TransformerOpParallelConfig(), **case.network).double()
+    kinds = {True: [], False: []}
+    for parameter in network.parameters():
+        kinds[parameter.dim() > 1].append(parameter)
+    groups = [{"params": kinds[True], "weight_decay": 0.1}, {"params": kinds[False], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=RATE, eps=1e-6)
+    samples = pairs()
+    for step in range(STEPS):
+        first = step % (len(samples) // BATCH) * BATCH
+        optimizer.zero_grad()
+        network(*samples[first : first + BATCH]).backward()
+        norm = torch.nn.utils.get_total_norm([each.grad for each in network.parameters()])
+        for each in network.parameters():  # torch's clip_grad_norm_ adds 1e-6 to the norm
+            each.grad *= min(1.0, 0.5 / norm)
+        optimizer.step()
+    return {name: value.detach() for name, value in network.state_dict().items()}
+
+
+def works(name, directory):
+    case = CASES[name]
+    weights = trained(case, **({"shuffle": False} if case.is_plain else {}))
+    if weights is not None:
+        torch.save(weights, directory / f"{name}.pt")
+
+
+def off_by(directory, name, expected):
+    found = torch.load(directory / f"{name}.pt", weights_only=True)
+    assert found.keys() == expected.keys(), name
+    # Not relative to each: biases of keys have no gradient but what rounding makes.
+    return max(float((found[key] - each).abs().max()) for key, each in expected.items())
+
+
+def alone(case, directory):
+    """Return what one process comes to. It is a process of its own: this one must not run tensor operations before it forks."""
+    path = directory / "alone.pt"
+    kind = Case(
+        make=case.make, network={**case.network, **({"lambda_func": None} if "lambda_func" in case.network else {})}
+    )
+
+    def work():
+        torch.save(trained_plainly(case) if case.is_plain else trained(kind), path)
+
+    fork_ranks("alone", dp=1, mp=1, pp=1, micro_batches=1, work=work)
+    return torch.load(path, weights_only=True)
+
+
+def resumed(directory):
+    """A training that ends after two steps on one layout goes on on another, to the weights of one that was not interrupted."""
+    begun = directory / "begun"
+    saves = {"checkpoint": api.CheckpointConfig(every_steps=2), "output": begun}
+    fork_ranks("begun", dp=2, mp=1, pp=1, micro_batches=1, work=partial(trained, Case(), **saves, steps=2))
+
+    def work():
+        weights = trained(CASES["2x2x2"], resume=begun / "checkpoints")
+        if weights is not None:
+            torch.save(weights, directory / "resumed.pt")
+
+    fork_ranks("resumed", dp=1, mp=2, pp=2, micro_batches=2, work=work)
+
+
+def refused():
+    """What has no Transformer that stages could be made of runs at pp = 1 alone, and is told why."""
+    for make, network in ((TwoModules, {}), (Net, {"lambda_func": too_late})):
+        with pytest.raises(RefusedLayoutError) as told:
+            trained(Case(make=make, network=network))
+        assert told.value.hint, make
+
+
+def too_late(network, layer_id, offset, parallel_config, layers):
+    del layer_id, offset, layers
+    network.pipeline_stage = parallel_config.pipeline_stage
+
+
+def main():
+    directory, *names = sys.argv[1:]
+    directory = Path(directory)
+    os.environ.pop(env.TLAUNCH_RUN_DIR, None)
+    for name in names or CASES:
+        case = CASES[name]
+        expected = alone(case, directory)
+        fork_ranks(
+            name, dp=case.dp, mp=case.mp, pp=case.pp, micro_batches=case.micro_batches,
+            work=partial(works, name, directory),
+        )  # fmt: skip
+        off = off_by(directory, name, expected)
+        print(f"{name}: {off:.1e}", flush=True)
+        assert off <= TOLERANCE, name
+    if not names:
+        print("begun, and gone on from", flush=True)
+        resumed(directory)
+        off = off_by(directory, "resumed", alone(CASES["2x2x2"], directory))
+        print(f"resumed: {off:.1e}", flush=True)
+        assert off <= TOLERANCE
+        fork_ranks("refused", dp=1, mp=1, pp=2, micro_batches=2, work=refused)
+
+
+if __name__ == "__main__":
+    main()

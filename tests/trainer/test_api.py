@@ -1,0 +1,353 @@
+"""`launcher.trainer.api`: the modules against torch's own, and what is refused; ranks of it train in tests/programs/api_ranks.py."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from launcher.core import env
+from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.mesh.coordinates import Coordinate
+from launcher.trainer import api
+from launcher.trainer.api.data import SampleOrder, collated, micro_batches
+from launcher.trainer.api.dropout import DrawnDropout, draw_dropouts
+from launcher.trainer.api.graphs import mask_network, stage_networks, traced
+from launcher.trainer.api.training import config_of
+from launcher.trainer.model.dropout import Draws
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "api_ranks.py"
+B, S, T, D, F, H = 3, 5, 4, 16, 24, 4
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch):
+    for name in (env.WORLD_SIZE, env.RANK, env.TLAUNCH_DP, env.TLAUNCH_MP, env.TLAUNCH_PP, env.TLAUNCH_RUN_DIR):
+        monkeypatch.delenv(name, raising=False)
+    torch.manual_seed(0)
+
+
+@pytest.mark.distributed
+def test_ranks_train_as_one_process_does(tmp_path):
+    """On any dp * mp * pp, with dropout, and from a checkpoint of another layout."""
+    done = subprocess.run([sys.executable, PROGRAM, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+
+
+def test_an_import_starts_nothing():
+    """No process group, no thread, no file: it can be imported wherever a network is defined."""
+    code = (
+        "import os, threading; before = set(os.listdir('/proc/self/fd')); from launcher.trainer import api; import torch;"
+        "assert not torch.distributed.is_initialized() and threading.active_count() == 1;"
+        "assert set(os.listdir('/proc/self/fd')) == before; print(sorted(api.__all__))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "'VocabEmbedding'" in done.stdout
+
+
+def copied_attention(ours, theirs):
+    """Give torch's attention our weights, which are no longer those of a new module."""
+    for module in (ours.query, ours.key, ours.value, ours.output):
+        module.bias.data.normal_()
+    theirs.in_proj_weight.data = torch.cat([ours.query.weight, ours.key.weight, ours.value.weight]).data
+    theirs.in_proj_bias.data = torch.cat([ours.query.bias, ours.key.bias, ours.value.bias]).data
+    theirs.out_proj.weight.data, theirs.out_proj.bias.data = ours.output.weight.data, ours.output.bias.data
+
+
+def copied_layer(ours, theirs):
+    copied_attention(ours.attention, theirs.self_attn)
+    pairs = [(ours.feed_forward.expand, theirs.linear1), (ours.feed_forward.contract, theirs.linear2)]
+    norms = [ours.attention_norm, ours.feed_forward_norm]
+    if hasattr(ours, "cross_attention"):
+        copied_attention(ours.cross_attention, theirs.multihead_attn)
+        norms.insert(1, ours.cross_attention_norm)
+    for norm, other in zip(norms, (theirs.norm1, theirs.norm2, getattr(theirs, "norm3", None)), strict=False):
+        norm.weight.data.normal_()
+        pairs.append((norm, other))
+    for one, other in pairs:
+        other.weight.data, other.bias.data = one.weight.data, one.bias.data
+
+
+def masks(*shape):
+    """Return a mask of ones and zeros, in which each query sees the first key."""
+    mask = torch.randint(0, 2, shape).double()
+    mask[..., 0] = 1
+    return mask
+
+
+def for_torch(mask_BTS):
+    """Return what torch's attention takes: True where a query may not attend, for each head."""
+    return (mask_BTS == 0).repeat_interleave(H, dim=0)
+
+
+@pytest.mark.parametrize("act", ["gelu", "relu"])
+def test_encoder_and_decoder_compute_what_torch_does(act):
+    """The layers of torch with norms first, and the same masks."""
+    activation = "relu" if act == "relu" else lambda x: nn.functional.gelu(x, approximate="tanh")
+    ours = api.Transformer(D, B, F, S, T, 2, 2, H, hidden_act=act).double().eval()
+    common = {"dropout": 0.0, "activation": activation, "batch_first": True, "norm_first": True, "dtype": torch.float64}
+    encoder = [nn.TransformerEncoderLayer(D, H, F, **common) for _ in range(2)]
+    decoder = [nn.TransformerDecoderLayer(D, H, F, **common) for _ in range(2)]
+    for layers, theirs in ((ours.encoder, encoder), (ours.decoder, decoder)):
+        for layer, other in zip(layers.blocks.values(), theirs, strict=True):
+            copied_layer(layer, other)
+    source, target = torch.randn(B, S, D).double(), torch.randn(B, T, D).double()
+    source_mask, target_mask, memory_mask = masks(B, S, S), masks(B, T, T), masks(B, T, S)
+    output, *rest = ours(source, source_mask, target, target_mask, memory_mask)
+    encoded, decoded = source, target
+    for layer in encoder:
+        encoded = layer(encoded, src_mask=for_torch(source_mask))
+    for layer in decoder:
+        decoded = layer(decoded, encoded, tgt_mask=for_torch(target_mask), memory_mask=for_torch(memory_mask))
+    assert rest == [None, None]
+    torch.testing.assert_close(output, decoded)
+    alone = api.Transformer(D, B, F, S, T, 2, 0, H, hidden_act=act).double().eval()
+    alone.encoder.load_state_dict(ours.encoder.state_dict())
+    torch.testing.assert_close(alone(source, source_mask)[0], encoded)
+
+
+def test_a_residual_sum_after_the_norm():
+    """post_layernorm_residual adds what a block gives to its normed input, as MindSpore's does."""
+    ours = api.TransformerEncoder(B, 1, D, F, S, H, post_layernorm_residual=True).double().eval()
+    layer = ours.blocks["0"]
+    hidden = torch.randn(B, S, D).double()
+    normed = layer.attention_norm(hidden)
+    summed = normed + layer.attention(normed)
+    normed = layer.feed_forward_norm(summed)
+    torch.testing.assert_close(ours(hidden)[0], normed + layer.feed_forward(normed))
+
+
+def test_what_is_masked_everywhere_is_no_nan():
+    """A row of padding sees nothing, and gets the mean of all."""
+    ours = api.TransformerEncoder(B, 1, D, F, S, H).eval()
+    assert torch.isfinite(ours(torch.randn(B, S, D), torch.zeros(B, S, S))[0]).all()
+
+
+def test_masks_embeddings_and_loss():
+    mask = api.AttentionMask(3)(torch.tensor([[1, 1, 0]]))
+    assert mask.tolist() == [[[1, 0, 0], [1, 1, 0], [0, 0, 0]]]
+    embedding = api.VocabEmbedding(7, D)
+    vectors, table = embedding(torch.tensor([[1, 6]]))
+    assert torch.equal(vectors[0], table[[1, 6]])
+    assert table is embedding.embedding_table
+    assert 0.005 < float(table.detach().std()) < 0.02
+    logits, label = torch.randn(4, 7), torch.tensor([0, 6, 2, 1])
+    weights = torch.tensor([1.0, 0.0, 1.0, 1.0])
+    expected = nn.functional.cross_entropy(logits[[0, 2, 3]], label[[0, 2, 3]])
+    torch.testing.assert_close(api.CrossEntropyLoss()(logits, label, weights), expected)
+    assert api.CrossEntropyLoss()(logits, label, torch.zeros(4)).item() == 0
+
+
+def test_dropout_without_a_training_is_drawn_by_torch():
+    """Modules that are called by hand drop in training, by torch's generator, and not in evaluation."""
+    ours = api.TransformerEncoder(B, 1, D, F, S, H, hidden_dropout_rate=0.5)
+    hidden = torch.randn(B, S, D)
+    first, second = ours(hidden)[0], ours(hidden)[0]
+    assert not torch.equal(first, second)
+    assert torch.equal(ours.eval()(hidden)[0], ours(hidden)[0])
+
+
+def test_a_dropout_of_torch_is_drawn_by_rows():
+    """Of a tensor with the rows first, or positions row by row, the same elements of a row are dropped whatever the part it is in."""
+    network = nn.Sequential(nn.Dropout(0.5))
+    draw_dropouts(network)
+    dropout, whole = network[0], torch.ones(4, 3, 8)
+    assert isinstance(dropout, DrawnDropout)
+    assert torch.equal(dropout(whole), whole)
+    dropout.begin(Draws.of(torch.arange(4), 3, seed=1, step=1))
+    dropped = dropout(whole)
+    assert 0.2 < float((dropped == 0).float().mean()) < 0.8
+    assert not torch.equal(dropout(whole), dropped)  # the second call has masks of its own
+    dropout.begin(Draws.of(torch.arange(2, 4), 3, seed=1, step=1))
+    assert torch.equal(dropout(torch.ones(6, 8)).view(2, 3, 8), dropped[2:])
+    with pytest.raises(UsageError):
+        dropout(torch.ones(3, 8))
+
+
+REFUSED = {
+    "rows of positions": lambda: api.TransformerEncoder(B, 1, D, F, S, H)(torch.ones(B * S, D)),
+    "another length": lambda: api.TransformerEncoder(B, 1, D, F, S, H)(torch.ones(B, T, D)),
+    "a mask of another length": lambda: api.TransformerEncoder(B, 1, D, F, S, H)(
+        torch.ones(B, S, D), torch.ones(B, S, T)
+    ),
+    "heads": lambda: api.Transformer(D, B, F, S, T, num_heads=3),
+    "a decoder alone": lambda: api.Transformer(D, B, F, S, T, 0, 1),
+    "no decoder inputs": lambda: api.Transformer(D, B, F, S, T, 1, 1)(torch.ones(B, S, D)),
+    "an activation": lambda: api.Transformer(D, B, F, S, T, hidden_act="swish"),
+    "a rate": lambda: api.Transformer(D, B, F, S, T, hidden_dropout_rate=1.0),
+    "use_past": lambda: api.Transformer(D, B, F, S, T, use_past=True),
+    "experts": lambda: api.Transformer(D, B, F, S, T, moe_config=object()),
+    "types": lambda: api.Transformer(D, B, F, S, T, param_init_type=torch.float16),
+    "experts of a configuration": lambda: api.TransformerOpParallelConfig(expert_parallel=2),
+    "no number": lambda: api.TransformerOpParallelConfig(data_parallel=0),
+    "recompute": lambda: api.TransformerRecomputeConfig(recompute_slice_activation=True),
+    "initial weights": lambda: api.VocabEmbedding(7, D, param_init="he"),
+    "a table of another shape": lambda: api.VocabEmbedding(7, D, param_init=torch.ones(D, 7)),
+    "a mask of a loss": lambda: api.CrossEntropyLoss()(torch.ones(4, 7), torch.ones(4), torch.ones(2, 2)),
+    "a mask of positions": lambda: api.AttentionMask(3)(torch.ones(2, 4)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_by_modules(name):
+    with pytest.raises(UsageError):
+        REFUSED[name]()
+
+
+class Net(nn.Module):
+    """A network whose parts can be told from its graph: two embeddings, a Transformer, a head."""
+
+    def __init__(self, config=None):
+        super().__init__()
+        self.word = api.VocabEmbedding(7, D)
+        self.base = api.Transformer(D, None, F, S, S, 1, 1, 2, 0.0, 0.0, parallel_config=config)
+        self.head = nn.Linear(D, 7)
+        self.loss = api.CrossEntropyLoss()
+
+    def forward(self, source, label):
+        word, _ = self.word(source)
+        mask = (label != 0).to(word.dtype)
+        output = self.base(word, None, word, mask[:, :, None] * mask[:, None, :])[0]
+        return self.loss(self.head(output).flatten(0, 1), label.flatten(), mask.flatten())
+
+
+def batch(rows=4):
+    return torch.randint(0, 7, (rows, S)), torch.randint(0, 7, (rows, S))
+
+
+def test_stages_have_what_they_compute_and_no_more():
+    """Parameters of the first stage and of the last one; together they compute what the network does."""
+    net = Net()
+    first, last = stage_networks(traced(net, CPU), 2)
+    of_first, of_last = ({name.partition(".")[0] for name, _ in part.named_parameters()} for part in (first, last))
+    assert (of_first, of_last) == ({"word", "base"}, {"base", "head"})
+    counted, paths = mask_network(traced(net, CPU))
+    source, label = batch()
+    assert paths == ("loss",)
+    assert torch.equal(counted(source, label)[0], (label != 0).float().flatten())
+    assert not list(counted.parameters())
+
+
+def test_samples_are_batches_in_an_order_that_the_seed_decides():
+    order = SampleOrder(10, 4, seed=1, shuffle=True)
+    found = list(order.batches(1, 4))
+    assert [(each.epoch, each.step_of_epoch) for each in found] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert list(order.batches(3, 4)) == found[2:]  # whatever came before
+    assert len({*found[0].samples, *found[1].samples}) == 8
+    assert found[0].samples != found[2].samples
+    plain = SampleOrder(10, 4, seed=1, shuffle=False)
+    assert [list(each.samples) for each in plain.batches(1, 2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with pytest.raises(UsageError):
+        SampleOrder(3, 4, seed=1, shuffle=True)
+
+
+def test_a_batch_is_dealt_to_data_parallel_ranks():
+    layout = api.TransformerOpParallelConfig(data_parallel=2, micro_batch_num=2).layout
+    parts = [micro_batches(8, layout, Coordinate(pp=0, dp=dp, mp=0)) for dp in range(2)]
+    assert parts == [[slice(0, 2), slice(4, 6)], [slice(2, 4), slice(6, 8)]]
+
+
+@pytest.mark.parametrize("samples", [[{"a": 1}], ["text"], [(torch.ones(1),), (torch.ones(2),)]])
+def test_samples_that_make_no_batch_are_refused(samples):
+    with pytest.raises(UsageError):
+        collated(samples, range(len(samples)), CPU, torch.float32)
+
+
+def untraceable(self, source, label):
+    return Net.forward(self, source, label) if bool(label.sum()) else label.sum()
+
+
+def masks_by_parameters(self, source, label):
+    mask = (self.head.bias.sum() + label) != 0
+    return self.loss(self.head(self.word(source)[0]).flatten(0, 1), label.flatten(), mask.flatten())
+
+
+@pytest.mark.parametrize("forward", [untraceable, masks_by_parameters])
+def test_a_network_that_cannot_be_seen_through_trains_on_one_stage(forward, capfd):
+    """The log says why each part divides by its own mask."""
+    kind = type("Other", (Net,), {"forward": forward})
+    samples = list(zip(*batch(8), strict=True))
+    assert api.train(kind(), samples, batch_size=4, steps=2) is not None
+    assert "divides its loss by its own mask" in capfd.readouterr().out
+
+
+def frozen():
+    net = Net()
+    net.head.bias.requires_grad_(False)
+    return net
+
+
+def with_batch_norm():
+    net = Net()
+    net.head = nn.Sequential(nn.Linear(D, 7), nn.BatchNorm1d(S))
+    return net
+
+
+def of_two_types():
+    net = Net()
+    net.head.double()
+    return net
+
+
+def with_dropout2d():
+    net = Net()
+    net.head = nn.Sequential(nn.Linear(D, 7), nn.Dropout2d())
+    return net
+
+
+def returning_logits():
+    return type("Other", (Net,), {"forward": lambda self, source, _label: self.head(self.word(source)[0])})()
+
+
+NETWORKS = [frozen, with_batch_norm, of_two_types, with_dropout2d, returning_logits]
+
+
+@pytest.mark.parametrize("make", NETWORKS)
+def test_networks_that_are_refused(make):
+    with pytest.raises(UsageError):
+        api.train(make(), list(zip(*batch(8), strict=True)), batch_size=4, steps=1)
+
+
+ARGUMENTS = {
+    "batch_size": {"batch_size": 0},
+    "a batch that is too large": {"batch_size": 9},
+    "schedule": {"schedule": "interleaved"},
+    "early stopping": {"early_stopping": 1},
+    "gradient shards": {"gradient_accumulation_shard": True},
+    "few samples to validate with": {"validation": [batch(1)]},
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_that_are_refused(name):
+    with pytest.raises(UsageError):
+        api.train(Net(), list(zip(*batch(8), strict=True)), **{"batch_size": 4, "steps": 1, **ARGUMENTS[name]})
+
+
+def test_a_configuration_must_be_the_runs():
+    """A configuration in code with other numbers than the run is refused with the command that would fit."""
+    config = api.TransformerOpParallelConfig(data_parallel=2, model_parallel=2)
+    with pytest.raises(RefusedLayoutError) as told:
+        api.train(Net(config), list(zip(*batch(8), strict=True)), batch_size=4)
+    assert "--dp 2 --mp 2 --pp 1" in told.value.hint
+    net = nn.ModuleList([Net(config), Net(api.TransformerOpParallelConfig())])
+    with pytest.raises(UsageError):
+        config_of(net, None)
+
+
+def test_weights_fit_the_network_that_was_given():
+    """The network itself is left as it was; all names, and what is shared, are in the weights."""
+    net = Net()
+    net.head.bias = None
+    net.head.weight = net.word.word.weight  # one parameter of two modules
+    net.register_buffer("scale", torch.ones(2))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    weights = api.train(net, list(zip(*batch(8), strict=True)), batch_size=4, steps=2)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    net.load_state_dict(weights)
+    assert net.head.weight is net.word.word.weight
+    assert not torch.equal(net.head.weight, before["head.weight"])
