@@ -77,4 +77,4 @@ if __name__ == "__main__":
     torch.manual_seed(1)
     net = Net(api.TransformerOpParallelConfig.of_run())
     data = samples(Path(sys.argv[1]) if len(sys.argv) > 1 else cached_sample())
-    api.train(net, data, batch_size=32, steps=100, optimizer=api.AdamWeightDecay(1e-4, weight_decay=0.1))
+    api.train(net, data, batch_size=32, steps=50, optimizer=api.AdamWeightDecay(1e-4, weight_decay=0.1))

@@ -1,11 +1,13 @@
 """The programs of examples/ run as their first lines say."""
 
+import math
 import os
 import re
 import runpy
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from .conftest import BESIDE, ROOT, run_to_end  # `python` and `tlaunch` of the environment under test are in BESIDE
 
@@ -41,6 +43,20 @@ def test_data_parallel_ranks_learn_the_same(run, tmp_path):
         assert len(losses) == 5
         assert losses[-1] < 0.01
     assert '"step": 100' in (tmp_path / "latest" / "device1" / "heartbeat").read_text()
+
+
+def test_the_tutorials_network_trains_on_four_ranks(run, tmp_path):
+    """The first loss is the logarithm of its 20,000 words on every rank, and falls; the whole model fits the network of one process."""
+    words = ("tlaunch", "run", "--mp", 2, "--pp", 2, "--micro-batches", 2, "--devices", 4)
+    run(*words, "--", "python", "examples/transformer.py")
+    for log in logs_of(tmp_path):
+        losses = [float(loss) for loss in re.findall(r"^epoch: \d+ step: \d+, loss is (\S+)$", log, re.MULTILINE)]
+        assert len(losses) == 50
+        assert abs(losses[0] - math.log(20_000)) < 0.01
+        assert losses[-1] < 8
+    script = runpy.run_path(str(ROOT / "examples" / "transformer.py"))
+    network = script["Net"](script["api"].TransformerOpParallelConfig())
+    network.load_state_dict(load_file(tmp_path / "latest" / "model" / "model.safetensors"))
 
 
 def test_a_network_of_ones_own_is_cut_as_its_strategy_says(run, tmp_path):

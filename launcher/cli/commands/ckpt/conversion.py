@@ -18,7 +18,7 @@ FORMATS = DCP, MINDSPORE = "dcp", "mindspore"
 
 
 def check_convertible(path: Path, index: Index) -> None:
-    """Refuse a checkpoint whose state the formats of other tools are not told of here: other values than AdamW's, or buffers.
+    """Refuse a checkpoint that the formats of other tools are not told of here: of other values than AdamW's, with buffers, or without a tokenizer.
 
     Raises:
         UsageError: it is such a one.
@@ -26,8 +26,10 @@ def check_convertible(path: Path, index: Index) -> None:
     if index.kinds == KINDS and not index.buffers and TOKENIZER in index.files:
         return
     state = ", ".join((*index.kinds, *KINDS_OF_BUFFERS * bool(index.buffers)))
+    without = "" if TOKENIZER in index.files else " without a tokenizer"
     raise UsageError(
-        f"{path} is of the program {index.program}, whose state is {state}: only {', '.join(KINDS)} are converted",
+        f"{path} is of the program {index.program}, whose state is {state}{without}: only {', '.join(KINDS)} of models with a "
+        "tokenizer are converted",
         hint="`tlaunch ckpt merge` writes its weights as model.safetensors, which other tools read",
     )
 
