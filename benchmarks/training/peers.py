@@ -8,6 +8,7 @@ attention weights and inner activations, which one number switches on too, is ta
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,14 +62,20 @@ def torch_step(settings: TransformerSettings) -> Step:
     return _step(settings, model, model)
 
 
-def marian_step(settings: TransformerSettings) -> Step:
+def marian_model(settings: TransformerSettings) -> Any:
+    """Return a MarianMTModel of the same sizes, in training; with one matrix for embeddings and head where the settings share it.
+
+    Its norms stand after each block and its positions are sinusoids, whatever the settings say.
+    """
     from transformers import MarianConfig, MarianMTModel  # noqa: PLC0415 - the extra `bench`
 
     sizes, data = settings.model, settings.data
-    model = MarianMTModel(
+    is_shared = sizes.share == "all"
+    return MarianMTModel(
         MarianConfig(
-            vocab_size=sizes.vocabulary_size, decoder_vocab_size=sizes.vocabulary_size, share_encoder_decoder_embeddings=False,
-            tie_word_embeddings=False, d_model=sizes.d_model, max_position_embeddings=max(data.source_length, data.target_length),
+            vocab_size=sizes.vocabulary_size, decoder_vocab_size=sizes.vocabulary_size, share_encoder_decoder_embeddings=is_shared,
+            tie_word_embeddings=is_shared, scale_embedding=sizes.scale_embedding, d_model=sizes.d_model,
+            max_position_embeddings=max(data.source_length, data.target_length),
             encoder_layers=sizes.encoder_layers, decoder_layers=sizes.decoder_layers,
             encoder_attention_heads=sizes.heads, decoder_attention_heads=sizes.heads,
             encoder_ffn_dim=sizes.feed_forward_dim, decoder_ffn_dim=sizes.feed_forward_dim, activation_function="relu",
@@ -77,6 +84,10 @@ def marian_step(settings: TransformerSettings) -> Step:
             attn_implementation="sdpa",
         )
     ).train()  # fmt: skip
+
+
+def marian_step(settings: TransformerSettings) -> Step:
+    model = marian_model(settings)
 
     def logits(batch: Batch) -> Tensor:
         return model(

@@ -45,3 +45,15 @@ def test_where_there_is_no_trace_the_training_goes_on(tmp_path, wanted, steps, w
     assert len(said) == (why is not None)
     assert all(why in line for line in said)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_training_that_ends_early_has_the_trace_of_its_steps(tmp_path):
+    """Whoever stops before the last step ends the trace; a second end says nothing more."""
+    path = tmp_path / "profile.json"
+    profiler = StepProfiler(9, path, CPU)
+    for _ in range(5):
+        torch.mm(torch.ones(2, 2), torch.ones(2, 2))
+        assert profiler.stepped(is_last=False) == ""
+    assert profiler.end() == f"profile: {path}"
+    assert profiler.end() == ""
+    assert sum(event["name"] == "aten::mm" for event in json.loads(path.read_text())["traceEvents"]) == 2

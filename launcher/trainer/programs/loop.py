@@ -133,7 +133,7 @@ def _run_steps(
         if due.saves or stopping.is_over:
             saving.save(batch.step, known_loss, stopping.validations, ends=due.ends)
         if stopping.is_over:
-            say_of_all(stopping.told(), world)
+            say_of_all("\n".join(filter(None, (stopping.told(), profiler.end()))), world)
             break
         stopwatch = Stopwatch()
     saving.finish(goes_on=False)

@@ -38,9 +38,12 @@ class StepProfiler:
         if self._steps == WARM_UP_STEPS and not is_last:
             self._running.enter_context(self._profile)
         is_over = self._steps == WARM_UP_STEPS + self._left or is_last
-        return self._end() if is_over else ""
+        return self.end() if is_over else ""
 
-    def _end(self) -> str:
+    def end(self) -> str:
+        """End the trace where the training is over, if it has not ended yet; return what to say of it, or nothing. Never raises."""
+        if not self._left:
+            return ""
         self._left = 0
         if self._steps <= WARM_UP_STEPS:
             return f"no profile: the training is over after {self._steps} steps, and the first {WARM_UP_STEPS} are not traced"
