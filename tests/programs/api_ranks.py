@@ -1,4 +1,4 @@
-"""Train the tutorial's network through `launcher.trainer.api` on several ranks, and in one process: equal weights, in float64.
+"""Train the tutorial's network through `launcher.trainer.api` on several ranks, and in one process: equal weights and validation losses, in float64.
 
     api_ranks.py DIRECTORY [CASE ...]
 
@@ -6,19 +6,22 @@ Dropout is on, masks count other numbers of positions in each row, and gradients
 where nothing is dropped, and `train` on one rank where something is. Exit 0 when all are equal.
 """
 
+import json
 import os
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import fork_ranks
 from torch import nn
 
 from launcher.core import env
-from launcher.core.errors import RefusedLayoutError
+from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.trainer import api
 
 LENGTH, VOCABULARY, HIDDEN, PAD = 6, 40, 16, 1
@@ -96,6 +99,18 @@ class EncoderOnly(nn.Module):
         return nn.functional.mse_loss(self.head(encoded.mean(dim=1))[:, 0], wanted)
 
 
+class OwnLoss(Net):
+    """A network whose loss is a mean over rows, computed in float64 whatever the network's type is."""
+
+    def forward(self, *batch):
+        source, positions, source_mask, target, memory_mask, label = batch
+        encoder_input, _ = self.source(source, positions)
+        decoder_input, _ = self.target(target, positions)
+        output, _, _ = self.base(encoder_input, source_mask, decoder_input, None, memory_mask)
+        logits = self.head(self.last_dropout(self.norm(output))).double()
+        return nn.functional.cross_entropy(logits.flatten(0, 1), label.flatten())
+
+
 class TwoModules(nn.Module):
     """An encoder and a decoder of their own, in code that torch.fx cannot trace: it asks for a value."""
 
@@ -155,6 +170,8 @@ class Case:
     config: dict = field(default_factory=dict)
     train: dict = field(default_factory=dict)
     is_plain: bool = False  # compared with a loop of torch, without dropout
+    dtype: torch.dtype = torch.float64
+    tolerance: float = TOLERANCE
 
 
 RELU = {"tied": True, "post_layernorm_residual": True, "hidden_act": "relu"}
@@ -173,19 +190,24 @@ CASES = {
     "encoder 2x1x2": Case(2, 1, 2, 2, make=EncoderOnly),
     "encoder mp4": Case(mp=4, make=EncoderOnly),
     "untraceable dp2 mp2": Case(2, 2, make=TwoModules),
+    "float32 2x2x2": Case(2, 2, 2, 2, make=OwnLoss, dtype=torch.float32, tolerance=1e-4),
 }
 
 
-def trained(case, **more):
-    """Train on this rank as a case says; return all weights on rank 0."""
+def trained(case, output, **more):
+    """Train on this rank as a case says; return all weights on rank 0, with the last validation's loss."""
     torch.manual_seed(1)
     config = api.TransformerOpParallelConfig.of_run(**case.config)
-    network = case.make(config, **case.network).double()
+    network = case.make(config, **case.network).to(case.dtype)
     torch.manual_seed(2 + int(os.environ.get(env.RANK, "0")))  # nothing else may be drawn by torch's generator
-    samples = pairs() if case.make is Net else numbered()
+    samples = pairs() if issubclass(case.make, Net) else numbered()
     optimizer = api.AdamW(RATE, eps=1e-6, weight_decay=0.1)
-    common = {"batch_size": BATCH, "steps": STEPS, "clip_norm": 0.5, "validation": samples}
-    return api.train(network, samples, optimizer=optimizer, **{**common, **case.train, **more})
+    common = {"batch_size": BATCH, "steps": STEPS, "clip_norm": 0.5, "validation": samples, "output": output}
+    weights = api.train(network, samples, optimizer=optimizer, **{**common, **case.train, **more})
+    if weights is None:
+        return None
+    loss = json.loads((output / "model" / "config.json").read_text())["training"]["validation_loss"]
+    return {**weights, "validation loss": torch.tensor(loss, dtype=torch.float64)}
 
 
 def trained_plainly(case):
@@ -206,12 +228,15 @@ def trained_plainly(case):
         for each in network.parameters():  # torch's clip_grad_norm_ adds 1e-6 to the norm
             each.grad *= min(1.0, 0.5 / norm)
         optimizer.step()
-    return {name: value.detach() for name, value in network.state_dict().items()}
+    with torch.no_grad():
+        batches = [samples[first : first + BATCH] for first in range(0, len(samples), BATCH)]
+        loss = sum(network(*each) for each in batches) / len(batches)
+    return {**{name: value.detach() for name, value in network.state_dict().items()}, "validation loss": loss}
 
 
 def works(name, directory):
     case = CASES[name]
-    weights = trained(case, **({"shuffle": False} if case.is_plain else {}))
+    weights = trained(case, directory / "runs" / name, **({"shuffle": False} if case.is_plain else {}))
     if weights is not None:
         torch.save(weights, directory / f"{name}.pt")
 
@@ -226,12 +251,12 @@ def off_by(directory, name, expected):
 def alone(case, directory):
     """Return what one process comes to. It is a process of its own: this one must not run tensor operations before it forks."""
     path = directory / "alone.pt"
-    kind = Case(
-        make=case.make, network={**case.network, **({"lambda_func": None} if "lambda_func" in case.network else {})}
-    )
+    without = {"lambda_func": None} if "lambda_func" in case.network else {}
+    kind = Case(make=case.make, network={**case.network, **without}, dtype=case.dtype)
 
     def work():
-        torch.save(trained_plainly(case) if case.is_plain else trained(kind), path)
+        output = Path(tempfile.mkdtemp(dir=directory))
+        torch.save(trained_plainly(case) if case.is_plain else trained(kind, output), path)
 
     fork_ranks("alone", dp=1, mp=1, pp=1, micro_batches=1, work=work)
     return torch.load(path, weights_only=True)
@@ -240,23 +265,70 @@ def alone(case, directory):
 def resumed(directory):
     """A training that ends after two steps on one layout goes on on another, to the weights of one that was not interrupted."""
     begun = directory / "begun"
-    saves = {"checkpoint": api.CheckpointConfig(every_steps=2), "output": begun}
-    fork_ranks("begun", dp=2, mp=1, pp=1, micro_batches=1, work=partial(trained, Case(), **saves, steps=2))
+    saves = {"checkpoint": api.CheckpointConfig(every_steps=2)}
+    fork_ranks("begun", dp=2, mp=1, pp=1, micro_batches=1, work=partial(trained, Case(), begun, **saves, steps=2))
 
     def work():
-        weights = trained(CASES["2x2x2"], resume=begun / "checkpoints")
+        weights = trained(CASES["2x2x2"], directory / "runs" / "resumed", resume=begun / "checkpoints")
         if weights is not None:
             torch.save(weights, directory / "resumed.pt")
 
     fork_ranks("resumed", dp=1, mp=2, pp=2, micro_batches=2, work=work)
 
 
-def refused():
+def expect_refused(error, make, directory, **more):
+    with pytest.raises(error) as told:
+        trained(Case(make=make, **more), directory / "refused")
+    assert told.value.hint, make
+    print(f"refused: {told.value.message}", flush=True)
+    if dist.is_initialized():  # an error leaves it open
+        dist.destroy_process_group()
+
+
+class WithTable(Net):
+    """The head is the table, which ranks have cut by rows."""
+
+    def forward(self, *batch):
+        source, positions, _, target, _, label = batch
+        decoder_input, _ = self.target(target, positions)
+        output = self.base(self.source(source, positions)[0], None, decoder_input)[0]
+        logits = output @ self.target.word.embedding_table.T
+        return nn.functional.cross_entropy(logits.flatten(0, 1), label.flatten())
+
+
+class WithPenalty(EncoderOnly):
+    def forward(self, *batch):
+        return super().forward(*batch) + sum(each.square().sum() for each in self.parameters())
+
+
+class AskingForTraining(EncoderOnly):
+    def forward(self, *batch):
+        loss = super().forward(*batch)
+        return loss + 1 if self.training else loss
+
+
+def refused_on_two_stages(directory):
     """What has no Transformer that stages could be made of runs at pp = 1 alone, and is told why."""
-    for make, network in ((TwoModules, {}), (Net, {"lambda_func": too_late})):
-        with pytest.raises(RefusedLayoutError) as told:
-            trained(Case(make=make, network=network))
-        assert told.value.hint, make
+    expect_refused(RefusedLayoutError, TwoModules, directory)
+    expect_refused(RefusedLayoutError, Net, directory, network={"lambda_func": too_late})
+    expect_refused(RefusedLayoutError, WithPenalty, directory)
+    expect_refused(RefusedLayoutError, AskingForTraining, directory)
+
+
+def refused_by_parts(directory):
+    """Of what model-parallel ranks have cut nothing else is used than by the modules that know it."""
+    cut = {"config": {"vocab_emb_dp": False}}
+    expect_refused(RefusedLayoutError, WithTable, directory, **cut)
+    expect_refused(RefusedLayoutError, TwoModules, directory, **cut)
+    expect_refused(RefusedLayoutError, WithPenalty, directory)
+
+
+def refused_copies(directory):
+    """Ranks that bring other samples, as one who divides them by hand would, are told so."""
+    rank = int(os.environ[env.RANK])
+    network = Net(api.TransformerOpParallelConfig.of_run())
+    with pytest.raises(UsageError, match="samples"):
+        api.train(network, pairs(24 - 8 * rank), batch_size=BATCH, output=directory / "refused")
 
 
 def too_late(network, layer_id, offset, parallel_config, layers):
@@ -277,14 +349,16 @@ def main():
         )  # fmt: skip
         off = off_by(directory, name, expected)
         print(f"{name}: {off:.1e}", flush=True)
-        assert off <= TOLERANCE, name
+        assert off <= case.tolerance, name
     if not names:
         print("begun, and gone on from", flush=True)
         resumed(directory)
         off = off_by(directory, "resumed", alone(CASES["2x2x2"], directory))
         print(f"resumed: {off:.1e}", flush=True)
         assert off <= TOLERANCE
-        fork_ranks("refused", dp=1, mp=1, pp=2, micro_batches=2, work=refused)
+        fork_ranks("stages", dp=1, mp=1, pp=2, micro_batches=2, work=partial(refused_on_two_stages, directory))
+        fork_ranks("parts", dp=1, mp=2, pp=1, micro_batches=1, work=partial(refused_by_parts, directory))
+        fork_ranks("copies", dp=2, mp=1, pp=1, micro_batches=1, work=partial(refused_copies, directory))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """`launcher.trainer.api`: the modules against torch's own, and what is refused; ranks of it train in tests/programs/api_ranks.py."""
 
+import operator
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,7 @@ from launcher.mesh.coordinates import Coordinate
 from launcher.trainer import api
 from launcher.trainer.api.data import SampleOrder, collated, micro_batches
 from launcher.trainer.api.dropout import DrawnDropout, draw_dropouts
-from launcher.trainer.api.graphs import mask_network, stage_networks, traced
+from launcher.trainer.api.graphs import arguments_of, mask_network, stage_networks, traced_network
 from launcher.trainer.api.training import config_of
 from launcher.trainer.model.dropout import Draws
 
@@ -214,6 +216,10 @@ class Net(nn.Module):
         output = self.base(word, None, word, mask[:, :, None] * mask[:, None, :])[0]
         return self.loss(self.head(output).flatten(0, 1), label.flatten(), mask.flatten())
 
+    def logits(self, source):
+        word, _ = self.word(source)
+        return self.head(self.base(word, None, word)[0]).flatten(0, 1)
+
 
 def batch(rows=4):
     return torch.randint(0, 7, (rows, S)), torch.randint(0, 7, (rows, S))
@@ -222,10 +228,10 @@ def batch(rows=4):
 def test_stages_have_what_they_compute_and_no_more():
     """Parameters of the first stage and of the last one; together they compute what the network does."""
     net = Net()
-    first, last = stage_networks(traced(net, CPU), 2)
+    first, last = stage_networks(traced_network(net, arguments_of(net, 2), CPU), 2)
     of_first, of_last = ({name.partition(".")[0] for name, _ in part.named_parameters()} for part in (first, last))
     assert (of_first, of_last) == ({"word", "base"}, {"base", "head"})
-    counted, paths = mask_network(traced(net, CPU))
+    counted, paths = mask_network(traced_network(net, arguments_of(net, 2), CPU))
     source, label = batch()
     assert paths == ("loss",)
     assert torch.equal(counted(source, label)[0], (label != 0).float().flatten())
@@ -263,7 +269,7 @@ def untraceable(self, source, label):
 
 def masks_by_parameters(self, source, label):
     mask = (self.head.bias.sum() + label) != 0
-    return self.loss(self.head(self.word(source)[0]).flatten(0, 1), label.flatten(), mask.flatten())
+    return self.loss(self.logits(source), label.flatten(), mask.flatten())
 
 
 @pytest.mark.parametrize("forward", [untraceable, masks_by_parameters])
@@ -351,3 +357,169 @@ def test_weights_fit_the_network_that_was_given():
     net.load_state_dict(weights)
     assert net.head.weight is net.word.word.weight
     assert not torch.equal(net.head.weight, before["head.weight"])
+
+
+def losses(text):
+    """Return the losses that a training has printed."""
+    return [float(each) for each in re.findall(r"^epoch: \d+ step: \d+, loss is (\S+)$", text, re.MULTILINE)]
+
+
+def called_twice(self, source, label):
+    """One cross entropy for two masks that count other numbers of positions."""
+    logits = self.logits(source)
+    one = self.loss(logits, label.flatten(), (label != 0).flatten())
+    return one + self.loss(logits, source.flatten(), (source == 1).flatten())
+
+
+def changes_its_input(self, source, label):
+    label = label.sub_(1).clamp(min=0)
+    return self.loss(self.logits(source), label.flatten(), (label != 0).flatten())
+
+
+def optional_mask(self, source, label, mask=None, *, scale=2.0):
+    mask = label != 0 if mask is None else mask
+    return self.loss(self.logits(source), label.flatten(), mask.flatten()) * scale
+
+
+@pytest.mark.parametrize("forward", [called_twice, changes_its_input, optional_mask])
+def test_the_first_loss_is_that_of_the_network_called_by_hand(forward, capfd):
+    net = type("Other", (Net,), {"forward": forward})()
+    source, label = batch(8)
+    expected = float(net(source.clone(), label.clone()).detach())
+    samples = [(one.clone(), other.clone()) for one, other in zip(source, label, strict=True)]
+    api.train(net, samples, batch_size=8, steps=1, shuffle=False)
+    assert losses(capfd.readouterr().out) == [pytest.approx(expected, abs=1e-4)]
+
+
+def residual_in_place(self, hidden):
+    before = hidden
+    hidden *= 2
+    return self.head(before)
+
+
+def relu_in_place(self, hidden):
+    nn.functional.relu(hidden, inplace=True)
+    return self.head(hidden)
+
+
+def method_in_place(self, hidden):
+    hidden.mul_(2)
+    return self.head(hidden)
+
+
+@pytest.mark.parametrize("after", [residual_in_place, relu_in_place, method_in_place])
+def test_what_is_changed_in_place_and_used_as_before_cannot_be_traced(after):
+    def forward(self, source, label):
+        return self.loss(after(self, self.word(source)[0]).flatten(0, 1), label.flatten(), (label != 0).flatten())
+
+    net = type("Other", (Net,), {"forward": forward})()
+    with pytest.raises(UsageError, match="in place"):
+        traced_network(net, arguments_of(net, 2), CPU)
+
+
+def test_what_is_changed_in_place_and_goes_on_under_its_name_is_traced():
+    """`x += y`, which a residual sum may be, stays that."""
+
+    def forward(self, source, label):
+        hidden = self.word(source)[0] * 1
+        hidden += 1
+        return self.loss(self.head(hidden).flatten(0, 1), label.flatten(), (label != 0).flatten())
+
+    net = type("Other", (Net,), {"forward": forward})()
+    found = traced_network(net, arguments_of(net, 2), CPU)
+    [part] = [each.target for each in found.nodes if each.target is operator.iadd]
+    assert part is operator.iadd
+
+
+def test_buffers_are_those_of_the_network(capfd):
+    """What is not persistent is not in the weights; what a forward changes is what it was after the training, not after traces."""
+    net = Net()
+    net.register_buffer("passing", torch.ones(2), persistent=False)
+    net.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, source, label):
+        self.steps.add_(1)
+        return Net.forward(self, source, label)
+
+    kind = type("Other", (Net,), {"forward": forward})
+    net.__class__ = kind
+    weights = api.train(net, list(zip(*batch(8), strict=True)), batch_size=4, steps=3)
+    net.load_state_dict(weights)
+    assert float(weights["steps"]) == 3
+    assert float(net.steps) == 3
+    assert "cannot be traced" in capfd.readouterr().out
+
+
+def test_a_dropout_of_several_places_is_one():
+    drop = nn.Dropout(0.5)
+    network = nn.ModuleDict({"one": drop, "other": nn.Sequential(nn.Linear(2, 2), drop)})
+    draw_dropouts(network)
+    assert network["one"] is network["other"][1]
+    assert network["one"].p == 0.5
+
+
+def test_a_loss_of_torch_that_ignores_positions_is_told(capfd):
+    """Of several parts of a batch it would be the mean of each: the log says which line, and what counts over all."""
+
+    def forward(self, source, label):
+        logits = self.head(self.word(source)[0]).flatten(0, 1)
+        return nn.functional.cross_entropy(logits, label.flatten(), ignore_index=0)
+
+    net = type("Other", (Net,), {"forward": forward})()
+    del net.base, net.loss
+    config = api.TransformerOpParallelConfig(micro_batch_num=2)
+    api.train(net, list(zip(*batch(8), strict=True)), batch_size=4, steps=1, parallel_config=config)
+    assert "of each part of a batch for itself" in capfd.readouterr().out
+
+
+class Random:
+    """Samples that are others each time."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, number):
+        return torch.randint(0, 7, (S,)), torch.randint(0, 7, (S,))
+
+
+SAMPLES = {
+    "random": Random(),
+    "one item too few": [(one,) for one in batch(8)[0]],
+    "a stream": iter(()),
+    "none": [],
+    "ids that are no rows": [(torch.full((S,), 7), torch.zeros(S, dtype=torch.int64))] * 8,
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_samples_that_are_refused(name):
+    with pytest.raises(UsageError):
+        api.train(Net(), SAMPLES[name], batch_size=4, steps=1)
+
+
+def test_other_optimizers_and_functions_by_layer_are_refused():
+    samples = list(zip(*batch(8), strict=True))
+    with pytest.raises(UsageError, match="optimizer"):
+        api.train(Net(), samples, batch_size=4, optimizer=torch.optim.SGD(Net().parameters()))
+    net = Net()
+    net.more = api.TransformerEncoder(None, 1, D, F, S, 2, lambda_func=lambda *_, **__: None)
+    with pytest.raises(UsageError, match="lambda_func"):
+        api.train(net, samples, batch_size=4)
+
+
+def test_what_is_not_used_is_refused():
+    net = Net()
+    net.unused = nn.Linear(2, 2)
+    with pytest.raises(UsageError, match=r"unused\.weight"):
+        api.train(net, list(zip(*batch(8), strict=True)), batch_size=4)
+
+
+def test_a_second_training_has_a_place_of_its_own(tmp_path, monkeypatch):
+    """In the directory of a run one model is kept."""
+    monkeypatch.setenv(env.TLAUNCH_RUN_DIR, str(tmp_path))
+    samples = list(zip(*batch(8), strict=True))
+    api.train(Net(), samples, batch_size=4, steps=1)
+    with pytest.raises(UsageError):
+        api.train(Net(), samples, batch_size=4, steps=1)
+    api.train(Net(), samples, batch_size=4, steps=1, output=tmp_path / "second")
+    assert (tmp_path / "second" / "model" / "model.safetensors").is_file()

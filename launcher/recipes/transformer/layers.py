@@ -42,7 +42,7 @@ class LayerSettings:
 
     stages: tuple[int, ...]
     recompute_layers: tuple[int, ...]
-    gradient_groups: int
+    gradient_groups: int | None  # None: no layer has been given a number of fusion
 
 
 def settings_by(
@@ -77,7 +77,7 @@ def settings_by(
     return LayerSettings(
         stages=layers_per_stage(chosen, pp) if chosen else (),
         recompute_layers=tuple(number for number, layer in enumerate(layers) if layer.is_recomputed),
-        gradient_groups=max(1, len({layer.comm_fusion for layer in layers} - {None})),
+        gradient_groups=len({layer.comm_fusion for layer in layers} - {None}) or None,
     )
 
 

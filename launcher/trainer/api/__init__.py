@@ -19,14 +19,8 @@ from launcher.trainer.api.configs import (
     TransformerOpParallelConfig,
     TransformerRecomputeConfig,
 )
-from launcher.trainer.api.modules import (
-    AttentionMask,
-    CrossEntropyLoss,
-    Transformer,
-    TransformerDecoder,
-    TransformerEncoder,
-    VocabEmbedding,
-)
+from launcher.trainer.api.layers import Transformer, TransformerDecoder, TransformerEncoder
+from launcher.trainer.api.modules import AttentionMask, CrossEntropyLoss, VocabEmbedding
 from launcher.trainer.api.optimizers import AdamW, AdamWeightDecay, Momentum
 from launcher.trainer.api.training import train
 

@@ -16,7 +16,7 @@ from launcher.trainer.parallel.world import this_place
 
 @frozen
 class OpParallelConfig:
-    """Of a single operator."""
+    """The configuration of a single operator."""
 
     data_parallel: int = 1
     model_parallel: int = 1
@@ -24,7 +24,7 @@ class OpParallelConfig:
 
 @frozen
 class EmbeddingOpParallelConfig:
-    """Of an embedding: with `vocab_emb_dp` every model-parallel rank holds the whole table, else some of its rows."""
+    """The configuration of an embedding: with `vocab_emb_dp` every model-parallel rank holds the whole table, else some of its rows."""
 
     data_parallel: int = 1
     model_parallel: int = 1
@@ -37,7 +37,7 @@ class EmbeddingOpParallelConfig:
 
 @frozen
 class TransformerRecomputeConfig:
-    """What backward computes again instead of keeping it. Collectives within a layer are always among it."""
+    """Says what backward computes again instead of keeping it. Collectives within a layer are always among it."""
 
     recompute: bool = False
     parallel_optimizer_comm_recompute: bool = False  # weights are never gathered layer by layer here
@@ -59,7 +59,7 @@ class TransformerRecomputeConfig:
 
 @frozen
 class TransformerOpParallelConfig:
-    """Of a whole network.
+    """The configuration of a whole network.
 
     Raises:
         UsageError: a number is below 1, or there are experts: no layer is a mixture of them.

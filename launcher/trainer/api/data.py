@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from launcher.core.errors import UsageError
+from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
@@ -22,7 +22,7 @@ Rows = tuple[Tensor, ...]  # of a batch: its inputs, each with the rows as its f
 
 
 class Samples(Protocol):
-    """A data set as torch has it: samples by their numbers, each a tuple of tensors, arrays or numbers."""
+    """A data set as torch has it: samples by their numbers, each a tuple of tensors, arrays or numbers, and the same whenever it is asked for."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
@@ -68,18 +68,30 @@ def collated(samples: Samples, numbers: Sequence[int], device: torch.device, dty
     """Return samples as a batch, on a device, numbers that are no integers in the type of the network.
 
     Raises:
-        UsageError: samples are no tuples, or not of one shape.
+        UsageError: samples are no tuples of what tensors can be made of, or not of one shape.
     """
+    found = [samples[number] for number in numbers]
+    for number, sample in zip(numbers, found, strict=True):
+        _check_sample(number, sample, len(found[0]) if isinstance(found[0], list | tuple) else 0)
     try:
-        batch = default_collate([samples[number] for number in numbers])
+        batch = default_collate([tuple(sample) for sample in found])
     except (TypeError, RuntimeError) as error:
         first = str(error).partition("\n")[0]
-        raise UsageError(f"the samples make no batch: {first}", hint="tuples of tensors, each of one shape") from error
-    if not isinstance(batch, list | tuple) or not all(isinstance(each, Tensor) for each in batch):
         raise UsageError(
-            f"a sample is a {type(samples[numbers[0]]).__name__}", hint="a tuple of tensors, arrays or numbers"
-        )
+            f"the samples make no batch: {first}", hint="items that are of one shape in all samples"
+        ) from error
     return tuple(each.to(device, dtype if each.is_floating_point() else each.dtype) for each in batch)
+
+
+def _check_sample(number: int, sample: Any, items: int) -> None:
+    hint = "a tuple of tensors, arrays or numbers"
+    if not isinstance(sample, list | tuple):
+        raise UsageError(f"sample {number} is a {type(sample).__name__}", hint=hint)
+    for place, item in enumerate(sample):
+        if not isinstance(item, Tensor | np.ndarray | np.number | int | float | bool):
+            raise UsageError(f"item {place} of sample {number} is a {type(item).__name__}", hint=hint)
+    if len(sample) != items:
+        raise UsageError(f"sample {number} has {len(sample)} items, and others have {items}", hint=hint)
 
 
 def micro_batches(rows: int, layout: Layout, coordinate: Coordinate) -> list[slice]:
@@ -91,10 +103,39 @@ def micro_batches(rows: int, layout: Layout, coordinate: Coordinate) -> list[sli
     ]
 
 
-def digest_of(samples: Samples) -> str:
-    """Return a digest of the number of samples and of some of them, spread over all."""
-    digest = hashlib.sha256(str(len(samples)).encode())
+def digest_of(samples: Samples) -> tuple[str, int]:
+    """Return a digest of the number of samples and of some of them, spread over all, and how many items each has.
+
+    Raises:
+        UsageError: there are none, or a sample is another one when it is asked for again.
+    """
+    if not len(samples):
+        raise UsageError("there are no samples")
+    digest, items = hashlib.sha256(str(len(samples)).encode()), 0
     for number in np.linspace(0, len(samples) - 1, min(DIGESTED, len(samples)), dtype=int).tolist():
-        for value in collated(samples, [number], torch.device("cpu"), torch.float32):
+        one, again = (collated(samples, [number], torch.device("cpu"), torch.float32) for _ in range(2))
+        if any(not torch.equal(*pair) for pair in zip(one, again, strict=True)):
+            raise UsageError(
+                f"sample {number} is another one each time that it is asked for, and all ranks need the same",
+                hint="draw random numbers in the network, by nn.Dropout",
+            )
+        items = len(one)
+        for value in one:
             digest.update(value.numpy().tobytes())
-    return digest.hexdigest()
+    return digest.hexdigest(), items
+
+
+def check_layout(layout: Layout, batch_size: int) -> None:
+    """Refuse batches that cannot be cut into parts of equally many rows.
+
+    Raises:
+        RefusedLayoutError: with the nearest sizes that can.
+    """
+    parts = layout.dp * layout.micro_batches
+    if batch_size % parts:
+        below = batch_size - batch_size % parts
+        near = " or ".join(str(size) for size in (below, below + parts) if size)
+        raise RefusedLayoutError(
+            f"batch_size = {batch_size} cannot be divided by dp * micro batches = {layout.dp} * {layout.micro_batches}",
+            hint=f"batch_size = {near}",
+        )

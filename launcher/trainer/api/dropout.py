@@ -14,9 +14,10 @@ class DrawnDropout(nn.Module):
     What it is called with has the rows of the micro batch as its first dim, or positions row by row: B..., or (B T)...
     """
 
-    def __init__(self, rate: float, place: str) -> None:
+    def __init__(self, p: float, place: str) -> None:
         super().__init__()
-        self.dropout, self._place = Dropout(rate), place
+        self.p = p
+        self.dropout, self._place = Dropout(p), place
         self._draws: Draws | None = None
         self._calls = 0  # with these draws: each has masks of its own
 
@@ -25,7 +26,7 @@ class DrawnDropout(nn.Module):
         self._draws, self._calls = draws, 0
 
     def forward(self, tensor: Tensor) -> Tensor:
-        if self._draws is None or self.dropout.rate == 0:
+        if self._draws is None or self.p == 0:
             return tensor
         self._calls += 1
         self.dropout.place = f"{self._place}.{self._calls}"
@@ -41,14 +42,16 @@ class DrawnDropout(nn.Module):
 
 
 def draw_dropouts(network: nn.Module) -> None:
-    """Have every `nn.Dropout` of a network decide by draws, each with its path as its place.
+    """Have every `nn.Dropout` of a network decide by draws, each with the first of its paths as its place.
 
     Raises:
         UsageError: a dropout is of another kind, such as those of whole channels.
     """
-    for path, module in list(network.named_modules()):
-        if isinstance(module, nn.modules.dropout._DropoutNd):  # noqa: SLF001 - the class of all of them
-            if type(module) is not nn.Dropout:
-                raise UsageError(f"{path} is a {type(module).__name__}, which is not known here", hint="nn.Dropout")
-            parent, _, name = path.rpartition(".")
-            setattr(network.get_submodule(parent), name, DrawnDropout(module.p, path))
+    drawn: dict[int, DrawnDropout] = {}
+    for path, module in list(network.named_modules(remove_duplicate=False)):
+        if not isinstance(module, nn.modules.dropout._DropoutNd):  # noqa: SLF001 - the class of all of them
+            continue
+        if type(module) is not nn.Dropout:
+            raise UsageError(f"{path} is a {type(module).__name__}, which is not known here", hint="nn.Dropout")
+        parent, _, name = path.rpartition(".")
+        setattr(network.get_submodule(parent), name, drawn.setdefault(id(module), DrawnDropout(module.p, path)))

@@ -13,6 +13,8 @@ LearningRate = float | Callable[[int], float]  # of each step, or of a step by i
 
 
 class Optimizer(Protocol):
+    """What `train` takes as one: those below."""
+
     @property
     def learning_rate(self) -> LearningRate: ...
 
@@ -60,8 +62,11 @@ class Momentum:
         return momentum.Momentum(self.momentum, self.weight_decay)
 
 
-def told(optimizer: Optimizer) -> str:
-    """Return an optimizer in words that are the same in every process: a function of the step goes by its name."""
+def in_words(optimizer: Optimizer) -> str:
+    """Return an optimizer with its numbers; a function of the step goes by its name."""
     fields = {name: getattr(optimizer, name) for name in getattr(optimizer, "__dataclass_fields__", ())}
-    numbers = (f"{name}={getattr(value, '__qualname__', value)}" for name, value in fields.items())
+    numbers = (
+        f"{name}={getattr(value, '__qualname__', type(value).__name__) if callable(value) else value}"
+        for name, value in fields.items()
+    )
     return f"{type(optimizer).__name__}({', '.join(numbers)})"

@@ -15,9 +15,12 @@ from torch import Tensor, nn
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import Layout
 from launcher.mesh.stages import Stage
-from launcher.trainer.api.modules import Transformer, TransformerDecoder, TransformerEncoder, VocabEmbedding
+from launcher.recipes.transformer.config import DataConfig, ModelConfig, TransformerSettings
+from launcher.recipes.transformer.cost import pipeline_stages
+from launcher.trainer.api.layers import Transformer, TransformerDecoder, TransformerEncoder
+from launcher.trainer.api.modules import VocabEmbedding
+from launcher.trainer.api.settings import NetworkSettings
 from launcher.trainer.parallel.collectives import Group
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.styles import BLOCK, VOCABULARY_ROWS, Style, part_bounds
@@ -30,72 +33,63 @@ Names = Sequence[str]
 class NetworkPlan:
     """What is known of a whole network before it is divided."""
 
-    shapes: Mapping[str, tuple[int, ...]]  # of each parameter, in the network's order, by the first of its names
-    aliases: Mapping[str, Names]  # all names of each
+    parameters: Mapping[str, nn.Parameter]  # whole, in the network's order, each by the first of its names
     dims: Mapping[str, int]  # along which model-parallel ranks cut a parameter, if they do
-    styles: Mapping[str, Style]  # of modules, by their paths
+    styles: Sequence[tuple[nn.Module, Style]]  # of the modules that are cut, or that communicate for these
     held: Sequence[frozenset[str]]  # the parameters on each pipeline stage
     shared: str | None  # the one that the first and the last stage both compute with; the first owns it
 
     def owned(self, stage: int) -> list[str]:
         """Return the parameters that a stage holds and no stage before it does."""
         copies = {self.shared} if stage > 0 else set()
-        return [name for name in self.shapes if name in self.held[stage] and name not in copies]
+        return [name for name in self.parameters if name in self.held[stage] and name not in copies]
 
     def placements(self, names: Names, model_parallel: Group) -> dict[str, Placement]:
+        """Return which part of each of these parameters a model-parallel rank holds."""
         found = {}
         for name in names:
-            shape, dim = torch.Size(self.shapes[name]), self.dims.get(name)
-            if dim is None or model_parallel.size == 1:
+            shape, dim = self.parameters[name].shape, self.dims.get(name)
+            if dim is None:
                 found[name] = Placement.uncut(shape, model_parallel)
             else:
                 found[name] = Placement.cut(shape, dim, *part_bounds(shape[dim], model_parallel))
         return found
 
 
-def plan_network(network: nn.Module, parts: Sequence[nn.Module], stages: Sequence[Stage], mp: int) -> NetworkPlan:
-    """Return the plan of a network on model-parallel ranks, of which `parts` are what each pipeline stage computes.
+def plan_network(
+    network: nn.Module, parts: Sequence[nn.Module], stages: Sequence[Stage], mp: int, *, is_traced: bool
+) -> NetworkPlan:
+    """Return the plan of a network on `mp` model-parallel ranks, of which `parts` are what each pipeline stage computes.
+
+    The parts have the network's own modules. Of one that `is_traced` they have those alone that are used.
 
     Raises:
         UsageError: parameters are frozen, of several types, or not used.
         RefusedLayoutError: the network cannot be cut so.
     """
-    aliases: dict[str, list[str]] = {}
-    first_name: dict[int, str] = {}
-    for name, parameter in network.named_parameters(remove_duplicate=False):
-        aliases.setdefault(first_name.setdefault(id(parameter), name), []).append(name)
     parameters = dict(network.named_parameters())
     _check_parameters(parameters)
-    styles = dict(_styles(network))
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    styles = list(_styles(network)) if mp > 1 else []
     dims = {}
-    for path, style in styles.items():
+    for module, style in styles:
         for own, dim in style.dims.items():
-            name = f"{path}.{own}"
-            if len(aliases.get(name, [name])) > 1 or name not in aliases:
-                raise RefusedLayoutError(
-                    f"mp = {mp}, and {name}, which model-parallel ranks cut, is a parameter of another module, too",
-                    hint="vocab_emb_dp = True: every rank has the whole table"
-                    if style is VOCABULARY_ROWS
-                    else "--mp 1",
-                )
-            dims[name] = dim
+            parameter = module.get_parameter(own)
+            _check_cut_once(network, parameter, names[id(parameter)], mp)
+            dims[names[id(parameter)]] = dim
     if mp > 1:
         _check_model_parallel(network, mp)
-    held = [
-        frozenset(first_name[id(parameter)] for name, parameter in part.named_parameters() if _is_on(name, part, stage))
-        for part, stage in zip(parts, stages, strict=True)
-    ]
-    if unused := [name for name in parameters if not any(name in each for each in held)]:
+    held = [frozenset(names[each] for each in _held(part, stage)) for part, stage in zip(parts, stages, strict=True)]
+    if is_traced and (unused := [name for name in parameters if not any(name in each for each in held)]):
         raise UsageError(f"{unused[0]} is not used when the network is called", hint="leave it out of the network")
+    if not held[0]:
+        raise RefusedLayoutError(
+            f"pp = {len(held)}, and the first stage has no parameter: its layers are all on later stages, and nothing before them "
+            "is trained",
+            hint="another lambda_func, or none: cut by cost",
+        )
     _check_own_stages(network, held)
-    return NetworkPlan(
-        shapes={name: tuple(parameter.shape) for name, parameter in parameters.items()},
-        aliases=aliases,
-        dims=dims if mp > 1 else {},
-        styles=styles if mp > 1 else {},
-        held=held,
-        shared=_shared(held, parameters),
-    )
+    return NetworkPlan(parameters, dims, styles, held, _shared(held, parameters))
 
 
 def apply_plan(
@@ -103,68 +97,92 @@ def apply_plan(
     plan: NetworkPlan,
     stage: Stage,
     model_parallel: Group,
-    whole: Callable[[str], Tensor],
+    whole: Callable[[nn.Parameter], Tensor],
     *,
     device: torch.device,
-    dtype: torch.dtype,
 ) -> dict[str, nn.Parameter]:
     """Turn what a pipeline stage computes into this rank's part of it; return its parameters, in the network's order.
 
     `whole` gives the initial value of a parameter; it is asked for each of the network in turn, on every rank.
     """
-    for module in part.modules() if stage.count > 1 else ():
+    modules = list(part.modules())
+    for module in modules if stage.count > 1 else ():
         if isinstance(module, Transformer):
             module.keep(stage)
-    modules = dict(part.named_modules())
-    for path, style in plan.styles.items():
-        if path in modules:
-            style.rebuild(modules[path], model_parallel)
-    here = [name for name in plan.shapes if name in plan.held[stage.index]]
-    placed, found = plan.placements(here, model_parallel), {}
-    for name in plan.shapes:
-        full = whole(name)
+    here = {id(module) for module in modules}
+    for module, style in plan.styles:
+        if id(module) in here:
+            style.rebuild(module, model_parallel)
+    held = [name for name in plan.parameters if name in plan.held[stage.index]]
+    placed = plan.placements(held, model_parallel)
+    found: dict[str, nn.Parameter] = {}
+    made: dict[int, nn.Parameter] = {}
+    for name, parameter in plan.parameters.items():
+        value = whole(parameter)
         if name in placed:
-            own = placed[name].part_of(full).to(device=device, dtype=dtype).clone(memory_format=torch.contiguous_format)
-            found[name] = nn.Parameter(own)
-            _put(found[name], plan.aliases[name], modules)
-    for module in modules.values():
-        for name, buffer in module.named_buffers(recurse=False):
-            module._buffers[name] = buffer.to(device, dtype if buffer.is_floating_point() else None)  # noqa: SLF001 - torch has no other way
+            own = placed[name].part_of(value).to(device).clone(memory_format=torch.contiguous_format)
+            found[name] = made[id(parameter)] = nn.Parameter(own)
+    for module in part.modules():
+        for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            setattr(module, name, made[id(parameter)])
     return found
 
 
-def _put(parameter: nn.Parameter, names: Names, modules: Mapping[str, nn.Module]) -> None:
-    """Make it the parameter of these names, as far as their modules are there."""
-    for name in names:
-        path, _, own = name.rpartition(".")
-        if path in modules and own in modules[path]._parameters:  # noqa: SLF001 - torch has no other way to ask
-            setattr(modules[path], own, parameter)
+def stages_of_network(network: nn.Module, settings: NetworkSettings, pp: int) -> tuple[Stage, ...]:
+    """Return the stages of the network's Transformer, as `parallel.stages` has them, else cut by cost.
+
+    Raises:
+        RefusedLayoutError: there are fewer parts than stages.
+    """
+    transformer = next((module for module in network.modules() if isinstance(module, Transformer)), None)
+    if pp == 1 or transformer is None:  # which is refused elsewhere, if there are several stages
+        none = range(0)
+        return tuple(Stage(index, pp, none, none, closes_encoder=False) for index in range(pp))
+    within = {id(parameter) for parameter in transformer.parameters()}
+    matrices = [each for each in network.parameters() if id(each) not in within and each.dim() > 1]
+    config = transformer.encoder.config
+    model = ModelConfig(
+        # Of the head, as far as the largest matrix beside the Transformer tells.
+        vocabulary_size=max([each.numel() // config.d_model for each in matrices], default=1) or 1,
+        d_model=config.d_model,
+        heads=config.heads,
+        feed_forward_dim=config.feed_forward_dim,
+        encoder_layers=transformer.encoder_layers,
+        decoder_layers=transformer.decoder_layers,
+    )
+    data = DataConfig(source_length=transformer.src_seq_length, target_length=transformer.tgt_seq_length)
+    return pipeline_stages(TransformerSettings(model=model, data=data, parallel=settings.parallel), pp)
 
 
-def _styles(network: nn.Module) -> Iterator[tuple[str, Style]]:
-    for path, module in network.named_modules():
-        prefix = f"{path}." if path else ""
+def _styles(network: nn.Module) -> Iterator[tuple[nn.Module, Style]]:
+    for module in network.modules():
         if isinstance(module, VocabEmbedding) and not module.parallel_config.vocab_emb_dp:
-            yield f"{prefix}word", VOCABULARY_ROWS
+            yield module.word, VOCABULARY_ROWS
         if isinstance(module, TransformerDecoder):
-            yield f"{prefix}memory", BLOCK
+            yield module.memory, BLOCK
         if isinstance(module, TransformerEncoder | TransformerDecoder):
-            for own, _ in module.blocks.named_modules():
-                for pattern, style in LAYER_PLAN:
-                    if fnmatchcase(own, pattern):
-                        yield f"{prefix}blocks.{own}", style
+            for path, layer in module.blocks.named_modules():
+                yield from ((layer, style) for pattern, style in LAYER_PLAN if fnmatchcase(path, pattern))
 
 
-def _is_on(name: str, part: nn.Module, stage: Stage) -> bool:
-    """Return whether a parameter of a part is on its stage: of a Transformer's layers, those of the stage are."""
-    if stage.count == 1:
-        return True
-    path = name.split(".")
-    for depth in range(len(path)):
-        if isinstance(part.get_submodule(".".join(path[:depth])), Transformer):
-            kept = stage.encoder_layers if path[depth] == "encoder" else stage.decoder_layers
-            return int(path[depth + 2]) in kept  # encoder.blocks.0...
-    return True
+def _held(part: nn.Module, stage: Stage) -> Iterator[int]:
+    """Yield the ids of the parameters of a part: of a Transformer's layers, of those on its stage."""
+    elsewhere: set[int] = set()
+    for module in part.modules() if stage.count > 1 else ():
+        if isinstance(module, Transformer):
+            here = {id(parameter) for layer in module.layers_on(stage) for parameter in layer.parameters()}
+            elsewhere.update(id(parameter) for parameter in module.parameters() if id(parameter) not in here)
+    yield from (id(parameter) for parameter in part.parameters() if id(parameter) not in elsewhere)
+
+
+def _check_cut_once(network: nn.Module, parameter: nn.Parameter, name: str, mp: int) -> None:
+    """Refuse to cut a parameter that several modules have."""
+    owners = [module for module in network.modules() for each in module.parameters(recurse=False) if each is parameter]
+    if len(owners) > 1:
+        raise RefusedLayoutError(
+            f"mp = {mp}, and {name}, which model-parallel ranks cut, is a parameter of another module, too",
+            hint="vocab_emb_dp = True for a table: every rank has the whole one",
+        )
 
 
 def _check_own_stages(network: nn.Module, held: Sequence[frozenset[str]]) -> None:
@@ -183,13 +201,12 @@ def _check_own_stages(network: nn.Module, held: Sequence[frozenset[str]]) -> Non
 
 def _shared(held: Sequence[frozenset[str]], parameters: Mapping[str, nn.Parameter]) -> str | None:
     """Return the parameter that several stages compute with."""
-    if len(held) == 1:
-        return None
     names = [name for name in parameters if sum(name in each for each in held) > 1]
     if len(names) > 1:
         raise RefusedLayoutError(
-            f"pp = {len(held)}, and {len(names)} parameters are used both before and after the Transformer: {', '.join(names)}",
-            hint="--pp 1, or one such parameter at most",
+            f"pp = {len(held)}, and {len(names)} parameters are used both before and after the Transformer, or the shape of what "
+            f"they give is: {', '.join(names)}",
+            hint="--pp 1, or one such parameter at most, and shapes of the batch",
         )
     return names[0] if names else None
 
@@ -205,8 +222,8 @@ def _check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
         if parameter.is_meta:
             raise UsageError(f"{name} has no values: it is on the meta device", hint="a network on the CPU")
     if len(types := {parameter.dtype for parameter in parameters.values()}) > 1:
-        told = ", ".join(sorted(map(str, types)))
-        raise UsageError(f"the parameters are of several types: {told}", hint="network.to(torch.float32)")
+        listed = ", ".join(sorted(map(str, types)))
+        raise UsageError(f"the parameters are of several types: {listed}", hint="network.to(torch.float32)")
 
 
 def _check_model_parallel(network: nn.Module, mp: int) -> None:
@@ -224,19 +241,3 @@ def _check_model_parallel(network: nn.Module, mp: int) -> None:
                 f"{path}: mp = {mp} leaves ranks without a row of vocab_size = {module.vocab_size}",
                 hint=f"--mp {module.vocab_size} at most, or vocab_emb_dp = True",
             )
-
-
-def check_layout(layout: Layout, batch_size: int) -> None:
-    """Refuse batches that cannot be cut into parts of equally many rows.
-
-    Raises:
-        RefusedLayoutError: with the nearest sizes that can.
-    """
-    parts = layout.dp * layout.micro_batches
-    if batch_size % parts:
-        below = batch_size - batch_size % parts
-        near = " or ".join(str(size) for size in (below, below + parts) if size)
-        raise RefusedLayoutError(
-            f"batch_size = {batch_size} cannot be divided by dp * micro batches = {layout.dp} * {layout.micro_batches}",
-            hint=f"batch_size = {near}",
-        )

@@ -9,13 +9,29 @@ from launcher.recipes.train import CheckpointConfig, ParallelConfig
 
 
 @frozen
+class NetworkModel:
+    """What is trained; a checkpoint of another one is refused."""
+
+    network: str = ""  # its class
+    optimizer: str = ""  # likewise
+
+
+@frozen
+class NetworkData:
+    """Which samples come when; a checkpoint of another order is refused."""
+
+    shuffle: bool = True
+
+
+@frozen
 class NetworkTrainConfig:
+    """How it is trained, in what `programs/loop.py` asks for and the names of `train`'s arguments."""
+
     epochs: int = 1
     steps: int = 0  # optimizer steps after which to stop; 0: after the epochs
     batch_size: int = 32  # samples per optimizer step, over all ranks
-    optimizer: str = ""
+    optimizer: str = ""  # with its numbers
     clip_norm: float = 0.0
-    shuffle: bool = True
     seed: int = 1  # of sample order and dropout
     validate_every: int = 0
     early_stopping: int = 0
@@ -24,6 +40,10 @@ class NetworkTrainConfig:
 
 @frozen
 class NetworkSettings:
+    """All of it, in sections as the bundled programs have them."""
+
+    model: NetworkModel = field(default_factory=NetworkModel)
+    data: NetworkData = field(default_factory=NetworkData)
     train: NetworkTrainConfig = field(default_factory=NetworkTrainConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -18,16 +18,16 @@ from launcher.mesh.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD
 from launcher.recipes.train import CheckpointConfig, ParallelConfig
 from launcher.recipes.transformer.layers import settings_by
 from launcher.trainer.api.configs import TransformerOpParallelConfig
-from launcher.trainer.api.data import Samples
-from launcher.trainer.api.modules import Transformer
-from launcher.trainer.api.optimizers import AdamWeightDecay, Optimizer, told
-from launcher.trainer.api.plan import check_layout
+from launcher.trainer.api.data import Samples, check_layout
+from launcher.trainer.api.layers import Transformer
+from launcher.trainer.api.optimizers import AdamWeightDecay, Optimizer, in_words
 from launcher.trainer.api.program import OwnNetwork
-from launcher.trainer.api.settings import NetworkSettings, NetworkTrainConfig
+from launcher.trainer.api.settings import NetworkData, NetworkModel, NetworkSettings, NetworkTrainConfig
 from launcher.trainer.files import Files
 from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.parallel.world import Transport, choose_device, open_world, this_place
 from launcher.trainer.programs.loop import run
+from launcher.trainer.shard.modules import class_name
 
 NO_CHECKPOINTS = CheckpointConfig()
 ADAM = AdamWeightDecay()
@@ -58,68 +58,89 @@ def train(
 ) -> dict[str, Tensor] | None:
     """Train a network on all ranks of a run; return its weights and buffers on rank 0, and None elsewhere. All ranks must call it.
 
-    `network` is called with the items of a batch, each of which has its rows as the first dim, and returns the loss, one number. It
-    begins with the weights that rank 0 has; the one that is given is not changed: `network.load_state_dict(weights)` does that.
+    `network` is called with the items of a batch, each of which has its rows as the first dim, and returns the loss, one number: the
+    mean over its rows, or a `CrossEntropyLoss`. It begins with the weights that rank 0 has; the one that is given is not changed: `network.load_state_dict(weights)` does that.
     Under pp > 1 it has one `Transformer`, and stages are made of its layers (`graphs.py`). `samples` are taken in another order
     in each epoch, by `seed`, unless `shuffle` is false; `batch_size` of them, which dp times the micro batches divide, make the
-    global batch of a step.
+    global batch of a step. They are the same on all ranks, and whenever they are asked for.
 
     The layout is the run's. `parallel_config`, or that of the network's Transformer, says the rest, and must have the run's
     numbers. Without either all is `TransformerOpParallelConfig.of_run()`. `schedule` is "1f1b" or "gpipe".
     `gradient_accumulation_shard`, with `optimizer_shard`, has a rank keep the gradients of its share of the weights only.
 
     `clip_norm`, `validate_every`, `early_stopping` and `checkpoint` are the bundled trainer's `train.clip_norm` and so on. Checkpoints and
-    the model are kept in the directory of the run; under another launcher in `output`/checkpoints and `output`/model, if that is given.
-    `resume` is a checkpoint of any layout, a directory of them, or a run's; a run that is started again goes on from its own.
+    the model are kept in `output`/checkpoints and `output`/model, by default in the directory of the run; a second training of a run needs
+    an `output` of its own. `resume` is a checkpoint of any layout, a directory of them, or a run's; a run that is started again goes on from its own.
 
     Raises:
         UsageError: the network, the samples or an argument cannot be served.
         RefusedLayoutError: the layout does not fit the network, the batch, or the configuration.
-        TlaunchError: a checkpoint cannot be used, or a gradient is not finite.
+        TlaunchError: a checkpoint cannot be used, or a gradient is not finite. After an error in a training the connections to the other
+            ranks are not closed, and this process cannot train again.
     """
     config = config_of(network, parallel_config)
-    if schedule not in {ONE_FORWARD_ONE_BACKWARD, GPIPE}:
-        raise UsageError(f"schedule = {schedule!r}", hint=f"{ONE_FORWARD_ONE_BACKWARD} or {GPIPE}")
-    if gradient_accumulation_shard and not config.optimizer_shard:
-        raise UsageError(
-            "gradient_accumulation_shard is asked for, but each rank updates all weights and needs all gradients",
-            hint="optimizer_shard = True in the parallel_config",
-        )
-    if batch_size < 1 or epochs < 1 or steps < 0:
-        raise UsageError(
-            f"batch_size = {batch_size}, epochs = {epochs} and steps = {steps}",
-            hint="1 or more of each; steps = 0: all epochs",
-        )
-    if early_stopping and not (validate_every and validation is not None):
-        raise UsageError("early_stopping counts validations", hint="validation = ..., validate_every = N")
-    if validation is not None and len(validation) < batch_size:
-        raise UsageError(f"there are {len(validation)} samples for validation, and batch_size = {batch_size}")
-    keep_freed_memory()
+    train_config = NetworkTrainConfig(
+        epochs=epochs,
+        steps=steps,
+        batch_size=batch_size,
+        optimizer=in_words(optimizer),
+        clip_norm=clip_norm,
+        seed=seed,
+        validate_every=validate_every,
+        early_stopping=early_stopping,
+    )
+    _check_arguments(train_config, samples, validation, optimizer)
+    parallel = _parallel_settings(network, config, schedule, accumulates_shards=gradient_accumulation_shard)
     place = this_place(micro_batches=config.micro_batch_num)
     _check_same(config, place.layout)
     check_layout(place.layout, batch_size)
     settings = NetworkSettings(
-        train=NetworkTrainConfig(
-            epochs, steps, batch_size, told(optimizer), clip_norm, shuffle, seed, validate_every, early_stopping
-        ),
-        parallel=dataclasses.replace(
-            _parallel_settings(network, config),
-            schedule=schedule,
-            gradient_accumulation_shard=gradient_accumulation_shard,
-            transport=transport,
-        ),
+        model=NetworkModel(class_name(network), type(optimizer).__name__),
+        data=NetworkData(shuffle),
+        train=train_config,
+        parallel=dataclasses.replace(parallel, transport=transport),
         checkpoint=checkpoint,
     )
-    files = _files(output, resume)
+    made: list[OwnNetwork] = []
+    keep_freed_memory()
     with open_world(place, choose_device(place, device, os.environ), transport) as world:
-        made: list[OwnNetwork] = []
 
         def make() -> OwnNetwork:
             made.append(OwnNetwork(copy.deepcopy(network), samples, validation, optimizer, settings, world))
             return made[0]
 
-        run(make, settings.checkpoint, world, files)
+        run(make, settings.checkpoint, world, _files(output, resume))
     return made[0].trained
+
+
+def _check_arguments(
+    config: NetworkTrainConfig, samples: Samples, validation: Samples | None, optimizer: Optimizer
+) -> None:
+    if not callable(getattr(optimizer, "rule", None)):
+        raise UsageError(
+            f"the optimizer is a {type(optimizer).__module__}.{type(optimizer).__qualname__}",
+            hint="one of launcher.trainer.api: AdamW(...), AdamWeightDecay(...), Momentum(...)",
+        )
+    for name, value in (("samples", samples), ("validation", validation)):
+        if value is not None and not (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
+            raise UsageError(
+                f"{name} is a {type(value).__name__}, of which no sample can be asked for by its number",
+                hint="a list, or a data set with __len__ and __getitem__",
+            )
+    for name, least in {
+        "batch_size": 1,
+        "epochs": 1,
+        "steps": 0,
+        "clip_norm": 0,
+        "validate_every": 0,
+        "early_stopping": 0,
+    }.items():
+        if getattr(config, name) < least:
+            raise UsageError(f"{name} = {getattr(config, name)} is below {least}")
+    if config.early_stopping and not (config.validate_every and validation is not None):
+        raise UsageError("early_stopping counts validations", hint="validation = ..., validate_every = N")
+    if validation is not None and len(validation) < config.batch_size:
+        raise UsageError(f"there are {len(validation)} samples for validation, and batch_size = {config.batch_size}")
 
 
 def config_of(network: nn.Module, given: TransformerOpParallelConfig | None) -> TransformerOpParallelConfig:
@@ -151,18 +172,29 @@ def _check_same(config: TransformerOpParallelConfig, layout: Layout) -> None:
     )
 
 
-def _parallel_settings(network: nn.Module, config: TransformerOpParallelConfig) -> ParallelConfig:
+def _parallel_settings(
+    network: nn.Module, config: TransformerOpParallelConfig, schedule: str, *, accumulates_shards: bool
+) -> ParallelConfig:
     """Return what a configuration and the Transformer's `lambda_func` say, as settings of the bundled trainer."""
+    if schedule not in {ONE_FORWARD_ONE_BACKWARD, GPIPE}:
+        raise UsageError(f"schedule = {schedule!r}", hint=f"{ONE_FORWARD_ONE_BACKWARD} or {GPIPE}")
+    if accumulates_shards and not config.optimizer_shard:
+        raise UsageError(
+            "gradient_accumulation_shard is asked for, but each rank updates all weights and needs all gradients",
+            hint="optimizer_shard = True in the parallel_config",
+        )
     settings = ParallelConfig(
+        schedule=schedule,
         vocab_emb_dp=config.vocab_emb_dp,
         recompute=config.recomputes,
         optimizer_shard=config.optimizer_shard,
+        gradient_accumulation_shard=accumulates_shards,
         gradient_groups=config.gradient_aggregation_group,
     )
     found = [module for module in network.modules() if isinstance(module, Transformer) and module.lambda_func]
-    if len(found) != 1:
+    if not found:
         return settings
-    [transformer] = found
+    transformer = found[0]  # of several, `DividedNetwork` refuses a lambda_func
     assert transformer.lambda_func is not None, "it has one"
     by_layer = settings_by(
         transformer.lambda_func, transformer.encoder_layers, transformer.decoder_layers, config, config.pipeline_stage
@@ -172,16 +204,17 @@ def _parallel_settings(network: nn.Module, config: TransformerOpParallelConfig) 
         stages=by_layer.stages,
         recompute=settings.recompute and not by_layer.recompute_layers,
         recompute_layers=by_layer.recompute_layers,
-        gradient_groups=by_layer.gradient_groups,
+        gradient_groups=by_layer.gradient_groups or settings.gradient_groups,
     )
 
 
 def _files(output: Path | str | None, resume: Path | str | None) -> Files:
+    """Return where model and checkpoints are kept: where it is said, else in the directory of the run, else nowhere."""
     run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
     resumed = None if resume is None else Path(resume)
+    if output is not None:
+        return Files(output=Path(output) / "model", checkpoints=Path(output) / "checkpoints", resume=resumed)
     if run_dir is not None:
         own = RunDir(Path(run_dir))
         return Files(output=own.model, checkpoints=own.checkpoints, resume=resumed)
-    if output is None:
-        return Files(resume=resumed)
-    return Files(output=Path(output) / "model", checkpoints=Path(output) / "checkpoints", resume=resumed)
+    return Files(resume=resumed)

@@ -195,7 +195,9 @@ class World:
             assert failure is not None, "that rank has said so"
             raise failure
 
-    def check_equal(self, content: bytes | None, what: str) -> bytes:
+    def check_equal(
+        self, content: bytes | None, what: str, *, hint: str = "copy the same files to every server"
+    ) -> bytes:
         """Every rank that brings a `content` must bring the same as rank 0. Return it on all ranks; all must call it.
 
         Raises:
@@ -206,8 +208,7 @@ class World:
         count = int(self.sum_over_all(torch.full((1,), differs, device=self.device)))
         if count:
             raise UsageError(
-                f"{what} of {count} of {self.place.world_size} ranks differs from that of rank 0",
-                hint="copy the same files to every server",
+                f"{what} of {count} of {self.place.world_size} ranks differs from that of rank 0", hint=hint
             )
         return expected
 

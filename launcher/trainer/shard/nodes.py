@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
 from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import FrameType
@@ -14,30 +16,45 @@ from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
 from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
 from launcher.trainer.shard.modules import Operation, class_name
 
 # Of a module, those that do more than its forward says.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-Leaves = tuple[type[nn.Module], ...]
 LINE = "line"  # of a node's meta: where it is called, "net.py:12", or "" for code that is not a person's own
 _NOT_OWN = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[2]}{os.sep}")  # torch and this package
+
+
+@frozen
+class Tracing:
+    """How a network is traced."""
+
+    leaves: tuple[type[nn.Module], ...]  # modules that are calls themselves, whatever is in them, as torch's own are
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # arguments that have values and are no inputs
+    keeps_in_place: bool = False  # `x += y` is that, and not `x = x + y`
+
+
+OPERATORS = Tracing((Operation,))
 
 
 class _Tracer(fx.Tracer):
     """Looks into every module but torch's own and those of some classes."""
 
-    def __init__(self, leaves: Leaves) -> None:
+    def __init__(self, how: Tracing) -> None:
         super().__init__()
-        self._leaves = leaves
+        self._how = how
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, self._leaves) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, self._how.leaves) or super().is_leaf_module(m, module_qualified_name)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _InPlace(node, self) if self._how.keeps_in_place else super().proxy(node)
 
     def create_node(self, *arguments: Any, **options: Any) -> fx.Node:
         if not torch.is_grad_enabled():
-            raise UsageError("its forward turns gradients off", hint="freeze parameters by requires_grad_(False)")
+            raise UsageError("its forward turns gradients off", hint="no torch.no_grad() in it")
         if torch.is_autocast_enabled("cpu"):
             raise UsageError("its forward turns autocast on", hint="a network of one type")
         node = super().create_node(*arguments, **options)
@@ -45,10 +62,22 @@ class _Tracer(fx.Tracer):
         return node
 
 
-def nodes_of(network: nn.Module, leaves: Leaves = (Operation,)) -> tuple[list[fx.Node], dict[str, Any]]:
-    """Return the calls of a network, and the constants in its code, which torch.fx leaves in the network, by its names for them.
+class _InPlace(fx.Proxy):
+    """A value whose in-place operators are calls of these, by their names in `operator`."""
 
-    Modules of the classes `leaves`, and of torch, are calls themselves, whatever is in them.
+
+def _call_in_place(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    return lambda proxy, other: proxy.tracer.create_proxy("call_function", function, (proxy, other), {})
+
+
+_NAMES = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
+IN_PLACE = frozenset(getattr(operator, name) for name in _NAMES)
+for _name in _NAMES:
+    setattr(_InPlace, f"__{_name}__", _call_in_place(getattr(operator, _name)))
+
+
+def nodes_of(network: nn.Module, how: Tracing = OPERATORS) -> tuple[list[fx.Node], dict[str, Any]]:
+    """Return the calls of a network, and the constants in its code, which torch.fx leaves in the network, by its names for them.
 
     Raises:
         UsageError: it cannot be traced, or its calls are not all that it does: they change from one forward to the next,
@@ -61,10 +90,10 @@ def nodes_of(network: nn.Module, leaves: Leaves = (Operation,)) -> tuple[list[fx
         if any(getattr(module, hooks) for hooks in HOOKS):
             raise UsageError(f"{name} cannot be traced: {path or name} has hooks", hint="no hooks")
     states = {path: (id(buffer), buffer._version) for path, buffer in network.named_buffers()}  # noqa: SLF001 - as autograd counts changes
-    nodes, constants = _traced(network, leaves)
-    again, constants_again = _traced(network, leaves)
+    nodes, constants = _traced(network, how)
+    again, constants_again = _traced(network, how)
     changed = {path: (id(buffer), buffer._version) for path, buffer in network.named_buffers()} != states  # noqa: SLF001 - the same
-    if changed or _text(nodes) != _text(again) or not _are_equal(constants, constants_again):
+    if changed or text_of(nodes) != text_of(again) or not _are_equal(constants, constants_again):
         raise UsageError(
             f"{name} cannot be traced: what its forward does differs from one call to the next",
             hint="its forward must not change the network's state, or draw random numbers",
@@ -72,11 +101,11 @@ def nodes_of(network: nn.Module, leaves: Leaves = (Operation,)) -> tuple[list[fx
     return nodes, constants
 
 
-def _traced(network: nn.Module, leaves: Leaves) -> tuple[list[fx.Node], dict[str, Any]]:
+def _traced(network: nn.Module, how: Tracing) -> tuple[list[fx.Node], dict[str, Any]]:
     before = dict(vars(network))
     try:
         with torch.enable_grad():
-            nodes = list(_Tracer(leaves).trace(network).nodes)
+            nodes = list(_Tracer(how).trace(network, dict(how.defaults) or None).nodes)
     except Exception as error:  # whatever the network's own code raises when it is given no values
         first = str(error).partition("\n")[0]
         hint = error.hint if isinstance(error, UsageError) else None
@@ -102,7 +131,8 @@ def _line_of(frames: Iterable[FrameType]) -> str:
     return ""
 
 
-def _text(nodes: Iterable[fx.Node]) -> list[str]:
+def text_of(nodes: Iterable[fx.Node]) -> list[str]:
+    """Return calls as lines, which are the same where they are the same."""
     return [f"{node.op} {node.target} {node.args} {node.kwargs}" for node in nodes]
 
 

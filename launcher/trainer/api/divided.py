@@ -1,0 +1,268 @@
+"""One rank's part of a network of one's own, which computes the loss of some rows of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.trainer.api.data import Rows
+from launcher.trainer.api.dropout import DrawnDropout, draw_dropouts
+from launcher.trainer.api.graphs import (
+    RECEIVED,
+    Arguments,
+    TracedNetwork,
+    arguments_of,
+    check_uses,
+    mask_network,
+    stage_networks,
+    traced_network,
+    whole_network,
+)
+from launcher.trainer.api.layers import Transformer, TransformerDecoder, TransformerEncoder
+from launcher.trainer.api.modules import CrossEntropyLoss
+from launcher.trainer.api.plan import apply_plan, plan_network, stages_of_network
+from launcher.trainer.api.settings import NetworkSettings
+from launcher.trainer.model.dropout import Draws, Dropout
+from launcher.trainer.parallel.recompute import recompute_in_backward
+from launcher.trainer.parallel.world import World
+from launcher.trainer.shard.modules import class_name
+from launcher.trainer.shard.nodes import LINE
+
+_LOSSES = (functional.cross_entropy, functional.nll_loss)
+_LOSS_MODULES = (nn.CrossEntropyLoss, nn.NLLLoss)
+
+
+class DividedNetwork:
+    """What a rank computes of a network: a stage of its pipeline, with model-parallel parts of layers and tables."""
+
+    def __init__(
+        self, network: nn.Module, items: int, settings: NetworkSettings, world: World, *, is_validated: bool
+    ) -> None:
+        """Take over `network`, which is called with so many items of a batch; it begins as rank 0 has it. All ranks must call it.
+
+        Raises:
+            UsageError: the network cannot be served.
+            RefusedLayoutError: the layout does not fit it.
+        """
+        self.class_name = class_name(network)
+        self.remarks: list[str] = []
+        self.dtype = next(network.parameters(), torch.empty(0)).dtype
+        self._world, self._settings = world, settings
+        _check_modules(network)
+        draw_dropouts(network)
+        for path, module in network.named_modules():
+            if isinstance(module, Dropout):
+                module.place = path
+        _share_buffers(network, world)
+        found = self._traced(network, arguments_of(network, items), is_validated=is_validated)
+        self._masks = self._mask_network(found)
+        self.stages = stages_of_network(network, settings, world.pp.size)
+        self.stage = self.stages[world.pp.index]
+        parts = self._parts(network, found)
+        self.plan = plan_network(network, parts, self.stages, world.mp.size, is_traced=found is not None)
+        self._check_cut(found)
+        self._keys = {name: id(value) for name, value in network.state_dict(keep_vars=True).items()}
+        self._buffers = {id(buffer): buffer for buffer in network.buffers()}
+        self.part = network if world.pp.size == 1 else parts[world.pp.index]
+        self.parameters = apply_plan(
+            self.part, self.plan, self.stage, world.mp, lambda whole: _of_rank_0(whole, world), device=world.device
+        )
+        for each in (self.part, *([] if self._masks is None else [self._masks[0]])):
+            _move_buffers(each, world.device)
+        _recompute(self.part, settings)
+        modules = list(self.part.modules())
+        self.transformer = next((module for module in modules if isinstance(module, Transformer)), None)
+        self._drawing = [
+            each for each in modules if isinstance(each, DrawnDropout | TransformerEncoder | TransformerDecoder)
+        ]
+        lengths = [each.length for each in modules if isinstance(each, TransformerEncoder | TransformerDecoder)]
+        self._length = max(lengths, default=1)  # positions for which draws are made
+
+    @torch.no_grad()
+    def divisors(self, inputs: Rows) -> Mapping[str, Sequence[Tensor]]:
+        """Return what each cross entropy has to divide by in its calls on a whole batch: what its masks count there."""
+        if self._masks is None or not self.stage.is_last:
+            return {}
+        network, paths = self._masks
+        found: dict[str, list[Tensor]] = {}
+        for path, mask in zip(paths, network(*(each.clone() for each in inputs)), strict=True):
+            exact = torch.promote_types(self.dtype, torch.float32)
+            found.setdefault(path, []).append(mask.to(exact).sum())
+        return found
+
+    def begin(self, row_B: Tensor, step: int | None, divisors: Mapping[str, Sequence[Tensor]]) -> None:
+        """Make ready for the rows of that number in the global batch of a step; nothing is dropped without a step."""
+        draws = None
+        if step is not None:
+            draws = Draws.of(row_B, self._length, seed=self._settings.train.seed, step=step)
+        for module in self._drawing:
+            module.begin(draws)
+        for path, values in divisors.items():
+            loss = self.part.get_submodule(path)
+            assert isinstance(loss, CrossEntropyLoss), "that is what was looked for"
+            loss.begin(values)
+
+    def compute(self, inputs: Rows, received: Tensor | None) -> Tensor:
+        """Return the loss of some rows, in float32 at least; on all stages but the last what the next one takes.
+
+        Raises:
+            UsageError: the network returns something else than one number.
+        """
+        options = {} if received is None else {RECEIVED: received}
+        value = self.part(*inputs, **options)
+        if not self.stage.is_last:
+            assert isinstance(value, Tensor), "a stage that is not the last returns its streams"
+            return value
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            shape = f"a tensor of the shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise UsageError(f"{self.class_name} returns {shape}", hint="one number: the loss")
+        return value.reshape(()).to(torch.promote_types(self.dtype, torch.float32))
+
+    def sent_shape(self, rows: int) -> tuple[int, int, int]:
+        """Return the shape of what stages send each other for so many rows."""
+        assert self.transformer is not None, "stages are made of one"
+        return rows, self.transformer.streams_length, self.transformer.hidden_size
+
+    def state(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what the network's own `load_state_dict` takes, from its whole parameters, each tensor with storage of its own."""
+        names = {id(parameter): name for name, parameter in self.plan.parameters.items()}
+        found = {}
+        for key, identity in self._keys.items():
+            value = whole[names[identity]] if identity in names else self._buffers[identity]
+            found[key] = value.detach().cpu().clone()
+        return found
+
+    def _traced(self, network: nn.Module, arguments: Arguments, *, is_validated: bool) -> TracedNetwork | None:
+        """Return the network's calls; None, with a remark, where it cannot be traced and need not be."""
+        layout, pp = self._world.place.layout, self._world.pp.size
+        buffers = [(module, dict(module.named_buffers(recurse=False))) for module in network.modules()]
+        kept = {id(buffer): buffer.clone() for _, own in buffers for buffer in own.values()}
+        try:
+            found = traced_network(network, arguments, self._world.device)
+        except UsageError as error:
+            if pp > 1:
+                raise RefusedLayoutError(f"pp = {pp}, and {error.message}", hint=f"--pp 1, or {error.hint}") from error
+            if any(isinstance(module, CrossEntropyLoss) for module in network.modules()):
+                self._remark_on_masks(error)
+            return None
+        finally:
+            for module, own in buffers:  # which a trace may change, or replace by what is no tensor
+                for name, buffer in own.items():
+                    setattr(module, name, buffer.copy_(kept[id(buffer)]))
+        if found.asks_for_training and is_validated and pp > 1:
+            raise RefusedLayoutError(
+                f"pp = {pp}, and {self.class_name} asks whether it is in training, so that it cannot be validated",
+                hint="--pp 1, no validation, or nn.Dropout and other modules that ask themselves",
+            )
+        if found.has_penalty and (pp > 1 or layout.mp > 1):
+            raise RefusedLayoutError(
+                f"{layout}, and {self.class_name} goes over its parameters, of which a rank has some",
+                hint="--mp 1 --pp 1, or the optimizer's weight_decay",
+            )
+        if layout.dp * layout.micro_batches > 1:
+            self.remarks.extend(_uneven_means(found))
+        return found
+
+    def _mask_network(self, found: TracedNetwork | None) -> tuple[nn.Module, tuple[str, ...]] | None:
+        """Return what computes the masks of cross entropies, and their paths; None, with a remark, where that needs parameters."""
+        try:
+            return None if found is None else mask_network(found)
+        except UsageError as error:
+            self._remark_on_masks(error)
+            return None
+
+    def _parts(self, network: nn.Module, found: TracedNetwork | None) -> Sequence[nn.Module]:
+        """Return what each stage computes, as far as it is known: of a network that cannot be traced, all."""
+        if found is None:
+            return [network]
+        return [whole_network(found)] if self._world.pp.size == 1 else stage_networks(found, self._world.pp.size)
+
+    def _check_cut(self, found: TracedNetwork | None) -> None:
+        """Refuse other uses of cut parameters than those of the modules that know of it."""
+        mp, dims = self._world.mp.size, self.plan.dims
+        if mp == 1:
+            return
+        if found is not None:
+            check_uses(found, {name: self.plan.parameters[name] for name in dims}, mp)
+        elif any(style.dims and isinstance(module, nn.Embedding) for module, style in self.plan.styles):
+            raise RefusedLayoutError(
+                f"mp = {mp}, {self.remarks[0] if self.remarks else f'{self.class_name} cannot be traced'}, and nothing tells whether it "
+                "uses a table of which each rank has some rows",
+                hint="vocab_emb_dp = True: every rank has whole tables",
+            )
+
+    def _remark_on_masks(self, error: UsageError) -> None:
+        self.remarks.append(f"{error.message}; so each part of a batch divides its loss by its own mask")
+
+
+def _check_modules(network: nn.Module) -> None:
+    for path, module in network.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001 - the class of all of them
+            raise UsageError(
+                f"{path} is a {type(module).__name__}, whose statistics would be those of a part of the batch"
+            )
+    within = {
+        id(layers)
+        for module in network.modules()
+        if isinstance(module, Transformer)
+        for layers in (module.encoder, module.decoder)
+    }
+    asking = [module for module in network.modules() if getattr(module, "lambda_func", None) is not None]
+    alone = [each for each in asking if not isinstance(each, Transformer) and id(each) not in within]
+    transformers = [module for module in network.modules() if isinstance(module, Transformer)]
+    if alone or (asking and len(transformers) > 1):
+        raise UsageError(
+            "a lambda_func chooses the stages of a network with one Transformer, and this one has "
+            f"{len(transformers) or 'none'}",
+            hint="no lambda_func; recompute = True of the parallel_config",
+        )
+
+
+def _uneven_means(found: TracedNetwork) -> Iterable[str]:
+    """Yield a remark on each loss of torch that is no mean over rows: of each part of a batch it is that part's own."""
+    for node in found.nodes:
+        options = dict(node.kwargs)
+        if node.op == "call_module" and isinstance(module := found.module(node), _LOSS_MODULES):
+            options = {"weight": module.weight, "reduction": module.reduction, "ignore_index": module.ignore_index}
+        elif node.target not in _LOSSES:
+            continue
+        ignores = options.get("ignore_index", -100)
+        is_uneven = options.get("weight") is not None or options.get("reduction", "mean") != "mean"
+        if is_uneven or not isinstance(ignores, int) or ignores >= 0:
+            yield (
+                f"{node.meta.get(LINE, '')}: a loss that weighs or ignores positions, or is a sum, is taken of each part of a batch for itself; "
+                "launcher.trainer.api.CrossEntropyLoss counts over the whole batch"
+            )
+
+
+def _recompute(part: nn.Module, settings: NetworkSettings) -> None:
+    """Have backward compute the activations of layers again that are to be: by their numbers, a decoder's counted on."""
+    parallel = settings.parallel
+    for module in part.modules():
+        if isinstance(module, TransformerEncoder | TransformerDecoder):
+            for key, layer in module.blocks.items():
+                if parallel.recompute or int(key) + module.offset in parallel.recompute_layers:
+                    recompute_in_backward(layer)
+
+
+def _share_buffers(network: nn.Module, world: World) -> None:
+    for buffer in network.buffers():
+        buffer.copy_(_of_rank_0(buffer, world))
+
+
+def _move_buffers(module: nn.Module, device: torch.device) -> None:
+    for each in module.modules():
+        for name, buffer in list(each.named_buffers(recurse=False)):
+            setattr(each, name, buffer.to(device))
+
+
+def _of_rank_0(tensor: Tensor, world: World) -> Tensor:
+    value = tensor.detach().to(world.device, copy=True).contiguous()
+    if world.place.world_size > 1:
+        dist.broadcast(value, src=0)
+    return value
