@@ -47,6 +47,15 @@ def test_one_rank_by_default_is_noted(launcher, command):
     assert (asked.returncode, NOTE in asked.stderr) == (0, False)
 
 
+def test_a_launcher_within_the_launcher_is_noted(launcher):
+    """With the command that is meant; one rank that starts others by it may be meant so."""
+    words = ("--", "mpirun", "-n", "2", "python", "train.py")
+    noted = launcher.call("run", "--dry-run", "--devices", "2", *words, code=0).stderr
+    assert "warning: mpirun starts ranks itself" in noted
+    assert "`tlaunch run --devices 2 -- python train.py`" in noted
+    assert "warning" not in launcher.call("run", "--dry-run", "--devices", "1", *words, code=0).stderr
+
+
 def test_stages_by_hand_that_leave_ranks_idle_are_noted(launcher):
     """Before anything starts; the run goes on."""
     cut = ("run", "--dry-run", "--devices", "2", "--pp", "2", "--micro-batches", "4", "--set")

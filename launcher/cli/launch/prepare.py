@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -138,18 +138,27 @@ def prepare(
         mpi_ranks=mpi_ranks,
         continues=program.continues,
     )
-    if engine is None and elsewhere is None and layout.world_size > 1:
-        if not options.by_engine and (name := program.alone_in_mpi) is not None:
-            remedy = "--engine mpi" if options.rank_table is not None else "--engine mpi with a --rank-table"
-            notes.append(
-                f"{name} imports mpi4py: every rank is alone in its MPI_COMM_WORLD; {remedy} makes them one job"
-            )
-        if options.engine is None and len(used.servers) == 1 and "SLURM_JOB_ID" in inherited:
-            from launcher.engines.slurm import short_here  # others need none of it
-
-            notes += short_here(inherited, used.device_count)  # of a job that has fewer CPUs here than ranks
+    if layout.world_size > 1:
+        notes += _doubts(options, program, inherited, used, starts_here=engine is None and elsewhere is None)
     files = _files(cluster, used, table, engine)
     return Prepared(request, program, options.name or program.run_name, tuple(notes), files, table.text, table.format)
+
+
+def _doubts(
+    options: RunOptions, program: Program, inherited: Mapping[str, str], used: Cluster, *, starts_here: bool
+) -> Iterator[str]:
+    """Yield what a person may not mean who has several ranks started."""
+    if (within := program.launcher_within) is not None:
+        yield f"warning: {within}"
+    if not starts_here:
+        return
+    if not options.by_engine and (name := program.alone_in_mpi) is not None:
+        remedy = "--engine mpi" if options.rank_table is not None else "--engine mpi with a --rank-table"
+        yield f"{name} imports mpi4py: every rank is alone in its MPI_COMM_WORLD; {remedy} makes them one job"
+    if options.engine is None and len(used.servers) == 1 and "SLURM_JOB_ID" in inherited:
+        from launcher.engines.slurm import short_here  # others need none of it
+
+        yield from short_here(inherited, used.device_count)  # of a job that has fewer CPUs here than ranks
 
 
 def _cluster(options: RunOptions, notes: list[str]) -> tuple[Cluster, _Table]:

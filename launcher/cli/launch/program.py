@@ -91,6 +91,18 @@ class Program:
             return None
         return "the program" if self.kind == "code" or is_of_mpi4py(self.python) else escaped(self.target)
 
+    @property
+    def launcher_within(self) -> str | None:
+        """What a person should know of a program that starts ranks itself; None for others."""
+        if self.recipe is not None:
+            return None
+        from launcher.program.launchers import other_launcher  # the bundled programs need none of it
+
+        if (found := other_launcher(self.argv, self.python)) is None:
+            return None
+        instead = "" if found.here is None else f"; `{escaped(found.here)}` starts that program once for each rank"
+        return f"{found.name} starts ranks itself, and every rank of this run would start its own{instead}"
+
     def missing(self) -> UnreadableError | None:
         """Return what ranks need to start and this machine has not. Looks, and imports nothing."""
         if self.recipe is not None:
