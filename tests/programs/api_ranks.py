@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from ranks import fork_ranks
 from torch import nn
 
@@ -276,13 +275,12 @@ def resumed(directory):
     fork_ranks("resumed", dp=1, mp=2, pp=2, micro_batches=2, work=work)
 
 
-def expect_refused(error, make, directory, **more):
-    with pytest.raises(error) as told:
+def is_refused(make, directory, **more):
+    """Every rank is refused alike, with a hint, in processes of their own: an error leaves connections open."""
+    with pytest.raises(RefusedLayoutError) as told:
         trained(Case(make=make, **more), directory / "refused")
     assert told.value.hint, make
     print(f"refused: {told.value.message}", flush=True)
-    if dist.is_initialized():  # an error leaves it open
-        dist.destroy_process_group()
 
 
 class WithTable(Net):
@@ -291,36 +289,20 @@ class WithTable(Net):
     def forward(self, *batch):
         source, positions, _, target, _, label = batch
         decoder_input, _ = self.target(target, positions)
-        output = self.base(self.source(source, positions)[0], None, decoder_input)[0]
+        output = self.norm(self.base(self.source(source, positions)[0], None, decoder_input)[0])
         logits = output @ self.target.word.embedding_table.T
         return nn.functional.cross_entropy(logits.flatten(0, 1), label.flatten())
 
 
 class WithPenalty(EncoderOnly):
-    def forward(self, *batch):
-        return super().forward(*batch) + sum(each.square().sum() for each in self.parameters())
+    def forward(self, source, wanted):
+        return super().forward(source, wanted) + sum(each.square().sum() for each in self.parameters())
 
 
 class AskingForTraining(EncoderOnly):
-    def forward(self, *batch):
-        loss = super().forward(*batch)
+    def forward(self, source, wanted):
+        loss = super().forward(source, wanted)
         return loss + 1 if self.training else loss
-
-
-def refused_on_two_stages(directory):
-    """What has no Transformer that stages could be made of runs at pp = 1 alone, and is told why."""
-    expect_refused(RefusedLayoutError, TwoModules, directory)
-    expect_refused(RefusedLayoutError, Net, directory, network={"lambda_func": too_late})
-    expect_refused(RefusedLayoutError, WithPenalty, directory)
-    expect_refused(RefusedLayoutError, AskingForTraining, directory)
-
-
-def refused_by_parts(directory):
-    """Of what model-parallel ranks have cut nothing else is used than by the modules that know it."""
-    cut = {"config": {"vocab_emb_dp": False}}
-    expect_refused(RefusedLayoutError, WithTable, directory, **cut)
-    expect_refused(RefusedLayoutError, TwoModules, directory, **cut)
-    expect_refused(RefusedLayoutError, WithPenalty, directory)
 
 
 def refused_copies(directory):
@@ -334,6 +316,19 @@ def refused_copies(directory):
 def too_late(network, layer_id, offset, parallel_config, layers):
     del layer_id, offset, layers
     network.pipeline_stage = parallel_config.pipeline_stage
+
+
+CUT = {"config": {"vocab_emb_dp": False}}
+# What has no Transformer that stages could be made of, or does with parameters what a rank with some of them cannot.
+REFUSED = [
+    (1, 2, TwoModules, {}),
+    (1, 2, Net, {"network": {"lambda_func": too_late}}),
+    (1, 2, WithPenalty, {}),
+    (1, 2, AskingForTraining, {}),
+    (2, 1, WithTable, {"network": {"tied": True}, **CUT}),
+    (2, 1, TwoModules, CUT),
+    (2, 1, WithPenalty, {}),
+]
 
 
 def main():
@@ -356,8 +351,9 @@ def main():
         off = off_by(directory, "resumed", alone(CASES["2x2x2"], directory))
         print(f"resumed: {off:.1e}", flush=True)
         assert off <= TOLERANCE
-        fork_ranks("stages", dp=1, mp=1, pp=2, micro_batches=2, work=partial(refused_on_two_stages, directory))
-        fork_ranks("parts", dp=1, mp=2, pp=1, micro_batches=1, work=partial(refused_by_parts, directory))
+        for mp, pp, make, more in REFUSED:
+            work = partial(is_refused, make, directory, **more)
+            fork_ranks(make.__name__, dp=1, mp=mp, pp=pp, micro_batches=pp, work=work)
         fork_ranks("copies", dp=2, mp=1, pp=1, micro_batches=1, work=partial(refused_copies, directory))
 
 
