@@ -93,7 +93,7 @@ class Program:
 
     @property
     def launcher_within(self) -> str | None:
-        """What a person should know of a program that starts ranks itself; None for others."""
+        """Says what a person should know of a program that starts ranks itself; None for others."""
         if self.recipe is not None:
             return None
         from launcher.program.launchers import other_launcher  # the bundled programs need none of it

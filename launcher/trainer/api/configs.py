@@ -128,10 +128,10 @@ class TransformerOpParallelConfig:
 
     @property
     def dp_mp_config(self) -> OpParallelConfig:
-        """What operators within layers take, and `CrossEntropyLoss`."""
+        """The configuration that operators within layers take, and `CrossEntropyLoss`."""
         return OpParallelConfig(self.data_parallel, self.model_parallel)
 
     @property
     def embedding_dp_mp_config(self) -> EmbeddingOpParallelConfig:
-        """What `VocabEmbedding` takes."""
+        """The configuration that `VocabEmbedding` takes."""
         return EmbeddingOpParallelConfig(self.data_parallel, self.model_parallel, self.vocab_emb_dp)

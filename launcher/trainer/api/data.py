@@ -44,7 +44,7 @@ class SampleBatch:
 
 
 class SampleOrder:
-    """Which samples are in which batch. What is left of an epoch that fills no batch is not used in it."""
+    """Decides which samples are in which batch. What is left of an epoch that fills no batch is not used in it."""
 
     def __init__(self, count: int, batch_size: int, *, seed: int, shuffle: bool) -> None:
         """Raises a UsageError where the samples do not fill a batch."""

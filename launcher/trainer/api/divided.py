@@ -38,7 +38,7 @@ _LOSS_MODULES = (nn.CrossEntropyLoss, nn.NLLLoss)
 
 
 class DividedNetwork:
-    """What a rank computes of a network: a stage of its pipeline, with model-parallel parts of layers and tables."""
+    """One rank's part of a network: a stage of its pipeline, with model-parallel parts of layers and tables."""
 
     def __init__(
         self, network: nn.Module, items: int, settings: NetworkSettings, world: World, *, is_validated: bool

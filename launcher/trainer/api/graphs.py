@@ -1,4 +1,4 @@
-"""What a network's code does before its Transformer and after it, found by torch.fx: the parts that the stages of a pipeline compute.
+"""Finds, by torch.fx, what a network's code does before its Transformer and after it: the parts that the stages of a pipeline compute.
 
     first stage      what leads to the Transformer's inputs and masks; its first layers
     other stages     what leads to the masks, once more; some of its layers, on what the stage before has sent

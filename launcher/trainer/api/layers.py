@@ -141,7 +141,7 @@ class TransformerEncoder(_Layers):
 
 
 class TransformerDecoder(_Layers):
-    """As `TransformerEncoder`, each layer with attention to the encoder's output between its two blocks."""
+    """Layers as those of `TransformerEncoder`, each with attention to the encoder's output between its two blocks."""
 
     def __init__(
         self,

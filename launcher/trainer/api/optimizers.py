@@ -13,7 +13,7 @@ LearningRate = float | Callable[[int], float]  # of each step, or of a step by i
 
 
 class Optimizer(Protocol):
-    """What `train` takes as one: those below."""
+    """The protocol of what `train` takes: the optimizers below."""
 
     @property
     def learning_rate(self) -> LearningRate: ...
