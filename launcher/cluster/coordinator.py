@@ -162,9 +162,9 @@ class Coordinator:
             error = take_first_words(peer, server_id, peer.take(), lambda message: self._take(peer, message))
             if error is not None:
                 self._refuse(error)
-        elif peer.ready is None:
+        elif peer.ready is None and self._registration.takes_back:
             self._take_back(peer)
-        else:
+        else:  # also an agent that never got ready before the run ended: what is not read wakes this loop for ever
             for message in peer.take():
                 self._take(peer, message)
 
@@ -172,8 +172,6 @@ class Coordinator:
         """Hear a server that joins an elastic run which goes on without it."""
         index = peer.server_index
         assert index is not None, "it has been welcomed"
-        if not self._registration.takes_back:  # the run ends
-            return
         server_id = self._servers[index].server_id
         error = take_first_words(peer, server_id, peer.take(), lambda _message: None)
         if error is None and peer.ready is not None:
