@@ -1,12 +1,16 @@
-"""Text for people: on one line, numbers as ranges, and suggestions for a word that is not known."""
+"""Text for people and by them: on one line, numbers as ranges, durations, and suggestions for a word that is not known."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 LONG = 6  # characters from which on a word may hold two slips
 MIN_BEGINNING = 3  # characters of an unfinished word
 SHOWN = 3
+UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_AMOUNT = re.compile(rf"(\d{{1,9}}(?:\.\d{{1,9}})?)({'|'.join(UNITS_S)})")
+_DURATION = re.compile(f"(?:{_AMOUNT.pattern})+")
 
 
 def printable(text: str) -> str:
@@ -38,6 +42,17 @@ def ranges(numbers: Iterable[int]) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: "1 rank", "3 ranks"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def duration_s(text: str) -> float | None:
+    """Return the seconds of a duration with units; None if `text` is none.
+
+    >>> duration_s("1h30m"), duration_s("500ms"), duration_s("90")
+    (5400.0, 0.5, None)
+    """
+    if _DURATION.fullmatch(text) is None:
+        return None
+    return sum((float(number) * UNITS_S[unit] for number, unit in _AMOUNT.findall(text)), 0.0)
 
 
 def some_of(words: Sequence[str], shown: int) -> str:

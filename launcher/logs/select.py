@@ -21,7 +21,7 @@ from time import localtime, strftime
 from types import FrameType
 
 from launcher.core.errors import UsageError
-from launcher.core.text import ranges
+from launcher.core.text import UNITS_S, duration_s, ranges
 from launcher.logs.levels import Levels
 from launcher.logs.lines import Line
 from launcher.logs.terminal import printable_parts, without_colours
@@ -32,9 +32,6 @@ SHORT_CHARS = 500
 MAX_SLOW = 10  # lines that each may take `SEARCH_S`
 
 _REPEATS = re.compile(r"[*+?{]")
-_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_DURATION = re.compile(rf"-?((?:\d{{1,9}}(?:\.\d{{1,9}})?(?:{'|'.join(_UNITS_S)}))+)")
-_AMOUNT = re.compile(r"([\d.]+)([a-z]+)")
 
 
 class Selector:
@@ -136,11 +133,10 @@ def moment(text: str, now_ns: int, *, is_end: bool = False) -> int:
     A time of the day is the last one that has been; where a span ends by it (`is_end`), today's, also if still to come.
     Raises UsageError for any other text.
     """
-    if match := _DURATION.fullmatch(text):
-        before_s = sum(float(number) * _UNITS_S[unit] for number, unit in _AMOUNT.findall(match[1]))
+    if (before_s := duration_s(text.removeprefix("-"))) is not None:
         return now_ns - round(before_s * SECOND_NS)
     of_day = re.match(r"\d\d:\d\d", text) is not None
-    days = [strftime("%Y-%m-%d ", localtime(now_ns / SECOND_NS - back_s)) for back_s in (0, _UNITS_S["d"])]
+    days = [strftime("%Y-%m-%d ", localtime(now_ns / SECOND_NS - back_s)) for back_s in (0, UNITS_S["d"])]
     for day in days if of_day else [""]:
         time_ns = _exact_ns(day + text, now_ns)
         if time_ns is not None and (time_ns <= now_ns or is_end or not of_day):

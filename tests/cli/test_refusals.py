@@ -50,6 +50,21 @@ def test_missing_files_end_with_2(launcher, snapshot):
     assert launcher.refused(2, *lines_of(FILES)) == snapshot
 
 
+def test_a_program_with_wrong_syntax_is_not_started(launcher):
+    """The line and the place in it are shown; a program that is looked for elsewhere is only warned of."""
+    launcher.write("train.py", "import os\nx = = 1\n")
+    shown = launcher.refused(
+        2, ["run", "--devices", "2", "--", "python", "train.py"], ["run", "--", "python", "-c", "x = = 1"]
+    )
+    assert "error: train.py, line 2: " in shown
+    assert shown.count("    x = = 1\n") == 2
+    assert shown.count("^\n") == 2
+    assert "error: the code after -c, line 1: " in shown
+    rendered = launcher.call("render", "kubernetes", "--devices", "2", "--image", "i", "--", "python", "train.py")
+    assert rendered.returncode == 0
+    assert "warning: train.py, line 2: " in rendered.stderr
+
+
 def test_layouts_that_do_not_fit_end_with_3(launcher, sample_tables, snapshot):
     """With those that do; so do tables of other machines, which a dry run shows."""
     assert launcher.refused(3, *lines_of(LAYOUTS.format(tables=sample_tables))) == snapshot

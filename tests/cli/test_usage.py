@@ -7,10 +7,12 @@ import pytest
 from .transcript import typed_lines
 
 WRONG = """
-run --device 4; run --rank-tabel t.json; run --quiet; run --nproc-per-node 4; run --nproc_per_node=4; run -np 4
+run --device 4; run --rank-tabel t.json; run --quiet; run --nproc-per-node 4; run --nproc_per_node=4; run -npx 4
+run --worker_num 8 --local_worker_num=8 train.py; run --log_dir d; run --bind_core=True; run --join=True; run --nnodes=2
+run --standalone; run -m train; run -v; run --max_restarts=3; run --master_port=8118; run -x A=1; logs -v; ps --nnodes
 stop --all; logs --tail 3; stop --tail 3; --foo; runn; table gen; data sampel; zounds; train.py; table train.py
 run --devices; run --detach=3; run --devices four; run --devices 0; run --devices 100000
-run --max-restarts 10000000; run --micro-batches x; run --hang-timeout 10m; run --join-timeout 1.5h
+run --max-restarts 10000000; run --micro-batches x; run --hang-timeout 10x; run --join-timeout 8d; run --grace 1h30
 run --hang-timeout nan; run --grace nan; run --grace -1; run --grace inf; run --engine slrum
 top --interval nan; stop --timeout nan; logs -n x; render; render csh; exec --; exec; data preprocess
 status a b; doctor --devices 2 train.py; doctor --dp 2

@@ -27,6 +27,8 @@ Variables of a rank: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK,
 env://; RANK_ID, RANK_SIZE, DEVICE_ID and, with --rank-table, RANK_TABLE_FILE for MindSpore;
 TLAUNCH_RUN_DIR, TLAUNCH_DP, _MP, _PP, _MICRO_BATCHES. Its output goes to <runs-dir>/<time>-<name>/device<rank>/train.log.
 
+TIME is a number of seconds, or has units: 90s, 10m, 1h30m.
+
 The first failing rank ends the run: tlaunch collects the stacks of all ranks, sends SIGTERM, and SIGKILL after --grace
 seconds. Ctrl-C ends the run in the same way, a second Ctrl-C kills at once; Ctrl-Z stops the ranks until `fg`. The
 bundled trainer with checkpoints (--set checkpoint.every_steps=N) saves one at SIGTERM, and at SIGUSR1, after which it

@@ -41,7 +41,7 @@ WAYS_OUT = {State.UNKNOWN: "use the tlaunch that started it", State.UNWATCHED: "
 @click.command(epilog=EPILOG, help=f"End a run, and wait for all of its processes.\n\n{ONLY_RUN_HELP}")
 @click.option("--kill", is_flag=True, help="Send SIGKILL at once, without grace time.")
 @click.option(
-    "--timeout", type=Seconds(min=0), metavar="SECONDS", help="Stop waiting after this time.  [default: no limit]"
+    "--timeout", type=Seconds(min=0), metavar="TIME", help="Stop waiting after this time.  [default: no limit]"
 )
 @run_argument
 @click.pass_context

@@ -76,7 +76,7 @@ class Row:
 )
 @click.option("--once", is_flag=True, help="Print one table and exit, as when stdout is not a terminal.")
 @click.option(
-    "--interval", type=Seconds(min=0.1, max=3600), default=2.0, metavar="SECONDS",
+    "--interval", type=Seconds(min=0.1, max=3600), default=2.0, metavar="TIME",
     help="Time between two updates.  [default: 2]",
 )  # fmt: skip
 @run_argument

@@ -99,10 +99,11 @@ def prepare(
         notes += trainer_notes
     may_be_elsewhere = elsewhere is not None and (elsewhere != "servers" or len(used.servers) > 1)
     is_needed = program.recipe is None or not options.dry_run
-    if is_needed and (missing := program.missing()) is not None:
+    if is_needed and (fault := program.missing() or program.wrong_syntax()) is not None:
         if not may_be_elsewhere:
-            raise missing
-        notes.append(f"warning: {missing.message}; it is looked for where ranks start")
+            raise fault
+        said = fault.message.partition("\n")[0]
+        notes.append(f"warning: {said}; the program is looked for where ranks start")
     idle = cluster.device_count - used.device_count
     if idle and not options.exclude:
         first, last = used.device_count, cluster.device_count - 1

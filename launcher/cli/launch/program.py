@@ -115,15 +115,17 @@ class Program:
         name = self.argv[0]
         search = self.environment.get("PATH", os.defpath)  # the ranks' own
         if shutil.which(name, path=search) is None:
-            is_file = Path(name).is_file()
-            by_interpreter = "a script is started by its interpreter: -- python script.py"
+            is_file = (self.cwd / name).is_file()
+            started_by = f"python {name}" if name.endswith(".py") else f"INTERPRETER {name}"
+            by_interpreter = f"a script is started by its interpreter: -- {started_by}"
             if "/" in name:
                 reason = "is not executable" if Path(name).exists() else "does not exist"
                 hint = by_interpreter if is_file else None
                 return UnreadableError(f"{name} {reason}, so no rank could start it", hint=hint)
             reason = f"there is no such program on the ranks' PATH{f'; ./{name} is a file here' if is_file else ''}"
-            is_script = is_file and not os.access(name, os.X_OK)
-            return UnreadableError(f"{name}: {reason}", hint=by_interpreter if is_script else f"PATH is {search}")
+            if is_file and os.access(name, os.X_OK) and not name.endswith(".py"):
+                by_interpreter = f"a program that is not on PATH is named with its directory: -- ./{name}"
+            return UnreadableError(f"{name}: {reason}", hint=by_interpreter if is_file else f"PATH is {search}")
         if self.kind == "script":
             try:
                 (self.cwd / self.target).stat()
@@ -133,6 +135,20 @@ class Program:
             except OSError:  # Python will report it better
                 pass
         return None
+
+    def wrong_syntax(self) -> UsageError | None:
+        """Return the error for which Python would run nothing of the program, with its line; None where none is known."""
+        if self.recipe is not None or self.python is None:
+            return None
+        from launcher.program.syntax import error_in, excerpt  # others need none of it
+
+        if (error := error_in(self.python, self.cwd, sys.executable)) is None:
+            return None
+        name = "the code after -c" if self.kind == "code" else escaped(self.target)
+        place = name if error.lineno is None else f"{name}, line {error.lineno}"
+        wrong = UsageError("\n".join((f"{place}: {escaped(error.msg)}", *map(escaped, excerpt(error)))))
+        wrong.has_lines = True
+        return wrong
 
     def preload(self, options: RunOptions) -> tuple[str, ...] | None:
         """Return what is imported once for all ranks; None where each starts by itself.

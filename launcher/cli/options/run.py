@@ -117,13 +117,15 @@ runs_dir_option = click.option(
 
 
 def devices_option(where: str = " on this machine; with --engine slurm, on each node.") -> Callable[[Command], Command]:
-    return click.option("--devices", type=IntRange(1, MAX_DEVICES), metavar="N", help=f"Use N devices{where}")
+    return click.option(
+        "-n", "-np", "--devices", type=IntRange(1, MAX_DEVICES), metavar="N", help=f"Use N devices{where}"
+    )
 
 
 def join_timeout_option(default_s: float, what: str) -> Callable[[Command], Command]:
     return click.option(
-        "--join-timeout", type=Seconds(min=1, max=MAX_S), default=default_s, metavar="SECONDS",
-        help=f"{what}  [default: {default_s:g}]",
+        "--join-timeout", type=Seconds(min=1, max=MAX_S), default=default_s, metavar="TIME",
+        help=f"{what}  [default: {default_s:g}s]",
     )  # fmt: skip
 
 
@@ -164,8 +166,8 @@ RUN_PARAMETERS = parameters_of(
     server_option,
     join_timeout_option(DEFAULT_JOIN_S, "Fail unless all servers have joined within this time."),
     click.option(
-        "--lost-after", type=Seconds(min=1, max=MAX_S), default=DEFAULT_LOST_S, metavar="SECONDS",
-        help=f"Count a server as lost after this time without a message.  [default: {DEFAULT_LOST_S:g}]",
+        "--lost-after", type=Seconds(min=1, max=MAX_S), default=DEFAULT_LOST_S, metavar="TIME",
+        help=f"Count a server as lost after this time without a message.  [default: {DEFAULT_LOST_S:g}s]",
     ),
     coordinator_port_option,
     click.option("--allow-different-program", is_flag=True, help="Do not require the files of COMMAND to be the same on all servers."),
@@ -197,15 +199,15 @@ RUN_PARAMETERS = parameters_of(
     click.option("--name", metavar="NAME", help="Name of the run; its start time is put before it."),
     env_option,
     click.option(
-        "--grace", type=Seconds(min=0, max=MAX_S), default=DEFAULT_GRACE_S, metavar="SECONDS",
-        help=f"Time between SIGTERM and SIGKILL.  [default: {DEFAULT_GRACE_S:g}]",
+        "--grace", type=Seconds(min=0, max=MAX_S), default=DEFAULT_GRACE_S, metavar="TIME",
+        help=f"Time between SIGTERM and SIGKILL.  [default: {DEFAULT_GRACE_S:g}s]",
     ),
     click.option(
         "--max-restarts", type=IntRange(0, MAX_RESTARTS), default=0, metavar="N",
         help="Restart all ranks after a failure, up to N times.  [default: 0]",
     ),
     click.option(
-        "--hang-timeout", type=Seconds(min=0.1, max=MAX_S), metavar="SECONDS",
+        "--hang-timeout", type=Seconds(min=0.1, max=MAX_S), metavar="TIME",
         help="Treat a rank without progress for this time as hung: print the stacks, then restart or exit with 124.",
     ),
     click.option(

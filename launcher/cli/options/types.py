@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from launcher.core.errors import UsageError
-from launcher.core.text import did_you_mean, near
+from launcher.core.text import did_you_mean, duration_s, near
 
 
 class BadValue(click.BadParameter):
@@ -69,24 +69,20 @@ class FloatRange(_Bounded):
         return self.within_bounds(number, param, ctx)
 
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
-_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])[a-z]*", re.IGNORECASE)
-
-
 class Seconds(_Bounded):
-    """Seconds within bounds, but not NaN: compared with any bound it is neither below nor above."""
+    """Seconds within bounds: 90, 90s, 1.5h, 1h30m. Not NaN, which is neither below nor above any bound."""
 
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = math.nan
+        seconds = duration_s(str(value).strip())
+        if seconds is None:
+            try:
+                seconds = float(value)
+            except ValueError:
+                seconds = math.nan
         if math.isnan(seconds):
-            matched = _WITH_UNIT.fullmatch(str(value).strip())
-            hint = f"write {float(matched[1]) * _UNITS_S[matched[2].lower()]:.10g}" if matched else None
-            raise BadValue(f"{value!r} is not a number of seconds", param, ctx, hint)
+            raise BadValue(f"{value!r} is no duration", param, ctx, "for instance 90 (seconds), 10m or 1h30m")
         return self.within_bounds(seconds, param, ctx)
 
 
@@ -134,7 +130,37 @@ CALLED_HERE = {
     "--tail": "--lines",  # docker, kubectl
     "--nproc-per-node": "--devices",  # torchrun
     "--nproc_per_node": "--devices",
-    "-n": "--devices",  # mpirun
+    "--log-dir": "--runs-dir",
+    "--log_dir": "--runs-dir",  # msrun, too
+    "--worker_num": "--devices",
+    "--local_worker_num": "--devices",
+    "--cluster_time_out": "--join-timeout",
+    "--bind_core": "--bind",
+    "--hostfile": "--rank-table",  # mpirun, deepspeed
+    "-x": "--env",
+}
+# What has no option of its own here, and what to do instead; for commands with --devices and --engine.
+_SERVERS_FROM_TABLE = "--rank-table names the servers; type the same command on each, or choose --engine mpi or slurm"
+DONE_HERE = {
+    "--nnodes": _SERVERS_FROM_TABLE,  # torchrun
+    "--node-rank": _SERVERS_FROM_TABLE,
+    "--node_rank": _SERVERS_FROM_TABLE,  # msrun, too
+    "--rdzv-endpoint": _SERVERS_FROM_TABLE,
+    "--rdzv_endpoint": _SERVERS_FROM_TABLE,
+    "--rdzv-backend": "leave it out: the ranks' MASTER_ADDR and MASTER_PORT are chosen by tlaunch",
+    "--standalone": "leave it out: a run on one machine needs no rendezvous",
+    "--master-addr": "leave it out: the ranks' MASTER_ADDR is the server of rank 0",
+    "--master_addr": "leave it out: the ranks' MASTER_ADDR is the server of rank 0",
+    "--join": "leave it out: tlaunch waits for its ranks, unless it has --detach",
+    "--host": _SERVERS_FROM_TABLE,  # mpirun
+    "-H": _SERVERS_FROM_TABLE,
+    "-m": "write it behind two dashes: -- python -m MODULE",
+    "--module": "write it behind two dashes: -- python -m MODULE",
+    "--no-python": "leave it out, and write the program behind two dashes: -- PROGRAM",
+    "--quiet": "--console none shows no output of ranks",
+    "-q": "--console none shows no output of ranks",
+    "-v": "--console all shows the output of every rank",
+    "--verbose": "--console all shows the output of every rank",
 }
 _UNKNOWN_COMMAND = re.compile(r"No such command '(.*)'", re.DOTALL)
 _UNREADABLE = re.compile(r"\w+ '(.*)' is not readable\.", re.DOTALL)
@@ -179,7 +205,10 @@ def _no_such_option(option: str, context: click.Context | None) -> UsageError:
         for name in (*param.opts, *param.secondary_opts)
     ]
     called_here = CALLED_HERE.get(option)
-    hint = f"tlaunch calls it {called_here}" if called_here in known else did_you_mean(near(option, known))
+    hint = f"tlaunch calls it {called_here}" if called_here in known else None
+    if hint is None and {"--devices", "--engine"}.issubset(known):
+        hint = DONE_HERE.get(option)
+    hint = hint or did_you_mean(near(option, known))
     return UsageError(
         f"{context.command_path} has no option {option}", hint=hint or f"`{context.command_path} --help` lists them"
     )

@@ -1,0 +1,48 @@
+"""Errors in the syntax of a Python program, found before it is started."""
+
+from __future__ import annotations
+
+import ast
+import os
+import traceback
+import warnings
+from pathlib import Path
+
+from launcher.program.command import PythonCommand
+
+MAX_BYTES = 5_000_000
+
+
+def error_in(command: PythonCommand, cwd: Path, interpreter: str) -> SyntaxError | None:
+    """Return the error for which Python would refuse a script `*.py` or the code of `-c`; None where none is known.
+
+    `interpreter`: the one that runs this code. A command with another interpreter may be written in a newer or older
+    language, and is not read.
+    """
+    if os.path.realpath(command.interpreter) != os.path.realpath(interpreter):
+        return None
+    text: str | bytes
+    try:
+        if command.kind == "code":
+            text = command.target
+        elif command.kind == "script" and (path := cwd / command.target).suffix == ".py" and path.is_file():
+            with path.open("rb") as file:
+                text = file.read(MAX_BYTES + 1)
+            if len(text) > MAX_BYTES:
+                return None
+        else:
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the ranks will give them
+            ast.parse(text, "<string>" if command.kind == "code" else command.target)
+    except SyntaxError as error:
+        return error
+    except (OSError, ValueError, RecursionError, MemoryError):  # Python will say it
+        return None
+    return None
+
+
+def excerpt(error: SyntaxError) -> tuple[str, ...]:
+    """Return the line with the error, indented by four, and below it Python's mark of the place; nothing if it is unknown."""
+    shown = "".join(traceback.format_exception_only(error)).split("\n")
+    return tuple(line for line in shown[1:] if line.startswith("    "))
