@@ -82,6 +82,7 @@ HIDDEN: dict[str, tuple[str, str]] = {
     "agent": ("launcher.cli.commands.agent:agent", "One server's part of a run over several.")
 }
 
+MAX_HELP_WIDTH = 120  # columns, of a terminal that has more
 HANDLES_SIGNALS_ITSELF = ("run", "agent")
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
@@ -116,7 +117,7 @@ class _Ended(BaseException):
     cls=LazyGroup,
     lookup=COMMANDS,
     hidden_lookup=HIDDEN,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP_WIDTH},
     epilog=EXIT_CODES,
 )
 @click.version_option(__version__, prog_name="tlaunch")

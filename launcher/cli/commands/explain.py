@@ -17,7 +17,7 @@ from launcher.cli.launch.network import with_network
 from launcher.cli.launch.options import RunOptions, for_engine
 from launcher.cli.launch.prepare import prepare
 from launcher.cli.options.command_types import TakesCommand
-from launcher.cli.options.run import RUN_PARAMETERS
+from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted
 from launcher.cli.text.membership_text import attempt_text
@@ -90,6 +90,7 @@ def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any
 
 
 explain.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
+explain.groups = RUN_GROUPS
 
 
 def _explained(chosen: Draft, request: Request, *, port_given: bool, everything: bool) -> Explained:

@@ -9,7 +9,7 @@ import click
 from launcher.cli.launch import start
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.options.command_types import TakesCommand
-from launcher.cli.options.run import RUN_PARAMETERS
+from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
 
 EPILOG = """\b
 Examples:
@@ -53,3 +53,4 @@ def run(context: click.Context, /, **options: Any) -> None:
 
 
 run.params += RUN_PARAMETERS
+run.groups = RUN_GROUPS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -46,6 +46,20 @@ class TakesCommand(click.Command):
     """
 
     without = "start the bundled trainer"  # what such a command is to do
+    groups: Mapping[str, Sequence[click.Parameter]] = {}  # the options that its help shows under a title of their own
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options first, then each group, and `--help` at the end."""
+        *known, help_option = self.get_params(ctx)
+        grouped = [option for options in self.groups.values() for option in options]
+        sections = {"Options": [option for option in known if option not in grouped]}
+        sections |= {title: [option for option in options if option in known] for title, options in self.groups.items()}
+        list(sections.values())[-1].append(help_option)
+        for title, options in sections.items():
+            rows = [option.get_help_record(ctx) for option in options if isinstance(option, click.Option)]
+            if shown := [row for row in rows if row is not None]:
+                with formatter.section(title):
+                    formatter.write_dl(shown)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ends_there = args[-1:] == ["--"]  # looked for first: click takes the words out of `args`

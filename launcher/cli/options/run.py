@@ -151,84 +151,99 @@ allow_idle_devices_option = click.option(
     "--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused."
 )
 
-# All of `tlaunch run`, in the order of its help. `explain` and `render` take them, too.
-RUN_PARAMETERS = parameters_of(
-    rank_table_option,
-    devices_option(),
-    engine_option,
-    engine_words_option,
-    click.option(
-        "--mpi-ranks/--no-mpi-ranks",
-        default=None,
-        help="Start the ranks as one MPI_COMM_WORLD.  [default: yes if COMMAND imports mpi4py or is linked to an "
-        "MPI library]",
+# The options of `tlaunch run`, as its help groups them. `explain` and `render` take them, too.
+RUN_GROUPS = {
+    "Devices and layout": parameters_of(
+        rank_table_option,
+        devices_option(),
+        layout_options,
+        chip_option,
+        allow_idle_devices_option,
     ),
-    server_option,
-    join_timeout_option(DEFAULT_JOIN_S, "Fail unless all servers have joined within this time."),
-    click.option(
-        "--lost-after", type=Seconds(min=1, max=MAX_S), default=DEFAULT_LOST_S, metavar="TIME",
-        help=f"Count a server as lost after this time without a message.  [default: {DEFAULT_LOST_S:g}s]",
+    "Servers": parameters_of(
+        engine_option,
+        engine_words_option,
+        click.option(
+            "--mpi-ranks/--no-mpi-ranks",
+            default=None,
+            help="Start the ranks as one MPI_COMM_WORLD.  [default: yes if COMMAND imports mpi4py or is linked to an "
+            "MPI library]",
+        ),
+        server_option,
+        join_timeout_option(DEFAULT_JOIN_S, "Fail unless all servers have joined within this time."),
+        click.option(
+            "--lost-after", type=Seconds(min=1, max=MAX_S), default=DEFAULT_LOST_S, metavar="TIME",
+            help=f"Count a server as lost after this time without a message.  [default: {DEFAULT_LOST_S:g}s]",
+        ),
+        coordinator_port_option,
+        click.option("--allow-different-program", is_flag=True, help="Do not require the files of COMMAND to be the same on all servers."),
     ),
-    coordinator_port_option,
-    click.option("--allow-different-program", is_flag=True, help="Do not require the files of COMMAND to be the same on all servers."),
-    layout_options,
-    chip_option,
-    allow_idle_devices_option,
-    click.option(
-        "--elastic", is_flag=True,
-        help="Go on with fewer devices when some are lost or left out, and with more when they come back.",
+    "Bundled programs": parameters_of(
+        click.option("--recipe", metavar="NAME", help="The bundled program that is trained: transformer, quickstart, resnet50.  [default: transformer]"),
+        click.option("--config", metavar="FILE", help="Settings of the bundled trainer, as TOML."),
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one setting of the bundled trainer. Repeatable."),
+        click.option("--data", type=FILE, metavar="PATH", help="Data for the bundled trainer: sentence pairs, or CIFAR-10's images (`tlaunch data`)."),
+        click.option(
+            "--resume", metavar="auto|RUN|PATH",
+            help="Go on from a checkpoint, or the newest whole one of a run or a directory; auto: of the runs here that train the same.",
+        ),
+        click.option(
+            "--save-strategy", is_flag=True,
+            help="Record a training step of the bundled trainer: every rank's operators, layouts and collectives (`tlaunch plan operators`).",
+        ),
+        click.option("--profile", is_flag=True, help="Trace five training steps of the bundled trainer into device*/profile.json."),
     ),
-    click.option(
-        "--exclude", multiple=True, metavar="SERVER[/DEVICE]",
-        help="With --elastic, leave out a device, or all of a server; the run directory's file `excluded` lists them. Repeatable.",
+    "Ranks": parameters_of(
+        env_option,
+        click.option(
+            "--preload", metavar="MODULE,...", help="Import these modules once, and fork the ranks.  [default: found in COMMAND]"
+        ),
+        click.option("--no-preload", is_flag=True, help="Start a new Python for every rank."),
+        click.option(
+            "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
+            help=f"Bind each rank to CPU cores: {', '.join(BINDS)}.  [default: auto]",
+        ),
+        master_port_option("free"),
+        click.option(
+            "--forward-signals", metavar="NAME,...", default="USR1,USR2",
+            help="Forward these signals to every rank; they do not end the run.  [default: USR1,USR2]",
+        ),
     ),
-    click.option("--recipe", metavar="NAME", help="The bundled program that is trained: transformer, quickstart, resnet50.  [default: transformer]"),
-    click.option("--config", metavar="FILE", help="Settings of the bundled trainer, as TOML."),
-    click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one setting of the bundled trainer. Repeatable."),
-    click.option("--data", type=FILE, metavar="PATH", help="Data for the bundled trainer: sentence pairs, or CIFAR-10's images (`tlaunch data`)."),
-    click.option(
-        "--resume", metavar="auto|RUN|PATH",
-        help="Go on from a checkpoint, or the newest whole one of a run or a directory; auto: of the runs here that train the same.",
+    "Failures": parameters_of(
+        click.option(
+            "--grace", type=Seconds(min=0, max=MAX_S), default=DEFAULT_GRACE_S, metavar="TIME",
+            help=f"Time between SIGTERM and SIGKILL.  [default: {DEFAULT_GRACE_S:g}s]",
+        ),
+        click.option(
+            "--max-restarts", type=IntRange(0, MAX_RESTARTS), default=0, metavar="N",
+            help="Restart all ranks after a failure, up to N times.  [default: 0]",
+        ),
+        click.option(
+            "--hang-timeout", type=Seconds(min=0.1, max=MAX_S), metavar="TIME",
+            help="Treat a rank without progress for this time as hung: print the stacks, then restart or exit with 124.",
+        ),
+        click.option(
+            "--elastic", is_flag=True,
+            help="Go on with fewer devices when some are lost or left out, and with more when they come back.",
+        ),
+        click.option(
+            "--exclude", multiple=True, metavar="SERVER[/DEVICE]",
+            help="With --elastic, leave out a device, or all of a server; the run directory's file `excluded` lists them. Repeatable.",
+        ),
     ),
-    click.option(
-        "--save-strategy", is_flag=True,
-        help="Record a training step of the bundled trainer: every rank's operators, layouts and collectives (`tlaunch plan operators`).",
+    "Run directory and output": parameters_of(
+        runs_dir_option,
+        click.option("--name", metavar="NAME", help="Name of the run; its start time is put before it."),
+        click.option(
+            "--console", type=click.Choice(CONSOLES), default="rank0", metavar="WHAT",
+            help=f"Ranks' output to show: {', '.join(CONSOLES)}.  [default: rank0]",
+        ),
+        click.option("--detach", is_flag=True, help="Run in the background and print the run's name."),
+        click.option("--dry-run", is_flag=True, help="Print each rank's command and environment, and start nothing."),
+        click.option("--json", is_flag=True, help="With --dry-run, print JSON."),
     ),
-    click.option("--profile", is_flag=True, help="Trace five training steps of the bundled trainer into device*/profile.json."),
-    runs_dir_option,
-    click.option("--name", metavar="NAME", help="Name of the run; its start time is put before it."),
-    env_option,
-    click.option(
-        "--grace", type=Seconds(min=0, max=MAX_S), default=DEFAULT_GRACE_S, metavar="TIME",
-        help=f"Time between SIGTERM and SIGKILL.  [default: {DEFAULT_GRACE_S:g}s]",
-    ),
-    click.option(
-        "--max-restarts", type=IntRange(0, MAX_RESTARTS), default=0, metavar="N",
-        help="Restart all ranks after a failure, up to N times.  [default: 0]",
-    ),
-    click.option(
-        "--hang-timeout", type=Seconds(min=0.1, max=MAX_S), metavar="TIME",
-        help="Treat a rank without progress for this time as hung: print the stacks, then restart or exit with 124.",
-    ),
-    click.option(
-        "--preload", metavar="MODULE,...", help="Import these modules once, and fork the ranks.  [default: found in COMMAND]"
-    ),
-    click.option("--no-preload", is_flag=True, help="Start a new Python for every rank."),
-    click.option(
-        "--forward-signals", metavar="NAME,...", default="USR1,USR2",
-        help="Forward these signals to every rank; they do not end the run.  [default: USR1,USR2]",
-    ),
-    click.option(
-        "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
-        help=f"Bind each rank to CPU cores: {', '.join(BINDS)}.  [default: auto]",
-    ),
-    click.option(
-        "--console", type=click.Choice(CONSOLES), default="rank0", metavar="WHAT",
-        help=f"Ranks' output to show: {', '.join(CONSOLES)}.  [default: rank0]",
-    ),
-    master_port_option("free"),
-    click.option("--detach", is_flag=True, help="Run in the background and print the run's name."),
-    click.option("--dry-run", is_flag=True, help="Print each rank's command and environment, and start nothing."),
-    click.option("--json", is_flag=True, help="With --dry-run, print JSON."),
-    click.argument("command", nargs=-1, metavar="[-- COMMAND [ARG]...]"),
-)  # fmt: skip
+}  # fmt: skip
+RUN_PARAMETERS = [
+    *(option for options in RUN_GROUPS.values() for option in options),
+    *parameters_of(click.argument("command", nargs=-1, metavar="[-- COMMAND [ARG]...]")),
+]

@@ -31,7 +31,7 @@ from launcher.cli.launch.options import UNSUPERVISED, RunOptions, check_name_len
 from launcher.cli.launch.prepare import Elsewhere, prepare
 from launcher.cli.launch.samples import max_table_bytes
 from launcher.cli.options.command_types import TakesCommand
-from launcher.cli.options.run import RUN_PARAMETERS, devices_option, master_port_option
+from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS, devices_option, master_port_option
 from launcher.cli.options.types import FILE
 from launcher.cli.text.stdout import write_out
 from launcher.core.env import masked, masked_argv
@@ -166,6 +166,7 @@ def render(
 
 
 render.params += [option for option in RUN_PARAMETERS if option.name in TAKEN]
+render.groups = RUN_GROUPS
 
 
 def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
