@@ -14,9 +14,9 @@ PROGRAMS = frozenset(
      "msrun", "deepspeed", "horovodrun", "accelerate", "tlaunch")
 )  # fmt: skip
 MODULES = frozenset(("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "launcher"))
-_OTHER_USES = {"tlaunch": "run", "accelerate": "launch"}  # of these only this subcommand starts ranks
+_STARTING = {"tlaunch": "run", "launcher": "run", "accelerate": "launch"}  # of these only this subcommand starts ranks
 _COUNT = re.compile(
-    r"(?:-n|-np|-c|--np|--ntasks|--nproc[-_]per[-_]node|--num_processes|--num_gpus|--worker_num|--devices)(?:=(.*))?"
+    r"(?:-n|-np|--np|--ntasks|--nproc[-_]per[-_]node|--num_processes|--num_gpus|--worker_num|--devices)(?:=(.*))?"
 )
 _INTERPRETER = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
 
@@ -30,7 +30,7 @@ class OtherLauncher:
     count: int | None  # of ranks on a server
 
     @property
-    def here(self) -> str | None:
+    def as_tlaunch(self) -> str | None:
         """The command of tlaunch that starts the same program; None where that is not seen."""
         if not self.command:
             return None
@@ -41,22 +41,23 @@ class OtherLauncher:
 def other_launcher(argv: Sequence[str], python: PythonCommand | None) -> OtherLauncher | None:
     """Return the launcher that a command line is of; None where it is of none. `python`: the command, read as Python's own.
 
-    >>> other_launcher(("torchrun", "--nproc-per-node=2", "ddp.py", "--lr", "1"), None).here
+    >>> other_launcher(("torchrun", "--nproc-per-node=2", "ddp.py", "--lr", "1"), None).as_tlaunch
     'tlaunch run --devices 2 -- python ddp.py --lr 1'
     """
     if python is not None and python.kind == "module" and python.target in MODULES:
-        name, words = f"python -m {python.target}", list(python.arguments)
-    elif (program := argv[0].rpartition("/")[2]) in PROGRAMS:
-        name, words = program, list(argv[1:])
-        if program in _OTHER_USES and words[:1] != [_OTHER_USES[program]]:
-            return None
+        program, name, words = python.target, f"python -m {python.target}", list(python.arguments)
     else:
+        program = name = argv[0].rpartition("/")[2]
+        words = list(argv[1:])
+        if program not in PROGRAMS:
+            return None
+    if program in _STARTING and words[:1] != [_STARTING[program]]:
         return None
-    first = next((number for number, word in enumerate(words) if _INTERPRETER.fullmatch(word)), None)
-    command = words[first:] if first is not None else []
-    if first is None:
-        first = next((number for number, word in enumerate(words) if word.endswith(".py")), len(words))
-        command = ["python", *words[first:]] if first < len(words) else []
+    started = (number for number, word in enumerate(words) if _INTERPRETER.fullmatch(word) or word.endswith(".py"))
+    first = next(started, len(words))
+    command = words[first:]
+    if command and command[0].endswith(".py"):
+        command.insert(0, "python")
     return OtherLauncher(name, tuple(command), _count(words[:first]))
 
 

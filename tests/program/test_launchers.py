@@ -16,6 +16,11 @@ KNOWN = {
     "mpirun -n 4 ./a.out": ("mpirun", None),
     "accelerate launch --num_processes 2 train.py": ("accelerate", "tlaunch run --devices 2 -- python train.py"),
     "tlaunch run --devices 2 -- python train.py": ("tlaunch", "tlaunch run --devices 2 -- python train.py"),
+    "srun -c 4 -n 2 python train.py": ("srun", "tlaunch run --devices 2 -- python train.py"),
+    "torchrun train.py --interpreter python": (
+        "torchrun",
+        "tlaunch run --devices N -- python train.py --interpreter python",
+    ),
     "torchrun --nproc-per-node gpu train.py": ("torchrun", "tlaunch run --devices N -- python train.py"),
 }
 
@@ -23,13 +28,18 @@ KNOWN = {
 @pytest.mark.parametrize("line", KNOWN)
 def test_a_launcher_is_known_by_its_name(line):
     found = other_launcher(shlex.split(line), None)
-    assert (found.name, found.here) == KNOWN[line]
+    assert (found.name, found.as_tlaunch) == KNOWN[line]
 
 
 def test_a_launcher_that_is_a_module():
     command = PythonCommand("/bin/python", (), "module", "torch.distributed.run", ("--nproc_per_node=2", "ddp.py"))
     found = other_launcher(("python", "-m", "torch.distributed.run"), command)
-    assert found.here == "tlaunch run --devices 2 -- python ddp.py"
+    assert found.as_tlaunch == "tlaunch run --devices 2 -- python ddp.py"
+
+
+def test_a_module_that_starts_no_ranks_is_none():
+    command = PythonCommand("/bin/python", (), "module", "launcher", ("validate", "t.json"))
+    assert other_launcher(("python", "-m", "launcher", "validate", "t.json"), command) is None
 
 
 @pytest.mark.parametrize(

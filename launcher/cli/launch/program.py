@@ -100,7 +100,11 @@ class Program:
 
         if (found := other_launcher(self.argv, self.python)) is None:
             return None
-        instead = "" if found.here is None else f"; `{escaped(found.here)}` starts that program once for each rank"
+        instead = (
+            ""
+            if found.as_tlaunch is None
+            else f"; `{escaped(found.as_tlaunch)}` starts that program once for each rank"
+        )
         return f"{found.name} starts ranks itself, and every rank of this run would start its own{instead}"
 
     def missing(self) -> UnreadableError | None:
