@@ -78,7 +78,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--source", type=Path)
     parser.add_argument("--reference", type=Path)
     parser.add_argument("--rank-of-peer", type=Path, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.whole and not (options.source and options.reference):
+        parser.error("--whole scores the peer at the end, and needs --source and --reference")
+    if options.steps <= WARM_UP:
+        parser.error(f"--steps is {options.steps}, and the first {WARM_UP} are not counted")
+    return options
 
 
 def _data(options: argparse.Namespace) -> list[str | Path]:
