@@ -117,7 +117,8 @@ def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
                 or f"known settings: {', '.join(names)}"
             )
             raise UsageError(f"{assignment.where}: there is no setting {assignment.name}", hint=hint)
-        values.setdefault(of, {})[entry] = _checked(assignment, known[assignment.name])
+        field = known[assignment.name]
+        values.setdefault(of, {})[entry] = checked(assignment.name, assignment.value, field, where=assignment.where)
     return recipe(**{section.name: _section_class(section)(**values.get(section.name, {})) for section in sections})
 
 
@@ -139,22 +140,27 @@ _KINDS = {
 }  # fmt: skip
 
 
-def _checked(assignment: Assignment, field: dataclasses.Field[Any]) -> Any:
-    wanted, value = type(field.default), assignment.value
+def checked(name: str, value: Any, field: dataclasses.Field[Any], *, where: str = "") -> Any:
+    """Return a value for a setting as the setting's type; `where` says where a person wrote it.
+
+    Raises:
+        UsageError: it is of another type, or out of bounds.
+    """
+    wanted, said = type(field.default), f"{where}: {name}" if where else name
     if wanted is float and type(value) is int:
         value = float(value)
     if wanted is tuple and isinstance(value, list) and all(type(one) is int for one in value):
         value = tuple(value)
     if type(value) is not wanted:
         raise UsageError(
-            f"{assignment.where}: {assignment.name} is {as_toml(assignment.value)}, but must be {_KINDS[wanted]}",
-            hint=f"the default is {assignment.name} = {as_toml(field.default)}",
+            f"{said} is {as_toml(value)}, but must be {_KINDS[wanted]}",
+            hint=f"the default is {name} = {as_toml(field.default)}",
         )
     bounds: Bounds = field.metadata["bounds"]
     if complaint := bounds.complaint(value):
         raise UsageError(
-            f"{assignment.where}: {assignment.name} is {as_toml(value)}, which is {complaint}",
-            hint=f"{assignment.name} is {bounds.help}; the default is {as_toml(field.default)}",
+            f"{said} is {as_toml(value)}, which is {complaint}",
+            hint=f"{name} is {bounds.help}; the default is {as_toml(field.default)}",
         )
     return value
 

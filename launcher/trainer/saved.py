@@ -95,6 +95,22 @@ def save_model(
         (aside / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
 
 
+def model_of(directory: Path, program: str, settings: Any) -> dict[str, Tensor] | None:
+    """Return the weights and buffers of a model that `save_model` has written there, of this program and these settings; None without one.
+
+    Raises:
+        UnreadableError: a file is damaged.
+    """
+    if not (directory / CONFIG).is_file():
+        return None
+    with _reading(directory / CONFIG):
+        content = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+        if (content["program"], content["recipe"]) != (program, json.loads(json.dumps(dataclasses.asdict(settings)))):
+            return None
+    with _reading(directory / WEIGHTS):
+        return dict(load_file(directory / WEIGHTS))
+
+
 def check_can_save(directory: Path) -> None:
     """Find out before hours of training whether `save_model` will be able to write there.
 

@@ -131,6 +131,50 @@ class TwoModules(nn.Module):
         return nn.functional.mse_loss(self.head(decoded.mean(dim=1))[:, 0], wanted)
 
 
+class TwoLosses(Net):
+    """In training another loss is added, called before the one that counts; a third one is called and not used."""
+
+    def forward(self, *batch):
+        source, positions, source_mask, target, memory_mask, label = batch
+        encoder_input, _ = self.source(source, positions)
+        decoder_input, _ = self.target(target, positions)
+        mask = (target != PAD).to(decoder_input.dtype)
+        output, _, _ = self.base(encoder_input, source_mask, decoder_input, self.attention_mask(mask), memory_mask)
+        logits = self.head(self.last_dropout(self.norm(output))).flatten(0, 1)
+        extra = self.loss(logits, target.flatten(), (target > VOCABULARY // 2).flatten()) if self.training else 0.0
+        self.loss(logits, source.flatten(), torch.ones_like(source).flatten())
+        return extra + self.loss(logits, label.flatten(), mask.flatten())
+
+
+class UnusedLoss(Net):
+    """A loss is called, and what it gives is not used: stages do not call it."""
+
+    def forward(self, source, positions, source_mask, target, memory_mask, label):  # noqa: PLR0917 - a batch's items
+        logits = self.head(self.target.word(target)[0]).flatten(0, 1)
+        self.loss(logits, source.flatten(), torch.ones_like(source).flatten())
+        return super().forward(source, positions, source_mask, target, memory_mask, label)
+
+
+class SharedLayers(nn.Module):
+    """Two encoders have the same layers."""
+
+    def __init__(self, config, *, dropout=0.2):
+        super().__init__()
+        self.word = api.VocabEmbedding(VOCABULARY, HIDDEN, config.embedding_dp_mp_config)
+        sizes = {"hidden_size": HIDDEN, "ffn_hidden_size": HIDDEN, "num_heads": 2, "parallel_config": config}
+        rates = {"hidden_dropout_rate": 0.0, "attention_dropout_rate": 0.0}
+        self.one, self.other = (
+            api.TransformerEncoder(batch_size=None, num_layers=1, seq_length=LENGTH, **sizes, **rates) for _ in range(2)
+        )
+        self.other.blocks = self.one.blocks
+        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(HIDDEN, 1)
+
+    def forward(self, source, wanted):
+        word, _ = self.word(source)
+        hidden = self.other(self.dropout(self.one(word)[0]))[0]
+        return nn.functional.mse_loss(self.head(hidden.mean(dim=1))[:, 0], wanted)
+
+
 def pairs(count=24):
     """Return sentences, of whose targets each fourth is full and the others end in 1 to 3 positions of padding."""
     numbers = torch.Generator().manual_seed(3)
@@ -189,13 +233,16 @@ CASES = {
     "encoder 2x1x2": Case(2, 1, 2, 2, make=EncoderOnly),
     "encoder mp4": Case(mp=4, make=EncoderOnly),
     "untraceable dp2 mp2": Case(2, 2, make=TwoModules),
+    "two losses dp2": Case(dp=2, micro_batches=2, make=TwoLosses, network={"dropout": 0.0}, is_plain=True),
+    "unused loss pp2": Case(pp=2, micro_batches=2, make=UnusedLoss, network={"dropout": 0.0}, is_plain=True),
+    "shared layers dp2 mp2": Case(2, 2, make=SharedLayers, config={"recompute": True}),
     "float32 2x2x2": Case(2, 2, 2, 2, make=OwnLoss, dtype=torch.float32, tolerance=1e-4),
 }
 
 
-def trained(case, output, **more):
-    """Train on this rank as a case says; return all weights on rank 0, with the last validation's loss."""
-    torch.manual_seed(1)
+def trained(case, output, initial=1, **more):
+    """Train on this rank as a case says; return all weights on rank 0, with the last validation's loss. `initial` seeds the first weights."""
+    torch.manual_seed(initial)
     config = api.TransformerOpParallelConfig.of_run(**case.config)
     network = case.make(config, **case.network).to(case.dtype)
     torch.manual_seed(2 + int(os.environ.get(env.RANK, "0")))  # nothing else may be drawn by torch's generator
@@ -227,6 +274,7 @@ def trained_plainly(case):
         for each in network.parameters():  # torch's clip_grad_norm_ adds 1e-6 to the norm
             each.grad *= min(1.0, 0.5 / norm)
         optimizer.step()
+    network.eval()
     with torch.no_grad():
         batches = [samples[first : first + BATCH] for first in range(0, len(samples), BATCH)]
         loss = sum(network(*each) for each in batches) / len(batches)
@@ -268,7 +316,7 @@ def resumed(directory):
     fork_ranks("begun", dp=2, mp=1, pp=1, micro_batches=1, work=partial(trained, Case(), begun, **saves, steps=2))
 
     def work():
-        weights = trained(CASES["2x2x2"], directory / "runs" / "resumed", resume=begun / "checkpoints")
+        weights = trained(CASES["2x2x2"], directory / "runs" / "resumed", initial=9, resume=begun / "checkpoints")
         if weights is not None:
             torch.save(weights, directory / "resumed.pt")
 
@@ -313,6 +361,36 @@ def refused_copies(directory):
         api.train(network, pairs(24 - 8 * rank), batch_size=BATCH, output=directory / "refused")
 
 
+def trains_twice(directory):
+    """A script may train several times, and each time all ranks find each other."""
+    for number in range(3):
+        trained(Case(make=EncoderOnly), directory / f"again {number}", steps=1)
+
+
+class DrawingItself(nn.Module):
+    """Its attention drops weights by a generator that each rank has."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.word = api.VocabEmbedding(VOCABULARY, HIDDEN, config.embedding_dp_mp_config)
+        self.attention = nn.MultiheadAttention(HIDDEN, 2, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(HIDDEN, 1)
+
+    def forward(self, source, wanted):
+        word, _ = self.word(source)
+        return nn.functional.mse_loss(self.head(self.attention(word, word, word)[0].mean(dim=1))[:, 0], wanted)
+
+
+class UnusedDropout(EncoderOnly):
+    def __init__(self, config):
+        super().__init__(config)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, source, wanted):
+        self.dropout(self.word(source)[0])
+        return super().forward(source, wanted)
+
+
 def too_late(network, layer_id, offset, parallel_config, layers):
     del layer_id, offset, layers
     network.pipeline_stage = parallel_config.pipeline_stage
@@ -325,6 +403,8 @@ REFUSED = [
     (1, 2, Net, {"network": {"lambda_func": too_late}}),
     (1, 2, WithPenalty, {}),
     (1, 2, AskingForTraining, {}),
+    (1, 2, UnusedDropout, {}),
+    (2, 1, DrawingItself, {}),
     (2, 1, WithTable, {"network": {"tied": True}, **CUT}),
     (2, 1, TwoModules, CUT),
     (2, 1, WithPenalty, {}),
@@ -354,6 +434,7 @@ def main():
         for mp, pp, make, more in REFUSED:
             work = partial(is_refused, make, directory, **more)
             fork_ranks(make.__name__, dp=1, mp=mp, pp=pp, micro_batches=pp, work=work)
+        fork_ranks("twice", dp=2, mp=1, pp=1, micro_batches=1, work=partial(trains_twice, directory))
         fork_ranks("copies", dp=2, mp=1, pp=1, micro_batches=1, work=partial(refused_copies, directory))
 
 

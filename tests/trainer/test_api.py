@@ -1,5 +1,6 @@
 """`launcher.trainer.api`: the modules against torch's own, and what is refused; ranks of it train in tests/programs/api_ranks.py."""
 
+import json
 import operator
 import re
 import subprocess
@@ -14,9 +15,10 @@ from launcher.core import env
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.mesh.coordinates import Coordinate
 from launcher.trainer import api
-from launcher.trainer.api.data import SampleOrder, collated, micro_batches
+from launcher.trainer.api.data import SampleOrder, collated, digest_of, micro_batches
 from launcher.trainer.api.dropout import DrawnDropout, draw_dropouts
-from launcher.trainer.api.graphs import arguments_of, mask_network, stage_networks, traced_network
+from launcher.trainer.api.graphs import loss_masks, stage_networks
+from launcher.trainer.api.traces import arguments_of, traced_network
 from launcher.trainer.api.training import config_of
 from launcher.trainer.model.dropout import Draws
 
@@ -171,33 +173,42 @@ def test_a_dropout_of_torch_is_drawn_by_rows():
 
 
 REFUSED = {
-    "rows of positions": lambda: api.TransformerEncoder(B, 1, D, F, S, H)(torch.ones(B * S, D)),
-    "another length": lambda: api.TransformerEncoder(B, 1, D, F, S, H)(torch.ones(B, T, D)),
-    "a mask of another length": lambda: api.TransformerEncoder(B, 1, D, F, S, H)(
-        torch.ones(B, S, D), torch.ones(B, S, T)
+    "rows of positions": ("shape", lambda: api.TransformerEncoder(B, 1, D, F, S, H)(torch.ones(B * S, D))),
+    "another length": ("shape", lambda: api.TransformerEncoder(B, 1, D, F, S, H)(torch.ones(B, T, D))),
+    "a mask of another length": (
+        "shape",
+        lambda: api.TransformerEncoder(B, 1, D, F, S, H)(torch.ones(B, S, D), torch.ones(B, S, T)),
     ),
-    "heads": lambda: api.Transformer(D, B, F, S, T, num_heads=3),
-    "a decoder alone": lambda: api.Transformer(D, B, F, S, T, 0, 1),
-    "no decoder inputs": lambda: api.Transformer(D, B, F, S, T, 1, 1)(torch.ones(B, S, D)),
-    "an activation": lambda: api.Transformer(D, B, F, S, T, hidden_act="swish"),
-    "a rate": lambda: api.Transformer(D, B, F, S, T, hidden_dropout_rate=1.0),
-    "use_past": lambda: api.Transformer(D, B, F, S, T, use_past=True),
-    "experts": lambda: api.Transformer(D, B, F, S, T, moe_config=object()),
-    "types": lambda: api.Transformer(D, B, F, S, T, param_init_type=torch.float16),
-    "experts of a configuration": lambda: api.TransformerOpParallelConfig(expert_parallel=2),
-    "no number": lambda: api.TransformerOpParallelConfig(data_parallel=0),
-    "recompute": lambda: api.TransformerRecomputeConfig(recompute_slice_activation=True),
-    "initial weights": lambda: api.VocabEmbedding(7, D, param_init="he"),
-    "a table of another shape": lambda: api.VocabEmbedding(7, D, param_init=torch.ones(D, 7)),
-    "a mask of a loss": lambda: api.CrossEntropyLoss()(torch.ones(4, 7), torch.ones(4), torch.ones(2, 2)),
-    "a mask of positions": lambda: api.AttentionMask(3)(torch.ones(2, 4)),
+    "heads": ("heads", lambda: api.Transformer(D, B, F, S, T, num_heads=3)),
+    "a decoder alone": ("decoder", lambda: api.Transformer(D, B, F, S, T, 0, 1)),
+    "no decoder inputs": ("decoder_inputs", lambda: api.Transformer(D, B, F, S, T, 1, 1)(torch.ones(B, S, D))),
+    "an activation": ("swish", lambda: api.Transformer(D, B, F, S, T, hidden_act="swish")),
+    "a rate": ("1.0", lambda: api.Transformer(D, B, F, S, T, hidden_dropout_rate=1.0)),
+    "use_past": ("use_past", lambda: api.Transformer(D, B, F, S, T, use_past=True)),
+    "no encoder inputs": ("encoder_inputs", lambda: api.Transformer(D, B, F, S, T, 1, 0)(None)),
+    "experts": ("moe_config", lambda: api.Transformer(D, B, F, S, T, moe_config=object())),
+    "types": ("types", lambda: api.Transformer(D, B, F, S, T, param_init_type=torch.float16)),
+    "experts of a configuration": ("expert_parallel", lambda: api.TransformerOpParallelConfig(expert_parallel=2)),
+    "no number": ("data_parallel", lambda: api.TransformerOpParallelConfig(data_parallel=0)),
+    "recompute": (
+        "recompute_slice_activation",
+        lambda: api.TransformerRecomputeConfig(recompute_slice_activation=True),
+    ),
+    "initial weights": ("he", lambda: api.VocabEmbedding(7, D, param_init="he")),
+    "a table of another shape": ("param_init", lambda: api.VocabEmbedding(7, D, param_init=torch.ones(D, 7))),
+    "a mask of a loss": (
+        "input_mask",
+        lambda: api.CrossEntropyLoss()(torch.ones(4, 7), torch.ones(4), torch.ones(2, 2)),
+    ),
+    "a mask of positions": ("input_mask", lambda: api.AttentionMask(3)(torch.ones(2, 4))),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_by_modules(name):
-    with pytest.raises(UsageError):
-        REFUSED[name]()
+    word, work = REFUSED[name]
+    with pytest.raises(UsageError, match=word):
+        work()
 
 
 class Net(nn.Module):
@@ -231,11 +242,10 @@ def test_stages_have_what_they_compute_and_no_more():
     first, last = stage_networks(traced_network(net, arguments_of(net, 2), CPU), 2)
     of_first, of_last = ({name.partition(".")[0] for name, _ in part.named_parameters()} for part in (first, last))
     assert (of_first, of_last) == ({"word", "base"}, {"base", "head"})
-    counted, paths = mask_network(traced_network(net, arguments_of(net, 2), CPU))
+    masks = loss_masks(traced_network(net, arguments_of(net, 2), CPU), of_stages=True)
     source, label = batch()
-    assert paths == ("loss",)
-    assert torch.equal(counted(source, label)[0], (label != 0).float().flatten())
-    assert not list(counted.parameters())
+    assert masks.counts((source, label), torch.float32) == {"loss": [torch.tensor(float((label != 0).sum()))]}
+    assert not list(masks.network.parameters())
 
 
 def test_samples_are_batches_in_an_order_that_the_seed_decides():
@@ -305,33 +315,60 @@ def with_dropout2d():
     return net
 
 
+def with_running_statistics():
+    net = Net()
+    net.head = nn.Sequential(nn.Linear(D, 7), nn.InstanceNorm1d(S, track_running_stats=True))
+    return net
+
+
 def returning_logits():
-    return type("Other", (Net,), {"forward": lambda self, source, _label: self.head(self.word(source)[0])})()
+    net = type("Other", (Net,), {"forward": lambda self, source, _label: self.head(self.word(source)[0])})()
+    del net.base
+    return net
 
 
-NETWORKS = [frozen, with_batch_norm, of_two_types, with_dropout2d, returning_logits]
+def without_parameters():
+    return type("Empty", (nn.Module,), {"forward": lambda self, source, _label: source.float().mean()})()
+
+
+NETWORKS = {
+    frozen: "head.bias is frozen",
+    with_batch_norm: "statistics",
+    with_running_statistics: "statistics",
+    of_two_types: "several types",
+    with_dropout2d: "Dropout2d",
+    returning_logits: "returns a tensor of the shape",
+    without_parameters: "no parameters",
+}
 
 
 @pytest.mark.parametrize("make", NETWORKS)
 def test_networks_that_are_refused(make):
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=NETWORKS[make]):
         api.train(make(), list(zip(*batch(8), strict=True)), batch_size=4, steps=1)
 
 
 ARGUMENTS = {
-    "batch_size": {"batch_size": 0},
-    "a batch that is too large": {"batch_size": 9},
+    "batch_size is 0": {"batch_size": 0},
+    "batch_size = 9": {"batch_size": 9},
     "schedule": {"schedule": "interleaved"},
-    "early stopping": {"early_stopping": 1},
-    "gradient shards": {"gradient_accumulation_shard": True},
-    "few samples to validate with": {"validation": [batch(1)]},
+    "early_stopping counts": {"early_stopping": 1},
+    "gradient_accumulation_shard": {"gradient_accumulation_shard": True},
+    "1 samples for validation": {"validation": [batch(1)]},
+    "checkpoint.keep": {"checkpoint": api.CheckpointConfig(keep=0)},
+    "checkpoint.every_steps": {"checkpoint": api.CheckpointConfig(every_steps=-1)},
+    "checkpoint.files": {"checkpoint": api.CheckpointConfig(files="foo")},
+    "device": {"device": "gpu"},
+    "transport": {"transport": "carrier"},
+    "clip_norm": {"clip_norm": -1.0},
+    "steps": {"steps": 1.5},
 }
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_arguments_that_are_refused(name):
-    with pytest.raises(UsageError):
-        api.train(Net(), list(zip(*batch(8), strict=True)), **{"batch_size": 4, "steps": 1, **ARGUMENTS[name]})
+@pytest.mark.parametrize("told", ARGUMENTS)
+def test_arguments_that_are_refused(told):
+    with pytest.raises(UsageError, match=told):
+        api.train(Net(), list(zip(*batch(8), strict=True)), **{"batch_size": 4, "steps": 1, **ARGUMENTS[told]})
 
 
 def test_a_configuration_must_be_the_runs():
@@ -381,7 +418,14 @@ def optional_mask(self, source, label, mask=None, *, scale=2.0):
     return self.loss(self.logits(source), label.flatten(), mask.flatten()) * scale
 
 
-@pytest.mark.parametrize("forward", [called_twice, changes_its_input, optional_mask])
+def unused_loss(self, source, label):
+    """Another loss is called, and what it gives is not used."""
+    logits = self.logits(source)
+    self.loss(logits, source.flatten(), torch.ones_like(source).flatten())
+    return self.loss(logits, label.flatten(), (label != 0).flatten())
+
+
+@pytest.mark.parametrize("forward", [called_twice, changes_its_input, optional_mask, unused_loss])
 def test_the_first_loss_is_that_of_the_network_called_by_hand(forward, capfd):
     net = type("Other", (Net,), {"forward": forward})()
     source, label = batch(8)
@@ -427,8 +471,7 @@ def test_what_is_changed_in_place_and_goes_on_under_its_name_is_traced():
 
     net = type("Other", (Net,), {"forward": forward})()
     found = traced_network(net, arguments_of(net, 2), CPU)
-    [part] = [each.target for each in found.nodes if each.target is operator.iadd]
-    assert part is operator.iadd
+    assert operator.iadd in [each.target for each in found.nodes]
 
 
 def test_buffers_are_those_of_the_network(capfd):
@@ -483,18 +526,23 @@ class Random:
 
 
 SAMPLES = {
-    "random": Random(),
-    "one item too few": [(one,) for one in batch(8)[0]],
-    "a stream": iter(()),
-    "none": [],
-    "ids that are no rows": [(torch.full((S,), 7), torch.zeros(S, dtype=torch.int64))] * 8,
+    "another one each time": Random(),
+    "with the 1 items": [(one,) for one in batch(8)[0]],
+    "by its number": iter(()),
+    "no samples": [],
+    "no row of vocab_size": [(torch.full((S,), 7), torch.zeros(S, dtype=torch.int64))] * 8,
 }
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-def test_samples_that_are_refused(name):
-    with pytest.raises(UsageError):
-        api.train(Net(), SAMPLES[name], batch_size=4, steps=1)
+@pytest.mark.parametrize("told", SAMPLES)
+def test_samples_that_are_refused(told):
+    with pytest.raises(UsageError, match=told):
+        api.train(Net(), SAMPLES[told], batch_size=4, steps=1)
+
+
+def test_a_missing_number_is_the_same_each_time():
+    """NaN is not equal to itself."""
+    assert digest_of([(torch.tensor([float("nan")]),)] * 4)[1] == 1
 
 
 def test_other_optimizers_and_functions_by_layer_are_refused():
@@ -523,3 +571,112 @@ def test_a_second_training_has_a_place_of_its_own(tmp_path, monkeypatch):
         api.train(Net(), samples, batch_size=4, steps=1)
     api.train(Net(), samples, batch_size=4, steps=1, output=tmp_path / "second")
     assert (tmp_path / "second" / "model" / "model.safetensors").is_file()
+
+
+def test_validation_counts_by_the_masks_of_evaluation(tmp_path):
+    """A network may call its loss another number of times in training than in evaluation, in another order."""
+
+    def forward(self, source, label):
+        logits = self.logits(source)
+        extra = self.loss(logits, source.flatten(), (source == 1).flatten()) if self.training else 0.0
+        return extra + self.loss(logits, label.flatten(), (label != 0).flatten())
+
+    net = type("Other", (Net,), {"forward": forward})()
+    source, label = batch(8)
+    samples = list(zip(source, label, strict=True))
+    weights = api.train(net, samples, batch_size=8, steps=1, validation=samples, output=tmp_path)
+    net.load_state_dict(weights)
+    told = json.loads((tmp_path / "model" / "config.json").read_text())["training"]["validation_loss"]
+    assert told == pytest.approx(float(net.eval()(source, label).detach()), abs=1e-5)
+
+
+def counting(self, source, label):
+    """Count the forward passes, in a number and in a mean, as no graph can."""
+    self.passes.add_(1)
+    self.mean.mul_(0.5).add_(float(label.sum()))
+    return Net.forward(self, source, label)
+
+
+def test_a_training_that_goes_on_has_the_buffers_that_it_had(tmp_path):
+    net = type("Other", (Net,), {"forward": counting})()
+    net.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+    net.register_buffer("mean", torch.zeros(()))
+    net.register_buffer("positions", torch.arange(2**40, 2**40 + S).expand(2, -1))  # of one storage, and large
+    samples = list(zip(*batch(8), strict=True))
+    common = {"batch_size": 4, "checkpoint": api.CheckpointConfig(every_steps=2)}
+    whole = api.train(net, samples, steps=4, output=tmp_path / "whole", **common)
+    api.train(net, samples, steps=2, output=tmp_path / "begun", **common)
+    again = api.train(
+        net, samples, steps=4, output=tmp_path / "again", resume=tmp_path / "begun" / "checkpoints", **common
+    )
+    assert int(again["passes"]) == 4
+    assert torch.equal(again["positions"], net.positions)
+    assert all(torch.equal(again[name], value) for name, value in whole.items())
+
+
+def test_a_network_trains_in_training_mode(tmp_path):
+    """Whatever mode it is given in, and also after a validation."""
+    modes = []
+
+    def forward(self, source, label):
+        modes.append(self.training)
+        return Net.forward(self, source, label)
+
+    net = type("Other", (Net,), {"forward": forward})().eval()
+    samples = list(zip(*batch(8), strict=True))
+    common = {"validation": samples[:4], "validate_every": 1, "output": tmp_path}
+    api.train(net, samples, batch_size=4, steps=2, shuffle=False, **common)
+    assert modes[-4:] == [True, False, True, False]
+    assert not net.training
+
+
+def test_a_training_that_had_ended_before_a_restart_returns_what_it_trained(tmp_path, monkeypatch, capfd):
+    """The code after it may have failed; another training is not taken for it."""
+    samples = list(zip(*batch(8), strict=True))
+    common = {"batch_size": 4, "output": tmp_path}
+    weights = api.train(Net(), samples, steps=1, **common)
+    monkeypatch.setenv(env.TLAUNCH_ATTEMPT, "1")
+    capfd.readouterr()
+    again = api.train(Net(), samples, steps=1, **common)
+    assert losses(capfd.readouterr().out) == []
+    assert weights.keys() == again.keys()
+    assert all(torch.equal(again[name], value) for name, value in weights.items())
+    with pytest.raises(UsageError, match="exists already") as told:
+        api.train(Net(), samples, steps=2, **common)
+    assert told.value.hint == "output = another directory"
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_what_torch_draws_itself_is_told(rate, capfd):
+    """Each part of a batch draws its own: the log says so, unless nothing is dropped."""
+
+    def forward(self, source, label):
+        hidden = nn.functional.dropout(self.word(source)[0], rate, self.training)
+        return self.loss(self.head(hidden).flatten(0, 1), label.flatten(), (label != 0).flatten())
+
+    net = type("Other", (Net,), {"forward": forward})()
+    del net.base
+    config = api.TransformerOpParallelConfig(micro_batch_num=2)
+    api.train(net, list(zip(*batch(8), strict=True)), batch_size=4, steps=1, parallel_config=config)
+    assert ("draws random numbers by torch" in capfd.readouterr().out) == bool(rate)
+
+
+def test_options_are_arguments_in_errors(tmp_path):
+    """`tlaunch run` takes no `--set`, `--data` and `--resume` for a program of one's own."""
+    samples = list(zip(*batch(8), strict=True))
+    common = {"batch_size": 4, "checkpoint": api.CheckpointConfig(every_steps=1)}
+    api.train(Net(), samples, steps=1, output=tmp_path / "one", **common)
+    with pytest.raises(UsageError) as told:
+        api.train(
+            Net(),
+            samples,
+            steps=2,
+            seed=2,
+            output=tmp_path / "other",
+            resume=tmp_path / "one" / "checkpoints",
+            **common,
+        )
+    assert told.value.hint == "seed = 1, or without resume"
+    with pytest.raises(UsageError) as told:
+        api.train(Net(), samples, steps=1, **common)
+    assert told.value.hint == "output = a directory"

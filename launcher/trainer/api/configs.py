@@ -1,7 +1,8 @@
 """The parallel configurations of MindSpore's `nn.transformer`, by their names, arguments and defaults.
 
 They say how a network is meant to be divided. How many ranks there are, and along which axes, the run says (`tlaunch run --dp
---mp --pp --micro-batches`); a configuration with other numbers is refused when the training begins.
+--mp --pp --micro-batches`); a `TransformerOpParallelConfig` with other numbers is refused when the training begins. The numbers of
+`OpParallelConfig` and `EmbeddingOpParallelConfig` are kept and not looked at: operators and embeddings follow the run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ class OpParallelConfig:
 
 @frozen
 class EmbeddingOpParallelConfig:
-    """The configuration of an embedding: with `vocab_emb_dp` every model-parallel rank holds the whole table, else some of its rows."""
+    """The configuration of an embedding: with `vocab_emb_dp` every model-parallel rank holds the whole table, else some of its rows.
+
+    It is that of the embedding it is given to; `TransformerOpParallelConfig.embedding_dp_mp_config` is one with the network's own choice.
+    """
 
     data_parallel: int = 1
     model_parallel: int = 1

@@ -5,28 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
 from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.trainer.api.buffers import Buffers, move_buffers, of_rank_0
 from launcher.trainer.api.data import Rows
-from launcher.trainer.api.dropout import DrawnDropout, draw_dropouts
-from launcher.trainer.api.graphs import (
-    RECEIVED,
-    Arguments,
-    TracedNetwork,
-    arguments_of,
-    check_uses,
-    mask_network,
-    stage_networks,
-    traced_network,
-    whole_network,
-)
+from launcher.trainer.api.dropout import DrawnDropout, draw_dropouts, modules_with_own_draws
+from launcher.trainer.api.graphs import RECEIVED, LossMasks, check_uses, loss_masks, stage_networks, whole_network
 from launcher.trainer.api.layers import Transformer, TransformerDecoder, TransformerEncoder
 from launcher.trainer.api.modules import CrossEntropyLoss
-from launcher.trainer.api.plan import apply_plan, plan_network, stages_of_network
+from launcher.trainer.api.plan import apply_plan, check_parameters, plan_network, stages_of_network
 from launcher.trainer.api.settings import NetworkSettings
+from launcher.trainer.api.traces import Arguments, TracedNetwork, arguments_of, drawing_call, traced_network
 from launcher.trainer.model.dropout import Draws, Dropout
 from launcher.trainer.parallel.recompute import recompute_in_backward
 from launcher.trainer.parallel.world import World
@@ -51,29 +42,32 @@ class DividedNetwork:
         """
         self.class_name = class_name(network)
         self.remarks: list[str] = []
-        self.dtype = next(network.parameters(), torch.empty(0)).dtype
+        check_parameters(network)
+        self.dtype = next(network.parameters()).dtype
         self._world, self._settings = world, settings
         _check_modules(network)
         draw_dropouts(network)
         for path, module in network.named_modules():
             if isinstance(module, Dropout):
                 module.place = path
-        _share_buffers(network, world)
+        self.buffers = Buffers(network)
+        self.buffers.share(world)
         found = self._traced(network, arguments_of(network, items), is_validated=is_validated)
-        self._masks = self._mask_network(found)
+        self._masks = self._loss_masks(found)
         self.stages = stages_of_network(network, settings, world.pp.size)
         self.stage = self.stages[world.pp.index]
         parts = self._parts(network, found)
         self.plan = plan_network(network, parts, self.stages, world.mp.size, is_traced=found is not None)
         self._check_cut(found)
-        self._keys = {name: id(value) for name, value in network.state_dict(keep_vars=True).items()}
-        self._buffers = {id(buffer): buffer for buffer in network.buffers()}
+        names = {id(parameter): name for name, parameter in self.plan.parameters.items()}
+        state = network.state_dict(keep_vars=True)
+        self._keys = {key: names.get(id(value)) for key, value in state.items()}  # to parameters; None: to buffers
         self.part = network if world.pp.size == 1 else parts[world.pp.index]
         self.parameters = apply_plan(
-            self.part, self.plan, self.stage, world.mp, lambda whole: _of_rank_0(whole, world), device=world.device
+            self.part, self.plan, self.stage, world.mp, lambda whole: of_rank_0(whole, world), device=world.device
         )
-        for each in (self.part, *([] if self._masks is None else [self._masks[0]])):
-            _move_buffers(each, world.device)
+        for each in (self.part, *(masks.network for masks in self._masks.values() if masks is not None)):
+            move_buffers(each, world.device)
         _recompute(self.part, settings)
         modules = list(self.part.modules())
         self.transformer = next((module for module in modules if isinstance(module, Transformer)), None)
@@ -83,17 +77,13 @@ class DividedNetwork:
         lengths = [each.length for each in modules if isinstance(each, TransformerEncoder | TransformerDecoder)]
         self._length = max(lengths, default=1)  # positions for which draws are made
 
-    @torch.no_grad()
-    def divisors(self, inputs: Rows) -> Mapping[str, Sequence[Tensor]]:
-        """Return what each cross entropy has to divide by in its calls on a whole batch: what its masks count there."""
-        if self._masks is None or not self.stage.is_last:
-            return {}
-        network, paths = self._masks
-        found: dict[str, list[Tensor]] = {}
-        for path, mask in zip(paths, network(*(each.clone() for each in inputs)), strict=True):
-            exact = torch.promote_types(self.dtype, torch.float32)
-            found.setdefault(path, []).append(mask.to(exact).sum())
-        return found
+    def divisors(self, inputs: Rows, step: int | None) -> Mapping[str, Sequence[Tensor]]:
+        """Return what each cross entropy has to divide by in its calls on a whole batch: what its masks count there.
+
+        Without a `step` the calls are those of an evaluation.
+        """
+        masks = self._masks[step is not None]
+        return {} if masks is None or not self.stage.is_last else masks.counts(inputs, self.dtype)
 
     def begin(self, row_B: Tensor, step: int | None, divisors: Mapping[str, Sequence[Tensor]]) -> None:
         """Make ready for the rows of that number in the global batch of a step; nothing is dropped without a step."""
@@ -130,31 +120,29 @@ class DividedNetwork:
 
     def state(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what the network's own `load_state_dict` takes, from its whole parameters, each tensor with storage of its own."""
-        names = {id(parameter): name for name, parameter in self.plan.parameters.items()}
-        found = {}
-        for key, identity in self._keys.items():
-            value = whole[names[identity]] if identity in names else self._buffers[identity]
-            found[key] = value.detach().cpu().clone()
-        return found
+        found = {key: self.buffers.of(key) if name is None else whole[name] for key, name in self._keys.items()}
+        return {key: value.detach().cpu().clone() for key, value in found.items()}
 
     def _traced(self, network: nn.Module, arguments: Arguments, *, is_validated: bool) -> TracedNetwork | None:
         """Return the network's calls; None, with a remark, where it cannot be traced and need not be."""
         layout, pp = self._world.place.layout, self._world.pp.size
-        buffers = [(module, dict(module.named_buffers(recurse=False))) for module in network.modules()]
-        kept = {id(buffer): buffer.clone() for _, own in buffers for buffer in own.values()}
+        generator = torch.get_rng_state()
         try:
-            found = traced_network(network, arguments, self._world.device)
+            with self.buffers.kept():
+                found = traced_network(network, arguments, self._world.device)
         except UsageError as error:
             if pp > 1:
                 raise RefusedLayoutError(f"pp = {pp}, and {error.message}", hint=f"--pp 1, or {error.hint}") from error
             if any(isinstance(module, CrossEntropyLoss) for module in network.modules()):
                 self._remark_on_masks(error)
+            found = None
+        drawn = not torch.equal(generator, torch.get_rng_state())
+        torch.set_rng_state(generator)
+        in_code = None if found is None else drawing_call(found)
+        self._check_draws(next(modules_with_own_draws(network), "its code" if drawn else in_code))
+        if found is None:
             return None
-        finally:
-            for module, own in buffers:  # which a trace may change, or replace by what is no tensor
-                for name, buffer in own.items():
-                    setattr(module, name, buffer.copy_(kept[id(buffer)]))
-        if found.asks_for_training and is_validated and pp > 1:
+        if found.evaluated is not None and is_validated and pp > 1:
             raise RefusedLayoutError(
                 f"pp = {pp}, and {self.class_name} asks whether it is in training, so that it cannot be validated",
                 hint="--pp 1, no validation, or nn.Dropout and other modules that ask themselves",
@@ -168,13 +156,27 @@ class DividedNetwork:
             self.remarks.extend(_uneven_means(found))
         return found
 
-    def _mask_network(self, found: TracedNetwork | None) -> tuple[nn.Module, tuple[str, ...]] | None:
-        """Return what computes the masks of cross entropies, and their paths; None, with a remark, where that needs parameters."""
+    def _loss_masks(self, found: TracedNetwork | None) -> Mapping[bool, LossMasks | None]:
+        """Return what computes the masks of cross entropies in training (True) and evaluation; None, with a remark, where it needs parameters."""
         try:
-            return None if found is None else mask_network(found)
+            training = None if found is None else loss_masks(found, of_stages=self._world.pp.size > 1)
+            if found is None or found.evaluated is None:
+                return {True: training, False: training}
+            return {True: training, False: loss_masks(found.evaluated, of_stages=False)}
         except UsageError as error:
             self._remark_on_masks(error)
-            return None
+            return {True: None, False: None}
+
+    def _check_draws(self, drawing: str | None) -> None:
+        """Remark on what draws random numbers by torch, on each rank its own; refuse it where ranks must compute the same."""
+        layout = self._world.place.layout
+        if drawing is None:
+            return
+        told = f"{self.class_name} draws random numbers by torch, in {drawing}, and each rank draws its own"
+        if layout.mp > 1:
+            raise RefusedLayoutError(f"mp = {layout.mp}, and {told}", hint="nn.Dropout, or --mp 1")
+        if layout.dp * layout.pp * layout.micro_batches > 1:
+            self.remarks.append(f"{told}: losses are not those of one process; nn.Dropout's are")
 
     def _parts(self, network: nn.Module, found: TracedNetwork | None) -> Sequence[nn.Module]:
         """Return what each stage computes, as far as it is known: of a network that cannot be traced, all."""
@@ -202,7 +204,8 @@ class DividedNetwork:
 
 def _check_modules(network: nn.Module) -> None:
     for path, module in network.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001 - the class of all of them
+        of_batch = isinstance(module, nn.modules.batchnorm._BatchNorm)  # noqa: SLF001 - the class of all of them
+        if of_batch or (isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats):  # noqa: SLF001
             raise UsageError(
                 f"{path} is a {type(module).__name__}, whose statistics would be those of a part of the batch"
             )
@@ -243,26 +246,11 @@ def _uneven_means(found: TracedNetwork) -> Iterable[str]:
 def _recompute(part: nn.Module, settings: NetworkSettings) -> None:
     """Have backward compute the activations of layers again that are to be: by their numbers, a decoder's counted on."""
     parallel = settings.parallel
+    chosen: dict[int, nn.Module] = {}  # each once, also where two modules share it
     for module in part.modules():
         if isinstance(module, TransformerEncoder | TransformerDecoder):
             for key, layer in module.blocks.items():
                 if parallel.recompute or int(key) + module.offset in parallel.recompute_layers:
-                    recompute_in_backward(layer)
-
-
-def _share_buffers(network: nn.Module, world: World) -> None:
-    for buffer in network.buffers():
-        buffer.copy_(_of_rank_0(buffer, world))
-
-
-def _move_buffers(module: nn.Module, device: torch.device) -> None:
-    for each in module.modules():
-        for name, buffer in list(each.named_buffers(recurse=False)):
-            setattr(each, name, buffer.to(device))
-
-
-def _of_rank_0(tensor: Tensor, world: World) -> Tensor:
-    value = tensor.detach().to(world.device, copy=True).contiguous()
-    if world.place.world_size > 1:
-        dist.broadcast(value, src=0)
-    return value
+                    chosen[id(layer)] = layer
+    for layer in chosen.values():
+        recompute_in_backward(layer)

@@ -314,7 +314,9 @@ class Transformer(nn.Module):
             encoder_inputs, decoder_inputs = received, None
             if self.decoder is not None:
                 encoder_inputs, decoder_inputs = received.split([self.src_seq_length, self.tgt_seq_length], dim=1)
-        if encoder_inputs is None or (decoder_inputs is None) != (self.decoder is None):
+        if encoder_inputs is None:
+            raise UsageError("Transformer: encoder_inputs are not given")
+        if (decoder_inputs is None) != (self.decoder is None):
             raise UsageError(
                 f"Transformer: it has {self.decoder_layers} decoder layers, and decoder_inputs "
                 f"{'are not' if decoder_inputs is None else 'are'} given"

@@ -117,5 +117,10 @@ class CrossEntropyLoss(nn.Module):
         check_shape(input_mask, logits.shape[:1], "CrossEntropyLoss: input_mask")
         losses_N = functional.cross_entropy(logits, label.long(), reduction="none")
         mask_N = input_mask.to(losses_N.dtype)
-        divisor = mask_N.sum() if self._divisors is None else next(self._divisors).to(losses_N.dtype)
-        return (losses_N * mask_N).sum() / divisor.clamp(min=torch.finfo(losses_N.dtype).tiny)
+        divisor = mask_N.sum() if self._divisors is None else next(self._divisors, None)
+        if divisor is None:
+            raise UsageError(
+                "a CrossEntropyLoss is called more often than the code of its network tells",
+                hint="another CrossEntropyLoss for each of its uses",
+            )
+        return (losses_N * mask_N).sum() / divisor.to(losses_N.dtype).clamp(min=torch.finfo(losses_N.dtype).tiny)

@@ -64,11 +64,10 @@ def plan_network(
     The parts have the network's own modules. Of one that `is_traced` they have those alone that are used.
 
     Raises:
-        UsageError: parameters are frozen, of several types, or not used.
+        UsageError: a parameter is not used.
         RefusedLayoutError: the network cannot be cut so.
     """
     parameters = dict(network.named_parameters())
-    _check_parameters(parameters)
     names = {id(parameter): name for name, parameter in parameters.items()}
     styles = list(_styles(network)) if mp > 1 else []
     dims = {}
@@ -155,6 +154,15 @@ def stages_of_network(network: nn.Module, settings: NetworkSettings, pp: int) ->
 
 
 def _styles(network: nn.Module) -> Iterator[tuple[nn.Module, Style]]:
+    """Yield the modules that are cut, each once with a style, also where several modules share it."""
+    seen: set[tuple[int, int]] = set()
+    for module, style in _styles_by_use(network):
+        if (id(module), id(style)) not in seen:
+            seen.add((id(module), id(style)))
+            yield module, style
+
+
+def _styles_by_use(network: nn.Module) -> Iterator[tuple[nn.Module, Style]]:
     for module in network.modules():
         if isinstance(module, VocabEmbedding) and not module.parallel_config.vocab_emb_dp:
             yield module.word, VOCABULARY_ROWS
@@ -200,8 +208,14 @@ def _check_own_stages(network: nn.Module, held: Sequence[frozenset[str]]) -> Non
 
 
 def _shared(held: Sequence[frozenset[str]], parameters: Mapping[str, nn.Parameter]) -> str | None:
-    """Return the parameter that several stages compute with."""
+    """Return the parameter that the first and the last stage compute with; refuse others that several stages need."""
     names = [name for name in parameters if sum(name in each for each in held) > 1]
+    for name in names:
+        if name not in held[0] or name not in held[-1] or sum(name in each for each in held) > 2:
+            raise RefusedLayoutError(
+                f"pp = {len(held)}, and {name} is used by layers on several stages",
+                hint="--pp 1, or a parameter for each layer",
+            )
     if len(names) > 1:
         raise RefusedLayoutError(
             f"pp = {len(held)}, and {len(names)} parameters are used both before and after the Transformer, or the shape of what "
@@ -211,7 +225,13 @@ def _shared(held: Sequence[frozenset[str]], parameters: Mapping[str, nn.Paramete
     return names[0] if names else None
 
 
-def _check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
+def check_parameters(network: nn.Module) -> None:
+    """Refuse a network whose parameters cannot be trained together.
+
+    Raises:
+        UsageError: it has none, or they are frozen, without values, or of several types.
+    """
+    parameters = dict(network.named_parameters())
     if not parameters:
         raise UsageError("the network has no parameters")
     for name, parameter in parameters.items():

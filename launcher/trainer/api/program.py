@@ -68,8 +68,12 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         self.world = world
         self._samples, self._validation, self._rate = samples, validation, optimizer.learning_rate
         train, parallel = settings.train, settings.parallel
-        self.digest, items = digest_of(samples)
-        _check_equal(network, self.digest, validation, settings, world)
+        digests: list[tuple[str, int]] = []
+        world.while_others_wait(
+            lambda: digests.extend(digest_of(each) for each in (samples, validation) if each is not None)
+        )
+        self.digest, items = digests[0]
+        _check_equal(network, [digest for digest, _ in digests], settings, world)
         self._order = SampleOrder(len(samples), train.batch_size, seed=train.seed, shuffle=settings.data.shuffle)
         self._divided = DividedNetwork(network, items, settings, world, is_validated=validation is not None)
         self.dtype, plan = self._divided.dtype, self._divided.plan
@@ -88,6 +92,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
             pp=world.pp,
             shared=None if plan.shared is None else SharedWeight.of(plan.shared, held, world.pp),
         )
+        self.buffers = self._divided.buffers.saved
         self.shapes = {name: tuple(parameter.shape) for name, parameter in plan.parameters.items()}
         self.trained: dict[str, Tensor] | None = None  # whole, on rank 0 once the training has ended
 
@@ -134,7 +139,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
             parts = micro_batches(len(numbers), layout, world.place.coordinate)
         share = 1 / (layout.dp * layout.micro_batches)
         divisors = {
-            path: [count * share for count in counts] for path, counts in self._divided.divisors(inputs).items()
+            path: [count * share for count in counts] for path, counts in self._divided.divisors(inputs, step).items()
         }
 
         def compute(_chunk: int, index: int, received: Tensor | None) -> Tensor:
@@ -190,6 +195,12 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
 
         return StepRecorder(path, self.world.place.global_rank, report_of, None)
 
+    def settle(self) -> None:
+        self._divided.buffers.settle(self.world)
+
+    def take_buffers(self) -> None:
+        self._divided.buffers.take()
+
     def weights(self) -> dict[str, Tensor] | None:
         """Return all that the network's own `load_state_dict` takes."""
         found = gather(self.world, self._owned, self._placements)
@@ -204,10 +215,8 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         return plan.placements(plan.owned(place.pp), group)
 
 
-def _check_equal(
-    network: nn.Module, digest: str, validation: Samples | None, settings: NetworkSettings, world: World
-) -> None:
-    """Refuse ranks that train something else than rank 0.
+def _check_equal(network: nn.Module, digests: Sequence[str], settings: NetworkSettings, world: World) -> None:
+    """Refuse ranks that train something else than rank 0; `digests` are of the samples, and of those to validate with.
 
     Raises:
         UsageError: on every rank alike, with what differs.
@@ -215,8 +224,8 @@ def _check_equal(
     shapes = [(name, tuple(each.shape), each.dtype) for name, each in network.named_parameters()]
     hint = "the same on every rank: `train` gives each its share of every batch"
     for what, content in (
-        ("the samples", digest),
-        ("the validation samples", "" if validation is None else digest_of(validation)[0]),
+        ("the samples", digests[0]),
+        ("the validation samples", str(digests[1:])),
         ("the network", f"{settings.model.network}{shapes}"),
         ("what train is called with", repr(settings)),
     ):

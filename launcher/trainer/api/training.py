@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,22 +16,28 @@ from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
 from launcher.mesh.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD
-from launcher.recipes.train import CheckpointConfig, ParallelConfig
+from launcher.recipes.settings import checked
+from launcher.recipes.train import TRANSPORT, CheckpointConfig, ParallelConfig, TrainConfig
 from launcher.recipes.transformer.layers import settings_by
 from launcher.trainer.api.configs import TransformerOpParallelConfig
 from launcher.trainer.api.data import Samples, check_layout
 from launcher.trainer.api.layers import Transformer
 from launcher.trainer.api.optimizers import AdamWeightDecay, Optimizer, in_words
-from launcher.trainer.api.program import OwnNetwork
+from launcher.trainer.api.program import NAME, OwnNetwork
 from launcher.trainer.api.settings import NetworkData, NetworkModel, NetworkSettings, NetworkTrainConfig
+from launcher.trainer.api.wording import in_words_of_train
 from launcher.trainer.files import Files
 from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.parallel.world import Transport, choose_device, open_world, this_place
+from launcher.trainer.programs.lines import say
 from launcher.trainer.programs.loop import run
+from launcher.trainer.saved import model_of
 from launcher.trainer.shard.modules import class_name
+from launcher.trainer.telemetry.metrics import attempt_in
 
 NO_CHECKPOINTS = CheckpointConfig()
 ADAM = AdamWeightDecay()
+_CHECKED = ("epochs", "steps", "batch_size", "seed", "validate_every", "early_stopping")  # as the bundled trainer's
 
 
 def train(
@@ -59,18 +66,26 @@ def train(
     """Train a network on all ranks of a run; return its weights and buffers on rank 0, and None elsewhere. All ranks must call it.
 
     `network` is called with the items of a batch, each of which has its rows as the first dim, and returns the loss, one number: the
-    mean over its rows, or a `CrossEntropyLoss`. It begins with the weights that rank 0 has; the one that is given is not changed: `network.load_state_dict(weights)` does that.
-    Under pp > 1 it has one `Transformer`, and stages are made of its layers (`graphs.py`). `samples` are taken in another order
-    in each epoch, by `seed`, unless `shuffle` is false; `batch_size` of them, which dp times the micro batches divide, make the
-    global batch of a step. They are the same on all ranks, and whenever they are asked for.
+    mean over its rows, or a `CrossEntropyLoss`. A copy of it is trained, in training mode, that begins with rank 0's weights and
+    buffers; the one that is given is not changed: `network.load_state_dict(weights)` does that. Where its code changes buffers,
+    rank 0's are kept. Under pp > 1 it has one `Transformer`, and stages are made of its layers (`graphs.py`).
+
+    `samples` are taken in another order in each epoch, by `seed`, unless `shuffle` is false; `batch_size` of them, which dp times the
+    micro batches divide, make the global batch of a step, and what is left of an epoch that fills none is not used in it. They are the
+    same on all ranks, and whenever they are asked for. The training ends after `steps` optimizer steps if they are given, else after
+    the `epochs`. `optimizer` is one of `AdamWeightDecay`, `AdamW` and `Momentum`, whose rate may be a function of the step.
 
     The layout is the run's. `parallel_config`, or that of the network's Transformer, says the rest, and must have the run's
     numbers. Without either all is `TransformerOpParallelConfig.of_run()`. `schedule` is "1f1b" or "gpipe".
     `gradient_accumulation_shard`, with `optimizer_shard`, has a rank keep the gradients of its share of the weights only.
+    `device` "auto" is the accelerator where every rank of a server gets one, else the CPU; `transport` says what carries collectives on
+    one host: "backend" or "shared_memory", the latter by itself on the CPU.
 
-    `clip_norm`, `validate_every`, `early_stopping` and `checkpoint` are the bundled trainer's `train.clip_norm` and so on. Checkpoints and
-    the model are kept in `output`/checkpoints and `output`/model, by default in the directory of the run; a second training of a run needs
-    an `output` of its own. `resume` is a checkpoint of any layout, a directory of them, or a run's; a run that is started again goes on from its own.
+    The mean loss of `validation`, of the samples that fill batches, is told every `validate_every` steps and at the end; after
+    `early_stopping` validations in a row without a lower one the training ends. `clip_norm` is the largest norm of the gradient, 0 none.
+    Checkpoints (`checkpoint`) and the model are kept in `output`/checkpoints and `output`/model, by default in the directory of the run;
+    a second training of a run needs an `output` of its own. `resume` is a checkpoint of any layout, a directory of them, or a run's.
+    A run that is started again goes on from its own checkpoints; a training that had ended there returns what was trained.
 
     Raises:
         UsageError: the network, the samples or an argument cannot be served.
@@ -89,7 +104,7 @@ def train(
         validate_every=validate_every,
         early_stopping=early_stopping,
     )
-    _check_arguments(train_config, samples, validation, optimizer)
+    _check_arguments(train_config, checkpoint, samples, validation, optimizer, device=device, transport=transport)
     parallel = _parallel_settings(network, config, schedule, accumulates_shards=gradient_accumulation_shard)
     place = this_place(micro_batches=config.micro_batch_num)
     _check_same(config, place.layout)
@@ -101,20 +116,42 @@ def train(
         parallel=dataclasses.replace(parallel, transport=transport),
         checkpoint=checkpoint,
     )
-    made: list[OwnNetwork] = []
+    files, made = _files(output, resume), list[OwnNetwork]()
     keep_freed_memory()
-    with open_world(place, choose_device(place, device, os.environ), transport) as world:
+    with in_words_of_train(), open_world(place, choose_device(place, device, os.environ), transport) as world:
+        trained = dict[str, Tensor]()
+        if world.from_rank_0(partial(_trained_before, files, settings, trained)):
+            return trained if world.is_first else None
 
         def make() -> OwnNetwork:
-            made.append(OwnNetwork(copy.deepcopy(network), samples, validation, optimizer, settings, world))
+            made.append(OwnNetwork(copy.deepcopy(network).train(), samples, validation, optimizer, settings, world))
             return made[0]
 
-        run(make, settings.checkpoint, world, _files(output, resume))
+        run(make, settings.checkpoint, world, files)
     return made[0].trained
 
 
+def _trained_before(files: Files, settings: NetworkSettings, trained: dict[str, Tensor]) -> bytes:
+    """Fill `trained` from the model of this training, if an attempt of the run before this one has ended it; return whether."""
+    if files.output is None or attempt_in(os.environ) == 0:
+        return b""
+    found = model_of(files.output, NAME, settings)
+    if found is None:
+        return b""
+    say(f"{files.output} was trained before the restart, and is returned")
+    trained.update(found)
+    return b"1"
+
+
 def _check_arguments(
-    config: NetworkTrainConfig, samples: Samples, validation: Samples | None, optimizer: Optimizer
+    config: NetworkTrainConfig,
+    checkpoint: CheckpointConfig,
+    samples: Samples,
+    validation: Samples | None,
+    optimizer: Optimizer,
+    *,
+    device: str,
+    transport: str,
 ) -> None:
     if not callable(getattr(optimizer, "rule", None)):
         raise UsageError(
@@ -127,16 +164,14 @@ def _check_arguments(
                 f"{name} is a {type(value).__name__}, of which no sample can be asked for by its number",
                 hint="a list, or a data set with __len__ and __getitem__",
             )
-    for name, least in {
-        "batch_size": 1,
-        "epochs": 1,
-        "steps": 0,
-        "clip_norm": 0,
-        "validate_every": 0,
-        "early_stopping": 0,
-    }.items():
-        if getattr(config, name) < least:
-            raise UsageError(f"{name} = {getattr(config, name)} is below {least}")
+    fields = {name: (getattr(TrainConfig, name), getattr(config, name)) for name in _CHECKED}
+    fields |= {"device": (TrainConfig.device, device), "transport": (TRANSPORT, transport)}
+    of_checkpoint = dataclasses.fields(checkpoint)
+    fields |= {f"checkpoint.{field.name}": (field, getattr(checkpoint, field.name)) for field in of_checkpoint}
+    for name, (field, value) in fields.items():
+        checked(name, value, field)
+    if not config.clip_norm >= 0:
+        raise UsageError(f"clip_norm = {config.clip_norm} is below 0")
     if config.early_stopping and not (config.validate_every and validation is not None):
         raise UsageError("early_stopping counts validations", hint="validation = ..., validate_every = N")
     if validation is not None and len(validation) < config.batch_size:

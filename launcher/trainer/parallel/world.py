@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Literal, TypeVar
+from itertools import count
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from launcher.core import env
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UnreadableError, UsageError
@@ -248,6 +250,7 @@ def open_world(place: Place, device: torch.device, transport: Transport = "backe
         return
     dist.init_process_group(
         dist.get_default_backend_for_device(device),
+        store=_store_of_opening(place),
         rank=place.global_rank,
         world_size=place.world_size,
         timeout=GROUP_TIMEOUT,
@@ -271,6 +274,24 @@ def open_world(place: Place, device: torch.device, transport: Transport = "backe
         if group.shared_memory is not None:
             group.shared_memory.close()
     dist.destroy_process_group()
+
+
+_openings = count()
+_stores: dict[tuple[str, ...], Any] = {}  # torch's, whose type it does not export
+
+
+def _store_of_opening(place: Place) -> Any:
+    """Return what ranks find each other by, with keys of this opening alone.
+
+    The store is that of the whole life of this process: a rank that opens its next world while rank 0 still closes the last one
+    would else find that one's addresses on the same port. All ranks open their worlds in the same order.
+    """
+    where = tuple(os.environ.get(name, "") for name in (env.MASTER_ADDR, env.MASTER_PORT, env.RANK, env.WORLD_SIZE))
+    if where not in _stores:
+        _stores[where], _, _ = next(rendezvous("env://", place.global_rank, place.world_size, timeout=GROUP_TIMEOUT))
+    return dist.PrefixStore(  # type: ignore[attr-defined]  # the same
+        f"world {next(_openings)}", _stores[where]
+    )
 
 
 def open_group(ranks: tuple[int, ...], global_rank: int) -> Group:

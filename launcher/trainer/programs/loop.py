@@ -77,7 +77,7 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
     if weights is None:
         return
     if files.output is None:
-        say("the model is not kept: neither --output nor a run directory says where")
+        say("the model is not kept: no output and no run directory says where")
     else:
         facts = {"validation_loss": validation_loss, "layout": dataclasses.asdict(world.place.layout)}
         save_model(files.output, program.name, weights, program.settings, program.tokenizer, facts)

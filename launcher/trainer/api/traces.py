@@ -1,0 +1,241 @@
+"""Traces a network by torch.fx: what its code calls, in training and in evaluation, and what each call computes with."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+
+from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
+from launcher.trainer.api.dropout import DrawnDropout
+from launcher.trainer.api.layers import Transformer, TransformerDecoder, TransformerEncoder
+from launcher.trainer.api.modules import AttentionMask, CrossEntropyLoss, VocabEmbedding
+from launcher.trainer.shard.modules import class_name
+from launcher.trainer.shard.nodes import IN_PLACE, LINE, Tracing, nodes_of, text_of
+
+LEAVES = (
+    VocabEmbedding,
+    AttentionMask,
+    CrossEntropyLoss,
+    Transformer,
+    TransformerEncoder,
+    TransformerDecoder,
+    DrawnDropout,
+)
+INPUTS = ("encoder_inputs", "decoder_inputs")  # of a Transformer, which only the first stage computes
+# What gives a tensor of the type of its first argument, or of all of them, where these are of the network's type.
+_KEEPS_TYPE = frozenset(
+    (operator.add, operator.sub, operator.mul, operator.truediv, operator.matmul, operator.neg, operator.getitem, torch.matmul)
+)  # fmt: skip
+_VIEWS = frozenset(
+    ("view", "reshape", "flatten", "transpose", "permute", "unsqueeze", "squeeze", "contiguous", "expand", "repeat")
+)
+
+# What draws random numbers by torch in each call; the dropouts unless they are told that nothing is trained, or to drop nothing.
+_DROPOUTS = frozenset(
+    (functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d, functional.alpha_dropout,
+     functional.feature_alpha_dropout, torch.dropout)
+)  # fmt: skip
+_DRAWING = frozenset(
+    ("bernoulli", "bernoulli_", "exponential_", "gumbel_softmax", "multinomial", "normal", "normal_", "poisson", "rand", "rand_like",
+     "randint", "randint_like", "randn", "randn_like", "random_", "uniform_")
+)  # fmt: skip
+
+
+@frozen
+class Arguments:
+    """The arguments of a network's forward: those that are items of a batch, and the values of the others."""
+
+    items: frozenset[str]
+    defaults: Mapping[str, Any]
+
+
+@frozen
+class TracedNetwork:
+    """A network's calls, and the constants in its code, by torch.fx's names for them."""
+
+    network: nn.Module
+    nodes: Sequence[fx.Node]
+    constants: Mapping[str, Any]
+    inputs: frozenset[str]  # the names of the arguments that are items of a batch
+    evaluated: TracedNetwork | None = None  # its calls in evaluation, where its code asks, and does something else then
+
+    @property
+    def output(self) -> Any:
+        """The node, or nodes, that the network returns."""
+        return next(node for node in self.nodes if node.op == "output").args[0]
+
+    @property
+    def has_penalty(self) -> bool:
+        """True where its code goes over parameters, as a penalty on all of them does: each is a constant for torch.fx."""
+        return any(isinstance(each, Tensor) and each.requires_grad for each in self.constants.values())
+
+    def module(self, node: fx.Node) -> nn.Module:
+        return self.network.get_submodule(str(node.target))
+
+    def parameters(self, node: fx.Node) -> Collection[Tensor]:
+        """Return the parameters that a call computes with."""
+        if node.op == "call_module":
+            return list(self.module(node).parameters())
+        if node.op == "get_attr" and str(node.target) not in self.constants:
+            path, _, name = str(node.target).rpartition(".")
+            tensor = getattr(self.network.get_submodule(path), name)
+            return [tensor] if isinstance(tensor, nn.Parameter) else []
+        return []
+
+    def needed(self, wanted: Iterable[Any], skipped: fx.Node | None = None) -> list[fx.Node]:
+        """Return what has to be computed for `wanted`, in order. Of the vectors that go into `skipped`, nothing is."""
+        found: set[fx.Node] = set()
+        collect: Callable[[fx.Node], Any] = found.add
+        fx.node.map_arg(list(wanted), collect)
+        for node in reversed(self.nodes):
+            if node in found and node is skipped:
+                fx.node.map_arg(
+                    {k: v for k, v in arguments_by_name(Transformer, node).items() if k not in INPUTS}, collect
+                )
+            elif node in found:
+                fx.node.map_arg((node.args, dict(node.kwargs)), collect)
+        return [node for node in self.nodes if node in found and node.op != "output"]
+
+    def depends_on_parameters(self, wanted: Iterable[Any]) -> fx.Node | None:
+        """Return the first call that computes with parameters for `wanted`; None where none does."""
+        return next((node for node in self.needed(wanted) if self.parameters(node)), None)
+
+
+def traced_network(network: nn.Module, arguments: Arguments, device: torch.device) -> TracedNetwork:
+    """Return what a network calls when it is called with a batch on a device.
+
+    Raises:
+        UsageError: it cannot be traced; the message says where and why.
+    """
+    how = Tracing(LEAVES, arguments.defaults, keeps_in_place=True)
+    was_training = network.training
+    calls: dict[bool, tuple[list[fx.Node], dict[str, Any]]] = {}
+    try:
+        for is_training in (False, True):
+            network.train(is_training)
+            calls[is_training] = nodes_of(network, how)
+    finally:
+        network.train(was_training)
+    training, evaluation = (TracedNetwork(network, *calls[each], arguments.items) for each in (True, False))
+    is_same = text_of(training.nodes) == text_of(evaluation.nodes)
+    for found in (training,) if is_same else (training, evaluation):
+        _check_in_place(found)
+        _settle_types(found, device)
+    return training if is_same else replace(training, evaluated=evaluation)
+
+
+def arguments_of(network: nn.Module, items: int) -> Arguments:
+    """Return the arguments of a network that is called with so many items of a batch.
+
+    Raises:
+        UsageError: it takes another number of them.
+    """
+    signature = inspect.signature(network.forward)
+    try:
+        bound = signature.bind(*range(items)).arguments
+    except TypeError as error:
+        raise UsageError(
+            f"{class_name(network)} is called with the {items} items of a sample, and its forward takes {signature}: {error}"
+        ) from error
+    variable = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    others = {
+        name: each.default
+        for name, each in signature.parameters.items()
+        if name not in bound and each.kind not in variable
+    }
+    return Arguments(frozenset(bound), others)
+
+
+def drawing_call(found: TracedNetwork) -> str | None:
+    """Return the line of the first call that draws random numbers by torch; None where none does."""
+    for node in found.nodes:
+        name = str(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", ""))
+        draws: Any = node.op != "call_module" and name in _DRAWING
+        if node.target in _DROPOUTS:
+            draws = _argument(node, 1, "p", 0.5) and _argument(node, 2, "training", True)
+        elif node.target is functional.scaled_dot_product_attention:
+            draws = _argument(node, 4, "dropout_p", 0.0)
+        if draws:
+            return str(node.meta.get(LINE, "")) or name
+    return None
+
+
+def _argument(node: fx.Node, place: int, name: str, default: Any) -> Any:
+    return node.kwargs.get(name, node.args[place] if len(node.args) > place else default)
+
+
+def _check_in_place(found: TracedNetwork) -> None:
+    """Refuse what changes a tensor that is then used under another name: parts of the code would not see the change."""
+    place = {node: number for number, node in enumerate(found.nodes)}
+    for node in found.nodes:
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        module = found.module(node) if node.op == "call_module" else None
+        is_named_so = node.op != "call_module" and str(name).endswith("_") and not str(name).endswith("__")
+        is_asked_for = node.kwargs.get("inplace") or node.kwargs.get("out") is not None
+        if not (is_named_so or node.target in IN_PLACE or is_asked_for or getattr(module, "inplace", False)):
+            continue
+        changed = next((each for each in node.all_input_nodes), None)
+        seen_later = changed is not None and any(place[user] > place[node] for user in changed.users)
+        if seen_later or not node.users:
+            raise UsageError(
+                f"{node.meta.get(LINE, '')}: {class_name(found.network)} cannot be traced: {name or 'a module'} changes a tensor in "
+                "place, which is then used as it was called before",
+                hint="a new tensor, such as x = x + y",
+            )
+
+
+def _settle_types(found: TracedNetwork, device: torch.device) -> None:
+    """Put values in the place of `tensor.dtype` and `tensor.device` where tensors depend on parameters, and of the CPU's device.
+
+    So a mask in the type of an embedding can be computed without the embedding.
+    """
+    dtype = next(found.network.parameters()).dtype
+    for node in found.nodes:
+        if node.op == "call_function" and node.target is getattr and node.args[1] in {"dtype", "device"}:
+            value = device if node.args[1] == "device" else dtype
+            is_known = node.args[1] == "device" or _is_of_network_type(found, node.args[0])
+            if is_known and found.depends_on_parameters([node]) is not None:
+                for user in list(node.users):
+                    settled = partial(_instead, node, value)
+                    user.args, user.kwargs = fx.node.map_arg((user.args, dict(user.kwargs)), settled)
+        if device.type != "cpu":  # where the network was traced
+            at = partial(_at_device, device)
+            node.args, node.kwargs = fx.node.map_aggregate((node.args, dict(node.kwargs)), at)
+
+
+def _is_of_network_type(found: TracedNetwork, value: Any) -> bool:
+    """Return whether it is sure that a tensor has the type of the network's parameters; False where it may be another."""
+    if not isinstance(value, fx.Node):
+        return isinstance(value, int | float)
+    if value.op in {"call_module", "get_attr"}:
+        is_dropout = value.op == "call_module" and isinstance(found.module(value), DrawnDropout)
+        return is_dropout or bool(found.parameters(value))
+    if value.op == "call_method" and value.target in _VIEWS:
+        return _is_of_network_type(found, value.args[0])
+    if value.target is operator.getitem:
+        return _is_of_network_type(found, value.args[0])
+    return value.target in _KEEPS_TYPE and all(_is_of_network_type(found, each) for each in value.args)
+
+
+def _instead(node: fx.Node, value: Any, each: fx.Node) -> Any:
+    return value if each is node else each
+
+
+def _at_device(device: torch.device, value: Any) -> Any:
+    return device if isinstance(value, torch.device) and value.type == "cpu" else value
+
+
+def arguments_by_name(kind: type[nn.Module], node: fx.Node) -> dict[str, Any]:
+    """Return the arguments of a call of a module by their names."""
+    bound = inspect.signature(kind.forward).bind(None, *node.args, **node.kwargs).arguments
+    bound.pop("self")
+    return dict(bound)
