@@ -27,6 +27,7 @@ TABLES = "parallel.vocab_emb_dp=true"
 SOME_LAYERS = "parallel.recompute_layers=[0, 3]"
 BACKEND = "parallel.transport=backend"  # otherwise ranks of one host share memory
 POST, SINUSOIDAL, SCALED = "model.norm=post", "model.positions=sinusoidal", "model.scale_embedding=true"
+GELU = "model.activation=gelu"
 SHARED, TIED = "model.share=all", "model.share=decoder"
 ATTENTION_DROPOUT, ACTIVATION_DROPOUT = "model.attention_dropout=0.2", "model.activation_dropout=0.2"
 ORIGINAL = (POST, SINUSOIDAL, SCALED, SHARED, ATTENTION_DROPOUT, ACTIVATION_DROPOUT)  # as in Vaswani et al. 2017
@@ -101,7 +102,8 @@ ROWS = (
     Row(2, 1, 4, 4, ("parallel.stages=[1, 1, 2, 0]", GROUPS, RECOMPUTE)),
     Row(2, 2, 2, 4, (GROUPS,), ("train.optimizer=adam_weight_decay",)),
     Row(2, 2, 2, 4, numbers=("model.dropout=0",)),
-    *(Row(2, 2, 2, 4, numbers=(setting,)) for setting in (*ORIGINAL, TIED)),
+    *(Row(2, 2, 2, 4, numbers=(setting,)) for setting in (*ORIGINAL, TIED, GELU)),
+    Row(1, 2, 1, 4, (RECOMPUTE,), (GELU, POST)),
     *(Row(*layout, 4, numbers=ORIGINAL) for layout in LAYOUTS),
     *(Row(*layout, 4, (RECOMPUTE,), ORIGINAL) for layout in ((1, 1, 1), (1, 2, 1), (2, 1, 2))),
     *(Row(*layout, 4, (GROUPS,), (SHARED,)) for layout in ((2, 1, 1), (2, 1, 2), (2, 2, 2))),
