@@ -39,12 +39,20 @@ def main(born_with: dict[str, Any]) -> None:
         prepare(program, born_with)
         show_command_line(program.command_line)
         failure.install(os.path.abspath(device_dir))
-    else:
-        from . import serve  # needs more of the library than a program should find loaded
+        _forget_collisions()
+        execute(program)
+        return
+    from . import ending, serve  # they need more of the library than a program should find loaded
 
-        program = serve.serve(int(sys.argv[2]), born_with)  # returns in every forked rank
+    program = serve.serve(int(sys.argv[2]), born_with)  # returns in every forked rank
+    preloaded = frozenset(sys.modules)
     _forget_collisions()
-    execute(program)
+    try:
+        execute(program)
+    except SystemExit as stop:
+        if stop.code is not None and not (isinstance(stop.code, int) and stop.code == 0):
+            raise
+    ending.end(preloaded)
 
 
 def note_imports() -> None:
