@@ -16,7 +16,7 @@ import re
 import signal
 import threading
 from collections import defaultdict, deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from time import localtime, strftime
 from types import FrameType
 
@@ -43,11 +43,14 @@ class Selector:
         level: int = 0,
         since_ns: int | None = None,
         until_ns: int | None = None,
-        matches: Matcher | None = None,
+        matches: Sequence[Matcher] = (),
+        excludes: Sequence[Matcher] = (),
         before: int = 0,
         after: int = 0,
     ) -> None:
-        """Select from `level` (one of `levels.LEVELS`) up, between two times, with lines `before` and `after` a match.
+        """Select from `level` (one of `levels.LEVELS`) up, between two times, with lines `before` and `after` a match of any expression.
+
+        What one of `excludes` matches is not there, neither as a match nor beside one.
 
         Raises UsageError where the first time is after the second.
         """
@@ -57,7 +60,7 @@ class Selector:
         self._levels: defaultdict[int, Levels] = defaultdict(Levels)  # by global rank
         self._since_ns = since_ns
         self._until_ns = until_ns
-        self._matches = matches
+        self._matches, self._excludes = matches, excludes
         self._greps: defaultdict[int, Grep] = defaultdict(lambda: Grep(before, after))  # by global rank
         self.matched = False  # whether any line did
         self.without_time: set[int] = set()  # ranks with lines that were left out because their time is unknown
@@ -74,7 +77,9 @@ class Selector:
         elif line.time_ns is None:
             self.undated.add(line.global_rank)
         text = ""
-        if self._level or self._matches:  # the parts of text that is overwritten (progress bars), with \r between
+        if (
+            self._level or self._matches or self._excludes
+        ):  # the parts of text that is overwritten (progress bars), with \r between
             text = without_colours("\r".join(printable_parts(line.raw.decode("utf-8", errors="replace"))))
         if self._level and self._levels[line.global_rank].of(line, text) < self._level:
             return []
@@ -85,21 +90,24 @@ class Selector:
             early = self._since_ns is not None and line.time_ns < self._since_ns
             if early or (self._until_ns is not None and line.time_ns > self._until_ns):
                 return []
-        if self._matches is None:
+        parts = text.split("\r")
+        if any(excludes(part) for excludes in self._excludes for part in parts):
+            return []
+        if not self._matches:
             return [line]
-        is_match = any(map(self._matches, text.split("\r")))
+        is_match = any(matches(part) for matches in self._matches for part in parts)
         self.matched |= is_match
         return self._greps[line.global_rank].put(line, is_match=is_match)
 
     @property
     def searches(self) -> bool:
         """True if only what matches is wanted, and what surrounds it."""
-        return self._matches is not None
+        return bool(self._matches)
 
     @property
     def cut_short(self) -> int:
         """The number of lines that did not match in their first `SHORT_CHARS` and were not searched further: they took too long."""
-        return self._matches.cut_short if self._matches else 0
+        return sum(each.cut_short for each in (*self._matches, *self._excludes))
 
 
 # --- ranks ---
@@ -186,10 +194,10 @@ class Grep:
 class Matcher:
     """A user's regular expression, searched for in bounded time (see above)."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, *, ignores_case: bool = False) -> None:
         """Compile `pattern`. Raises UsageError where it is not a regular expression."""
         try:
-            self._compiled = re.compile(pattern)
+            self._compiled = re.compile(pattern, re.IGNORECASE if ignores_case else 0)
         except (re.error, RecursionError, OverflowError) as error:
             raise UsageError(f"{pattern!r} is not a regular expression: {error}") from error
         self._repeats = len(_REPEATS.findall(pattern))

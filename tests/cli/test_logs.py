@@ -72,7 +72,7 @@ MEANINGLESS = """
 --since yesterday; --since ''; --merge --collapse; --exit-code; --follow --env; no-such-run; -A 1; -f -C 1
 --prefix '{rank} '; --prefix '{'; --prefix '{server:d}'; --prefix '{time:d}'; --prefix '{global_rank:zz}'
 --prefix '{global_rank!x}'; --prefix '{global_rank:{device}}'; --prefix '{server:99999999999999999999}'
---prefix x --json; --prefix x --collapse; --errors --grep x; --errors --merge; --errors -n 0
+--prefix x --json; --prefix x --collapse; --errors --grep x; --errors -v x; -i; --errors --merge; --errors -n 0
 """
 
 
@@ -102,6 +102,12 @@ def test_lines_are_searched_with_those_around_them(recorded):
     assert (len(merged), "--" in merged) == (8, False)  # neighbours of two ranks: their prefixes tell as much
 
 
+def test_what_is_left_out_and_what_either_expression_matches(recorded):
+    logs = recorded(["Loss 1\nheartbeat loss\nerror\n"])
+    assert logs("--grep", "LOSS", "-i", "--grep", "^error", "-v", "beat").stdout == "Loss 1\nerror\n"
+    assert logs("-v", "loss", "-v", "^e").stdout == "Loss 1\n"
+
+
 def test_what_was_raised_is_shown_once_with_its_ranks(recorded, launcher, snapshot):
     """The first traceback of each rank, without what came before it; as JSON one object for each error."""
     logs = recorded(RAISING)
@@ -128,8 +134,9 @@ def test_times_of_lines_merge_and_bound(recorded):
 def test_what_is_missed_is_said(recorded, launcher, snapshot):
     """Lines that tell no time, where one was asked for; a search without a match; a traceback."""
     recorded(["a\n", "b\n", "c\n"])
-    commands = ("logs --since 10m --rank 0-1", "logs --merge --rank 0-1", "logs --grep x", "logs --errors")
+    commands = ("logs --since 10m --rank 0-1", "logs --merge --rank 0-1", "logs --errors")
     assert launcher.scene(*commands, code=0) == snapshot
+    assert launcher.scene("logs --grep x", code=1).endswith("! no line matches\n[exit code 1]")
 
 
 def test_json_holds_rank_attempt_and_place(recorded, launcher):

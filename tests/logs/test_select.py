@@ -103,10 +103,18 @@ def test_level_time_and_text_are_all_asked_for():
     """A line is shown if nothing speaks against it; a level that was left out is known to the lines that follow."""
     texts = [(0, b"ERROR a"), (0, b"  more a"), (0, b"ERROR b"), (1, b"  of nobody a"), (0, b"INFO a")]
     lines = [Line(rank, number, text, time_ns=number) for number, (rank, text) in enumerate(texts)]
-    assert chosen(lines, level=40, since_ns=1, matches=Matcher("a")) == ["  more a"]
+    assert chosen(lines, level=40, since_ns=1, matches=[Matcher("a")]) == ["  more a"]
 
 
 # --- text ---
+
+
+def test_of_several_expressions_any_is_enough_and_any_leaves_out():
+    lines = [Line(0, 0, each) for each in (b"loss 1", b"heartbeat loss", b"Error", b"other")]
+    assert chosen(lines, matches=[Matcher("loss"), Matcher("error", ignores_case=True)], excludes=[Matcher("beat")]) == [
+        "loss 1", "Error",
+    ]  # fmt: skip
+    assert chosen(lines, excludes=[Matcher("loss"), Matcher("Err")]) == ["other"]
 
 
 def grepped(text, pattern, before, after):
@@ -140,17 +148,17 @@ def test_matches_come_with_the_lines_around_them(letters, before, after):
 def test_the_lines_around_a_match_are_of_its_rank():
     """Whatever other ranks write in between."""
     lines = [Line(rank, number, f"{letter}{rank}".encode()) for number, letter in enumerate("xaxx") for rank in (0, 1)]
-    assert chosen(lines, matches=Matcher("a0"), before=1, after=1) == ["x0", "a0", "x0"]
+    assert chosen(lines, matches=[Matcher("a0")], before=1, after=1) == ["x0", "a0", "x0"]
 
 
 def test_what_is_searched_is_what_is_shown():
     """Without colours; and every part of a progress bar, by itself."""
-    assert chosen([Line(0, 0, b"\x1b[31mred\x1b[0m text")], matches=Matcher("^red text$"))
+    assert chosen([Line(0, 0, b"\x1b[31mred\x1b[0m text")], matches=[Matcher("^red text$")])
     bar = b"10%\rERROR: lost\r20%"
-    assert chosen([Line(0, 0, bar)], matches=Matcher("^ERROR: lost$")) == ["20%"]
+    assert chosen([Line(0, 0, bar)], matches=[Matcher("^ERROR: lost$")]) == ["20%"]
     assert chosen([Line(0, 0, bar)], level=40) == ["20%"]
-    assert not chosen([Line(0, 0, bar)], matches=Matcher("10%.*20%"))
-    assert chosen([Line(0, 0, b"\xff\xc3\xa9")], matches=Matcher("(?i)É"))
+    assert not chosen([Line(0, 0, bar)], matches=[Matcher("10%.*20%")])
+    assert chosen([Line(0, 0, b"\xff\xc3\xa9")], matches=[Matcher("(?i)É")])
 
 
 @pytest.mark.parametrize("pattern", ["(", "*", "a{5,2}", "[z-a]", "(?P<x", "(" * 5000])
@@ -191,7 +199,7 @@ def test_of_long_lines_that_take_too_long_the_beginning_is_searched(pattern):
 
 def test_only_the_line_that_takes_too_long_is_cut():
     """Later ones, of whatever rank, are searched whole; how many were cut is told."""
-    selector = Selector(matches=Matcher(".*.*="))
+    selector = Selector(matches=[Matcher(".*.*=")])
     assert not selector.put(Line(0, 0, LONG.encode()))
     assert selector.cut_short == 1
     late = Line(1, 0, b"\t" * SHORT_CHARS + b"a\rb=c")

@@ -45,6 +45,7 @@ Examples:
   tlaunch logs --rank first-failed
   tlaunch logs -f --collapse
   tlaunch logs --merge --since 10m --grep 'loss|error' -C 2
+  tlaunch logs -f -i --grep warning -v heartbeat
   tlaunch logs --errors
   tlaunch logs --prefix '{server}/{device} {time} '
 
@@ -62,7 +63,7 @@ An elastic run numbers its ranks anew in each attempt. --rank chooses by these
 numbers; --server, {local_rank}, {server} and {device} tell where a rank was in
 the attempt that wrote the line.
 
-Exit codes: 0, also if no line matches; with --exit-code that of the run; 2 wrong
+Exit codes: 0; 1 no line matches --grep; with --exit-code that of the run; 2 wrong
 usage, no such run, a log that cannot be read (the others are shown), or stdout
 cannot be written; 130 Ctrl-C.
 """
@@ -76,7 +77,9 @@ cannot be written; 130 Ctrl-C.
 @click.option("--server", metavar="SERVER", help="Show the ranks of one server, given by ID or by number from 0.")
 @click.option("--since", metavar="TIME", help="Show lines from this time on: 2026-11-21T12:00, 12:00, or 10m (ago).")
 @click.option("--until", metavar="TIME", help="Show lines up to this time; 21:30 is a time of today.")
-@click.option("--grep", metavar="REGEX", help="Show lines that match.")
+@click.option("--grep", multiple=True, metavar="REGEX", help="Show lines that match; of several, any. Repeatable.")
+@click.option("-v", "--exclude", multiple=True, metavar="REGEX", help="Leave out lines that match. Repeatable.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Let letters match those of the other case.")
 @click.option("-A", "after", type=IntRange(0), default=0, metavar="N", help="Show N lines after each match.")
 @click.option("-B", "before", type=IntRange(0), default=0, metavar="N", help="Show N lines before each match.")
 @click.option(
@@ -143,20 +146,22 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
         if options.lines is not None and not options.selects:
             for log in logs.of_rank.values():
                 log.skip_to_last(options.lines, with_times=not (options.plain or options.collapsed))
-        exit_code = None
+        exit_code, selector = None, options.selector()
         with suppress(BrokenPipeError):  # the reader (`| head`) has seen enough
             if options.follow:
-                exit_code = _show_live(logs, shape, watch, options, notices)
+                exit_code = _show_live(logs, shape, watch, options, selector=selector, notices=notices)
             else:
-                _show_all(logs, Writer(shape), shape, options)
+                _show_all(logs, Writer(shape), shape, selector, options)
             unreadable |= _say_what_is_unreadable(logs, unreadable)
             _say_all(notices)
     if exit_code is not None and options.exit_code:
         return exit_code
-    return EXIT_USAGE if unreadable else EXIT_OK
+    if unreadable:
+        return EXIT_USAGE
+    return EXIT_FAILURE if selector.searches and not selector.matched else EXIT_OK
 
 
-def _show_all(logs: RankLogs, writer: Writer, shape: Format, options: LogOptions) -> None:
+def _show_all(logs: RankLogs, writer: Writer, shape: Format, selector: Selector, options: LogOptions) -> None:
     for log in logs.of_rank.values():
         log.before_read = writer.flush_late
     if options.errors:
@@ -165,7 +170,6 @@ def _show_all(logs: RankLogs, writer: Writer, shape: Format, options: LogOptions
         for global_rank, log in logs.of_rank.items():
             writer.write_blocks(global_rank, log.blocks())
     else:
-        selector = options.selector()
         writer.write(_all_that_is(logs, shape, selector, options))
         _say_what_is_missing(selector)
         if options.merged and (undated := selector.undated - selector.dated) and len(logs.of_rank) > 1:
@@ -174,8 +178,15 @@ def _show_all(logs: RankLogs, writer: Writer, shape: Format, options: LogOptions
             )
 
 
-def _show_live(logs: RankLogs, shape: Format, watch: RunStatusReader, options: LogOptions, notices: list[str]) -> int:
-    selector = options.selector()
+def _show_live(
+    logs: RankLogs,
+    shape: Format,
+    watch: RunStatusReader,
+    options: LogOptions,
+    *,
+    selector: Selector,
+    notices: list[str],
+) -> int:
     if options.plain:
         feed: Feed = PlainFeed(logs.follower(), shape)
     else:

@@ -18,7 +18,7 @@ FIRST_FAILED = "first-failed"
 # What a prefix may hold, with a value of its type.
 PREFIX_FIELDS = {"global_rank": 0, "local_rank": 0, "server": "10.0.0.1", "device": 0, "time": "12:00:00"}
 NOT_FOLLOWED = ("errors", "environment", "until")
-NOT_WITH_ERRORS = ("lines", "since", "until", "grep", "level", "merged", "collapsed")
+NOT_WITH_ERRORS = ("lines", "since", "until", "grep", "exclude", "level", "merged", "collapsed")
 NOT_WITH_PREFIX = ("collapsed", "as_json", "errors")
 NAMES = {"environment": "env", "merged": "merge", "collapsed": "collapse", "as_json": "json"}  # where they differ
 
@@ -31,7 +31,9 @@ class LogOptions:
     server: str | None
     since: str | None
     until: str | None
-    grep: str | None
+    grep: tuple[str, ...]
+    ignore_case: bool
+    exclude: tuple[str, ...]
     after: int
     before: int
     around: int
@@ -56,25 +58,31 @@ class LogOptions:
             raise UsageError("--merge and --collapse: choose one", hint="--collapse sorts lines by time too")
         if self.errors:
             self._refuse(NOT_WITH_ERRORS, "has no effect with --errors, which shows the first traceback of each rank")
-        if self.surroundings and self.grep is None:
+        if self.ignore_case and not (self.grep or self.exclude):
+            raise UsageError("--ignore-case needs --grep or --exclude")
+        if self.surroundings and not self.grep:
             raise UsageError("-A, -B and -C need --grep: so many lines around each match are shown")
         if self.prefix is not None:
-            self._refuse(NOT_WITH_PREFIX, "means nothing with --prefix")
-            try:
-                fields = prefix_fields(self.prefix)
-                if unknown := [name for name, _ in fields if name not in PREFIX_FIELDS]:
-                    known = ", ".join(f"{{{name}}}" for name in PREFIX_FIELDS)
-                    raise UsageError(f"--prefix has no field {{{unknown[0]}}}", hint=f"fields are {known}")
-                if any("{" in look for _, look in fields):
-                    raise UsageError(f"--prefix {self.prefix!r}: a field cannot stand in another")
-                self.prefix.format(**PREFIX_FIELDS)
-            except (ValueError, OverflowError, MemoryError) as error:  # the last: a width beyond all measure
-                raise UsageError(f"--prefix {self.prefix!r} is no template: {error or 'too long'}") from error
+            self._check_prefix(self.prefix)
+
+    def _check_prefix(self, prefix: str) -> None:
+        self._refuse(NOT_WITH_PREFIX, "means nothing with --prefix")
+        try:
+            fields = prefix_fields(prefix)
+            if unknown := [name for name, _ in fields if name not in PREFIX_FIELDS]:
+                known = ", ".join(f"{{{name}}}" for name in PREFIX_FIELDS)
+                raise UsageError(f"--prefix has no field {{{unknown[0]}}}", hint=f"fields are {known}")
+            if any("{" in look for _, look in fields):
+                raise UsageError(f"--prefix {prefix!r}: a field cannot stand in another")
+            prefix.format(**PREFIX_FIELDS)
+        except (ValueError, OverflowError, MemoryError) as error:  # the last: a width beyond all measure
+            raise UsageError(f"--prefix {prefix!r} is no template: {error or 'too long'}") from error
 
     def _refuse(self, names: Iterable[str], why: str) -> None:
         """Raise UsageError if one of these was given."""
         for name in names:
-            if getattr(self, name) is not None and getattr(self, name) is not False:
+            given = getattr(self, name)
+            if given is not None and given is not False and given != ():
                 raise UsageError(f"--{NAMES.get(name, name)} {why}")
 
     @property
@@ -86,7 +94,8 @@ class LogOptions:
     def selects(self) -> bool:
         """True where some lines of the chosen logs are left out."""
         by_server = self.server if self.by_attempt else None
-        return any(each is not None for each in (self.since, self.until, self.grep, self.level, by_server))
+        by_text = bool(self.grep or self.exclude)
+        return by_text or any(each is not None for each in (self.since, self.until, self.level, by_server))
 
     @property
     def look(self) -> Look:
@@ -106,7 +115,8 @@ class LogOptions:
             level=level_named(self.level) if self.level is not None else 0,
             since_ns=moment(self.since, now_ns) if self.since is not None else None,
             until_ns=moment(self.until, now_ns, is_end=True) if self.until is not None else None,
-            matches=Matcher(self.grep) if self.grep is not None else None,
+            matches=[Matcher(pattern, ignores_case=self.ignore_case) for pattern in self.grep],
+            excludes=[Matcher(pattern, ignores_case=self.ignore_case) for pattern in self.exclude],
             before=max(self.before, self.around),
             after=max(self.after, self.around),
         )
