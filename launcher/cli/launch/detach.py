@@ -69,8 +69,9 @@ class Detached:
             return exit_code_of(-interrupted.number)
         if started:  # the name is for programs, and what to do with it for people
             write_out(f"{name}\n")
-            say("it runs in the background; to look at it, or to end it:")
-            say(f"  tlaunch status|top|stop {printable(reference)}")
+            say("it runs in the background:")
+            for command, what in (("logs -f", "its output"), ("top", "its ranks"), ("stop", "its end")):
+                say(f"  {f'tlaunch {command} {printable(reference)}':{len(reference) + 18}}  {what}")
             return EXIT_OK
         _, status = os.waitpid(self._child or 0, 0)
         with suppress(OSError):

@@ -120,6 +120,7 @@ class Kind:
     starts: bool = True  # it holds a COMMAND
     is_script: bool = False
     in_image: bool = False  # COMMAND is started in a container, whatever this machine has
+    started_by: str = ""  # the command that starts a job from a file of that kind, before the file's name
     limits: tuple[Callable[[Job], None], ...] = ()  # each raises where the kind cannot express a job
 
 
@@ -127,19 +128,20 @@ KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind("bash", "a run.sh for each server to run; needs no tlaunch there", {"": "bash.sh.j2"},
-             is_script=True, limits=(no_equals_sign_in_program,)),
+             is_script=True, started_by="bash", limits=(no_equals_sign_in_program,)),
         Kind("hostfile", "the servers and their slots", {"openmpi": "hostfile.openmpi.j2", "mpich": "hostfile.mpich.j2"},
              starts=False, limits=(plain_host_names, hosts_hold_runs_of_ranks)),
         Kind("rankfile", "which rank on which server, for Open MPI", {"": "rankfile.j2"},
              starts=False, limits=(plain_host_names,)),
         Kind("mpirun", "one mpirun command, a process of it per device",
              {"openmpi": "mpirun.openmpi.sh.j2", "mpich": "mpirun.mpich.sh.j2"},
-             is_script=True, limits=(plain_host_names, no_address_of_ipv6, no_lone_colon, a_shell_exports_secrets)),
+             is_script=True, started_by="bash",
+             limits=(plain_host_names, no_address_of_ipv6, no_lone_colon, a_shell_exports_secrets)),
         Kind("slurm", "a script for sbatch: `tlaunch run` with an agent per node, or a task per device",
-             {"run": "slurm.run.sh.j2", "exec": "slurm.sh.j2"}, is_script=True,
+             {"run": "slurm.run.sh.j2", "exec": "slurm.sh.j2"}, is_script=True, started_by="sbatch",
              limits=(plain_host_names, no_lone_colon_for_srun, a_shell_exports_secrets)),
         Kind("kubernetes", "an Indexed Job, a pod per server, or an MPIJob",
-             {"job": "kubernetes.job.yaml.j2", "mpi": "kubernetes.mpi.yaml.j2"}, in_image=True,
+             {"job": "kubernetes.job.yaml.j2", "mpi": "kubernetes.mpi.yaml.j2"}, in_image=True, started_by="kubectl create -f",
              limits=(name_of_a_pod, image_is_given, no_equals_sign_in_program,
                      fits_an_mpi_job)),
     )

@@ -16,6 +16,8 @@ from launcher.supervise.diagnosis.stack_parser import RankStack
 LAST_WORDS_LINES = 20
 # The exit code with which Open MPI ends a rank from inside, unseen by any hook, once a peer is gone.
 OPEN_MPI_LOST_A_PEER = 14
+LAST_ERROR_LINES = 5  # what a program says of its error, and a hint or two after it
+_SAYS_WHY = re.compile(r"(?:\S+: )?(?:fatal |usage )?(?:error|fatal): \S", re.IGNORECASE)
 NEVER_NS = 1 << 63
 # Signals that come from outside: they say nothing about the program.
 FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
@@ -154,11 +156,18 @@ def _of_exit_code(evidence: RankEvidence) -> FailureSummary:
     status = evidence.status if evidence.status is not None else failure.status if failure else 1
     what = f"exit code {status}" if status >= 0 else f"{_name_of_signal(-status)} (signal {-status})"
     what += "; the disk of its run directory is full" if evidence.disk_full else ""
-    shown = f"{what}: {_one_line(failure.message)}" if failure and failure.message else what
+    said = (failure.message if failure else None) or _last_error(evidence.log_tail)
+    shown = f"{what}: {_one_line(said)}" if said else what
     where = failure.where if failure else None
     # Without an exception the traceback is the way to the exit, and the log says more.
     handled = failure.traceback if failure and failure.type else None
     return FailureSummary(evidence, symptom, shown, _signature(what, where), where, handled)
+
+
+def _last_error(log_tail: str) -> str:
+    """Return the line by which a program tells why it exits, as argparse, click and many others begin it; empty without one."""
+    lines = [line.strip() for line in log_tail.splitlines() if line.strip()]
+    return next((line for line in reversed(lines[-LAST_ERROR_LINES:]) if _SAYS_WHY.match(line)), "")
 
 
 def _name_of_signal(number: int) -> str:

@@ -10,6 +10,7 @@ import pytest
 from launcher.core.codec import decode
 from launcher.core.verdict import Confidence, Verdict
 from launcher.logs.tracebacks import find_traceback
+from launcher.supervise.diagnosis.evidence import summarize
 from launcher.supervise.diagnosis.failure_files import FailureRecord, read_failure
 from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.diagnosis.root_cause import RankEvidence, judge
@@ -282,3 +283,14 @@ def test_no_record_can_keep_the_verdict_from_being_told(tmp_path):
         assert decode(Verdict, json.loads(json.dumps(asdict(verdict)))) == verdict
 
     assert read > 120
+
+
+def test_a_program_that_exits_by_itself_is_told_by_its_own_words():
+    """argparse, click and many others write their error last, perhaps with a hint; other last lines say nothing of it."""
+    said = summarize(ended(0, 5, 2, log_tail="usage: ddp.py [--lr LR]\nddp.py: error: no --lrr\n\n"))
+    assert said.what == "exit code 2: ddp.py: error: no --lrr"
+    assert (
+        summarize(ended(0, 5, 2, log_tail="Error: no such file\nhint: look\n")).what
+        == "exit code 2: Error: no such file"
+    )
+    assert summarize(ended(0, 5, 2, log_tail="error: long ago\n" + "step\n" * 5)).what == "exit code 2"

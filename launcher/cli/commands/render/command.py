@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from launcher.cli.options.types import FILE
 from launcher.cli.text.stdout import write_out
 from launcher.core.env import masked, masked_argv
 from launcher.core.errors import UsageError
+from launcher.core.text import printable
 from launcher.engines.assemble import Request
 from launcher.engines.render.job import VARIABLES, Job, Nodes, Wishes, job_of, with_workers
 from launcher.engines.render.kinds import KINDS, Kind
@@ -267,3 +269,5 @@ def _hand_over(text: str, kind: Kind, job: Job, output: Path | None, *, force: b
         return
     mode = SCRIPT_MODE if kind.is_script else FILE_MODE
     put(output, text, force=force, mode=mode & OWNER_ONLY if secrets else mode)
+    start = f"; `{kind.started_by} {printable(shlex.quote(str(output)))}` starts the job" if kind.started_by else ""
+    click.echo(f"wrote {printable(str(output))}{start}", err=True)
