@@ -141,7 +141,7 @@ KINDS: Mapping[str, Kind] = {
              {"run": "slurm.run.sh.j2", "exec": "slurm.sh.j2"}, is_script=True, started_by="sbatch",
              limits=(plain_host_names, no_lone_colon_for_srun, a_shell_exports_secrets)),
         Kind("kubernetes", "an Indexed Job, a pod per server, or an MPIJob",
-             {"job": "kubernetes.job.yaml.j2", "mpi": "kubernetes.mpi.yaml.j2"}, in_image=True, started_by="kubectl create -f",
+             {"job": "kubernetes.job.yaml.j2", "mpi": "kubernetes.mpi.yaml.j2"}, in_image=True, started_by="kubectl apply -f",
              limits=(name_of_a_pod, image_is_given, no_equals_sign_in_program,
                      fits_an_mpi_job)),
     )
