@@ -54,6 +54,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("launcher.cli.commands.report.command:report", "Show the results of runs, as text or with charts."),
     "stacks": ("launcher.cli.commands.stacks:stacks", "Show the current Python stack of every rank."),
     "stop": ("launcher.cli.commands.stop:stop", "End a run, and wait for all of its processes."),
+    "wait": ("launcher.cli.commands.wait:wait", "Wait until a run is over, and exit with its exit code."),
     "explain": (
         "launcher.cli.commands.explain:explain",
         "Show where each variable of a rank's environment comes from.",
@@ -75,6 +76,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "plan": ("launcher.cli.commands.plan:plan", "Show how the work of a training is divided among its ranks."),
     "data": ("launcher.cli.commands.data:data", "Make the sentence pairs and images that the bundled trainer reads."),
+    "completion": (
+        "launcher.cli.commands.completion:completion",
+        "Print the script that completes commands, options, values and runs in a shell.",
+    ),
 }
 
 # Started by tlaunch itself: no command for people.

@@ -17,7 +17,7 @@ from launcher.core.errors import UsageError
 from launcher.core.run_dir import RunDir
 from launcher.logs.terminal import escaped
 from launcher.runs.status import runs_going_on
-from launcher.runs.store import find_run, find_runs, means_latest
+from launcher.runs.store import find_run, find_runs, means_latest, run_names
 
 _RUN_IS = (
     "RUN is the name, --name or directory of a run ({} if several runs have that --name), the beginning of a name if it is "
@@ -31,7 +31,13 @@ ONLY_RUN_HELP = f"{_RUN_IS.format(f'{_ONLY} newest')}  [default: {_ONLY} latest]
 
 
 def run_argument(command: Command) -> Command:
-    return click.argument("run", required=False, metavar="[RUN]")(runs_dir_option(command))
+    return click.argument("run", required=False, metavar="[RUN]", shell_complete=_complete)(runs_dir_option(command))
+
+
+def _complete(context: click.Context, _argument: click.Parameter, begun: str) -> list[str]:
+    """Return the runs whose names begin so, the newest first."""
+    runs_dir = Path(context.params.get("runs_dir") or os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR)
+    return sorted((name for name in run_names(runs_dir) if name.startswith(begun)), reverse=True)
 
 
 def json_option(command: Command) -> Command:

@@ -1,0 +1,45 @@
+"""`tlaunch wait` and `tlaunch completion`."""
+
+import os
+
+import pytest
+
+
+def test_the_exit_code_of_a_run_is_waited_for(launcher, tmp_path):
+    """Of a run that ends meanwhile, and of one that is over."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    launcher.call("run", "--devices", 1, "--detach", "--", "sh", "-c", f"read line < {gate}; exit 7", code=0)
+    assert launcher.call("wait", "--timeout", "10ms").returncode == 124
+    waiting = launcher.start("wait")
+    gate.write_text("go\n")  # as soon as the rank reads
+    assert waiting.wait() == 7
+    assert launcher.call("wait", "latest").returncode == 7
+    assert launcher.call("wait", "no-such-run").returncode == 2
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how_to_complete(launcher, shell):
+    script = launcher.call("completion", shell, code=0).stdout
+    assert "_TLAUNCH_COMPLETE" in script
+    assert launcher.call("completion", "csh").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("tlaunch stat", ["status"]),
+        ("tlaunch run --consol", ["--console"]),
+        ("tlaunch run --console rank", ["rank0"]),
+        ("tlaunch render kuber", ["kubernetes"]),
+        ("tlaunch status 2026", ["20261121-053713-b", "20261121-053712-a"]),
+    ],
+)
+def test_what_begins_so_is_completed(launcher, words, completed):
+    for name in ("20261121-053712-a", "20261121-053713-b"):
+        run = launcher.runs / name
+        run.mkdir(parents=True)
+        (run / "run.json").write_text("{}")
+    count = str(len(words.split()) - 1)
+    done = launcher.call(env={"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count})
+    assert done.stdout.split() == [f"plain,{word}" for word in completed]
