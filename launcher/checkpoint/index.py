@@ -42,6 +42,7 @@ from launcher.mesh.boxes import Box
 # Of the fourth is one whose training counts validations.
 SCHEMA, SCHEMA_OF_COPIES, SCHEMA_OF_KINDS, SCHEMA_OF_VALIDATIONS = SCHEMAS = 1, 2, 3, 4
 INDEX, STRATEGY, TOKENIZER, BUFFERS = "index.json", "strategy.json", "tokenizer.model", "buffers.safetensors"
+OWN_NETWORK = "network"  # the program of a training by `launcher.trainer.api`, in a person's own script
 WEIGHT = "weight"
 KINDS = (WEIGHT, "first_moment", "second_moment")  # of each box, in this order, where an index does not say it: AdamW's
 KINDS_OF_BUFFERS = ("buffer",)

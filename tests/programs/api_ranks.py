@@ -155,6 +155,17 @@ class UnusedLoss(Net):
         return super().forward(source, positions, source_mask, target, memory_mask, label)
 
 
+class Wrapped(nn.Module):
+    """Hands its whole batch on, as modules around a network do."""
+
+    def __init__(self, config, **arguments):
+        super().__init__()
+        self.net = Net(config, **arguments)
+
+    def forward(self, *batch):
+        return self.net(*batch[:-1], batch[-1])
+
+
 class SharedLayers(nn.Module):
     """Two encoders have the same layers."""
 
@@ -235,6 +246,7 @@ CASES = {
     "untraceable dp2 mp2": Case(2, 2, make=TwoModules),
     "two losses dp2": Case(dp=2, micro_batches=2, make=TwoLosses, network={"dropout": 0.0}, is_plain=True),
     "unused loss pp2": Case(pp=2, micro_batches=2, make=UnusedLoss, network={"dropout": 0.0}, is_plain=True),
+    "wrapped mp2 pp2": Case(mp=2, pp=2, make=Wrapped, network={"dropout": 0.0}, is_plain=True),
     "shared layers dp2 mp2": Case(2, 2, make=SharedLayers, config={"recompute": True}),
     "float32 2x2x2": Case(2, 2, 2, 2, make=OwnLoss, dtype=torch.float32, tolerance=1e-4),
 }
@@ -246,7 +258,7 @@ def trained(case, output, initial=1, **more):
     config = api.TransformerOpParallelConfig.of_run(**case.config)
     network = case.make(config, **case.network).to(case.dtype)
     torch.manual_seed(2 + int(os.environ.get(env.RANK, "0")))  # nothing else may be drawn by torch's generator
-    samples = pairs() if issubclass(case.make, Net) else numbered()
+    samples = pairs() if issubclass(case.make, Net | Wrapped) else numbered()
     optimizer = api.AdamW(RATE, eps=1e-6, weight_decay=0.1)
     common = {"batch_size": BATCH, "steps": STEPS, "clip_norm": 0.5, "validation": samples, "output": output}
     weights = api.train(network, samples, optimizer=optimizer, **{**common, **case.train, **more})
@@ -381,6 +393,13 @@ class DrawingItself(nn.Module):
         return nn.functional.mse_loss(self.head(self.attention(word, word, word)[0].mean(dim=1))[:, 0], wanted)
 
 
+class UnseenPenalty(TwoModules):
+    """Code that cannot be traced goes over its parameters."""
+
+    def forward(self, source, wanted):
+        return super().forward(source, wanted) + sum(each.square().sum() for each in self.parameters())
+
+
 class UnusedDropout(EncoderOnly):
     def __init__(self, config):
         super().__init__(config)
@@ -405,6 +424,7 @@ REFUSED = [
     (1, 2, AskingForTraining, {}),
     (1, 2, UnusedDropout, {}),
     (2, 1, DrawingItself, {}),
+    (2, 1, UnseenPenalty, {}),
     (2, 1, WithTable, {"network": {"tied": True}, **CUT}),
     (2, 1, TwoModules, CUT),
     (2, 1, WithPenalty, {}),

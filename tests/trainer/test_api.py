@@ -555,6 +555,29 @@ def test_other_optimizers_and_functions_by_layer_are_refused():
         api.train(net, samples, batch_size=4)
 
 
+def test_an_optimizer_takes_no_parameters():
+    """Those of MindSpore and torch take them first."""
+    for make in (api.AdamWeightDecay, api.AdamW):
+        with pytest.raises(UsageError, match="learning_rate is a generator"):
+            make(Net().parameters(), 1e-3)
+
+
+def test_a_run_is_gone_on_from_by_its_name(tmp_path, monkeypatch, capfd):
+    """`latest` is this run by then, and means the newest of the others that has checkpoints."""
+    samples = list(zip(*batch(8), strict=True))
+    common = {"batch_size": 4, "checkpoint": api.CheckpointConfig(every_steps=1)}
+    for number, name in enumerate(("1-first", "2-second"), 1):
+        monkeypatch.setenv(env.TLAUNCH_RUN_DIR, str(tmp_path / name))
+        api.train(Net(), samples, steps=number, **common)
+    (tmp_path / "latest").symlink_to("3-third")
+    monkeypatch.setenv(env.TLAUNCH_RUN_DIR, str(tmp_path / "3-third"))
+    (tmp_path / "3-third").mkdir()
+    for resume, step in (("1-first", 1), ("latest", 2), (tmp_path / "latest", 2), (tmp_path / "1-first", 1)):
+        capfd.readouterr()
+        api.train(Net(), samples, steps=3, resume=resume, output=tmp_path / "kept" / f"{step} {type(resume)}", **common)
+        assert f"after step {step}" in capfd.readouterr().out
+
+
 def test_what_is_not_used_is_refused():
     net = Net()
     net.unused = nn.Linear(2, 2)

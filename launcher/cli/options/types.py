@@ -132,15 +132,18 @@ CALLED_HERE = {
     "--nproc_per_node": "--devices",
     "--log-dir": "--runs-dir",
     "--log_dir": "--runs-dir",  # msrun, too
-    "--worker_num": "--devices",
     "--local_worker_num": "--devices",
     "--cluster_time_out": "--join-timeout",
     "--bind_core": "--bind",
+    "--rank_table_file": "--rank-table",
     "--hostfile": "--rank-table",  # mpirun, deepspeed
+    "--bind-to": "--bind",
+    "--map-by": "--bind",
     "-x": "--env",
 }
 # What has no option of its own here, and what to do instead; for commands with --devices and --engine.
-_SERVERS_FROM_TABLE = "--rank-table names the servers; type the same command on each, or choose --engine mpi or slurm"
+_SERVERS_FROM_TABLE = "on one machine leave it out; several are named by --rank-table: type the same command on each, or choose --engine mpi or slurm"
+_LOGS = "leave it out: every rank has its log in <runs-dir>/<run>/device<rank>/train.log; --console shows them"
 DONE_HERE = {
     "--nnodes": _SERVERS_FROM_TABLE,  # torchrun
     "--node-rank": _SERVERS_FROM_TABLE,
@@ -148,6 +151,10 @@ DONE_HERE = {
     "--rdzv-endpoint": _SERVERS_FROM_TABLE,
     "--rdzv_endpoint": _SERVERS_FROM_TABLE,
     "--rdzv-backend": "leave it out: the ranks' MASTER_ADDR and MASTER_PORT are chosen by tlaunch",
+    "--worker_num": "--devices N are those of this machine; several are named by --rank-table",
+    "--redirects": _LOGS,
+    "--tee": _LOGS,
+    "--output-filename": _LOGS,
     "--standalone": "leave it out: a run on one machine needs no rendezvous",
     "--master-addr": "leave it out: the ranks' MASTER_ADDR is the server of rank 0",
     "--master_addr": "leave it out: the ranks' MASTER_ADDR is the server of rank 0",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from launcher.checkpoint.index import checkpoints_in, readable
+from launcher.checkpoint.index import OWN_NETWORK, checkpoints_in, readable
 from launcher.core.run_dir import RunDir
 
 
@@ -17,5 +17,8 @@ def going_on(run_dir: RunDir, reference: str) -> Iterator[str]:
     with suppress(OSError):  # the directory cannot be read
         for _, index in readable(checkpoints_in(run_dir.checkpoints)):
             yield f"its newest checkpoint is that of step {index.step:,}; to go on from it, with the same options:"
-            yield f"  tlaunch run ... --resume {reference}"
+            if index.program == OWN_NETWORK:  # a script's: `tlaunch run --resume` is for bundled programs
+                yield f'  train(..., resume="{reference}") in the program'
+            else:
+                yield f"  tlaunch run ... --resume {reference}"
             return

@@ -53,6 +53,7 @@ class DividedNetwork:
         self.buffers = Buffers(network)
         self.buffers.share(world)
         found = self._traced(network, arguments_of(network, items), is_validated=is_validated)
+        self.is_traced = found is not None
         self._masks = self._loss_masks(found)
         self.stages = stages_of_network(network, settings, world.pp.size)
         self.stage = self.stages[world.pp.index]
@@ -199,6 +200,9 @@ class DividedNetwork:
             )
 
     def _remark_on_masks(self, error: UsageError) -> None:
+        layout = self._world.place.layout
+        if layout.dp * layout.micro_batches == 1:  # the batch has no parts
+            return
         self.remarks.append(f"{error.message}; so each part of a batch divides its loss by its own mask")
 
 

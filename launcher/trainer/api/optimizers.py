@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.trainer.optimizer import adamw, momentum
 from launcher.trainer.optimizer.rules import Rule
@@ -22,8 +23,20 @@ class Optimizer(Protocol):
         """Return the update rule, which knows nothing of ranks."""
 
 
+class _WithRate:
+    learning_rate: LearningRate
+
+    def __post_init__(self) -> None:
+        """Raises a UsageError for what is no rate: optimizers elsewhere take the parameters first."""
+        if hasattr(self.learning_rate, "__iter__"):
+            raise UsageError(
+                f"{type(self).__name__}: learning_rate is a {type(self.learning_rate).__name__}",
+                hint="a number, or a function of the step; parameters are not given: `train` knows the network's",
+            )
+
+
 @frozen
-class AdamWeightDecay:
+class AdamWeightDecay(_WithRate):
     """MindSpore's `nn.AdamWeightDecay`: AdamW that does not correct the bias of its moments."""
 
     learning_rate: LearningRate = 1e-3
@@ -37,7 +50,7 @@ class AdamWeightDecay:
 
 
 @frozen
-class AdamW:
+class AdamW(_WithRate):
     """torch's AdamW, with its defaults."""
 
     learning_rate: LearningRate = 1e-3
@@ -51,7 +64,7 @@ class AdamW:
 
 
 @frozen
-class Momentum:
+class Momentum(_WithRate):
     """MindSpore's `nn.Momentum`: gradient descent with momentum."""
 
     learning_rate: LearningRate

@@ -18,7 +18,8 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
-from launcher.core.errors import TlaunchError
+from launcher.checkpoint.index import OWN_NETWORK
+from launcher.core.errors import RefusedLayoutError, TlaunchError
 from launcher.mesh.coordinates import Coordinate
 from launcher.mesh.schedules import Schedule, forward_only, schedule_of
 from launcher.trainer.api.data import SampleBatch, SampleOrder, Samples, collated, digest_of, micro_batches
@@ -40,7 +41,7 @@ from launcher.trainer.saved import gather
 from launcher.trainer.telemetry.heartbeat import getting_on
 from launcher.trainer.telemetry.recording import Recorder
 
-NAME = "network"  # in checkpoints and saved models
+NAME = OWN_NETWORK  # in checkpoints and saved models
 
 
 class OwnNetwork(Program[SampleBatch, NetworkResult]):
@@ -92,6 +93,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
             pp=world.pp,
             shared=None if plan.shared is None else SharedWeight.of(plan.shared, held, world.pp),
         )
+        self._compares_losses = world.mp.size > 1 and not self._divided.is_traced  # in the first step
         self.buffers = self._divided.buffers.saved
         self.shapes = {name: tuple(parameter.shape) for name, parameter in plan.parameters.items()}
         self.trained: dict[str, Tensor] | None = None  # whole, on rank 0 once the training has ended
@@ -126,10 +128,27 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         self.optimizer.zero_gradients(backward_passes=count)
         schedule = schedule_of(self.settings.parallel.schedule, world.pp.index, world.pp.size, count)
         losses_M = self._run(schedule, self._samples, batch.samples, step=batch.step)
+        if self._compares_losses:
+            self._check_alike(losses_M.sum())
         norm = self.optimizer.step(learning_rate, votes)
         # After the step, as in the bundled Transformer's session: collectives must begin in the same order on all ranks.
         loss = float(all_reduce(all_reduce(losses_M.sum(), world.dp, what="mean loss"), world.pp, what="mean loss"))
         return NetworkResult(loss, math.isfinite(norm), self.optimizer.votes)
+
+    def _check_alike(self, loss: Tensor) -> None:
+        """Refuse code that computes another loss on each model-parallel rank, which no trace has shown.
+
+        Raises:
+            RefusedLayoutError: it goes over parameters, of which each rank has some, or draws random numbers.
+        """
+        self._compares_losses = False
+        mean = all_reduce(loss.clone(), self.world.mp, what="mean loss") / self.world.mp.size
+        if abs(float(loss - mean)) > 8 * torch.finfo(loss.dtype).eps * max(1.0, abs(float(mean))):
+            raise RefusedLayoutError(
+                f"mp = {self.world.mp.size}, and its ranks compute different losses, here {float(loss):.9g} and {float(mean):.9g} in the mean: "
+                f"the code of {self._divided.class_name} goes over its parameters, of which a rank has some, or draws random numbers",
+                hint="--mp 1, the optimizer's weight_decay, or nn.Dropout",
+            )
 
     def _run(self, schedule: Schedule, samples: Samples, numbers: Sequence[int], *, step: int | None) -> Tensor:
         """Return each micro batch's share of the loss of a global batch; zero on all stages but the last. Nothing is dropped without a `step`."""

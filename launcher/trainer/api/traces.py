@@ -19,7 +19,7 @@ from launcher.trainer.api.dropout import DrawnDropout
 from launcher.trainer.api.layers import Transformer, TransformerDecoder, TransformerEncoder
 from launcher.trainer.api.modules import AttentionMask, CrossEntropyLoss, VocabEmbedding
 from launcher.trainer.shard.modules import class_name
-from launcher.trainer.shard.nodes import IN_PLACE, LINE, Tracing, nodes_of, text_of
+from launcher.trainer.shard.nodes import IN_PLACE, LINE, Tracing, nodes_of, text_of, variable_names
 
 LEAVES = (
     VocabEmbedding,
@@ -56,6 +56,7 @@ class Arguments:
 
     items: frozenset[str]
     defaults: Mapping[str, Any]
+    variable: int = 0  # how many of the items are a `*args`
 
 
 @frozen
@@ -116,7 +117,7 @@ def traced_network(network: nn.Module, arguments: Arguments, device: torch.devic
     Raises:
         UsageError: it cannot be traced; the message says where and why.
     """
-    how = Tracing(LEAVES, arguments.defaults, keeps_in_place=True)
+    how = Tracing(LEAVES, arguments.defaults, keeps_in_place=True, variable=arguments.variable)
     was_training = network.training
     calls: dict[bool, tuple[list[fx.Node], dict[str, Any]]] = {}
     try:
@@ -152,7 +153,10 @@ def arguments_of(network: nn.Module, items: int) -> Arguments:
         for name, each in signature.parameters.items()
         if name not in bound and each.kind not in variable
     }
-    return Arguments(frozenset(bound), others)
+    [several] = [name for name in bound if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL] or [""]
+    count = len(bound[several]) if several else 0
+    names = {name for name in bound if name != several}
+    return Arguments(frozenset((*names, *variable_names(several, count))), others, count)
 
 
 def drawing_call(found: TracedNetwork) -> str | None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from launcher.core import env
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
-from launcher.core.run_dir import RunDir
+from launcher.core.run_dir import LATEST, RunDir
 from launcher.mesh.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD
 from launcher.recipes.settings import checked
 from launcher.recipes.train import TRANSPORT, CheckpointConfig, ParallelConfig, TrainConfig
@@ -84,7 +84,8 @@ def train(
     The mean loss of `validation`, of the samples that fill batches, is told every `validate_every` steps and at the end; after
     `early_stopping` validations in a row without a lower one the training ends. `clip_norm` is the largest norm of the gradient, 0 none.
     Checkpoints (`checkpoint`) and the model are kept in `output`/checkpoints and `output`/model, by default in the directory of the run;
-    a second training of a run needs an `output` of its own. `resume` is a checkpoint of any layout, a directory of them, or a run's.
+    a second training of a run needs an `output` of its own. `resume` is a checkpoint of any layout, a directory of
+    them, or a run's, by its name where that is beside this one's; "latest" is the newest run but this one that has some.
     A run that is started again goes on from its own checkpoints; a training that had ended there returns what was trained.
 
     Raises:
@@ -245,11 +246,25 @@ def _parallel_settings(
 
 def _files(output: Path | str | None, resume: Path | str | None) -> Files:
     """Return where model and checkpoints are kept: where it is said, else in the directory of the run, else nowhere."""
-    run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
-    resumed = None if resume is None else Path(resume)
+    run_dir = Path(text) if (text := os.environ.get(env.TLAUNCH_RUN_DIR)) else None
+    resumed = None if resume is None else _resumed(Path(resume), run_dir)
     if output is not None:
         return Files(output=Path(output) / "model", checkpoints=Path(output) / "checkpoints", resume=resumed)
     if run_dir is not None:
-        own = RunDir(Path(run_dir))
+        own = RunDir(run_dir)
         return Files(output=own.model, checkpoints=own.checkpoints, resume=resumed)
     return Files(resume=resumed)
+
+
+def _resumed(resume: Path, run_dir: Path | None) -> Path:
+    """Return the directory that is meant: of a run's name the one beside this run's, and of `latest` the newest with checkpoints but this."""
+    if run_dir is None:
+        return resume
+    found = resume if resume.exists() else run_dir.parent / resume
+    if found.name != LATEST:
+        return found
+    saved = found.parent.glob("[!.]*/checkpoints/*/")
+    others = {path.parents[1] for path in saved if path.parents[1].name != LATEST}
+    return max(
+        (path for path in others if path.resolve() != run_dir.resolve()), default=resume, key=lambda path: path.name
+    )

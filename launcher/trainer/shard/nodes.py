@@ -34,6 +34,7 @@ class Tracing:
     leaves: tuple[type[nn.Module], ...]  # modules that are calls themselves, whatever is in them, as torch's own are
     defaults: Mapping[str, Any] = field(default_factory=dict)  # arguments that have values and are no inputs
     keeps_in_place: bool = False  # `x += y` is that, and not `x = x + y`
+    variable: int = 0  # the number of values in a `*args` of the forward, each an input; 0: it is one input
 
 
 OPERATORS = Tracing((Operation,))
@@ -52,6 +53,29 @@ class _Tracer(fx.Tracer):
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _InPlace(node, self) if self._how.keeps_in_place else super().proxy(node)
 
+    def create_args_for_root(
+        self,
+        root_fn: Callable[..., Any],
+        is_module: bool,
+        concrete_args: dict[str, Any] | tuple[Any, ...] | None = None,
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        """Return the forward and what it is called with: values of a `*args` one by one, so that they can be handed on as that."""
+        function, given = super().create_args_for_root(root_fn, is_module, concrete_args)
+        for place, each in enumerate(given):
+            node = each.node if isinstance(each, fx.Proxy) else None
+            if (
+                self._how.variable
+                and node is not None
+                and node.op == "placeholder"
+                and str(node.target).startswith("*")
+            ):
+                if str(node.target).startswith("**"):
+                    continue
+                names = variable_names(str(node.target).lstrip("*"), self._how.variable)
+                given[place] = tuple(self.create_proxy("placeholder", name, (), {}) for name in names)
+                self.graph.erase_node(node)
+        return function, given
+
     def create_node(self, *arguments: Any, **options: Any) -> fx.Node:
         if not torch.is_grad_enabled():
             raise UsageError("its forward turns gradients off", hint="no torch.no_grad() in it")
@@ -60,6 +84,11 @@ class _Tracer(fx.Tracer):
         node = super().create_node(*arguments, **options)
         node.meta[LINE] = _line_of(frame for frame, _ in walk_stack(None))
         return node
+
+
+def variable_names(name: str, count: int) -> tuple[str, ...]:
+    """Return the names of the inputs that a `*name` of so many values becomes."""
+    return tuple(f"{name}_{number}" for number in range(1, count + 1))
 
 
 class _InPlace(fx.Proxy):
