@@ -55,6 +55,14 @@ def check_early_stopping(train: TrainConfig) -> None:
 
 @frozen
 class CheckpointConfig:
+    """When checkpoints are written, how many are kept, and as which files.
+
+    every_steps, every_minutes: between two (MindSpore: save_checkpoint_steps, save_checkpoint_seconds); 0 means none
+    keep, keep_best: the newest so many, and the one with the lowest validation loss (keep_checkpoint_max)
+    files: "owned" (what each rank's optimizer owns), "slices", "one_copy" or "integrated" (integrated_save)
+    on_failure: "continue" or "stop", if one cannot be written
+    """
+
     every_steps: int = setting(0, "steps between checkpoints, of which the last step has one; 0 means none", minimum=0)
     every_minutes: float = setting(0.0, "minutes between checkpoints, beside every_steps; 0 means none", minimum=0)
     keep: int = setting(4, "checkpoints that are kept, the newest", minimum=1)
