@@ -39,20 +39,12 @@ def main(born_with: dict[str, Any]) -> None:
         prepare(program, born_with)
         show_command_line(program.command_line)
         failure.install(os.path.abspath(device_dir))
-        _forget_collisions()
-        execute(program)
-        return
-    from . import ending, serve  # they need more of the library than a program should find loaded
+    else:
+        from . import serve  # needs more of the library than a program should find loaded
 
-    program = serve.serve(int(sys.argv[2]), born_with)  # returns in every forked rank
-    preloaded = frozenset(sys.modules)
+        program = serve.serve(int(sys.argv[2]), born_with)  # returns in every forked rank
     _forget_collisions()
-    try:
-        execute(program)
-    except SystemExit as stop:
-        if stop.code is not None and not (isinstance(stop.code, int) and stop.code == 0):
-            raise
-    ending.end(preloaded)
+    execute(program)
 
 
 def note_imports() -> None:

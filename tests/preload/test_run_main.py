@@ -118,19 +118,6 @@ ENDS = {
     "atexit.register(lambda: traceback.print_exception(sys.last_type, sys.last_value, sys.last_traceback))\n1 / 0",
     "flushed": "import sys, os\nsys.stdout.write('a'); sys.stderr.write('b'); raise SystemExit(5)",
     "closed": "import sys\nsys.stdout.close()",
-    "exit well": "import atexit, sys\natexit.register(print, 'bye')\nsys.stdout.write('a')\nsys.exit(0)",
-    "finalised": "class Held:\n    def __del__(self):\n        print('gone', self.name, Held is None, end=' ')\n"
-    "one = Held(); one.name = 'one'\ncycle = Held(); cycle.name = 'cycle'; cycle.own = cycle",
-    "finalised at exit": "import weakref\nclass Held: pass\nheld = Held()\nweakref.finalize(held, print, 'finalised')",
-    "buffered": "import io\nclass Raw(io.RawIOBase):\n    def writable(self):\n        return True\n"
-    "    def write(self, data):\n        print(bytes(data)); return len(data)\n"
-    "stream = io.TextIOWrapper(io.BufferedWriter(Raw()))\nstream.write('kept back')",
-    "buffered in C": "import ctypes\nctypes.CDLL(None).printf(b'by printf')",
-    "daemon thread": "import threading, time\n"
-    "threading.Thread(target=lambda: time.sleep(60), daemon=True).start()\nprint('main')",
-    "at exit fails": "import atexit\nclass Fails:\n    def __repr__(self):\n        return 'fails'\n"
-    "    def __call__(self):\n        1 / 0\natexit.register(print, 'first')\natexit.register(Fails())",
-    "full": "import sys\nsys.stdout = open('/dev/full', 'w')\nprint('x')",
     "warning": "import warnings\nwarnings.warn('careful')\ndef f():\n    warnings.warn('caller', stacklevel=2)\nf()",
 }
 
