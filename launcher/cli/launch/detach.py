@@ -70,8 +70,8 @@ class Detached:
         if started:  # the name is for programs, and what to do with it for people
             write_out(f"{name}\n")
             say("it runs in the background:")
-            for command, what in (("logs -f", "its output"), ("top", "its ranks"), ("stop", "its end")):
-                say(f"  {f'tlaunch {command} {printable(reference)}':{len(reference) + 18}}  {what}")
+            for what, command in (("its output", "logs -f"), ("its ranks", "top"), ("its end", "stop")):
+                say(f"  {f'{what}:':11} tlaunch {command} {printable(reference)}")
             return EXIT_OK
         _, status = os.waitpid(self._child or 0, 0)
         with suppress(OSError):
