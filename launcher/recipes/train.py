@@ -55,7 +55,7 @@ def check_early_stopping(train: TrainConfig) -> None:
 
 @frozen
 class CheckpointConfig:
-    """When checkpoints are written, how many are kept, and as which files.
+    """The settings of checkpoints: when they are written, how many are kept, and as which files.
 
     every_steps, every_minutes: between two (MindSpore: save_checkpoint_steps, save_checkpoint_seconds); 0 means none
     keep, keep_best: the newest so many, and the one with the lowest validation loss (keep_checkpoint_max)

@@ -20,6 +20,7 @@ from launcher.trainer.api.dropout import DrawnDropout, draw_dropouts
 from launcher.trainer.api.graphs import loss_masks, stage_networks
 from launcher.trainer.api.traces import arguments_of, traced_network
 from launcher.trainer.api.training import config_of
+from launcher.trainer.api.wording import as_arguments
 from launcher.trainer.model.dropout import Draws
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "api_ranks.py"
@@ -705,3 +706,4 @@ def test_options_are_arguments_in_errors(tmp_path):
     with pytest.raises(UsageError) as told:
         api.train(Net(), samples, steps=1, **common)
     assert told.value.hint == "output = a directory"
+    assert as_arguments("train.py:7: a/train.seed, train.seed = 1") == "train.py:7: a/train.seed, seed = 1"

@@ -141,7 +141,7 @@ CALLED_HERE = {
     "--map-by": "--bind",
     "-x": "--env",
 }
-# What has no option of its own here, and what to do instead; for commands with --devices and --engine.
+# What has no option of its own here, and what to do instead; for commands with --engine and --console.
 _SERVERS_FROM_TABLE = "on one machine leave it out; several are named by --rank-table: type the same command on each, or choose --engine mpi or slurm"
 _LOGS = "leave it out: every rank has its log in <runs-dir>/<run>/device<rank>/train.log; --console shows them"
 DONE_HERE = {
@@ -213,7 +213,7 @@ def _no_such_option(option: str, context: click.Context | None) -> UsageError:
     ]
     called_here = CALLED_HERE.get(option)
     hint = f"tlaunch calls it {called_here}" if called_here in known else None
-    if hint is None and {"--devices", "--engine"}.issubset(known):
+    if hint is None and {"--engine", "--console"}.issubset(known):
         hint = DONE_HERE.get(option)
     hint = hint or did_you_mean(near(option, known))
     return UsageError(

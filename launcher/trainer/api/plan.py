@@ -1,4 +1,4 @@
-"""Who holds which parameter of a network of one's own, and this rank's part of it.
+"""Decides which rank holds which parameter of a network of one's own, and makes this rank's part of it.
 
 pipeline          a stage holds the parameters that its part of the network computes with (`graphs.py`)
 model parallel    layers are cut as those of the bundled Transformer (`trainer/plan.py`), tables of words by rows unless
@@ -31,7 +31,7 @@ Names = Sequence[str]
 
 @frozen
 class NetworkPlan:
-    """What is known of a whole network before it is divided."""
+    """The knowledge of a whole network before it is divided."""
 
     parameters: Mapping[str, nn.Parameter]  # whole, in the network's order, each by the first of its names
     dims: Mapping[str, int]  # along which model-parallel ranks cut a parameter, if they do

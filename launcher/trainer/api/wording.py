@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 
 from launcher.core.errors import TlaunchError
+from launcher.recipes.train import CheckpointConfig, ParallelConfig
+from launcher.trainer.api.settings import NetworkTrainConfig
 
+_NAMES = "|".join(
+    field.name for section in (NetworkTrainConfig, ParallelConfig, CheckpointConfig) for field in fields(section)
+)
 _WORDS = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
@@ -16,7 +22,7 @@ _WORDS = tuple(
         (r"--checkpoints DIR", "output = a directory"),
         (r"--data with the same files", "the same samples"),
         (r"--resume\b", "resume"),
-        (r"\b(?:train|parallel|checkpoint)\.(\w+)", r"\1"),
+        (rf"(?<![\w/.])(?:train|parallel|checkpoint)\.({_NAMES})\b", r"\1"),
     )
 )
 
@@ -37,6 +43,8 @@ def as_arguments(text: str) -> str:
 
     >>> as_arguments("--set train.seed=1, or without --resume")
     'seed = 1, or without resume'
+    >>> as_arguments("train.py:7: parallel.transport is shared_memory")
+    'train.py:7: transport is shared_memory'
     """
     for pattern, words in _WORDS:
         text = pattern.sub(words, text)

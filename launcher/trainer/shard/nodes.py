@@ -1,4 +1,4 @@
-"""What torch.fx finds in a network's code: its calls, in their order, with nothing computed."""
+"""Reads a network's code by torch.fx: its calls, in their order, with nothing computed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOT_OWN = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[
 
 @frozen
 class Tracing:
-    """How a network is traced."""
+    """The way in which a network is traced."""
 
     leaves: tuple[type[nn.Module], ...]  # modules that are calls themselves, whatever is in them, as torch's own are
     defaults: Mapping[str, Any] = field(default_factory=dict)  # arguments that have values and are no inputs
