@@ -12,7 +12,7 @@ from typing import TextIO
 
 from launcher.core.frozen import frozen
 from launcher.logs.collapse import Shown
-from launcher.logs.lines import OVERWRITES, Line, shown
+from launcher.logs.lines import OVERWRITES, Line, shown, without_mark, without_marks
 from launcher.logs.terminal import MAX_LINE_CHARS, certainly_printable, printable_lines, shortened, without_colours
 from launcher.logs.tracebacks import Folded
 from launcher.runs.record import Place
@@ -47,6 +47,7 @@ class Format:
         self._prefix_template = (
             ("[{global_rank}] " if len(global_ranks) > 1 else "") if look.prefix is None else look.prefix
         )
+        self._names_rank = any(name == "global_rank" for name, _ in prefix_fields(self._prefix_template))
         self._prefix_fields = _prefix_fields(places)
         self._places_of = places_of if tells_place(self._prefix_template) else None
         self._fields_of: dict[int | None, tuple[Mapping[int, Place], Mapping[int, Fields]]] = {}  # by attempt
@@ -107,8 +108,11 @@ class Format:
         prefix = self.prefix(global_rank)
         if self._for_people or not self._is_utf8 or not certainly_printable(block):
             lines = printable_lines(block.decode("utf-8", errors="replace").removesuffix("\n"))
+            if self._names_rank:
+                lines = [without_mark(line, global_rank) for line in lines]
             return self.encoded("".join([f"{prefix}{self.safe(line)}\n" for line in lines]))
         before = self.encoded(prefix)
+        block = without_marks(block, global_rank) if self._names_rank else block
         text = block.replace(b"\n", b"\n" + before) if prefix else block
         if not block.endswith(b"\n"):
             return before + text + b"\n"
@@ -135,11 +139,14 @@ class Format:
         if isinstance(line, Shown):
             return f"{self.safe(str(line))}\n"
         if self._begun is None and line.ends:  # nearly every line
-            return f"{self._prefix(line)}{self.safe(shown(line))}\n"
+            return f"{self._prefix(line)}{self.safe(self._shown(line))}\n"
         before = "" if self._begun == (line.global_rank, line.offset) else f"{self._end()}{self._prefix(line)}"
         is_begun = self._is_begun(line.raw, ends=line.ends)
         self._begun = (line.global_rank, line.offset + len(line.raw)) if is_begun else None
-        return f"{before}{self.safe(shown(line))}{'' if is_begun else NEWLINE}"
+        return f"{before}{self.safe(self._shown(line))}{'' if is_begun else NEWLINE}"
+
+    def _shown(self, line: Line) -> str:
+        return without_mark(shown(line), line.global_rank) if self._names_rank else shown(line)
 
     def _is_begun(self, raw: bytes, *, ends: bool) -> bool:
         """Return whether this rank's next text continues the line; each state of a progress bar is a line."""
