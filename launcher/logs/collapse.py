@@ -208,9 +208,13 @@ class Shown:
     ranks: tuple[int, ...]  # global ranks, ascending
     text: str
 
+    @property
+    def prefix(self) -> str:
+        """What is shown before the text: `[0-2,5] `."""
+        return f"[{ranges(self.ranks)}] "
+
     def __str__(self) -> str:
-        """Return it as it is shown: `[0-2,5] text`."""
-        return f"[{ranges(self.ranks)}] {self.text}"
+        return f"{self.prefix}{self.text}"
 
 
 def _together(parts: Sequence[Sequence[Alike]], at: int = 0) -> Iterator[Shown]:

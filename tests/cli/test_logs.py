@@ -72,7 +72,7 @@ MEANINGLESS = """
 --since yesterday; --since ''; --merge --collapse; --exit-code; --follow --env; no-such-run; -A 1; -f -C 1
 --prefix '{rank} '; --prefix '{'; --prefix '{server:d}'; --prefix '{time:d}'; --prefix '{global_rank:zz}'
 --prefix '{global_rank!x}'; --prefix '{global_rank:{device}}'; --prefix '{server:99999999999999999999}'
---prefix x --json; --prefix x --collapse; --errors --grep x; --errors -v x; -i; --errors --merge; --errors -n 0
+--prefix x --json; --prefix x --collapse; --errors --grep x; --errors -v x; -i; --errors --merge; --errors -n 0; -H '('; -H x --json
 """
 
 

@@ -34,6 +34,7 @@ class LogOptions:
     grep: tuple[str, ...]
     ignore_case: bool
     exclude: tuple[str, ...]
+    highlight: tuple[str, ...]
     after: int
     before: int
     around: int
@@ -58,8 +59,10 @@ class LogOptions:
             raise UsageError("--merge and --collapse: choose one", hint="--collapse sorts lines by time too")
         if self.errors:
             self._refuse(NOT_WITH_ERRORS, "has no effect with --errors, which shows the first traceback of each rank")
-        if self.ignore_case and not (self.grep or self.exclude):
-            raise UsageError("--ignore-case needs --grep or --exclude")
+        if self.ignore_case and not (self.grep or self.exclude or self.highlight):
+            raise UsageError("--ignore-case needs --grep, --exclude or --highlight")
+        if self.as_json:
+            self._refuse(("highlight",), "means nothing with --json, which has the text as it was written")
         if self.surroundings and not self.grep:
             raise UsageError("-A, -B and -C need --grep: so many lines around each match are shown")
         if self.prefix is not None:
@@ -97,9 +100,13 @@ class LogOptions:
         by_text = bool(self.grep or self.exclude)
         return by_text or any(each is not None for each in (self.since, self.until, self.level, by_server))
 
-    @property
     def look(self) -> Look:
-        return Look(prefix=self.prefix, as_json=self.as_json, color=self.color)
+        """Return how lines look. Raises UsageError for what is no regular expression."""
+        marked = tuple(map(self._matcher, (*self.grep, *self.highlight)))
+        return Look(prefix=self.prefix, as_json=self.as_json, color=self.color, marked=marked)
+
+    def _matcher(self, pattern: str) -> Matcher:
+        return Matcher(pattern, ignores_case=self.ignore_case)
 
     @property
     def plain(self) -> bool:
@@ -115,8 +122,8 @@ class LogOptions:
             level=level_named(self.level) if self.level is not None else 0,
             since_ns=moment(self.since, now_ns) if self.since is not None else None,
             until_ns=moment(self.until, now_ns, is_end=True) if self.until is not None else None,
-            matches=[Matcher(pattern, ignores_case=self.ignore_case) for pattern in self.grep],
-            excludes=[Matcher(pattern, ignores_case=self.ignore_case) for pattern in self.exclude],
+            matches=list(map(self._matcher, self.grep)),
+            excludes=list(map(self._matcher, self.exclude)),
             before=max(self.before, self.around),
             after=max(self.after, self.around),
         )
