@@ -1,9 +1,6 @@
 """The colours of lines that ranks have written."""
 
-import os
-import pty
 import re
-from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -75,20 +72,6 @@ def test_who_decides_on_colours(monkeypatch, tmp_path, variables, wanted, expect
         assert (screen_of(stream, wanted).coloured, screen_of(stream, wanted).columns) == (expected, None)
 
 
-def on_terminal(run, *arguments, **variables):
-    parent, child = pty.openpty()
-    with os.fdopen(child, "wb") as stdout:
-        done = run(
-            "logs", *arguments, env={"TERM": "xterm", "NO_COLOR": "", "FORCE_COLOR": "", **variables}, stdout=stdout
-        )
-    shown = b""
-    with suppress(OSError):  # Linux: the other end is closed
-        while piece := os.read(parent, 65536):
-            shown += piece
-    os.close(parent)
-    return done.returncode, shown.decode().replace("\r\n", "\n")
-
-
 LOGS = ["loss 1\nWARNING: slow\n", "loss 2\nend\n"]
 
 
@@ -97,13 +80,13 @@ def test_ranks_and_matches_have_colours_on_a_terminal(recorded, launcher, option
     """Two ranks have two; without them the same text is left, and NO_COLOR leaves none."""
     recorded(LOGS)
     plain = launcher.call("logs", *options).stdout
-    code, shown = on_terminal(launcher.call, *options, "-H", "LOSS", "-i")
-    assert (code, without_colours(shown)) == (0, plain)
+    shown = launcher.seen("logs", *options, "-H", "LOSS", "-i")
+    assert without_colours(shown) == plain
     assert shown.count(f"{ON}loss{OFF}") == plain.count("loss")
     assert f"\x1b[36m[0] {OFF}" in shown
     assert f"\x1b[32m[1] {OFF}" in shown
     assert f"\x1b[33m\x1b[1mWARNING{OFF}" in shown
-    assert on_terminal(launcher.call, *options, "-H", "loss", NO_COLOR="1") == (0, plain)
+    assert launcher.seen("logs", *options, "-H", "loss", NO_COLOR="1") == plain
     assert launcher.call("logs", *options, "-H", "loss").stdout == plain
     coloured = launcher.call("logs", *options, "-H", "LOSS", "-i", "--color").stdout
     assert coloured == shown
@@ -112,6 +95,6 @@ def test_ranks_and_matches_have_colours_on_a_terminal(recorded, launcher, option
 def test_what_grep_finds_is_marked_too(recorded, launcher):  # noqa: F811
     """And nothing that is highlighted counts as found."""
     recorded(LOGS)
-    assert on_terminal(launcher.call, "--grep", "slow", "-B", "1")[1].count(ON) == 1
+    assert launcher.seen("logs", "--grep", "slow", "-B", "1").count(ON) == 1
     assert launcher.call("logs", "--grep", "nothing", "-H", "loss").returncode == 1
     assert launcher.call("logs", "--tail", "1", "-H", "loss").stdout == "[0] WARNING: slow\n[1] end\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from launcher.cli.text.columns import aligned, counted, duration, number, size
 from launcher.cli.text.run_text import as_json as run_as_json
 from launcher.cli.text.run_text import continued_from, culprit, describe, shown_name
 from launcher.cli.text.stdout import write_out
+from launcher.cli.text.style import Screen, screen_of
 from launcher.cli.text.verdict_text import describe_status, rank_list
 from launcher.core.codec import json_text
 from launcher.core.frozen import frozen
@@ -63,7 +65,7 @@ def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
         whole = run_as_json(state) | {"max_restarts": recorded.max_restarts, "each": [_to_json(rank) for rank in ranks]}
         write_out(json_text(whole))
     else:
-        write_out("".join(f"{line}\n" for line in _lines(state, ranks, recorded)))
+        write_out("".join(f"{line}\n" for line in _lines(state, ranks, recorded, screen_of(sys.stdout))))
 
 
 def _rank_status(look: RankLook, places: tuple[Place, ...], run_dir: RunDir) -> RankStatus:
@@ -77,15 +79,20 @@ def _rank_status(look: RankLook, places: tuple[Place, ...], run_dir: RunDir) -> 
     return RankStatus(look, place, heartbeat, log_bytes, logged_ns)
 
 
-def _lines(state: RunState, ranks: list[RankStatus], recorded: Recorded) -> Iterator[str]:
-    yield f"{shown_name(state)}: {describe(state, restarts=not recorded.max_restarts)}"
+def _lines(state: RunState, ranks: list[RankStatus], recorded: Recorded, screen: Screen) -> Iterator[str]:
+    yield f"{shown_name(state)}: {screen.description(describe(state, restarts=not recorded.max_restarts))}"
     yield from _about(state, recorded)
     if failure := culprit(state):
         yield f"  first failure: {failure}"
         yield f"  more: tlaunch why {as_argument(state.run_dir)}"
     if ranks:
         yield ""
-        yield from aligned(HEADER, [_row(rank, state) for rank in ranks], right=RIGHT)
+        yield from aligned(
+            HEADER,
+            [_row(rank, state) for rank in ranks],
+            right=RIGHT,
+            paint={"STATE": screen.state, "END": screen.state},
+        )
 
 
 def _about(state: RunState, recorded: Recorded) -> Iterator[str]:

@@ -25,6 +25,7 @@ from launcher.cli.options.types import Seconds
 from launcher.cli.text.columns import counted, duration, fitted, has_blocks, number, size, sparkline, step_time
 from launcher.cli.text.run_text import describe, shown_name
 from launcher.cli.text.stdout import write_out
+from launcher.cli.text.style import PLAIN, Screen, screen_of
 from launcher.cli.text.verdict_text import describe_status
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import Beat, Heartbeat, read_heartbeat
@@ -90,9 +91,12 @@ def top(*, run: str | None, once: bool, interval: float, runs_dir: Path) -> None
         time.sleep(SAMPLE_S)
         state, rows = sampler.look()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
-    console = Console(width=width, color_system=None, highlight=False, markup=False, emoji=False)
+    look = screen_of(sys.stdout)
+    console = Console(
+        width=width, color_system="standard" if look.coloured else None, no_color=False, highlight=False, markup=False, emoji=False
+    )  # fmt: skip
     with console.capture() as captured:
-        console.print(to_screen(state, rows, sampler.measured(width), width))
+        console.print(to_screen(state, rows, sampler.measured(width), width, look=look))
     write_out("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
@@ -189,22 +193,25 @@ class Sampler:
         return state, rows
 
 
-def to_screen(state: RunState, rows: list[Row], measured: list[str], width: int, height: int | None = None) -> Group:
+def to_screen(
+    state: RunState, rows: list[Row], measured: list[str], width: int, height: int | None = None, *, look: Screen = PLAIN
+) -> Group:  # fmt: skip
     """Return how the run stands, what it measured in its last minutes, and as many rows as fit."""
     running = "" if state.engine else f"; {state.progress.current.running} of {len(rows)} ranks running"
-    title = f"{shown_name(state)}: {describe(state)}{running}"
+    title = f"{shown_name(state)}: {look.description(describe(state))}{running}"
     most_rows = None if height is None else height - LINES_AROUND - len(measured)
     if most_rows is not None and most_rows < 1:  # ranks are more important
         measured, most_rows = [], max(1, most_rows + len(measured))
-    lines = (Text(line, no_wrap=True, overflow="crop") for line in (*measured, *_table(state, rows, width, most_rows)))
+    table = _table(state, rows, width, most_rows, look)
+    lines = (Text.from_ansi(line, no_wrap=True, overflow="crop") for line in (*measured, *table))
     whole = height is None  # else a line that is wrapped would be one more than fits
-    return Group(Text(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines)
+    return Group(Text.from_ansi(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines)
 
 
-def _table(state: RunState, rows: list[Row], width: int, most_rows: int | None) -> Iterator[str]:
+def _table(state: RunState, rows: list[Row], width: int, most_rows: int | None, look: Screen) -> Iterator[str]:
     shown = rows[:most_rows]
     cells = [tuple(_cells(row, state)) for row in shown]
-    yield from fitted(HEADER, cells, width, giving_way=GIVING_WAY, right=RIGHT)
+    yield from fitted(HEADER, cells, width, giving_way=GIVING_WAY, right=RIGHT, paint={"STATE": look.state})
     if rest := len(rows) - len(shown):
         yield f"... and {counted(rest, 'more rank')}"
 
@@ -230,7 +237,9 @@ def _show_live(sampler: Sampler, interval_s: float) -> None:
     state, rows = sampler.look()
 
     def screen(height: int | None = None) -> Group:
-        return to_screen(state, rows, sampler.measured(console.width), console.width, height)
+        return to_screen(
+            state, rows, sampler.measured(console.width), console.width, height, look=screen_of(sys.stdout)
+        )
 
     try:
         with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TextIO, TypedDict
@@ -35,7 +36,7 @@ _SOURCES = ("cyan", "green", "magenta", "blue")
 OF_RANKS = (*(Look(fg=colour) for colour in _SOURCES), *(Look(fg=colour, bold=True) for colour in _SOURCES))
 
 _MESSAGE = re.compile(r"^(?:(error)|(warning)|hint|note):(?= )", re.MULTILINE)
-_ENDED_BADLY = re.compile(r"exit code (?!0$)|SIG[A-Z]|signal \d")
+_ENDED_BADLY = re.compile(r"exit code (?!0$)|SIG(?!TERM)|signal \d")
 _STATES: Mapping[str, Look] = {
     "running": ACTIVE, "starting": ACTIVE, "preloading": ACTIVE, "restarting": WARNING, "ending": WARNING, "paused": WARNING,
     "finished": GOOD, "exit code 0": GOOD, "stopped": WARNING, "failed": ERROR, "hung": ERROR, "lost": ERROR, "gone": ERROR,
@@ -58,6 +59,20 @@ class Screen:
             return text
         return _MESSAGE.sub(
             lambda kind: self.paint(kind[0], ERROR if kind[1] else WARNING if kind[2] else ACTIVE), text
+        )
+
+    def wrapped(self, line: str) -> str:
+        """Return a line of words in as many lines as the terminal needs, so that it breaks none of them."""
+        if self.columns is None:
+            return line
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        return textwrap.fill(
+            line,
+            self.columns,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            expand_tabs=False,
         )
 
     def state(self, text: str) -> str:
