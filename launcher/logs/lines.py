@@ -33,7 +33,7 @@ class Line:
     raw: bytes  # without its newline; at most `PIECE_BYTES`
     time_ns: int | None = None  # since 1970; of the line before where it carries none itself; None before any did
     attempt: int | None = None  # None where it is unknown
-    dated: bool = False  # its time stands in the line itself
+    dated: bool = False  # its time is its own: it stands in the line, or tells when the line came
     ends: bool = True  # a newline follows; not so after a piece, nor after an unfinished last line
     overwritten: bool = False  # an invisible piece: what follows begins at the start of the line
 

@@ -54,8 +54,10 @@ Examples:
 9.87..9.91`. A line of a single rank, or one that comes a minute later, is shown
 by itself: `[3] retrying`.
 
-A line's time is the time written in it, or that of the line before; --since and
---until drop lines before the first time. A line without a level counts as INFO.
+A line's time is the time written in it, or that of the line before, if it came
+with that; else when it came, to within a second. Of a run without an agent
+(run.sh, `tlaunch exec`) and of old ones that is not known: --since and --until
+drop lines before the first time. A line without a level counts as INFO.
 Lines of more than 64 KiB are searched, counted and printed as JSON in pieces.
 Control characters of a log are escaped. PREFIX may hold {global_rank},
 {local_rank}, {server}, {device} and {time}.
@@ -96,6 +98,7 @@ cannot be written; 130 Ctrl-C.
 @click.option("--merge", "merged", is_flag=True, help="Sort the lines of all ranks by time.")
 @click.option("--collapse", "collapsed", is_flag=True, help="Show lines that ranks have in common once.")
 @click.option("--prefix", metavar="PREFIX", help="Text before each line.  [default: [rank] if there are several ranks]")
+@click.option("--timestamps", is_flag=True, help="Show each line's time before it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.option("--env", "environment", is_flag=True, help="Show the ranks' variables (env.log) instead.")
 @click.option(
@@ -141,7 +144,7 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
 
     logs = RankLogs(
         run_dir, global_ranks, near_ns, environment=options.environment, on_truncation=note_truncation,
-        places=places, wanted=is_there if options.by_attempt and options.server is not None else None,
+        places=places, wanted=is_there if options.by_attempt and options.server is not None else None, timed=options.timed,
     )  # fmt: skip
     if not make_room(len(global_ranks)):
         raise UsageError(

@@ -31,6 +31,7 @@ class Look:
     """The options for how lines look."""
 
     prefix: str | None = None  # a template; None: the rank, if there are several
+    timestamps: bool = False  # the time, too
     as_json: bool = False
     color: bool | None = None  # whether lines keep their colours, and get some; None: on a terminal
     keeps_color: bool = False  # lines keep their own colours, wherever they go
@@ -53,7 +54,7 @@ class Format:
         self._style = LineStyle(look.marked) if self._screen.coloured else None
         self._prefix_template = (
             ("[{global_rank}] " if len(global_ranks) > 1 else "") if look.prefix is None else look.prefix
-        )
+        ) + "{time} " * look.timestamps
         self._names_rank = any(name == "global_rank" for name, _ in prefix_fields(self._prefix_template))
         self._prefix_fields = _prefix_fields(places)
         self._places_of = places_of if tells_place(self._prefix_template) else None
