@@ -21,6 +21,7 @@ class Arrivals:
         self._path, self._log = path, log
         self._ends, self._times_ns = array("q"), array("q")
         self._read_bytes = 0
+        self._is_there = False
         self._first, self._behind = 0, 0  # offsets between which all was written at `_time_ns`
         self._time_ns: int | None = None
         self._missing_until_s = 0.0  # monotonic; not looked for again before that
@@ -37,11 +38,12 @@ class Arrivals:
             return
         with suppress(OSError):
             self._read_more()
+            self._is_there = True
         at = bisect_right(self._ends, offset)
         first = self._ends[at - 1] if at else 0
         if at < len(self._ends):
             self._first, self._behind, self._time_ns = first, self._ends[at], self._times_ns[at]
-        elif self._ends:
+        elif self._is_there:
             with suppress(OSError):
                 found = self._log.stat()
                 self._first, self._behind, self._time_ns = first, max(found.st_size, offset + 1), found.st_mtime_ns

@@ -30,7 +30,9 @@ from launcher.logs.lines import Line
 FIRST_CHARS = 64
 MAX_TIME_CHARS = 40
 SECOND_NS = 1_000_000_000
-APART_NS = 2 * SECOND_NS  # as far as lines that were written together may seem to have come
+# Lines that seem to have come less apart may have been written together, with a look between them: so do indented ones.
+APART_NS, APART_INDENTED_NS = SECOND_NS // 2, 3 * SECOND_NS // 2
+_INDENTS = (b" ", b"\t")
 _YEAR_S = 365.2425 * 86400
 
 _NEAR_NS = 60 * 86400 * SECOND_NS  # runs are long, and clocks wrong; of other such numbers one in a hundred is so near
@@ -129,7 +131,7 @@ class Clock:
         """Return `line` with its time; a piece of a long line has that of the line's first piece."""
         own_ns = None if self._within_line else self._own_ns(line.raw)
         if self._arrivals is not None and not self._within_line:
-            own_ns = self._or_arrival(own_ns, self._arrivals.of(line.offset))
+            own_ns = self._or_arrival(line, own_ns, self._arrivals.of(line.offset))
         self._within_line = not line.ends
         if own_ns is None and self._time_ns is None:
             return line
@@ -139,16 +141,17 @@ class Clock:
             line.global_rank, line.offset, line.raw, self._time_ns, line.attempt, dated, line.ends, line.overwritten
         )
 
-    def _or_arrival(self, own_ns: int | None, arrived_ns: int | None) -> int | None:
-        """Return the time that stands in the line; else that of its arrival, if it came later than the line before."""
+    def _or_arrival(self, line: Line, own_ns: int | None, arrived_ns: int | None) -> int | None:
+        """Return the time that stands in the line; else that of its arrival, if it does not belong to the line before."""
         if own_ns is not None:
             self._arrived_ns, self._is_arrival = arrived_ns, False
             return own_ns
-        if arrived_ns is None or arrived_ns == self._arrived_ns:
+        if arrived_ns is None:
             return None
-        # To within a second, a line came with the one before that carries a time, as those of a traceback do.
-        if not self._is_arrival and self._arrived_ns is not None and abs(arrived_ns - self._arrived_ns) <= APART_NS:
-            return None
+        if self._arrived_ns is not None:
+            apart_ns = APART_INDENTED_NS if line.raw.startswith(_INDENTS) else 0 if self._is_arrival else APART_NS
+            if abs(arrived_ns - self._arrived_ns) <= apart_ns:
+                return None
         self._arrived_ns, self._is_arrival = arrived_ns, True
         return arrived_ns
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 
 from launcher.core.arrivals import LOOK_EVERY_S, RECORD
 from launcher.core.run_dir import RunDir
@@ -21,7 +22,7 @@ class ArrivalNotes:
 
     def __init__(self, run_dir: RunDir, global_ranks: Iterable[int]) -> None:
         paths = ((run_dir.train_log(rank), run_dir.arrivals(rank)) for rank in global_ranks)
-        self._noted = {(os.fspath(log), os.fspath(arrivals)): _last_end(arrivals) for log, arrivals in paths}
+        self._noted = {(os.fspath(log), os.fspath(arrivals)): _begin(arrivals) for log, arrivals in paths}
         self._due_s = 0.0  # monotonic
 
     def look(self, *, at_last: bool = False) -> None:
@@ -53,9 +54,9 @@ def _note(arrivals: str, record: bytes, *, is_anew: bool) -> None:
         os.close(descriptor)
 
 
-def _last_end(arrivals: os.PathLike[str]) -> int:
-    """Return how long the log was that an attempt before has left; 0 where there was none."""
-    with suppress(OSError), open(arrivals, "rb") as file:  # noqa: PTH123 - any path
+def _begin(arrivals: Path) -> int:
+    """Make the file, so that readers know that more will come. Return how long the log was that an attempt before has left."""
+    with suppress(OSError), arrivals.open("ab+") as file:
         whole = file.seek(0, os.SEEK_END) // RECORD.size
         if whole:
             file.seek((whole - 1) * RECORD.size)

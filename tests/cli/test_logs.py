@@ -177,9 +177,9 @@ def test_an_agent_notes_when_lines_come(launcher, wait_until):
 
     def is_noted(count):
         log, arrivals = run_dir.train_log(0), run_dir.arrivals(0)
-        if not arrivals.exists() or log.read_bytes().count(b"began") < count:
+        if not (log.exists() and log.read_bytes().count(b"began") == count and (records := arrivals.read_bytes())):
             return False
-        return RECORD.unpack(arrivals.read_bytes()[-RECORD.size :])[1] == log.stat().st_size
+        return RECORD.unpack(records[-RECORD.size :])[1] == log.stat().st_size
 
     for attempt in range(2):
         wait_until(lambda seen=attempt + 1: is_noted(seen), "a record of the line")

@@ -40,9 +40,10 @@ def test_a_byte_came_by_the_first_look_that_saw_it(noted):
 
 
 def test_nothing_is_known_without_records(noted):
-    """Of a run without an agent; they may come later."""
+    """Of a run without an agent. Where they begin, the last write tells."""
     assert noted.reader.of(0) is None
-    assert noted((10, 5), size=5).of(0) == 10
+    assert noted(size=5).of(0) == WRITTEN
+    assert noted((10, 6), size=6).of(5) == 10
 
 
 def test_a_log_that_was_truncated_begins_anew(noted):
@@ -78,6 +79,14 @@ def test_lines_without_a_time_have_that_of_their_arrival(noted):
 
 
 OWN = "1970-01-01 00:00:09Z x"
+
+
+def test_an_indented_line_belongs_to_the_one_before(noted):
+    """Though a look came between them; not if it came much later, as where all lines are indented."""
+    reader = noted((10 * S, 2), (11 * S, 6), (12 * S, 9), size=9)
+    assert stamped(reader, "a", " b", "c", " d") == [(10, True), (10, False), (11, True), (11, False)]
+    reader = noted((10 * S, 3), (11 * S, 6), (12 * S, 9), anew=True, size=9)
+    assert stamped(reader, " a", " b", " c") == [(10, True), (10, False), (12, True)]
 
 
 def test_what_came_with_a_line_has_its_time(noted):
