@@ -54,15 +54,20 @@ def test_colours_of_a_table_take_no_column():
 
 @pytest.mark.parametrize("columns", [20, 40, 80, 200, None])
 def test_no_word_of_a_verdict_is_broken(columns):
-    """A row holds as many as fit; what a program has written is left as it is."""
-    found = verdict("ValueError: a message of no few words, with a-long-one", "Traceback:\n  " + "x " * 200)
+    """A row holds as many as fit; what goes on is indented, and quoted as its beginning."""
+    found = verdict("ValueError: a message of no few words, with a-long-one", "Traceback:\n  raise " + "Xyz " * 99)
     lines = list(render(found, lambda _: "server 127.0.0.1, device 3", screen=Screen(columns=columns), lead="error: "))
     whole = list(render(found, lambda _: "server 127.0.0.1, device 3", lead="error: "))
-    assert [" ".join(line.split()) for line in lines] == [" ".join(line.split()) for line in whole]
-    rows = [row for line in lines if "|" not in line for row in line.split("\n")]
-    assert all(len(row) <= (columns or 999) or len(row.split()) == 1 for row in rows)
-    assert (max(line.count("\n") for line in lines) > 0) is (columns in {20, 40, 80})
-    assert lines[3] == whole[3]
+    assert list(map(words, lines)) == list(map(words, whole))
+    rows = [row for line in lines for row in line.split("\n")]
+    assert all(len(row) <= (columns or 999) or len(words(row)) == 1 for row in rows)
+    (raised,) = [line.split("\n") for line in lines if "raise" in line]
+    assert (len(raised) > 1) is (columns is not None)
+    assert all(row.startswith("  |       Xyz") for row in raised[1:])
+
+
+def words(text):
+    return text.replace("|", "").split()
 
 
 def test_the_cause_stands_out_from_its_consequences():

@@ -36,6 +36,7 @@ _SOURCES = ("cyan", "green", "magenta", "blue")
 OF_RANKS = (*(Look(fg=colour) for colour in _SOURCES), *(Look(fg=colour, bold=True) for colour in _SOURCES))
 
 _MESSAGE = re.compile(r"^(?:(error)|(warning)|hint|note):(?= )", re.MULTILINE)
+_INDENT = re.compile(r" *(?:\| +)?")  # also of what is quoted
 _ENDED_BADLY = re.compile(r"exit code (?!0$)|SIG(?!TERM)|signal \d")
 _STATES: Mapping[str, Look] = {
     "running": ACTIVE, "starting": ACTIVE, "preloading": ACTIVE, "restarting": WARNING, "ending": WARNING, "paused": WARNING,
@@ -65,15 +66,11 @@ class Screen:
         """Return a line of words in as many lines as the terminal needs, so that it breaks none of them."""
         if self.columns is None:
             return line
-        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        indent = _INDENT.match(line)
         return textwrap.fill(
-            line,
-            self.columns,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-            expand_tabs=False,
-        )
+            line, self.columns, subsequent_indent=f"{indent[0] if indent else ''}    ",
+            break_long_words=False, break_on_hyphens=False, expand_tabs=False,
+        )  # fmt: skip
 
     def state(self, text: str) -> str:
         """Return the state of a run or rank, or how a process ended, in its colour."""

@@ -145,7 +145,8 @@ def _failure(
     culprit = verdict.culprit
     culprit_here = server_index is None if culprit is None else is_here(culprit)
     if culprit is not None:
-        yield from _log_of(culprit, verdict, progress, spec, shown_dir, is_here=culprit_here)
+        log = _log_of(culprit, verdict, progress, spec, shown_dir, is_here=culprit_here)
+        yield from map(screen.wrapped, log)
     if progress.rank_count > 1 or not culprit_here:
         who = "the others" if server_index is None else "the others here" if culprit_here else "ranks here"
         yield f"{who}: {_how_ended(progress, without=None if culprit is None else progress.current.exits.get(culprit))}"

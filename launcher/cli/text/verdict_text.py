@@ -26,7 +26,7 @@ from launcher.logs.terminal import one_line, printable, shortened
 TRACEBACK_LINES = 12  # the last ones; train.log has them all
 FRAMES = 8  # the innermost ones of a group of ranks
 SIGNALLED = 128  # and the signal's number: the code of a shell
-_NOT_WRAPPED = ("  | ", "hint: ")  # what a program has written, or a person may copy
+_COPIED = "hint: "  # a person may copy what it says to type, and no line is broken there
 MAX_WAYS = 8  # of failing that are listed
 # What is raised: what to do, for what a program expects and this run could have given it.
 HINTS = {
@@ -46,7 +46,7 @@ def render(
     first = screen.wrapped(f"{lead}{headline(verdict)}")
     yield f"{first[: len(lead)]}{screen.paint(first[len(lead) :], STRONG)}"
     for line in map(shortened, _details(verdict, place, traceback=traceback)):
-        yield line if line.startswith(_NOT_WRAPPED) else screen.wrapped(line)
+        yield line if line.startswith(_COPIED) else screen.wrapped(line)
     followed = [failure for failure in verdict.failures if failure.role is Role.CONSEQUENCE]
     for line in map(shortened, _listed("consequences:", followed)):
         yield screen.paint(screen.wrapped(line), FAINT)
