@@ -127,7 +127,6 @@ FILE = _File(path_type=Path)
 
 # What users of other tools type, and what it is called here; only what a command has is offered.
 CALLED_HERE = {
-    "--tail": "--lines",  # docker, kubectl
     "--nproc-per-node": "--devices",  # torchrun
     "--nproc_per_node": "--devices",
     "--log-dir": "--runs-dir",
