@@ -66,6 +66,8 @@ def headline(verdict: Verdict) -> str:
         return shortened(f"rank {failure.global_rank}: {_what(failure)}")
     if verdict.culprit is not None:
         return f"rank {verdict.culprit}"
+    if verdict.scheduler is not None:
+        return shortened(f"MindSpore's scheduler: {one_line(verdict.scheduler)}")
     if not verdict.apart:
         return "no rank can be named" if verdict.server is None else shortened(f"server {verdict.server} was lost")
     lost = f"server {verdict.server} is cut off from the others"

@@ -1,0 +1,141 @@
+"""MindSpore's scheduler: the process at which the ranks of one attempt find each other, beside rank 0.
+
+MindSpore's workers register with it in `init()`, and leave it again when they end. It does so until the last one has
+left, on whichever server that is; nothing that it knows is worth a grace period. So it is killed, not asked to end, as
+soon as no rank needs it, and an attempt is over although it is still there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.core import env
+from launcher.core.events import SchedulerEnded, SchedulerStarted
+from launcher.core.records import RankSpec, RunSpec
+from launcher.core.run_dir import RunDir
+from launcher.supervise.event_log import EventLog
+from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, Complaints, Program, overlaid, spawn, write_environment
+
+if TYPE_CHECKING:
+    from launcher.supervise.diagnosis.scheduler_failure import SchedulerFailure
+
+ROLE = "MS_SCHED"
+_OF_RANKS_ALONE = (env.MS_NODE_ID, env.TLAUNCH_HEARTBEAT_FILE)
+_REAP_S = 1.0  # for a process that has got SIGKILL
+
+
+class Scheduler:
+    """The scheduler of one attempt; of a run, or on a server, that has none, one that never lives."""
+
+    def __init__(self, event_log: EventLog) -> None:
+        self._event_log = event_log
+        self._pid: int | None = None  # Invariant: not reaped yet, so the pid is its own
+        self._complaints: Complaints | None = None  # of the child, should it not become its program
+        self._killed = False
+        self._ended: SchedulerEnded | None = None  # where it failed
+        self._ended_ns = 0  # since 1970
+        self._log, self._log_offset = Path(), 0  # where the present attempt's part of it begins
+
+    @property
+    def processes(self) -> Collection[int]:
+        """Its pid while it lives: no leftover of ranks."""
+        return () if self._pid is None else (self._pid,)
+
+    @property
+    def is_ending(self) -> bool:
+        """True if it was killed, and has not gone yet."""
+        return self._killed and self._pid is not None
+
+    def start(
+        self,
+        spec: RunSpec,
+        ranks: Collection[RankSpec],
+        inherited: Mapping[str, str],
+        variables: Mapping[str, str],
+    ) -> None:
+        """Start it if rank 0 is one of `ranks`; their `variables` of this attempt are laid over those of its spec.
+
+        One that cannot be started has failed.
+        """
+        rank_0 = next((rank for rank in ranks if rank.global_rank == 0), None)
+        if spec.supervision.scheduler is None or rank_0 is None:
+            return
+        run_dir = RunDir(spec.run_dir)
+        own = {env.MS_ROLE: ROLE, **dict.fromkeys(_OF_RANKS_ALONE)}
+        environment = overlaid(inherited, {**rank_0.env, **variables, **own})
+        try:
+            run_dir.scheduler.mkdir(exist_ok=True)
+            self._log = run_dir.scheduler_log
+            self._log_offset = self._log.stat().st_size if self._log.exists() else 0
+            write_environment(run_dir.scheduler / "env.log", environment)
+            program = Program(spec.supervision.scheduler, environment, spec.cwd, run_dir.scheduler_log)
+            self._complaints = Complaints()
+            self._pid = spawn(program, self._complaints)
+        except OSError as error:
+            self._fail(EXIT_NOT_EXECUTABLE, f"{error.filename or 'no process could be made'}: {error.strerror}")
+        else:
+            self._event_log.record(SchedulerStarted(self._pid))
+
+    def note_ends(self, statuses: Mapping[int, int]) -> bool:
+        """Take note of processes that have been reaped, by pid; return whether it has failed now."""
+        if self._pid is None or self._pid not in statuses:
+            return False
+        pid, self._pid = self._pid, None
+        status = statuses[pid]
+        if status == 0 or self._killed:
+            return False
+        self._fail(status, self._complaints.reason_of(pid) if self._complaints else None, pid)
+        return True
+
+    @property
+    def has_failed(self) -> bool:
+        return self._ended is not None
+
+    def failure(self) -> SchedulerFailure | None:
+        """Return how it failed, with what its log tells of that; None where it has not."""
+        if self._ended is None:
+            return None
+        from launcher.supervise.diagnosis.scheduler_failure import read_scheduler_failure  # noqa: PLC0415 - as the collector
+
+        ended = self._ended
+        return read_scheduler_failure(ended.status, self._ended_ns, ended.reason, self._log, self._log_offset)
+
+    def pause(self, *, pauses: bool) -> None:
+        """Stop it with the ranks, which could not answer it, or continue it."""
+        self._signal(signal.SIGSTOP if pauses else signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it: no rank needs it any more. May be called at any time."""
+        self._killed = True
+        self._signal(signal.SIGKILL)
+
+    def close(self) -> bool:
+        """End it, and wait until it has gone; return whether it was there."""
+        was_there = self._pid is not None
+        self.kill()
+        deadline_s = time.monotonic() + _REAP_S
+        while self._pid is not None and time.monotonic() < deadline_s:
+            with suppress(ChildProcessError):
+                if os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+                    time.sleep(0.005)
+                    continue
+            self._pid = None
+        if self._complaints is not None:
+            self._complaints.close()
+            self._complaints = None
+        return was_there
+
+    def _signal(self, number: int) -> None:
+        if self._pid is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self._pid, number)
+
+    def _fail(self, status: int, reason: str | None = None, pid: int | None = None) -> None:
+        self._ended = SchedulerEnded(pid, status, reason)
+        self._ended_ns = self._event_log.record(self._ended)
