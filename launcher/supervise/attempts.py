@@ -21,7 +21,7 @@ from launcher.supervise.event_log import EventLog
 from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import RankGroup
-from launcher.supervise.scheduler import Scheduler
+from launcher.supervise.scheduler import Scheduler, meeting_place
 from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import RunGroup
 
@@ -129,7 +129,13 @@ class Attempts:
         run_dir = RunDir(spec.run_dir)  # of what ranks write
         began_ns = self._event_log.record(AttemptStarted(number, master_port, allotment))
         self.present = LocalAttempt(number, master_port, allotment, ranks, len(spec.ranks), began_ns)
-        variables = attempt_variables(number, master_port, with_scheduler=spec.supervision.scheduler is not None)
+        variables = {
+            env.TLAUNCH_ATTEMPT: str(number),
+            env.TORCHELASTIC_RESTART_COUNT: str(number),
+            env.MASTER_PORT: str(master_port),
+        }
+        if spec.supervision.scheduler is not None:
+            variables |= meeting_place(spec.master_addr, master_port)
         self._scheduler = Scheduler(self._event_log)
         self._scheduler.start(spec, ranks, self._inherited, variables)
         self.rank_group = RankGroup(
@@ -215,16 +221,3 @@ class Attempts:
 
     def close(self) -> None:
         self._port.close()
-
-
-def attempt_variables(number: int, master_port: int, *, with_scheduler: bool) -> dict[str, str]:
-    """Return the variables that differ between attempts, and are the same for all ranks of one.
-
-    MindSpore's scheduler listens where programs of torch have their store: a program has one of the two.
-    """
-    variables = {
-        env.TLAUNCH_ATTEMPT: str(number),
-        env.TORCHELASTIC_RESTART_COUNT: str(number),
-        env.MASTER_PORT: str(master_port),
-    }
-    return {**variables, env.MS_SCHED_PORT: str(master_port)} if with_scheduler else variables

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -26,8 +27,21 @@ if TYPE_CHECKING:
     from launcher.supervise.diagnosis.scheduler_failure import SchedulerFailure
 
 ROLE = "MS_SCHED"
+EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - as the stores of torch listen
 _OF_RANKS_ALONE = (env.MS_NODE_ID, env.TLAUNCH_HEARTBEAT_FILE)
 _REAP_S = 1.0  # for a process that has got SIGKILL
+
+
+def meeting_place(master_addr: str, master_port: int) -> dict[str, str]:
+    """Return the variables that tell ranks where the scheduler of an attempt is. Blocks while a name is looked up.
+
+    It listens where programs of torch have their store, of which no program of MindSpore makes one. MindSpore takes
+    addresses alone; a name that this machine does not know is left to it, to complain of.
+    """
+    host = master_addr
+    with suppress(OSError, UnicodeError):
+        host = str(socket.getaddrinfo(master_addr, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+    return {env.MS_SCHED_HOST: host, env.MS_SCHED_PORT: str(master_port)}
 
 
 class Scheduler:
@@ -67,7 +81,10 @@ class Scheduler:
         if spec.supervision.scheduler is None or rank_0 is None:
             return
         run_dir = RunDir(spec.run_dir)
-        own = {env.MS_ROLE: ROLE, **dict.fromkeys(_OF_RANKS_ALONE)}
+        # A machine may know its own name by a loopback address, at which ranks of other servers do not reach it.
+        is_alone = len(ranks) == len(spec.ranks)
+        listens_at = variables[env.MS_SCHED_HOST] if is_alone else EVERY_ADDRESS
+        own = {env.MS_ROLE: ROLE, env.MS_SCHED_HOST: listens_at, **dict.fromkeys(_OF_RANKS_ALONE)}
         environment = overlaid(inherited, {**rank_0.env, **variables, **own})
         try:
             run_dir.scheduler.mkdir(exist_ok=True)
