@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 ROLE = "MS_SCHED"
 EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - as the stores of torch listen
 _OF_RANKS_ALONE = (env.MS_NODE_ID, env.TLAUNCH_HEARTBEAT_FILE)
+LEAVING_S = 30.0  # for ranks that an engine has started to leave it, once rank 0 has ended
+LOOK_S = 0.2
 _REAP_S = 1.0  # for a process that has got SIGKILL
 
 
@@ -80,18 +82,10 @@ class Scheduler:
         rank_0 = next((rank for rank in ranks if rank.global_rank == 0), None)
         if spec.supervision.scheduler is None or rank_0 is None:
             return
-        run_dir = RunDir(spec.run_dir)
-        # A machine may know its own name by a loopback address, at which ranks of other servers do not reach it.
-        is_alone = len(ranks) == len(spec.ranks)
-        listens_at = variables[env.MS_SCHED_HOST] if is_alone else EVERY_ADDRESS
-        own = {env.MS_ROLE: ROLE, env.MS_SCHED_HOST: listens_at, **dict.fromkeys(_OF_RANKS_ALONE)}
-        environment = overlaid(inherited, {**rank_0.env, **variables, **own})
+        environment = overlaid(inherited, {**rank_0.env, **variables})
         try:
-            run_dir.scheduler.mkdir(exist_ok=True)
-            self._log = run_dir.scheduler_log
-            self._log_offset = self._log.stat().st_size if self._log.exists() else 0
-            write_environment(run_dir.scheduler / "env.log", environment)
-            program = Program(spec.supervision.scheduler, environment, spec.cwd, run_dir.scheduler_log)
+            program = _program(spec.supervision.scheduler, spec, environment, is_alone=len(ranks) == len(spec.ranks))
+            self._log, self._log_offset = program.log, program.log.stat().st_size if program.log.exists() else 0
             self._complaints = Complaints()
             self._pid = spawn(program, self._complaints)
         except OSError as error:
@@ -156,3 +150,61 @@ class Scheduler:
     def _fail(self, status: int, reason: str | None = None, pid: int | None = None) -> None:
         self._ended = SchedulerEnded(pid, status, reason)
         self._ended_ns = self._event_log.record(self._ended)
+
+
+def _program(argv: tuple[str, ...], spec: RunSpec, of_rank_0: Mapping[str, str], *, is_alone: bool) -> Program:
+    """Return what to start, and write its environment. `is_alone`: all ranks are on this server.
+
+    Raises:
+        OSError: the directory cannot be made or written to.
+    """
+    run_dir = RunDir(spec.run_dir)
+    # A machine may know its own name by a loopback address, at which ranks of other servers do not reach it.
+    listens_at = of_rank_0[env.MS_SCHED_HOST] if is_alone else EVERY_ADDRESS
+    own = {env.MS_ROLE: ROLE, env.MS_SCHED_HOST: listens_at, **dict.fromkeys(_OF_RANKS_ALONE)}
+    environment = overlaid(of_rank_0, own)
+    run_dir.scheduler.mkdir(exist_ok=True)
+    write_environment(run_dir.scheduler / "env.log", environment)
+    return Program(argv, environment, spec.cwd, run_dir.scheduler_log)
+
+
+def start_beside(spec: RunSpec, environment: Mapping[str, str]) -> None:
+    """Start the scheduler beside this process, which is to become rank 0 and has that environment. Call it last.
+
+    A child of this process starts it and sees to its end: nobody else would, since engines know of their ranks alone.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    assert spec.supervision.scheduler is not None, "the run has one"
+    is_alone = len({rank.server_index for rank in spec.ranks}) == 1
+    program = _program(spec.supervision.scheduler, spec, environment, is_alone=is_alone)
+    rank_0 = os.getpid()
+    if os.fork() == 0:
+        try:
+            _see_to_its_end(program, rank_0)
+        finally:
+            os._exit(0)
+
+
+def _see_to_its_end(program: Program, rank_0: int) -> None:
+    """Start the scheduler, and kill it once rank 0 has ended and the others have had time to leave it."""
+    _use_as_output(program.log)  # the engine waits until nobody holds the pipes of its rank any more
+    complaints = Complaints()
+    pid = spawn(program, complaints)
+    deadline_s: float | None = None
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        if deadline_s is None and os.getppid() != rank_0:
+            deadline_s = time.monotonic() + LEAVING_S
+        if deadline_s is not None and time.monotonic() > deadline_s:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(LOOK_S)
+    if reason := complaints.reason_of(pid):
+        os.write(2, f"{reason}\n".encode(errors="backslashreplace"))
+
+
+def _use_as_output(log: Path) -> None:
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, standard)

@@ -14,7 +14,7 @@ import pytest
 from launcher.core.events import AttemptStarted, SchedulerStarted
 from launcher.core.report import Report
 
-from .conftest import PROGRAMS, ROOT, TLAUNCH, environment, run_to_end, table_of, tlaunch
+from .conftest import PROGRAMS, ROOT, TLAUNCH, environment, pids_in, run_to_end, table_of, tlaunch
 
 MEETS = PROGRAMS / "meets_at_scheduler.py"
 EXAMPLES = ROOT / "examples" / "mindspore"
@@ -53,6 +53,21 @@ def test_a_scheduler_that_fails_is_named_on_every_server(servers):
     assert servers.end(first, second) == [1, 1]
     for process in (first, second):
         assert "error: MindSpore's scheduler: RuntimeError: a node is lost" in servers.said(process)
+
+
+def test_ranks_of_an_mpirun_of_ones_own_meet_at_a_scheduler(mpirun, wait_until):
+    """Which the first of them starts beside itself; it outlives that one until the others have left, and no longer."""
+    done = mpirun.exec(3, *CLUSTER, "--", *through_shell("late"))
+    assert done.returncode == 0, done.stderr
+    assert all(f"rank {rank} left" in log for rank, log in enumerate(mpirun.logs()))
+    assert (mpirun.latest / "scheduler" / "scheduler.log").read_text() == "scheduler of 3, node None\n"
+    wait_until(lambda: not pids_in(mpirun.directory / "runs"), "the end of the scheduler", 60)
+
+
+def test_an_mpirun_that_ends_its_ranks_leaves_no_scheduler(mpirun, wait_until):
+    done = mpirun.exec(3, *CLUSTER, "--", *through_shell("raises"))
+    assert done.returncode != 0
+    wait_until(lambda: not pids_in(mpirun.directory / "runs"), "the end of the scheduler", 60)
 
 
 # --- with MindSpore itself ---
