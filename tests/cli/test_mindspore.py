@@ -13,19 +13,25 @@ import pytest
 from launcher.core.events import AttemptStarted, Leftovers, SchedulerEnded, SchedulerStarted
 from launcher.core.verdict import Confidence, Role
 
+from .conftest import PROGRAMS
+
 SOURCE = "import mindspore\n"
+CLUSTER = ("--mindspore", "cluster")
+PROGRAM = PROGRAMS / "meets_at_scheduler.py"
+
+
+def through_shell(*words):
+    """A command that starts that program by a shell, so that it is its own scheduler."""
+    return ("sh", "-c", 'exec "$0" "$@"', sys.executable, PROGRAM, *words)
 
 
 @pytest.fixture
-def met(launcher, programs):
+def met(launcher):
     """Run ranks that meet at a scheduler, to the end."""
 
     def run(*words, options=(), **more):
-        # By a shell: the program itself is started once more as its scheduler.
-        command = ("sh", "-c", 'exec "$0" "$@"', sys.executable, programs / "meets_at_scheduler.py", *words)
-        return launcher.run(
-            "run", "--devices", 3, "--grace", 5, "--mindspore", "cluster", *options, "--", *command, **more
-        )
+        command = through_shell(*words)
+        return launcher.run("run", "--devices", 3, "--grace", 5, *CLUSTER, *options, "--", *command, **more)
 
     return run
 
@@ -99,9 +105,9 @@ def test_a_scheduler_without_mindspore_is_to_blame(launcher):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_launcher_that_is_ended_leaves_no_scheduler(launcher, programs, wait_until, number):
-    command = ("sh", "-c", 'exec "$0" "$@"', sys.executable, programs / "meets_at_scheduler.py", "sleeps")
-    process = launcher.start("run", "--devices", 3, "--grace", 5, "--mindspore", "cluster", "--", *command)
+def test_a_launcher_that_is_ended_leaves_no_scheduler(launcher, wait_until, number):
+    command = through_shell("sleeps")
+    process = launcher.start("run", "--devices", 3, "--grace", 5, *CLUSTER, "--", *command)
     launcher.wait_ready(3, marker="met the others")
     os.kill(process.pid, number)
     process.wait()
@@ -153,3 +159,65 @@ def test_what_is_refused(launcher, options, command, snapshot):
     launcher.write("train.py", SOURCE)
     words = ("--", *command) if command else ()
     assert launcher.refused(2, ("run", "--devices", "2", *options, *words)) == snapshot
+
+
+# --- job files ---
+
+
+@pytest.mark.parametrize(("words", "code"), [(("late",), 0), (("raises",), 1), (("scheduler-killed",), 137)])
+def test_a_rendered_script_has_a_scheduler_of_its_own(launcher, words, code):
+    """Ranks meet at it, its failure ends them, and it ends with them."""
+    command = through_shell(*words)
+    launcher.call("render", "bash", "--devices", 3, "--grace", 5, *CLUSTER, "-o", "run.sh", "--", *command, code=0)
+    done = launcher.ended(["bash", "run.sh"], start_new_session=True, code=code)
+    assert ("MindSpore's scheduler failed with exit code 137" in done.stderr) == (code == 137)
+    log = (launcher.latest / "scheduler" / "scheduler.log").read_text()
+    assert log == "scheduler of 3, node None\n"
+    assert not launcher.processes()
+
+
+def test_rendered_scripts_of_two_servers_share_a_scheduler(launcher, table_of):
+    """Which lives until the ranks of the other one have left."""
+    table = table_of({"127.0.0.1": range(2), "127.0.0.2": range(2, 4)})
+    command = through_shell("late")
+    launcher.call("render", "bash", "--rank-table", table, *CLUSTER, "-o", "run.sh", "--", *command, code=0)
+    processes = [launcher.begin(["bash", "run.sh", str(server), "run"]) for server in (0, 1)]
+    assert [process.wait(60) for process in processes] == [0, 0]
+    logs = [(launcher.runs / "run" / f"device{rank}" / "train.log").read_text() for rank in range(4)]
+    assert all(f"rank {rank} left" in log for rank, log in enumerate(logs))
+
+
+@pytest.mark.parametrize("kind", ["mpirun", "slurm"])
+def test_other_job_files_hand_on_what_is_chosen(launcher, kind):
+    """And nothing where it is left to the program."""
+    launcher.write("train.py", SOURCE)
+    options = ("--devices", 2, "--nodes", 1) if kind == "slurm" else ("--devices", 2)
+    texts = [
+        launcher.call("render", kind, *options, *chosen, "--", "python", "train.py", code=0).stdout
+        for chosen in ((), ("--mindspore", "off"))
+    ]
+    assert ["--mindspore off" in text for text in texts] == [False, True]
+
+
+def test_msrun_is_rendered_with_its_own_options(launcher, table_of, snapshot):
+    launcher.write("train.py", SOURCE)
+    table = table_of({"10.0.0.1": range(2), "10.0.0.2": range(2, 4)})
+    words = ("--rank-table", table.name, "--env", "A=b c", "--master-port", 9000, "--", "python", "train.py", "x y")
+    done = launcher.call("render", "msrun", *words, code=0)
+    assert launcher.transcript(done) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("ranks", "command"),
+    [
+        ({"10.0.0.1": (1, 0)}, ("python", "train.py")),
+        ({"10.0.0.1": range(2), "10.0.0.2": range(2, 3)}, ("python", "train.py")),
+        ({"10.0.0.1": range(2)}, ("./train.sh",)),
+    ],
+)
+def test_what_msrun_cannot_start_is_refused(launcher, table_of, ranks, command):
+    launcher.write("train.py", SOURCE)
+    launcher.write("train.sh").chmod(0o755)
+    done = launcher.call("render", "msrun", "--rank-table", table_of(ranks), "--", *command)
+    assert done.returncode in {2, 3}
+    assert "msrun would" in done.stderr

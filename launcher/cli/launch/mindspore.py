@@ -43,7 +43,8 @@ def scheduler_of(options: RunOptions, program: Program, user_env: Mapping[str, s
     if way != "cluster":
         return None
     python = program.python
-    return program.argv if python is None else (python.interpreter, *python.options, "-c", INIT)
+    # By the name that was typed, which each server finds on its own ranks' PATH.
+    return program.argv if python is None else (python.name or python.interpreter, *python.options, "-c", INIT)
 
 
 def note_of(options: RunOptions, scheduler: tuple[str, ...] | None) -> Iterator[str]:

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from launcher.core.verdict import Confidence, Role, Verdict
 from launcher.supervise.diagnosis.evidence import RankEvidence, summarize
 from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail
 from launcher.supervise.diagnosis.missing_rank import stopped
+from launcher.supervise.diagnosis.root_cause import judge
 
 TAIL_BYTES = 16 << 10
 _NO_RANK = -1
@@ -48,15 +49,15 @@ def read_scheduler_failure(
     return SchedulerFailure(summary.what, status, ended_ns, summary.signature)
 
 
-def weigh_scheduler(verdict: Verdict, ranks: Iterable[RankEvidence], failure: SchedulerFailure) -> Verdict:
+def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: SchedulerFailure) -> Verdict:
     """Return the verdict on ranks and scheduler, once `verdict` is that on the ranks alone."""
-    culprit = next((rank for rank in ranks if rank.global_rank == verdict.culprit), None)
-    if culprit is not None:
-        if culprit.status is None and stopped(culprit) and failure.status > 0:
-            return verdict
-        time_ns = next((one.time_ns for one in verdict.failures if one.global_rank == verdict.culprit), None)
-        if culprit.status is not None and time_ns is not None and time_ns <= failure.ended_ns:
-            return verdict
+    gave_up = failure.status > 0
+    if gave_up and any(rank.status is None and stopped(rank) for rank in ranks):
+        of_hang = judge(ranks, hung=[rank.global_rank for rank in ranks])
+        return replace(of_hang, stacks=verdict.stacks)
+    cause = next((one for one in verdict.failures if one.global_rank == verdict.culprit), None)
+    if cause is not None and cause.status is not None and (cause.time_ns or 0) <= failure.ended_ns:
+        return verdict
     reason = "MindSpore's scheduler, at which ranks meet, ended before any rank failed by itself"
     return Verdict(
         culprit=None,
