@@ -161,6 +161,14 @@ def test_what_is_refused(launcher, options, command, snapshot):
     assert launcher.refused(2, ("run", "--devices", "2", *options, *words)) == snapshot
 
 
+def test_a_program_that_was_not_seen_to_need_one_is_told_of_it(launcher):
+    """By MindSpore's own words, and what to type."""
+    words = "Maybe you are trying to call 'mindspore.communication.init()' without using 'mpirun', which"
+    launcher.write("train.py", f"raise RuntimeError({words!r})\n")
+    done = launcher.run("run", "--devices", 2, "--", "sh", "-c", "python train.py; exit $?", code=1)
+    assert "hint: --mindspore cluster " in done.stderr
+
+
 # --- job files ---
 
 
