@@ -187,7 +187,7 @@ def test_a_server_that_lost_its_disk_goes_on_behind_what_is_kept(both, former):
 
 def test_a_question_how_much_is_there_makes_no_file(both):
     both.follow()
-    both.until(lambda: sum(isinstance(message, FileChunk) for message in both.heard) == 7, "questions")
+    both.until(lambda: sum(isinstance(message, FileChunk) for message in both.heard) == 8, "questions")
     assert [path for path in both.here.root.rglob("*") if path.is_file()] == []
 
 

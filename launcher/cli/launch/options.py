@@ -16,6 +16,8 @@ from launcher.engines.placement import Bind
 from launcher.logs.terminal import escaped
 
 EngineName = Literal["mpi", "slurm", "hand"]
+MindSporeWay = Literal["auto", "rank-table", "cluster", "off"]
+MINDSPORE_WAYS: tuple[MindSporeWay, ...] = ("auto", "rank-table", "cluster", "off")
 ENGINES: tuple[EngineName, ...] = ("mpi", "slurm", "hand")
 BRING_ALL = frozenset(("mpi", "slurm"))  # engines that start the agents of all servers; else people do, by hand
 DEFAULT_JOIN_S = 300.0
@@ -85,6 +87,7 @@ class RunOptions:
     hang_timeout: float | None = None
     preload: str | None = None  # None: found in the program
     no_preload: bool = False
+    mindspore: MindSporeWay = "auto"
     forward_signals: str = "USR1,USR2"
     bind: Bind = "auto"
     # several servers

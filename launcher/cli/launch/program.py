@@ -91,6 +91,23 @@ class Program:
             return None
         return "the program" if self.kind == "code" or is_of_mpi4py(self.python) else escaped(self.target)
 
+    @cached_property
+    def uses_mindspore(self) -> bool:
+        """True where the program, or a module of its own, is seen to import MindSpore.
+
+        All of its modules are read only where its own file has the word, or its Python has the package.
+        """
+        if self.recipe is not None or self.python is None:
+            return False
+        from launcher.program.files import MINDSPORE, has_installed, mentions  # the bundled programs need none of it
+
+        command = self.python
+        if not (mentions(MINDSPORE, command, self.cwd, self.environment) or has_installed(MINDSPORE, command)):
+            return False
+        from launcher.program.import_scan import uses_mindspore  # most programs need none of it
+
+        return uses_mindspore(command, self.cwd, self.environment)
+
     @property
     def launcher_within(self) -> str | None:
         """Says what a person should know of a program that starts ranks itself; None for others."""

@@ -147,17 +147,25 @@ def _failure(
     if culprit is not None:
         log = _log_of(culprit, verdict, progress, spec, shown_dir, is_here=culprit_here)
         yield from map(screen.wrapped, log)
+    if verdict.scheduler is not None:
+        yield f"log of the scheduler: {RunDir(shown_dir).scheduler_log}"
     if progress.rank_count > 1 or not culprit_here:
-        who = "the others" if server_index is None else "the others here" if culprit_here else "ranks here"
+        who = "the ranks" if culprit is None else "the others"
+        if server_index is not None:
+            who = "the others here" if culprit_here else "ranks here"
         yield f"{who}: {_how_ended(progress, without=None if culprit is None else progress.current.exits.get(culprit))}"
+    yield from _restarts(progress)
+    if is_full(spec.run_dir):
+        yield f"the file system of {shown_dir} is full"
+    yield from _going_on(spec, shown_dir)
+
+
+def _restarts(progress: Progress) -> Iterator[str]:
     times = f"restarted {counted(progress.restarts, 'time')}"
     if progress.not_restarting is not None:
         yield f"{f'{times}, and not again' if progress.restarts else 'not restarted'}: {progress.not_restarting}"
     elif progress.restarts:
         yield times
-    if is_full(spec.run_dir):
-        yield f"the file system of {shown_dir} is full"
-    yield from _going_on(spec, shown_dir)
 
 
 def _is_here(progress: Progress, spec: RunSpec, server_index: int | None, global_rank: int) -> bool:
