@@ -156,9 +156,9 @@ def test_a_training_of_eight_ranks():
     assert by_ranks == {8: common, 1: sum(map(len, texts.values())) - 8 * common}
 
 
-TEXTS = st.lists(
-    st.lists(st.sampled_from(["a", "b", "step 1", "step 2", "x 1.5", ""]), max_size=12), min_size=1, max_size=4
-)
+RAISED = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', "Error: no", CAUSE]
+SAID = ["a", "b", "step 1", "step 2", "x 1.5", "", *RAISED]
+TEXTS = st.lists(st.lists(st.sampled_from(SAID), max_size=12), min_size=1, max_size=4)
 
 
 def assert_whole(lines, texts):
