@@ -164,8 +164,11 @@ def _check_engine_options(options: RunOptions) -> None:
             f"--elastic: agents that --engine {options.engine} starts cannot go on without one of them",
             hint="the same command on each server, or --max-restarts without --elastic",
         )
-    if options.engine == "mpi" and options.rank_table is None:
-        raise UsageError("--engine mpi: which servers?", hint="give a --rank-table that names them")
+    if options.engine == "mpi" and options.rank_table is None and options.devices is None:
+        raise UsageError(
+            "--engine mpi: which servers?",
+            hint="give a --rank-table that names them, or --devices N for ranks on this machine",
+        )
     if options.engine_options and not options.by_engine:
         raise UsageError("--engine-option is for mpirun or srun", hint="add --engine mpi, or --engine slurm")
     if options.mpi_ranks is not None and not options.by_engine:
