@@ -55,6 +55,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stacks": ("launcher.cli.commands.stacks:stacks", "Show the current Python stack of every rank."),
     "stop": ("launcher.cli.commands.stop:stop", "End a run, and wait for all of its processes."),
     "wait": ("launcher.cli.commands.wait:wait", "Wait until a run is over, and exit with its exit code."),
+    "prune": ("launcher.cli.commands.prune:prune", "Remove runs that are over, and print their names."),
     "explain": (
         "launcher.cli.commands.explain:explain",
         "Show where each variable of a rank's environment comes from.",
