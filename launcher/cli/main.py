@@ -55,6 +55,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stacks": ("launcher.cli.commands.stacks:stacks", "Show the current Python stack of every rank."),
     "stop": ("launcher.cli.commands.stop:stop", "End a run, and wait for all of its processes."),
     "wait": ("launcher.cli.commands.wait:wait", "Wait until a run is over, and exit with its exit code."),
+    "rerun": ("launcher.cli.commands.rerun:rerun", "Start again what a run ran, with other options."),
     "prune": ("launcher.cli.commands.prune:prune", "Remove runs that are over, and print their names."),
     "explain": (
         "launcher.cli.commands.explain:explain",
@@ -89,7 +90,7 @@ HIDDEN: dict[str, tuple[str, str]] = {
 }
 
 MAX_HELP_WIDTH = 120  # columns, of a terminal that has more
-HANDLES_SIGNALS_ITSELF = ("run", "agent")
+HANDLES_SIGNALS_ITSELF = ("run", "rerun", "agent")
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 EXIT_CODES = """\b

@@ -12,6 +12,7 @@ from launcher.cli.launch.attempt_specs import attempt_specs
 from launcher.cli.launch.detach import Announcing, Detached, detach
 from launcher.cli.launch.options import DEFAULT_RUNS_DIR, RunOptions, check_server_id, for_engine
 from launcher.cli.launch.prepare import Prepared, prepare
+from launcher.cli.launch.recorded import to_record
 from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.errors import EXIT_OK
@@ -84,7 +85,8 @@ def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
     def specify(name: str) -> RunSpec:
         return assemble(prepared.request, name=name, master_port=master_port)
 
-    spec = create_run(prepared.request.runs_dir, prepared.timed_name, specify, prepared.files)
+    options = to_record(prepared.options)
+    spec = create_run(prepared.request.runs_dir, prepared.timed_name, specify, prepared.files, options)
     say_notes(prepared, spec)
     return spec
 
