@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -74,6 +74,31 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
     raise UnreadableError(f"{escaped(reference)}: {why}", hint=_known(runs_dir))
 
 
+def place_among(places: Iterable[Path], reference: str | None) -> Path | None:
+    """Return the one of several directories of runs that holds what `reference` names; None if none does.
+
+    Without a name, and for the latest, it is that with the newest run of all.
+
+    Raises:
+        UsageError: several hold one of that name, or of that beginning where none has the name.
+    """
+    if reference is None or means_latest(reference):
+        newest = [(_begun_ns(place, names[0]), place) for place in places if (names := newest_first(place))]
+        return max(newest, default=(0, None))[1]
+    found: dict[Path, tuple[RunDir, ...]] = {}
+    for place in places:
+        with suppress(UnreadableError):
+            found[place] = find_runs(place, reference)
+    exact = [place for place, runs in found.items() if runs[0].root.name == reference]
+    meant = exact or list(found)
+    if len(meant) > 1:
+        roots = [str(found[place][0].root) for place in meant]
+        raise UsageError(
+            f"{len(meant)} runs are called {escaped(reference)}: {_listed(roots)}", hint="give its directory"
+        )
+    return meant[0] if meant else None
+
+
 def means_latest(reference: str) -> bool:
     """Return True for "latest" and for "latest~2", the run two before it."""
     return _LATEST.fullmatch(reference) is not None
@@ -115,14 +140,14 @@ def run_names(runs_dir: Path) -> tuple[str, ...]:
 
 def newest_first(runs_dir: Path) -> list[str]:
     """Return the runs in `runs_dir`, the last one that began first. Empty if there is no directory."""
+    return sorted(run_names(runs_dir), key=lambda name: (_begun_ns(runs_dir, name), name), reverse=True)
 
-    def age(name: str) -> tuple[int, str]:
-        # run.json is written before the start, and never again; a run's own name need not begin with its time.
-        with suppress(OSError):  # removed meanwhile
-            return (runs_dir / name / "run.json").stat().st_mtime_ns, name
-        return 0, name
 
-    return sorted(run_names(runs_dir), key=age, reverse=True)
+def _begun_ns(runs_dir: Path, name: str) -> int:
+    # run.json is written before the start, and never again; a run's own name need not begin with its time.
+    with suppress(OSError):  # removed meanwhile
+        return (runs_dir / name / "run.json").stat().st_mtime_ns
+    return 0
 
 
 def _is_file(path: Path) -> bool:

@@ -100,6 +100,17 @@ def test_a_run_that_another_goes_on_from_stays_with_it(launcher):
     assert launcher.call("prune", "--keep", 0, "--yes", code=0).stdout.split() == ["b", "c"]
 
 
+def test_a_run_of_another_directory_keeps_what_it_goes_on_from(launcher):
+    """Where this user has begun runs in that directory."""
+    root = make(launcher.runs, "a")
+    make(launcher.directory / "others", "b", **continuing(root))
+    states = {"XDG_STATE_HOME": str(launcher.directory / "state")}
+    launcher.run("run", "--devices", 1, "--runs-dir", "others", "--", "true", env=states, code=0)
+    assert "b continues it" in launcher.call("prune", "--keep", 0, "--yes", env=states, code=0).stderr
+    shutil.rmtree(launcher.directory / "others")
+    assert launcher.call("prune", "--keep", 0, "--yes", env=states, code=0).stdout == "a\n"
+
+
 def test_a_run_that_begins_meanwhile_keeps_what_it_goes_on_from(launcher):
     root = make(launcher.runs, "a")
     removal = Removal(launcher.runs, runs_found(launcher.runs))

@@ -18,7 +18,9 @@ from launcher.cli.text.stdout import say, write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from launcher.core.files import bytes_in
 from launcher.runs.progress import State
+from launcher.runs.registry import registered
 from launcher.runs.removal import Found, Removal, continued_among, runs_found
+from launcher.runs.store import run_names
 
 EPILOG = """\b
 Examples:
@@ -60,7 +62,9 @@ def prune(
         raise UsageError("which runs?", hint="--keep N, --older-than TIME or --state STATE chooses them")
     found = runs_found(runs_dir)
     chosen = [each for each in found if _is_wanted(each, older_than, states)][keep or 0 :]
-    going = _without_needed(found, chosen)
+    here = runs_dir.resolve()
+    others = [place / name for place in registered() if place != here for name in run_names(place)] if chosen else []
+    going = _without_needed(found, chosen, others)
     sizes = {each.root: bytes_in(each.root) for each in going}
     total = f"{counted(len(going), 'run')}, {size(sum(sizes.values()))}"
     if not going:
@@ -92,11 +96,11 @@ def _is_wanted(found: Found, older_than_s: float | None, states: tuple[str, ...]
     return found.stays is None
 
 
-def _without_needed(found: Iterable[Found], chosen: list[Found]) -> list[Found]:
-    """Return the chosen runs without those that one which is left goes on from; say which they are."""
+def _without_needed(found: Iterable[Found], chosen: list[Found], others: list[Path]) -> list[Found]:
+    """Return the chosen runs without those that one which is left, here or elsewhere, goes on from; say which they are."""
     while True:
         left = [each.root for each in found if each not in chosen]
-        needed = continued_among([each.root for each in chosen], left)
+        needed = continued_among([each.root for each in chosen], [*left, *others])
         if not needed:
             return chosen
         for each in chosen:

@@ -39,6 +39,7 @@ from launcher.core.run_dir import RunDir
 from launcher.engines.host_match import Host, read_host, servers_here
 from launcher.engines.local import signals_held_back, start_child
 from launcher.logs.terminal import escaped
+from launcher.runs.registry import register
 from launcher.runs.store import last_agent
 
 LOOK_S = 0.2  # between looks at a process that is waited for
@@ -158,6 +159,7 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
             )  # by then the run knows that it has gone, or is over
             membership = join_run()
     part = get_ready(membership, prepared.request, prepared.files, options.master_port)
+    register(part.spec.run_dir.parent)
     say_notes(prepared, part.spec)
     with signals_held_back():
         detached = detach(RunDir(part.spec.run_dir, here).console_log) if options.detach else None

@@ -23,6 +23,7 @@ from launcher.engines.assemble import assemble
 from launcher.engines.local import LocalAgent, signals_held_back, start_agent
 from launcher.engines.variables import conflicts, notes
 from launcher.runs.record import create_run
+from launcher.runs.registry import register
 from launcher.supervise.port import check_port, hold_port
 
 
@@ -87,6 +88,7 @@ def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
 
     options = to_record(prepared.options)
     spec = create_run(prepared.request.runs_dir, prepared.timed_name, specify, prepared.files, options)
+    register(spec.run_dir.parent)
     say_notes(prepared, spec)
     return spec
 
