@@ -27,6 +27,7 @@ import click
 from launcher import __version__
 from launcher.cli.options.command_types import LazyGroup
 from launcher.cli.text.stdout import say, write_out
+from launcher.core.env import TLAUNCH_NO_CONFIG
 from launcher.core.errors import (
     EXIT_FAILURE,
     EXIT_INTERRUPTED,
@@ -127,9 +128,12 @@ class _Ended(BaseException):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP_WIDTH},
     epilog=EXIT_CODES,
 )
+@click.option(
+    "--no-config", is_flag=True, envvar=TLAUNCH_NO_CONFIG, help="Read no options from tlaunch.toml or pyproject.toml."
+)
 @click.version_option(__version__, prog_name="tlaunch")
 @click.pass_context
-def tlaunch(context: click.Context) -> None:
+def tlaunch(context: click.Context, /, *, no_config: bool) -> None:  # noqa: ARG001 - LazyGroup heeds it
     """Start distributed Transformer training from a rank table: checked, supervised, logged per device."""
     if context.invoked_subcommand not in HANDLES_SIGNALS_ITSELF:
         context.call_on_close(_unwind_when_asked_to_end())

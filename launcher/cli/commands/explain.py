@@ -14,10 +14,11 @@ import click
 
 from launcher.cli.launch.elastic import first_allotment
 from launcher.cli.launch.network import with_network
-from launcher.cli.launch.options import RunOptions, for_engine
+from launcher.cli.launch.options import for_engine
 from launcher.cli.launch.prepare import prepare
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
+from launcher.cli.options.run_options import run_options
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted
 from launcher.cli.text.membership_text import attempt_text
@@ -66,13 +67,14 @@ class Explained:
 )
 @click.option("--all", "everything", is_flag=True, help="Include variables that tlaunch does not set.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any) -> None:
+@click.pass_context
+def explain(context: click.Context, /, *, global_rank: int, everything: bool, as_json: bool, **options: Any) -> None:
     """Show where each variable of a rank's environment comes from.
 
     The other options and COMMAND are those of `tlaunch run`. Nothing is started. By default the variables that tlaunch sets
     are shown, and those of other launchers that conflict with them; secrets are masked.
     """
-    chosen = for_engine(RunOptions(**{**options, "dry_run": True, "detach": False}), os.environ)
+    chosen = for_engine(replace(run_options(context, options), dry_run=True, detach=False), os.environ)
     prepared = with_network(prepare(chosen, os.environ), chosen)
     for note in prepared.notes:
         print(note, file=sys.stderr)

@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from launcher.cli.launch import start
-from launcher.cli.launch.options import RunOptions
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
+from launcher.cli.options.run_options import run_options, told
+from launcher.cli.text.stdout import say
 
 EPILOG = """\b
 Examples:
@@ -49,7 +50,11 @@ def run(context: click.Context, /, **options: Any) -> None:
     Without COMMAND a bundled program is trained: the Transformer, or what --recipe names. COMMAND may be any program, Python or not. Without --rank-table
     and --devices one process is started.
     """
-    context.exit(start.run(RunOptions(**options)).exit_code)
+    chosen = run_options(context, options)
+    if chosen.dry_run:
+        for line in told(context, chosen):
+            say(line)
+    context.exit(start.run(chosen).exit_code)
 
 
 run.params += RUN_PARAMETERS

@@ -1,4 +1,4 @@
-"""The options of a run as its run.json keeps them, secrets masked, and as they are given again."""
+"""The options of a run as its run.json keeps them, secrets masked, and what others do to those that are given before them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _INSTEAD_OF = {
     "preload": ("no_preload",),
     "no_preload": ("preload",),
     "command": _OF_TRAINER,
+    "dry_run": ("detach",),
 }
-_ADDED = ("env", "settings")  # lists in which the last one of a name counts
+ADDED = ("env", "settings")  # lists in which the last one of a name counts
 
 
 def to_record(options: RunOptions) -> Mapping[str, Any]:
@@ -69,10 +70,10 @@ def recorded_options(run_dir: RunDir) -> tuple[RunOptions, Path]:
 
 
 def given_again(recorded: RunOptions, given: Mapping[str, Any]) -> RunOptions:
-    """Return the recorded options with those that are `given`, by field, in their place; variables and settings add up."""
+    """Return options with those that are `given`, by field, in their place; variables and settings add up."""
     dropped = {name for option in given for name in _INSTEAD_OF.get(option, ()) if name not in given}
     values: dict[str, Any] = {name: getattr(RunOptions, name) for name in dropped} | dict(given)
-    for name in _ADDED:
+    for name in ADDED:
         if name in given:
             again = {pair.partition("=")[0] for pair in given[name]}
             kept = (pair for pair in getattr(recorded, name) if pair.partition("=")[0] not in again)
