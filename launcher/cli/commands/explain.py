@@ -44,7 +44,12 @@ variable that tlaunch sets; removed: left by another launcher in your shell, and
 
 Exit codes: 0; 2 wrong usage, or a file that cannot be read; 3 a refused table or layout.
 """
-NOT_TAKEN = ("dry_run", "json")  # --detach is taken, and means nothing: a run's line need not be cut
+NOT_TAKEN = (
+    "dry_run",
+    "json",
+    "quiet",
+    "verbose",
+)  # --detach is taken, and means nothing: a run's line need not be cut
 REMOVED = "(removed)"
 FREE_PORT = "(a free port)"
 MAX_VALUE_COLUMNS = 28  # columns that all rows keep for values; a longer one pushes its own origin to the right

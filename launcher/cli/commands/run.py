@@ -51,7 +51,7 @@ def run(context: click.Context, /, **options: Any) -> None:
     and --devices one process is started.
     """
     chosen = run_options(context, options)
-    if chosen.dry_run:
+    if (chosen.dry_run or chosen.verbose) and not chosen.quiet:
         for line in told(context, chosen):
             say(line)
     context.exit(start.run(chosen).exit_code)

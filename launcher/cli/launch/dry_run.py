@@ -60,7 +60,7 @@ def show(prepared: Prepared, options: RunOptions) -> None:
     if options.json:
         write_out(to_json(spec, to_record(prepared.options), command))
         return
-    if options.master_port is None:
+    if options.master_port is None and not options.quiet:
         print(f"# MASTER_PORT {port} is an example: a free port is chosen when the run starts", file=sys.stderr)
     lines: Iterable[str] = ()
     if command is not None:

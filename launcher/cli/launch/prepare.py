@@ -131,7 +131,7 @@ def prepare(
             preload=None if mpi_ranks else program.preload(options),
             elastic=elastic,
         ),
-        console=options.console,
+        console="none" if options.quiet and options.console == "rank0" else options.console,
         user_env=variables,
         inherited_env=inherited,
         machine=read_machine(),

@@ -14,7 +14,14 @@ from launcher.core.errors import UnreadableError
 from launcher.core.run_dir import RunDir
 from launcher.runs.record import read_options
 
-_NOT_RECORDED = ("runs_dir", "detach", "dry_run", "json")  # how a run is attended to, not what it is
+_NOT_RECORDED = (
+    "runs_dir",
+    "quiet",
+    "verbose",
+    "detach",
+    "dry_run",
+    "json",
+)  # how a run is attended to, not what it is
 _OF_TRAINER = ("recipe", "config", "settings", "data", "resume", "save_strategy", "profile")
 # What ceases to hold if another option is given.
 _INSTEAD_OF = {
@@ -24,6 +31,9 @@ _INSTEAD_OF = {
     "no_preload": ("preload",),
     "command": _OF_TRAINER,
     "dry_run": ("detach",),
+    "quiet": ("console", "verbose"),
+    "verbose": ("quiet",),
+    "console": ("quiet",),
 }
 ADDED = ("env", "settings")  # lists in which the last one of a name counts
 

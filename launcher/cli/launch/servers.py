@@ -106,6 +106,11 @@ def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int |
             same_program=not options.allow_different_program,
             key=secrets.token_hex(16),
         )
+        if options.verbose:
+            from launcher.cli.launch.decisions import engine_lines  # others need none of it
+
+            for line in engine_lines(plan.engine, options):
+                say(line)
         port = listener.getsockname()[1]
         write_endpoint(
             RunDir(spec.run_dir), AskerEndpoint(tuple((address, port) for address in reachable(host)), plan.key)
@@ -113,10 +118,10 @@ def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int |
         detached = detach(RunDir(spec.run_dir).console_log) if options.detach else None
         if detached is not None and detached.is_parent:
             listener.close()
-            return wait_for_start(detached, spec)
+            return wait_for_start(detached, spec, options)
         child = start_child(lambda head: Coordinator(spec, plan, head).run(), RunDir(spec.run_dir))
         listener.close()
-        attend = attendance(spec, child, detached)
+        attend = attendance(spec, child, detached, quiet=options.quiet)
     return attend()
 
 
@@ -165,7 +170,7 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
         detached = detach(RunDir(part.spec.run_dir, here).console_log) if options.detach else None
         if detached is not None and detached.is_parent:
             membership.close()
-            return wait_for_start(detached, part.spec)
+            return wait_for_start(detached, part.spec, options)
     if detached is not None:
         detached.tell_started()  # the other servers may be started from the same shell after this one
 
@@ -185,7 +190,7 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
     with signals_held_back():
         specify = attempt_specs(part.request, prepared.table_format, part.spec.name, begin.master_port)
         agent = start(part, membership, begin, specify=specify)
-        attend = attendance(part.spec, agent, detached, here)
+        attend = attendance(part.spec, agent, detached, here, quiet=options.quiet)
     return attend()
 
 

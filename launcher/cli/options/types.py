@@ -164,10 +164,6 @@ DONE_HERE = {
     "-m": "write it behind two dashes: -- python -m MODULE",
     "--module": "write it behind two dashes: -- python -m MODULE",
     "--no-python": "leave it out, and write the program behind two dashes: -- PROGRAM",
-    "--quiet": "--console none shows no output of ranks",
-    "-q": "--console none shows no output of ranks",
-    "-v": "--console all shows the output of every rank",
-    "--verbose": "--console all shows the output of every rank",
 }
 _UNKNOWN_COMMAND = re.compile(r"No such command '(.*)'", re.DOTALL)
 _UNREADABLE = re.compile(r"\w+ '(.*)' is not readable\.", re.DOTALL)
