@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from launcher.cli.commands.ps import to_lines
+from launcher.runs.status import look
 from tests.programs import acted_run
 
 from .test_chosen_run import make_failed
@@ -80,9 +82,19 @@ def test_ps_lists_active_runs_of_all_directories_where_there_is_none_here(places
         assert {run["name"] for run in json.loads(everywhere.stdout)} == {"a", "b"}
 
 
+@pytest.mark.parametrize("width", [200, 80, 60])
+def test_a_narrow_terminal_shows_the_beginning_of_a_directory(places, width):
+    state = look(acted_run.RunDir(places.runs("one") / "20260101-000000-mine"))
+    header, line = to_lines([state], width, placed=True)
+    assert max(map(len, (header, line))) <= width
+    assert "DIRECTORY" in header
+    assert "20260101-000000-mine" in line
+
+
 def test_what_cannot_be_undone_wants_the_only_active_run(places):
     with acted_run.playing(places.runs("one") / "a") as one, acted_run.playing(places.runs("two") / "b") as two:
-        assert places.call("none", "stop").returncode == 2
+        refused = places.call("none", "stop", code=2).stderr
+        assert all(f"/{place}/runs/{run}" in refused for place, run in (("one", "a"), ("two", "b")))
         assert "note: " in places.call("none", "stop", "b", code=0).stderr
         assert "b is not running" in places.call("two", "stop", code=0).stderr
         assert (two.wait(), one.poll()) == (0, None)

@@ -42,7 +42,7 @@ NOTHING = "-"
 RIGHT = frozenset({"RANKS", "ATTEMPT", "AGE", "EXIT"})
 # On a narrow terminal, in this order: cut to so many columns, or left out (0). STATE and EXIT stay as they are.
 GIVING_WAY: tuple[tuple[str, int], ...] = (
-    ("FIRST FAILURE", 24), ("ATTEMPT", 0), ("RANKS", 0), (CONTINUES, 0), ("FIRST FAILURE", len("FIRST FAILURE")), ("AGE", 0),
+    (DIRECTORY, 24), ("FIRST FAILURE", 24), ("ATTEMPT", 0), ("RANKS", 0), (CONTINUES, 0), ("FIRST FAILURE", len("FIRST FAILURE")), ("AGE", 0),
     ("FIRST FAILURE", 0), (DIRECTORY, 12), ("NAME", 1),
 )  # fmt: skip
 

@@ -75,7 +75,8 @@ def rerun(context: click.Context, /, *, run: str | None, dry_run: bool, runs_dir
         raise UsageError(
             f"the record of {run_dir.root.name} masks secrets: {secrets}", hint="give them on the command line"
         )
-    say(f"as {run_dir.root.name}: {line}")
+    if not again.quiet:
+        say(f"as {run_dir.root.name}: {line}")
     try:
         os.chdir(cwd)
     except OSError as error:

@@ -85,7 +85,7 @@ def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
     if not active:
         return _found(runs_dir, places, run)
     if others := active[1:]:
-        say(f"{len(others)} other {'run is' if len(others) == 1 else 'runs are'} active: {_names(others)}")
+        say(f"{len(others)} other {'run is' if len(others) == 1 else 'runs are'} active: {_names(others, runs_dir)}")
     return _told(active[0], runs_dir, places)
 
 
@@ -105,7 +105,7 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
         watched = _active(places, unwatched=False)  # an engine ends the others
         active = tuple(run_dir for run_dir in watched if run is None or run_dir in named)
     if len(active) > 1:
-        raise UsageError(f"{len(active)} runs are active: {_names(active)}", hint="give RUN to choose one")
+        raise UsageError(f"{len(active)} runs are active: {_names(active, runs_dir)}", hint="give RUN to choose one")
     return _told(active[0], runs_dir, places) if active else _found(runs_dir, places, run)
 
 
@@ -148,5 +148,8 @@ def _active(places: tuple[Path, ...], *, unwatched: bool) -> tuple[RunDir, ...]:
     return tuple(state.run_dir for state in states)
 
 
-def _names(run_dirs: tuple[RunDir, ...]) -> str:
-    return ", ".join(escaped(run_dir.root.name) for run_dir in run_dirs)
+def _names(run_dirs: tuple[RunDir, ...], runs_dir: Path) -> str:
+    """Return the runs by names, by which RUN chooses them: those that are not in `runs_dir` by their directories."""
+    here = runs_dir.resolve()
+    shown = (run.root.name if run.root.parent == here else str(as_people_call_it(run.root)) for run in run_dirs)
+    return ", ".join(map(escaped, shown))

@@ -131,7 +131,7 @@ def read_project_file(path: str, prefix: str, commands: Collection[str]) -> Proj
 
     shown = os.path.relpath(path)
     try:
-        text = read_regular(Path(path), MAX_BYTES).decode()
+        text = read_regular(Path(path), MAX_BYTES).decode("utf-8-sig")
         tables: Any = parse_toml(text)
     except OSError as error:
         raise UnreadableError(f"{shown} cannot be read: {error.strerror}") from error

@@ -31,7 +31,10 @@ def told(context: click.Context, chosen: RunOptions) -> Iterator[str]:
         if value is None or not is_from_file or getattr(chosen, name, value) == getattr(RunOptions, name, None):
             continue  # given by a person, or of no use beside what was
         option, parts = max(param.opts, key=len), value if isinstance(value, list) else [value]
-        words += [option if part is True else f"{option}={part}" for part in parts]
+        if value is False:
+            words += param.secondary_opts
+        else:
+            words += [option if part is True else f"{option}={part}" for part in parts]
     if words:
         yield f"from {os.path.relpath(file.path)}: {' '.join(masked_argv(words))}"
 
