@@ -149,8 +149,9 @@ def test_completion_and_ranks_of_an_engine_read_no_file(launcher):
 
 
 def test_a_job_file_holds_what_held_when_it_was_rendered(launcher):
-    launcher.write("tlaunch.toml", "[render]\nmax-restarts = 2\n")
-    script = launcher.call("render", "slurm", "--devices", 2, "--", "true", code=0).stdout
+    launcher.write("tlaunch.toml", "[render]\nmax-restarts = 2\nrank-table = 'none.json'\nenv = ['A=1']\n")
+    script = launcher.call("render", "slurm", "--devices", 2, "--env", "B=2", "--", "true", code=0).stdout
+    assert all(f" --env {pair} " in script for pair in ("A=1", "B=2"))
     assert " --no-config run --engine slurm " in script
     assert "--max-restarts=2" in script
 

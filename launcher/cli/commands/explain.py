@@ -14,11 +14,11 @@ import click
 
 from launcher.cli.launch.elastic import first_allotment
 from launcher.cli.launch.network import with_network
-from launcher.cli.launch.options import for_engine
+from launcher.cli.launch.options import RunOptions, for_engine
 from launcher.cli.launch.prepare import prepare
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
-from launcher.cli.options.run_options import run_options
+from launcher.cli.options.run_options import given_last
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted
 from launcher.cli.text.membership_text import attempt_text
@@ -44,12 +44,8 @@ variable that tlaunch sets; removed: left by another launcher in your shell, and
 
 Exit codes: 0; 2 wrong usage, or a file that cannot be read; 3 a refused table or layout.
 """
-NOT_TAKEN = (
-    "dry_run",
-    "json",
-    "quiet",
-    "verbose",
-)  # --detach is taken, and means nothing: a run's line need not be cut
+# --detach is taken, and means nothing: a run's line need not be cut.
+NOT_TAKEN = ("dry_run", "json", "quiet", "verbose")
 REMOVED = "(removed)"
 FREE_PORT = "(a free port)"
 MAX_VALUE_COLUMNS = 28  # columns that all rows keep for values; a longer one pushes its own origin to the right
@@ -79,7 +75,7 @@ def explain(context: click.Context, /, *, global_rank: int, everything: bool, as
     The other options and COMMAND are those of `tlaunch run`. Nothing is started. By default the variables that tlaunch sets
     are shown, and those of other launchers that conflict with them; secrets are masked.
     """
-    chosen = for_engine(replace(run_options(context, options), dry_run=True, detach=False), os.environ)
+    chosen = for_engine(RunOptions(**{**given_last(context, options), "dry_run": True, "detach": False}), os.environ)
     prepared = with_network(prepare(chosen, os.environ), chosen)
     for note in prepared.notes:
         print(note, file=sys.stderr)

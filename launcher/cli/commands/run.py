@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from launcher.cli.launch import start
+from launcher.cli.launch.options import RunOptions
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
-from launcher.cli.options.run_options import run_options, told
+from launcher.cli.options.run_options import given_last, told
 from launcher.cli.text.stdout import say
 
 EPILOG = """\b
@@ -50,7 +51,7 @@ def run(context: click.Context, /, **options: Any) -> None:
     Without COMMAND a bundled program is trained: the Transformer, or what --recipe names. COMMAND may be any program, Python or not. Without --rank-table
     and --devices one process is started.
     """
-    chosen = run_options(context, options)
+    chosen = RunOptions(**given_last(context, options))
     if (chosen.dry_run or chosen.verbose) and not chosen.quiet:
         for line in told(context, chosen):
             say(line)

@@ -81,14 +81,19 @@ def recorded_options(run_dir: RunDir) -> tuple[RunOptions, Path]:
 
 def given_again(recorded: RunOptions, given: Mapping[str, Any]) -> RunOptions:
     """Return options with those that are `given`, by field, in their place; variables and settings add up."""
+    return replace(recorded, **changed(vars(recorded), given))
+
+
+def changed(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what other options make of those that were given `before` them, by field: only what changes."""
     dropped = {name for option in given for name in _INSTEAD_OF.get(option, ()) if name not in given}
     values: dict[str, Any] = {name: getattr(RunOptions, name) for name in dropped} | dict(given)
     for name in ADDED:
         if name in given:
             again = {pair.partition("=")[0] for pair in given[name]}
-            kept = (pair for pair in getattr(recorded, name) if pair.partition("=")[0] not in again)
+            kept = (pair for pair in before.get(name, ()) if pair.partition("=")[0] not in again)
             values[name] = (*kept, *given[name])
-    return replace(recorded, **values)
+    return values
 
 
 def masked_in(options: RunOptions) -> Iterator[str]:

@@ -175,6 +175,8 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
         detached.tell_started()  # the other servers may be started from the same shell after this one
 
     def tell(news: Waiting | TakenIn) -> None:
+        if options.quiet:
+            return
         if isinstance(news, Waiting):
             say(awaited(server_list(news.missing), news.limit_s))
         else:
@@ -226,7 +228,10 @@ def join_first_server(
         host=host.name, addresses=tuple(map(str, host.addresses)), said=servers[here].server_id, agreement=agreed
     )
     endpoint = Endpoint(((first, options.port_by_hand),), shared_token())
-    return join(endpoint, member, until, lambda why: say(awaited(f"{whom} ({why})", options.join_timeout)), whom)
+    limit_s, is_quiet = options.join_timeout, options.quiet
+    return join(
+        endpoint, member, until, lambda why: None if is_quiet else say(awaited(f"{whom} ({why})", limit_s)), whom
+    )
 
 
 def shared_token() -> str:

@@ -1,4 +1,4 @@
-"""The options of a run, from the command line and the project's file."""
+"""What the command line does to options that the project's file has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from launcher.cli.launch.options import RunOptions
-from launcher.cli.launch.recorded import ADDED, given_again
+from launcher.cli.launch.recorded import ADDED, changed
 from launcher.cli.options.command_types import PROJECT_FILE
 from launcher.core.env import masked_argv
 
@@ -39,20 +39,16 @@ def told(context: click.Context, chosen: RunOptions) -> Iterator[str]:
         yield f"from {os.path.relpath(file.path)}: {' '.join(masked_argv(words))}"
 
 
-def run_options(context: click.Context, options: Mapping[str, Any]) -> RunOptions:
-    """Return the options of a run: those of the project's file, and those that were given in their place."""
+def given_last(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a command's options, by parameter: those that were given take the place of what the project's file has."""
     from_file = context.default_map or {}
     if not from_file:
-        return RunOptions(**options)
+        return dict(options)
     by_person = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     given = {
         name: value
         for name, value in options.items()
         if context.get_parameter_source(name) in by_person and value != ()
     }
-    base: dict[str, Any] = {
-        name: tuple(from_file[name]) if name in ADDED else value
-        for name, value in options.items()
-        if name in from_file and (name in ADDED or name not in given)
-    }
-    return given_again(RunOptions(**base), given)
+    added = {name: tuple(from_file[name]) for name in ADDED if name in from_file}
+    return {name: value for name, value in {**options, **changed(added, given)}.items() if name in options}
