@@ -162,6 +162,15 @@ def test_what_cannot_be_read_stops_nothing(launcher):
     assert left_in(launcher.runs) == set()
 
 
+def test_runs_of_another_user_stay(launcher, monkeypatch):
+    """Whose directories may be renamed where all write to one, but whose files may not be removed."""
+    make(launcher.runs, "a")
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert "another user" in launcher.call("prune", "--keep", 0, "--yes", code=0).stderr
+    assert left_in(launcher.runs) == {"a"}
+
+
 def test_a_person_is_asked(launcher):
     """On a terminal; elsewhere nothing is removed without --yes."""
     make(launcher.runs, "a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import textwrap
@@ -75,6 +76,8 @@ def explain(context: click.Context, /, *, global_rank: int, everything: bool, as
     The other options and COMMAND are those of `tlaunch run`. Nothing is started. By default the variables that tlaunch sets
     are shown, and those of other launchers that conflict with them; secrets are masked.
     """
+    if len(options["command"]) == 1 and re.fullmatch(r"RT\d{3}", code := options["command"][0]):
+        raise UsageError(f"{code} is no program, but a problem of rank tables", hint=f"tlaunch table explain {code}")
     chosen = for_engine(RunOptions(**{**given_last(context, options), "dry_run": True, "detach": False}), os.environ)
     prepared = with_network(prepare(chosen, os.environ), chosen)
     for note in prepared.notes:

@@ -14,14 +14,8 @@ from launcher.core.errors import UnreadableError
 from launcher.core.run_dir import RunDir
 from launcher.runs.record import read_options
 
-_NOT_RECORDED = (
-    "runs_dir",
-    "quiet",
-    "verbose",
-    "detach",
-    "dry_run",
-    "json",
-)  # how a run is attended to, not what it is
+# How a run is attended to, not what it is.
+_NOT_RECORDED = ("runs_dir", "quiet", "verbose", "detach", "dry_run", "json")
 _OF_TRAINER = ("recipe", "config", "settings", "data", "resume", "save_strategy", "profile")
 # What ceases to hold if another option is given.
 _INSTEAD_OF = {

@@ -1,7 +1,7 @@
 """`tlaunch.toml`, or `[tool.tlaunch]` in pyproject.toml: the options that a project gives each time, a table per command.
 
-The command line wins over it (launcher/cli/options/project_place.py finds it), and so do environment variables. click gets its values as defaults (`default_map`). Nothing here is loaded for agents, and ranks
-of `tlaunch exec` read no file: on another server there may be another one.
+The command line wins over it, and so do environment variables: click gets its values as defaults (`default_map`). Nothing of
+it is read for agents and ranks of `tlaunch exec`: on another server there may be another file. `project_place.py` finds it.
 """
 
 from __future__ import annotations
