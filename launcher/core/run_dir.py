@@ -19,6 +19,7 @@
         device0/stacks.log    Python stacks, each time that they were asked for
         device0/profile.json  some steps of the bundled trainer, as torch's profiler saw them (Chrome trace)
         device1/...
+        scheduler/        scheduler.log and env.log of MindSpore's scheduler, where ranks meet at one (launcher/supervise/scheduler.py)
         strategy/rank0.json   each rank's operators, layouts and collectives, if asked for (launcher/sharding/report.py)
         checkpoints/      of the bundled trainer (launcher/checkpoint/index.py)
         excluded          the devices that an elastic run leaves out, one a line (launcher/supervise/exclusions.py)
@@ -69,11 +70,16 @@ class RunDir:
     checkpoints = _Named("checkpoints")
     strategy = _Named("strategy")
     excluded = _Named("excluded")
+    scheduler = _Named("scheduler")
     events = _Named("events.jsonl", is_servers=True)
     report = _Named("report.json", is_servers=True)
     agent_log = _Named("agent.log", is_servers=True)
     preload_log = _Named("preload.log", is_servers=True)
     console_log = _Named("console.log", is_servers=True)
+
+    @property
+    def scheduler_log(self) -> Path:
+        return self.scheduler / "scheduler.log"
 
     def device(self, global_rank: int) -> Path:
         return self.root / f"device{global_rank}"

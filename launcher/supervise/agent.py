@@ -218,6 +218,8 @@ class Agent:
     # --- the end ---
 
     def _finish(self) -> int:
+        if self._attempts.end_scheduler():
+            self._reap()
         preloading = self._spawner.processes  # for a restart that could not be
         # The pids of what is left although it was killed; perhaps none: they may be others at each look.
         unkillable = () if self._childless else tuple(descendants(preloading))

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from launcher.control import orders
 from launcher.control.events import CONTINUES, KILLS_AT_ONCE, PAUSES
+from launcher.core import env
 from launcher.core.atomic import write_text
 from launcher.core.events import AttemptStarted, Cause, Trouble
 from launcher.core.frozen import frozen
@@ -20,6 +21,7 @@ from launcher.supervise.event_log import EventLog
 from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import RankGroup
+from launcher.supervise.scheduler import Scheduler, meeting_place
 from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import RunGroup
 
@@ -73,7 +75,9 @@ class Attempts:
         self._spawner = spawner
         self._group = group
         self._event_log = event_log
+        self._others = others
         self._may_repeat = others and spec.supervision.may_restart
+        self._scheduler = Scheduler(event_log)  # of the present attempt
         self.paused = False
         self.over: list[Attempt] = []
 
@@ -112,6 +116,7 @@ class Attempts:
                 pass
 
     def begin(self, number: int, master_port: int, allotment: Allotment | None = None) -> None:
+        self._scheduler.close()
         self._group.take_back()
         if self._port.holder is None:
             self._port = HeldPort(master_port)
@@ -124,11 +129,20 @@ class Attempts:
         run_dir = RunDir(spec.run_dir)  # of what ranks write
         began_ns = self._event_log.record(AttemptStarted(number, master_port, allotment))
         self.present = LocalAttempt(number, master_port, allotment, ranks, len(spec.ranks), began_ns)
+        variables = {
+            env.TLAUNCH_ATTEMPT: str(number),
+            env.TORCHELASTIC_RESTART_COUNT: str(number),
+            env.MASTER_PORT: str(master_port),
+        }
+        if spec.supervision.scheduler is not None:
+            variables |= meeting_place(spec.master_addr, master_port)
+        self._scheduler = Scheduler(self._event_log)
+        self._scheduler.start(spec, ranks, self._inherited, variables)
         self.rank_group = RankGroup(
             ranks,
             run_dir,
             number,
-            master_port,
+            variables,
             inherited=self._inherited,
             spawner=self._spawner,
             event_log=self._event_log,
@@ -142,8 +156,10 @@ class Attempts:
             run_dir=run_dir,
             spawner=self._spawner,
             group=self._group,
+            scheduler=self._scheduler,
             event_log=self._event_log,
             may_repeat=self._may_repeat,
+            others=self._others,
         )
         if self.paused:
             self.monitor.pause(pauses=True)
@@ -198,6 +214,10 @@ class Attempts:
     def held_port(self) -> int | None:
         """Return the port that is held here for the next attempt; None if another server has rank 0, or the user chose."""
         return None if self._port.holder is None else self._port.number
+
+    def end_scheduler(self) -> bool:
+        """End MindSpore's scheduler, which no rank of any server needs any more; return whether it was there."""
+        return self._scheduler.close()
 
     def close(self) -> None:
         self._port.close()

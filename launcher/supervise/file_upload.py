@@ -28,6 +28,7 @@ GROWING: Mapping[str, Callable[[RunDir, int], Path]] = {
     "train.log": RunDir.train_log,
     "stacks.log": RunDir.stacks_log,
     "metrics.jsonl": lambda run_dir, _global_rank: run_dir.metrics,
+    "scheduler.log": lambda run_dir, _global_rank: run_dir.scheduler_log,
 }
 REWRITTEN: Mapping[str, Callable[[RunDir, int], Path]] = {
     "heartbeat": RunDir.heartbeat,
@@ -35,7 +36,9 @@ REWRITTEN: Mapping[str, Callable[[RunDir, int], Path]] = {
     "env.log": RunDir.env_log,
     "strategy": RunDir.strategy_of,
 }
-OF_ALL_RANKS = frozenset({"metrics.jsonl"})  # one for all ranks: sent in the name of a server's first one
+OF_ALL_RANKS = frozenset(
+    {"metrics.jsonl", "scheduler.log"}
+)  # one for all ranks: sent in the name of a server's first one
 
 PIECE_BYTES = 64 << 10
 WINDOW_BYTES = 256 << 10  # under way at once

@@ -139,8 +139,12 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: i
     culprit_here = server_index is None if culprit is None else is_here(culprit)
     if culprit is not None:
         yield from _log_of(culprit, verdict, progress, spec, shown_dir, is_here=culprit_here)
+    if verdict.scheduler is not None:
+        yield f"log of the scheduler: {RunDir(shown_dir).scheduler_log}"
     if progress.rank_count > 1 or not culprit_here:
-        who = "the others" if server_index is None else "the others here" if culprit_here else "ranks here"
+        who = "the ranks" if culprit is None else "the others"
+        if server_index is not None:
+            who = "the others here" if culprit_here else "ranks here"
         yield f"{who}: {_how_ended(progress, without=None if culprit is None else progress.current.exits.get(culprit))}"
     times = f"restarted {counted(progress.restarts, 'time')}"
     if progress.not_restarting is not None:

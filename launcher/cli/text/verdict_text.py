@@ -26,8 +26,10 @@ TRACEBACK_LINES = 12  # the last ones; train.log has them all
 FRAMES = 8  # the innermost ones of a group of ranks
 SIGNALLED = 128  # and the signal's number: the code of a shell
 MAX_WAYS = 8  # of failing that are listed
-# What is raised: what to do, for what a program expects and this run could have given it.
+# The beginning of what is raised: what to do, for what a program expects and this run could have given it.
 HINTS = {
+    "RuntimeError: Maybe you are trying to call 'mindspore.communication.init()'": "--mindspore cluster starts the scheduler "
+    "at which ranks of MindSpore meet; without it, a program is only seen to need one where its own Python files import mindspore",
     "KeyError: 'RANK_TABLE_FILE'": "RANK_TABLE_FILE is set only where there is a rank table: `tlaunch table generate "
     "--devices N -o rank_table.json` makes one for this machine, --rank-table rank_table.json gives it to ranks",
 }
@@ -46,9 +48,8 @@ def render(verdict: Verdict, place: Callable[[int], str] | None = None, *, trace
         lines += _about(failure, place, traceback=traceback)
     others = [cause for cause in causes(verdict) if cause is not failure]
     lines += _listed("failed of their own, too:" if failure else "failed:", others)
-    lines += [
-        f"hint: {HINTS[what]}" for what in dict.fromkeys(cause.what for cause in causes(verdict)) if what in HINTS
-    ]
+    raised = dict.fromkeys(cause.what for cause in causes(verdict))
+    lines += [f"hint: {hint}" for begins, hint in HINTS.items() if any(what.startswith(begins) for what in raised)]
     lines += _listed("consequences:", [one for one in verdict.failures if one.role is Role.CONSEQUENCE])
     if verdict.stacks:
         lines += ["stacks, before anything was ended:"]
@@ -66,6 +67,8 @@ def headline(verdict: Verdict) -> str:
         return shortened(f"rank {failure.global_rank}: {_what(failure)}")
     if verdict.culprit is not None:
         return f"rank {verdict.culprit}"
+    if verdict.scheduler is not None:
+        return shortened(f"MindSpore's scheduler: {one_line(verdict.scheduler)}")
     if not verdict.apart:
         return "no rank can be named" if verdict.server is None else shortened(f"server {verdict.server} was lost")
     lost = f"server {verdict.server} is cut off from the others"
