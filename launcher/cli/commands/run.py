@@ -51,7 +51,7 @@ def run(context: click.Context, /, **options: Any) -> None:
     Without COMMAND a bundled program is trained: the Transformer, or what --recipe names. COMMAND may be any program, Python or not. Without --rank-table
     and --devices one process is started.
     """
-    chosen = RunOptions(**given_last(context, options))
+    chosen = RunOptions(**(given_last(context, options) if context.default_map else options))
     if (chosen.dry_run or chosen.verbose) and not chosen.quiet:
         for line in told(context, chosen):
             say(line)
