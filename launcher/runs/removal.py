@@ -15,7 +15,7 @@ from launcher.core.run_dir import LATEST, RunDir
 from launcher.runs.course import runs_before
 from launcher.runs.progress import State
 from launcher.runs.status import RunState, look
-from launcher.runs.store import newest_first, run_at, run_names
+from launcher.runs.store import newest_first, run_at
 
 _REMOVED = ".removed"  # ends the hidden name of a run whose files are being removed
 
@@ -75,7 +75,7 @@ class Removal:
 
     def __init__(self, runs_dir: Path, known: Iterable[Found]) -> None:
         self._runs_dir = runs_dir
-        self._known = {found.root.name for found in known}
+        self._known = {LATEST, *(found.root.name for found in known)}
 
     def remove(self, root: Path) -> str | None:
         """Remove a run, its name first: nobody takes it for whole while its files go. Return why it stays, if it does.
@@ -83,8 +83,9 @@ class Removal:
         Raises:
             OSError: it cannot be removed, or in part only; then the rest has a hidden name.
         """
-        begun = {name: self._runs_dir / name for name in run_names(self._runs_dir) if name not in self._known}
-        if name := continued_among([root], begun.values()).get(root):
+        # One look at the directory: the time of many removals grows with the square of what each does here.
+        names = (name for name in os.listdir(self._runs_dir) if name not in self._known and not name.startswith("."))  # noqa: PTH208
+        if name := continued_among([root], map(self._runs_dir.joinpath, names)).get(root):
             return f"{name} continues it"
         aside = root.with_name(f".{root.name}.{os.urandom(4).hex()}{_REMOVED}")
         with told_as(root, aside):
