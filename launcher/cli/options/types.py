@@ -212,6 +212,8 @@ def _no_such_option(option: str, context: click.Context | None) -> UsageError:
     ]
     called_here = CALLED_HERE.get(option)
     hint = f"tlaunch calls it {called_here}" if called_here in known else None
+    if option == "--no-config":  # which every command heeds
+        hint = f"write it before the command: {context.find_root().command_path} --no-config ..."
     if hint is None and {"--engine", "--console"}.issubset(known):
         hint = DONE_HERE.get(option)
     hint = hint or did_you_mean(near(option, known))
