@@ -32,6 +32,12 @@ def cache_dir() -> Path:
     return Path(base).expanduser() / "tlaunch"
 
 
+def state_dir() -> Path | None:
+    """Return the directory for what is worth keeping of this user's, but no one needs; None without one. It is not created here."""
+    base = os.path.expanduser(os.environ.get("XDG_STATE_HOME") or "~/.local/state")  # noqa: PTH111 - Path's raises without a home
+    return Path(base, "tlaunch") if base.startswith("/") else None
+
+
 def writable_dir(preferred: Path) -> Path:
     """Return `preferred`, or the cache directory where nothing can be written there; it exists then.
 

@@ -101,6 +101,8 @@ class RunOptions:
     coordinator_port: int | None = None  # None: the default, or with an engine a free one
     # what becomes of it
     console: Console = "rank0"
+    quiet: bool = False  # only errors and the verdict
+    verbose: bool = False
     detach: bool = False
     dry_run: bool = False
     json: bool = False
@@ -126,8 +128,10 @@ def check_options(options: RunOptions) -> None:
         raise UsageError("--rank-table and --devices both say which devices there are", hint="give one of them")
     if options.json and not options.dry_run:
         raise UsageError("--json shows what --dry-run found", hint="add --dry-run")
-    if options.preload is not None and options.no_preload:
-        raise UsageError("--preload and --no-preload contradict each other", hint="give one of them")
+    contradictory = {"--preload and --no-preload": options.preload is not None and options.no_preload}
+    contradictory["--quiet and --verbose"] = options.quiet and options.verbose
+    for both in filter(contradictory.get, contradictory):
+        raise UsageError(f"{both} contradict each other", hint="give one of them")
     if options.detach and options.dry_run:
         raise UsageError("--detach starts a run, --dry-run does not", hint="give one of them")
     trainers = {
