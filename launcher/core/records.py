@@ -136,6 +136,7 @@ class Supervision:
     killed_at_s: float | None = None  # wall clock: when a batch system kills whatever is left of its job; None: never
     kill_wait_s: float | None = None  # what that system lets pass between its own SIGTERM and SIGKILL
     elastic: Elastic | None = None  # None: every attempt has the same devices
+    full_teardown: bool = False  # at the end of forked ranks, CPython takes apart what was preloaded, too
 
     @property
     def may_restart(self) -> bool:

@@ -78,6 +78,7 @@ def launch(
     hang_timeout: float | None = None,
     preload: Sequence[str] | None = None,
     no_preload: bool = False,
+    full_teardown: bool = False,
     forward_signals: Sequence[str] = ("USR1", "USR2"),
     bind: Bind = "auto",
     engine: EngineName | None = None,

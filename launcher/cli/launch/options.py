@@ -85,6 +85,7 @@ class RunOptions:
     hang_timeout: float | None = None
     preload: str | None = None  # None: found in the program
     no_preload: bool = False
+    full_teardown: bool = False
     forward_signals: str = "USR1,USR2"
     bind: Bind = "auto"
     # several servers

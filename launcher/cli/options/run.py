@@ -199,6 +199,7 @@ RUN_GROUPS = {
             "--preload", metavar="MODULE,...", help="Import these modules once, and fork the ranks.  [default: found in COMMAND]"
         ),
         click.option("--no-preload", is_flag=True, help="Start a new Python for every rank."),
+        click.option("--full-teardown", is_flag=True, help="Let forked ranks take apart what was imported once, too, when they end."),
         click.option(
             "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
             help=f"Bind each rank to CPU cores: {', '.join(BINDS)}.  [default: auto]",
