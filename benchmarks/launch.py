@@ -55,9 +55,9 @@ class Case:
 CASES = (
     Case(
         "torch", 8, TORCH, 3, {TORCHRUN: Bound(0.25, 0.20), FORKED: Bound(1.0, 0.95)},
-        {IMPORT: Bound(1.8, 1.5), TORCHRUN: Bound(0.2, 0.16)},
+        {IMPORT: Bound(1.5, 1.3), TORCHRUN: Bound(0.16, 0.14)},
     ),
-    Case("torch-64", 64, TORCH, 1, {}, {TORCHRUN: Bound(0.2, 0.16)}, peers=(IMPORT, TORCHRUN)),
+    Case("torch-64", 64, TORCH, 1, {}, {TORCHRUN: Bound(0.16, 0.1)}, peers=(IMPORT, TORCHRUN)),
     Case("no-op", 8, BARE, 7, {TORCHRUN: Bound(0.15, 0.12), SHELL: Bound(2.5, 2.5)}),
     Case("no-op-64", 64, BARE, 3, {}),
     Case("true", 8, NO_PYTHON, 7, {}),
