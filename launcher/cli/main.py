@@ -17,7 +17,6 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # what is ign
 # isort: split
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn
@@ -239,6 +238,8 @@ def _fail(error: OSError) -> int:
 
 def _is_about_stdout(error: OSError) -> bool:
     """Return whether `error` came from a function that writes there, or Python holds text that it still cannot write."""
+    import traceback  # most commands need none
+
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code is write_out.__code__:
             return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 
 from launcher.core import env
@@ -52,6 +51,8 @@ def writable_dir(preferred: Path) -> Path:
 def fingerprint() -> str:
     """Return a digest of the names and sizes of this package's modules, which is quick on a network file system too."""
     found = sorted(_modules(str(PACKAGE), ""))
+    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL
+
     return sha256(repr(found).encode()).hexdigest()[:12]
 
 
