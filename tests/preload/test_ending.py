@@ -81,8 +81,6 @@ SHORT = {
     "shared memory": "from multiprocessing.shared_memory import SharedMemory\nmemory = SharedMemory(create=True, size=10)\nmemory.unlink()",
     "database": "import sqlite3\nbase = sqlite3.connect('base'); base.execute('pragma journal_mode=wal'); base.execute('create table t (x)'); base.commit()",
     "garbage is kept": "import gc\ngc.disable()\n" + HELD + "cycle = Held('cycle'); cycle.own = cycle; del cycle",
-    "exit handler of the C library": "import ctypes\nlibrary = ctypes.CDLL(None)\nlibrary.strdup.restype = ctypes.c_void_p\n"
-    "library.__cxa_atexit(ctypes.cast(library.puts, ctypes.c_void_p), ctypes.c_void_p(library.strdup(b'at exit')), None)",
     "profiled": "import cProfile, pstats\nprofile = cProfile.Profile()\nprofile.runcall(sorted, [2, 1])\nprofile.dump_stats('stats')\nprint(pstats.Stats('stats').total_calls)\nimport os; os.remove('stats')",
 }  # fmt: skip
 # Programs that leave the end to CPython: it would show that something is missing.
