@@ -43,7 +43,7 @@ _WAITING_FOR_THE_END = (
 # Nothing shows of their end. (google is protobuf, which tensorboard imports.)
 _PACKAGES = frozenset({"torch", "numpy", "google"})
 _KNOWN = _PACKAGES | {"launcher"} | sys.stdlib_module_names
-# What modules of the standard library are linked with.
+# What modules of the standard library are linked with. (The C library loads others, libnss_*, to look names up.)
 _LIBRARIES = frozenset(
     {"libbz2", "libcrypto", "libexpat", "libffi", "liblzma", "libsqlite3", "libssl", "libuuid", "libz"}
 )
@@ -167,9 +167,9 @@ def _is_known(library: str) -> bool:
     """Return whether it belongs to Python, torch and the like, which leave nothing to do at the end."""
     *directories, name = library.split("/")
     within = {directory.removesuffix(".libs") for directory in directories}
-    return (
-        not within.isdisjoint({"lib-dynload", *_PACKAGES}) or name.partition(".so")[0].partition("-")[0] in _LIBRARIES
-    )
+    own_name = name.partition(".so")[0].partition("-")[0]
+    is_of_python = "lib-dynload" in within or own_name in _LIBRARIES or own_name.startswith("libnss_")
+    return is_of_python or not within.isdisjoint(_PACKAGES)
 
 
 def _warns_of_unclosed_files() -> bool:

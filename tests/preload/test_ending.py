@@ -102,6 +102,7 @@ WHOLE = {
     "def unbound(_, write=os.write):\n    write(1, b'unbound')\njson.reference = weakref.ref(Kept, unbound)",
     "database of a preloaded module": "import json, sqlite3\njson.base = sqlite3.connect('base'); json.base.execute('pragma journal_mode=wal'); json.base.execute('create table t (x)'); json.base.commit()",
     "frozen by itself": HELD + "import gc\none = Held('one')\ngc.freeze()",
+    "library": "import ctypes\nctypes.CDLL('libanl.so.1')",
     "daemon thread": "import threading\n" + OPENED + "threading.Thread(target=threading.Event().wait, daemon=True).start()",
     "full": "import sys\nsys.stdout = open('/dev/full', 'w')\nprint('x')",
     "full stdout": "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)\nprint('x')",
