@@ -46,6 +46,7 @@ def spec_to_json(spec: RunSpec) -> str:
         "console": spec.console,
         "engine": spec.engine,
         "continues": encode(spec.continues),
+        "progress_regex": spec.progress_regex,
         "layout": asdict(spec.layout),
         "cluster": {
             "source": None if spec.cluster.source is None else str(spec.cluster.source),
@@ -81,6 +82,7 @@ class Recorded:
     continues: ResumedFrom | None = None
     # Of an elastic run, all that it may use, by the ranks that the whole table gives them.
     devices: tuple[Place, ...] = ()
+    progress_regex: str | None = None  # what finds figures in lines of ranks, where --progress-regex gave one
 
     def places_in(self, allotment: Allotment | None) -> tuple[Place, ...]:
         """Return the places of the ranks of an attempt, ascending by global rank."""
@@ -107,6 +109,7 @@ def read_recorded(run_dir: RunDir) -> Recorded:
             engine=None if fields.get("engine") is None else str(fields["engine"]),
             devices=_ascending(_devices(fields["cluster"]["servers"])) if supervision.get("elastic") else (),
             continues=_continued(fields),
+            progress_regex=None if (regex := fields.get("progress_regex")) is None else str(regex),
         )
     except OSError as error:
         raise UnreadableError(f"{path} cannot be read: {error.strerror}") from error

@@ -138,11 +138,25 @@ def prepare(
         engine=engine,
         mpi_ranks=mpi_ranks,
         continues=program.continues,
+        progress_regex=_checked_regex(options.progress_regex),
     )
     if layout.world_size > 1:
         notes += _doubts(options, program, inherited, used, starts_here=engine is None and elsewhere is None)
     files = _files(cluster, used, table, engine)
     return Prepared(request, program, options.name or program.run_name, tuple(notes), files, table.text, table.format)
+
+
+def _checked_regex(text: str | None) -> str | None:
+    """Return the expression that finds figures in lines.
+
+    Raises:
+        UsageError: it is none, or has no group that is a figure.
+    """
+    if text is not None:
+        from launcher.logs.figures import progress_regex  # few runs have one
+
+        progress_regex(text)
+    return text
 
 
 def _doubts(
