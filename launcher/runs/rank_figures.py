@@ -47,6 +47,19 @@ class _Log:
     found: RankFigures | None = None
 
 
+def pattern_of(text: str | None) -> re.Pattern[str] | None:
+    """Return the expression that finds figures in lines, as --progress-regex gave it; None for the known forms.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if text is None:
+        return None
+    from launcher.logs.figures import progress_regex  # noqa: PLC0415 - few runs have one
+
+    return progress_regex(text)
+
+
 class FiguresReader:
     """Looks at ranks again and again; reads at most the last 64 KiB of what has come to a log since its last look.
 
@@ -66,14 +79,18 @@ class FiguresReader:
             return RankFigures(
                 heartbeat, step=beat.step, last_step=beat.last_step, loss=beat.loss, tokens_per_s=beat.tokens_per_s
             )
+        logged = self.logged(global_rank, log_offset) or RankFigures()
+        return logged if heartbeat is None else replace(logged, heartbeat=heartbeat)
+
+    def logged(self, global_rank: int, log_offset: int = 0) -> RankFigures | None:
+        """Return the newest figures of a log, whatever the heartbeat says; None before there are any."""
         log = self._logs.get(global_rank)
         if log is None or log.offset != log_offset:
             path = self._run_dir.train_log(global_rank)
             log = self._logs[global_rank] = _Log(path, log_offset, log_offset)
         with suppress(OSError):
             self._read(log)
-        logged = log.found or RankFigures()
-        return logged if heartbeat is None else replace(logged, heartbeat=heartbeat)
+        return log.found
 
     def _read(self, log: _Log) -> None:
         found = os.stat(log.path)  # noqa: PTH116 - hundreds of them, every second

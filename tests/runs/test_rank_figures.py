@@ -68,7 +68,7 @@ def test_a_log_may_be_truncated_or_replaced(run_dir):
     assert reader.look(0).step == 100
     write(run_dir, "step 101 loss 5\n", mode="w")
     assert reader.look(0).step == 101
-    run_dir.train_log(0).unlink()
+    run_dir.train_log(0).rename(run_dir.device(0) / "train.log.1")
     assert reader.look(0).step == 101
     write(run_dir, "step 102 loss 5\n")
     assert reader.look(0).step == 102

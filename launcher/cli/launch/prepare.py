@@ -21,6 +21,7 @@ from launcher.engines.placement import read_machine
 from launcher.engines.variables import VISIBLE_DEVICES
 from launcher.logs.terminal import escaped
 from launcher.mesh.layouts import resolve_layout
+from launcher.runs.rank_figures import pattern_of
 
 Elsewhere = Literal["servers", "image"]
 
@@ -116,6 +117,7 @@ def prepare(
         from launcher.cli.launch.elastic import notes_of_first
 
         notes += notes_of_first(elastic, layout, cluster.servers)
+    pattern_of(options.progress_regex)  # refuses one that finds nothing
     request = Request(
         cluster=cluster,
         layout=layout,
@@ -138,25 +140,12 @@ def prepare(
         engine=engine,
         mpi_ranks=mpi_ranks,
         continues=program.continues,
-        progress_regex=_checked_regex(options.progress_regex),
+        progress_regex=options.progress_regex,
     )
     if layout.world_size > 1:
         notes += _doubts(options, program, inherited, used, starts_here=engine is None and elsewhere is None)
     files = _files(cluster, used, table, engine)
     return Prepared(request, program, options.name or program.run_name, tuple(notes), files, table.text, table.format)
-
-
-def _checked_regex(text: str | None) -> str | None:
-    """Return the expression that finds figures in lines.
-
-    Raises:
-        UsageError: it is none, or has no group that is a figure.
-    """
-    if text is not None:
-        from launcher.logs.figures import progress_regex  # few runs have one
-
-        progress_regex(text)
-    return text
 
 
 def _doubts(

@@ -33,6 +33,7 @@ from launcher.core.text import ranges, some_of
 from launcher.logs.lines import Begun, Line
 from launcher.logs.terminal import printable, without_colours
 from launcher.runs.progress import Progress
+from launcher.runs.rank_figures import pattern_of
 
 SHOWN_AFTER_S = 0.3  # most lines that are seen half written are ended by then
 REDRAWN_EVERY_S = 0.1
@@ -131,7 +132,7 @@ class Foot:
         self._last_end_s = -math.inf
         self._measured: ProgressText | None = None
         if spec.console == "status" or self._status.on_terminal:
-            pattern = _pattern_of(spec)
+            pattern = pattern_of(spec.progress_regex)
             self._measured = ProgressText(RunDir(spec.run_dir), pattern, on_terminal=self._status.on_terminal)
         self._replaces_steps = spec.console == "rank0" and self._status.on_terminal and shape.redraws
 
@@ -266,11 +267,3 @@ class Foot:
         if left_s > 0:
             return f"ending processes that ranks left, killed in {whole_duration(left_s)}"
         return f"ending processes that ranks left, killed if they take more than {self._grace_s:g} s"
-
-
-def _pattern_of(spec: RunSpec) -> re.Pattern[str] | None:
-    if spec.progress_regex is None:
-        return None
-    from launcher.logs.figures import progress_regex  # few runs have one
-
-    return progress_regex(spec.progress_regex)
