@@ -419,7 +419,9 @@ def test_a_matplotlib_of_which_a_part_is_missing_is_refused(launcher, runs, monk
 def test_what_was_printed_is_reported_where_nothing_else_was_measured(launcher):
     """By the expression that the run was given; where the figures come from is said."""
     launcher.runs.mkdir()
-    run_dir = acted_run.make(launcher.runs / "a", progress_regex=r"at=(?P<step>\d+) cost=(?P<loss>\S+)")
+    run_dir = acted_run.make(
+        launcher.runs / "a", [AgentStarted(AGENT, None, 2)], progress_regex=r"at=(?P<step>\d+) cost=(?P<loss>\S+)"
+    )
     run_dir.train_log(1).write_text("at=7 cost=2\nat=8 cost=1\nstep 9 loss 0\n")
     done = launcher.call("report", "a")
     said = ("without metrics.jsonl" in done.stdout, "device1/train.log" in done.stdout)
