@@ -5,16 +5,20 @@ Nothing but what people look at uses figures of logs: whether a rank hangs or is
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import Beat, Heartbeat, read_heartbeat
 from launcher.core.run_dir import RunDir
-from launcher.logs.log_file import TAIL_BYTES, bytes_between, opened
+from launcher.logs.log_file import bytes_between, opened
+
+READ_BYTES = 1 << 15  # of a log at a time: there may be a thousand
 
 
 @frozen
@@ -60,8 +64,16 @@ def pattern_of(text: str | None) -> re.Pattern[str] | None:
     return progress_regex(text)
 
 
+def recorded_pattern(run_dir: RunDir) -> re.Pattern[str] | None:
+    """Return the expression of --progress-regex that a run was started with; None for the known forms. Never raises."""
+    with suppress(OSError, ValueError, RecursionError, AttributeError, UsageError):
+        text = json.loads(run_dir.run_json.read_bytes()).get("progress_regex")
+        return pattern_of(text if isinstance(text, str) else None)
+    return None
+
+
 class FiguresReader:
-    """Looks at ranks again and again; reads at most the last 64 KiB of what has come to a log since its last look.
+    """Looks at ranks again and again; reads at most the last 32 KiB of what has come to a log since its last look.
 
     Holds no file open, never blocks, and never raises for what it finds.
     """
@@ -104,7 +116,7 @@ class FiguresReader:
         from launcher.logs.figures import figures_in  # noqa: PLC0415 - programs with heartbeats need none of it
 
         with opened(log.path) as descriptor:
-            begin = max(log.position, found.st_size - TAIL_BYTES)
+            begin = max(log.position, found.st_size - READ_BYTES)
             text = bytes_between(descriptor, begin, found.st_size)
         if begin > log.position:  # the first line of it may be the end of one
             text = text[max(text.find(b"\n"), text.find(b"\r")) + 1 :]

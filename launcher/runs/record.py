@@ -82,7 +82,6 @@ class Recorded:
     continues: ResumedFrom | None = None
     # Of an elastic run, all that it may use, by the ranks that the whole table gives them.
     devices: tuple[Place, ...] = ()
-    progress_regex: str | None = None  # what finds figures in lines of ranks, where --progress-regex gave one
 
     def places_in(self, allotment: Allotment | None) -> tuple[Place, ...]:
         """Return the places of the ranks of an attempt, ascending by global rank."""
@@ -109,7 +108,6 @@ def read_recorded(run_dir: RunDir) -> Recorded:
             engine=None if fields.get("engine") is None else str(fields["engine"]),
             devices=_ascending(_devices(fields["cluster"]["servers"])) if supervision.get("elastic") else (),
             continues=_continued(fields),
-            progress_regex=None if (regex := fields.get("progress_regex")) is None else str(regex),
         )
     except OSError as error:
         raise UnreadableError(f"{path} cannot be read: {error.strerror}") from error

@@ -30,7 +30,7 @@ from launcher.runs.course import own_course, whole_course
 from launcher.runs.logged_metrics import logged_steps
 from launcher.runs.metrics import Metrics, median_of, part_shares, read_metrics
 from launcher.runs.progress import State
-from launcher.runs.rank_figures import pattern_of
+from launcher.runs.rank_figures import recorded_pattern
 from launcher.runs.rank_logs import AttemptStarts
 from launcher.runs.record import continued_by
 from launcher.runs.status import EventReader, RunState, look
@@ -145,8 +145,7 @@ def gather(run_dir: RunDir) -> RunFacts:
         duration_s = max(0.0, ((ended_ns or state.looked_ns) - state.started_ns) / 1e9)
     printed_by = None
     if not metrics.found and metrics.unreadable is None:
-        regex = record.get("progress_regex")
-        printed_by, steps = logged_steps(state, pattern_of(regex if isinstance(regex, str) else None))
+        printed_by, steps = logged_steps(state, recorded_pattern(run_dir))
         metrics = replace(metrics, steps=steps)
     own = own_course(metrics)
     course = whole_course(run_dir, own)
