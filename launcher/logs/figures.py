@@ -24,6 +24,8 @@ from launcher.logs.terminal import without_colours
 MAX_LINE_CHARS = 2000  # characters of a line that is looked at
 MAX_DIGITS = 15  # of a step: more are a time or an id
 LINE_END = re.compile(rb"[\r\n]")
+# In small letters; a line without any of them has no figures. Thousands of lines are passed over by these alone.
+WORDS = (b"step", b"iter", b"epoch", b"batch", b"updates", b"%|")
 HINT_OF_GROUPS = (
     r"for instance 'it=(?P<step>\d+) cost=(?P<loss>\S+)'; groups are step, last_step, epoch, loss, tokens_per_s"
 )
@@ -58,8 +60,10 @@ class _Patterns:
     """The expressions that lines are searched with. To compile them takes 10 ms, which only those pay who read lines."""
 
     def __init__(self) -> None:
-        number = r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?"
-        whole = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
+        # Digits are counted, and a number is never begun within another, so that no line takes long.
+        whole = r"(?:\d{1,3}(?:,\d{3}){1,5}|\d{1,15})"
+        number = rf"[-+]?(?:{whole}(?:\.\d{{0,20}})?|\.\d{{1,20}})(?:e[-+]?\d{{1,3}})?"
+        begins = r"(?<![\w.,+-])"
         alone = r"(?<![\w./-])"  # the beginning of a word that is no part of another, nor of a path
         is_ = r"[\"']?\s*(?:[:=]|\bis\b)?\s*(?:tensor\()?[\"'\[]?\s*"
         ends = r"(?!\w|\.\d)"
@@ -70,10 +74,9 @@ class _Patterns:
         def compiled(expression: str) -> re.Pattern[str]:
             return re.compile(expression, re.IGNORECASE)
 
-        self.worth_a_look = compiled(r"step|iter|\bit\b|epoch|batch|loss|%\|")
         self.step = compiled(
             rf"{alone}[\"']?(?:(?:global|train|training|optimizer)[ _/-]?)?"
-            rf"(?P<what>steps?|iter(?:ation)?|it|num_updates|batch)(?:\(train\))?[\"']?\s*[:=#]?\s*\[?\s*[\"']?"
+            rf"(?P<what>steps?|iter(?:ation)?|num_updates|batch)(?:\(train\))?[\"']?\s*[:=#]?\s*\[?\s*[\"']?"
             rf"(?P<step>{whole})(?:\s*(?:/|\bof\b)\s*(?P<last>{whole}))?(?![\w%]|\.\d|,\d|\s*(?:m?s|sec|seconds?|%)\b)"
         )
         self.epoch = compiled(
@@ -85,12 +88,12 @@ class _Patterns:
             rf"(?P<loss>{number}|nan|[-+]?inf){ends}"
         )
         self.tokens = compiled(
-            rf"(?P<before>{number})\s*(?P<before_scale>[km]?)\s*{tokens}(?:/{second}|\s+per\s+{second})"
+            rf"{begins}(?P<before>{number})\s*(?P<before_scale>[km]?)\s*{tokens}(?:/{second}|\s+per\s+{second})"
             rf"|{alone}[\"']?{tokens}(?:/{second}|_per_{second}|\s+per\s+{second})[\"']?\s*[:=]?\s*"
             rf"(?P<after>{number})(?P<after_scale>[km]?){ends}"
         )
         self.rate = compiled(
-            rf"(?P<before>{number})\s*{steps}/{second}|(?P<each>{number})\s*s/{steps}\b"
+            rf"{begins}(?P<before>{number})\s*{steps}/{second}|{begins}(?P<each>{number})\s*s/{steps}\b"
             rf"|{alone}{steps}(?:/{second}|_per_{second})\s*[:=]?\s*(?P<after>{number}){ends}"
         )
         self.learning_rate = compiled(rf"{alone}[\"']?(?:lr|learning[ _]rate){is_}{number}")
@@ -138,19 +141,26 @@ def figures_of(line: str, pattern: re.Pattern[str] | None = None) -> Figures | N
     line = without_colours(line)
     if pattern is not None:
         return _by(pattern, line)
-    patterns = _patterns()
-    if patterns.worth_a_look.search(line) is None:
-        return None
-    bar = patterns.bar.match(line)
+    line = " ".join(line.split())  # expressions have many places for blanks, and would try each of them in each
+    bar = _patterns().bar.match(line)
     return _of_text(line) if bar is None else _of_bar(bar)
 
 
 def figures_in(text: bytes, pattern: re.Pattern[str] | None = None) -> Iterator[Figures]:
     """Yield what the finished lines of a text say, the last one first. A carriage return, too, ends what stands before it."""
-    end = max(text.rfind(b"\n"), text.rfind(b"\r"))
-    for part in reversed(LINE_END.split(text[: max(0, end)])):
+    text = text[: max(0, text.rfind(b"\n"), text.rfind(b"\r"))]
+    if pattern is None and not _may_have_figures(text):
+        return
+    for part in reversed(LINE_END.split(text)):
+        if pattern is None and not _may_have_figures(part):
+            continue
         if part and (found := figures_of(part.decode(errors="replace"), pattern)) is not None:
             yield found
+
+
+def _may_have_figures(text: bytes) -> bool:
+    lowered = text.lower()
+    return any(word in lowered for word in WORDS)
 
 
 def _of_text(line: str) -> Figures | None:

@@ -46,8 +46,10 @@ def write(run_dir, rank, text):
         log.write(text)
 
 
-def test_the_time_left_follows_from_the_steps_since_the_first_that_was_seen(told, run_dir):
+def test_the_time_left_follows_from_the_steps_since_the_first_that_was_seen(told, run_dir, monkeypatch):
     """It is unknown at first, and over at the last step; another attempt is another beginning."""
+    now_s = progress_text.time.monotonic()
+    monkeypatch.setattr(progress_text.time, "monotonic", lambda: now_s)
     text = ProgressText(run_dir, on_terminal=True)
     assert told(text, 100, step=10, last_step=400, loss=3.0) == "step 10 of 400, loss 3.0000"
     fast = "step 50 of 400, 5,000 tokens/s, 2 min 55 s left"
@@ -55,6 +57,10 @@ def test_the_time_left_follows_from_the_steps_since_the_first_that_was_seen(told
     assert told(text, 200, step=400, last_step=400) == "step 400 of 400, 3.9 steps/s"
     assert told(text, 300, step=1, last_step=400) == "step 1 of 400"
     assert told(text, 310, step=2, last_step=4) == "step 2 of 4, 0.1 steps/s, 20 s left"
+    now_s += 8
+    assert text.text(STARTS) == "step 2 of 4, 0.1 steps/s, 12 s left"
+    now_s += 13  # it takes longer than before, and nobody knows how long
+    assert text.text(STARTS) == "step 2 of 4, 0.1 steps/s, silent for 21 s"
     assert told(text, 320, step=3) == "step 3, 0.1 steps/s"
 
 

@@ -41,7 +41,7 @@ BETWEEN = "  "  # what different ranks say
 BAR = re.compile(r"\|(?=[ ]*[#=>\u2581-\u258f]|[ ]{8})[ #=>.\u2581-\u258f-]{3,}\|")
 
 DOTS = " ..."
-MODULES_SHOWN = 3  # of those that are imported for all ranks
+PACKAGES_SHOWN = 3  # of those that are imported for all ranks
 ENDING_SHOWN_AFTER_S = 1.0  # most processes end at once, and then nothing needs to be said
 
 
@@ -155,7 +155,8 @@ class Foot:
                 waits = f"waiting for {len(missing)} of {counted(self._server_count, 'server')}"
                 self._do(waits if missing else "starting")
             case Preloading(modules=modules):
-                self._do(f"importing {some_of(modules, MODULES_SHOWN)}")
+                packages = tuple(dict.fromkeys(module.partition(".")[0] for module in modules))
+                self._do(f"importing {some_of(packages, PACKAGES_SHOWN)}")
             case Preloaded():
                 self._do("starting ranks")
             case RankEnded():

@@ -15,7 +15,7 @@ from launcher.runs.rank_figures import FiguresReader, RankFigures
 
 STEP_LINE = re.compile(rb"^epoch: \d+ step: \d+, loss is .*\n", re.MULTILINE)  # of the bundled trainer, after each step
 LOOK_EVERY_S = 1.0  # at the rank whose figures are told
-SURVEY_EVERY_S, SURVEY_S_PER_RANK = 2.0, 0.01  # at all ranks: of a thousand every ten seconds
+SURVEY_EVERY_S, SURVEY_S_PER_RANK = 2.0, 0.01  # at all ranks: at a thousand every ten seconds
 TOLD_EVERY_PLAIN_S = 30.0  # where each is a line of its own
 SILENT_FROM_S = 10.0
 LAGS_STEPS, LAGS_S = 2, 1.0  # ranks that are observed one after the other differ by less
@@ -40,6 +40,7 @@ class ProgressText:
         self._lead: int | None = None
         self._first: tuple[int, int] | None = None  # the first step that was read, and when that was
         self._time_ns = 0  # of the figures: when the heartbeat was written, or the line was read
+        self._noticed_s = 0.0  # when they were seen first
         self._lagging: tuple[int, str] | None = None  # at the last survey: which rank, and where it is
         self._lag = ""  # of a rank that has lagged at two surveys in a row
         self._signs: list[object] = []
@@ -50,12 +51,14 @@ class ProgressText:
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
-        if self._on_terminal and now_s >= self._next_survey_s:
-            self._next_survey_s = now_s + max(SURVEY_EVERY_S, SURVEY_S_PER_RANK * len(starts))
+        start = None if self._lead is None else starts.get(self._lead)
+        is_due = now_s >= self._next_survey_s and (self._on_terminal or start is None)
+        if is_due:
             self._survey(starts, now_s)
-        self._note(self._newest(starts))
-        known = self._figures.known
-        self._next_s = now_s + (LOOK_EVERY_S if self._on_terminal or not known else TOLD_EVERY_PLAIN_S)
+        elif self._lead is not None and start is not None:
+            self._note(self._reader.look(self._lead, start.event.log_offset))
+        often = self._on_terminal or not self._figures.known
+        self._next_s = now_s + (LOOK_EVERY_S if often else TOLD_EVERY_PLAIN_S)
 
     def text(self, starts: Mapping[int, RankStart]) -> str:
         """Return "step 120 of 400, loss 3.2140, 12,345 tokens/s, 48 s left" or the like; empty where nothing is known."""
@@ -92,26 +95,24 @@ class ProgressText:
     def _tells_steps(self) -> bool:
         return self._figures.last_step is not None and not self._figures.from_log
 
-    def _newest(self, starts: Mapping[int, RankStart]) -> RankFigures:
-        """Return the figures of the rank that is told of; all are asked until one has any."""
-        for global_rank in sorted(starts) if self._lead is None else (self._lead,):
-            start = starts.get(global_rank)
-            figures = self._reader.look(global_rank, start.event.log_offset) if start else RankFigures()
-            if figures.known:
-                self._lead = global_rank
-                return figures
-        return RankFigures()
-
     def _note(self, figures: RankFigures) -> None:
         if figures != self._figures or self._first is None:
             is_beat = figures.heartbeat is not None and not figures.from_log
             self._time_ns = figures.heartbeat.time_ns if is_beat and figures.heartbeat else time.time_ns()
+            self._noticed_s = time.monotonic()
         self._figures = figures
         if figures.step is not None and (self._first is None or self._first[0] > figures.step):
             self._first = (figures.step, self._time_ns)
 
     def _survey(self, starts: Mapping[int, RankStart], now_s: float) -> None:
-        looks = {rank: self._reader.look(rank, starts[rank].event.log_offset) for rank in starts}
+        """Look at all ranks: which is told of, whether one lags, and whether any has written something."""
+        looks = {rank: self._reader.look(rank, starts[rank].event.log_offset) for rank in sorted(starts)}
+        if self._lead not in looks:
+            self._lead = next((rank for rank, each in looks.items() if each.known), None)
+        if self._lead is not None:
+            self._note(looks[self._lead])
+        interval_s = LOOK_EVERY_S if self._lead is None else SURVEY_EVERY_S
+        self._next_survey_s = now_s + max(interval_s, SURVEY_S_PER_RANK * len(starts))
         signs: list[object] = [each.heartbeat.time_ns for each in looks.values() if each.heartbeat is not None]
         for rank in starts:
             with suppress(OSError):
@@ -159,7 +160,8 @@ class ProgressText:
         step, last, pace = self._figures.step, self._figures.last_step, self._pace()
         if step is None or last is None or step >= last or self._figures.epoch is not None or pace is None:
             return None
-        return (last - step) / pace
+        left_s = (last - step) / pace - (time.monotonic() - self._noticed_s)
+        return left_s if left_s > 0 else None  # it takes longer than steps before
 
 
 def fitting(who: str, elapsed: str, parts: Mapping[str, str], width: int) -> str:
