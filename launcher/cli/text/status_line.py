@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import shutil
@@ -17,6 +18,7 @@ STATUS_EVERY_S = 1.0
 ERASED = "\r\x1b[K"
 CUT = "…; "
 SPARE_COLUMNS = 2  # where a terminal writes ^C: in a full row it would wrap, and a half of it would stay
+SETTLED_AFTER_S = 0.5
 MIN_WHY_COLUMNS = 10  # columns; less of a failure says nothing
 
 
@@ -33,6 +35,8 @@ class StatusLine:
         self._shown = ""
         self.visible = False  # on a terminal
         self._next_s = 0.0
+        self._columns: int | None = None  # of the terminal, when it was looked at last
+        self._resized_s = -math.inf  # when they were seen to have changed
 
     @property
     def width(self) -> int:
@@ -54,12 +58,14 @@ class StatusLine:
         text, why = without_colours(text), without_colours(why)
         if self.on_terminal:
             width = self.width
+            if not self._is_settled(width) and self.visible:
+                return
             room = width - columns_of(text)
             if columns_of(why) > room:
                 why = f"{cut_to(why, room - len(CUT))}{CUT}" if room > MIN_WHY_COLUMNS else ""
             text = cut_to(why + text, width)
             if (text != self._shown or not self.visible) and self._takes_text():
-                self._write(self._erasure(width) * self.visible + text)
+                self._write(self._erasure() * self.visible + text)
                 self.visible = bool(text)
                 self._shown = text
             return
@@ -74,15 +80,30 @@ class StatusLine:
         if not self.visible:
             return ""
         self.visible = False
-        erasure = self._erasure(self.width)
+        erasure = self._erasure()
         if self._takes_text():
             self._write(erasure)
             return ""
         return erasure
 
-    def _erasure(self, width: int) -> str:
-        """Return what erases the row: also where the terminal has become narrower, and has wrapped it."""
-        above = (columns_of(self._shown) - 1) // max(1, width + SPARE_COLUMNS) if self._shown else 0
+    def _is_settled(self, width: int) -> bool:
+        """Return whether the terminal has had this width for so long that it is the one that it has drawn the row with.
+
+        While a window is dragged, a terminal may say how wide it is when it is no longer so (tmux does for 0.25 s).
+        """
+        if width != self._columns:
+            self._resized_s = -math.inf if self._columns is None else time.monotonic()
+            self._columns = width
+        return time.monotonic() - self._resized_s >= SETTLED_AFTER_S
+
+    def _erasure(self) -> str:
+        """Return what erases the row: also where the terminal has become narrower, and has wrapped it.
+
+        Rather a piece of it is left than a line of others erased above it.
+        """
+        width = self.width
+        is_wrapped = self._is_settled(width) and bool(self._shown)
+        above = (columns_of(self._shown) - 1) // max(1, width + SPARE_COLUMNS) if is_wrapped else 0
         return ERASED + f"\x1b[A{ERASED}" * above
 
     def _takes_text(self) -> bool:
