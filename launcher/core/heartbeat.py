@@ -134,6 +134,8 @@ def plain(value: Any) -> float | None:
     if type(value) is float:
         return value
     with suppress(Exception):
+        value = value.item()  # of torch, numpy, MindSpore; torch warns where float() meets a loss with a gradient
+    with suppress(Exception):
         return whole_number(operator.index(value))
     with suppress(Exception):
         return float(value)

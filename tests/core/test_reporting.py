@@ -133,6 +133,16 @@ def test_threads_and_forks_tear_nothing(rank):
     assert len(read_metrics(metrics).steps) == 4 * STEPS
 
 
+def test_a_loss_of_torch_is_a_number(rank):
+    """With its gradient, of any type; nothing is printed into the rank's log."""
+    torch = pytest.importorskip("torch")
+    loss = torch.tensor([2.0], requires_grad=True).square().mean()
+    beat(torch.tensor(3), loss=loss, busy_s=torch.tensor(0.5, dtype=torch.bfloat16))
+    assert read_heartbeat(rank[0]).beat == Beat(3, 0.5, 4.0)
+    beat(4, loss=torch.ones(2))
+    assert read_heartbeat(rank[0]).beat == Beat(4)
+
+
 def test_the_import_loads_nothing_of_others():
     heavy = "{'click', 'rich', 'pydantic', 'psutil', 'torch', 'numpy', 'jinja2'}"
     program = f"import sys; from launcher import beat, metric; beat(1); metric(1); print({heavy} & sys.modules.keys())"
