@@ -437,6 +437,17 @@ def test_the_foot_says_from_the_first_moment_how_a_run_stands(launcher, play, co
     assert not [line for line in terminal.lines() if "of 5000" in line or "to end" in line or "importing" in line]
 
 
+def test_nothing_is_redrawn_beside_what_a_pipe_brings_to_the_terminal(play):
+    """Each line of `tee` begins a row, and what is said of the run has rows of its own."""
+    terminal = play(COUNTS, 80, "tlaunch run --devices 2 -- python program.py | tee all")
+    terminal.wait_for("line 20$")
+    assert "line 0" in terminal.lines()
+    assert any(line.startswith("2 ranks started in runs/") for line in terminal.lines())
+    terminal.touch("go")
+    assert terminal.ended() == 0
+    assert [line for line in terminal.lines() if "line" in line] == [f"line {number}" for number in range(int(LAST))]
+
+
 # --- another size ---
 
 

@@ -15,6 +15,7 @@ from launcher.cli.text.columns import counted, cut_off, whole_duration
 from launcher.cli.text.log_format import Format
 from launcher.cli.text.progress_text import ProgressText, fitting
 from launcher.cli.text.status_line import StatusLine
+from launcher.cli.text.stdout import is_pipe
 from launcher.cli.text.summary import describe
 from launcher.core.events import (
     AttemptStarted,
@@ -122,7 +123,8 @@ class Foot:
         self._progress = progress
         self._shown_dir = shown_dir
         self._server_count = len(spec.cluster.servers)
-        self._status = StatusLine(sys.stderr)
+        # What `| tee` takes from a pipe, it writes to the terminal: behind a row that stands there.
+        self._status = StatusLine(sys.stderr, alone=spec.console in {"status", "none"} or not is_pipe(sys.stdout))
         self._partial = PartialLines(shape, sys.stdout, before=self._status.erase)
         self._grace_s = spec.supervision.grace_s
         self._began_s = self._phase_s = time.monotonic()

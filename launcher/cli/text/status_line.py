@@ -28,10 +28,11 @@ class StatusLine:
     A terminal that takes nothing (Ctrl-S) is left as it is: no method blocks.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, alone: bool = True) -> None:
+        """`alone`: no other process writes to the same terminal meanwhile; else nothing can be redrawn there."""
         self._stream = stream
         self._encoding = stream.encoding or "utf-8"
-        self.on_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self.on_terminal = alone and stream.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = ""
         self.visible = False  # on a terminal
         self._next_s = 0.0
