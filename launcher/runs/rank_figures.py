@@ -72,6 +72,15 @@ def recorded_pattern(run_dir: RunDir) -> re.Pattern[str] | None:
     return None
 
 
+def pattern_for(run_dir: RunDir, text: str | None) -> re.Pattern[str] | None:
+    """Return the expression that is asked for now, else the one that the run was started with.
+
+    Raises:
+        UsageError: it is none.
+    """
+    return recorded_pattern(run_dir) if text is None else pattern_of(text)
+
+
 class FiguresReader:
     """Looks at ranks again and again; reads at most the last 32 KiB of what has come to a log since its last look.
 

@@ -13,7 +13,14 @@ from typing import Any
 
 import click
 
-from launcher.cli.options.chosen_run import LIVE_RUN_HELP, as_argument, chosen_live, json_option, run_argument
+from launcher.cli.options.chosen_run import (
+    LIVE_RUN_HELP,
+    as_argument,
+    chosen_live,
+    json_option,
+    progress_regex_option,
+    run_argument,
+)
 from launcher.cli.text.columns import counted, duration, fitted, number, size
 from launcher.cli.text.rank_rows import UNKNOWN, Column, cells, grouped, listed, most, same, step_groups
 from launcher.cli.text.run_text import as_json as run_as_json
@@ -23,7 +30,7 @@ from launcher.cli.text.verdict_text import describe_status, rank_list
 from launcher.core.codec import json_text
 from launcher.core.frozen import frozen
 from launcher.logs.terminal import one_line
-from launcher.runs.rank_figures import FiguresReader, RankFigures, recorded_pattern
+from launcher.runs.rank_figures import FiguresReader, RankFigures, pattern_for
 from launcher.runs.record import Place, Recorded, read_recorded
 from launcher.runs.status import RankLook, RunState, look
 
@@ -70,14 +77,15 @@ class RankStatus:
     default=None,
     help="Show ranks that are alike in one row, or each in its own.  [default: --group on a terminal from 16 ranks on]",
 )
+@progress_regex_option
 @json_option
 @run_argument
-def status(*, run: str | None, groups: bool | None, as_json: bool, runs_dir: Path) -> None:
+def status(*, run: str | None, groups: bool | None, progress_regex: str | None, as_json: bool, runs_dir: Path) -> None:
     run_dir = chosen_live(runs_dir, run)
     recorded = read_recorded(run_dir)
     state = look(run_dir)
     places = recorded.places_in(state.progress.current.allotment)
-    reader = FiguresReader(run_dir, recorded_pattern(run_dir))
+    reader = FiguresReader(run_dir, pattern_for(run_dir, progress_regex))
     ranks = [_rank_status(rank, places, state, reader) for rank in state.ranks]
     if as_json:
         whole = run_as_json(state) | {"max_restarts": recorded.max_restarts, "each": [_to_json(rank) for rank in ranks]}

@@ -16,7 +16,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, run_argument
+from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, progress_regex_option, run_argument
 from launcher.cli.options.types import Seconds
 from launcher.cli.text.columns import duration, has_blocks, number, size, sparkline, step_time
 from launcher.cli.text.keys import QUIT, keys_of_terminal, pressed
@@ -30,7 +30,7 @@ from launcher.core.proc import Usage, usage_of
 from launcher.core.run_dir import RunDir
 from launcher.runs.course import runs_before, standing
 from launcher.runs.metrics import MetricsReader, Record, StepMetrics, median_of, part_shares
-from launcher.runs.rank_figures import FiguresReader, RankFigures, recorded_pattern
+from launcher.runs.rank_figures import FiguresReader, RankFigures, pattern_for
 from launcher.runs.status import RankLook, RankState, RunState, RunStatusReader
 
 EPILOG = """\b
@@ -128,9 +128,10 @@ def alike(rows: list[Row]) -> Callable[[Row], Hashable]:
     "--interval", type=Seconds(min=0.1, max=3600), default=2.0, metavar="TIME",
     help="Time between two updates.  [default: 2]",
 )  # fmt: skip
+@progress_regex_option
 @run_argument
-def top(*, run: str | None, once: bool, interval: float, runs_dir: Path) -> None:
-    sampler = Sampler(chosen_live(runs_dir, run))
+def top(*, run: str | None, once: bool, interval: float, progress_regex: str | None, runs_dir: Path) -> None:
+    sampler = Sampler(chosen_live(runs_dir, run), progress_regex)
     if not once and sys.stdout.isatty():
         _show_live(sampler, interval)
         return
@@ -205,10 +206,11 @@ def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[s
 class Sampler:
     """Looks at a run; from the second look on, CPU shares are known. All that it gives is of one look, the last."""
 
-    def __init__(self, run_dir: RunDir) -> None:
+    def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
+        """`progress_regex`: for lines of ranks, in place of the one that the run was started with."""
         self._watch = RunStatusReader(run_dir)
         self._metrics = RecentMetrics(run_dir)
-        self._figures = FiguresReader(run_dir, recorded_pattern(run_dir))
+        self._figures = FiguresReader(run_dir, pattern_for(run_dir, progress_regex))
         self._plain = not has_blocks(sys.stdout.encoding)  # now: rich puts something else in its place
         self._steps: list[StepMetrics] = []
         self._before: dict[int, Usage] = {}

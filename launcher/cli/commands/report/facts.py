@@ -30,7 +30,7 @@ from launcher.runs.course import own_course, whole_course
 from launcher.runs.logged_metrics import logged_steps
 from launcher.runs.metrics import Metrics, median_of, part_shares, read_metrics
 from launcher.runs.progress import State
-from launcher.runs.rank_figures import recorded_pattern
+from launcher.runs.rank_figures import pattern_for
 from launcher.runs.rank_logs import AttemptStarts
 from launcher.runs.record import continued_by
 from launcher.runs.status import EventReader, RunState, look
@@ -130,8 +130,15 @@ class RunFacts:
         }
 
 
-def gather(run_dir: RunDir) -> RunFacts:
-    """Read the run's files once; never raise for what they hold."""
+def gather(run_dir: RunDir, progress_regex: str | None = None) -> RunFacts:
+    """Read the run's files once; never raise for what they hold.
+
+    `progress_regex`: for lines of ranks, in place of the one that the run was started with.
+
+    Raises:
+        UsageError: it is none.
+    """
+    pattern = pattern_for(run_dir, progress_regex)
     state, metrics = look(run_dir), read_metrics(run_dir.metrics)
     times = timeline(run_dir, chain(metrics.steps, metrics.validations, metrics.saved))
     ended_ns = state.ended_ns
@@ -145,7 +152,7 @@ def gather(run_dir: RunDir) -> RunFacts:
         duration_s = max(0.0, ((ended_ns or state.looked_ns) - state.started_ns) / 1e9)
     printed_by = None
     if not metrics.found and metrics.unreadable is None:
-        printed_by, steps = logged_steps(state, recorded_pattern(run_dir))
+        printed_by, steps = logged_steps(state, pattern)
         metrics = replace(metrics, steps=steps)
     own = own_course(metrics)
     course = whole_course(run_dir, own)
