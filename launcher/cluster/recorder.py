@@ -21,6 +21,8 @@ from launcher.core.events import (
     Preloading,
     RankEnded,
     RankStarted,
+    SchedulerEnded,
+    SchedulerStarted,
     Slow,
     TimestampedEvent,
     Trouble,
@@ -40,7 +42,8 @@ SECRET = frozenset({"env.log"})  # as on its own server
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # What an agent reports of attempts, verdicts and ends comes from the coordinator itself.
 _PASSED_ON = (
-    AgentStarted, Preloading, Preloaded, RankStarted, RankEnded, Slow, Hung, Leftovers, Killing, Unkillable,
+    AgentStarted, Preloading, Preloaded, RankStarted, RankEnded, SchedulerStarted, SchedulerEnded, Slow, Hung, Leftovers,
+    Killing, Unkillable,
 )  # fmt: skip
 
 
@@ -165,6 +168,8 @@ class FileReceiver:
         written = 0
         empty_first = piece.anew and not (piece.stays or piece.kind in OF_ALL_RANKS)
         try:
+            if piece.kind == "scheduler.log":  # whose directory no other file makes
+                path.parent.mkdir(exist_ok=True)
             descriptor = os.open(path, _APPEND, MODE)
             try:
                 if empty_first:

@@ -11,6 +11,13 @@ RANK_ID = "RANK_ID"
 RANK_SIZE = "RANK_SIZE"
 RANK_TABLE_FILE = "RANK_TABLE_FILE"  # absolute path
 
+# --- what a rank of a MindSpore script reads that meets the others at a scheduler ---
+MS_ROLE = "MS_ROLE"
+MS_WORKER_NUM = "MS_WORKER_NUM"  # how many ranks there are
+MS_SCHED_HOST = "MS_SCHED_HOST"  # an address: MindSpore looks up no names
+MS_SCHED_PORT = "MS_SCHED_PORT"
+MS_NODE_ID = "MS_NODE_ID"  # the rank
+
 # --- what a rank of an `env://` script reads (the names are torchrun's) ---
 RANK = "RANK"
 LOCAL_RANK = "LOCAL_RANK"

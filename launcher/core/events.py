@@ -117,6 +117,22 @@ class RankEnded:
 
 
 @frozen
+class SchedulerStarted:
+    """MindSpore's scheduler, where the ranks of an attempt meet."""
+
+    pid: int
+
+
+@frozen
+class SchedulerEnded:
+    """It ended while ranks ran, and not because all had left it."""
+
+    pid: int | None  # None when there was no process at all
+    status: int  # as in subprocess
+    reason: str | None = None  # why it could not be started
+
+
+@frozen
 class Slow:
     """A rank took longer than those that it is held against for several steps in a row."""
 
@@ -223,7 +239,7 @@ class AgentEnded:
 
 Event = (
     AgentStarted | Awaiting | NotBegun | Preloading | Preloaded | AttemptStarted | DevicesChanged | Joined | RankStarted
-    | RankEnded | Slow | Hung | Judged | Stopping
+    | RankEnded | SchedulerStarted | SchedulerEnded | Slow | Hung | Judged | Stopping
     | Leftovers | Killing | Unkillable | NotRestarting | Paused | Continued | Forwarded | Trouble | AgentEnded
 )  # fmt: skip
 _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}

@@ -136,6 +136,9 @@ class Supervision:
     killed_at_s: float | None = None  # wall clock: when a batch system kills whatever is left of its job; None: never
     kill_wait_s: float | None = None  # what that system lets pass between its own SIGTERM and SIGKILL
     elastic: Elastic | None = None  # None: every attempt has the same devices
+    scheduler: tuple[str, ...] | None = (
+        None  # the command of MindSpore's, which runs beside rank 0; None: there is none
+    )
 
     @property
     def may_restart(self) -> bool:

@@ -13,12 +13,14 @@
         preload.log       what modules print while they are imported for all ranks, if they do
         console.log       what a detached launcher would have shown
         device0/train.log, env.log
+        device0/arrivals      when train.log had grown to how many bytes (launcher/core/arrivals.py)
         device0/process.json  which process the rank is, where an engine started it (launcher/runs/record.py)
         device0/heartbeat     a sign of life, rewritten by programs that take part (launcher/core/heartbeat.py)
         device0/failure.json  what the rank's own failure hook saw (launcher/preload/failure.py)
         device0/stacks.log    Python stacks, each time that they were asked for
         device0/profile.json  some steps of the bundled trainer, as torch's profiler saw them (Chrome trace)
         device1/...
+        scheduler/        scheduler.log and env.log of MindSpore's scheduler, where ranks meet at one (launcher/supervise/scheduler.py)
         strategy/rank0.json   each rank's operators, layouts and collectives, if asked for (launcher/sharding/report.py)
         checkpoints/      of the bundled trainer (launcher/checkpoint/index.py)
         excluded          the devices that an elastic run leaves out, one a line (launcher/supervise/exclusions.py)
@@ -69,17 +71,25 @@ class RunDir:
     checkpoints = _Named("checkpoints")
     strategy = _Named("strategy")
     excluded = _Named("excluded")
+    scheduler = _Named("scheduler")
     events = _Named("events.jsonl", is_servers=True)
     report = _Named("report.json", is_servers=True)
     agent_log = _Named("agent.log", is_servers=True)
     preload_log = _Named("preload.log", is_servers=True)
     console_log = _Named("console.log", is_servers=True)
 
+    @property
+    def scheduler_log(self) -> Path:
+        return self.scheduler / "scheduler.log"
+
     def device(self, global_rank: int) -> Path:
         return self.root / f"device{global_rank}"
 
     def train_log(self, global_rank: int) -> Path:
         return self.device(global_rank) / "train.log"
+
+    def arrivals(self, global_rank: int) -> Path:
+        return self.device(global_rank) / "arrivals"
 
     def env_log(self, global_rank: int) -> Path:
         return self.device(global_rank) / "env.log"

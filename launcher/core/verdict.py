@@ -49,5 +49,6 @@ class Verdict:
     failures: tuple[Failure, ...] = ()  # the cause first, consequences after it in the order of their times
     stacks: tuple[StackGroup, ...] = ()  # the outlier first, the largest group last
     server: str | None = None  # the id of the server that is to blame, where it is no rank
+    scheduler: str | None = None  # how MindSpore's scheduler ended, where that is to blame: "SIGKILL (signal 9)"
     signature: str | None = None  # the same for the same failure; None where it says nothing of the program
     apart: tuple[tuple[str, str], ...] = ()  # ids of servers that do not reach each other

@@ -194,6 +194,7 @@ def draft(request: Request, *, name: str, master_port: int, own_table: str | Non
     whole = request.layout.world_size == request.cluster.device_count
     if own_table is None and wants_own_table(request.cluster, used, request.engine):
         own_table = OWN_TABLE
+    with_scheduler = request.supervision.scheduler is not None
     table = run_dir / own_table if source and own_table else source
     ours = (
         *run_variables(used, request.layout, request.supervision, run_dir, master),
@@ -201,7 +202,7 @@ def draft(request: Request, *, name: str, master_port: int, own_table: str | Non
     )
     foreign = removed_variables(
         request.inherited_env,
-        (*rank_variables(used, 0, 0, run_dir), *ours),
+        (*rank_variables(used, 0, 0, run_dir, with_scheduler=with_scheduler), *ours),
         within_engine=request.engine is not None or request.mpi_ranks,
     )
     shared = (*foreign, *ours)
@@ -221,7 +222,10 @@ def _drafts_of(
     is_here = len(used.servers) == 1 or server_index == request.here
     shares = shares_of(len(server.devices), request.bind if is_here else "none", request.machine)
     for local_rank, (device, share) in enumerate(zip(server.devices, shares, strict=True)):
-        decided = (*rank_variables(used, server_index, local_rank, run_dir), *shared)
+        own = rank_variables(
+            used, server_index, local_rank, run_dir, with_scheduler=request.supervision.scheduler is not None
+        )
+        decided = (*own, *shared)
         defaults = default_variables(share, request.interfaces.get(server_index), request.mpi_variables)
         variables = laid_over(request.inherited_env, defaults, decided, request.user_env)
         rank = RankSpec(

@@ -256,6 +256,12 @@ def run_variables(
     yield Variable(env.MASTER_PORT, str(master[1]), Origin.TLAUNCH, "of the first attempt")
     yield Variable(env.TORCHELASTIC_RESTART_COUNT, "0", Origin.TLAUNCH, attempt)
     yield Variable(env.TORCHELASTIC_MAX_RESTARTS, restarts, Origin.TLAUNCH, "--max-restarts")
+    if supervision.scheduler is not None:
+        meets = "MindSpore's scheduler, beside rank 0"
+        yield Variable(env.MS_ROLE, "MS_WORKER", Origin.TLAUNCH, f"ranks meet at {meets}")
+        yield Variable(env.MS_WORKER_NUM, size, Origin.LAYOUT, product)
+        yield Variable(env.MS_SCHED_HOST, master[0], _from(used) if server_count > 1 else Origin.TLAUNCH, meets)
+        yield Variable(env.MS_SCHED_PORT, str(master[1]), Origin.TLAUNCH, "MASTER_PORT of the same attempt")
     yield Variable(env.TLAUNCH_RUN_DIR, str(run_dir), Origin.TLAUNCH, "--runs-dir, time and --name")
     yield Variable(env.TLAUNCH_RUN_ID, run_dir.name, Origin.TLAUNCH, "time and --name")
     yield Variable(env.TLAUNCH_DP, str(layout.dp), Origin.LAYOUT, "--dp")
@@ -275,8 +281,10 @@ def table_variable(used: Cluster, path: Path | None, *, whole: bool) -> Variable
     )
 
 
-def rank_variables(used: Cluster, server_index: int, local_rank: int, run_dir: Path) -> Iterator[Variable]:
-    """Yield the variables of one rank, or of the ranks of one server."""
+def rank_variables(
+    used: Cluster, server_index: int, local_rank: int, run_dir: Path, *, with_scheduler: bool = False
+) -> Iterator[Variable]:
+    """Yield the variables of one rank. `with_scheduler`: it meets the others at MindSpore's."""
     server = used.servers[server_index]
     device, origin = server.devices[local_rank], _from(used)
     rank = str(device.global_rank)
@@ -285,6 +293,8 @@ def rank_variables(used: Cluster, server_index: int, local_rank: int, run_dir: P
     yield Variable(env.DEVICE_ID, str(device.device_id), origin, where)
     yield Variable(env.RANK_ID, rank, origin, where)
     yield Variable(env.RANK, rank, origin, where)
+    if with_scheduler:
+        yield Variable(env.MS_NODE_ID, rank, origin, where)
     yield Variable(env.LOCAL_RANK, str(local_rank), origin, f"{local_rank} of {local_size} on its server, from 0")
     yield Variable(env.LOCAL_WORLD_SIZE, str(local_size), origin, "ranks on its server")
     yield Variable(env.GROUP_RANK, str(server_index), origin, f"server {server_index} of {len(used.servers)}, from 0")

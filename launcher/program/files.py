@@ -12,20 +12,36 @@ from launcher.core.env import PYTHONSAFEPATH
 from launcher.program.command import PythonCommand
 
 MPI = "mpi4py"
+MINDSPORE = "mindspore"
 TRAINER = "launcher.trainer"
 DEFAULT_RECIPE = (
     "transformer"  # the bundled program that TRAINER runs if no other is named, by its name in the catalogue
 )
 
 
-def mentions_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
-    """Return whether the program's own file has the word mpi4py in it: a small part of what `uses_mpi` reads."""
+def mentions(package: str, command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
+    """Return whether the program's own file has the name of a package in it: a small part of what is read to be sure."""
     if command.kind == "code":
-        return MPI in command.target
+        return package in command.target
     main = main_file(command, cwd, roots_of(command, cwd, environment))
     with suppress(OSError):
-        return is_of_mpi4py(command) or (main is not None and MPI.encode() in main.read_bytes())
+        return main is not None and package.encode() in main.read_bytes()
     return False
+
+
+def mentions_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
+    """Return whether the program's own file has the word mpi4py in it, or is a module of that."""
+    return is_of_mpi4py(command) or mentions(MPI, command, cwd, environment)
+
+
+def has_installed(package: str, command: PythonCommand) -> bool:
+    """Return whether the environment of a program's interpreter has a package, as far as its usual directories show."""
+    prefix = Path(command.interpreter).parent.parent
+    return any(
+        any(prefix.glob(f"{library}/python3*/{packages}/{package}/__init__.py"))
+        for library in ("lib", "lib64", "local/lib")
+        for packages in ("site-packages", "dist-packages")
+    )
 
 
 def first_on_path(command: PythonCommand, cwd: Path) -> str:

@@ -5,7 +5,7 @@ define or name something: what is imported above that finds the same when it is 
 known to be safe to be imported before a fork are named: the heavy `ROOTS` with what is below them, and `LIBRARY`. The
 program's own modules are read, not named: they may do anything when they are imported.
 
-`uses_mpi` and `own_files` read every import of the program, at whatever depth.
+`uses_mpi`, `uses_mindspore` and `own_files` read every import of the program, at whatever depth.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from launcher.core.frozen import frozen
 from launcher.program.command import PythonCommand
 from launcher.program.files import (
     DEFAULT_RECIPE,
+    MINDSPORE,
     MPI,
     TRAINER,
     added_directory,
@@ -98,6 +99,11 @@ def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) 
         return True
     is_of_library = command.kind == "module" and command.target.partition(".")[0] in sys.stdlib_module_names
     return False if program.is_complete or is_of_library else None
+
+
+def uses_mindspore(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
+    """Return whether the program, or a module of its own that it imports, imports MindSpore, as far as that can be read."""
+    return _WholeProgram(command, cwd, environment).imports(MINDSPORE)
 
 
 def own_files(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[Path, ...]:
@@ -257,7 +263,11 @@ class _WholeProgram:
         """
         own = [path for path, _ in files_of(MPI, self._roots)]
         is_own = any(path.name != "__init__.py" or not any(path.parent.glob("MPI.*")) for path in own)
-        return not is_own and any(found.root == MPI for found in self._imports)
+        return not is_own and self.imports(MPI)
+
+    def imports(self, package: str) -> bool:
+        """Return whether it imports something of a package of that name."""
+        return any(found.root == package for found in self._imports)
 
     def _note(self, read: Callable[[], _Source], path: Path | None) -> None:
         """Take down what one module imports, and which files those are."""

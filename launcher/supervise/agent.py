@@ -123,6 +123,7 @@ class Agent:
             self._attempts.monitor.start()
             self._reap()
             self._attempts.monitor.step(childless=self._childless)
+            self._attempts.arrivals.look()
         return self._finish()
 
     def _make_control(self) -> LocalControl | RemoteControl:
@@ -218,6 +219,8 @@ class Agent:
     # --- the end ---
 
     def _finish(self) -> int:
+        if self._attempts.end_scheduler():
+            self._reap()
         preloading = self._spawner.processes  # for a restart that could not be
         # The pids of what is left although it was killed; perhaps none: they may be others at each look.
         unkillable = () if self._childless else tuple(descendants(preloading))

@@ -15,6 +15,7 @@ import signal
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import RankGroup
+from launcher.supervise.scheduler import Scheduler
 from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import Ending, RunGroup, descendants, signal_rank
 
@@ -52,7 +54,8 @@ class Stage(Enum):
 class RankEnder(Ending):
     """Ends the ranks of one attempt, with all that they have started, but not what must outlive them.
 
-    `may_repeat`: ranks may be forked once more after this attempt, so that the fork server lives on.
+    `may_repeat`: ranks may be forked once more after this attempt, so that the fork server lives on. MindSpore's scheduler
+    lives on until no rank does.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class RankEnder(Ending):
         *,
         spawner: Spawner,
         group: RunGroup,
+        scheduler: Scheduler,
         event_log: EventLog,
         may_repeat: bool,
     ) -> None:
@@ -74,23 +78,28 @@ class RankEnder(Ending):
         self._supervision = supervision
         self._spawner = spawner
         self._group = group
+        self._scheduler = scheduler
         self.may_repeat = may_repeat
 
     def end_ranks(self) -> None:
         """End everything but what has to outlive the ranks."""
         if not self.may_repeat:
             self._spawner.end_preloading()
-        self.spared = self._spawner.processes
+        self.spared = self._outliving
         self.begin(self._supervision.grace_from(time.time()))
 
     def forget_repeat(self) -> None:
         self.may_repeat = False
         self._spawner.end_preloading()
-        self.spared = self._spawner.processes
+        self.spared = self._outliving
 
     def left(self) -> list[int]:
         """Return the pids of what is still there of the attempt."""
-        return descendants(self._spawner.processes)
+        return descendants(self._outliving)
+
+    @property
+    def _outliving(self) -> Collection[int]:
+        return (*self._spawner.processes, *self._scheduler.processes)
 
     def _kill_all_but_spared(self) -> None:
         spared = [self._group.let_out(pid) for pid in (os.getpid(), *self.spared)]
@@ -110,14 +119,18 @@ class AttemptMonitor:
         run_dir: RunDir,
         spawner: Spawner,
         group: RunGroup,
+        scheduler: Scheduler,
         event_log: EventLog,
         may_repeat: bool,
+        others: bool,
     ) -> None:
-        """`may_repeat`: ranks may be forked once more although all have ended well here."""
+        """`may_repeat`: ranks may be forked once more although all have ended well here. `others`: on other servers."""
         self._rank_group = rank_group
         self._progress_monitor = progress_monitor
         self._run_dir = run_dir
         self._spawner = spawner
+        self._scheduler = scheduler
+        self._others = others
         self._event_log = event_log
         self._restartable = supervision.may_restart
         self._hung: Collection[int] = ()
@@ -125,7 +138,13 @@ class AttemptMonitor:
         self._paused = False
         self._patience_ends: float | None = None  # monotonic; set once every rank has ended well
         self.ender = RankEnder(
-            rank_group, supervision, spawner=spawner, group=group, event_log=event_log, may_repeat=may_repeat
+            rank_group,
+            supervision,
+            spawner=spawner,
+            group=group,
+            scheduler=scheduler,
+            event_log=event_log,
+            may_repeat=may_repeat,
         )
         self.cause = Cause.FINISHED
         self.verdict: Verdict | None = None
@@ -148,7 +167,10 @@ class AttemptMonitor:
     def note_ends(self, statuses: Mapping[int, int]) -> None:
         """Take note of these children, which have been reaped."""
         self._spawner.note_ends(statuses)
+        scheduler_failed = self._scheduler.note_ends(statuses)
         self._look_at_ends(self._rank_group.note_ends(statuses, time.time_ns()))
+        if scheduler_failed and not self._rank_group.all_ended:
+            self.collect()
 
     def pause(self, *, pauses: bool) -> None:
         """Stop every rank, as Ctrl-Z does, unless they are being ended and have their grace; or continue them.
@@ -162,6 +184,7 @@ class AttemptMonitor:
             self._progress_monitor.resume()
         for leader in self._rank_group.leaders if not (pauses and self.ender.begun) else ():
             signal_rank(leader, signal.SIGSTOP if pauses else signal.SIGCONT)
+        self._scheduler.pause(pauses=pauses)
 
     def forward(self, number: int) -> None:
         """Hand a signal to the process of every rank, but not to what ranks have started."""
@@ -190,7 +213,9 @@ class AttemptMonitor:
         collector = self._collector or load_collector()(
             self._run_dir, self._rank_group, self._event_log.record, self._hung
         )
-        return collector.evidence(self._progress_monitor.steps(), self._progress_monitor.highest_step())
+        evidence = collector.evidence(self._progress_monitor.steps(), self._progress_monitor.highest_step())
+        failure = self._scheduler.failure()
+        return evidence if failure is None else replace(evidence, scheduler=failure)
 
     @property
     def failure_cause(self) -> Cause:
@@ -232,8 +257,14 @@ class AttemptMonitor:
         if self._collector:
             self._collector.step()
         elif not (self.ender.begun or self._rank_group.all_ended):
-            self._look()
+            if self._scheduler.has_failed:  # it could not be started
+                self.collect()
+            else:
+                self._look()
         elif not self.over(childless=childless):
+            # Ranks of other servers that still run, and go on to end well, need the scheduler.
+            if self._rank_group.all_ended and not (self._others and self.cause is Cause.FINISHED):
+                self._scheduler.kill()
             if self.ender.begun:
                 self.ender.step()
             else:
@@ -245,9 +276,10 @@ class AttemptMonitor:
             return False
         if self.ender.in_vain:
             return True
-        if not self._rank_group.all_ended:
+        if not self._rank_group.all_ended or self._scheduler.is_ending:
             return False
-        return childless or (self.ender.may_repeat and not self.ender.left())
+        outlived = self.ender.may_repeat or bool(self._scheduler.processes)
+        return childless or (outlived and not self.ender.left())
 
     def close(self) -> None:
         self._close_collector()
@@ -285,7 +317,8 @@ class AttemptMonitor:
             self._patience_ends = now + LEFTOVER_PATIENCE_S
         elif now >= self._patience_ends:
             self._patience_ends = None  # or it would be due until they have ended
-            self._event_log.record(Leftovers(len(self.ender.left())))
+            if left := set(self.ender.left()).difference(self._spawner.dying):
+                self._event_log.record(Leftovers(len(left)))
             self.ender.end_ranks()
 
 

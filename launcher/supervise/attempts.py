@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from launcher.control import orders
 from launcher.control.events import CONTINUES, KILLS_AT_ONCE, PAUSES
+from launcher.core import env
 from launcher.core.atomic import write_text
 from launcher.core.events import AttemptStarted, Cause, Trouble
 from launcher.core.frozen import frozen
@@ -15,11 +16,13 @@ from launcher.core.records import Allotment, RankSpec, RunSpec, whole_allotment
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
+from launcher.supervise.arrival_notes import ArrivalNotes
 from launcher.supervise.attempt_monitor import AttemptMonitor, Stage
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import RankGroup
+from launcher.supervise.scheduler import Scheduler, meeting_place
 from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import RunGroup
 
@@ -40,11 +43,12 @@ class LocalAttempt:
 
 
 class Attempts:
-    """Carries out what is ordered for the ranks of this server. `rank_group` and `monitor` are the present attempt's."""
+    """Carries out what is ordered for the ranks of this server. `rank_group`, `monitor` and `arrivals` are the present attempt's."""
 
     present: LocalAttempt
     rank_group: RankGroup
     monitor: AttemptMonitor
+    arrivals: ArrivalNotes
 
     def __init__(
         self,
@@ -73,7 +77,9 @@ class Attempts:
         self._spawner = spawner
         self._group = group
         self._event_log = event_log
+        self._others = others
         self._may_repeat = others and spec.supervision.may_restart
+        self._scheduler = Scheduler(event_log)  # of the present attempt
         self.paused = False
         self.over: list[Attempt] = []
 
@@ -112,6 +118,7 @@ class Attempts:
                 pass
 
     def begin(self, number: int, master_port: int, allotment: Allotment | None = None) -> None:
+        self._scheduler.close()
         self._group.take_back()
         if self._port.holder is None:
             self._port = HeldPort(master_port)
@@ -124,17 +131,27 @@ class Attempts:
         run_dir = RunDir(spec.run_dir)  # of what ranks write
         began_ns = self._event_log.record(AttemptStarted(number, master_port, allotment))
         self.present = LocalAttempt(number, master_port, allotment, ranks, len(spec.ranks), began_ns)
+        variables = {
+            env.TLAUNCH_ATTEMPT: str(number),
+            env.TORCHELASTIC_RESTART_COUNT: str(number),
+            env.MASTER_PORT: str(master_port),
+        }
+        if spec.supervision.scheduler is not None:
+            variables |= meeting_place(spec.master_addr, master_port)
+        self._scheduler = Scheduler(self._event_log)
+        self._scheduler.start(spec, ranks, self._inherited, variables)
         self.rank_group = RankGroup(
             ranks,
             run_dir,
             number,
-            master_port,
+            variables,
             inherited=self._inherited,
             spawner=self._spawner,
             event_log=self._event_log,
         )
         supervision = self._spec.supervision
         global_ranks = [rank.global_rank for rank in ranks]
+        self.arrivals = ArrivalNotes(run_dir, global_ranks)
         self.monitor = AttemptMonitor(
             self.rank_group,
             ProgressMonitor(run_dir, global_ranks, supervision.hang_timeout_s, spec.layout),
@@ -142,8 +159,10 @@ class Attempts:
             run_dir=run_dir,
             spawner=self._spawner,
             group=self._group,
+            scheduler=self._scheduler,
             event_log=self._event_log,
             may_repeat=self._may_repeat,
+            others=self._others,
         )
         if self.paused:
             self.monitor.pause(pauses=True)
@@ -159,6 +178,7 @@ class Attempts:
     def end(self) -> bool:
         """Close the present attempt, of which nothing is left that can be killed; return whether something is."""
         self.monitor.close()
+        self.arrivals.look(at_last=True)
         present = self.present
         self.over.append(
             Attempt(
@@ -198,6 +218,10 @@ class Attempts:
     def held_port(self) -> int | None:
         """Return the port that is held here for the next attempt; None if another server has rank 0, or the user chose."""
         return None if self._port.holder is None else self._port.number
+
+    def end_scheduler(self) -> bool:
+        """End MindSpore's scheduler, which no rank of any server needs any more; return whether it was there."""
+        return self._scheduler.close()
 
     def close(self) -> None:
         self._port.close()

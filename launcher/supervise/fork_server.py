@@ -199,11 +199,12 @@ class ForkServer:
         self.kill()
         return self._end(Unusable(reason, died=died))
 
-    def kill(self) -> None:
-        """Kill the process, which keeps nothing that could be lost. The caller's reaper of children reaps it."""
+    def kill(self) -> bool:
+        """Kill the process, which keeps nothing that could be lost; return whether the caller's reaper has yet to reap it."""
         if not self._reaped:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, signal.SIGKILL)
+        return not self._reaped
 
     def note_reaped(self) -> None:
         self._reaped = True

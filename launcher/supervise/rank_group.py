@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from launcher.core import env
 from launcher.core.engine_rank import may_use_open_mpi
 from launcher.core.events import RankEnded, RankStarted, Trouble
 from launcher.core.frozen import frozen
@@ -37,12 +36,13 @@ class RankGroup:
         ranks: Sequence[RankSpec],
         run_dir: RunDir,
         attempt: int,
-        master_port: int,
+        variables: Mapping[str, str],
         *,
         inherited: Mapping[str, str],
         spawner: Spawner,
         event_log: EventLog,
     ) -> None:
+        """`variables`: those of this attempt, laid over the spec of every rank."""
         self._run_dir = run_dir
         self._event_log = event_log
         self._spawner = spawner
@@ -56,11 +56,6 @@ class RankGroup:
         self.log_offsets = {rank.global_rank: self._begin_log(rank, attempt) for rank in ranks}
         self.exits: list[RankExit] = []  # in the order in which they ended
         self.oom_killed: set[int] = set()  # global ranks
-        variables = {
-            env.TLAUNCH_ATTEMPT: str(attempt),
-            env.TORCHELASTIC_RESTART_COUNT: str(attempt),
-            env.MASTER_PORT: str(master_port),
-        }
         wanted = [self._wanted(rank, overlaid(inherited, {**rank.env, **variables})) for rank in ranks]
         self.open_mpi = {one.rank.global_rank for one in wanted if may_use_open_mpi(one.environment)}
         spawner.ask(wanted)

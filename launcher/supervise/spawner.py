@@ -58,6 +58,7 @@ class _Preload:
         self._event_log = event_log
         self._import_patience_s = import_patience_s
         self._forked: dict[int, int] = {}  # pid by global rank, of this attempt
+        self.killed: set[int] = set()  # pids of fork servers that are not reaped yet
         self.forked_in_vain: dict[int, str] = {}  # why forked processes never became their programs, by pid
         self._closing = False  # to be ended as soon as it owes no answer
 
@@ -137,7 +138,8 @@ class _Preload:
     def close(self) -> None:
         """Kill the process. May be called twice."""
         if self.server is not None:
-            self.server.kill()
+            if self.server.kill():
+                self.killed.add(self.server.pid)
             self.server.close()
             self.server = None
 
@@ -201,6 +203,11 @@ class Spawner:
         return self._preload.processes
 
     @property
+    def dying(self) -> Collection[int]:
+        """Processes of its own that it has killed, and that have not gone yet: the kernel takes its time for their memory."""
+        return self._preload.killed
+
+    @property
     def timeout_s(self) -> float | None:
         """Seconds until `take` has work to do even if nothing happens; None if it needs an event."""
         if self._not_wanted or (self._waiting and (self._preload.server is None or self._preload.ready)):
@@ -257,6 +264,7 @@ class Spawner:
 
     def note_ends(self, pids: Collection[int]) -> None:
         """Take note that these children have been reaped: from now on other processes may get their pids."""
+        self._preload.killed.difference_update(pids)
         if self._preload.server is not None and self._preload.server.pid in pids:
             self._preload.server.note_reaped()
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import select
 import shlex
@@ -71,6 +72,19 @@ class Launcher:
         done = call(typed, cwd=self.directory, env=self.environment(env or {}), given=input, **options)
         assert code in {None, done.returncode}, done
         return done
+
+    def seen(self, *arguments, **variables):
+        """What a terminal shows of stdout, with its colours; `variables` are in the environment."""
+        parent, child = pty.openpty()
+        with os.fdopen(child, "wb") as stdout:
+            clean = {"TERM": "xterm", "NO_COLOR": "", "FORCE_COLOR": "", "COLUMNS": "200"}
+            self.call(*arguments, env={**clean, **variables}, stdout=stdout)
+        shown = b""
+        with suppress(OSError):  # Linux: the other end is closed
+            while piece := os.read(parent, 65536):
+                shown += piece
+        os.close(parent)
+        return shown.decode().replace("\r\n", "\n")
 
     def transcript(self, *done):
         """What commands have said, for a snapshot."""

@@ -35,6 +35,7 @@ from launcher.engines.variables import conflicts, notes
 from launcher.runs.record import join_run, note_process
 from launcher.supervise.fork_server import bootstrap_argv
 from launcher.supervise.port import check_port
+from launcher.supervise.scheduler import meeting_place, start_beside
 from launcher.supervise.spawn import become, overlaid, write_environment
 
 EPILOG = """\b
@@ -73,6 +74,7 @@ table, layout, order of hosts or MPI library; 126 COMMAND could not be started, 
 )
 @of_run.env_option
 @of_run.server_option
+@of_run.mindspore_option
 @of_run.master_port_option("derived from the job ID")
 @click.option("--no-log", is_flag=True, help="Leave stdout and stderr to the engine; write no train.log.")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARG]...")
@@ -94,6 +96,8 @@ def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **
         joined = _join(rank, _run_options(options, rank), server or os.environ.get(TLAUNCH_SERVER) or None)
     run_dir, python, global_rank = joined.run_dir, joined.program.python, joined.rank.global_rank
     argv = joined.rank.argv if python is None else bootstrap_argv(python, run_dir.device(global_rank))
+    if joined.starts_scheduler:
+        start_beside(joined.spec, joined.environment)
     context.exit(become(argv, joined.environment, None if no_log else run_dir.train_log(global_rank)))
 
 
@@ -102,9 +106,15 @@ class _Joined:
     """This process's part of a run, and where it writes."""
 
     program: Program
+    spec: RunSpec
     rank: RankSpec
     run_dir: RunDir
     environment: Mapping[str, str]
+
+    @property
+    def starts_scheduler(self) -> bool:
+        """True where MindSpore's belongs beside this rank."""
+        return self.rank.global_rank == 0 and self.spec.supervision.scheduler is not None
 
 
 def _run_options(options: dict[str, Any], rank: EngineRank) -> RunOptions:
@@ -156,6 +166,8 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
         spec = assemble(replace(request, mpi_variables=needed), name=name, master_port=port)
         rank = spec.ranks[engine.global_rank]
         environment = overlaid(os.environ, rank.env)
+    if spec.supervision.scheduler is not None:
+        environment |= meeting_place(spec.master_addr, port)
     run_dir = join_run(spec, rank, prepared.files)
     write_environment(run_dir.env_log(rank.global_rank), environment)
     if process := identify(os.getpid()):  # else `tlaunch status` could not tell whether this rank has ended
@@ -167,7 +179,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
         network = note_of_interface(used.servers, interface, chosen) if interface else ()
         more = (*forgotten, *network, *note_of_mpi(needed, chosen))
         _say(prepared, spec, (*more, *((f"warning: {warning}",) if warning else ())))
-    return _Joined(prepared.program, rank, run_dir, environment)
+    return _Joined(prepared.program, spec, rank, run_dir, environment)
 
 
 def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str | None) -> str | None:

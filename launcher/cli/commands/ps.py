@@ -15,6 +15,7 @@ from launcher.cli.text import run_text as run_words
 from launcher.cli.text.columns import counted, duration, fitted
 from launcher.cli.text.run_text import continued_from, culprit, running_ranks, shown_name
 from launcher.cli.text.stdout import write_out
+from launcher.cli.text.style import PLAIN, Screen, screen_of
 from launcher.core.codec import json_text
 from launcher.core.text import printable
 from launcher.runs.record import continued_by
@@ -59,7 +60,7 @@ def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
         write_out(json_text([run_words.as_json(state) for state in states]))
     elif states:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-        write_out("".join(f"{line}\n" for line in to_lines(states, width)))
+        write_out("".join(f"{line}\n" for line in to_lines(states, width, screen_of(sys.stdout))))
     elif everything:
         click.echo(f"no run in {printable(str(runs_dir))}", err=True)
     unwatched = 0 if everything else sum(state.state.value == "unwatched" and not state.lives for state in looked)
@@ -71,14 +72,14 @@ def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
         click.echo(f"{words}; --all lists such runs", err=True)
 
 
-def to_lines(states: list[RunState], width: int) -> list[str]:
+def to_lines(states: list[RunState], width: int, screen: Screen = PLAIN) -> list[str]:
     """Return the table, in lines of at most `width` columns: what matters least gives way."""
     table, giving_way = [HEADER, *map(_row, states)], GIVING_WAY
     at = HEADER.index(CONTINUES)
     if all(row[at] == NOTHING for row in table[1:]):
         table = [row[:at] + row[at + 1 :] for row in table]
         giving_way = tuple(each for each in giving_way if each[0] != CONTINUES)
-    return fitted(table[0], table[1:], width, giving_way=giving_way, right=RIGHT)
+    return fitted(table[0], table[1:], width, giving_way=giving_way, right=RIGHT, paint={"STATE": screen.state})
 
 
 def _may_be_active(state: RunState) -> bool:

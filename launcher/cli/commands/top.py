@@ -24,6 +24,7 @@ from launcher.cli.text.rank_rows import Column, listed, most, same, step_groups
 from launcher.cli.text.rank_view import RankView
 from launcher.cli.text.run_text import describe, printed_figures, shown_name
 from launcher.cli.text.stdout import write_out
+from launcher.cli.text.style import PLAIN, Screen, screen_of
 from launcher.cli.text.verdict_text import describe_status
 from launcher.core.frozen import frozen
 from launcher.core.proc import Usage, usage_of
@@ -140,9 +141,12 @@ def top(*, run: str | None, once: bool, interval: float, progress_regex: str | N
         time.sleep(SAMPLE_S)
         state, rows = sampler.look()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
-    console = Console(width=width, color_system=None, highlight=False, markup=False, emoji=False)
+    look = screen_of(sys.stdout)
+    console = Console(
+        width=width, color_system="standard" if look.coloured else None, no_color=False, highlight=False, markup=False, emoji=False
+    )  # fmt: skip
     with console.capture() as captured:
-        console.print(to_screen(state, rows, sampler.measured(width), width))
+        console.print(to_screen(state, rows, sampler.measured(width), width, look=look))
     write_out("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
@@ -250,6 +254,7 @@ def to_screen(
     height: int | None = None,
     *,
     view: RankView | None = None,
+    look: Screen = PLAIN,
 ) -> Group:
     """Return how the run stands, what it measured in its last minutes, and as many rows as fit, with the keys below them.
 
@@ -257,18 +262,19 @@ def to_screen(
     """
     view, columns = view or RankView(), columns_at(state.looked_ns)
     running = "" if state.engine else f"; {state.progress.current.running} of {len(rows)} ranks running"
-    title = f"{shown_name(state)}: {describe(state)}{running}"
+    title = f"{shown_name(state)}: {look.description(describe(state))}{running}"
     said = printed_figures({row.rank.global_rank: row.figures for row in rows})
     most_rows = None if height is None else height - LINES_AROUND - len(measured) - len(said)
     if most_rows is not None and most_rows < 1:  # ranks are more important
         measured, said, most_rows = [], [], max(1, most_rows + len(measured) + len(said))
-    table = view.lines(rows, columns, alike(rows), width, most_rows, giving_way=GIVING_WAY, right=RIGHT)
+    paint = {"STATE": look.state}
+    table = view.lines(rows, columns, alike(rows), width, most_rows, giving_way=GIVING_WAY, right=RIGHT, paint=paint)
     shown = [*measured, *(view.help_lines(width) if view.helps else table), *said]
     if height is not None:
         shown = [*shown[: height - 3], view.foot(columns, width)]
-    lines = (Text(line, no_wrap=True, overflow="crop") for line in shown)
+    lines = (Text.from_ansi(line, no_wrap=True, overflow="crop") for line in shown)
     whole = height is None  # else a line that is wrapped would be one more than fits
-    return Group(Text(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines)
+    return Group(Text.from_ansi(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines)
 
 
 def _show_live(sampler: Sampler, interval_s: float) -> None:
@@ -277,7 +283,8 @@ def _show_live(sampler: Sampler, interval_s: float) -> None:
     state, rows = sampler.look()
 
     def screen(height: int | None = None) -> Group:
-        return to_screen(state, rows, sampler.measured(console.width), console.width, height, view=view)
+        look = screen_of(sys.stdout)
+        return to_screen(state, rows, sampler.measured(console.width), console.width, height, view=view, look=look)
 
     try:
         with keys_of_terminal() as keys, Live(console=console, screen=True, auto_refresh=False) as live:

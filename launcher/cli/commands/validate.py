@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from launcher.cli.launch.samples import max_table_bytes
 from launcher.cli.options.run import consumer_option, max_table_size_option, table_chip_option
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.style import ERROR, STRONG, WARNING, Screen, screen_of
 from launcher.core.codec import json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
@@ -23,7 +25,7 @@ from launcher.core.text import printable
 from launcher.rank_table import TableReport
 from launcher.rank_table.catalogue import Severity
 from launcher.rank_table.detect import looks_like_table, mentions_ids, named_like_table
-from launcher.rank_table.diagnostics import count_problems, plain, render_each
+from launcher.rank_table.diagnostics import count_problems, render_each
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.read import parse_rank_table, read_bytes, read_head
 
@@ -46,7 +48,7 @@ class Settings:
 
     strict: bool
     quiet: bool
-    colour: bool
+    screen: Screen
 
 
 @frozen
@@ -84,9 +86,7 @@ def validate(
     """
     if files.count(STDIN) > 1:
         raise UsageError("- is given twice, but stdin can be read only once")
-    on_terminal = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    colour = on_terminal if options["colour"] is None else options["colour"]
-    settings = Settings(options["strict"], options["quiet"], colour)
+    settings = Settings(options["strict"], options["quiet"], screen_of(sys.stdout, options["colour"]))
     others: list[Path] = []
     checked = check_all(files, Profile(chip=chip, consumer=consumer), others)
     elements, exit_code = [], EXIT_OK
@@ -141,7 +141,7 @@ def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
 
 def to_text(report: TableReport, settings: Settings) -> str:
     """Return the problems with their source lines, then a summary; empty where --quiet leaves nothing to say."""
-    style = _coloured if settings.colour else plain
+    style = partial(_coloured, settings.screen)
     problems = render_each(report.problems, report.document, str(report.path), style)
     closing = "" if settings.quiet and passes(report, strict=settings.strict) else _closing(report, settings)
     return "".join(f"{part}\n" for part in (*problems, closing) if part)
@@ -201,10 +201,9 @@ def _closing(report: TableReport, settings: Settings) -> str:
     return f"{name}: valid{kind} table: {size}{warnings}"
 
 
-def _coloured(place: str, kind: str, severity: Severity) -> tuple[str, str]:
+def _coloured(screen: Screen, place: str, kind: str, severity: Severity) -> tuple[str, str]:
     """Return the place in bold, the severity in red or yellow. Words say the same."""
-    colour = "red" if severity.value == "error" else "yellow"
-    return click.style(place, bold=True), click.style(kind, fg=colour, bold=True)
+    return screen.paint(place, STRONG), screen.paint(kind, ERROR if severity.value == "error" else WARNING)
 
 
 NOT_SEARCHED = frozenset({"node_modules", "bower_components", "site-packages", "dist-packages", "__pycache__"})

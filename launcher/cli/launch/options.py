@@ -16,6 +16,8 @@ from launcher.engines.placement import Bind
 from launcher.logs.terminal import escaped
 
 EngineName = Literal["mpi", "slurm", "hand"]
+MindSporeWay = Literal["auto", "rank-table", "cluster", "off"]
+MINDSPORE_WAYS: tuple[MindSporeWay, ...] = ("auto", "rank-table", "cluster", "off")
 ENGINES: tuple[EngineName, ...] = ("mpi", "slurm", "hand")
 BRING_ALL = frozenset(("mpi", "slurm"))  # engines that start the agents of all servers; else people do, by hand
 DEFAULT_JOIN_S = 300.0
@@ -85,6 +87,7 @@ class RunOptions:
     hang_timeout: float | None = None
     preload: str | None = None  # None: found in the program
     no_preload: bool = False
+    mindspore: MindSporeWay = "auto"
     forward_signals: str = "USR1,USR2"
     bind: Bind = "auto"
     # several servers
@@ -162,8 +165,11 @@ def _check_engine_options(options: RunOptions) -> None:
             f"--elastic: agents that --engine {options.engine} starts cannot go on without one of them",
             hint="the same command on each server, or --max-restarts without --elastic",
         )
-    if options.engine == "mpi" and options.rank_table is None:
-        raise UsageError("--engine mpi: which servers?", hint="give a --rank-table that names them")
+    if options.engine == "mpi" and options.rank_table is None and options.devices is None:
+        raise UsageError(
+            "--engine mpi: which servers?",
+            hint="give a --rank-table that names them, or --devices N for ranks on this machine",
+        )
     if options.engine_options and not options.by_engine:
         raise UsageError("--engine-option is for mpirun or srun", hint="add --engine mpi, or --engine slurm")
     if options.mpi_ranks is not None and not options.by_engine:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from launcher.cli.launch.attempt_specs import table_of_part
+from launcher.cli.launch.mindspore import note_of, scheduler_of
 from launcher.cli.launch.options import RunOptions, check_options, signal_numbers, user_environment
 from launcher.cli.launch.program import Program, trainer_program
 from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hinted
@@ -112,6 +113,8 @@ def prepare(
         what = "spare" if options.elastic else "idle"
         notes.append(f"{idle} of {cluster.device_count} devices {stay} {what}: {which}")
     mpi_ranks = _mpi_ranks(options, program, notes)
+    scheduler = scheduler_of(options, program, variables)
+    notes += note_of(options, scheduler)
     elastic = _elastic(options, cluster, layout, program)
     if elastic is not None and elastic.excluded:
         from launcher.cli.launch.elastic import notes_of_first
@@ -131,6 +134,7 @@ def prepare(
             forward_signals=signal_numbers(options.forward_signals),
             preload=None if mpi_ranks else program.preload(options),
             elastic=elastic,
+            scheduler=scheduler,
         ),
         console=options.console,
         user_env=variables,

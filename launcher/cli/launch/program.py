@@ -91,6 +91,23 @@ class Program:
             return None
         return "the program" if self.kind == "code" or is_of_mpi4py(self.python) else escaped(self.target)
 
+    @cached_property
+    def uses_mindspore(self) -> bool:
+        """True where the program, or a module of its own, is seen to import MindSpore.
+
+        All of its modules are read only where its own file has the word, or its Python has the package.
+        """
+        if self.recipe is not None or self.python is None:
+            return False
+        from launcher.program.files import MINDSPORE, has_installed, mentions  # the bundled programs need none of it
+
+        command = self.python
+        if not (mentions(MINDSPORE, command, self.cwd, self.environment) or has_installed(MINDSPORE, command)):
+            return False
+        from launcher.program.import_scan import uses_mindspore  # most programs need none of it
+
+        return uses_mindspore(command, self.cwd, self.environment)
+
     @property
     def launcher_within(self) -> str | None:
         """Says what a person should know of a program that starts ranks itself; None for others."""
@@ -130,14 +147,22 @@ class Program:
             if is_file and os.access(name, os.X_OK) and not name.endswith(".py"):
                 by_interpreter = f"a program that is not on PATH is named with its directory: -- ./{name}"
             return UnreadableError(f"{name}: {reason}", hint=by_interpreter if is_file else f"PATH is {search}")
-        if self.kind == "script":
-            try:
-                (self.cwd / self.target).stat()
-            except (FileNotFoundError, NotADirectoryError):
-                hint = "ranks start in the directory you are in"
-                return UnreadableError(f"{self.target} does not exist, so no rank could run it", hint=hint)
-            except OSError:  # Python will report it better
-                pass
+        return self._missing_script() if self.kind == "script" else None
+
+    def _missing_script(self) -> UnreadableError | None:
+        script = self.cwd / self.target
+        if script.is_dir() and not (script / "__main__.py").exists():
+            hint = f"name the program in it, for instance -- python {self.target.rstrip('/')}/train.py"
+            return UnreadableError(
+                f"{self.target} is a directory without a __main__.py, so no rank could run it", hint=hint
+            )
+        try:
+            script.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            hint = "ranks start in the directory you are in"
+            return UnreadableError(f"{self.target} does not exist, so no rank could run it", hint=hint)
+        except OSError:  # Python will report it better
+            pass
         return None
 
     def wrong_syntax(self) -> UsageError | None:

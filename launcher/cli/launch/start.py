@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +114,7 @@ def attendance(
     # Loaded while the agent starts ranks.
     from launcher.cli.text import summary
     from launcher.cli.text.console import Console
+    from launcher.cli.text.style import screen_of
     from launcher.cluster.launcher_loop import LauncherLoop
 
     console = Console(spec, server_index)
@@ -120,7 +122,9 @@ def attendance(
 
     def attend() -> Outcome:
         exit_code = head.attend()
-        console.finish(lambda: summary.render(console.progress, spec, console.shown_dir, server_index))
+        console.finish(
+            lambda: summary.render(console.progress, spec, console.shown_dir, server_index, screen_of(sys.stderr))
+        )
         return Outcome(exit_code, spec.run_dir)
 
     return attend

@@ -17,6 +17,7 @@ from launcher.cli.launch.options import (
     DEFAULT_LOST_S,
     DEFAULT_RUNS_DIR,
     ENGINES,
+    MINDSPORE_WAYS,
 )
 from launcher.cli.options.command_types import Command, parameters_of, together
 from launcher.cli.options.types import FILE, IntRange, Seconds, Size
@@ -138,6 +139,12 @@ def master_port_option(default: str) -> Callable[[Command], Command]:
     )
 
 
+mindspore_option = click.option(
+    "--mindspore", type=click.Choice(MINDSPORE_WAYS), default="auto", metavar="HOW",
+    help="How ranks of MindSpore find each other: cluster (at a scheduler that is started beside rank 0, as msrun does), "
+    "rank-table (Ascend, without a scheduler), off.  [default: auto: cluster if COMMAND imports mindspore, or rank-table if "
+    "there is one, and Ascend devices]",
+)  # fmt: skip
 # How devices are divided among the axes.
 layout_options = together(
     click.option(
@@ -199,6 +206,7 @@ RUN_GROUPS = {
             "--preload", metavar="MODULE,...", help="Import these modules once, and fork the ranks.  [default: found in COMMAND]"
         ),
         click.option("--no-preload", is_flag=True, help="Start a new Python for every rank."),
+        mindspore_option,
         click.option(
             "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
             help=f"Bind each rank to CPU cores: {', '.join(BINDS)}.  [default: auto]",

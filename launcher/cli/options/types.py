@@ -127,7 +127,6 @@ FILE = _File(path_type=Path)
 
 # What users of other tools type, and what it is called here; only what a command has is offered.
 CALLED_HERE = {
-    "--tail": "--lines",  # docker, kubectl
     "--nproc-per-node": "--devices",  # torchrun
     "--nproc_per_node": "--devices",
     "--log-dir": "--runs-dir",
@@ -135,6 +134,8 @@ CALLED_HERE = {
     "--local_worker_num": "--devices",
     "--cluster_time_out": "--join-timeout",
     "--bind_core": "--bind",
+    "--bind_numa": "--bind",
+    "--master_port": "--master-port",
     "--rank_table_file": "--rank-table",
     "--hostfile": "--rank-table",  # mpirun, deepspeed
     "--bind-to": "--bind",
@@ -158,6 +159,7 @@ DONE_HERE = {
     "--standalone": "leave it out: a run on one machine needs no rendezvous",
     "--master-addr": "leave it out: the ranks' MASTER_ADDR is the server of rank 0",
     "--master_addr": "leave it out: the ranks' MASTER_ADDR is the server of rank 0",
+    "--tail_worker_log": "--console rank0, all, collapse or none says whose output is shown",
     "--join": "leave it out: tlaunch waits for its ranks, unless it has --detach",
     "--host": _SERVERS_FROM_TABLE,  # mpirun
     "-H": _SERVERS_FROM_TABLE,

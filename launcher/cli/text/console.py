@@ -16,6 +16,7 @@ from launcher.cli.text.foot import Foot
 from launcher.cli.text.log_stream import Feed, feed_of, format_of, truncated
 from launcher.cli.text.membership_text import membership_lines
 from launcher.cli.text.stdout import StreamWriter, as_people_call_it
+from launcher.cli.text.style import screen_of
 from launcher.core.events import (
     AttemptStarted,
     Awaiting,
@@ -160,14 +161,17 @@ class Console:
     def say(self, line: str) -> None:
         owed = self._foot.erase()
         with suppress(OSError, ValueError):  # stderr has lost its reader
-            print(f"{owed if sys.stderr.isatty() else ''}{line}", file=sys.stderr, flush=True)
+            message = screen_of(sys.stderr).message(line)
+            print(f"{owed if sys.stderr.isatty() else ''}{message}", file=sys.stderr, flush=True)
 
     def _say_stopping(self, event: Stopping) -> None:
         if event.cause is Cause.AGENT_LOST:
             self.say("the supervising process is gone; ending everything that it left behind")
             return
         if event.restarts and self.progress.current.verdict is not None:
-            for line in verdict_text.render(self.progress.current.verdict, traceback=False):
+            for line in verdict_text.render(
+                self.progress.current.verdict, traceback=False, screen=screen_of(sys.stderr)
+            ):
                 self.say(line)
         if event.server is not None:
             self._asked_elsewhere = one_line(event.asked_by or "")

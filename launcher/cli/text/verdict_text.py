@@ -18,6 +18,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
+from launcher.cli.text.style import FAINT, PLAIN, STRONG, Screen
 from launcher.core.text import ranges
 from launcher.core.verdict import Failure, Role, Verdict
 from launcher.logs.terminal import one_line, printable, shortened
@@ -25,38 +26,54 @@ from launcher.logs.terminal import one_line, printable, shortened
 TRACEBACK_LINES = 12  # the last ones; train.log has them all
 FRAMES = 8  # the innermost ones of a group of ranks
 SIGNALLED = 128  # and the signal's number: the code of a shell
+_COPIED = "hint: "  # a person may copy what it says to type, and no line is broken there
 MAX_WAYS = 8  # of failing that are listed
-# What is raised: what to do, for what a program expects and this run could have given it.
+# The beginning of what is raised: what to do, for what a program expects and this run could have given it.
 HINTS = {
+    "RuntimeError: Maybe you are trying to call 'mindspore.communication.init()'": "--mindspore cluster starts the scheduler "
+    "at which ranks of MindSpore meet; without it, a program is only seen to need one where its own Python files import mindspore",
     "KeyError: 'RANK_TABLE_FILE'": "RANK_TABLE_FILE is set only where there is a rank table: `tlaunch table generate "
     "--devices N -o rank_table.json` makes one for this machine, --rank-table rank_table.json gives it to ranks",
 }
 NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
-def render(verdict: Verdict, place: Callable[[int], str] | None = None, *, traceback: bool = True) -> Iterator[str]:
-    """Return the lines of one verdict, the headline first, safe to show.
+def render(
+    verdict: Verdict, place: Callable[[int], str] | None = None, *, traceback: bool = True, screen: Screen = PLAIN, lead: str = ""
+) -> Iterator[str]:  # fmt: skip
+    """Yield the lines of one verdict, the headline first, behind `lead`; safe to show on `screen`.
 
     `place` says for a global rank where and what it was ("server 127.0.0.1, device 3, process 4711").
     """
+    first = screen.wrapped(f"{lead}{headline(verdict)}")
+    yield f"{first[: len(lead)]}{screen.paint(first[len(lead) :], STRONG)}"
+    for line in map(shortened, _details(verdict, place, traceback=traceback)):
+        yield line if line.startswith(_COPIED) else screen.wrapped(line)
+    followed = [failure for failure in verdict.failures if failure.role is Role.CONSEQUENCE]
+    for line in map(shortened, _listed("consequences:", followed)):
+        yield screen.paint(screen.wrapped(line), FAINT)
+    yield from map(screen.wrapped, map(shortened, _stacks(verdict)))
+
+
+def _details(verdict: Verdict, place: Callable[[int], str] | None, *, traceback: bool) -> list[str]:
     failure = culprit_failure(verdict)
-    lines = [headline(verdict)]
-    lines += [f"  {verdict.confidence.value}: {printable(failure.reason if failure else verdict.reason)}"]
+    lines = [f"  {verdict.confidence.value}: {printable(failure.reason if failure else verdict.reason)}"]
     if failure is not None:
         lines += _about(failure, place, traceback=traceback)
     others = [cause for cause in causes(verdict) if cause is not failure]
     lines += _listed("failed of their own, too:" if failure else "failed:", others)
-    lines += [
-        f"hint: {HINTS[what]}" for what in dict.fromkeys(cause.what for cause in causes(verdict)) if what in HINTS
-    ]
-    lines += _listed("consequences:", [one for one in verdict.failures if one.role is Role.CONSEQUENCE])
+    raised = dict.fromkeys(cause.what for cause in causes(verdict))
+    lines += [f"hint: {hint}" for begins, hint in HINTS.items() if any(what.startswith(begins) for what in raised)]
+    return lines
+
+
+def _stacks(verdict: Verdict) -> Iterator[str]:
     if verdict.stacks:
-        lines += ["stacks, before anything was ended:"]
+        yield "stacks, before anything was ended:"
     for number, group in enumerate(verdict.stacks):
-        lines += [printable(f"  {rank_list(group.global_ranks)}: {one_line(group.doing)}")]
+        yield printable(f"  {rank_list(group.global_ranks)}: {one_line(group.doing)}")
         if number < len(verdict.stacks) - 1 or len(verdict.stacks) == 1:  # the largest group waits, as its phrase says
-            lines += [printable(f"      {frame}") for frame in group.frames[:FRAMES]]
-    return map(shortened, lines)
+            yield from (printable(f"      {frame}") for frame in group.frames[:FRAMES])
 
 
 def headline(verdict: Verdict) -> str:
@@ -66,6 +83,8 @@ def headline(verdict: Verdict) -> str:
         return shortened(f"rank {failure.global_rank}: {_what(failure)}")
     if verdict.culprit is not None:
         return f"rank {verdict.culprit}"
+    if verdict.scheduler is not None:
+        return shortened(f"MindSpore's scheduler: {one_line(verdict.scheduler)}")
     if not verdict.apart:
         return "no rank can be named" if verdict.server is None else shortened(f"server {verdict.server} was lost")
     lost = f"server {verdict.server} is cut off from the others"

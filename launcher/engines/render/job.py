@@ -132,7 +132,7 @@ def _of_this_server(server: Server) -> str | None:
 _NOT_SHARED = frozenset({
     env.TLAUNCH_RUN_DIR, env.TLAUNCH_RUN_ID, env.MASTER_ADDR, env.MASTER_PORT, env.RANK_TABLE_FILE,
     env.OMP_NUM_THREADS, env.PYTHONUNBUFFERED, env.RANK, env.RANK_ID, env.DEVICE_ID, env.LOCAL_RANK,
-    env.LOCAL_WORLD_SIZE, env.GROUP_RANK, env.TLAUNCH_HEARTBEAT_FILE,
+    env.LOCAL_WORLD_SIZE, env.GROUP_RANK, env.TLAUNCH_HEARTBEAT_FILE, env.MS_SCHED_HOST, env.MS_SCHED_PORT, env.MS_NODE_ID,
 })  # fmt: skip
 
 # Every variable of a template. `tlaunch render --list` shows it; tests hold it to `Job`.
@@ -148,6 +148,8 @@ VARIABLES: Mapping[str, str] = {
     "table_text": "its content; of an MPIJob with the names of the workers",
     "reduced_table": "the table cut to the ranks of this job; none where no device stays idle",
     "command": "the words of COMMAND",
+    "scheduler": "the words that start MindSpore's scheduler beside rank 0; none where ranks need none",
+    "mindspore": "--mindspore",
     "cwd": "where ranks start",
     "runs_dir": "where run directories are made",
     "variables": "what all ranks get: names and values",
@@ -226,6 +228,7 @@ class Wishes:
     claim: Claim | None = None
     secret_env: tuple[SecretVariable, ...] = ()
     run_options: tuple[str, ...] = ()
+    mindspore: str = "auto"
 
 
 @frozen
@@ -242,6 +245,7 @@ class Job:
     table_text: str | None
     reduced_table: str | None
     command: tuple[str, ...]
+    scheduler: tuple[str, ...] | None
     cwd: str
     runs_dir: str
     variables: Mapping[str, str]
@@ -294,6 +298,7 @@ def job_of(
         table_text=table_text,
         reduced_table=reduced_table if used != request.cluster else None,
         command=request.argv,
+        scheduler=request.supervision.scheduler,
         cwd=str(request.cwd),
         runs_dir=str(request.runs_dir),
         variables={

@@ -86,6 +86,33 @@ def no_equals_sign_in_program(job: Job) -> None:
         )
 
 
+def msrun_numbers_ranks_alike(job: Job) -> None:
+    """Refuse what msrun does not start: it counts ranks and devices from 0 on every server, of which each has as many."""
+    count = len(job.servers[0].ranks)
+    for server in sorted(job.servers, key=lambda one: one.ranks[0].global_rank):
+        first = server.index * count
+        for local_rank, rank in enumerate(server.ranks):
+            if (len(server.ranks), rank.global_rank, rank.device_id) != (count, first + local_rank, local_rank):
+                raise RefusedLayoutError(
+                    f"msrun would give device {local_rank} of server {server.name} rank {first + local_rank}, and as many "
+                    f"ranks to each server; here device {rank.device_id} has rank {rank.global_rank}",
+                    hint="`tlaunch run`, and `tlaunch render bash`, take any table",
+                )
+
+
+def msrun_starts_by_python(job: Job) -> None:
+    if job.command[0] not in {"python", "python3", "pytest"} and not job.command[0].endswith(".py"):
+        raise UsageError(
+            f"msrun would start `python {job.command[0]}`", hint="write COMMAND as `python train.py`, or as `train.py`"
+        )
+
+
+def a_shell_exports_variables(job: Job) -> None:
+    for name in job.user_env:
+        if not _SHELL_NAME.fullmatch(name):
+            raise UsageError(f"--env {name}: a shell cannot export a variable of that name", hint="name it otherwise")
+
+
 def name_of_a_pod(job: Job) -> None:
     if not _LABEL.fullmatch(job.name) or len(job.name) > MAX_POD_NAME:
         raise UsageError(
@@ -137,6 +164,8 @@ KINDS: Mapping[str, Kind] = {
              {"openmpi": "mpirun.openmpi.sh.j2", "mpich": "mpirun.mpich.sh.j2"},
              is_script=True, started_by="bash",
              limits=(plain_host_names, no_address_of_ipv6, no_lone_colon, a_shell_exports_secrets)),
+        Kind("msrun", "a script with MindSpore's msrun, for each server to run; needs no tlaunch there", {"": "msrun.sh.j2"},
+             is_script=True, started_by="bash", limits=(msrun_numbers_ranks_alike, msrun_starts_by_python, a_shell_exports_variables)),
         Kind("slurm", "a script for sbatch: `tlaunch run` with an agent per node, or a task per device",
              {"run": "slurm.run.sh.j2", "exec": "slurm.sh.j2"}, is_script=True, started_by="sbatch",
              limits=(plain_host_names, no_lone_colon_for_srun, a_shell_exports_secrets)),

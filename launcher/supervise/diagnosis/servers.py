@@ -30,6 +30,7 @@ from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.diagnosis.evidence import FailureSummary, RankEvidence
 from launcher.supervise.diagnosis.missing_rank import NEED_A_DEAD_PEER, leaves, stopped
 from launcher.supervise.diagnosis.root_cause import first_by_itself, is_doubtful, judge, summaries_of
+from launcher.supervise.diagnosis.scheduler_failure import SchedulerFailure, weigh_scheduler
 from launcher.supervise.diagnosis.stacks import group
 
 # A rank that has failed by itself has ended by then, in all likelihood, and its server has reported so.
@@ -43,6 +44,7 @@ class Evidence:
     ranks: tuple[RankEvidence, ...]
     hung: tuple[int, ...] = ()  # global ranks
     highest_step: int | None = None  # that any rank reported
+    scheduler: SchedulerFailure | None = None  # of MindSpore
 
     @property
     def verdict(self) -> Verdict:
@@ -50,7 +52,8 @@ class Evidence:
         # The stack of a rank that has raised says nothing more.
         stacks = {rank.global_rank: rank.stack for rank in self.ranks if rank.stack and not rank.failure}
         steps = {rank.global_rank: rank.step for rank in self.ranks}
-        return replace(judge(self.ranks, hung=self.hung), stacks=group(stacks, steps))
+        verdict = replace(judge(self.ranks, hung=self.hung), stacks=group(stacks, steps))
+        return verdict if self.scheduler is None else weigh_scheduler(verdict, self.ranks, self.scheduler)
 
 
 def judged(evidence: Evidence, record: Callable[[Event], object]) -> Verdict:
@@ -105,11 +108,17 @@ def merge_evidence(
         )
         for rank in ranks
     )
+    scheduler_failures = (
+        replace(one.scheduler, ended_ns=one.scheduler.ended_ns - ahead_ns.get(server_index, 0))
+        for server_index, one in reports.items()
+        if one.scheduler is not None
+    )
     silent = (RankEvidence(global_rank, None, None, None, heard=False) for global_rank in unheard)
     return Evidence(
         ranks=tuple(sorted((*known, *silent), key=lambda rank: rank.global_rank)),
         hung=tuple(sorted({rank for one in reports.values() for rank in one.hung})),
         highest_step=max((one.highest_step for one in reports.values() if one.highest_step is not None), default=None),
+        scheduler=next(scheduler_failures, None),
     )
 
 

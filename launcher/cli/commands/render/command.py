@@ -50,6 +50,7 @@ Kinds:
   bash        a run.sh: `bash run.sh [SERVER_INDEX [RUN_NAME]]` on each
               server; needs no tlaunch there
   mpirun      a script with one mpirun command, a process per device
+  msrun       a script with MindSpore's msrun, for each server
   slurm       a script for sbatch: `tlaunch run` with an agent per node,
               on any --nodes N; --flavor exec: a task per device
   kubernetes  an Indexed Job with a headless Service, a pod per server;
@@ -72,8 +73,8 @@ other servers may have them. --grace works with bash, kubernetes and slurm; --ma
 --forward-signals, --console, --progress-regex, --join-timeout, --lost-after and --engine-option work with slurm (--flavor
 run) only.
 
-Without --master-port, MASTER_PORT is 29500, or the next free port on a single server (bash, kubernetes), a port derived
-from the job ID (mpirun, slurm --flavor exec, kubernetes --flavor mpi), or a free port (slurm).
+Without --master-port, MASTER_PORT is 29500, or the next free port on a single server (bash, kubernetes), 8118 (msrun), a
+port derived from the job ID (mpirun, slurm --flavor exec, kubernetes --flavor mpi), or a free port (slurm).
 
 A Slurm job runs on any free nodes, and takes whole nodes with all their memory. It waits for the nodes of the rank table
 if that gives addresses, which hold for its own servers only, or with --pin-nodes.
@@ -86,15 +87,15 @@ written; 3 a refused table or layout; with --submit, the exit code of sbatch if 
 """
 TAKEN = (
     "rank_table", "max_table_size", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "recipe", "config",
-    "settings", "data", "save_strategy", "profile", "runs_dir", "name", "env", "grace", "command", *OF_RUN,
+    "settings", "data", "save_strategy", "profile", "runs_dir", "name", "env", "mindspore", "grace", "command", *OF_RUN,
 )  # fmt: skip
-NAMES = ("bash", "mpirun", "slurm", "kubernetes", "hostfile", "rankfile")
+NAMES = ("bash", "mpirun", "msrun", "slurm", "kubernetes", "hostfile", "rankfile")
 FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")
 MAX_SLURM_NAME_BYTES = 160  # the run's is its time, this, and the job's number, place in its array and restarts
 # What only some kinds make use of
 OF_KIND = {
     "grace": ("bash", "kubernetes", "slurm"),
-    "master_port": ("bash", "mpirun", "slurm", "kubernetes"),
+    "master_port": ("bash", "mpirun", "msrun", "slurm", "kubernetes"),
     "image": ("kubernetes",),
     "resource": ("kubernetes", "slurm"),
     **dict.fromkeys(("pvc", "env_from_secret"), ("kubernetes",)),
@@ -206,6 +207,7 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> Wishes:
         cpus_per_device=options.pop("cpus_per_device"),
         claim=claim_of(options.pop("pvc")),
         secret_env=secret_variables(options.pop("env_from_secret"), options["env"]),
+        mindspore=options["mindspore"],
     )
 
 

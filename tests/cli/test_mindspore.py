@@ -1,0 +1,231 @@
+"""Ranks that meet at MindSpore's scheduler: it begins with them, is their launcher's to end, and fails by its own name.
+
+A program that speaks to a scheduler as MindSpore's ranks do stands for them; MindSpore itself is in
+tests/end_to_end/test_mindspore.py.
+"""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from launcher.core.events import AttemptStarted, Leftovers, SchedulerEnded, SchedulerStarted
+from launcher.core.verdict import Confidence, Role
+
+from .conftest import PROGRAMS
+
+SOURCE = "import mindspore\n"
+CLUSTER = ("--mindspore", "cluster")
+PROGRAM = PROGRAMS / "meets_at_scheduler.py"
+
+
+def through_shell(*words):
+    """A command that starts that program by a shell, so that it is its own scheduler."""
+    return ("sh", "-c", 'exec "$0" "$@"', sys.executable, PROGRAM, *words)
+
+
+@pytest.fixture
+def met(launcher):
+    """Run ranks that meet at a scheduler, to the end."""
+
+    def run(*words, options=(), **more):
+        command = through_shell(*words)
+        return launcher.run("run", "--devices", 3, "--grace", 5, *CLUSTER, *options, "--", *command, **more)
+
+    return run
+
+
+def test_ranks_meet_at_a_scheduler_that_is_no_leftover(launcher, met):
+    """It has a log and an environment of its own, and none of it is left."""
+    done = met("late", code=0)
+    port = launcher.events(AttemptStarted)[0].master_port
+    log = (launcher.latest / "scheduler" / "scheduler.log").read_text()
+    assert log == "scheduler of 3, node None\n"
+    for rank in range(3):
+        said = (launcher.latest / f"device{rank}" / "train.log").read_text()
+        assert said == f"rank {rank} of 3 met the others at port {port}\nrank {rank} left\n"
+    environment = (launcher.latest / "scheduler" / "env.log").read_text().splitlines()
+    assert {"MS_ROLE=MS_SCHED", "MS_WORKER_NUM=3", f"MS_SCHED_PORT={port}", "RANK=0"} <= set(environment)
+    assert not [event for event in launcher.events() if isinstance(event, Leftovers | SchedulerEnded)]
+    assert "left running" not in done.stderr
+    assert not launcher.processes()
+
+
+def test_a_rank_that_raises_is_named_and_the_scheduler_ends_with_the_others(launcher, met):
+    met("raises", code=1)
+    verdict = launcher.report.verdict
+    assert (verdict.culprit, verdict.confidence, verdict.scheduler) == (1, Confidence.CERTAIN, None)
+    assert "ValueError: boom" in verdict.failures[0].what
+    assert not launcher.processes()
+
+
+def test_every_attempt_has_a_scheduler_of_its_own_at_a_port_of_its_own(launcher, met):
+    met("raises-once", options=("--max-restarts", 1), code=0)
+    ports = [event.master_port for event in launcher.events(AttemptStarted)]
+    assert len(set(ports)) == 2
+    assert len({event.pid for event in launcher.events(SchedulerStarted)}) == 2
+    log = (launcher.latest / "device0" / "train.log").read_text()
+    assert [f"at port {port}\n" in log for port in ports] == [True, True]
+    assert not launcher.processes()
+
+
+@pytest.mark.parametrize(
+    ("word", "what"),
+    [
+        ("scheduler-raises", "RuntimeError: a node is lost"),
+        ("scheduler-killed", "SIGKILL (signal 9)"),
+        ("no-scheduler", "exit code 1"),
+    ],
+)
+def test_a_scheduler_that_fails_is_to_blame(launcher, met, word, what):
+    """As itself, not as a rank's: those that suffer from it are ended, and the message says where its log is."""
+    done = met(word, code=1)
+    verdict = launcher.report.verdict
+    assert (verdict.culprit, verdict.confidence) == (None, Confidence.CERTAIN)
+    assert what in verdict.scheduler
+    assert not [failure for failure in verdict.failures if failure.role is Role.CAUSE]
+    assert f"error: MindSpore's scheduler: {what}" in done.stderr
+    assert "scheduler/scheduler.log" in done.stderr
+    assert not launcher.processes()
+
+
+def test_a_scheduler_that_fails_once_is_started_again_with_the_ranks(launcher, met):
+    met("scheduler-killed", options=("--max-restarts", 3))
+    attempts = launcher.report.attempts
+    assert len(attempts) > 1
+    assert all(attempt.verdict.scheduler for attempt in attempts)
+
+
+def test_a_scheduler_without_mindspore_is_to_blame(launcher):
+    """Here, where the ranks' Python has none: the scheduler of a Python program is `init()` alone, in that Python."""
+    launcher.write("train.py", "import time\ntime.sleep(1000)\n")
+    done = launcher.run("run", "--devices", 2, "--mindspore", "cluster", "--", "python", "train.py", code=1)
+    assert "error: MindSpore's scheduler: ModuleNotFoundError: No module named 'mindspore'" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_launcher_that_is_ended_leaves_no_scheduler(launcher, wait_until, number):
+    command = through_shell("sleeps")
+    process = launcher.start("run", "--devices", 3, "--grace", 5, *CLUSTER, "--", *command)
+    launcher.wait_ready(3, marker="met the others")
+    os.kill(process.pid, number)
+    process.wait()
+    wait_until(lambda: not launcher.processes(), "the end of ranks and scheduler")
+
+
+# --- who gets one ---
+
+
+def variables(launcher, *options, files=(), command=("python", "train.py"), code=0, env=None):
+    """Of rank 1, as a dry run shows them, and what is said beside."""
+    for name, text in files:
+        launcher.write(name, text)
+    return launcher.call("run", "--dry-run", "--json", "--devices", 2, *options, "--", *command, code=code, env=env)
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "meets"),
+    [
+        ((("train.py", "from mindspore.communication import init\n"),), (), True),
+        ((("train.py", "def main():\n    import mindspore as ms\n"),), (), True),
+        ((("train.py", "import net  # for mindspore\n"), ("net.py", "import mindspore.nn as nn\n")), (), True),
+        ((("train.py", "import torch  # instead of mindspore\n"),), (), False),
+        ((("train.py", "print('mindspore')\n"),), (), False),
+        ((("train.py", SOURCE),), ("--mindspore", "off"), False),
+        ((("train.py", SOURCE),), ("--env", "MS_ROLE=MS_WORKER"), False),
+        ((("train.py", "import torch\n"),), ("--mindspore", "cluster"), True),
+    ],
+)  # fmt: skip
+def test_a_program_that_imports_mindspore_gets_a_scheduler(launcher, files, options, meets):
+    """Wherever it does so; unless a person says otherwise, or has a scheduler already."""
+    done = variables(launcher, *options, files=files)
+    names = "MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_NODE_ID"
+    assert [f'"{name}"' in done.stdout for name in names] == [meets] * 4
+    said = "--mindspore cluster" in done.stderr
+    assert said == (meets and "--mindspore" not in options)
+
+
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        (("--mindspore", "rank-table"), ("python", "train.py")),
+        (("--mindspore", "cluster", "--env", "MS_SCHED_PORT=1"), ("python", "train.py")),
+        (("--mindspore", "sometimes"), ("python", "train.py")),
+        (("--mindspore", "cluster"), ()),
+    ],
+)
+def test_what_is_refused(launcher, options, command, snapshot):
+    launcher.write("train.py", SOURCE)
+    words = ("--", *command) if command else ()
+    assert launcher.refused(2, ("run", "--devices", "2", *options, *words)) == snapshot
+
+
+def test_a_program_that_was_not_seen_to_need_one_is_told_of_it(launcher):
+    """By MindSpore's own words, and what to type."""
+    words = "Maybe you are trying to call 'mindspore.communication.init()' without using 'mpirun', which"
+    launcher.write("train.py", f"raise RuntimeError({words!r})\n")
+    done = launcher.run("run", "--devices", 2, "--", "sh", "-c", "python train.py; exit $?", code=1)
+    assert "hint: --mindspore cluster " in done.stderr
+
+
+# --- job files ---
+
+
+@pytest.mark.parametrize(("words", "code"), [(("late",), 0), (("raises",), 1), (("scheduler-killed",), 137)])
+def test_a_rendered_script_has_a_scheduler_of_its_own(launcher, words, code):
+    """Ranks meet at it, its failure ends them, and it ends with them."""
+    command = through_shell(*words)
+    launcher.call("render", "bash", "--devices", 3, "--grace", 5, *CLUSTER, "-o", "run.sh", "--", *command, code=0)
+    done = launcher.ended(["bash", "run.sh"], start_new_session=True, code=code)
+    assert ("MindSpore's scheduler failed with exit code 137" in done.stderr) == (code == 137)
+    log = (launcher.latest / "scheduler" / "scheduler.log").read_text()
+    assert log == "scheduler of 3, node None\n"
+    assert not launcher.processes()
+
+
+def test_rendered_scripts_of_two_servers_share_a_scheduler(launcher, table_of):
+    """Which lives until the ranks of the other one have left."""
+    table = table_of({"127.0.0.1": range(2), "127.0.0.2": range(2, 4)})
+    command = through_shell("late")
+    launcher.call("render", "bash", "--rank-table", table, *CLUSTER, "-o", "run.sh", "--", *command, code=0)
+    processes = [launcher.begin(["bash", "run.sh", str(server), "run"]) for server in (0, 1)]
+    assert [process.wait(60) for process in processes] == [0, 0]
+    logs = [(launcher.runs / "run" / f"device{rank}" / "train.log").read_text() for rank in range(4)]
+    assert all(f"rank {rank} left" in log for rank, log in enumerate(logs))
+
+
+@pytest.mark.parametrize("kind", ["mpirun", "slurm"])
+def test_other_job_files_hand_on_what_is_chosen(launcher, kind):
+    """And nothing where it is left to the program."""
+    launcher.write("train.py", SOURCE)
+    options = ("--devices", 2, "--nodes", 1) if kind == "slurm" else ("--devices", 2)
+    texts = [
+        launcher.call("render", kind, *options, *chosen, "--", "python", "train.py", code=0).stdout
+        for chosen in ((), ("--mindspore", "off"))
+    ]
+    assert ["--mindspore off" in text for text in texts] == [False, True]
+
+
+def test_msrun_is_rendered_with_its_own_options(launcher, table_of, snapshot):
+    launcher.write("train.py", SOURCE)
+    table = table_of({"10.0.0.1": range(2), "10.0.0.2": range(2, 4)})
+    words = ("--rank-table", table.name, "--env", "A=b c", "--master-port", 9000, "--", "python", "train.py", "x y")
+    done = launcher.call("render", "msrun", *words, code=0)
+    assert launcher.transcript(done) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("ranks", "command"),
+    [
+        ({"10.0.0.1": (1, 0)}, ("python", "train.py")),
+        ({"10.0.0.1": range(2), "10.0.0.2": range(2, 3)}, ("python", "train.py")),
+        ({"10.0.0.1": range(2)}, ("./train.sh",)),
+    ],
+)
+def test_what_msrun_cannot_start_is_refused(launcher, table_of, ranks, command):
+    launcher.write("train.py", SOURCE)
+    launcher.write("train.sh").chmod(0o755)
+    done = launcher.call("render", "msrun", "--rank-table", table_of(ranks), "--", *command)
+    assert done.returncode in {2, 3}
+    assert "msrun would" in done.stderr

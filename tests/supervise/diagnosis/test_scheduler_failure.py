@@ -1,0 +1,65 @@
+"""Whether MindSpore's scheduler or a rank is to blame, where both have failed."""
+
+import pytest
+
+from launcher.core.verdict import Role
+from launcher.supervise.diagnosis.failure_files import FailureRecord
+from launcher.supervise.diagnosis.root_cause import RankEvidence
+from launcher.supervise.diagnosis.scheduler_failure import SchedulerFailure, read_scheduler_failure
+from launcher.supervise.diagnosis.servers import Evidence, merge_evidence
+from launcher.supervise.diagnosis.stack_parser import RankStack
+
+SECOND = 10**9
+AT = 1000 * SECOND
+
+
+def raised(rank, at_ns):
+    failure = FailureRecord(at_ns, 1, "exception", "ValueError", "boom", "train.py:1 in main")
+    return RankEvidence(rank, 1, at_ns + 1, rank, failure=failure)
+
+
+def living(rank, stack=None):
+    return RankEvidence(rank, None, None, None, stack=stack)
+
+
+STOPPED = RankStack("stopped", "stopped (SIGSTOP)")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "status", "culprit"),
+    [
+        ([living(0), living(1)], 1, None),
+        ([living(0), raised(1, AT - SECOND)], 1, 1),
+        ([living(0), raised(1, AT + SECOND)], 1, None),
+        ([living(0), raised(1, AT + SECOND)], -9, None),
+        ([living(0), living(1, STOPPED)], 1, 1),
+        ([living(0), living(1, STOPPED)], -9, None),
+    ],
+)
+def test_whoever_failed_first_by_itself_is_to_blame(ranks, status, culprit):
+    """A scheduler that gives up because a rank is stopped says so by an exit code of its own; SIGKILL comes from outside."""
+    verdict = Evidence(tuple(ranks), scheduler=SchedulerFailure("RuntimeError: x", status, AT)).verdict
+    assert verdict.culprit == culprit
+    assert (verdict.scheduler is None) == (culprit is not None)
+    assert not [one for one in verdict.failures if culprit is None and one.role is Role.CAUSE]
+
+
+def test_the_clock_of_its_server_is_taken_into_account():
+    """Its server is two seconds ahead: it ended a second before the rank of the other one."""
+    of_scheduler = Evidence((living(0),), scheduler=SchedulerFailure("x", 1, AT + SECOND))
+    merged = merge_evidence({0: of_scheduler, 1: Evidence((raised(1, AT),))}, {0: 2 * SECOND, 1: 0})
+    assert merged.verdict.scheduler == "x"
+    assert merge_evidence({0: of_scheduler, 1: Evidence((raised(1, AT),))}, {}).verdict.culprit == 1
+
+
+def test_its_log_tells_of_what_it_failed(tmp_path):
+    """From the present attempt's part on."""
+    log = tmp_path / "scheduler.log"
+    before = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nOSError: old\n'
+    log.write_text(before + before.replace("OSError: old", "RuntimeError: new"))
+    assert read_scheduler_failure(1, AT, None, log, len(before)).what == "RuntimeError: new"
+    assert read_scheduler_failure(-9, AT, None, log, 0).what == "SIGKILL (signal 9)"
+    assert (
+        read_scheduler_failure(126, AT, "no such file", tmp_path / "none", 0).what
+        == "could not be started: no such file"
+    )
