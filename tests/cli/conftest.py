@@ -62,14 +62,14 @@ class Launcher:
         """Run any program in this directory to the end, with the environment that the command would have."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8", "timeout": PATIENCE_S}
         environment = self.environment(env or {})
-        done = subprocess.run(argv, cwd=self.directory, env=environment, check=False, **{**pipes, **options})
+        done = subprocess.run(argv, env=environment, check=False, **{"cwd": self.directory, **pipes, **options})
         assert code in {None, done.returncode}, done
         return done
 
     def call(self, *arguments, env=None, input=None, code=None, **options):  # noqa: A002 - as subprocess.run calls it
         """As `run`, in this process: for commands that start none."""
         typed = list(map(str, arguments))
-        done = call(typed, cwd=self.directory, env=self.environment(env or {}), given=input, **options)
+        done = call(typed, env=self.environment(env or {}), given=input, **{"cwd": self.directory, **options})
         assert code in {None, done.returncode}, done
         return done
 

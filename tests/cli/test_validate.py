@@ -201,3 +201,22 @@ def test_every_screen_has_its_table():
 def test_validate_prints_the_screen(name, launcher):
     shutil.copy(HERE / "readme_tables" / name, launcher.directory)
     assert launcher.call("validate", name, code=1).stdout == SCREENS[name]
+
+
+def test_what_can_be_repaired_is_counted(launcher):
+    """With the command that repairs it, which then leaves so many; not on stdin, nor where a person has to decide."""
+    table = '{"version": "1.0", "server_count": "1", "server_list": [{"server_id": "10.0.0.1", "device": [%s]}], "status": "completed"}'
+    device = '{"device_id": 0, "device_ip": "192.168.1.1", "rank_id": %s},'
+    path = launcher.write("a table.json", table % (device % "0"))
+    done = launcher.call("validate", "--chip", "910", path.name, code=1)
+    *_, last = done.stdout.splitlines()
+    assert last == "3 of 3 can be repaired by `tlaunch table fix --chip 910 --write 'a table.json'`"
+    assert "can be repaired" not in launcher.call("validate", "-", input=path.read_text(), code=1).stdout
+    assert "can be repaired" not in launcher.call("validate", "--json", path.name, code=1).stdout
+    launcher.call("table", "fix", "--chip", "910", "--write", path.name, code=0)
+    assert "can be repaired" not in launcher.call("validate", "--chip", "910", path.name, code=0).stdout
+    path.write_text(table.replace("10.0.0.1", "no address") % (device % '"seven"'))
+    *_, last = launcher.call("validate", path.name, code=1).stdout.splitlines()
+    of_all = last.partition(" of ")[2].partition(" ")[0]
+    assert last.startswith("2 of ")
+    assert int(of_all) > 2

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -38,6 +40,7 @@ Examples:
 Exit codes: 0 every table is valid (warnings are allowed, but not with --strict); 1 a table is invalid; 2 wrong usage,
 or any file that cannot be read. `tlaunch table explain CODE` explains a code.
 """
+MAX_REPAIRED_BYTES = 1 << 20  # of a table that is repaired to count what can be
 HEAD_BYTES = 1 << 16  # of a large file in a directory: by then a rank table shows what it is
 MAX_OTHERS = 8  # files listed that are not rank tables; more are counted
 
@@ -88,7 +91,8 @@ def validate(
         raise UsageError("- is given twice, but stdin can be read only once")
     settings = Settings(options["strict"], options["quiet"], screen_of(sys.stdout, options["colour"]))
     others: list[Path] = []
-    checked = check_all(files, Profile(chip=chip, consumer=consumer), others)
+    profile = Profile(chip=chip, consumer=consumer)
+    checked = check_all(files, profile, others)
     elements, exit_code = [], EXIT_OK
     for each in checked:
         exit_code = max(exit_code, each.exit_code(strict=settings.strict))
@@ -98,6 +102,9 @@ def validate(
             elements.append(to_json(each, strict=settings.strict))
         elif each.report is not None:
             write_out(to_text(each.report, settings))
+            if each.name != STDIN and not passes(each.report, strict=settings.strict):
+                for line in _repairable(each.report, profile):
+                    write_out(f"{line}\n")
     if as_json:
         write_out(json_text(elements))
     if others and not settings.quiet:
@@ -145,6 +152,24 @@ def to_text(report: TableReport, settings: Settings) -> str:
     problems = render_each(report.problems, report.document, str(report.path), style)
     closing = "" if settings.quiet and passes(report, strict=settings.strict) else _closing(report, settings)
     return "".join(f"{part}\n" for part in (*problems, closing) if part)
+
+
+def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:
+    """Yield a line about the problems that need no decision, if there are any, and the command that repairs them."""
+    text = report.document.text.encode(errors="surrogateescape")
+    if len(text) > MAX_REPAIRED_BYTES:  # that would take longer than the check itself
+        return
+    from launcher.rank_table.fix import fix_table  # sound tables need none of it
+
+    fixed = fix_table(text, report.path, profile)
+    found: Counter[tuple[str | None, int]] = Counter((problem.code, problem.line) for problem in report.problems)
+    repaired = Counter((repair.code, repair.line) for repair in fixed.repairs)
+    count, of_all = (found & repaired).total(), found.total()
+    if count:
+        options = [f"--chip {profile.chip} "] if profile.chip != "auto" else []
+        options += [f"--for {profile.consumer} "] if profile.consumer != "hccl" else []
+        command = f"tlaunch table fix {''.join(options)}--write {shlex.quote(printable(str(report.path)))}"
+        yield f"{count:,} of {of_all:,} can be repaired by `{command}`"
 
 
 def _check_directory(directory: str, profile: Profile, others: list[Path]) -> Iterator[Checked]:
