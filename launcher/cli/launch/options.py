@@ -102,6 +102,7 @@ class RunOptions:
     coordinator_port: int | None = None  # None: the default, or with an engine a free one
     # what becomes of it
     console: Console = "rank0"
+    progress_regex: str | None = None  # None: the forms of lines that are known
     quiet: bool = False  # only errors and the verdict
     verbose: bool = False
     detach: bool = False

@@ -48,6 +48,13 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
+def progress_regex_option(command: Command) -> Command:
+    return click.option(
+        "--progress-regex", metavar="REGEX",
+        help="Read figures from lines that match, as with `tlaunch run`.  [default: what the run was started with]",
+    )(command)  # fmt: skip
+
+
 def as_argument(run_dir: RunDir) -> str:
     """Return RUN as one types it into a shell to name this run again from the same directory."""
     own = Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).resolve()

@@ -253,6 +253,10 @@ RUN_GROUPS = {
             "--console", type=click.Choice(CONSOLES), default="rank0", metavar="WHAT",
             help=f"Ranks' output to show: {', '.join(CONSOLES)}.  [default: rank0]",
         ),
+        click.option(
+            "--progress-regex", metavar="REGEX",
+            help="Read figures from lines that match, by the groups step, last_step, epoch, loss, tokens_per_s.",
+        ),
         click.option("-q", "--quiet", is_flag=True, help="Print only errors and the verdict."),
         click.option("-v", "--verbose", is_flag=True, help="Also print what was decided and why."),
         click.option("-d", "--detach", is_flag=True, help="Run in the background and print the run's name."),

@@ -13,7 +13,7 @@ import click
 
 from launcher.cli.commands.report.facts import RunFacts, gather
 from launcher.cli.commands.report.text import to_lines
-from launcher.cli.options.chosen_run import RUN_HELP, chosen, json_option
+from launcher.cli.options.chosen_run import RUN_HELP, chosen, json_option, progress_regex_option
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import has_blocks
 from launcher.cli.text.output_file import put
@@ -29,8 +29,8 @@ Examples:
   tlaunch report --png loss.png 20261121-053712-transformer 20261121-061210-transformer
   tlaunch report --json | jq '.runs[0].best_loss'
 
-Loss, tokens/s and memory come from metrics.jsonl in the run directory, which the bundled trainer's rank 0 writes. Values
-such as the final loss are means of a few steps if steps are short. Peak memory is that of rank 0: of its accelerator, or
+Loss, tokens/s and memory come from metrics.jsonl in the run directory, which the bundled trainer's rank 0 writes; without
+it, steps and losses come from the lines that a rank has printed. Values such as the final loss are means of a few steps if steps are short. Peak memory is that of rank 0: of its accelerator, or
 of the process if there is none. Of a run that goes on from another (--resume) losses and curves are those of the whole
 training, speed, memory and duration those of the run itself.
 
@@ -49,10 +49,19 @@ PLAIN_COLUMNS = 120
 )
 @click.option("--html", metavar="FILE", help="Write a self-contained HTML page; - is stdout.")
 @click.option("--png", metavar="FILE", help="Write the same page as a picture.")
+@progress_regex_option
 @json_option
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @runs_dir_option
-def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json: bool, runs_dir: Path) -> None:
+def report(
+    *,
+    runs: tuple[str, ...],
+    html: str | None,
+    png: str | None,
+    progress_regex: str | None,
+    as_json: bool,
+    runs_dir: Path,
+) -> None:
     # What cannot be written is refused before anything is read.
     for option, name in (("--html", html), ("--png", png)):
         if name is not None and (not name or name.endswith(os.sep)):
@@ -68,7 +77,7 @@ def report(*, runs: tuple[str, ...], html: str | None, png: str | None, as_json:
         raise UsageError("--html - and --json: both would go to stdout")
 
     run_dirs = [chosen(runs_dir, run) for run in runs] or [chosen(runs_dir, None)]
-    facts = [gather(run_dir) for run_dir in run_dirs]
+    facts = [gather(run_dir, progress_regex) for run_dir in run_dirs]
     if as_json:
         write_out(json_text({"schema": SCHEMA, "runs": [each.to_json() for each in facts]}))
     if html is None and png is None and not as_json:
