@@ -113,7 +113,8 @@ def try_once(tool: str, python: Path, case: str) -> Outcome:
             for pid in processes(mark):
                 os.kill(pid, signal.SIGKILL)
             process.wait()
-    named = f"rank {VICTIM}" in said or (victim == "scheduler" and "scheduler: SIGKILL" in said)
+    culprit = "MindSpore's scheduler: SIGKILL" if victim == "scheduler" else f"rank {VICTIM}: "
+    named = culprit in said
     code = process.returncode if seconds is not None else None
     return Outcome(seconds, code, named, f"{PROGRAM.name}:" in said, len(left))
 

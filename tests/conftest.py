@@ -2,6 +2,7 @@
 
 import gc
 import os
+import random
 import signal
 import socket
 import tempfile
@@ -121,6 +122,15 @@ def stub_of_mpi4py(directory, says):
     (package / "__init__.py").write_text("class rc:\n    initialize = True\n")
     (package / "MPI.py").write_text(f"def Get_library_version():\n    return {says!r}\n")
     return directory
+
+
+def free_port():
+    """A port that is free now, below those that the kernel gives to connections: none takes it before its server does."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(min(10_000, lowest // 2), lowest)
+        with suppress(OSError), socket.create_server(("", port)):
+            return port
 
 
 def pids_in(runs):

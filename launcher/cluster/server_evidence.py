@@ -23,14 +23,13 @@ from launcher.supervise.diagnosis.root_cause import summaries_of
 from launcher.supervise.diagnosis.servers import (
     Evidence,
     Loss,
-    at_most_likely,
     has_own_fault,
     judged,
     merge_evidence,
     weigh,
-    with_remark,
 )
 from launcher.supervise.diagnosis.stacks import sentence
+from launcher.supervise.diagnosis.verdicts import at_most_likely, with_remark
 from launcher.supervise.event_log import EventLog
 
 SHOWN = 4  # pairs of servers

@@ -34,11 +34,13 @@ def mentions_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, st
     return is_of_mpi4py(command) or mentions(MPI, command, cwd, environment)
 
 
-def has_installed(package: str, command: PythonCommand) -> bool:
-    """Return whether the environment of a program's interpreter has a package, as far as its usual directories show."""
-    prefix = Path(command.interpreter).parent.parent
-    return any(
+def has_installed(package: str, command: PythonCommand, environment: Mapping[str, str]) -> bool:
+    """Return whether a program's interpreter finds a package, as far as its usual directories and PYTHONPATH show."""
+    prefixes = (Path(command.interpreter).parent.parent, Path(environment.get("HOME", "/")) / ".local")
+    inherited = environment.get("PYTHONPATH", "").split(os.pathsep)
+    return any((Path(entry) / package).is_dir() for entry in inherited if entry) or any(
         any(prefix.glob(f"{library}/python3*/{packages}/{package}/__init__.py"))
+        for prefix in prefixes
         for library in ("lib", "lib64", "local/lib")
         for packages in ("site-packages", "dist-packages")
     )

@@ -33,6 +33,7 @@ from launcher.program.files import (
     roots_of,
 )
 
+_MEETING = frozenset({"init", "init_process_group"})  # functions of MindSpore after which ranks know each other
 ROOTS = ("torch", "numpy")  # importing them takes long, starts no thread that outlives a fork, and opens no device
 # Of the standard library, what many programs import and what takes a noticeable part of a short program's start.
 LIBRARY = frozenset(
@@ -102,8 +103,12 @@ def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) 
 
 
 def uses_mindspore(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
-    """Return whether the program, or a module of its own that it imports, imports MindSpore, as far as that can be read."""
-    return _WholeProgram(command, cwd, environment).imports(MINDSPORE)
+    """Return whether the program, or a module of its own that it imports, imports MindSpore and calls its `init`.
+
+    The call is seen by its name alone: `init()`, `communication.init()`, `init_process_group()`.
+    """
+    program = _WholeProgram(command, cwd, environment)
+    return program.imports(MINDSPORE) and bool(program.called.intersection(_MEETING))
 
 
 def own_files(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[Path, ...]:
@@ -239,6 +244,7 @@ class _WholeProgram:
 
     def __init__(self, command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> None:
         self.files: set[Path] = set()  # what was read, and what could not be
+        self.called: set[str] = set()  # names of functions and methods
         self._cwd = cwd
         self._roots = roots_of(command, cwd, environment)
         # In order: where too many files are left out, all servers leave out the same.
@@ -279,6 +285,11 @@ class _WholeProgram:
         known, searched = len(self._imports), len(self._roots)
         for node in source.walk():
             self._imports |= dict.fromkeys(source.imports(node))
+            match node:
+                case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                    self.called.add(name)
+                case _:
+                    pass
             added = added_directory(node, path, self._cwd)
             if added is not None and added not in self._roots:
                 self._roots.append(added)

@@ -25,7 +25,7 @@ from launcher.core.env import masked, masked_argv
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId
-from launcher.core.records import DEFAULT_GRACE_S, Allotment, RankSpec, ResumedFrom, RunSpec
+from launcher.core.records import DEFAULT_GRACE_S, Allotment, RankSpec, ResumedFrom, RunSpec, Supervision
 from launcher.core.run_dir import LATEST, RunDir
 
 SCHEMA = 2
@@ -46,7 +46,7 @@ def spec_to_json(spec: RunSpec, options: Mapping[str, Any] | None = None) -> str
         "cwd": str(spec.cwd),
         "master_addr": spec.master_addr,
         "master_port": spec.master_port,
-        "supervision": asdict(spec.supervision),
+        "supervision": _masked_supervision(spec.supervision),
         "console": spec.console,
         "engine": spec.engine,
         "continues": encode(spec.continues),
@@ -61,6 +61,13 @@ def spec_to_json(spec: RunSpec, options: Mapping[str, Any] | None = None) -> str
         ],
     }
     return json_text(record)
+
+
+def _masked_supervision(supervision: Supervision) -> dict[str, Any]:
+    """Return the rules of supervision, with the scheduler's command as those of ranks: it may be that of the user."""
+    if supervision.scheduler is not None:
+        supervision = replace(supervision, scheduler=masked_argv(supervision.scheduler))
+    return asdict(supervision)
 
 
 def masked_environment(environment: Mapping[str, str | None]) -> dict[str, str | None]:

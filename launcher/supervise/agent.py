@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUSES
@@ -22,7 +23,7 @@ from launcher.supervise.event_log import EventLog, RunRecorder
 from launcher.supervise.event_loop import Listening, SignalPipe
 from launcher.supervise.port import HeldPort
 from launcher.supervise.spawner import Spawner
-from launcher.supervise.tree import NothingLeft, RunGroup, descendants, reap
+from launcher.supervise.tree import KILL_PATIENCE_S, NothingLeft, RunGroup, descendants, reap, signal_everything
 
 if TYPE_CHECKING:
     from launcher.supervise.attempts import SpecifyAttempt
@@ -219,9 +220,9 @@ class Agent:
     # --- the end ---
 
     def _finish(self) -> int:
-        if self._attempts.end_scheduler():
-            self._reap()
         preloading = self._spawner.processes  # for a restart that could not be
+        if self._attempts.end_scheduler():
+            self._end_rest_of_scheduler(preloading)
         # The pids of what is left although it was killed; perhaps none: they may be others at each look.
         unkillable = () if self._childless else tuple(descendants(preloading))
         if unkillable or not (self._childless or preloading):
@@ -254,6 +255,15 @@ class Agent:
         self._selector.close()
         self._signal_pipe.close()
         return exit_code
+
+    def _end_rest_of_scheduler(self, spared: Collection[int]) -> None:
+        """Kill what a scheduler that was a shell has left, and reap it; wait no longer than that takes."""
+        deadline_s = time.monotonic() + KILL_PATIENCE_S
+        self._reap()
+        while not self._childless and descendants(spared) and time.monotonic() < deadline_s:
+            signal_everything((), signal.SIGKILL, spared)
+            time.sleep(0.005)
+            self._reap()
 
 
 def identity_of(pid: int) -> ProcessId:

@@ -184,7 +184,8 @@ class AttemptMonitor:
             self._progress_monitor.resume()
         for leader in self._rank_group.leaders if not (pauses and self.ender.begun) else ():
             signal_rank(leader, signal.SIGSTOP if pauses else signal.SIGCONT)
-        self._scheduler.pause(pauses=pauses)
+        if not (pauses and self.ender.begun):
+            self._scheduler.pause(pauses=pauses)
 
     def forward(self, number: int) -> None:
         """Hand a signal to the process of every rank, but not to what ranks have started."""
@@ -199,6 +200,11 @@ class AttemptMonitor:
         if not self._collector and not self.ender.begun:
             self._rank_group.cancel()
             self._collector = load_collector()(self._run_dir, self._rank_group, self._event_log.record, self._hung)
+
+    @property
+    def scheduler_has_failed(self) -> bool:
+        """True if MindSpore's scheduler has failed, also after all ranks here had ended well."""
+        return self._scheduler.has_failed
 
     @property
     def stage(self) -> Stage:

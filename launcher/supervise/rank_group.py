@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
+from launcher.core import env
 from launcher.core.engine_rank import may_use_open_mpi
 from launcher.core.events import RankEnded, RankStarted, Trouble
 from launcher.core.frozen import frozen
@@ -56,6 +57,7 @@ class RankGroup:
         self.log_offsets = {rank.global_rank: self._begin_log(rank, attempt) for rank in ranks}
         self.exits: list[RankExit] = []  # in the order in which they ended
         self.oom_killed: set[int] = set()  # global ranks
+        self.meets_scheduler = env.MS_SCHED_PORT in variables
         wanted = [self._wanted(rank, overlaid(inherited, {**rank.env, **variables})) for rank in ranks]
         self.open_mpi = {one.rank.global_rank for one in wanted if may_use_open_mpi(one.environment)}
         spawner.ask(wanted)

@@ -34,7 +34,8 @@ from launcher.core.records import RunSpec
 from launcher.core.verdict import Confidence, Verdict
 from launcher.supervise.attempt_monitor import Stage
 from launcher.supervise.attempts import Attempts
-from launcher.supervise.diagnosis.servers import judged, merge_evidence, with_remark
+from launcher.supervise.diagnosis.servers import judged, merge_evidence
+from launcher.supervise.diagnosis.verdicts import with_remark
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.link import Link, LinkServices
 from launcher.supervise.reach_probes import ReachProbes, listening_ports
@@ -158,6 +159,8 @@ class RemoteControl:
             if self._attempts.monitor.over(childless=childless):
                 self._waits = True
                 self._report_end()
+        elif self._attempts.monitor.scheduler_has_failed and not self._reported:
+            self._report_evidence()  # ranks of other servers still need it
         return not self._waits or self._finish is None
 
     @property

@@ -11,17 +11,18 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.core import env
-from launcher.core.events import SchedulerEnded, SchedulerStarted
+from launcher.core.events import SchedulerEnded, SchedulerStarted, Trouble
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, Complaints, Program, overlaid, spawn, write_environment
+from launcher.supervise.tree import signal_rank
 
 if TYPE_CHECKING:
     from launcher.supervise.diagnosis.scheduler_failure import SchedulerFailure
@@ -31,6 +32,8 @@ EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - as the stores of torch listen
 _OF_RANKS_ALONE = (env.MS_NODE_ID, env.TLAUNCH_HEARTBEAT_FILE)
 LEAVING_S = 30.0  # for ranks that an engine has started to leave it, once rank 0 has ended
 LOOK_S = 0.2
+# Signals for the programs of ranks, and those of a terminal, which engines turn into an end of their own.
+_FORWARDED_BY_ENGINES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT, signal.SIGWINCH, signal.SIGURG)
 _REAP_S = 1.0  # for a process that has got SIGKILL
 
 
@@ -56,6 +59,8 @@ class Scheduler:
         self._killed = False
         self._ended: SchedulerEnded | None = None  # where it failed
         self._ended_ns = 0  # since 1970
+        self._began_s = time.monotonic()
+        self._lived_s = 0.0
         self._log, self._log_offset = Path(), 0  # where the present attempt's part of it begins
 
     @property
@@ -84,7 +89,10 @@ class Scheduler:
             return
         environment = overlaid(inherited, {**rank_0.env, **variables})
         try:
-            program = _program(spec.supervision.scheduler, spec, environment, is_alone=len(ranks) == len(spec.ranks))
+            is_alone = len(ranks) == len(spec.ranks)
+            program = _program(
+                spec.supervision.scheduler, spec, environment, is_alone=is_alone, record=self._event_log.record
+            )
             self._log, self._log_offset = program.log, program.log.stat().st_size if program.log.exists() else 0
             self._complaints = Complaints()
             self._pid = spawn(program, self._complaints)
@@ -99,7 +107,10 @@ class Scheduler:
             return False
         pid, self._pid = self._pid, None
         status = statuses[pid]
-        if status == 0 or self._killed:
+        if self._killed:
+            return False
+        if status == 0:  # all ranks have left it, as far as it knows
+            self._event_log.record(SchedulerEnded(pid, status))
             return False
         self._fail(status, self._complaints.reason_of(pid) if self._complaints else None, pid)
         return True
@@ -115,7 +126,9 @@ class Scheduler:
         from launcher.supervise.diagnosis.scheduler_failure import read_scheduler_failure  # noqa: PLC0415 - as the collector
 
         ended = self._ended
-        return read_scheduler_failure(ended.status, self._ended_ns, ended.reason, self._log, self._log_offset)
+        return read_scheduler_failure(
+            ended.status, self._ended_ns, self._log, self._log_offset, lived_s=self._lived_s, reason=ended.reason
+        )
 
     def pause(self, *, pauses: bool) -> None:
         """Stop it with the ranks, which could not answer it, or continue it."""
@@ -143,20 +156,28 @@ class Scheduler:
         return was_there
 
     def _signal(self, number: int) -> None:
+        """Signal its process group: it may be a shell that has started the scheduler itself."""
         if self._pid is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(self._pid, number)
+            signal_rank(self._pid, number)
 
     def _fail(self, status: int, reason: str | None = None, pid: int | None = None) -> None:
         self._ended = SchedulerEnded(pid, status, reason)
+        self._lived_s = time.monotonic() - self._began_s
         self._ended_ns = self._event_log.record(self._ended)
 
 
-def _program(argv: tuple[str, ...], spec: RunSpec, of_rank_0: Mapping[str, str], *, is_alone: bool) -> Program:
+def _program(
+    argv: tuple[str, ...],
+    spec: RunSpec,
+    of_rank_0: Mapping[str, str],
+    *,
+    is_alone: bool,
+    record: Callable[[Trouble], object] = lambda _trouble: None,
+) -> Program:
     """Return what to start, and write its environment. `is_alone`: all ranks are on this server.
 
     Raises:
-        OSError: the directory cannot be made or written to.
+        OSError: its directory cannot be made.
     """
     run_dir = RunDir(spec.run_dir)
     # A machine may know its own name by a loopback address, at which ranks of other servers do not reach it.
@@ -164,7 +185,11 @@ def _program(argv: tuple[str, ...], spec: RunSpec, of_rank_0: Mapping[str, str],
     own = {env.MS_ROLE: ROLE, env.MS_SCHED_HOST: listens_at, **dict.fromkeys(_OF_RANKS_ALONE)}
     environment = overlaid(of_rank_0, own)
     run_dir.scheduler.mkdir(exist_ok=True)
-    write_environment(run_dir.scheduler / "env.log", environment)
+    path = run_dir.scheduler / "env.log"
+    try:
+        write_environment(path, environment)
+    except OSError as error:  # it starts all the same, as a rank does
+        record(Trouble(f"cannot write {path}: {error.strerror}"))
     return Program(argv, environment, spec.cwd, run_dir.scheduler_log)
 
 
@@ -190,14 +215,20 @@ def start_beside(spec: RunSpec, environment: Mapping[str, str]) -> None:
 def _see_to_its_end(program: Program, rank_0: int) -> None:
     """Start the scheduler, and kill it once rank 0 has ended and the others have had time to leave it."""
     _use_as_output(program.log)  # the engine waits until nobody holds the pipes of its rank any more
+    for number in _FORWARDED_BY_ENGINES:  # to the process group of their rank, whose program may act on them
+        signal.signal(number, signal.SIG_IGN)
     complaints = Complaints()
-    pid = spawn(program, complaints)
+    try:
+        pid = spawn(program, complaints)
+    except OSError as error:
+        os.write(2, f"no process could be made: {error.strerror}\n".encode())
+        return
     deadline_s: float | None = None
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
         if deadline_s is None and os.getppid() != rank_0:
             deadline_s = time.monotonic() + LEAVING_S
         if deadline_s is not None and time.monotonic() > deadline_s:
-            os.kill(pid, signal.SIGKILL)
+            signal_rank(pid, signal.SIGKILL)
         time.sleep(LOOK_S)
     if reason := complaints.reason_of(pid):
         os.write(2, f"{reason}\n".encode(errors="backslashreplace"))

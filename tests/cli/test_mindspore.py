@@ -12,10 +12,11 @@ import pytest
 
 from launcher.core.events import AttemptStarted, Leftovers, SchedulerEnded, SchedulerStarted
 from launcher.core.verdict import Confidence, Role
+from tests.conftest import free_port
 
 from .conftest import PROGRAMS
 
-SOURCE = "import mindspore\n"
+SOURCE = "import mindspore as ms\n\nms.communication.init()\n"
 CLUSTER = ("--mindspore", "cluster")
 PROGRAM = PROGRAMS / "meets_at_scheduler.py"
 
@@ -90,6 +91,28 @@ def test_a_scheduler_that_fails_is_to_blame(launcher, met, word, what):
     assert not launcher.processes()
 
 
+@pytest.mark.parametrize(("words", "code"), [((), 0), (("raises",), 1), (("raises-once",), 0)])
+def test_a_script_that_waits_for_its_program_leaves_no_scheduler(launcher, words, code):
+    """As scripts do that have more to say: the scheduler is a child of the shell, and its port is free for the next attempt."""
+    script = launcher.write("run.sh", 'python3 "$0.py" "$@"; code=$?; echo "it ended with $code"; exit $code\n')
+    (launcher.directory / "run.sh.py").symlink_to(PROGRAM)
+    options = (
+        "--devices",
+        3,
+        "--grace",
+        5,
+        *CLUSTER,
+        "--master-port",
+        free_port(),
+        "--max-restarts",
+        int("raises-once" in words),
+    )
+    done = launcher.run("run", *options, "--", "sh", script, *words, code=code)
+    assert "outlived" not in done.stderr
+    assert not launcher.events(Leftovers)
+    assert not launcher.processes()
+
+
 def test_a_scheduler_that_fails_once_is_started_again_with_the_ranks(launcher, met):
     met("scheduler-killed", options=("--max-restarts", 3))
     attempts = launcher.report.attempts
@@ -105,8 +128,11 @@ def test_a_scheduler_without_mindspore_is_to_blame(launcher):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_launcher_that_is_ended_leaves_no_scheduler(launcher, wait_until, number):
+@pytest.mark.parametrize("waits", [False, True], ids=["", "as a child of a shell"])
+def test_a_launcher_that_is_ended_leaves_no_scheduler(launcher, wait_until, number, waits):
     command = through_shell("sleeps")
+    if waits:
+        command = ("sh", "-c", '"$0" "$@"; exit $?', *command[3:])
     process = launcher.start("run", "--devices", 3, "--grace", 5, *CLUSTER, "--", *command)
     launcher.wait_ready(3, marker="met the others")
     os.kill(process.pid, number)
@@ -127,9 +153,12 @@ def variables(launcher, *options, files=(), command=("python", "train.py"), code
 @pytest.mark.parametrize(
     ("files", "options", "meets"),
     [
-        ((("train.py", "from mindspore.communication import init\n"),), (), True),
-        ((("train.py", "def main():\n    import mindspore as ms\n"),), (), True),
-        ((("train.py", "import net  # for mindspore\n"), ("net.py", "import mindspore.nn as nn\n")), (), True),
+        ((("train.py", "from mindspore.communication import init\ninit()\n"),), (), True),
+        ((("train.py", "def main():\n    import mindspore as ms\n    ms.communication.init()\n"),), (), True),
+        ((("train.py", "import net\n"), ("net.py", SOURCE)), (), True),
+        ((("train.py", "from mindspore.mint.distributed import init_process_group as f\nimport net\n"),
+          ("net.py", "def begin(group): group.init_process_group()\n")), (), True),
+        ((("train.py", "import mindspore.dataset\n"),), (), False),
         ((("train.py", "import torch  # instead of mindspore\n"),), (), False),
         ((("train.py", "print('mindspore')\n"),), (), False),
         ((("train.py", SOURCE),), ("--mindspore", "off"), False),
@@ -139,11 +168,30 @@ def variables(launcher, *options, files=(), command=("python", "train.py"), code
 )  # fmt: skip
 def test_a_program_that_imports_mindspore_gets_a_scheduler(launcher, files, options, meets):
     """Wherever it does so; unless a person says otherwise, or has a scheduler already."""
-    done = variables(launcher, *options, files=files)
+    launcher.write("packages/mindspore/__init__.py")
+    done = variables(launcher, *options, files=files, env={"PYTHONPATH": str(launcher.directory / "packages")})
     names = "MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_NODE_ID"
     assert [f'"{name}"' in done.stdout for name in names] == [meets] * 4
     said = "--mindspore cluster" in done.stderr
     assert said == (meets and "--mindspore" not in options)
+
+
+def test_a_python_without_mindspore_gets_none(launcher):
+    """A program may import what is there, and do without what is not."""
+    done = variables(
+        launcher, files=[("train.py", "try:\n    import mindspore\nexcept ImportError:\n    pass\ninit()\n")]
+    )
+    assert "MS_ROLE" not in done.stdout.replace('"MS_ROLE": null', "")
+
+
+def test_its_command_stands_in_a_dry_run_and_holds_no_secret(launcher):
+    """Nor does the record of a run, where COMMAND is started once more as its own scheduler."""
+    command = ("sh", "-c", "true", "--password=hunter2")
+    shown = launcher.call("run", "--dry-run", "--devices", 2, *CLUSTER, "--", *command, code=0).stdout
+    assert "# MindSpore's scheduler" in shown
+    assert "MS_ROLE=MS_SCHED" in shown
+    launcher.run("run", "--devices", 1, *CLUSTER, "--", *command)
+    assert "hunter2" not in shown + (launcher.latest / "run.json").read_text()
 
 
 @pytest.mark.parametrize(
@@ -188,7 +236,8 @@ def test_rendered_scripts_of_two_servers_share_a_scheduler(launcher, table_of):
     """Which lives until the ranks of the other one have left."""
     table = table_of({"127.0.0.1": range(2), "127.0.0.2": range(2, 4)})
     command = through_shell("late")
-    launcher.call("render", "bash", "--rank-table", table, *CLUSTER, "-o", "run.sh", "--", *command, code=0)
+    options = ("--rank-table", table, *CLUSTER, "--master-port", free_port(), "-o", "run.sh")
+    launcher.call("render", "bash", *options, "--", *command, code=0)
     processes = [launcher.begin(["bash", "run.sh", str(server), "run"]) for server in (0, 1)]
     assert [process.wait(60) for process in processes] == [0, 0]
     logs = [(launcher.runs / "run" / f"device{rank}" / "train.log").read_text() for rank in range(4)]

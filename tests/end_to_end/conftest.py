@@ -4,7 +4,6 @@ import ctypes
 import gzip
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -22,7 +21,7 @@ import pytest
 from launcher.core.events import RankStarted, from_line
 from launcher.core.report import Report
 from launcher.corpus.sample import PACKED
-from tests.conftest import executable, pids_in, stub_of_mpi4py, wait_until  # noqa: F401 - for the tests of this room
+from tests.conftest import executable, free_port, pids_in, stub_of_mpi4py, wait_until  # noqa: F401 - for the tests of this room
 from tests.servers import table_of
 
 ROOT = Path(__file__).parents[2]
@@ -424,15 +423,6 @@ class Servers:
         """Whether somebody listens at the coordinator's port."""
         with socket.socket() as asking:
             return asking.connect_ex(("127.0.0.1", self.port)) == 0
-
-
-def free_port():
-    """A port that is free now, below those that the kernel gives to connections: none takes it before its server does."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = random.randrange(min(10_000, lowest // 2), lowest)
-        with suppress(OSError), socket.create_server(("", port)):
-            return port
 
 
 @pytest.fixture(name="servers")

@@ -6,15 +6,17 @@ MindSpore's ranks do is all that is tested.
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from launcher.core.events import AttemptStarted, SchedulerStarted
+from launcher.core.events import AttemptStarted, RankEnded, SchedulerStarted
 from launcher.core.report import Report
 
-from .conftest import PROGRAMS, ROOT, TLAUNCH, environment, pids_in, run_to_end, table_of, tlaunch
+from .conftest import AS_ROOT, PROGRAMS, ROOT, TLAUNCH, environment, pids_in, run_to_end, table_of, tlaunch
 
 MEETS = PROGRAMS / "meets_at_scheduler.py"
 EXAMPLES = ROOT / "examples" / "mindspore"
@@ -70,6 +72,55 @@ def test_an_mpirun_that_ends_its_ranks_leaves_no_scheduler(mpirun, wait_until):
     wait_until(lambda: not pids_in(mpirun.directory / "runs"), "the end of the scheduler", 60)
 
 
+def test_signals_that_an_engine_forwards_to_ranks_leave_the_scheduler_alone(mpirun, wait_until):
+    """As a batch system's for a checkpoint: the program acts on it."""
+    (mpirun.directory / "ranks.sh").write_text(f"trap '' USR1; exec {sys.executable} {MEETS} sleeps\n")
+    argv = [
+        mpirun.path,
+        "--map-by",
+        ":OVERSUBSCRIBE",
+        "--bind-to",
+        "none",
+        "-n",
+        "2",
+        *TLAUNCH,
+        "exec",
+        *CLUSTER,
+        "--",
+        "sh",
+        "ranks.sh",
+    ]
+    process = subprocess.Popen(
+        list(map(str, argv)), cwd=mpirun.directory, env=environment(AS_ROOT), start_new_session=True
+    )
+    try:
+        wait_until(
+            lambda: len(mpirun.logs()) == 2 and all("met the others" in log for log in mpirun.logs()), "ranks", 60
+        )
+        count = len(pids_in(mpirun.directory / "runs"))
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(1)  # what must not happen has no state to wait for
+        assert len(pids_in(mpirun.directory / "runs")) == count
+    finally:
+        process.terminate()
+        process.wait(60)
+    wait_until(lambda: not pids_in(mpirun.directory / "runs"), "the end of the scheduler", 60)
+
+
+def test_a_scheduler_that_fails_after_the_ranks_beside_it_have_left_fails_the_run(servers):
+    """Rank 3 of the other server still needs it, and would wait in vain."""
+    first, second = servers.both(*CLUSTER, command=through_shell("late-for-ever"))
+    servers.wait_until(lambda: all(f"rank {rank} left" in servers.log(rank) for rank in range(3)), "the others' leave")
+    ended = {event.global_rank for event in servers.events(RankEnded)}
+    servers.wait_until(
+        lambda: {0, 1, 2} <= {event.global_rank for event in servers.events(RankEnded)}, f"their end, not {ended}"
+    )
+    os.kill(servers.events(SchedulerStarted)[0].pid, signal.SIGKILL)
+    assert servers.end(first, second) == [1, 1]
+    for process in (first, second):
+        assert "error: MindSpore's scheduler: SIGKILL (signal 9)" in servers.said(process)
+
+
 # --- with MindSpore itself ---
 
 
@@ -100,6 +151,17 @@ def test_a_rank_that_raises_in_its_own_words(tmp_path):
     done = tlaunch("run", "--devices", 2, "--", PYTHON, "train.py", cwd=tmp_path, env=environment({}))
     assert done.returncode == 1
     assert "error: rank 1: ValueError: boom, at train.py:" in done.stderr
+
+
+@with_mindspore
+def test_a_rank_that_is_stopped_is_to_blame_for_what_mindspore_does_then(tmp_path):
+    """MindSpore ends other ranks by SIGTERM once its scheduler has not heard one for half a minute."""
+    source = (EXAMPLES / "all_reduce.py").read_text()
+    stops = "import os, signal, time\nif rank == 1:\n    os.kill(os.getpid(), signal.SIGSTOP)\ntotal = Sum"
+    (tmp_path / "train.py").write_text(source.replace("total = Sum", stops))
+    done = tlaunch("run", "--devices", 3, "--grace", 5, "--", PYTHON, "train.py", cwd=tmp_path, env=environment({}))
+    assert done.returncode != 0
+    assert "error: rank 1: does not take part" in done.stderr
 
 
 @with_mindspore

@@ -2,7 +2,7 @@
 
     meets_at_scheduler.py [WORD]...
 
-late: the last rank stays 2 s longer than others. raises, raises-once: rank 1 raises once all have met. sleeps: ranks stay.
+late: the last rank stays 2 s longer than others; late-for-ever: it never leaves. raises, raises-once: rank 1 raises once all have met. sleeps: ranks stay.
 scheduler-raises, scheduler-killed: it ends once all have met; no-scheduler: it never begins.
 """
 
@@ -63,8 +63,8 @@ def work():
         and os.environ["TLAUNCH_ATTEMPT"] == "0"
     ):
         time.sleep(1000)
-    if "late" in words and rank == count - 1:
-        time.sleep(2)
+    if rank == count - 1 and words & {"late", "late-for-ever"}:
+        time.sleep(2 if "late" in words else 1000)
     tell("left")
     print(f"rank {rank} left", flush=True)
 

@@ -17,6 +17,7 @@ from launcher.cli.launch.recorded import to_record
 from launcher.cli.launch.start import say_notes
 from launcher.cli.text.membership_text import attempt_text
 from launcher.cli.text.stdout import say, write_out
+from launcher.core import env
 from launcher.core.codec import json_text
 from launcher.core.env import masked, masked_argv
 from launcher.core.records import RunSpec
@@ -71,7 +72,7 @@ def show(prepared: Prepared, options: RunOptions) -> None:
 
 
 def render(spec: RunSpec) -> Iterator[str]:
-    """Yield two lines for each rank. Masked values have to be filled in before pasting; the comment names them."""
+    """Yield two lines for each rank, and for MindSpore's scheduler. Masked values have to be filled in before pasting; the comment names them."""
     for rank in spec.ranks:
         place = coordinate_of(rank.global_rank, spec.layout)
         hidden = [name for name, value in rank.env.items() if value is not None and masked(name, value) != value]
@@ -83,6 +84,10 @@ def render(spec: RunSpec) -> Iterator[str]:
             + (f", masked here: {', '.join(hidden)}" if hidden else "")
         )
         yield f"cd {shlex.quote(str(spec.cwd))} && {_env_command(rank.env, rank.argv)}"
+    if (scheduler := spec.supervision.scheduler) is not None:
+        yield f"# MindSpore's scheduler, on the server of rank 0, {escaped(spec.ranks[0].server_id)}"
+        environment = {**spec.ranks[0].env, env.MS_ROLE: "MS_SCHED", env.MS_NODE_ID: None}
+        yield f"cd {shlex.quote(str(spec.cwd))} && {_env_command(environment, scheduler)}"
 
 
 def render_engine(command: EngineCommand) -> Iterator[str]:

@@ -10,14 +10,15 @@ from launcher.core import env
 from launcher.core.errors import UsageError
 from launcher.core.proc import davinci_ids
 
-INIT = "from mindspore.communication import init; init()"
+# Without the current directory, in which a program's own modules may have names of the library's.
+INIT = "import sys; sys.path[:1] = []; from mindspore.communication import init; init()"
 _DECIDED = (env.MS_ROLE, env.MS_WORKER_NUM, env.MS_SCHED_HOST, env.MS_SCHED_PORT, env.MS_NODE_ID)
 
 
 def scheduler_of(options: RunOptions, program: Program, user_env: Mapping[str, str]) -> tuple[str, ...] | None:
     """Return the command of the scheduler that the ranks need; None where they need none.
 
-    `auto`: a program that imports MindSpore meets at a scheduler, on any device, as under msrun; with a rank table and
+    `auto`: a program that imports MindSpore and calls `init` meets at a scheduler, on any device, as under msrun; with a rank table and
     Ascend devices it reads the table, as `run.sh` has it. A program that is no Python here is started once more as its own
     scheduler, as msrun does, since only it knows which Python it runs.
 
@@ -47,7 +48,12 @@ def scheduler_of(options: RunOptions, program: Program, user_env: Mapping[str, s
     return program.argv if python is None else (python.name or python.interpreter, *python.options, "-c", INIT)
 
 
-def note_of(options: RunOptions, scheduler: tuple[str, ...] | None) -> Iterator[str]:
-    """Yield what a person should know who did not ask for a scheduler."""
+def note_of(options: RunOptions, program: Program, scheduler: tuple[str, ...] | None) -> Iterator[str]:
+    """Yield what a person should know who left it to tlaunch how ranks of MindSpore meet."""
     if scheduler is not None and options.mindspore == "auto":
-        yield "note: the program imports MindSpore: its ranks meet at a scheduler beside rank 0 (--mindspore cluster)"
+        yield (
+            "note: the program calls MindSpore's init(): its ranks meet at a scheduler beside rank 0 (--mindspore cluster; "
+            "--mindspore off starts none)"
+        )
+    elif options.mindspore == "auto" and options.rank_table is not None and davinci_ids() and program.uses_mindspore:
+        yield "note: the program calls MindSpore's init(): its ranks meet by the rank table (--mindspore rank-table)"

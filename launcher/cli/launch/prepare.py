@@ -115,7 +115,7 @@ def prepare(
         notes.append(f"{idle} of {cluster.device_count} devices {stay} {what}: {which}")
     mpi_ranks = _mpi_ranks(options, program, notes)
     scheduler = scheduler_of(options, program, variables)
-    notes += note_of(options, scheduler)
+    notes += note_of(options, program, scheduler)
     elastic = _elastic(options, cluster, layout, program)
     if elastic is not None and elastic.excluded:
         from launcher.cli.launch.elastic import notes_of_first

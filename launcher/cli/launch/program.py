@@ -93,20 +93,19 @@ class Program:
 
     @cached_property
     def uses_mindspore(self) -> bool:
-        """True where the program, or a module of its own, is seen to import MindSpore.
+        """True where the program, or a module of its own, is seen to import MindSpore and to have its ranks meet.
 
-        All of its modules are read only where its own file has the word, or its Python has the package.
+        It is read only where its Python has MindSpore: others may import it where it is installed, and do without.
         """
         if self.recipe is not None or self.python is None:
             return False
-        from launcher.program.files import MINDSPORE, has_installed, mentions  # the bundled programs need none of it
+        from launcher.program.files import MINDSPORE, has_installed  # the bundled programs need none of it
 
-        command = self.python
-        if not (mentions(MINDSPORE, command, self.cwd, self.environment) or has_installed(MINDSPORE, command)):
+        if not has_installed(MINDSPORE, self.python, self.environment):
             return False
         from launcher.program.import_scan import uses_mindspore  # most programs need none of it
 
-        return uses_mindspore(command, self.cwd, self.environment)
+        return uses_mindspore(self.python, self.cwd, self.environment)
 
     @property
     def launcher_within(self) -> str | None:

@@ -133,8 +133,6 @@ CALLED_HERE = {
     "--log_dir": "--runs-dir",  # msrun, too
     "--local_worker_num": "--devices",
     "--cluster_time_out": "--join-timeout",
-    "--bind_core": "--bind",
-    "--bind_numa": "--bind",
     "--master_port": "--master-port",
     "--rank_table_file": "--rank-table",
     "--hostfile": "--rank-table",  # mpirun, deepspeed
@@ -159,6 +157,11 @@ DONE_HERE = {
     "--standalone": "leave it out: a run on one machine needs no rendezvous",
     "--master-addr": "leave it out: the ranks' MASTER_ADDR is the server of rank 0",
     "--master_addr": "leave it out: the ranks' MASTER_ADDR is the server of rank 0",
+    "--bind_core": "leave it out: ranks are bound to cores where that helps; --bind says how",
+    "--bind_numa": "leave it out: ranks are bound to cores where that helps; --bind says how",
+    "--sim_level": "set MS_SIMULATION_LEVEL by --env, with --devices 1 --mindspore off",
+    "--sim_rank_id": "set RANK_ID of a single process yourself: MindSpore's simulation needs no launcher",
+    "--worker_log_name": _LOGS,
     "--tail_worker_log": "--console rank0, all, collapse or none says whose output is shown",
     "--join": "leave it out: tlaunch waits for its ranks, unless it has --detach",
     "--host": _SERVERS_FROM_TABLE,  # mpirun

@@ -103,7 +103,8 @@ def msrun_numbers_ranks_alike(job: Job) -> None:
 def msrun_starts_by_python(job: Job) -> None:
     if job.command[0] not in {"python", "python3", "pytest"} and not job.command[0].endswith(".py"):
         raise UsageError(
-            f"msrun would start `python {job.command[0]}`", hint="write COMMAND as `python train.py`, or as `train.py`"
+            f"msrun would start `python {job.command[0]}`",
+            hint="write COMMAND as `python train.py`: msrun takes the first `python` on PATH",
         )
 
 

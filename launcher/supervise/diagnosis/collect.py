@@ -113,6 +113,7 @@ class EvidenceCollector:
             log_tail=log_tail(log, offset, TAIL_BYTES) if ended.failed else "",
             oom=global_rank in self._rank_group.oom_killed,
             open_mpi=global_rank in self._rank_group.open_mpi,
+            meets_scheduler=self._rank_group.meets_scheduler,
             disk_full=ended.failed and failure is None and is_full(self._run_dir.device(global_rank)),
             step=steps.get(global_rank),
             exit_reason=ended.reason,

@@ -41,6 +41,7 @@ class RankEvidence:
     log_tail: str = ""
     oom: bool = False  # the kernel's out-of-memory killer struck in its control group
     open_mpi: bool = False  # it has a place in a world of MPI, whose library may be Open MPI
+    meets_scheduler: bool = False  # its variables say where MindSpore's is
     disk_full: bool = False  # it left no record, and could not: the disk of its directory is full
     stack: RankStack | None = None  # of one that still runs
     step: int | None = None
@@ -138,6 +139,8 @@ def _of_signal(evidence: RankEvidence, number: int) -> FailureSummary:
     name = _name_of_signal(number)
     what = f"{name} (signal {number})"
     symptom = Symptom(Kind.OWN_FAULT, what)
+    if number == signal.SIGTERM and evidence.meets_scheduler:  # which MindSpore sends to ranks once it misses one
+        return FailureSummary(evidence, Symptom(Kind.PEER_FAILED, what), what, None)
     if number in FROM_OUTSIDE:
         return FailureSummary(evidence, symptom, what, None)
     if number == signal.SIGABRT:

@@ -1,10 +1,14 @@
 """The failure of MindSpore's scheduler, and whether that or a rank is to blame.
 
-| what is found beside it                                         | the cause     | confidence |
-|-----------------------------------------------------------------|---------------|------------|
-| a rank failed by itself, and was noticed first                  | that rank     | as it is   |
-| the scheduler gave up by itself, and one rank is stopped        | that rank     | as it is   |
-| anything else                                                   | the scheduler | certain    |
+| what is found beside it                                                 | the cause     | confidence |
+|-------------------------------------------------------------------------|---------------|------------|
+| it gave up by itself, and one rank is stopped, is elsewhere than all    | that rank     | likely     |
+|     others, or has ended well without them                              |               |            |
+| a rank failed by itself, and was noticed first                          | that rank     | as it is   |
+| anything else                                                           | the scheduler | certain    |
+
+It gives up when a rank does not come, or is not heard for half a minute (never within `PATIENT_S`); then MindSpore ends other ranks by SIGTERM, which
+is a consequence (evidence.py).
 """
 
 from __future__ import annotations
@@ -14,13 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.core.frozen import frozen
-from launcher.core.verdict import Confidence, Role, Verdict
+from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.supervise.diagnosis.evidence import RankEvidence, summarize
 from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail
-from launcher.supervise.diagnosis.missing_rank import stopped
 from launcher.supervise.diagnosis.root_cause import judge
+from launcher.supervise.diagnosis.verdicts import at_most_likely, with_remark
 
 TAIL_BYTES = 16 << 10
+PATIENT_S = 10.0  # one that gives up sooner has not waited for a rank: its port is taken, say
 _NO_RANK = -1
 
 
@@ -29,11 +34,12 @@ class SchedulerFailure:
     what: str  # "SIGKILL (signal 9)", "RuntimeError: the port is in use"
     status: int  # of its process, as in subprocess
     ended_ns: int  # since 1970: when its end was noticed
+    lived_s: float
     signature: str | None = None  # as that of a verdict
 
 
 def read_scheduler_failure(
-    status: int, ended_ns: int, reason: str | None, log: Path, log_offset: int
+    status: int, ended_ns: int, log: Path, log_offset: int, *, lived_s: float, reason: str | None = None
 ) -> SchedulerFailure:
     """Return what its status and its log, from `log_offset` (bytes) on, tell. `reason`: why it could not be started."""
     as_of_rank = RankEvidence(
@@ -46,25 +52,30 @@ def read_scheduler_failure(
         exit_reason=reason,
     )
     summary = summarize(as_of_rank)
-    return SchedulerFailure(summary.what, status, ended_ns, summary.signature)
+    return SchedulerFailure(summary.what, status, ended_ns, lived_s, summary.signature)
 
 
 def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: SchedulerFailure) -> Verdict:
     """Return the verdict on ranks and scheduler, once `verdict` is that on the ranks alone."""
-    gave_up = failure.status > 0
-    if gave_up and any(rank.status is None and stopped(rank) for rank in ranks):
-        of_hang = judge(ranks, hung=[rank.global_rank for rank in ranks])
-        return replace(of_hang, stacks=verdict.stacks)
-    cause = next((one for one in verdict.failures if one.global_rank == verdict.culprit), None)
+    if failure.status > 0 and failure.lived_s >= PATIENT_S:
+        missed = judge(ranks, hung=[rank.global_rank for rank in ranks if rank.status is None])
+        cause = _cause_of(missed)
+        if cause is not None and not cause.status and missed.confidence is not Confidence.UNSURE:
+            gave_up = f"MindSpore's scheduler gave up: {failure.what}"
+            return with_remark(replace(missed, stacks=verdict.stacks, confidence=at_most_likely(missed)), gave_up)
+    cause = _cause_of(verdict)
     if cause is not None and cause.status is not None and (cause.time_ns or 0) <= failure.ended_ns:
         return verdict
-    reason = "MindSpore's scheduler, at which ranks meet, ended before any rank failed by itself"
     return Verdict(
         culprit=None,
         confidence=Confidence.CERTAIN,
-        reason=reason,
+        reason="MindSpore's scheduler, at which ranks meet, ended before any rank failed by itself",
         failures=tuple(replace(one, role=Role.CONSEQUENCE) for one in verdict.failures if one.status is not None),
         stacks=verdict.stacks,
         scheduler=failure.what,
         signature=None if failure.signature is None else f"scheduler: {failure.signature}",
     )
+
+
+def _cause_of(verdict: Verdict) -> Failure | None:
+    return next((one for one in verdict.failures if one.global_rank == verdict.culprit), None)

@@ -32,6 +32,7 @@ from launcher.supervise.diagnosis.missing_rank import NEED_A_DEAD_PEER, leaves, 
 from launcher.supervise.diagnosis.root_cause import first_by_itself, is_doubtful, judge, summaries_of
 from launcher.supervise.diagnosis.scheduler_failure import SchedulerFailure, weigh_scheduler
 from launcher.supervise.diagnosis.stacks import group
+from launcher.supervise.diagnosis.verdicts import at_most_likely
 
 # A rank that has failed by itself has ended by then, in all likelihood, and its server has reported so.
 ENDED_S = 5.0
@@ -122,15 +123,6 @@ def merge_evidence(
     )
 
 
-def with_remark(verdict: Verdict, remark: str) -> Verdict:
-    """Return `verdict` with the remark added to its reason and to that of the culprit's failure."""
-    failures = (
-        replace(one, reason=f"{one.reason}; {remark}") if one.global_rank == verdict.culprit else one
-        for one in verdict.failures
-    )
-    return replace(verdict, reason=f"{verdict.reason}; {remark}", failures=tuple(failures))
-
-
 def _on_one_clock(rank: RankEvidence, server_index: int, ahead_ns: int, error_ns: int) -> RankEvidence:
     failure = rank.failure
     if failure is not None and failure.time_ns is not None:
@@ -197,11 +189,6 @@ def weigh(verdict: Verdict, evidence: Evidence, losses: Sequence[Loss], stalled_
     if cause is not None and not is_doubtful(cause):
         return _beside_own_fault(verdict, cause, summaries, silent)
     return _beside_missing_rank(verdict, evidence, summaries, silent, stalled_ns)
-
-
-def at_most_likely(verdict: Verdict) -> Confidence:
-    """Return its confidence, where something makes it less than certain."""
-    return Confidence.LIKELY if verdict.confidence is Confidence.CERTAIN else verdict.confidence
 
 
 def _beside_own_fault(

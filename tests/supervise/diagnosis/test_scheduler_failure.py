@@ -18,27 +18,37 @@ def raised(rank, at_ns):
     return RankEvidence(rank, 1, at_ns + 1, rank, failure=failure)
 
 
+def terminated(rank):
+    """By MindSpore, which misses another one."""
+    return RankEvidence(rank, -15, AT - SECOND, rank, meets_scheduler=True)
+
+
 def living(rank, stack=None):
     return RankEvidence(rank, None, None, None, stack=stack)
 
 
+MEETING = RankStack("waiting", "in init, called at train.py:3", "train.py:3 in <module>")
+BUSY = RankStack("computing", "at train.py:2 in prepare", "train.py:2 in prepare")
 STOPPED = RankStack("stopped", "stopped (SIGSTOP)")
 
 
 @pytest.mark.parametrize(
-    ("ranks", "status", "culprit"),
+    ("ranks", "status", "lived_s", "culprit"),
     [
-        ([living(0), living(1)], 1, None),
-        ([living(0), raised(1, AT - SECOND)], 1, 1),
-        ([living(0), raised(1, AT + SECOND)], 1, None),
-        ([living(0), raised(1, AT + SECOND)], -9, None),
-        ([living(0), living(1, STOPPED)], 1, 1),
-        ([living(0), living(1, STOPPED)], -9, None),
+        ([living(0), living(1)], 1, 40, None),
+        ([living(0), raised(1, AT - SECOND)], 1, 40, 1),
+        ([living(0), raised(1, AT + SECOND)], 1, 40, None),
+        ([living(0), raised(1, AT + SECOND)], -9, 40, None),
+        ([living(0), living(1, STOPPED)], 1, 40, 1),
+        ([living(0), living(1, STOPPED)], 1, 2, None),
+        ([living(0), living(1, STOPPED)], -9, 40, None),
+        ([living(0, MEETING), living(1, BUSY), living(2, MEETING)], 1, 40, 1),
+        ([terminated(0), living(1, STOPPED)], 1, 40, 1),
     ],
 )
-def test_whoever_failed_first_by_itself_is_to_blame(ranks, status, culprit):
-    """A scheduler that gives up because a rank is stopped says so by an exit code of its own; SIGKILL comes from outside."""
-    verdict = Evidence(tuple(ranks), scheduler=SchedulerFailure("RuntimeError: x", status, AT)).verdict
+def test_whoever_failed_first_by_itself_is_to_blame(ranks, status, lived_s, culprit):
+    """A scheduler that gives up because a rank does not come says so by an exit code of its own; SIGKILL comes from outside."""
+    verdict = Evidence(tuple(ranks), scheduler=SchedulerFailure("RuntimeError: x", status, AT, lived_s)).verdict
     assert verdict.culprit == culprit
     assert (verdict.scheduler is None) == (culprit is not None)
     assert not [one for one in verdict.failures if culprit is None and one.role is Role.CAUSE]
@@ -46,7 +56,7 @@ def test_whoever_failed_first_by_itself_is_to_blame(ranks, status, culprit):
 
 def test_the_clock_of_its_server_is_taken_into_account():
     """Its server is two seconds ahead: it ended a second before the rank of the other one."""
-    of_scheduler = Evidence((living(0),), scheduler=SchedulerFailure("x", 1, AT + SECOND))
+    of_scheduler = Evidence((living(0),), scheduler=SchedulerFailure("x", 1, AT + SECOND, 40))
     merged = merge_evidence({0: of_scheduler, 1: Evidence((raised(1, AT),))}, {0: 2 * SECOND, 1: 0})
     assert merged.verdict.scheduler == "x"
     assert merge_evidence({0: of_scheduler, 1: Evidence((raised(1, AT),))}, {}).verdict.culprit == 1
@@ -57,9 +67,9 @@ def test_its_log_tells_of_what_it_failed(tmp_path):
     log = tmp_path / "scheduler.log"
     before = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nOSError: old\n'
     log.write_text(before + before.replace("OSError: old", "RuntimeError: new"))
-    assert read_scheduler_failure(1, AT, None, log, len(before)).what == "RuntimeError: new"
-    assert read_scheduler_failure(-9, AT, None, log, 0).what == "SIGKILL (signal 9)"
+    assert read_scheduler_failure(1, AT, log, len(before), lived_s=40).what == "RuntimeError: new"
+    assert read_scheduler_failure(-9, AT, log, 0, lived_s=40).what == "SIGKILL (signal 9)"
     assert (
-        read_scheduler_failure(126, AT, "no such file", tmp_path / "none", 0).what
+        read_scheduler_failure(126, AT, tmp_path / "none", 0, lived_s=0, reason="no such file").what
         == "could not be started: no such file"
     )

@@ -97,6 +97,7 @@ MAX_SLURM_NAME_BYTES = 160  # the run's is its time, this, and the job's number,
 OF_KIND = {
     "grace": ("bash", "kubernetes", "slurm"),
     "master_port": ("bash", "mpirun", "msrun", "slurm", "kubernetes"),
+    "mindspore": ("bash", "mpirun", "slurm", "kubernetes"),
     "image": ("kubernetes",),
     "resource": ("kubernetes", "slurm"),
     **dict.fromkeys(("pvc", "env_from_secret"), ("kubernetes",)),
@@ -217,6 +218,8 @@ def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
     cwd = options.pop("cwd")
     node_count, pinned = options.pop("nodes"), options.pop("pin_nodes")
     chosen = RunOptions(**options, **UNSUPERVISED)
+    if kind.name == "msrun":  # it starts a scheduler itself
+        chosen = replace(chosen, mindspore="off")
     if not kind.starts:
         if chosen.command:
             raise UsageError(f"a {kind.name} starts nothing, and COMMAND ({chosen.command[0]}) was given")

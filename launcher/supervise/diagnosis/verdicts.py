@@ -1,0 +1,21 @@
+"""What is made of verdicts. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from launcher.core.verdict import Confidence, Verdict
+
+
+def with_remark(verdict: Verdict, remark: str) -> Verdict:
+    """Return `verdict` with the remark added to its reason and to that of the culprit's failure."""
+    failures = (
+        replace(one, reason=f"{one.reason}; {remark}") if one.global_rank == verdict.culprit else one
+        for one in verdict.failures
+    )
+    return replace(verdict, reason=f"{verdict.reason}; {remark}", failures=tuple(failures))
+
+
+def at_most_likely(verdict: Verdict) -> Confidence:
+    """Return its confidence, where something makes it less than certain."""
+    return Confidence.LIKELY if verdict.confidence is Confidence.CERTAIN else verdict.confidence
