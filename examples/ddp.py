@@ -1,15 +1,16 @@
 """Data-parallel training with torch: start it in the checkout with `tlaunch run --devices 2 -- python examples/ddp.py`.
 
-Nothing here knows of tlaunch: torch reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The heartbeat at the end of a
-step is optional; with it `tlaunch status` shows the step and `--hang-timeout` notices a rank that stands still.
+Torch reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The two lines at the end of a step are optional, and do nothing
+without tlaunch: with the first, `--hang-timeout` notices a rank that stands still; `tlaunch report` shows the second.
 """
 
-import json
 import os
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+
+from launcher import beat, metric
 
 
 def main() -> None:
@@ -32,8 +33,8 @@ def main() -> None:
         optimizer.step()
         if step % 20 == 0:
             print(f"step {step} loss {loss.item():.5f}")
-        with open(os.environ.get("TLAUNCH_HEARTBEAT_FILE", os.devnull), "w") as file:
-            json.dump({"step": step, "loss": loss.item()}, file)
+        beat(step, last_step=100, loss=loss)
+        metric(step, loss=loss)
 
     dist.destroy_process_group()
 

@@ -38,6 +38,7 @@ from launcher.core.frozen import frozen
 
 MAX_BYTES = 4096
 TRIES = 3  # of reading
+LINE_BYTES = 256
 
 
 @frozen
@@ -66,8 +67,10 @@ def beat(environment: Mapping[str, str], values: Beat) -> None:
     path = environment.get(TLAUNCH_HEARTBEAT_FILE)
     if not path:
         return
-    plain = {name: _plain(value) for name, value in vars(values).items() if value is not None}
-    line = json.dumps({name: value for name, value in plain.items() if value is not None}).encode() + b"\n"
+    numbers = {name: plain(value) for name, value in vars(values).items() if value is not None}
+    line = json.dumps({name: value for name, value in numbers.items() if value is not None}).encode()
+    # As long as others, as a rule: of threads that write at the same time none cuts off what another has written.
+    line = line.ljust(LINE_BYTES - 1) + b"\n"
     with suppress(OSError, ValueError):
         # Over the old text, whose end is cut off afterwards and is not read until then: so a reader never finds
         # nothing. File systems would also write a file to the disk that is emptied and filled again, and that costs
@@ -126,10 +129,12 @@ def _read(file: BinaryIO) -> Beat | None:
     return None
 
 
-def _plain(value: Any) -> float | None:
+def plain(value: Any) -> float | None:
     """Return a number of any library as Python's own, or None if it is not a number. Never raises."""
     if type(value) is float:
         return value
+    with suppress(Exception):
+        value = value.item()  # of torch, numpy, MindSpore; torch warns where float() meets a loss with a gradient
     with suppress(Exception):
         return whole_number(operator.index(value))
     with suppress(Exception):

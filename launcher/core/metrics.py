@@ -25,6 +25,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.core.codec import finite
@@ -93,16 +94,29 @@ Record = StepMetrics | Validation | StageShares | Saved
 
 def to_line(record: Record) -> bytes:
     """Return the line of a record, its newline included; null for NaN and infinities, which JSON does not have."""
-    return json.dumps(finite({"schema": SCHEMA, **vars(record)}), allow_nan=False).encode() + b"\n"
+    return _line({"schema": SCHEMA, **vars(record)})
+
+
+def _line(fields: Mapping[str, object]) -> bytes:
+    return json.dumps(finite(fields), allow_nan=False).encode() + b"\n"
 
 
 def append(path: Path, record: Record) -> None:
+    """Add the line of a record, as `append_fields` does.
+
+    Raises:
+        OSError: no directory, no room, ...
+    """
+    append_fields(path, {"schema": SCHEMA, **vars(record)})
+
+
+def append_fields(path: Path, fields: Mapping[str, object]) -> None:
     """Add a line, in one write; a torn line before it is ended first. The file is made, its directory is not.
 
     Raises:
         OSError: no directory, no room, ...
     """
-    line = to_line(record)
+    line = _line(fields)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     try:
         size = os.fstat(descriptor).st_size

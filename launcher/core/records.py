@@ -186,3 +186,4 @@ class RunSpec:
     console: Console = "rank0"  # what of the ranks' lines is shown during the run
     engine: str | None = None  # the user's own mpirun or srun that started the ranks: they have no agent
     continues: ResumedFrom | None = None
+    progress_regex: str | None = None  # what finds step, loss, ... in lines of ranks; None: forms that are known

@@ -57,6 +57,7 @@ class Request:
     interfaces: Mapping[int, str] = field(default_factory=dict)
     mpi_variables: Mapping[str, str] = field(default_factory=dict)  # what the ranks' MPI needs under this mpirun
     continues: ResumedFrom | None = None
+    progress_regex: str | None = None
 
 
 @frozen
@@ -176,6 +177,7 @@ def assemble(request: Request, *, name: str, master_port: int, own_table: str | 
         console=request.console,
         engine=request.engine,
         continues=request.continues,
+        progress_regex=request.progress_regex,
     )
 
 

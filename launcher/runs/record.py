@@ -46,6 +46,7 @@ def spec_to_json(spec: RunSpec) -> str:
         "console": spec.console,
         "engine": spec.engine,
         "continues": encode(spec.continues),
+        "progress_regex": spec.progress_regex,
         "layout": asdict(spec.layout),
         "cluster": {
             "source": None if spec.cluster.source is None else str(spec.cluster.source),

@@ -3,10 +3,14 @@
 import subprocess
 import sys
 
-from launcher.cli.text.foot import ProgressText
+from launcher.cli.text.progress_text import ProgressText
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
+from launcher.core.events import RankStarted
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.run_dir import RunDir
+from launcher.runs.progress import RankStart
+
+STARTS = {0: RankStart(RankStarted(0, 1), 0, 0)}
 
 
 def run_with(directory, step):
@@ -20,12 +24,12 @@ def test_the_last_beat_is_told_for_a_while_and_forgotten_at_a_restart(tmp_path):
     """The heartbeat is removed before the next attempt begins, and whatever that tells comes from a new one."""
     run_dir = run_with(tmp_path, 7)
     pace = ProgressText(run_dir, on_terminal=False)
-    assert pace.text() == "step 7, loss 3.2500"
+    assert pace.text(STARTS) == "step 7, loss 3.2500"
     run_with(tmp_path, 8)
-    assert pace.text() == "step 7, loss 3.2500"
+    assert pace.text(STARTS) == "step 7, loss 3.2500"
     run_dir.heartbeat(0).unlink()
     pace.forget()
-    assert pace.text() == ""
+    assert pace.text(STARTS) == ""
 
 
 RESTARTED = """
@@ -39,6 +43,22 @@ if attempt == "0":
     sys.exit(1)
 time.sleep(2)
 """
+
+
+def test_a_program_without_a_heartbeat_is_told_by_its_lines(launcher):
+    """Also where stderr is no terminal, and by the expression that was given."""
+    script = 'echo "step 3 loss 0.5"; echo "at=7"; until [ -e told ]; do sleep 0.01; done'
+    for option, words in (
+        ((), "1 rank: step 3, loss 0.5000\n"),
+        (("--progress-regex", r"at=(?P<step>\d)"), "1 rank: step 7\n"),
+    ):
+        (launcher.directory / "told").unlink(missing_ok=True)
+        argv = ["run", "--console", "status", *option, "--", "sh", "-c", script]
+        process = launcher.start(*argv, stderr=subprocess.PIPE, encoding="utf-8")
+        assert any(line == words for line in process.stderr)
+        (launcher.directory / "told").touch()
+        process.communicate(timeout=60)
+        assert process.returncode == 0
 
 
 def test_an_attempt_that_has_told_nothing_is_told_as_started(launcher):

@@ -5,47 +5,157 @@ import os
 import pytest
 
 from launcher.cli.text import progress_text
-from launcher.cli.text.progress_text import ProgressText
+from launcher.cli.text.progress_text import ProgressText, fitting
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
+from launcher.core.events import RankStarted
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.run_dir import RunDir
+from launcher.runs.progress import RankStart
 
 LINES = b"data: here\nepoch: 1 step: 3, loss is 2.5000, 900 tokens/s\nvalidation loss is 2.1\n"
+RANKS = 4
+STARTS = {rank: RankStart(RankStarted(rank, 1), 0, 0) for rank in range(RANKS)}
+
+
+@pytest.fixture(name="run_dir")
+def _run_dir(tmp_path, monkeypatch):
+    """Every look reads, and every survey."""
+    monkeypatch.setattr(progress_text, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(progress_text, "SURVEY_EVERY_S", 0.0)
+    monkeypatch.setattr(progress_text, "SURVEY_S_PER_RANK", 0.0)
+    for rank in range(RANKS):
+        (tmp_path / f"device{rank}").mkdir()
+    return RunDir(tmp_path)
 
 
 @pytest.fixture(name="told")
-def _told(tmp_path, monkeypatch):
-    """Gives a function: what is told after a beat at a second of the clock; every look reads."""
-    monkeypatch.setattr(progress_text, "HEARTBEAT_EVERY_S", 0.0)
-    (tmp_path / "device0").mkdir()
-    path = RunDir(tmp_path).heartbeat(0)
+def _told(run_dir):
+    """Gives a function: what is told after a beat of rank 0 at a second of the clock."""
+    path = run_dir.heartbeat(0)
 
     def tell(text, second, **values):
         beat({TLAUNCH_HEARTBEAT_FILE: str(path)}, Beat(**values))
         os.utime(path, ns=(0, second * 10**9))
-        return text.text()
+        return text.text(STARTS)
 
     return tell
 
 
-def test_the_time_left_follows_from_the_steps_since_the_first_that_was_seen(told, tmp_path):
+def write(run_dir, rank, text):
+    with run_dir.train_log(rank).open("a") as log:
+        log.write(text)
+
+
+def test_the_time_left_follows_from_the_steps_since_the_first_that_was_seen(told, run_dir, monkeypatch):
     """It is unknown at first, and over at the last step; another attempt is another beginning."""
-    text = ProgressText(RunDir(tmp_path), on_terminal=True)
+    now_s = progress_text.time.monotonic()
+    monkeypatch.setattr(progress_text.time, "monotonic", lambda: now_s)
+    text = ProgressText(run_dir, on_terminal=True)
     assert told(text, 100, step=10, last_step=400, loss=3.0) == "step 10 of 400, loss 3.0000"
-    assert (
-        told(text, 120, step=50, last_step=400, tokens_per_s=5e3) == "step 50 of 400, 5,000 tokens/s, 2 min 55 s left"
-    )
-    assert told(text, 200, step=400, last_step=400) == "step 400 of 400"
+    fast = "step 50 of 400, 5,000 tokens/s, 2 min 55 s left"
+    assert told(text, 120, step=50, last_step=400, tokens_per_s=5e3) == fast
+    assert told(text, 200, step=400, last_step=400) == "step 400 of 400, 3.9 steps/s"
     assert told(text, 300, step=1, last_step=400) == "step 1 of 400"
-    assert told(text, 310, step=2, last_step=4) == "step 2 of 4, 20 s left"
-    assert told(text, 320, step=3) == "step 3"
+    assert told(text, 310, step=2, last_step=4) == "step 2 of 4, 0.1 steps/s, 20 s left"
+    now_s += 8
+    assert text.text(STARTS) == "step 2 of 4, 0.1 steps/s, 12 s left"
+    now_s += 13  # it takes longer than before, and nobody knows how long
+    assert text.text(STARTS) == "step 2 of 4, 0.1 steps/s, silent for 21 s"
+    assert told(text, 320, step=3) == "step 3, 0.1 steps/s"
 
 
-def test_lines_of_steps_are_left_out_where_the_end_is_known(told, tmp_path):
+def test_lines_of_steps_are_left_out_where_a_heartbeat_tells_the_end(told, run_dir):
     """From the first one on, since its heartbeat comes before it; all other lines are kept."""
-    text = ProgressText(RunDir(tmp_path), on_terminal=True, needs_end=True)
-    assert text.without_steps(LINES) == LINES
-    assert told(text, 100, step=3) == ""
-    assert text.without_steps(LINES) == LINES
+    text = ProgressText(run_dir, on_terminal=True)
+    assert text.without_steps(LINES, STARTS) == LINES
+    told(text, 100, step=3)
+    assert text.without_steps(LINES, STARTS) == LINES
     told(text, 101, step=3, last_step=9)
-    assert text.without_steps(LINES) == b"data: here\nvalidation loss is 2.1\n"
+    assert text.without_steps(LINES, STARTS) == b"data: here\nvalidation loss is 2.1\n"
+
+
+def test_lines_of_steps_are_kept_where_they_are_all_that_tells_of_them(run_dir):
+    text = ProgressText(run_dir, on_terminal=True)
+    write(run_dir, 0, "step 3/9 loss 2.5\n")
+    assert text.text(STARTS) == "step 3 of 9, loss 2.5000"
+    assert text.without_steps(LINES, STARTS) == LINES
+
+
+def test_the_lowest_rank_with_figures_is_told_of(run_dir):
+    """By its log where it has no heartbeat. What another attempt has printed is not read."""
+    text = ProgressText(run_dir, on_terminal=True)
+    assert text.text(STARTS) == ""
+    write(run_dir, 2, "Epoch 3 | Step 12/300 | loss=0.3 | 2.5 it/s\n")
+    assert text.text(STARTS) == "epoch 3, step 12 of 300, loss 0.3000, 2.5 steps/s"
+    write(run_dir, 0, "step 1 loss 9\n")
+    assert text.text(STARTS).startswith("epoch 3, step 12 of 300")
+    text.forget()
+    assert text.text(STARTS) == "step 1, loss 9.0000"
+    text.forget()
+    behind = {rank: RankStart(RankStarted(rank, 2, 0, 1000), 0, 0) for rank in range(RANKS)}
+    for rank in range(RANKS):
+        write(run_dir, rank, "." * 1000 + "\n")
+    assert text.text(behind) == ""
+
+
+def test_a_rank_that_stays_behind_is_named(run_dir):
+    """Not one that is a step behind, nor one that is seen so once."""
+    text = ProgressText(run_dir, on_terminal=True)
+    for rank in range(RANKS):
+        write(run_dir, rank, f"step {10 - (rank == 3)} loss 1\n")
+    for _ in range(3):
+        assert "slowest" not in text.text(STARTS)
+    for rank in range(3):
+        write(run_dir, rank, "step 12 loss 1\n")
+    assert "slowest" not in text.text(STARTS)
+    assert text.text(STARTS) == "step 12, loss 1.0000, slowest rank 3 at step 9"
+    write(run_dir, 3, "step 12 loss 1\n")
+    assert "slowest" not in text.text(STARTS)
+
+
+def test_silence_is_told_when_it_lasts(run_dir, monkeypatch):
+    """It ends with a line of any rank, and with a heartbeat that is touched."""
+    text = ProgressText(run_dir, on_terminal=True)
+    write(run_dir, 1, "step 1 loss 1\n")
+    assert text.text(STARTS) == "step 1, loss 1.0000"
+    monkeypatch.setattr(progress_text, "SILENT_FROM_S", 0.0)
+    assert text.text(STARTS) == "step 1, loss 1.0000, silent for 0.0 s"
+    text.forget()
+    monkeypatch.setattr(progress_text, "SILENT_FROM_S", 10.0)
+    now_s = progress_text.time.monotonic()
+    monkeypatch.setattr(progress_text.time, "monotonic", lambda: now_s)
+    text.look(STARTS)
+    now_s += 12
+    assert text.text(STARTS).endswith("silent for 12 s")
+    run_dir.heartbeat(3).touch()
+    assert "silent" not in text.text(STARTS)
+    now_s += 75
+    assert text.text(STARTS).endswith("silent for 1 min 15 s")
+    write(run_dir, 2, "still here\n")
+    assert "silent" not in text.text(STARTS)
+
+
+@pytest.mark.parametrize(
+    ("width", "row"),
+    [
+        (200, "4 ranks for 12 s: step 3 of 9, loss 2.5000, 2 steps/s, 3.0 s left, slowest rank 1 at step 1"),
+        (78, "12 s: step 3 of 9, loss 2.5000, 3.0 s left, slowest rank 1 at step 1"),
+        (41, "step 3 of 9, slowest rank 1 at step 1"),
+        (38, "step 3 of 9, slowest rank 1 at step 1"),
+        (36, "12 s: step 3 of 9, loss 2.5000"),
+        (11, "step 3 of 9"),
+        (5, "12 s"),
+        (2, ""),
+    ],
+)
+def test_what_matters_most_stays_on_a_narrow_terminal(width, row):
+    parts = {
+        "step": "step 3 of 9", "loss": "loss 2.5000", "speed": "2 steps/s", "left": "3.0 s left",
+        "lag": "slowest rank 1 at step 1",
+    }  # fmt: skip
+    assert fitting("4 ranks", "12 s", parts, width) == row
+
+
+def test_of_a_program_that_says_nothing_the_directory_is_told():
+    assert fitting("4 ranks", "12 s", {"where": "runs/a"}, 80) == "4 ranks for 12 s in runs/a"
+    assert fitting("4 ranks", "12 s", {"silence": "silent for 10 s", "where": "runs/a"}, 22) == "12 s: silent for 10 s"

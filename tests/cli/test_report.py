@@ -187,7 +187,7 @@ def test_what_is_wrong_with_metrics_is_told(runs):
     runs.append("no-steps", {"step": 1, "validation_loss": 2})
     runs.make("none").metrics.unlink()
     strange = "metrics.jsonl: 5 lines not understood; the first: line 4 has no schema"
-    no_steps, how = "no steps in metrics.jsonl, only 1 validation", "append one JSON object a line"
+    no_steps, how = "no steps in metrics.jsonl, only 1 validation", "from launcher import metric"
     for shown in ("\n".join(runs.lines("strange")), runs.page("strange"), runs.picture("strange")):
         assert (strange in shown, how in shown) == (True, False)
     names = ("strange", "no-steps", "none")
@@ -414,3 +414,17 @@ def test_a_matplotlib_of_which_a_part_is_missing_is_refused(launcher, runs, monk
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "launcher.cli.commands.report.drawing")
     assert "matplotlib cannot be loaded" in launcher.refused(2, "report a --png x")
+
+
+def test_what_was_printed_is_reported_where_nothing_else_was_measured(launcher):
+    """By the expression that the run was given; where the figures come from is said."""
+    launcher.runs.mkdir()
+    run_dir = acted_run.make(
+        launcher.runs / "a", [AgentStarted(AGENT, None, 2)], progress_regex=r"at=(?P<step>\d+) cost=(?P<loss>\S+)"
+    )
+    run_dir.train_log(1).write_text("at=7 cost=2\nat=8 cost=1\nstep 9 loss 0\n")
+    done = launcher.call("report", "a")
+    said = ("without metrics.jsonl" in done.stdout, "device1/train.log" in done.stdout)
+    assert (done.returncode, said) == (0, (True, True)), done.stderr
+    figures = json.loads(launcher.call("report", "a", "--json").stdout)["runs"][0]
+    assert (figures["steps"], figures["final_loss"], figures["printed_by"]) == (8, 1.0, 1)

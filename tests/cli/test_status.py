@@ -105,3 +105,34 @@ def test_the_run_that_goes_on_is_meant(launcher):
             assert (done.stdout[:10], done.stderr[-4:]) == ("b: running", ": a\n")
             assert done.stderr in launcher.call("stacks").stderr
     assert launcher.call("status").stdout.startswith("over")
+
+
+def test_ranks_that_are_alike_share_a_row(launcher):
+    """With what they have in common, or from the smallest to the largest; those that differ come first."""
+    me = acted_run.me()
+    events = [AgentStarted(me, None, 20), *(RankStarted(rank, me.pid, me.started) for rank in range(20))]
+    run_dir = acted_run.make(launcher.runs / "a", [*events, RankEnded(3, me.pid, -9)], ranks=20, per_server=8)
+    for rank in range(20):
+        run_dir.train_log(rank).write_text(f"step {7 if rank == 12 else 40} loss 1.{rank:02}\n")
+    lines = launcher.call("status", "--group", "a").stdout.splitlines()
+    table = [line.split() for line in lines[lines.index("") + 1 :]]
+    assert [cells[:1] + cells[3:7] for cells in table[1:4]] == [
+        ["3", "ended", str(me.pid), "40", "1.0300"],
+        ["12", "running", str(me.pid), "7", "1.1200"],
+        ["0-2,4-11,13-19", "running", str(me.pid), "40", "1.0000..1.1900"],
+    ]
+    assert lines[-1] == "figures of ranks 0-19 are read from logs"
+    each = launcher.call("status", "a").stdout
+    assert [row(each, rank)[5] for rank in (0, 12)] == ["40", "7"]
+
+
+def test_figures_of_logs_stand_apart_from_heartbeats(launcher):
+    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(AGENT, None, 2)])
+    beat({TLAUNCH_HEARTBEAT_FILE: str(run_dir.heartbeat(0))}, Beat(step=12))
+    run_dir.train_log(0).write_text("step 13 loss 1\n")
+    run_dir.train_log(1).write_text("epoch 2 step 3/9 loss 1.5\n")
+    first, second = json.loads(launcher.call("status", "a", "--json").stdout)["each"]
+    assert (first["heartbeat"]["step"], first["log_figures"], second["heartbeat"]) == (12, None, None)
+    assert second["log_figures"] == {
+        "step": 3, "last_step": 9, "epoch": 2.0, "loss": 1.5, "tokens_per_s": None, "steps_per_s": None,
+    }  # fmt: skip

@@ -231,9 +231,9 @@ for step in range(10**9):
 
 def test_a_status_is_redrawn_in_its_place(play, wait_until):
     terminal = play(BEATS, 80, "tlaunch run --console status --devices 4 -- python program.py")
-    first = terminal.wait_for("4 ranks: step ")
-    assert re.fullmatch(r"4 ranks: step \d+, loss 2\.5000, 12,345 tokens/s", first)
-    wait_until(lambda: terminal.wait_for("4 ranks: step ") != first, "another status")
+    first = terminal.wait_for("4 ranks for .* step ")
+    assert re.fullmatch(r"4 ranks for \d+ s: step \d+, loss 2\.5000, 12,345 tokens/s", first)
+    wait_until(lambda: terminal.wait_for("4 ranks for .* step ") != first, "another status")
     assert len([line for line in terminal.lines() if "4 ranks" in line]) == 1
     terminal.touch("go")
     assert terminal.ended() == 0
@@ -256,8 +256,8 @@ print("trained", flush=True)
 def test_a_training_that_tells_its_end_has_one_line_for_its_steps(launcher, play):
     """On a terminal, with the time that is left. Its log has them all; so has a stdout that is none."""
     terminal = play(TRAINS, 80, "tlaunch run --devices 2 -- python program.py")
-    told = terminal.wait_for("2 ranks: step .* left")
-    assert re.fullmatch(r"2 ranks: step \d+ of 400, loss 2\.5000, 12,345 tokens/s, \d+(\.\d)? s left", told)
+    told = terminal.wait_for("2 ranks for .* left")
+    assert re.fullmatch(r"2 ranks for \d+ s: step \d+ of 400, loss 2\.5000, 12,345 tokens/s, \d+(\.\d)? s left", told)
     assert "begins" in terminal.lines()
     terminal.touch("go")
     assert terminal.ended() == 0
@@ -297,7 +297,7 @@ def test_a_progress_bar_is_seen_while_it_grows(launcher, play, wait_until, colum
     first = terminal.wait_for(bar)
     wait_until(lambda: terminal.wait_for(bar) != first, "another state")
     assert len([line for line in terminal.lines() if "%" in line]) == 1
-    assert not [line for line in terminal.lines() if "started" in line]
+    assert not [line for line in terminal.lines() if "4 ranks" in line]
     if command.startswith("logs"):
         wait_until(lambda: all(launcher.said_by(n, terminal.lines())[:1] == ["first"] for n in range(4)), "all lines")
         assert [any("%" in row for row in terminal.rows()) for _ in range(20)].count(False) <= 1
@@ -371,7 +371,7 @@ def test_a_bar_is_on_stdout_alone(launcher, play, wait_until):
 def test_ctrl_c_ends_a_run(launcher, play):
     """Its ranks with it; it says so, in whole lines."""
     terminal = play(GOES_ON, 80, "tlaunch run --console status --devices 4 -- python program.py")
-    terminal.wait_for("4 ranks started")
+    terminal.wait_for("4 ranks for ")
     launcher.wait_ready(4, "line 0")
     terminal.press("C-c")
     assert terminal.ended() == 130
@@ -397,6 +397,55 @@ def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, play):
     assert terminal.ended() == 130
     assert not [line for line in terminal.lines() if "Traceback" in line]
     assert launcher.call("stop", "--kill").returncode == 0  # a stopped rank would take its whole grace
+
+
+# --- the state of a run ---
+
+IMPORTED = "import time\ntime.sleep(3)"
+STEPS = """
+import os, signal, time
+import slow_module
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+step = 0
+while not os.path.exists("go"):
+    step += 1
+    print("step %d/5000 loss %.3f" % (step, 9 / step), flush=True)
+    time.sleep(0.2)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("columns", [40, *WIDTHS])
+def test_the_foot_says_from_the_first_moment_how_a_run_stands(launcher, play, columns):
+    """What is imported, how far the program is by its own lines, and when it is killed; nothing of it is left."""
+    launcher.write("slow_module.py", IMPORTED)
+    options = "--devices 2 --grace 6 --console status --preload slow_module"
+    # Below a few lines: what a narrower terminal moves out at the top cannot be erased.
+    command = f'seq 5; PYTHONPATH=".:$PYTHONPATH" tlaunch run {options} -- python program.py'
+    terminal = play(STEPS, columns, command)
+    terminal.wait_for(r"importing slow_module \.\.\.( \d s)?$")
+    terminal.wait_for(r"(2 ranks for )?\d+ s: step \d+ of 5000, loss \d\.\d{4}")
+    terminal.resize(25, 24)
+    terminal.wait_for(r"(\d+ s: )?step \d+ of 5000$")
+    assert len([row for row in terminal.rows() if "of 5000" in row]) == 1
+    terminal.resize(columns, 24)
+    terminal.wait_for(r"(2 ranks for )?\d+ s: step \d+ of 5000, loss \d\.\d{4}")
+    assert len([row for row in terminal.lines() if "of 5000" in row]) == 1
+    terminal.press("C-c")
+    terminal.wait_for(r"2 ranks of 2 to end, killed in [1-6] s$")
+    assert terminal.ended() == 130
+    assert not [line for line in terminal.lines() if "of 5000" in line or "to end" in line or "importing" in line]
+
+
+def test_nothing_is_redrawn_beside_what_a_pipe_brings_to_the_terminal(play):
+    """Each line of `tee` begins a row, and what is said of the run has rows of its own."""
+    terminal = play(COUNTS, 80, "tlaunch run --devices 2 -- python program.py | tee all")
+    terminal.wait_for("line 20$")
+    assert "line 0" in terminal.lines()
+    assert any(line.startswith("2 ranks started in runs/") for line in terminal.lines())
+    terminal.touch("go")
+    assert terminal.ended() == 0
+    assert [line for line in terminal.lines() if "line" in line] == [f"line {number}" for number in range(int(LAST))]
 
 
 # --- another size ---

@@ -14,7 +14,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from launcher.cli.commands.top import HEADER, MAX_STEPS, RecentMetrics, Sampler, to_lines, to_screen
+from launcher.cli.commands.top import MAX_STEPS, RecentMetrics, Sampler, columns_at, to_lines, to_screen
+from launcher.cli.text.rank_view import RankView
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import AgentStarted, RankStarted, Slow
 from launcher.core.heartbeat import Beat, beat
@@ -27,6 +28,7 @@ from tests.programs import acted_run
 from .conftest import read_until
 
 PATIENCE_S = 60
+HEADER = [column.name for column in columns_at(0)]
 
 
 @pytest.fixture
@@ -106,7 +108,7 @@ def test_a_narrow_screen_has_fewer_columns(launcher, width, count):
     beat_once(run_dir)
     state, rows = Sampler(run_dir).look()
     # What is measured has to be as wide on every machine: a cell of 997.0 KiB would leave no room for another column.
-    state = replace(state, looked_ns=rows[0].heartbeat.time_ns)
+    state = replace(state, looked_ns=rows[0].figures.heartbeat.time_ns)
     rows = [replace(row, usage=Usage(0, 3 << 20)) for row in rows]
     lines = drawn(to_screen(state, rows, [], width, 24), width)
     assert lines[1].split() == [name for name in HEADER if name not in LEFT_OUT[:count]]
@@ -115,13 +117,85 @@ def test_a_narrow_screen_has_fewer_columns(launcher, width, count):
 
 
 @pytest.mark.parametrize("height", [5, 6, 7, 24])
-def test_what_is_not_shown_is_counted_however_low_the_screen(launcher, height):
+def test_each_rank_can_be_scrolled_to_however_low_the_screen(launcher, height):
+    """No screen is exceeded; what is measured gives way to ranks."""
     run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(identify(1), None, 50)], ranks=50)
-    lines = drawn(to_screen(*Sampler(run_dir).look(), ["loss", "tokens/s"], 80, height), 80)
-    assert len(lines) <= height - 1
-    shown = sum(line.split()[0].isdecimal() for line in lines)
-    assert lines[-1] == f"... and {50 - shown} more ranks"
-    assert ("loss" in lines) == (height > 6)
+    state, rows = Sampler(run_dir).look()
+    view = RankView(grouped=False)
+    seen = set()
+    for _ in range(60):
+        lines = drawn(to_screen(state, rows, ["loss", "tokens/s"], 80, height, view=view), 80)
+        assert len(lines) <= height - 1
+        shown = [int(line.split()[0]) for line in lines if line.split()[0].isdecimal()]
+        assert lines[-1].startswith(f"rows {shown[0] + 1}-{shown[-1] + 1} of 50  ? keys")
+        assert ("loss" in lines) == (height > 6)
+        seen.update(shown)
+        view.press("page down", len(HEADER))
+    assert (seen, shown[-1]) == (set(range(50)), 49)
+    view.press("home", len(HEADER))
+    view.press("up", len(HEADER))
+    assert drawn(to_screen(state, rows, [], 80, height, view=view), 80)[2].split()[0] == "0"
+
+
+def test_ranks_that_do_not_fit_are_grouped_and_those_that_differ_come_first(launcher):
+    """By what they print, too, which is said; a rank that is one step behind does not differ. Keys choose otherwise."""
+    me = acted_run.me()
+    events = [AgentStarted(me, None, 64), *(RankStarted(rank, me.pid, me.started) for rank in range(64))]
+    run_dir = acted_run.make(launcher.runs / "a", [*events, Slow(7, 2.0, 1.0, 5)], ranks=64)
+    for rank in range(64):
+        step, loss = {5: (80, "1.0"), 9: (120, "nan")}.get(rank, (120 - rank % 2, f"{1 + rank / 64:.2f}"))
+        run_dir.train_log(rank).write_text(f"step {step} loss {loss}\n")
+    state, rows = Sampler(run_dir).look()
+    view = RankView()
+
+    def screen():
+        return drawn(to_screen(state, rows, [], 100, 24, view=view), 100)
+
+    def first_cells():
+        return [line.split()[:5] for line in screen()[2:-2]]
+
+    assert first_cells() == [
+        ["5", "running", "80", "1.0000", "-"],
+        ["7", "running,", "slow", "119", "1.1100"],
+        ["9", "running", "120", "nan", "-"],
+        ["0-4,6,8,10-63", "running", "119..120", "1.0000..1.9800", "-"],
+    ]
+    assert screen()[-2:] == ["figures of ranks 0-63 are read from logs", "? keys  q quit  g each rank  s sort"]
+    view.press("g", len(HEADER))
+    assert [cells[0] for cells in first_cells()] == [str(rank) for rank in range(19)]
+    for key in "sss":
+        view.press(key, len(HEADER))
+    assert (first_cells()[0][0], screen()[-1].split("  ")[-1]) == ("5", "s sort: STEP")
+    view.press("r", len(HEADER))
+    assert first_cells()[0][:3] == ["0", "running", "120"]
+    view.press("?", len(HEADER))
+    assert any(line.startswith("q ") for line in screen())
+    view.press("x", len(HEADER))
+    assert first_cells()[0][:3] == ["0", "running", "120"]
+
+
+def test_keys_act_at_once(launcher, terminal):
+    """Long before the next look, which is an hour away; the run goes on."""
+    leader, follower = terminal
+    fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 80, 0, 0))
+    me = acted_run.me()
+    events = [AgentStarted(me, None, 64), *(RankStarted(rank, me.pid, me.started) for rank in range(64))]
+    acted_run.make(launcher.runs / "a", events, ranks=64)
+    top = start_top(launcher, follower, "--interval", 3600)
+    read_until(leader, b"0-63")
+    os.write(leader, b"g")
+    read_until(leader, b"rows 1-8 of 64")
+    os.write(leader, b"\x1b[6~j")
+    read_until(leader, b"rows 10-17 of 64")
+    os.write(leader, b"\x1b[F")
+    read_until(leader, b"rows 57-64 of 64")
+    os.write(leader, b"?")
+    read_until(leader, b"scroll by a screen")
+    fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 80, 0, 0))
+    os.write(leader, b"?")
+    read_until(leader, b"rows 39-64 of 64")
+    os.write(leader, b"q")
+    assert top.wait(PATIENCE_S) == 0
 
 
 def drawn(screen, width):
@@ -183,7 +257,7 @@ def test_a_screen_is_filled_and_not_exceeded(launcher, terminal):
     run_dir = acted_run.make(launcher.runs / "a", events, ranks=200)
     measure(run_dir, [float(step) for step in range(300, 0, -1)])
     start_top(launcher, follower)
-    first, _, _ = read_until(leader, b"more ranks").partition(b"more ranks")  # it may have been redrawn meanwhile
+    first, _, _ = read_until(leader, b"? keys").partition(b"? keys")  # it may have been redrawn meanwhile
     assert first.count(b"running") < 30
     shown = first.decode()
     [line] = [line.rstrip() for line in shown.splitlines() if "tokens/s" in line]

@@ -28,7 +28,7 @@ def test_what_is_written_is_read(file, environment):
         beat(environment, values)
         assert read_heartbeat(file).beat == values
     assert read_heartbeat(file).time_ns == file.stat().st_mtime_ns
-    assert file.read_text() == "{}\n"  # a shorter beat leaves nothing of a longer one
+    assert file.read_text().split() == ["{}"]  # a shorter beat leaves nothing of a longer one
 
 
 def test_touching_keeps_the_beat_and_makes_the_first_file(file, environment):

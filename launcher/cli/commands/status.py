@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import shutil
+import sys
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -11,32 +14,42 @@ from typing import Any
 import click
 
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, as_argument, chosen_live, json_option, run_argument
-from launcher.cli.text.columns import aligned, counted, duration, number, size
+from launcher.cli.text.columns import counted, duration, fitted, number, size
+from launcher.cli.text.rank_rows import UNKNOWN, Column, cells, grouped, listed, most, same, step_groups
 from launcher.cli.text.run_text import as_json as run_as_json
-from launcher.cli.text.run_text import continued_from, culprit, describe, shown_name
+from launcher.cli.text.run_text import continued_from, culprit, describe, printed_figures, shown_name
 from launcher.cli.text.stdout import write_out
 from launcher.cli.text.verdict_text import describe_status, rank_list
 from launcher.core.codec import json_text
 from launcher.core.frozen import frozen
-from launcher.core.heartbeat import Heartbeat, read_heartbeat
-from launcher.core.run_dir import RunDir
 from launcher.logs.terminal import one_line
+from launcher.runs.rank_figures import FiguresReader, RankFigures, recorded_pattern
 from launcher.runs.record import Place, Recorded, read_recorded
 from launcher.runs.status import RankLook, RunState, look
 
 EPILOG = """\b
 Examples:
   tlaunch status
+  tlaunch status --each | grep stopped
   tlaunch status 20261121-053712-transformer --json
 
 States of a rank: waiting (about to start), not started (and will not be), running, stopped (by SIGSTOP or Ctrl-Z), ended,
 gone (its exit code is unknown), unwatched (started by `tlaunch exec` on another machine: only mpirun or srun knows its
-state). STEP and LOSS come from the rank's heartbeat file. LOG is the amount written to train.log, WRITTEN the time since the last write.
+state). STEP and LOSS come from the rank's heartbeat file; without one they are read from the lines that it prints. LOG is
+the amount written to train.log, WRITTEN the time since the last write.
+
+A row of several ranks (--group) has the smallest and the largest STEP and LOSS, and the largest BEAT, LOG and WRITTEN.
+Groups of few ranks come first: a rank that lags, or has stopped, stands at the top.
 
 Exit codes: 0 whatever the run's state is; 2 wrong usage, or no such run.
 """
-HEADER = ("RANK", "SERVER", "DEVICE", "STATE", "PID", "STEP", "LOSS", "BEAT", "LOG", "WRITTEN", "END")
 RIGHT = frozenset({"RANK", "DEVICE", "PID", "STEP", "LOSS", "BEAT", "LOG", "WRITTEN"})
+# On a narrow terminal, in this order: cut to so many columns, or left out (0).
+GIVING_WAY = (
+    ("END", 24), ("PID", 0), ("DEVICE", 0), ("WRITTEN", 0), ("LOG", 0), ("SERVER", 0), ("BEAT", 0), ("LOSS", 0), ("END", 8),
+)  # fmt: skip
+LOG_FIGURES = ("step", "last_step", "epoch", "loss", "tokens_per_s", "steps_per_s")
+GROUPED_FROM = 16  # ranks; so many are grouped on a terminal
 
 
 @frozen
@@ -45,39 +58,48 @@ class RankStatus:
 
     look: RankLook
     place: Place | None
-    heartbeat: Heartbeat | None
+    figures: RankFigures
     log_bytes: int | None  # None where there is no log
     log_written_ns: int | None
 
 
 @click.command(epilog=EPILOG, help=f"Show the state of a run, rank by rank.\n\n{LIVE_RUN_HELP}")
+@click.option(
+    "--group/--each",
+    "groups",
+    default=None,
+    help="Show ranks that are alike in one row, or each in its own.  [default: --group on a terminal from 16 ranks on]",
+)
 @json_option
 @run_argument
-def status(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
+def status(*, run: str | None, groups: bool | None, as_json: bool, runs_dir: Path) -> None:
     run_dir = chosen_live(runs_dir, run)
     recorded = read_recorded(run_dir)
     state = look(run_dir)
     places = recorded.places_in(state.progress.current.allotment)
-    ranks = [_rank_status(rank, places, run_dir) for rank in state.ranks]
+    reader = FiguresReader(run_dir, recorded_pattern(run_dir))
+    ranks = [_rank_status(rank, places, state, reader) for rank in state.ranks]
     if as_json:
         whole = run_as_json(state) | {"max_restarts": recorded.max_restarts, "each": [_to_json(rank) for rank in ranks]}
         write_out(json_text(whole))
     else:
-        write_out("".join(f"{line}\n" for line in _lines(state, ranks, recorded)))
+        wants_groups = sys.stdout.isatty() and len(ranks) >= GROUPED_FROM if groups is None else groups
+        write_out("".join(f"{line}\n" for line in _lines(state, ranks, recorded, wants_groups=wants_groups)))
 
 
-def _rank_status(look: RankLook, places: tuple[Place, ...], run_dir: RunDir) -> RankStatus:
+def _rank_status(look: RankLook, places: tuple[Place, ...], state: RunState, reader: FiguresReader) -> RankStatus:
     place = next((place for place in places[look.global_rank :] if place.global_rank == look.global_rank), None)
-    path = run_dir.train_log(look.global_rank)
+    path = state.run_dir.train_log(look.global_rank)
     log_bytes = logged_ns = None
     with suppress(OSError):
         found = path.stat()
         logged_ns, log_bytes = found.st_mtime_ns, found.st_size
-    heartbeat = read_heartbeat(run_dir.heartbeat(look.global_rank))
-    return RankStatus(look, place, heartbeat, log_bytes, logged_ns)
+    start = state.progress.current.starts.get(look.global_rank)
+    figures = reader.look(look.global_rank, start.event.log_offset if start else 0)
+    return RankStatus(look, place, figures, log_bytes, logged_ns)
 
 
-def _lines(state: RunState, ranks: list[RankStatus], recorded: Recorded) -> Iterator[str]:
+def _lines(state: RunState, ranks: list[RankStatus], recorded: Recorded, *, wants_groups: bool) -> Iterator[str]:
     yield f"{shown_name(state)}: {describe(state, restarts=not recorded.max_restarts)}"
     yield from _about(state, recorded)
     if failure := culprit(state):
@@ -85,7 +107,13 @@ def _lines(state: RunState, ranks: list[RankStatus], recorded: Recorded) -> Iter
         yield f"  more: tlaunch why {as_argument(state.run_dir)}"
     if ranks:
         yield ""
-        yield from aligned(HEADER, [_row(rank, state) for rank in ranks], right=RIGHT)
+        columns = _columns(state)
+        rows = grouped(ranks, _alike(ranks, state)) if wants_groups else [(rank,) for rank in ranks]
+        header = [column.name for column in columns]
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+        yield from fitted(header, [cells(row, columns) for row in rows], width, giving_way=GIVING_WAY, right=RIGHT)
+    if printed := printed_figures({rank.look.global_rank: rank.figures for rank in ranks}):
+        yield from ("", *printed)
 
 
 def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
@@ -117,22 +145,55 @@ def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
         yield f"  slower than the others: {rank_list(progress.current.slow)}"
 
 
-def _row(rank: RankStatus, state: RunState) -> tuple[str, ...]:
-    look, beat = rank.look, rank.heartbeat.beat if rank.heartbeat else None
-    return (
-        str(look.global_rank),
-        one_line(rank.place.server_id) if rank.place else "-",
-        str(rank.place.device_id) if rank.place else "-",
+def _columns(state: RunState) -> tuple[Column[RankStatus], ...]:
+    def state_of(rank: RankStatus) -> str:
         # `--json` has the state alone: of a run that did not begin that says the same.
-        "not started" if look.state.value == "waiting" and state.progress.not_begun is not None else look.state.value,
-        str(look.process.pid) if look.process else "-",
-        number(beat.step if beat else None, "d"),
-        number(beat.loss if beat else None, ".4f"),
-        duration(_age_s(rank.heartbeat.time_ns if rank.heartbeat else None, state)),
-        size(rank.log_bytes),
-        duration(_age_s(rank.log_written_ns, state)),
-        "-" if look.status is None else one_line(look.reason) if look.reason else describe_status(look.status),
+        waits = rank.look.state.value == "waiting" and state.progress.not_begun is not None
+        return "not started" if waits else rank.look.state.value
+
+    def beat_age_s(rank: RankStatus) -> float | None:
+        return _age_s(rank.figures.heartbeat.time_ns if rank.figures.heartbeat else None, state)
+
+    return (
+        Column("RANK", lambda rank: rank.look.global_rank, joined=listed),
+        Column("SERVER", lambda rank: one_line(rank.place.server_id) if rank.place else UNKNOWN, joined=_servers),
+        Column("DEVICE", lambda rank: rank.place.device_id if rank.place else None, _or_unknown, listed),
+        Column("STATE", state_of, joined=same),
+        Column("PID", lambda rank: rank.look.process.pid if rank.look.process else None, _or_unknown, same),
+        Column("STEP", lambda rank: rank.figures.step, lambda step: number(step, "d")),
+        Column("LOSS", lambda rank: rank.figures.loss, lambda loss: number(loss, ".4f")),
+        Column("BEAT", beat_age_s, duration, most),
+        Column("LOG", lambda rank: rank.log_bytes, size, most),
+        Column("WRITTEN", lambda rank: _age_s(rank.log_written_ns, state), duration, most),
+        Column("END", _end_of, joined=same),
     )
+
+
+def _alike(ranks: list[RankStatus], state: RunState) -> Callable[[RankStatus], Hashable]:
+    """Return what tells apart ranks that do not belong in one row: state, end, step, and whether the loss is finite."""
+    slow = state.progress.current.slow if state.state.going_on else {}
+    steps = step_groups({rank.look.global_rank: rank.figures.step for rank in ranks})
+
+    def key(rank: RankStatus) -> Hashable:
+        global_rank, loss = rank.look.global_rank, rank.figures.loss
+        is_finite = None if loss is None else math.isfinite(loss)
+        return rank.look.state, _end_of(rank), global_rank in slow, steps.get(global_rank), is_finite
+
+    return key
+
+
+def _end_of(rank: RankStatus) -> str:
+    look = rank.look
+    return UNKNOWN if look.status is None else one_line(look.reason) if look.reason else describe_status(look.status)
+
+
+def _servers(values: Sequence[str], _text: Callable[[str], str]) -> str:
+    count = len(set(values))
+    return values[0] if count == 1 else counted(count, "server")
+
+
+def _or_unknown(value: int | None) -> str:
+    return UNKNOWN if value is None else str(value)
 
 
 def _age_s(time_ns: int | None, state: RunState) -> float | None:
@@ -140,7 +201,8 @@ def _age_s(time_ns: int | None, state: RunState) -> float | None:
 
 
 def _to_json(rank: RankStatus) -> dict[str, Any]:
-    look = rank.look
+    look, figures = rank.look, rank.figures
+    beat = figures.heartbeat
     return {
         "global_rank": look.global_rank,
         "server_id": rank.place.server_id if rank.place else None,
@@ -151,7 +213,8 @@ def _to_json(rank: RankStatus) -> dict[str, Any]:
         "ended_ns": look.ended_ns,
         "status": look.status,
         "reason": look.reason,
-        "heartbeat": {"time_ns": rank.heartbeat.time_ns, **asdict(rank.heartbeat.beat)} if rank.heartbeat else None,
+        "heartbeat": {"time_ns": beat.time_ns, **asdict(beat.beat)} if beat else None,
+        "log_figures": {name: getattr(figures, name) for name in LOG_FIGURES} if figures.from_log else None,
         "log_bytes": rank.log_bytes,
         "log_written_ns": rank.log_written_ns,
     }

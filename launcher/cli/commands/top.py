@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import select
+import math
 import shutil
 import sys
-import termios
 import time
-import tty
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -22,16 +18,19 @@ from rich.text import Text
 
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, run_argument
 from launcher.cli.options.types import Seconds
-from launcher.cli.text.columns import counted, duration, fitted, has_blocks, number, size, sparkline, step_time
-from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.columns import duration, has_blocks, number, size, sparkline, step_time
+from launcher.cli.text.keys import QUIT, keys_of_terminal, pressed
+from launcher.cli.text.rank_rows import Column, listed, most, same, step_groups
+from launcher.cli.text.rank_view import RankView
+from launcher.cli.text.run_text import describe, printed_figures, shown_name
 from launcher.cli.text.stdout import write_out
 from launcher.cli.text.verdict_text import describe_status
 from launcher.core.frozen import frozen
-from launcher.core.heartbeat import Beat, Heartbeat, read_heartbeat
 from launcher.core.proc import Usage, usage_of
 from launcher.core.run_dir import RunDir
 from launcher.runs.course import runs_before, standing
 from launcher.runs.metrics import MetricsReader, Record, StepMetrics, median_of, part_shares
+from launcher.runs.rank_figures import FiguresReader, RankFigures, recorded_pattern
 from launcher.runs.status import RankLook, RankState, RunState, RunStatusReader
 
 EPILOG = """\b
@@ -42,17 +41,24 @@ Examples:
 
 If the program writes metrics.jsonl, as the bundled trainer does, the loss, the tokens/s and the time of a step in the last
 minutes are shown above the table. CPU and RSS include the processes that a rank has started; shared pages count for each process. STEP, LOSS,
-TOKENS/S and DEVICE (memory) come from the rank's last heartbeat, BEAT ago. A narrow terminal hides columns: DEVICE first,
-then BEAT, RSS, CPU, TOKENS/S.
+TOKENS/S and DEVICE (memory) come from the rank's last heartbeat, BEAT ago; without one, STEP, LOSS and TOKENS/S are read
+from the lines that it prints. A narrow terminal hides columns: DEVICE first, then BEAT, RSS, CPU, TOKENS/S.
+
+Where not every rank fits the screen, those with the same state and step share a row, with the smallest and the largest
+loss, speed and CPU, and the largest RSS, DEVICE and BEAT. Groups of few ranks come first.
+
+\b
+Keys: up, down, page up, page down, home, end (j, k, space, b) scroll; s and S
+sort by the next column or the one before, r in reverse; g groups ranks or
+shows each; ? shows the keys; q quits, and the run goes on.
 
 Exit codes: 0 the run has ended, or you pressed q; 130 Ctrl-C; 2 wrong usage, or no such run.
 """
-QUITS = frozenset(b"qQ\x04")
+RESIZED_WITHIN_S = 0.25  # another size of the terminal is noticed
 SAMPLE_S = 0.3  # between the two looks that a single table needs
-HEADER = ("RANK", "STATE", "STEP", "LOSS", "TOKENS/S", "CPU", "RSS", "DEVICE", "BEAT")
-RIGHT = frozenset(HEADER) - {"STATE"}
+RIGHT = frozenset({"RANK", "STEP", "LOSS", "TOKENS/S", "CPU", "RSS", "DEVICE", "BEAT"})
 GIVING_WAY = [(name, 0) for name in ("DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S", "LOSS", "STEP")]
-LINES_AROUND = 4  # of a screen: title, header, the line about the rest, the cursor's own
+LINES_AROUND = 4  # of a screen: title, header, keys, the cursor's own
 PLAIN_COLUMNS = 120
 RECENT_NS = 300 * 10**9
 # Five minutes of the bundled trainer, which writes fifty lines of 700 bytes a second at most.
@@ -66,9 +72,52 @@ MAX_LINE_COLUMNS = 120  # columns of blocks
 class Row:
     rank: RankLook
     slow: bool
-    heartbeat: Heartbeat | None
+    figures: RankFigures
     usage: Usage | None
     cpu_share: float | None  # of one core; None before there were two looks at the same process
+
+    @property
+    def state(self) -> str:
+        """The state in words, or how the rank ended."""
+        if self.rank.status is not None:
+            return describe_status(self.rank.status)
+        return f"{self.rank.state.value}, slow" if self.slow else self.rank.state.value
+
+
+def columns_at(looked_ns: int) -> tuple[Column[Row], ...]:
+    """Return the columns of a look at this time (wall clock, nanoseconds)."""
+
+    def beat_age_s(row: Row) -> float | None:
+        heartbeat = row.figures.heartbeat
+        return None if heartbeat is None else max(0.0, (looked_ns - heartbeat.time_ns) / 1e9)
+
+    def device_bytes(row: Row) -> int | None:
+        heartbeat = row.figures.heartbeat
+        return None if heartbeat is None else heartbeat.beat.device_memory_bytes
+
+    return (
+        Column("RANK", lambda row: row.rank.global_rank, joined=listed),
+        Column("STATE", lambda row: row.state, joined=same),
+        Column("STEP", lambda row: row.figures.step, lambda step: number(step, "d")),
+        Column("LOSS", lambda row: row.figures.loss, lambda loss: number(loss, ".4f")),
+        Column("TOKENS/S", lambda row: row.figures.tokens_per_s, lambda speed: number(speed, ",.0f")),
+        Column("CPU", lambda row: row.cpu_share, lambda share: number(share, ".0%")),
+        Column("RSS", lambda row: row.usage.rss_bytes if row.usage else None, size, most),
+        Column("DEVICE", device_bytes, size, most),
+        Column("BEAT", beat_age_s, duration, most),
+    )
+
+
+def alike(rows: list[Row]) -> Callable[[Row], Hashable]:
+    """Return what tells apart ranks that do not belong in one row: state, step, and whether the loss is finite."""
+    running = {row.rank.global_rank: row.figures.step for row in rows if row.rank.state is RankState.RUNNING}
+    steps = step_groups(running)
+
+    def key(row: Row) -> Hashable:
+        loss = row.figures.loss
+        return row.state, steps.get(row.rank.global_rank), None if loss is None else math.isfinite(loss)
+
+    return key
 
 
 @click.command(
@@ -159,6 +208,7 @@ class Sampler:
     def __init__(self, run_dir: RunDir) -> None:
         self._watch = RunStatusReader(run_dir)
         self._metrics = RecentMetrics(run_dir)
+        self._figures = FiguresReader(run_dir, recorded_pattern(run_dir))
         self._plain = not has_blocks(sys.stdout.encoding)  # now: rich puts something else in its place
         self._steps: list[StepMetrics] = []
         self._before: dict[int, Usage] = {}
@@ -178,98 +228,83 @@ class Sampler:
         rows = []
         for look in ranks:
             pid = look.process.pid if look.process else 0
-            heartbeat = read_heartbeat(state.run_dir.heartbeat(look.global_rank))
+            start = state.progress.current.starts.get(look.global_rank)
+            figures = self._figures.look(look.global_rank, start.event.log_offset if start else 0)
             slow = look.global_rank in state.progress.current.slow and look.state is RankState.RUNNING
             share = None
             if pid in usages and pid in self._before and now_s > self._before_s:
                 share = max(0.0, usages[pid].cpu_s - self._before[pid].cpu_s) / (now_s - self._before_s)
-            rows.append(Row(look, slow, heartbeat, usages.get(pid), share))
+            rows.append(Row(look, slow, figures, usages.get(pid), share))
         self._before, self._before_s = usages, now_s
         self._steps = self._metrics.look()
         return state, rows
 
 
-def to_screen(state: RunState, rows: list[Row], measured: list[str], width: int, height: int | None = None) -> Group:
-    """Return how the run stands, what it measured in its last minutes, and as many rows as fit."""
+def to_screen(
+    state: RunState,
+    rows: list[Row],
+    measured: list[str],
+    width: int,
+    height: int | None = None,
+    *,
+    view: RankView | None = None,
+) -> Group:
+    """Return how the run stands, what it measured in its last minutes, and as many rows as fit, with the keys below them.
+
+    All rows without `height`, each rank in one if `view` does not group them.
+    """
+    view, columns = view or RankView(), columns_at(state.looked_ns)
     running = "" if state.engine else f"; {state.progress.current.running} of {len(rows)} ranks running"
     title = f"{shown_name(state)}: {describe(state)}{running}"
-    most_rows = None if height is None else height - LINES_AROUND - len(measured)
+    said = printed_figures({row.rank.global_rank: row.figures for row in rows})
+    most_rows = None if height is None else height - LINES_AROUND - len(measured) - len(said)
     if most_rows is not None and most_rows < 1:  # ranks are more important
-        measured, most_rows = [], max(1, most_rows + len(measured))
-    lines = (Text(line, no_wrap=True, overflow="crop") for line in (*measured, *_table(state, rows, width, most_rows)))
+        measured, said, most_rows = [], [], max(1, most_rows + len(measured) + len(said))
+    table = view.lines(rows, columns, alike(rows), width, most_rows, giving_way=GIVING_WAY, right=RIGHT)
+    shown = [*measured, *(view.help_lines(width) if view.helps else table), *said]
+    if height is not None:
+        shown = [*shown[: height - 3], view.foot(columns, width)]
+    lines = (Text(line, no_wrap=True, overflow="crop") for line in shown)
     whole = height is None  # else a line that is wrapped would be one more than fits
     return Group(Text(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines)
 
 
-def _table(state: RunState, rows: list[Row], width: int, most_rows: int | None) -> Iterator[str]:
-    shown = rows[:most_rows]
-    cells = [tuple(_cells(row, state)) for row in shown]
-    yield from fitted(HEADER, cells, width, giving_way=GIVING_WAY, right=RIGHT)
-    if rest := len(rows) - len(shown):
-        yield f"... and {counted(rest, 'more rank')}"
-
-
-def _cells(row: Row, state: RunState) -> Iterator[str]:
-    beat: Beat | None = row.heartbeat.beat if row.heartbeat else None
-    yield str(row.rank.global_rank)
-    if row.rank.status is not None:
-        yield describe_status(row.rank.status)
-    else:
-        yield f"{row.rank.state.value}, slow" if row.slow else row.rank.state.value
-    yield number(beat.step if beat else None, "d")
-    yield number(beat.loss if beat else None, ".4f")
-    yield number(beat.tokens_per_s if beat else None, ",.0f")
-    yield number(row.cpu_share, ".0%")
-    yield size(row.usage.rss_bytes if row.usage else None)
-    yield size(beat.device_memory_bytes if beat else None)
-    yield duration(max(0.0, (state.looked_ns - row.heartbeat.time_ns) / 1e9) if row.heartbeat else None)
-
-
 def _show_live(sampler: Sampler, interval_s: float) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
+    view = RankView()
     state, rows = sampler.look()
 
     def screen(height: int | None = None) -> Group:
-        return to_screen(state, rows, sampler.measured(console.width), console.width, height)
+        return to_screen(state, rows, sampler.measured(console.width), console.width, height, view=view)
 
     try:
-        with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
-            live.update(screen(console.height), refresh=True)
+        with keys_of_terminal() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
             wait_s = SAMPLE_S  # CPU shares need a second look
-            while state.lives and not _asked_to_quit(keys, wait_s):
-                state, rows = sampler.look()
+            while True:
                 live.update(screen(console.height), refresh=True)
+                if not state.lives or _attend(
+                    keys, wait_s, view, lambda: live.update(screen(console.height), refresh=True)
+                ):
+                    break
+                state, rows = sampler.look()
                 wait_s = interval_s
             if not state.state.over:  # what stays on the screen is of now: by q, or where the last rank has just gone
                 state, rows = sampler.look()
     finally:
+        view.helps, view.grouped = False, view.is_grouped
         console.print(screen())  # the last one in full, below what was there
 
 
-def _asked_to_quit(keys: int | None, wait_s: float) -> bool:
-    """Wait for so long, or until `q` is pressed; return whether it was."""
-    if keys is None:
-        time.sleep(wait_s)
-        return False
-    deadline = time.monotonic() + wait_s
+def _attend(keys: int | None, wait_s: float, view: RankView, redraw: Callable[[], None]) -> bool:
+    """Wait for so long, and act on keys and on another size of the terminal meanwhile; return whether to quit."""
+    deadline, before = time.monotonic() + wait_s, shutil.get_terminal_size()
     while (left_s := deadline - time.monotonic()) > 0:
-        if select.select([keys], [], [], left_s)[0]:
-            typed = os.read(keys, 64)
-            if not typed or QUITS.intersection(typed):
-                return True
+        typed = pressed(keys, min(left_s, RESIZED_WITHIN_S))
+        if QUIT in typed:
+            return True
+        for key in typed:
+            view.press(key, len(columns_at(0)))
+        if typed or shutil.get_terminal_size() != before:
+            before = shutil.get_terminal_size()
+            redraw()
     return False
-
-
-@contextmanager
-def _keys() -> Iterator[int | None]:
-    """Yield the terminal's descriptor, which gives keys as they are typed; None without one. Ctrl-C acts as ever."""
-    if not sys.stdin or not sys.stdin.isatty():
-        yield None
-        return
-    descriptor = sys.stdin.fileno()
-    former = termios.tcgetattr(descriptor)
-    try:
-        tty.setcbreak(descriptor)
-        yield descriptor
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, former)

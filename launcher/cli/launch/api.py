@@ -89,6 +89,7 @@ def launch(
     allow_different_program: bool = False,
     coordinator_port: int | None = None,
     console: Console = "rank0",
+    progress_regex: str | None = None,
 ) -> LaunchResult:
     """Run what `tlaunch run` with the same options runs, and return what became of it. Block until it has ended.
 

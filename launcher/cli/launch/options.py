@@ -101,6 +101,7 @@ class RunOptions:
     coordinator_port: int | None = None  # None: the default, or with an engine a free one
     # what becomes of it
     console: Console = "rank0"
+    progress_regex: str | None = None  # None: the forms of lines that are known
     detach: bool = False
     dry_run: bool = False
     json: bool = False

@@ -22,6 +22,7 @@ from launcher.engines.placement import read_machine
 from launcher.engines.variables import VISIBLE_DEVICES
 from launcher.logs.terminal import escaped
 from launcher.mesh.layouts import resolve_layout
+from launcher.runs.rank_figures import pattern_of
 
 Elsewhere = Literal["servers", "image"]
 
@@ -119,6 +120,7 @@ def prepare(
         from launcher.cli.launch.elastic import notes_of_first
 
         notes += notes_of_first(elastic, layout, cluster.servers)
+    pattern_of(options.progress_regex)  # refuses one that finds nothing
     request = Request(
         cluster=cluster,
         layout=layout,
@@ -142,6 +144,7 @@ def prepare(
         engine=engine,
         mpi_ranks=mpi_ranks,
         continues=program.continues,
+        progress_regex=options.progress_regex,
     )
     if layout.world_size > 1:
         notes += _doubts(options, program, inherited, used, starts_here=engine is None and elsewhere is None)

@@ -246,6 +246,10 @@ RUN_GROUPS = {
             "--console", type=click.Choice(CONSOLES), default="rank0", metavar="WHAT",
             help=f"Ranks' output to show: {', '.join(CONSOLES)}.  [default: rank0]",
         ),
+        click.option(
+            "--progress-regex", metavar="REGEX",
+            help="Read figures from lines that match, by the groups step, last_step, epoch, loss, tokens_per_s.",
+        ),
         click.option("--detach", is_flag=True, help="Run in the background and print the run's name."),
         click.option("--dry-run", is_flag=True, help="Print each rank's command and environment, and start nothing."),
         click.option("--json", is_flag=True, help="With --dry-run, print JSON."),

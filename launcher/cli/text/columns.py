@@ -94,6 +94,15 @@ def duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
+def whole_duration(seconds: float) -> str:
+    """Return a duration as `duration` does, without fractions of a second: for what counts them.
+
+    >>> whole_duration(4.7)
+    '4 s'
+    """
+    return f"{int(seconds)} s" if seconds < 10 else duration(seconds)
+
+
 def size(count_bytes: int | None) -> str:
     """Return an amount of memory in binary units; "-" for None.
 

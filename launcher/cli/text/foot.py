@@ -3,108 +3,47 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-import select
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
 from launcher.cli.text import verdict_text
-from launcher.cli.text.columns import columns_of, counted, cut_to
+from launcher.cli.text.columns import counted, cut_off, whole_duration
 from launcher.cli.text.log_format import Format
-from launcher.cli.text.progress_text import ProgressText
+from launcher.cli.text.progress_text import ProgressText, fitting
+from launcher.cli.text.status_line import StatusLine
+from launcher.cli.text.stdout import is_pipe
 from launcher.cli.text.summary import describe
-from launcher.core.events import AttemptStarted, Cause, Event, RankEnded, Stopping
+from launcher.core.events import (
+    AttemptStarted,
+    Awaiting,
+    Cause,
+    Event,
+    Leftovers,
+    Preloaded,
+    Preloading,
+    RankEnded,
+    Stopping,
+)
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
-from launcher.core.text import ranges
+from launcher.core.text import ranges, some_of
 from launcher.logs.lines import Begun, Line
 from launcher.logs.terminal import printable, without_colours
 from launcher.runs.progress import Progress
-
-# Where the status cannot be redrawn in place, it is repeated at most this often.
-STATUS_EVERY_S = 1.0
-ERASED = "\r\x1b[K"
-CUT = "…; "
-SPARE_COLUMNS = 2  # where a terminal writes ^C: in a full row it would wrap, and a half of it would stay
-MIN_WHY_COLUMNS = 10  # columns; less of a failure says nothing
+from launcher.runs.rank_figures import pattern_of
 
 SHOWN_AFTER_S = 0.3  # most lines that are seen half written are ended by then
 REDRAWN_EVERY_S = 0.1
 BETWEEN = "  "  # what different ranks say
 BAR = re.compile(r"\|(?=[ ]*[#=>\u2581-\u258f]|[ ]{8})[ #=>.\u2581-\u258f-]{3,}\|")
 
+DOTS = " ..."
+PACKAGES_SHOWN = 3  # of those that are imported for all ranks
 ENDING_SHOWN_AFTER_S = 1.0  # most processes end at once, and then nothing needs to be said
-
-
-class StatusLine:
-    """A line that is redrawn in place on a terminal, and printed elsewhere when it changes.
-
-    A terminal that takes nothing (Ctrl-S) is left as it is: no method blocks.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._encoding = stream.encoding or "utf-8"
-        self.on_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
-        self._shown = ""
-        self.visible = False  # on a terminal
-        self._next_s = 0.0
-
-    def hurry(self) -> None:
-        """Show what comes next without waiting for the interval to pass."""
-        self._next_s = 0.0
-
-    def show(self, text: str, why: str = "") -> None:
-        """Show `why` and `text`; `why` is cut first where the terminal is narrow.
-
-        Colours of what is quoted go: the line is cut, and must not lose the end of a colour.
-        """
-        text, why = without_colours(text), without_colours(why)
-        if self.on_terminal:
-            columns = 0
-            with suppress(OSError):  # of this stream's terminal: stdout may be somewhere else
-                columns = os.get_terminal_size(self._stream.fileno()).columns
-            width = (columns or shutil.get_terminal_size().columns) - SPARE_COLUMNS
-            room = width - columns_of(text)
-            if columns_of(why) > room:
-                why = f"{cut_to(why, room - len(CUT))}{CUT}" if room > MIN_WHY_COLUMNS else ""
-            text = cut_to(why + text, width)
-            if (text != self._shown or not self.visible) and self._takes_text():
-                self._write(ERASED * self.visible + text)
-                self.visible = bool(text)
-                self._shown = text
-            return
-        text = why + text
-        if text and text != self._shown and time.monotonic() >= self._next_s:
-            self._write(text + "\n")
-            self._shown = text
-            self._next_s = time.monotonic() + STATUS_EVERY_S
-
-    def erase(self) -> str:
-        """Erase the line; where the terminal takes nothing now, return what to write before anything else."""
-        if not self.visible:
-            return ""
-        self.visible = False
-        if self._takes_text():
-            self._write(ERASED)
-            return ""
-        return ERASED
-
-    def _takes_text(self) -> bool:
-        with suppress(OSError):
-            return bool(select.select([], [self._stream.fileno()], [], 0)[1])
-        return True  # it is no file
-
-    def _write(self, text: str) -> None:
-        with suppress(OSError, ValueError):
-            self._stream.write(text.encode(self._encoding, errors="replace").decode(self._encoding))
-            self._stream.flush()
 
 
 class PartialLines:
@@ -181,18 +120,23 @@ class Foot:
     """The row of a run: drawn again and again on a terminal; elsewhere a line when the state of the run changes."""
 
     def __init__(self, spec: RunSpec, progress: Progress, shape: Format, shown_dir: Path) -> None:
-        self._grace_s = spec.supervision.grace_s
         self._progress = progress
         self._shown_dir = shown_dir
-        self._status = StatusLine(sys.stderr)
+        self._server_count = len(spec.cluster.servers)
+        # What `| tee` takes from a pipe, it writes to the terminal: behind a row that stands there.
+        self._status = StatusLine(sys.stderr, alone=spec.console in {"status", "none"} or not is_pipe(sys.stdout))
         self._partial = PartialLines(shape, sys.stdout, before=self._status.erase)
+        self._grace_s = spec.supervision.grace_s
+        self._began_s = self._phase_s = time.monotonic()
+        self._doing = "starting"  # until ranks are started
+        self._killed_at_s = math.inf  # when the grace of what is being ended is over
         self._stopping_since_s = math.inf
         self._last_end_s = -math.inf
         self._measured: ProgressText | None = None
-        if spec.console == "status":
-            self._measured = ProgressText(RunDir(spec.run_dir), on_terminal=sys.stderr.isatty())
-        elif spec.console == "rank0" and self._status.on_terminal and shape.redraws:
-            self._measured = ProgressText(RunDir(spec.run_dir), on_terminal=True, needs_end=True)
+        if spec.console == "status" or self._status.on_terminal:
+            pattern = pattern_of(spec.progress_regex)
+            self._measured = ProgressText(RunDir(spec.run_dir), pattern, on_terminal=self._status.on_terminal)
+        self._replaces_steps = spec.console == "rank0" and self._status.on_terminal and shape.redraws
 
     @property
     def wants_lines(self) -> bool:
@@ -201,21 +145,41 @@ class Foot:
 
     def without_steps(self, text: bytes) -> bytes:
         """Return lines of rank 0 without those of steps, where the row tells how far the training is."""
-        return text if self._measured is None else self._measured.without_steps(text)
+        if self._measured is None or not self._replaces_steps:
+            return text
+        return self._measured.without_steps(text, self._progress.current.starts)
 
     def event(self, event: Event) -> None:
         """Note when what is shown changes."""
+        now_s = time.monotonic()
         match event:
+            case Awaiting(server_ids=missing):
+                waits = f"waiting for {len(missing)} of {counted(self._server_count, 'server')}"
+                self._do(waits if missing else "starting")
+            case Preloading(modules=modules):
+                packages = tuple(dict.fromkeys(module.partition(".")[0] for module in modules))
+                self._do(f"importing {some_of(packages, PACKAGES_SHOWN)}")
+            case Preloaded():
+                self._do("starting ranks")
             case RankEnded():
-                self._last_end_s = time.monotonic()
-            case Stopping() if event.cause is not Cause.AGENT_LOST:
-                self._stopping_since_s = time.monotonic()
+                self._last_end_s = now_s
+            case Stopping(grace_s=grace_s) if event.cause is not Cause.AGENT_LOST:
+                self._stopping_since_s, self._killed_at_s = now_s, now_s + grace_s
+            case Leftovers():
+                self._killed_at_s = now_s + self._grace_s
             case AttemptStarted() if event.number:
+                self._do("starting ranks")
+                self._killed_at_s = math.inf
                 self._status.hurry()
                 if self._measured is not None:
                     self._measured.forget()
             case _:
                 pass
+
+    def _do(self, what: str) -> None:
+        """Note what is done before ranks run, and since when."""
+        if what != self._doing:
+            self._doing, self._phase_s = what, time.monotonic()
 
     def show(self, begun: Mapping[int, Begun], *, killed: bool) -> None:
         """Draw the lines of `begun`, by global rank, or how the run stands; `killed`: every rank gets SIGKILL."""
@@ -237,26 +201,72 @@ class Foot:
         return max(self._partial.erase(), self._status.erase())
 
     def _text(self) -> str:
-        """Return how the run stands; empty while nothing has started yet, is left, or is waited for."""
+        """Return how the run stands; empty while nothing is left, or is waited for."""
         progress, attempt = self._progress, self._progress.current
-        started, running, total = len(attempt.starts), attempt.running, progress.rank_count
-        if attempt.ending.stopping is not None and running:
-            end = "being killed" if attempt.ending.killed else "killed if they take too long"
-            return f"{counted(running, 'rank')} of {total} to end, {end}"
-        if attempt.ending.stopping is not None:  # what is waited for are processes that ranks had started
-            begun = started and progress.not_begun is None and not progress.ended
-            lasts = time.monotonic() >= self._stopping_since_s + ENDING_SHOWN_AFTER_S
-            what = f"ending processes that ranks left, killed if they take more than {self._grace_s:g} s"
-            return what if begun and lasts else ""
-        if not running or started < total:
+        if attempt.ending.stopping is not None or attempt.ending.leftovers:
+            return self._ending_text()
+        if progress.ended or progress.not_begun is not None:
             return ""
-        if running < total:  # ranks that end together do so one by one
-            lasts = time.monotonic() - self._last_end_s > ENDING_SHOWN_AFTER_S
-            return f"{running} of {total} ranks running" if lasts else ""
+        if len(attempt.starts) < progress.rank_count:
+            return self._beginning_text() if self._status.on_terminal and not attempt.exits else ""
+        return self._running_text() if attempt.running else ""
+
+    def _beginning_text(self) -> str:
+        """Return what is done before all ranks run: "importing torch ... 3 s"."""
+        attempt, seconds = self._progress.current, time.monotonic() - self._phase_s
+        what = self._doing
+        if attempt.starts:
+            what = f"starting {len(attempt.starts)} of {counted(self._progress.rank_count, 'rank')}"
+        since = f" {whole_duration(seconds)}" if seconds >= 1 else ""
+        return f"{cut_off(what, self._status.width - len(DOTS) - len(since))}{DOTS}{since}"
+
+    def _running_text(self) -> str:
+        """Return how many ranks run, and how far they are: "4 ranks for 12 s: step 3, loss 2.5000"."""
+        attempt, total = self._progress.current, self._progress.rank_count
         ranks = counted(total, "rank")
-        if self._measured is not None and (measured := self._measured.text()):
+        if attempt.running < total:  # ranks that end together do so one by one
+            ranks = f"{attempt.running} of {total} ranks running"
+            if time.monotonic() - self._last_end_s <= ENDING_SHOWN_AFTER_S:
+                return ""
+        if self._status.on_terminal:
+            return self._live_text(ranks)
+        if attempt.running < total:
+            return ranks
+        if self._measured is not None and (measured := self._measured.text(attempt.starts)):
             return f"{ranks}: {measured}"
         # The directory is the run's, and has been shown before a restart.
-        return (
-            f"attempt {attempt.number}: {ranks} started" if attempt.number else f"{ranks} started in {self._shown_dir}"
-        )
+        if attempt.number:
+            return f"attempt {attempt.number}: {ranks} started"
+        return f"{ranks} started in {self._shown_dir}"
+
+    def _live_text(self, ranks: str) -> str:
+        """Return the row of a terminal, as much as fits: the run's time is in it, and what of its ranks is striking."""
+        attempt, parts = self._progress.current, dict[str, str]()
+        if self._measured is not None:
+            self._measured.look(attempt.starts)
+            parts = self._measured.parts()
+        if not parts.keys() - {"silence"} and not attempt.number:
+            parts["where"] = str(self._shown_dir)
+        elif attempt.slow and "lag" not in parts:
+            parts["lag"] = f"{verdict_text.rank_list(attempt.slow)} slow"
+        who = f"attempt {attempt.number}, {ranks}" if attempt.number else ranks
+        return fitting(who, whole_duration(time.monotonic() - self._began_s), parts, self._status.width)
+
+    def _ending_text(self) -> str:
+        """Return what is being ended, and when it is killed."""
+        progress, attempt = self._progress, self._progress.current
+        now_s = time.monotonic()
+        left_s = math.ceil(self._killed_at_s - now_s) if self._status.on_terminal else 0
+        if attempt.ending.stopping is not None and attempt.running:
+            end = "being killed" if attempt.ending.killed else "killed if they take too long"
+            if left_s > 0 and not attempt.ending.killed:
+                end = f"killed in {whole_duration(left_s)}"
+            return f"{counted(attempt.running, 'rank')} of {progress.rank_count} to end, {end}"
+        # What is waited for are processes that ranks had started.
+        begun = attempt.starts and progress.not_begun is None and not progress.ended
+        lasts = now_s >= self._stopping_since_s + ENDING_SHOWN_AFTER_S
+        if not begun or not (lasts or (attempt.ending.stopping is None and self._status.on_terminal)):
+            return ""
+        if left_s > 0:
+            return f"ending processes that ranks left, killed in {whole_duration(left_s)}"
+        return f"ending processes that ranks left, killed if they take more than {self._grace_s:g} s"

@@ -1,72 +1,181 @@
-"""The progress of a training as text, by the heartbeat of its rank 0."""
+"""The progress of a training as text: how far it is, which rank lags, and how long nothing has come of any rank."""
 
 from __future__ import annotations
 
+import os
 import re
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 
-from launcher.cli.text.columns import duration
-from launcher.core.heartbeat import Beat, Heartbeat, read_heartbeat
+from launcher.cli.text.columns import columns_of, duration, number
 from launcher.core.run_dir import RunDir
+from launcher.runs.progress import RankStart
+from launcher.runs.rank_figures import FiguresReader, RankFigures
 
 STEP_LINE = re.compile(rb"^epoch: \d+ step: \d+, loss is .*\n", re.MULTILINE)  # of the bundled trainer, after each step
-HEARTBEAT_EVERY_S = 1.0
-HEARTBEAT_EVERY_PLAIN_S = 30.0  # where each is a line of its own
+LOOK_EVERY_S = 1.0  # at the rank whose figures are told
+SURVEY_EVERY_S, SURVEY_S_PER_RANK = 2.0, 0.01  # at all ranks: at a thousand every ten seconds
+TOLD_EVERY_PLAIN_S = 30.0  # where each is a line of its own
+SILENT_FROM_S = 10.0
+LAGS_STEPS, LAGS_S = 2, 1.0  # ranks that are observed one after the other differ by less
+MIN_PACE_S = 2.0  # a shorter time says little of the pace
+HEAD = {"count": "", "elapsed": "for", "where": "in"}  # "4 ranks for 12 s in runs/a"
+# What a narrow terminal has room for is taken in this order.
+BY_IMPORTANCE = ("step", "silence", "lag", "elapsed", "loss", "left", "count", "speed", "where")
 
 
 class ProgressText:
-    """The step, loss, speed and time left in the heartbeat of rank 0."""
+    """The figures of the lowest rank that has any, by its heartbeat or its log, and what is striking about the others."""
 
-    def __init__(self, run_dir: RunDir, *, on_terminal: bool, needs_end: bool = False) -> None:
-        """`needs_end`: nothing is told of a program that does not say after which step it is over."""
-        self._path = run_dir.heartbeat(0)
-        self._every_s = HEARTBEAT_EVERY_S if on_terminal else HEARTBEAT_EVERY_PLAIN_S
-        self._needs_end = needs_end
+    def __init__(self, run_dir: RunDir, pattern: re.Pattern[str] | None = None, *, on_terminal: bool) -> None:
+        self._run_dir, self._on_terminal = run_dir, on_terminal
+        self._reader = FiguresReader(run_dir, pattern)
         self.forget()
 
     def forget(self) -> None:
         """Forget what was read of another attempt."""
-        self._next_s, self._text = 0.0, ""
-        self._first: tuple[int, int] | None = None  # the first step that was read, and the time of its heartbeat
+        self._next_s = self._next_survey_s = 0.0
+        self._figures = RankFigures()
+        self._lead: int | None = None
+        self._first: tuple[int, int] | None = None  # the first step that was read, and when that was
+        self._time_ns = 0  # of the figures: when the heartbeat was written, or the line was read
+        self._noticed_s = 0.0  # when they were seen first
+        self._lagging: tuple[int, str] | None = None  # at the last survey: which rank, and where it is
+        self._lag = ""  # of a rank that has lagged at two surveys in a row
+        self._signs: list[object] = []
+        self._sign_s: float | None = None  # when a rank was last seen to have written; None where no file is here
 
-    def text(self) -> str:
-        """Return "step 120 of 400, loss 3.2140, 12,345 tokens/s, 48 s left" or the like; empty where nothing is known."""
+    def look(self, starts: Mapping[int, RankStart]) -> None:
+        """Read what is due of the ranks of an attempt, by global rank."""
         now_s = time.monotonic()
-        if now_s >= self._next_s:
-            self._text = self._of(read_heartbeat(self._path))
-            self._next_s = now_s + (self._every_s if self._text else HEARTBEAT_EVERY_S)
-        return self._text
+        if now_s < self._next_s:
+            return
+        start = None if self._lead is None else starts.get(self._lead)
+        is_due = now_s >= self._next_survey_s and (self._on_terminal or start is None)
+        if is_due:
+            self._survey(starts, now_s)
+        elif self._lead is not None and start is not None:
+            self._note(self._reader.look(self._lead, start.event.log_offset))
+        often = self._on_terminal or not self._figures.known
+        self._next_s = now_s + (LOOK_EVERY_S if often else TOLD_EVERY_PLAIN_S)
 
-    def without_steps(self, lines: bytes) -> bytes:
-        """Return lines of rank 0 without those of its steps, where `text` tells of them."""
+    def text(self, starts: Mapping[int, RankStart]) -> str:
+        """Return "step 120 of 400, loss 3.2140, 12,345 tokens/s, 48 s left" or the like; empty where nothing is known."""
+        self.look(starts)
+        return ", ".join(self.parts().values())
+
+    def parts(self) -> dict[str, str]:
+        """Return what was known at the last look, in the order in which it is told."""
+        figures = self._figures
+        end = "" if figures.last_step is None else f" of {figures.last_step}"
+        epoch = None if figures.epoch is None else f"epoch {figures.epoch:g}"
+        step = None if figures.step is None else f"step {figures.step}{end}"
+        left_s = self._left_s()
+        parts = {
+            "step": ", ".join(filter(None, (epoch, step))),
+            "loss": "" if figures.loss is None else f"loss {number(figures.loss, '.4f')}",
+            "speed": self._speed(),
+            "left": "" if left_s is None else f"{duration(left_s)} left",
+            "lag": self._lag,
+            "silence": self._silence(),
+        }
+        return {name: text for name, text in parts.items() if text}
+
+    def without_steps(self, lines: bytes, starts: Mapping[int, RankStart]) -> bytes:
+        """Return lines of rank 0 without those of its steps, where its heartbeat tells of them and of their end."""
         if not STEP_LINE.search(lines):
             return lines
-        if not self._text:
+        if not self._tells_steps:
             self._next_s = 0.0  # a heartbeat comes before the line of its step
-        return STEP_LINE.sub(b"", lines) if self.text() else lines
+            self.look(starts)
+        return STEP_LINE.sub(b"", lines) if self._tells_steps else lines
 
-    def _of(self, heartbeat: Heartbeat | None) -> str:
-        beat = heartbeat.beat if heartbeat else Beat()
-        if self._needs_end and beat.last_step is None:
-            return ""
-        end = "" if beat.last_step is None else f" of {beat.last_step}"
-        left_s = self._left_s(heartbeat)
-        figures = (
-            None if beat.step is None else f"step {beat.step}{end}",
-            None if beat.loss is None else f"loss {beat.loss:.4f}",
-            None if beat.tokens_per_s is None else f"{beat.tokens_per_s:,.0f} tokens/s",
-            None if left_s is None else f"{duration(left_s)} left",
-        )
-        return ", ".join(filter(None, figures))
+    @property
+    def _tells_steps(self) -> bool:
+        return self._figures.last_step is not None and not self._figures.from_log
 
-    def _left_s(self, heartbeat: Heartbeat | None) -> float | None:
-        """Return the seconds until the last step, at the pace since the first heartbeat that was read; None if unknown."""
-        if heartbeat is None or heartbeat.beat.step is None:
+    def _note(self, figures: RankFigures) -> None:
+        if figures != self._figures or self._first is None:
+            is_beat = figures.heartbeat is not None and not figures.from_log
+            self._time_ns = figures.heartbeat.time_ns if is_beat and figures.heartbeat else time.time_ns()
+            self._noticed_s = time.monotonic()
+        self._figures = figures
+        if figures.step is not None and (self._first is None or self._first[0] > figures.step):
+            self._first = (figures.step, self._time_ns)
+
+    def _survey(self, starts: Mapping[int, RankStart], now_s: float) -> None:
+        """Look at all ranks: which is told of, whether one lags, and whether any has written something."""
+        looks = {rank: self._reader.look(rank, starts[rank].event.log_offset) for rank in sorted(starts)}
+        if self._lead not in looks:
+            self._lead = next((rank for rank, each in looks.items() if each.known), None)
+        if self._lead is not None:
+            self._note(looks[self._lead])
+        interval_s = LOOK_EVERY_S if self._lead is None else SURVEY_EVERY_S
+        self._next_survey_s = now_s + max(interval_s, SURVEY_S_PER_RANK * len(starts))
+        signs: list[object] = [each.heartbeat.time_ns for each in looks.values() if each.heartbeat is not None]
+        for rank in starts:
+            with suppress(OSError):
+                found = os.stat(self._run_dir.train_log(rank))  # noqa: PTH116 - of a thousand
+                signs.append((found.st_ino, found.st_size, found.st_mtime_ns))
+        if signs and signs != self._signs:
+            self._sign_s = now_s
+        self._signs = signs
+        before, self._lagging = self._lagging, self._lagging_of(looks)
+        stays = before is not None and self._lagging is not None and before[0] == self._lagging[0]
+        self._lag = f"slowest rank {self._lagging[0]} at {self._lagging[1]}" if stays and self._lagging else ""
+
+    def _lagging_of(self, looks: Mapping[int, RankFigures]) -> tuple[int, str] | None:
+        """Return the rank that is farthest behind the first, where it is by more than the looks lie apart."""
+        steps = {rank: (each.epoch or 0.0, each.step) for rank, each in looks.items() if each.step is not None}
+        if not steps:
             return None
-        step, last = heartbeat.beat.step, heartbeat.beat.last_step
-        if self._first is None or self._first[0] > step:
-            self._first = (step, heartbeat.time_ns)
-        first, first_ns = self._first
-        if last is None or not first < step < last:
+        lowest, highest = min(steps, key=lambda rank: steps[rank]), max(steps.values())
+        epoch, step = steps[lowest]
+        if epoch < highest[0]:
+            return lowest, f"epoch {epoch:g}, step {step}"
+        behind = highest[1] - step
+        return (lowest, f"step {step}") if behind >= max(LAGS_STEPS, LAGS_S * (self._pace() or 0.0)) else None
+
+    def _silence(self) -> str:
+        silent_s = 0.0 if self._sign_s is None else time.monotonic() - self._sign_s
+        return f"silent for {duration(silent_s)}" if silent_s >= SILENT_FROM_S else ""
+
+    def _pace(self) -> float | None:
+        """Return the steps in a second since the first that was read; None where too little is known."""
+        if self._first is None or self._figures.step is None:
             return None
-        return (last - step) * max(0, heartbeat.time_ns - first_ns) / 1e9 / (step - first)
+        steps, seconds = self._figures.step - self._first[0], (self._time_ns - self._first[1]) / 1e9
+        return steps / seconds if steps > 0 and seconds >= MIN_PACE_S else None
+
+    def _speed(self) -> str:
+        figures = self._figures
+        if figures.tokens_per_s is not None:
+            return f"{number(figures.tokens_per_s, ',.0f')} tokens/s"
+        pace = figures.steps_per_s or self._pace()
+        return "" if pace is None else f"{number(pace, '.3g')} steps/s"
+
+    def _left_s(self) -> float | None:
+        """Return the seconds until the last step, at the pace so far; None where it is unknown, or an epoch's."""
+        step, last, pace = self._figures.step, self._figures.last_step, self._pace()
+        if step is None or last is None or step >= last or self._figures.epoch is not None or pace is None:
+            return None
+        left_s = (last - step) / pace - (time.monotonic() - self._noticed_s)
+        return left_s if left_s > 0 else None  # it takes longer than steps before
+
+
+def fitting(who: str, elapsed: str, parts: Mapping[str, str], width: int) -> str:
+    """Return "4 ranks for 12 s: step 3, loss 2.5", with as much of it as fits `width` columns, the most important first."""
+    whole = {"count": who, "elapsed": elapsed, **parts}
+    kept: dict[str, str] = {}
+    for name in BY_IMPORTANCE:
+        more = {each: text for each, text in whole.items() if each in kept or each == name}
+        if columns_of(_sentence(more)) <= width:
+            kept = more
+    return _sentence(kept)
+
+
+def _sentence(kept: Mapping[str, str]) -> str:
+    head = [f"{word} {kept[name]}".strip() for name, word in HEAD.items() if name in kept]
+    tail = ", ".join(text for name, text in kept.items() if name not in HEAD)
+    return ": ".join(filter(None, (" ".join(head).removeprefix("for "), tail)))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from launcher.cli.text.columns import duration
-from launcher.cli.text.verdict_text import describe_status, headline
+from launcher.cli.text.verdict_text import describe_status, headline, rank_list
 from launcher.core.codec import encode
 from launcher.core.events import Cause
 from launcher.core.records import ResumedFrom
 from launcher.core.verdict import Confidence, Verdict
 from launcher.logs.terminal import one_line, printable
 from launcher.runs.progress import State
+from launcher.runs.rank_figures import RankFigures
 from launcher.runs.record import continued_by
 from launcher.runs.status import RankState, RunState
 from launcher.supervise.diagnosis.failure_files import read_failure
@@ -87,6 +89,12 @@ def running_ranks(state: RunState) -> int:
     if state.engine is not None:
         return sum(look.state in {RankState.RUNNING, RankState.STOPPED} for look in state.ranks)
     return 0 if state.state.over else state.progress.current.running
+
+
+def printed_figures(figures: Mapping[int, RankFigures]) -> list[str]:
+    """Return a line that names the ranks whose figures are those that they printed; nothing where there are none."""
+    ranks = [global_rank for global_rank, each in figures.items() if each.from_log]
+    return [f"figures of {rank_list(ranks)} are read from logs"] if ranks else []
 
 
 def as_json(state: RunState) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import select
+import stat
 import sys
 import time
 from contextlib import suppress
@@ -14,6 +15,14 @@ from launcher.core.text import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def is_pipe(stream: TextIO) -> bool:
+    """Return whether another process reads what is written to a stream."""
+    with suppress(OSError, ValueError):
+        mode = os.fstat(stream.fileno()).st_mode
+        return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+    return False
 
 
 class StreamWriter:

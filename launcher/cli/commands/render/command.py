@@ -70,7 +70,8 @@ Examples:
 
 Table, layout and options are checked as by `tlaunch run`; files and programs that are missing here give a warning, since
 other servers may have them. --grace works with bash, kubernetes and slurm; --max-restarts, --hang-timeout,
---forward-signals, --console, --join-timeout, --lost-after and --engine-option work with slurm (--flavor run) only.
+--forward-signals, --console, --progress-regex, --join-timeout, --lost-after and --engine-option work with slurm (--flavor
+run) only.
 
 Without --master-port, MASTER_PORT is 29500, or the next free port on a single server (bash, kubernetes), 8118 (msrun), a
 port derived from the job ID (mpirun, slurm --flavor exec, kubernetes --flavor mpi), or a free port (slurm).

@@ -239,7 +239,7 @@ def check_time_limit(text: str, warn_before_s: int) -> None:
 
 # As RunOptions calls them.
 OF_RUN = (
-    "max_restarts", "hang_timeout", "forward_signals", "console", "join_timeout", "lost_after",
+    "max_restarts", "hang_timeout", "forward_signals", "console", "progress_regex", "join_timeout", "lost_after",
     "engine_options",
 )  # fmt: skip
 SBATCH_TIMEOUT_S = 60.0

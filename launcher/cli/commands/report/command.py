@@ -29,8 +29,8 @@ Examples:
   tlaunch report --png loss.png 20261121-053712-transformer 20261121-061210-transformer
   tlaunch report --json | jq '.runs[0].best_loss'
 
-Loss, tokens/s and memory come from metrics.jsonl in the run directory, which the bundled trainer's rank 0 writes. Values
-such as the final loss are means of a few steps if steps are short. Peak memory is that of rank 0: of its accelerator, or
+Loss, tokens/s and memory come from metrics.jsonl in the run directory, which the bundled trainer's rank 0 writes; without
+it, steps and losses come from the lines that a rank has printed. Values such as the final loss are means of a few steps if steps are short. Peak memory is that of rank 0: of its accelerator, or
 of the process if there is none. Of a run that goes on from another (--resume) losses and curves are those of the whole
 training, speed, memory and duration those of the run itself.
 

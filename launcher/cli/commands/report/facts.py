@@ -7,7 +7,7 @@ import os
 import statistics
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -27,8 +27,10 @@ from launcher.logs.log_file import TAIL_BYTES, bytes_between, opened
 from launcher.logs.terminal import one_line, printable, shortened
 from launcher.runs.changes import Change, changes_of
 from launcher.runs.course import own_course, whole_course
+from launcher.runs.logged_metrics import logged_steps
 from launcher.runs.metrics import Metrics, median_of, part_shares, read_metrics
 from launcher.runs.progress import State
+from launcher.runs.rank_figures import recorded_pattern
 from launcher.runs.rank_logs import AttemptStarts
 from launcher.runs.record import continued_by
 from launcher.runs.status import EventReader, RunState, look
@@ -73,6 +75,7 @@ class RunFacts:
     times: Timeline
     ended_ns: int | None  # of a run that is over
     continued: ResumedFrom | None = None
+    printed_by: int | None = None  # the rank whose log has the steps of `metrics`, where there is no metrics.jsonl
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -123,6 +126,7 @@ class RunFacts:
             "strange_lines": self.metrics.strange,
             "first_strange_line": self.metrics.first_strange,
             "metrics_unreadable": self.metrics.unreadable,
+            "printed_by": self.printed_by,
         }
 
 
@@ -139,10 +143,14 @@ def gather(run_dir: RunDir) -> RunFacts:
     duration_s = None
     if state.started_ns is not None and (state.engine is None or ended_ns is not None):
         duration_s = max(0.0, ((ended_ns or state.looked_ns) - state.started_ns) / 1e9)
+    printed_by = None
+    if not metrics.found and metrics.unreadable is None:
+        printed_by, steps = logged_steps(state, recorded_pattern(run_dir))
+        metrics = replace(metrics, steps=steps)
     own = own_course(metrics)
     course = whole_course(run_dir, own)
     totals = _totals(state, duration_s, metrics, own, course)
-    return RunFacts(state, metrics, course, record, totals, times, ended_ns, continued_by(run_dir))
+    return RunFacts(state, metrics, course, record, totals, times, ended_ns, continued_by(run_dir), printed_by)
 
 
 def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Metrics, course: Metrics) -> Totals:

@@ -16,9 +16,8 @@ from launcher.logs.terminal import one_line, without_colours
 
 UNKNOWN = "-"
 HOW = (
-    "The bundled trainer writes metrics. Any program may, from one of its ranks: append one JSON object a line to "
-    '$TLAUNCH_RUN_DIR/metrics.jsonl: {"schema": 1, "time_ns": ..., "attempt": 0, "step": 1, "loss": 2.5}; learning_rate, '
-    "tokens_per_s, memory_bytes and validation_loss may follow"
+    "The bundled trainer writes metrics. Any program may: from launcher import metric; metric(step, loss=2.5), where "
+    "learning_rate, tokens_per_s, memory_bytes and validation_loss may follow"
 )
 MAX_SPARKLINE = 40  # characters
 MIN_COLUMN = 24  # for each of several runs side by side; they stand below each other where there is less room
@@ -95,7 +94,12 @@ def notes(runs: Sequence[RunFacts]) -> list[str]:
             parts.append(f"the rest cannot be read: {metrics.unreadable}")
         if parts:
             skipped.append(f"{whose}metrics.jsonl: {'; '.join(parts)}")
-        if not metrics.steps and metrics.unreadable:
+        if facts.printed_by is not None and metrics.steps:
+            log = facts.state.run_dir.train_log(facts.printed_by)
+            missing.append(
+                f"{whose}without metrics.jsonl, steps and losses are those in the last lines of {log.parent.name}/{log.name}"
+            )
+        elif not metrics.steps and metrics.unreadable:
             missing.append(f"{whose}no metrics: metrics.jsonl cannot be read: {metrics.unreadable}")
         elif not metrics.steps:
             only = f", only {counted(count, 'validation')}" if (count := len(metrics.validations)) else ""

@@ -1,0 +1,101 @@
+"""Rows of ranks in a table: one for each, or one for all that are alike, sorted by a column."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from launcher.core.frozen import frozen
+from launcher.core.text import ranges
+
+T = TypeVar("T")
+UNKNOWN = "-"
+NEXT_TO = 1  # steps: ranks that are observed one after the other differ by so much, as a rule
+
+Joined = Callable[[Sequence[Any], Callable[[Any], str]], str]  # the values of several ranks, in one cell
+
+
+def span(values: Sequence[Any], text: Callable[[Any], str]) -> str:
+    """Return the smallest and the largest value: "118..120".
+
+    >>> span([3, None, 1], str), span([3, 3], str), span([None], str)
+    ('1..3', '3', '-')
+    """
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return UNKNOWN
+    first, last = text(known[0]), text(known[-1])
+    return first if first == last else f"{first}..{last}"
+
+
+def most(values: Sequence[Any], text: Callable[[Any], str]) -> str:
+    """Return the largest value."""
+    return text(max((value for value in values if value is not None), default=None))
+
+
+def same(values: Sequence[Any], text: Callable[[Any], str]) -> str:
+    """Return the value that all have; "-" where they differ."""
+    return text(values[0]) if len(set(values)) == 1 else UNKNOWN
+
+
+def listed(values: Sequence[Any], text: Callable[[Any], str]) -> str:
+    """Return whole numbers as ranges: "0-61,63"."""
+    known = {value for value in values if value is not None}
+    return ranges(known) if len(known) > 1 else text(values[0])
+
+
+@frozen
+class Column(Generic[T]):
+    """A column of a table of ranks."""
+
+    name: str
+    value: Callable[[T], Any]  # of a rank, None where it is unknown; by it rows are sorted
+    text: Callable[[Any], str] = str
+    joined: Joined = span
+
+
+def grouped(rows: Iterable[T], alike: Callable[[T], Hashable]) -> list[tuple[T, ...]]:
+    """Return the rows that are alike together, those first that are like few others."""
+    groups: dict[Hashable, list[T]] = {}
+    for row in rows:
+        groups.setdefault(alike(row), []).append(row)
+    return [tuple(group) for group in sorted(groups.values(), key=len)]
+
+
+def step_groups(steps: Mapping[int, int | None]) -> dict[int, int]:
+    """Return for each step, by global rank, the highest step of those that count as the same: one less is still that.
+
+    >>> step_groups({0: 120, 1: 119, 2: 80, 3: None})
+    {0: 120, 1: 120, 2: 80}
+    """
+    found: dict[int, int] = {}
+    highest = math.inf
+    for step, global_rank in sorted(((step, rank) for rank, step in steps.items() if step is not None), reverse=True):
+        if step < highest - NEXT_TO:
+            highest = step
+        found[global_rank] = int(highest)
+    return dict(sorted(found.items()))
+
+
+def in_order(groups: Sequence[tuple[T, ...]], column: Column[T], *, reverse: bool = False) -> list[tuple[T, ...]]:
+    """Return the groups by the smallest value of a column, by the largest in reverse; unknown ones last, equal ones as they are."""
+    keys: list[tuple[Any, tuple[T, ...]]] = []
+    unknown: list[tuple[T, ...]] = []
+    for group in groups:
+        values = [value for row in group if (value := column.value(row)) is not None and value == value]  # noqa: PLR0124 - NaN
+        if values:
+            keys.append((max(values) if reverse else min(values), group))
+        else:
+            unknown.append(group)
+    keys.sort(key=lambda each: each[0], reverse=reverse)
+    return [group for _, group in keys] + unknown
+
+
+def cells(group: Collection[T], columns: Iterable[Column[T]]) -> tuple[str, ...]:
+    """Return the cells of one row."""
+    texts = []
+    for column in columns:
+        values = [column.value(row) for row in group]
+        texts.append(column.text(values[0]) if len(values) == 1 else column.joined(values, column.text))
+    return tuple(texts)

@@ -1,0 +1,99 @@
+"""What a person chooses to see of a table of ranks that is larger than the screen: order, groups, and from which row on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from launcher.cli.text.columns import cut_off, fitted
+from launcher.cli.text.keys import DOWN, END, HOME, PAGE_DOWN, PAGE_UP, UP
+from launcher.cli.text.rank_rows import Column, cells, grouped, in_order
+
+T = TypeVar("T")
+MAX_RANK_COLUMNS = 24  # of the ranks of a group
+HELP = (
+    ("up, k / down, j", "scroll by a row"),
+    ("page up, b / page down, space", "scroll by a screen"),
+    ("home / end", "go to the first or the last row"),
+    ("s / S", "sort by the next column, or by the one before"),
+    ("r", "sort in reverse"),
+    ("g", "group ranks that are alike, or show each"),
+    ("?", "show these keys, or the ranks again"),
+    ("q", "quit; the run goes on"),
+)
+
+
+@dataclass
+class RankView:
+    """The choices of a person. `grouped` is None until one is made: then ranks are grouped where they are too many."""
+
+    sorted_by: int | None = None  # which column; None: ranks in their order, groups that are like few others first
+    reverse: bool = False
+    grouped: bool | None = None
+    helps: bool = False
+    first: int = 0  # of the rows, which is at the top
+    page: int = 1  # rows that were shown last
+    total: int = 0  # rows that there were then
+    is_grouped: bool = False  # whether they were groups
+
+    def press(self, key: str, column_count: int) -> None:
+        """Take note of a key; unknown ones do nothing."""
+        moves = {UP: -1, DOWN: 1, PAGE_UP: -self.page, PAGE_DOWN: self.page, HOME: -self.total, END: self.total}
+        if self.helps or key == "?":
+            self.helps = not self.helps
+        elif key in moves:
+            self.first = max(0, min(self.first + moves[key], self.total - self.page))
+        elif key == "g":
+            self.grouped, self.first = not self.is_grouped, 0
+        elif key == "r":
+            self.reverse, self.first = not self.reverse, 0
+        elif key in {"s", "S"}:
+            # Before the first column and behind the last one is the order without a choice.
+            places: list[int | None] = [None, *range(column_count)]
+            self.sorted_by = places[(places.index(self.sorted_by) + (1 if key == "s" else -1)) % len(places)]
+            self.first = 0
+
+    def lines(
+        self,
+        rows: Sequence[T],
+        columns: Sequence[Column[T]],
+        alike: Callable[[T], Hashable],
+        width: int,
+        most_rows: int | None,
+        *,
+        giving_way: Sequence[tuple[str, int]],
+        right: frozenset[str],
+    ) -> Iterator[str]:
+        """Yield the header and at most so many rows; all of them with None."""
+        wants = self.grouped if self.grouped is not None else most_rows is not None and len(rows) > most_rows
+        groups = grouped(rows, alike) if wants else [(row,) for row in rows]
+        if self.sorted_by is not None:
+            groups = in_order(groups, columns[self.sorted_by], reverse=self.reverse)
+        elif self.reverse:
+            groups.reverse()
+        self.total, self.is_grouped = len(groups), wants
+        self.page = len(groups) if most_rows is None else most_rows
+        self.first = 0 if most_rows is None else max(0, min(self.first, self.total - self.page))
+        shown = [cells(group, columns) for group in groups[self.first : self.first + self.page]]
+        header = [column.name for column in columns]
+        table = [(cut_off(ranks, MAX_RANK_COLUMNS), *rest) for ranks, *rest in shown]
+        yield from fitted(header, table, width, giving_way=giving_way, right=right)
+
+    def foot(self, columns: Sequence[Column[T]], width: int) -> str:
+        """Return which keys there are, and which rows are shown, as much as fits."""
+        order = (
+            "" if self.sorted_by is None else f": {columns[self.sorted_by].name}{', reversed' if self.reverse else ''}"
+        )
+        last = min(self.total, self.first + self.page)
+        what = "groups" if self.is_grouped else "rows"
+        part = f"{what} {self.first + 1}-{last} of {self.total}" if last - self.first < self.total else ""
+        parts = [part, "? keys", "q quit", "g each rank" if self.is_grouped else "g group", f"s sort{order}"]
+        return cut_off("  ".join(filter(None, parts)), width)
+
+    @staticmethod
+    def help_lines(width: int) -> Iterator[str]:
+        """Yield what each key does."""
+        column = max(len(keys) for keys, _ in HELP)
+        for keys, what in HELP:
+            yield cut_off(f"{keys.ljust(column)}  {what}", width)

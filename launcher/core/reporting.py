@@ -1,0 +1,62 @@
+"""What a training calls to be seen: `from launcher import beat, metric`.
+
+    for step, batch in enumerate(batches, start=1):
+        loss = train(batch)
+        beat(step, last_step=len(batches), loss=loss)    # every rank: for `tlaunch status`, `top`, --hang-timeout
+        metric(step, loss=loss, tokens_per_s=speed)      # rank 0 writes, others do nothing: for `tlaunch report`
+
+Without tlaunch both do nothing. They never raise: what cannot be written, and what is no number, is left out. They keep no
+state and each writes a file once, so forked processes, threads and restarts may call them as they like.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from launcher.core import heartbeat
+from launcher.core.codec import whole_number
+from launcher.core.env import TLAUNCH_ATTEMPT, TLAUNCH_HEARTBEAT_FILE, TLAUNCH_RUN_DIR
+from launcher.core.metrics import SCHEMA, append_fields
+from launcher.core.run_dir import RunDir
+
+WHOLE = frozenset({"epoch", "memory_bytes", "peak_memory_bytes"})  # what the file has whole numbers of
+
+
+def beat(
+    step: Any = None, *, last_step: Any = None, loss: Any = None, busy_s: Any = None, tokens_per_s: Any = None,
+    device_memory_bytes: Any = None,
+) -> None:  # fmt: skip
+    """Say that this rank is getting on, and how far it is. Call it after every step, on every rank.
+
+    Numbers may be those of any library, such as a tensor of one element. `busy_s`: seconds that the rank worked itself in
+    the step, without waiting for others. Without arguments it says no more than that the rank is getting on.
+    """
+    with suppress(Exception):
+        values = heartbeat.Beat(step, busy_s, loss, tokens_per_s, device_memory_bytes, last_step)
+        if all(value is None for value in vars(values).values()):
+            heartbeat.touch(os.environ)
+        elif os.environ.get(TLAUNCH_HEARTBEAT_FILE):
+            heartbeat.beat(os.environ, values)
+
+
+def metric(step: Any, **values: Any) -> None:
+    """Record what was measured after a step, on rank 0; on others do nothing.
+
+    `tlaunch report` and `top` know loss, learning_rate, tokens_per_s (of all ranks together), step_s, memory_bytes, epoch,
+    validation_loss, perplexity and bleu; others are kept in the file.
+    """
+    with suppress(Exception):
+        run_dir = os.environ.get(TLAUNCH_RUN_DIR)
+        number = heartbeat.plain(step)
+        if not run_dir or os.environ.get("RANK", "0") != "0" or number is None:
+            return
+        plain = {name: heartbeat.plain(value) for name, value in values.items()}
+        fields = {name: value for name, value in plain.items() if value is not None}
+        fields |= {name: int(value) for name, value in fields.items() if name in WHOLE}
+        attempt = whole_number(int(os.environ.get(TLAUNCH_ATTEMPT) or 0))
+        known = {"schema": SCHEMA, "time_ns": time.time_ns(), "attempt": attempt, "step": int(number)}
+        append_fields(RunDir(Path(run_dir)).metrics, {**known, **fields, **known})

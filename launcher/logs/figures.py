@@ -1,0 +1,267 @@
+"""Reads how far a training is from the lines that it prints: step, epoch, loss and speed.
+
+    step 12 loss 1.23                           epoch: 3 step: 100, loss is 1.87
+    Epoch 3 | Step 12/300 | loss=0.3            iter 100: loss 2.1, time 20ms
+    Epoch: [0][  10/5005]  Loss 6.9 (7.0)       iteration 100/ 5000 | lm loss: 7.3E+00 | loss scale: 1.0
+    {"step": 12, "loss": 1.2}                   train:  8%|▊   | 24/300 [00:02<00:27, 10.1it/s]
+
+A wrong number is worse than none, so a line counts only if it says enough by itself: a step beside a loss, a speed, an
+epoch or a learning rate, or an epoch beside a loss. A progress bar counts if its text before the bar is about training, or
+if it tells a loss. What is said of a validation or a test is left out, and so is the loss whose name says that it is
+another one ("val loss", "aux_loss"). All figures are those of one line: what another line says is never added to them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
+from launcher.logs.terminal import without_colours
+
+MAX_LINE_CHARS = 2000  # characters of a line that is looked at
+MAX_DIGITS = 15  # of a step: more are a time or an id
+LINE_END = re.compile(rb"[\r\n]")
+# In small letters; a line without any of them has no figures. Thousands of lines are passed over by these alone.
+WORDS = (b"step", b"iter", b"epoch", b"batch", b"updates", b"%|")
+HINT_OF_GROUPS = (
+    r"for instance 'it=(?P<step>\d+) cost=(?P<loss>\S+)'; groups are step, last_step, epoch, loss, tokens_per_s"
+)
+
+_SCALE = {"": 1.0, "k": 1e3, "m": 1e6}
+# In front of a word such as "step", these make another thing of it: "warmup steps: 100".
+_NOT_A_STEP = frozenset({
+    "per", "total", "max", "warmup", "num", "best", "every", "each", "last", "final", "first", "next", "from", "resume",
+    "resuming", "until", "eval", "evaluation", "val", "valid", "validation", "test", "decay", "save", "log", "logging",
+    "accumulation", "skip", "skipping", "skipped",
+})  # fmt: skip
+# In front of "loss"; any other word may be the name of another loss.
+_OF_THE_LOSS = frozenset({"", "info", "debug", "notice", "train", "training", "and", "with", "the", "current", "step"})
+
+
+@frozen
+class Figures:
+    """What one line says of the training; `last_step` and `steps_per_s` of an epoch where `epoch` is known."""
+
+    step: int | None = None
+    last_step: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    tokens_per_s: float | None = None  # as the line says it, of this rank or of all
+    steps_per_s: float | None = None
+
+
+GROUPS = frozenset({"step", "last_step", "epoch", "loss", "tokens_per_s"})
+
+
+class _Patterns:
+    """The expressions that lines are searched with. To compile them takes 10 ms, which only those pay who read lines."""
+
+    def __init__(self) -> None:
+        # Digits are counted, and a number is never begun within another, so that no line takes long.
+        whole = r"(?:\d{1,3}(?:,\d{3}){1,5}|\d{1,15})"
+        number = rf"[-+]?(?:{whole}(?:\.\d{{0,20}})?|\.\d{{1,20}})(?:e[-+]?\d{{1,3}})?"
+        begins = r"(?<![\w.,+-])"
+        alone = r"(?<![\w./-])"  # the beginning of a word that is no part of another, nor of a path
+        is_ = r"[\"']?\s*(?:[:=]|\bis\b)?\s*(?:tensor\()?[\"'\[]?\s*"
+        ends = r"(?!\w|\.\d)"
+        second = r"s(?:ec(?:ond)?)?\b"
+        tokens = r"tok(?:en)?s?"
+        steps = r"(?:steps?|it(?:er)?s?|iterations?|batch(?:es)?)"
+
+        def compiled(expression: str) -> re.Pattern[str]:
+            return re.compile(expression, re.IGNORECASE)
+
+        self.step = compiled(
+            rf"{alone}[\"']?(?:(?:global|train|training|optimizer)[ _/-]?)?"
+            rf"(?P<what>steps?|iter(?:ation)?|num_updates|batch)(?:\(train\))?[\"']?\s*[:=#]?\s*\[?\s*[\"']?"
+            rf"(?P<step>{whole})(?:\s*(?:/|\bof\b)\s*(?P<last>{whole}))?(?![\w%]|\.\d|,\d|\s*(?:m?s|sec|seconds?|%)\b)"
+        )
+        self.epoch = compiled(
+            rf"{alone}[\"']?epoch(?:\(train\))?[\"']?\s*[:=#]?\s*\[?\s*(?P<epoch>\d+(?:\.\d+)?)(?:/\d+)?\]?"
+            rf"(?:\s*\[\s*(?P<step>\d+)/(?P<last>\d+)\])?"
+        )
+        self.loss = compiled(
+            rf"{alone}[\"']?(?:(?:train|training|total|lm|avg|average|mean|running|batch)[ _/-])?loss{is_}"
+            rf"(?P<loss>{number}|nan|[-+]?inf){ends}"
+        )
+        self.tokens = compiled(
+            rf"{begins}(?P<before>{number})\s*(?P<before_scale>[km]?)\s*{tokens}(?:/{second}|\s+per\s+{second})"
+            rf"|{alone}[\"']?{tokens}(?:/{second}|_per_{second}|\s+per\s+{second})[\"']?\s*[:=]?\s*"
+            rf"(?P<after>{number})(?P<after_scale>[km]?){ends}"
+        )
+        self.rate = compiled(
+            rf"{begins}(?P<before>{number})\s*{steps}/{second}|{begins}(?P<each>{number})\s*s/{steps}\b"
+            rf"|{alone}{steps}(?:/{second}|_per_{second})\s*[:=]?\s*(?P<after>{number}){ends}"
+        )
+        self.learning_rate = compiled(rf"{alone}[\"']?(?:lr|learning[ _]rate){is_}{number}")
+        self.other_data = compiled(
+            rf"{alone}(?:val|valid|validation|validating|eval|evaluation|evaluating|test|testing|dev|predicting)(?![\w./-])"
+            r"|\((?:val|test)\)"
+        )
+        self.bar = re.compile(
+            rf"(?P<text>[^|]*?)(?<!\d)\d{{1,3}}%\|[^|]*\|\s*(?P<step>{whole})/(?P<last>{whole})\s*\[(?P<rest>.*)"
+        )
+        self.about_training = compiled(r"train|epoch|step|iter")
+        self.counts_epochs = compiled(r"\bepochs?\s*:?\s*$")
+
+
+_patterns = cache(_Patterns)
+
+
+def progress_regex(text: str) -> re.Pattern[str]:
+    r"""Return the expression of a person, whose groups are the figures of a line.
+
+    >>> progress_regex(r"it=(?P<step>\d+)").groupindex
+    mappingproxy({'step': 1})
+
+    Raises:
+        UsageError: it is none, or has no group that is a figure.
+    """
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise UsageError(f"{text!r} is no regular expression: {error}", hint=HINT_OF_GROUPS) from error
+    if unknown := sorted(set(pattern.groupindex) - GROUPS):
+        raise UsageError(f"{text!r}: no figure is named {unknown[0]}", hint=HINT_OF_GROUPS)
+    if not set(pattern.groupindex) & {"step", "epoch", "loss"}:
+        raise UsageError(f"{text!r} has no group named step, epoch or loss", hint=HINT_OF_GROUPS)
+    return pattern
+
+
+def figures_of(line: str, pattern: re.Pattern[str] | None = None) -> Figures | None:
+    """Return what a line says of the training; None where it says nothing that is certain to be meant so.
+
+    `pattern`: of `progress_regex`; then nothing counts but what this finds.
+    """
+    if len(line) > MAX_LINE_CHARS:
+        return None
+    line = without_colours(line)
+    if pattern is not None:
+        return _by(pattern, line)
+    line = " ".join(line.split())  # expressions have many places for blanks, and would try each of them in each
+    bar = _patterns().bar.match(line)
+    return _of_text(line) if bar is None else _of_bar(bar)
+
+
+def figures_in(text: bytes, pattern: re.Pattern[str] | None = None) -> Iterator[Figures]:
+    """Yield what the finished lines of a text say, the last one first. A carriage return, too, ends what stands before it."""
+    text = text[: max(0, text.rfind(b"\n"), text.rfind(b"\r"))]
+    if pattern is None and not _may_have_figures(text):
+        return
+    for part in reversed(LINE_END.split(text)):
+        if pattern is None and not _may_have_figures(part):
+            continue
+        if part and (found := figures_of(part.decode(errors="replace"), pattern)) is not None:
+            yield found
+
+
+def _may_have_figures(text: bytes) -> bool:
+    lowered = text.lower()
+    return any(word in lowered for word in WORDS)
+
+
+def _of_text(line: str) -> Figures | None:
+    patterns = _patterns()
+    epoch = patterns.epoch.search(line)
+    loss, tokens, steps = _loss(line), _tokens_per_s(line), _steps_per_s(line)
+    found: re.Match[str] | None = None
+    for match in patterns.step.finditer(line):
+        needs_end = match["what"].casefold() == "batch"  # else it may be a size
+        needs_loss = match["what"].casefold() == "steps"  # else it may be a setting
+        if _word_before(line, match.start()) in _NOT_A_STEP or (needs_end and match["last"] is None):
+            continue
+        if not needs_loss or loss is not None:
+            found = match
+            break
+    if found is None and epoch is not None and epoch["step"] is not None:
+        found = epoch
+    until = found or epoch
+    if until is not None and patterns.other_data.search(line, 0, until.start()):
+        return None
+    if epoch is not None and _word_before(line, epoch.start()) in _NOT_A_STEP:
+        return None
+    epoch_value = None if epoch is None else float(epoch["epoch"])
+    if found is None:
+        return Figures(epoch=epoch_value, loss=loss) if epoch_value is not None and loss is not None else None
+    beside = (loss, tokens, steps, epoch_value, patterns.learning_rate.search(line))
+    step, last = _whole(found["step"]), _whole(found["last"])
+    if step is None or all(each is None for each in beside):
+        return None
+    return Figures(step, last, epoch_value, loss, tokens, steps)
+
+
+def _of_bar(bar: re.Match[str]) -> Figures | None:
+    patterns, text = _patterns(), bar["text"]
+    loss = _loss(bar["rest"])
+    if patterns.other_data.search(text) or (loss is None and not patterns.about_training.search(text)):
+        return None
+    step, last = _whole(bar["step"]), _whole(bar["last"])
+    if patterns.counts_epochs.search(text):
+        return None if step is None else Figures(epoch=float(step), loss=loss)
+    epoch = patterns.epoch.search(text)
+    epoch_value = None if epoch is None else float(epoch["epoch"])
+    return Figures(step, last, epoch_value, loss, _tokens_per_s(bar["rest"]), _steps_per_s(bar["rest"]))
+
+
+def _by(pattern: re.Pattern[str], line: str) -> Figures | None:
+    match = pattern.search(line)
+    if match is None:
+        return None
+    said = {name: text for name, text in match.groupdict().items() if text is not None}
+    figures = Figures(
+        _whole(said.get("step")),
+        _whole(said.get("last_step")),
+        *(_real(said.get(name)) for name in ("epoch", "loss", "tokens_per_s")),
+    )
+    return None if figures == Figures() else figures
+
+
+def _loss(line: str) -> float | None:
+    for match in _patterns().loss.finditer(line):
+        if _word_before(line, match.start()) in _OF_THE_LOSS:
+            return _real(match["loss"])
+    return None
+
+
+def _tokens_per_s(line: str) -> float | None:
+    match = _patterns().tokens.search(line)
+    if match is None:
+        return None
+    side = "before" if match["before"] is not None else "after"
+    value = _real(match[side])
+    return None if value is None else value * _SCALE[match[f"{side}_scale"].casefold()]
+
+
+def _steps_per_s(line: str) -> float | None:
+    match = _patterns().rate.search(line)
+    if match is None:
+        return None
+    if match["each"] is not None:
+        each_s = _real(match["each"])
+        return 1 / each_s if each_s else None
+    return _real(match["before"] or match["after"])
+
+
+def _word_before(line: str, place: int) -> str:
+    """Return the word in front of a place, with nothing but blanks between them, in small letters; empty for none."""
+    before = line[:place]
+    stripped = before.rstrip(" ")
+    if stripped == before:
+        return ""
+    word = re.search(r"[^\W\d]+$", stripped[-20:])
+    return word[0].casefold() if word else ""
+
+
+def _whole(text: str | None) -> int | None:
+    digits = (text or "").replace(",", "")
+    return int(digits) if digits.isdecimal() and len(digits) <= MAX_DIGITS else None
+
+
+def _real(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text.replace(",", ""))
+    except ValueError:
+        return None

@@ -1,0 +1,126 @@
+"""How far each rank is: by its heartbeat, or, where it writes none, by what it prints.
+
+Nothing but what people look at uses figures of logs: whether a rank hangs or is slow is found without them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher.core.errors import UsageError
+from launcher.core.frozen import frozen
+from launcher.core.heartbeat import Beat, Heartbeat, read_heartbeat
+from launcher.core.run_dir import RunDir
+from launcher.logs.log_file import bytes_between, opened
+
+READ_BYTES = 1 << 15  # of a log at a time: there may be a thousand
+
+
+@frozen
+class RankFigures:
+    """The newest figures of a rank, all of one source."""
+
+    heartbeat: Heartbeat | None = None  # whatever there is of it, a touch included
+    from_log: bool = False
+    step: int | None = None
+    last_step: int | None = None
+    epoch: float | None = None  # from a log; `step` and `last_step` are of an epoch then, as a rule
+    loss: float | None = None
+    tokens_per_s: float | None = None
+    steps_per_s: float | None = None  # from a log
+
+    @property
+    def known(self) -> bool:
+        """True where anything is known of the training."""
+        return any(value is not None for value in (self.step, self.epoch, self.loss, self.tokens_per_s))
+
+
+@dataclass(slots=True)
+class _Log:
+    """How far a log was read, and what was found in it. Invariant: `position` is behind the end of a line."""
+
+    path: Path
+    offset: int = 0  # where the current attempt begins
+    position: int = 0
+    seen: tuple[int, int] = (0, 0)  # inode and size at the last look
+    found: RankFigures | None = None
+
+
+def pattern_of(text: str | None) -> re.Pattern[str] | None:
+    """Return the expression that finds figures in lines, as --progress-regex gave it; None for the known forms.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if text is None:
+        return None
+    from launcher.logs.figures import progress_regex  # noqa: PLC0415 - few runs have one
+
+    return progress_regex(text)
+
+
+def recorded_pattern(run_dir: RunDir) -> re.Pattern[str] | None:
+    """Return the expression of --progress-regex that a run was started with; None for the known forms. Never raises."""
+    with suppress(OSError, ValueError, RecursionError, AttributeError, UsageError):
+        text = json.loads(run_dir.run_json.read_bytes()).get("progress_regex")
+        return pattern_of(text if isinstance(text, str) else None)
+    return None
+
+
+class FiguresReader:
+    """Looks at ranks again and again; reads at most the last 32 KiB of what has come to a log since its last look.
+
+    Holds no file open, never blocks, and never raises for what it finds.
+    """
+
+    def __init__(self, run_dir: RunDir, pattern: re.Pattern[str] | None = None) -> None:
+        """`pattern`: of `progress_regex`, in place of the forms of lines that are known."""
+        self._run_dir, self._pattern = run_dir, pattern
+        self._logs: dict[int, _Log] = {}
+
+    def look(self, global_rank: int, log_offset: int = 0) -> RankFigures:
+        """Return the figures of a rank; `log_offset`: where its log begins to be of the current attempt."""
+        heartbeat = read_heartbeat(self._run_dir.heartbeat(global_rank))
+        if heartbeat is not None and heartbeat.beat != Beat():
+            beat = heartbeat.beat
+            return RankFigures(
+                heartbeat, step=beat.step, last_step=beat.last_step, loss=beat.loss, tokens_per_s=beat.tokens_per_s
+            )
+        logged = self.logged(global_rank, log_offset) or RankFigures()
+        return logged if heartbeat is None else replace(logged, heartbeat=heartbeat)
+
+    def logged(self, global_rank: int, log_offset: int = 0) -> RankFigures | None:
+        """Return the newest figures of a log, whatever the heartbeat says; None before there are any."""
+        log = self._logs.get(global_rank)
+        if log is None or log.offset != log_offset:
+            path = self._run_dir.train_log(global_rank)
+            log = self._logs[global_rank] = _Log(path, log_offset, log_offset)
+        with suppress(OSError):
+            self._read(log)
+        return log.found
+
+    def _read(self, log: _Log) -> None:
+        found = os.stat(log.path)  # noqa: PTH116 - hundreds of them, every second
+        before, log.seen = log.seen, (found.st_ino, found.st_size)
+        if log.seen == before:
+            return
+        if found.st_ino != before[0]:
+            log.position = log.offset
+        if found.st_size < log.position:  # it was truncated: by logrotate, as a rule
+            log.position = 0
+        from launcher.logs.figures import figures_in  # noqa: PLC0415 - programs with heartbeats need none of it
+
+        with opened(log.path) as descriptor:
+            begin = max(log.position, found.st_size - READ_BYTES)
+            text = bytes_between(descriptor, begin, found.st_size)
+        if begin > log.position:  # the first line of it may be the end of one
+            text = text[max(text.find(b"\n"), text.find(b"\r")) + 1 :]
+        log.position = found.st_size - len(text) + max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+        newest = next(figures_in(text, self._pattern), None)
+        if newest is not None:
+            log.found = RankFigures(from_log=True, **vars(newest))

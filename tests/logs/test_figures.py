@@ -1,0 +1,119 @@
+"""Figures in the lines that trainings print: found where they are certain, and nowhere else."""
+
+import math
+import time
+
+import pytest
+
+from launcher.core.errors import UsageError
+from launcher.logs.figures import Figures, figures_in, figures_of, progress_regex
+
+FOUND = [
+    ("step 12 loss 1.23", Figures(12, loss=1.23)),
+    ("epoch: 3 step: 100, loss is 1.87", Figures(100, epoch=3, loss=1.87)),  # MindSpore
+    ("Epoch 3 | Step 12/300 | loss=0.3", Figures(12, 300, 3, 0.3)),
+    ("Epoch [3/10], Step [100/600], Loss: 0.2345", Figures(100, 600, 3, 0.2345)),
+    ("iter 100: loss 2.1, time 20ms", Figures(100, loss=2.1)),  # nanoGPT
+    ("step 250: train loss 2.1, val loss 2.3", Figures(250, loss=2.1)),
+    (
+        "step 00012/21400 (0.06%) | loss: 8.9 | dt: 100ms | tok/sec: 500,000",
+        Figures(12, 21400, loss=8.9, tokens_per_s=5e5),
+    ),
+    ("Epoch: [0][  10/5005]\tTime  0.5 ( 0.6)\tLoss 6.9e+00 (7.0e+00)", Figures(10, 5005, 0, 6.9)),  # ImageNet
+    ("Epoch(train) [1][100/7330] lr: 1e-4 eta: 1:02:03 time: 0.5 loss: 1.2", Figures(100, 7330, 1, 1.2)),  # mmengine
+    ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.3", Figures(epoch=1, loss=2.3)),  # MNIST: samples are no steps
+    (
+        " [2024-01-01] iteration 100/ 5000 | elapsed time per iteration (ms): 12.5 | lm loss: 7.3E+00 | loss scale: 1.0 |",
+        Figures(100, 5000, loss=7.3),
+    ),  # Megatron
+    ("[INFO] [Rank 0] step=10, skipped=0, lr=[0.0001], mom=[0.9]", Figures(10)),  # DeepSpeed
+    ("\x1b[31mstep: 10\x1b[0m  \x1b[32mloss:  7.1\x1b[39m  memory: 1.2GiB(3%)  tps: 12,345", Figures(10, loss=7.1)),
+    ('{"step": 12, "loss": 1.2}', Figures(12, loss=1.2)),
+    ("{'loss': 0.4, 'learning_rate': 4e-05, 'epoch': 0.3}", Figures(epoch=0.3, loss=0.4)),  # transformers
+    ("2024-01-01 12:00:00,123 INFO step 12 loss 1.3 12.3k tokens/s", Figures(12, loss=1.3, tokens_per_s=12300)),
+    ("step 7, loss 1,234.5, 3 steps/s", Figures(7, loss=1234.5, steps_per_s=3)),
+    ("step 12/300 loss=tensor(2.3, device='cuda:0')", Figures(12, 300, loss=2.3)),
+    ("/home/me/test/train.py:12 step 3 loss 1.0", Figures(3, loss=1.0)),
+    ("train:  8%|\u258a   | 24/300 [00:02<00:27, 10.1it/s]", Figures(24, 300, steps_per_s=10.1)),
+    (" 8%|\u258a   | 24/300 [00:48<09:27, 2s/it, loss=1.4]", Figures(24, 300, loss=1.4, steps_per_s=0.5)),
+    ("Epoch 2: 50%|\u2588\u2588  | 5/10 [00:00<00:00, 9it/s, train_loss=1.2]", Figures(5, 10, 2, 1.2, steps_per_s=9)),
+    ("Epochs:  10%|\u2588 | 1/10 [00:00<00:00, 3.1it/s]", Figures(epoch=1)),
+]
+NOTHING = [
+    "", "loss 1.2", "step 3: downloading data", "Step 2/5 : RUN pip install", "[1/3] step", "step by step",
+    "total steps: 1000, lr 1e-4, epochs: 3", "warmup steps: 100, lr 3e-4", "max_steps=1000 lr=0.1", "num steps: 5, loss 1",
+    "batch size 32 loss 2", "batch 32, loss 2", "Train epoch time: 1234 ms, per step time: 5.2 ms", "step 5 ms loss 2",
+    "step 5.2 loss 2", "step 5% loss 2", "checkpoints/step-500 loss 1", "step 100 val_loss 2.3", "[eval] step 3/10 loss 2.1",
+    "validation: epoch 1 step 100 loss 2.0", "Epoch(val) [1][100/7330] loss: 1.2", "{'eval_loss': 0.4, 'epoch': 1.0}",
+    "step 12 aux loss 0.1", "step 12 aux_loss 0.1", "best loss 1.2 at step 100", "epochs: 3, loss: mse",
+    "step 123456789012345678901234567890 loss 1", " 8%|\u258a   | 24/300 [00:02<00:27, 10.1it/s]",
+    "Loading checkpoint shards: 100%|\u2588\u2588| 2/2 [00:00<00:00, 3.1it/s]",
+    "Validation: 50%|\u2588\u2588   | 5/10 [00:00<00:00,  9.1it/s, loss=1]", "step 1 loss 1 " + "x" * 3000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "figures"), FOUND)
+def test_figures_of_a_training_are_found(line, figures):
+    assert figures_of(line) == figures
+
+
+@pytest.mark.parametrize("line", NOTHING)
+def test_what_may_be_something_else_is_left_out(line):
+    assert figures_of(line) is None
+
+
+def test_a_loss_that_is_not_finite_is_one():
+    assert math.isnan(figures_of("step 3 loss nan").loss)
+    assert figures_of("step 3, loss: -inf").loss == -math.inf
+
+
+def test_the_last_finished_line_comes_first():
+    r"""A number may still grow; what a \r ends counts as a line, and a whole progress bar is of one."""
+    text = b"step 1 loss 1\nstep 2 loss 2\r\nother\ntrain: 3%|x| 3/9 [0\rtrain: 4%|x| 4/9 [0\rstep 5 loss 1."
+    assert [found.step for found in figures_in(text)] == [4, 3, 2, 1]
+    assert list(figures_in(b"step 5 loss 1")) == []
+
+
+def test_a_regular_expression_takes_the_place_of_known_forms():
+    pattern = progress_regex(r"it=(?P<step>[\d,]+)(?:/(?P<last_step>\d+))? l=(?P<loss>\S+)")
+    assert figures_of("it=1,012/2000 l=2.5 step 3 loss 1", pattern) == Figures(1012, 2000, loss=2.5)
+    assert figures_of("it=4 l=high", pattern) == Figures(4)
+    assert figures_of("step 3 loss 1", pattern) is None
+
+
+@pytest.mark.parametrize("text", ["(", "step", r"(?P<steps>\d+)", r"(?P<last_step>\d+)", r"(?P<step>\d+)(?P<lr>\d)"])
+def test_an_expression_without_figures_is_refused(text):
+    with pytest.raises(UsageError) as refused:
+        progress_regex(text)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "step ",
+        "1,111",
+        "loss ",
+        "e",
+        "1",
+        '" ',
+        "epoch [1]",
+        "1 ",
+        "1.1",
+        "1, ",
+        " ",
+        "e1",
+        "1e",
+        "%|",
+        "|",
+        "100%|",
+        "step 1/",
+        "epoch 1 [1/",
+    ],
+)
+def test_no_line_takes_long(piece):
+    """However it is made: a reader may meet a thousand of them."""
+    before_s = time.process_time()
+    for line in ((piece * 2000)[:2000], "step 1 loss 1 " + (piece * 2000)[:1980], "epoch " + (piece * 2000)[:1990]):
+        figures_of(line)
+    assert time.process_time() - before_s < 0.2

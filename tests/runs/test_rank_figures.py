@@ -1,0 +1,73 @@
+"""How far a rank is: by its heartbeat, else by its log, of which little is read."""
+
+import pytest
+
+from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
+from launcher.core.heartbeat import Beat, beat
+from launcher.core.run_dir import RunDir
+from launcher.runs.rank_figures import READ_BYTES, FiguresReader, RankFigures
+
+
+@pytest.fixture(name="run_dir")
+def _run_dir(tmp_path):
+    (tmp_path / "device0").mkdir()
+    return RunDir(tmp_path)
+
+
+def write(run_dir, text, mode="a"):
+    with run_dir.train_log(0).open(mode) as log:
+        log.write(text)
+
+
+def test_the_newest_line_with_figures_counts(run_dir):
+    """Until another one comes; what is not finished yet is read when it is."""
+    reader = FiguresReader(run_dir)
+    assert reader.look(0) == RankFigures()
+    write(run_dir, "step 1 loss 5\nother\n")
+    assert reader.look(0) == RankFigures(from_log=True, step=1, loss=5.0)
+    write(run_dir, "more\nstep 2 lo")
+    assert reader.look(0).step == 1
+    write(run_dir, "ss 4\n")
+    assert (reader.look(0).step, reader.look(0).loss) == (2, 4.0)
+
+
+def test_a_heartbeat_counts_before_a_log(run_dir):
+    """One that was touched alone says nothing of steps."""
+    reader = FiguresReader(run_dir)
+    write(run_dir, "step 1 loss 5\n")
+    run_dir.heartbeat(0).touch()
+    figures = reader.look(0)
+    assert (figures.step, figures.from_log, figures.heartbeat.beat) == (1, True, Beat())
+    beat({TLAUNCH_HEARTBEAT_FILE: str(run_dir.heartbeat(0))}, Beat(step=7))
+    figures = reader.look(0)
+    assert (figures.step, figures.loss, figures.from_log) == (7, None, False)
+
+
+def test_an_attempt_has_its_own_figures(run_dir):
+    reader = FiguresReader(run_dir)
+    write(run_dir, "step 100 loss 5\n")
+    assert reader.look(0).step == 100
+    offset = run_dir.train_log(0).stat().st_size
+    assert not reader.look(0, offset).known
+    write(run_dir, "step 3 loss 5\n")
+    assert reader.look(0, offset).step == 3
+
+
+def test_the_end_of_a_long_log_is_read_alone(run_dir):
+    """Of a line that begins before it, the rest is not taken for a line."""
+    write(run_dir, "step 1 loss 5\n" + "." * (READ_BYTES - 1))
+    assert not FiguresReader(run_dir).look(0).known
+    write(run_dir, "step 10 loss 5\n" + "." * (READ_BYTES - 6) + "\n", mode="w")
+    assert not FiguresReader(run_dir).look(0).known
+
+
+def test_a_log_may_be_truncated_or_replaced(run_dir):
+    reader = FiguresReader(run_dir)
+    write(run_dir, "step 100 loss 5\nmore\n")
+    assert reader.look(0).step == 100
+    write(run_dir, "step 101 loss 5\n", mode="w")
+    assert reader.look(0).step == 101
+    run_dir.train_log(0).rename(run_dir.device(0) / "train.log.1")
+    assert reader.look(0).step == 101
+    write(run_dir, "step 102 loss 5\n")
+    assert reader.look(0).step == 102
