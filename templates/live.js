@@ -11,6 +11,7 @@ let each = null; // whether each rank has a row; null until it is known how many
 let rank = null; // whose log is followed
 let place = ""; // up to where
 let restBytes = "";
+let sticks = true; // to the end of the log, until a person scrolls up
 let over = false; // nothing more will come
 let request = new AbortController();
 
@@ -39,6 +40,7 @@ function showRun(run) {
   byId("state").className = `state ${run.state}`;
   write(byId("sentence"), run.sentence);
   write(byId("directory"), run.directory);
+  byId("attempts").replaceChildren(...run.attempts.map((attempt) => element("p", { className: "note" }, attempt)));
   if (each === null) {
     each = byId("each").checked = run.each;
     if (each) ask();
@@ -128,7 +130,6 @@ function showRows(kind) {
 
 function showLog(log) {
   const view = byId("log");
-  const isAtEnd = view.scrollTop + view.clientHeight >= view.scrollHeight - 8;
   if (log.anew) view.replaceChildren();
   else if (view.lastChild?.className === "rest") view.lastChild.remove();
   if (log.skipped) view.append(element("span", { className: "mark" }, `... ${log.skipped.toLocaleString("en")} bytes are left out here\n`));
@@ -138,14 +139,14 @@ function showLog(log) {
   place = log.place;
   restBytes = log.rest_bytes;
   write(byId("log-note"), log.trouble || (view.hasChildNodes() ? "" : "nothing was written yet"));
-  if (isAtEnd || log.anew) view.scrollTop = view.scrollHeight;
+  if (sticks) view.scrollTop = view.scrollHeight;
 }
 
 function show(news) {
   for (const [name, part] of Object.entries(news.parts)) parts.set(name, part);
   seen = news.number;
   if (news.parts.run) showRun(news.parts.run);
-  if (parts.has("time")) write(byId("time"), `at ${parts.get("time")}`);
+  if (parts.has("time")) write(byId("time"), `as of ${parts.get("time")}`);
   write(byId("spent"), parts.get("spent") ? `a step takes ${parts.get("spent")}` : "");
   write(byId("said"), parts.get("said") ?? "");
   if (news.parts.charts || news.parts["chart notes"] || Object.keys(news.parts).some((name) => name.startsWith("chart "))) showCharts(news.parts);
@@ -172,6 +173,7 @@ function choose() {
   place = restBytes = "";
   write(byId("log-title"), `Log of rank ${rank}`);
   write(byId("log-note"), over ? `The run is over; its log is ${parts.get("run").directory}/device${rank}/train.log` : "...");
+  sticks = true;
   byId("log").replaceChildren();
   byId("log").hidden = false;
   byId("log-title").scrollIntoView();
@@ -212,6 +214,9 @@ byId("each").addEventListener("change", () => {
   if (over) showRows(each ? "rank" : "group");
   if (location.hash === "#each") history.replaceState(null, "", location.pathname);
   ask();
+});
+byId("log").addEventListener("scroll", ({ target }) => {
+  sticks = target.scrollTop + target.clientHeight >= target.scrollHeight - 8;
 });
 addEventListener("hashchange", choose);
 choose();

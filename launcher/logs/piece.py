@@ -12,7 +12,7 @@ from launcher.logs.log_file import bytes_between, opened
 
 MAX_BYTES = 1 << 17  # of a piece; more that has come since the last one is left out
 
-_PLACE = re.compile(r"(\d{1,20})-(\d{1,19})")
+_PLACE = re.compile(r"(\d{1,20})-(\d{1,19})", re.ASCII)
 
 
 @frozen

@@ -17,6 +17,7 @@ from launcher.cli.commands.status import GROUPED_FROM
 from launcher.cli.commands.top import Row, Sampler, alike, columns_at, how_many_run, time_spent
 from launcher.cli.text.rank_rows import cells, grouped
 from launcher.cli.text.run_text import printed_figures, shown_name
+from launcher.cli.text.verdict_text import headline
 from launcher.core.metrics import Record
 from launcher.core.run_dir import RunDir
 from launcher.logs.piece import Piece, Place, piece_after
@@ -27,6 +28,7 @@ from launcher.runs.record import continued_by
 from launcher.runs.status import RankState, RunState
 
 SHARE = 0.1  # of the time may be spent on reading a course again
+MAX_ATTEMPTS = 5  # before the present one: the last of them are told
 EACH, GROUP = "rank", "group"  # kinds of rows: what their names begin with
 
 
@@ -139,6 +141,11 @@ class LiveView:
                 "state": state.state.value,
                 "sentence": safe(sentence_of(state) + running),
                 "directory": safe(str(state.run_dir.root)),
+                "attempts": [
+                    safe(f"attempt {attempt.number} {attempt.cause.value}: {headline(attempt.verdict)}")
+                    for attempt in state.attempts[:-1][-MAX_ATTEMPTS:]
+                    if attempt.verdict is not None
+                ],
                 "each": len(rows) < GROUPED_FROM,
                 "over": not state.lives,
             },

@@ -45,9 +45,9 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 # Another name that leads here was given by somebody else's name server (DNS rebinding); the port may be a tunnel's.
-_HOST = re.compile(r"(127\.0\.0\.1|localhost)(:\d{1,5})?", re.IGNORECASE)
+_HOST = re.compile(r"(127\.0\.0\.1|localhost)(:\d{1,5})?", re.IGNORECASE | re.ASCII)
 _PATH = re.compile(r"/([^/]*)/([^/]*)")
-_NUMBER = re.compile(r"\d{1,9}")
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
 def serve(view: LiveView, port: int, announce: Callable[[str], None]) -> None:
