@@ -55,7 +55,6 @@ def serve(view: LiveView, port: int, announce: Callable[[str], None]) -> None:
 
     `port`: 0 takes a free one. Raises UsageError where it cannot be had.
     """
-    state = view.look()
     try:
         server = Server(view, port)
     except OSError as error:
@@ -65,12 +64,11 @@ def serve(view: LiveView, port: int, announce: Callable[[str], None]) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             announce(f"http://{LOOPBACK}:{server.server_address[1]}/{server.token}/")
-            took_s = 0.0
-            while state.lives:
-                server.pause(max(LOOK_S, took_s / SHARE))
+            while True:
                 begun_s = time.monotonic()
-                state = view.look()
-                took_s = time.monotonic() - begun_s
+                if not view.look().lives:
+                    break
+                server.pause(max(LOOK_S, (time.monotonic() - begun_s) / SHARE))
             server.linger()
         finally:
             server.shutdown()
