@@ -1,10 +1,10 @@
 """Claim: what a launch costs with tlaunch, as ratios to torchrun, torchrun's fork mode, mpirun and a shell loop.
 
-Measured from the start of the command until all ranks are up (each notes the time in a file of its own, after its
-imports; the latest counts), and until the command returns. Every round runs each launcher once, in turn; a ratio is
-the median of the rounds' ratios. The launcher's modules are compiled before, as pip does with what it installs (an
+Measured are the start, from the command until the last rank runs (each notes the time in a file of its own, in the first line
+after its imports), the end, from there until the command returns, and the whole. One import is the start of one such
+program without a launcher. Every round runs each launcher once, in turn; a ratio is the median of the rounds' ratios. The launcher's modules are compiled before, as pip does with what it installs (an
 editable installation is left as it is, and with PYTHONDONTWRITEBYTECODE for ever). Then the memory (PSS of the whole process tree) of eight ranks that have torch
-loaded. Exits with 1 if a ratio that must hold does not.
+loaded, and `tlaunch --help` and `validate` beside a bare Python. Exits with 1 if a ratio that must hold does not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,14 @@ from common.checks import Bound, Checks, median_ratio
 from common.options import parser
 from common.processes import BIN, PATIENCE_S, PROGRAMS, compile_launcher, wait_until
 
+from launcher.core.resources import data_dir
+
 STAY_S = 600  # ranks whose memory is measured are ended long before
+MANY = 8  # more ranks of torch take their time: they are not run once in vain
 TORCH, BARE, NO_PYTHON = "with_torch.py", "without_torch.py", "true"
 TLAUNCH, TORCHRUN, FORKED, MPIRUN, SHELL = "tlaunch", "torchrun", "torchrun, fork", "mpirun", "shell loop"
+IMPORT = "one import"
+TABLE = data_dir("rank_tables") / "rank_table_8pcs.json"
 
 
 @dataclass(frozen=True)
@@ -42,15 +47,21 @@ class Case:
     ranks: int
     program: str
     rounds: int
-    must: dict[str, Bound]  # by peer
+    must: dict[str, Bound]  # of the start, by peer
+    must_whole: dict[str, Bound] = field(default_factory=dict)
+    peers: tuple[str, ...] = (IMPORT, TORCHRUN, FORKED, MPIRUN, SHELL)  # as far as they are there, and can run it
 
 
 CASES = (
-    Case("torch", 8, TORCH, 3, {TORCHRUN: Bound(0.25, 0.20), FORKED: Bound(1.0, 0.95)}),
+    Case(
+        "torch", 8, TORCH, 3, {TORCHRUN: Bound(0.25, 0.20), FORKED: Bound(1.0, 0.95)},
+        {IMPORT: Bound(1.5, 1.3), TORCHRUN: Bound(0.16, 0.14)},
+    ),
+    Case("torch-64", 64, TORCH, 1, {}, {TORCHRUN: Bound(0.16, 0.1)}, peers=(IMPORT, TORCHRUN)),
     Case("no-op", 8, BARE, 7, {TORCHRUN: Bound(0.15, 0.12), SHELL: Bound(2.5, 2.5)}),
     Case("no-op-64", 64, BARE, 3, {}),
     Case("true", 8, NO_PYTHON, 7, {}),
-)
+)  # fmt: skip
 MEMORY_BOUND = Bound(0.5, 0.4)
 
 
@@ -58,8 +69,13 @@ MEMORY_BOUND = Bound(0.5, 0.4)
 class Took:
     """Seconds from the start of the command."""
 
-    until_up_s: float | None  # None where ranks cannot tell
-    until_end_s: float
+    start_s: float | None  # until the last rank ran; None where ranks cannot tell
+    whole_s: float
+
+    @property
+    def end_s(self) -> float | None:
+        """Seconds from there until the command returned."""
+        return None if self.start_s is None else self.whole_s - self.start_s
 
 
 class Bench:
@@ -85,16 +101,18 @@ class Bench:
         if self._mpirun:
             made[MPIRUN] = [self._mpirun, "--allow-run-as-root", "--oversubscribe", "-np", count, *program]
         made[SHELL] = ["sh", "-c", f'for i in $(seq {count}); do "$@" & done; wait', "sh", *program]
-        return made
+        if case.program == TORCH:
+            made[IMPORT] = program
+        return {name: command for name, command in made.items() if name in {TLAUNCH, *case.peers}}
 
-    def run(self, case: Case, command: Sequence[str]) -> Took:
+    def run(self, case: Case, name: str, command: Sequence[str]) -> Took:
         times = self._fresh_times()
         started_ns = time.time_ns()
         subprocess.run(command, check=True, capture_output=True, env=self._environment(times), timeout=PATIENCE_S)
-        until_end_s = (time.time_ns() - started_ns) / 1e9
+        whole_s = (time.time_ns() - started_ns) / 1e9
         if case.program == NO_PYTHON:
-            return Took(None, until_end_s)
-        return Took((self._last_up_ns(times, case.ranks) - started_ns) / 1e9, until_end_s)
+            return Took(None, whole_s)
+        return Took((self._last_up_ns(times, 1 if name == IMPORT else case.ranks) - started_ns) / 1e9, whole_s)
 
     def memory_bytes(self, case: Case, command: Sequence[str]) -> int:
         """Proportional set size of all processes of the tree while every rank sleeps."""
@@ -161,19 +179,21 @@ def pss_bytes(pid: int) -> int:
 
 def measure(bench: Bench, case: Case, rounds: int, checks: Checks) -> None:
     commands = bench.commands(case)
-    for command in commands.values():  # files are read from the disk once, before anything is measured
-        bench.run(case, command)
-    played = [{name: bench.run(case, command) for name, command in commands.items()} for _ in range(rounds)]
+    if case.ranks <= MANY:
+        for name, command in commands.items():  # files are read from the disk once, before anything is measured
+            bench.run(case, name, command)
+    played = [{name: bench.run(case, name, command) for name, command in commands.items()} for _ in range(rounds)]
     print(f"{case.ranks} ranks of {case.program}, {rounds} rounds, medians:")
-    for until in ("up", "end"):
-        column = [{name: getattr(took, f"until_{until}_s") for name, took in row.items()} for row in played]
+    for part, bounds in (("start", case.must), ("end", {}), ("whole", case.must_whole)):
+        column = [{name: getattr(took, f"{part}_s") for name, took in row.items()} for row in played]
         if column[0][TLAUNCH] is None:
             continue
+        if IMPORT in commands:  # only that, whatever part it is compared with
+            column = [{**seconds, IMPORT: row[IMPORT].start_s} for seconds, row in zip(column, played, strict=True)]
         medians = {name: statistics.median(row[name] for row in column) for name in commands}
-        print(f" until {until}: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in medians.items()))
+        print(f" {part}: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in medians.items()))
         for peer in list(commands)[1:]:
-            bound = case.must.get(peer) if until == "up" else None
-            checks.tell(f"tlaunch takes of {peer}", median_ratio(column, TLAUNCH, peer), bound, form=".2f")
+            checks.tell(f"tlaunch takes of {peer}", median_ratio(column, TLAUNCH, peer), bounds.get(peer), form=".2f")
     tell_phases(bench, case, commands[TLAUNCH], rounds)
 
 
@@ -182,14 +202,14 @@ def tell_phases(bench: Bench, case: Case, command: Sequence[str], rounds: int) -
     rows = []
     for _ in range(rounds):
         started_ns = time.time_ns()
-        bench.run(case, command)
+        bench.run(case, TLAUNCH, command)
         rows.append(bench.phases(started_ns, time.time_ns()))
     medians = {name: statistics.median(row.get(name, 0.0) for row in rows) for name in rows[0]}
     print(" tlaunch's time: " + ", ".join(f"{name} {seconds * 1e3:.0f} ms" for name, seconds in medians.items()))
 
 
 def measure_memory(bench: Bench, rounds: int, checks: Checks) -> None:
-    [case] = [case for case in CASES if case.program == TORCH]
+    [case] = [case for case in CASES if case.name == "torch"]
     commands = {name: bench.commands(case)[name] for name in (TLAUNCH, TORCHRUN, FORKED)}
     rows = [{name: bench.memory_bytes(case, command) for name, command in commands.items()} for _ in range(rounds)]
     medians = {name: statistics.median(row[name] for row in rows) for name in commands}
@@ -199,20 +219,23 @@ def measure_memory(bench: Bench, rounds: int, checks: Checks) -> None:
         checks.tell(f"tlaunch takes of {peer}", median_ratio(rows, TLAUNCH, peer), bound, form=".2f")
 
 
-def measure_help(rounds: int) -> None:
+def measure_commands(rounds: int) -> None:
+    """Measure commands that start nothing, each in turn with a bare Python."""
+
     def seconds(*command: str) -> float:
         started_s = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         return time.perf_counter() - started_s
 
-    pairs = [(seconds(str(BIN / "tlaunch"), "--help"), seconds(sys.executable, "-c", "pass")) for _ in range(rounds)]
-    help_s = statistics.median(ours for ours, _ in pairs)
-    ratio = statistics.median(ours / bare for ours, bare in pairs)
-    print(f"tlaunch --help: {help_s * 1e3:.0f} ms, {ratio:.1f} times a bare Python")
+    for words in (["--help"], ["validate", str(TABLE)]):
+        pairs = [(seconds(str(BIN / "tlaunch"), *words), seconds(sys.executable, "-c", "pass")) for _ in range(rounds)]
+        ours_s = statistics.median(ours for ours, _ in pairs)
+        ratio = statistics.median(ours / bare for ours, bare in pairs)
+        print(f"tlaunch {words[0]}: {ours_s * 1e3:.0f} ms, {ratio:.1f} times a bare Python")
 
 
 def main() -> int:
-    names = [*(case.name for case in CASES), "memory", "help"]
+    names = [*(case.name for case in CASES), "memory", "commands"]
     arguments = parser(__doc__, names).parse_args()
     wanted = arguments.only or names
     checks = Checks()
@@ -227,8 +250,8 @@ def main() -> int:
                 measure(bench, case, arguments.rounds or case.rounds, checks)
         if "memory" in wanted:
             measure_memory(bench, arguments.rounds or 1, checks)
-    if "help" in wanted:
-        measure_help(arguments.rounds or 7)
+    if "commands" in wanted:
+        measure_commands(arguments.rounds or 15)
     return 1 if checks.failed else 0
 
 

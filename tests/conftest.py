@@ -38,6 +38,8 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 # readline, which pytest loads, puts the size of its terminal there, and workers of -n inherit it; no test's has that.
 for variable in ("COLUMNS", "LINES"):
     os.environ.pop(variable, None)
+# Runs are noted in the user's state directory; no test may write into a real one.
+os.environ["XDG_STATE_HOME"] = "/dev/null/none"
 # Made once per process by libraries, on purpose, and ended with it.
 KEPT_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 KEPT_DESCRIPTORS = ("/dev/", "anon_inode:[", "/proc/", "/memfd:")

@@ -17,7 +17,6 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # what is ign
 # isort: split
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn
@@ -27,6 +26,7 @@ import click
 from launcher import __version__
 from launcher.cli.options.command_types import LazyGroup
 from launcher.cli.text.stdout import say, write_out
+from launcher.core.env import TLAUNCH_NO_CONFIG
 from launcher.core.errors import (
     EXIT_FAILURE,
     EXIT_INTERRUPTED,
@@ -55,6 +55,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stacks": ("launcher.cli.commands.stacks:stacks", "Show the current Python stack of every rank."),
     "stop": ("launcher.cli.commands.stop:stop", "End a run, and wait for all of its processes."),
     "wait": ("launcher.cli.commands.wait:wait", "Wait until a run is over, and exit with its exit code."),
+    "rerun": ("launcher.cli.commands.rerun:rerun", "Start again what a run ran, with other options."),
+    "prune": ("launcher.cli.commands.prune:prune", "Remove runs that are over, and print their names."),
     "explain": (
         "launcher.cli.commands.explain:explain",
         "Show where each variable of a rank's environment comes from.",
@@ -88,7 +90,7 @@ HIDDEN: dict[str, tuple[str, str]] = {
 }
 
 MAX_HELP_WIDTH = 120  # columns, of a terminal that has more
-HANDLES_SIGNALS_ITSELF = ("run", "agent")
+HANDLES_SIGNALS_ITSELF = ("run", "rerun", "agent")
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 EXIT_CODES = """\b
@@ -125,9 +127,12 @@ class _Ended(BaseException):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP_WIDTH},
     epilog=EXIT_CODES,
 )
+@click.option(
+    "--no-config", is_flag=True, envvar=TLAUNCH_NO_CONFIG, help="Read no options from tlaunch.toml or pyproject.toml."
+)
 @click.version_option(__version__, prog_name="tlaunch")
 @click.pass_context
-def tlaunch(context: click.Context) -> None:
+def tlaunch(context: click.Context, /, *, no_config: bool) -> None:  # noqa: ARG001 - LazyGroup heeds it
     """Start distributed Transformer training from a rank table: checked, supervised, logged per device."""
     if context.invoked_subcommand not in HANDLES_SIGNALS_ITSELF:
         context.call_on_close(_unwind_when_asked_to_end())
@@ -233,6 +238,8 @@ def _fail(error: OSError) -> int:
 
 def _is_about_stdout(error: OSError) -> bool:
     """Return whether `error` came from a function that writes there, or Python holds text that it still cannot write."""
+    import traceback  # most commands need none
+
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code is write_out.__code__:
             return True

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, cast
@@ -95,6 +94,8 @@ def digest_of_meaning(content: bytes) -> str:
     """
     with suppress(ValueError, RecursionError):
         content = json.dumps(json.loads(content), sort_keys=True).encode()
+    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL
+
     return sha256(content).hexdigest()
 
 

@@ -45,10 +45,12 @@ TLAUNCH_PP = "TLAUNCH_PP"
 TLAUNCH_MICRO_BATCHES = "TLAUNCH_MICRO_BATCHES"
 TLAUNCH_ATTEMPT = "TLAUNCH_ATTEMPT"  # 0 at the first start, 1 after the first restart, ...
 TLAUNCH_MAX_RESTARTS = "TLAUNCH_MAX_RESTARTS"
+TLAUNCH_FULL_TEARDOWN = "TLAUNCH_FULL_TEARDOWN"  # set: see launcher/preload/ending.py
 TLAUNCH_HEARTBEAT_FILE = "TLAUNCH_HEARTBEAT_FILE"  # see launcher/core/heartbeat.py
 
 # --- what tlaunch itself reads ---
 TLAUNCH_RUNS_DIR = "TLAUNCH_RUNS_DIR"  # default of --runs-dir
+TLAUNCH_NO_CONFIG = "TLAUNCH_NO_CONFIG"  # default of --no-config: read no options from the project's file
 TLAUNCH_MAX_TABLE_SIZE = "TLAUNCH_MAX_TABLE_SIZE"  # of the rank tables that are read, 100M for instance
 TLAUNCH_SERVER = "TLAUNCH_SERVER"  # default of --server: which server of the rank table this machine is
 TLAUNCH_COORDINATOR = "TLAUNCH_COORDINATOR"  # of an agent: where its run is coordinated, HOST:PORT,HOST:PORT,...

@@ -1,10 +1,11 @@
-"""Files that anybody may have put where they are read: bounded, and never waited for."""
+"""Files that anybody may have put where they are read (bounded, and never waited for), and how large directories are."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -21,3 +22,15 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes")
     return content
+
+
+def bytes_in(path: Path) -> int:
+    """Return the size of all that is below a directory; 0 for a link to one. What may not be read counts nothing."""
+    if path.is_symlink():
+        return 0
+    total = 0
+    for directory, names, files in os.walk(path):
+        for name in (*names, *files):
+            with suppress(OSError):  # removed meanwhile
+                total += os.lstat(os.path.join(directory, name)).st_size  # noqa: PTH118 - of many, and quick
+    return total

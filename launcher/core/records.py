@@ -136,9 +136,8 @@ class Supervision:
     killed_at_s: float | None = None  # wall clock: when a batch system kills whatever is left of its job; None: never
     kill_wait_s: float | None = None  # what that system lets pass between its own SIGTERM and SIGKILL
     elastic: Elastic | None = None  # None: every attempt has the same devices
-    scheduler: tuple[str, ...] | None = (
-        None  # the command of MindSpore's, which runs beside rank 0; None: there is none
-    )
+    scheduler: tuple[str, ...] | None = None  # MindSpore's command, to run beside rank 0; None: there is none
+    full_teardown: bool = False  # at the end of forked ranks, CPython takes apart what was preloaded, too
 
     @property
     def may_restart(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 
 from launcher.core import env
@@ -32,6 +31,12 @@ def cache_dir() -> Path:
     return Path(base).expanduser() / "tlaunch"
 
 
+def state_dir() -> Path | None:
+    """Return the directory for what is worth keeping of this user's, but no one needs; None without one. It is not created here."""
+    base = os.path.expanduser(os.environ.get("XDG_STATE_HOME") or "~/.local/state")  # noqa: PTH111 - Path's raises without a home
+    return Path(base, "tlaunch") if base.startswith("/") else None
+
+
 def writable_dir(preferred: Path) -> Path:
     """Return `preferred`, or the cache directory where nothing can be written there; it exists then.
 
@@ -46,6 +51,8 @@ def writable_dir(preferred: Path) -> Path:
 def fingerprint() -> str:
     """Return a digest of the names and sizes of this package's modules, which is quick on a network file system too."""
     found = sorted(_modules(str(PACKAGE), ""))
+    from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL
+
     return sha256(repr(found).encode()).hexdigest()[:12]
 
 

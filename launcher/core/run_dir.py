@@ -13,6 +13,7 @@
         preload.log       what modules print while they are imported for all ranks, if they do
         console.log       what a detached launcher would have shown
         device0/train.log, env.log
+        device0/arrivals      when train.log had grown to how many bytes (launcher/core/arrivals.py)
         device0/process.json  which process the rank is, where an engine started it (launcher/runs/record.py)
         device0/heartbeat     a sign of life, rewritten by programs that take part (launcher/core/heartbeat.py)
         device0/failure.json  what the rank's own failure hook saw (launcher/preload/failure.py)
@@ -86,6 +87,9 @@ class RunDir:
 
     def train_log(self, global_rank: int) -> Path:
         return self.device(global_rank) / "train.log"
+
+    def arrivals(self, global_rank: int) -> Path:
+        return self.device(global_rank) / "arrivals"
 
     def env_log(self, global_rank: int) -> Path:
         return self.device(global_rank) / "env.log"

@@ -9,7 +9,8 @@ Lines with equal words are alike, and their numbers become ranges. Some numbers 
 one rank would be taken for line 8 of another: those that count, as `step: 7` does. They are found by looking on: a whole
 number counts if it grows evenly from line to line, and if different ranks have had the same. Others are no measurements
 at all: a place in a source file, and what stands in a traceback (lines, addresses, pids). They are words, and lines that
-differ there say different things.
+differ there say different things. A traceback is shown as a whole: it waits for its last line, and is of those ranks
+together that have the same frames. Where their exceptions differ, each goes on by itself from there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from itertools import islice
 
 from launcher.core.frozen import frozen
 from launcher.core.text import ranges
-from launcher.logs.lines import Line, shown
+from launcher.logs.lines import Line, shown, without_mark
 from launcher.logs.merge import Stage
 from launcher.logs.terminal import without_colours
 from launcher.logs.times import time_in
@@ -34,6 +35,7 @@ FAR_APART_NS = 60_000_000_000  # a rank that says so much later what others said
 MAX_COMPARED = 8  # different first lines that are looked into at once
 MAX_LINES_OF_RANK = 1000  # that wait; beyond it, or beyond `MAX_CHARS`, nothing is waited for
 MAX_CHARS = 8 << 20
+MAX_TRACEBACK_LINES = 500  # that are kept together
 TOGETHER = 256  # lines of finished logs that are put before some are taken
 
 MAX_NUMBERS = 16  # of a line, among which the ones that count are looked for
@@ -57,18 +59,25 @@ Identity = tuple[str, tuple[str, ...]]
 
 
 class Alike:
-    """One line of one rank, ready to be compared with others."""
+    """One line of one rank, ready to be compared with others; of a traceback the first, with those that follow it."""
 
-    __slots__ = ("came_ns", "coloured", "global_rank", "kind", "number", "numbers", "text", "time", "time_ns")
+    __slots__ = (
+        "came_ns", "coloured", "following", "global_rank", "is_frame", "kind", "number", "numbers", "raised", "text", "time",
+        "time_ns", "words",
+    )  # fmt: skip
 
     def __init__(self, line: Line, kinds: Kinds, tracebacks: TracebackLines | None = None, number: int = 0) -> None:
         """Compare the line by its words and numbers. `tracebacks` follows this rank's lines."""
         self.global_rank = line.global_rank
         self.number = number  # of all lines, in the order in which they came
         self.came_ns = 0
-        self.coloured = shown(line)
+        whole = shown(line)
+        self.coloured = without_mark(whole, line.global_rank)
         self.text = without_colours(self.coloured)
-        words_from = tracebacks.put(self.text) if tracebacks else None
+        words_from = tracebacks.put(without_colours(whole)) if tracebacks else None
+        if words_from is not None:
+            words_from = max(0, words_from - (len(whole) - len(self.coloured)))
+        self.is_frame = words_from is not None and self.text[words_from : words_from + 1].isspace()
         found = time_in(self.text, line.time_ns or 0) if line.dated and words_from is None else None
         self.time = self.text[found.start : found.end] if found else ""
         self.time_ns = line.time_ns if found else None  # of lines that carry one
@@ -77,11 +86,30 @@ class Alike:
         self.numbers = parts[1::2]
         self.kind = kinds.of(_NUMBER_HERE.join(parts[::2]))
         self.kind.learn(line.global_rank, self.numbers)
+        self.words = self.kind.words  # with those of its traceback's frames
+        self.following: list[Alike] = []
+        self.raised = False  # the frames are complete
 
     @property
     def identity(self) -> Identity:
-        """The same for lines that say the same, as far as is known by now."""
-        return self.kind.words, tuple(self.numbers[at] for at in self.kind.counting)
+        """The same for lines, and the frames of tracebacks, that say the same, as far as is known by now."""
+        return self.words, self._counted
+
+    @property
+    def own_identity(self) -> Identity:
+        """The same for lines that say the same, whatever follows them."""
+        return self.kind.words, self._counted
+
+    @property
+    def _counted(self) -> tuple[str, ...]:
+        return tuple(self.numbers[at] for at in self.kind.counting)
+
+    def append(self, line: Alike) -> None:
+        """Take the next line of the same traceback."""
+        self.raised = self.raised or not line.is_frame
+        if not self.raised:
+            self.words += f"\n{line.kind.words}"
+        self.following.append(line)
 
 
 class Kinds:
@@ -180,9 +208,31 @@ class Shown:
     ranks: tuple[int, ...]  # global ranks, ascending
     text: str
 
+    @property
+    def prefix(self) -> str:
+        """What is shown before the text: `[0-2,5] `."""
+        return f"[{ranges(self.ranks)}] "
+
     def __str__(self) -> str:
-        """Return it as it is shown: `[0-2,5] text`."""
-        return f"[{ranges(self.ranks)}] {self.text}"
+        return f"{self.prefix}{self.text}"
+
+
+def _together(parts: Sequence[Sequence[Alike]], at: int = 0) -> Iterator[Shown]:
+    """Yield the lines of several ranks from `at` on: once while they are alike, then those of each by themselves."""
+    while parts:
+        alike: dict[Identity, list[Sequence[Alike]]] = {}
+        for part in parts:
+            if at < len(part):
+                alike.setdefault(part[at].own_identity, []).append(part)
+        if len(alike) > 1:
+            for some in alike.values():
+                yield from _together(some, at)
+            return
+        parts = next(iter(alike.values()), [])
+        if parts:
+            lines = [part[at] for part in parts]
+            yield Shown(tuple(line.global_rank for line in lines), folded(lines))
+        at += 1
 
 
 def collapse(lines: Iterable[Line], global_ranks: Collection[int]) -> Iterator[Shown]:
@@ -209,24 +259,41 @@ class Collapser(Stage[Alike, Shown]):
         super().__init__(global_ranks, WINDOW_NS)
         self._kinds = Kinds()
         self._tracebacks: defaultdict[int, TracebackLines] = defaultdict(TracebackLines)  # by global rank
+        self._unended: dict[int, Alike] = {}  # by global rank: the traceback that its next line may belong to
         self._chars = 0
 
     def put(self, line: Line) -> None:
-        waiting = Alike(line, self._kinds, self._tracebacks[line.global_rank], next(self._number))
-        self._enqueue(line.global_rank, waiting)
+        rank, tracebacks = line.global_rank, self._tracebacks[line.global_rank]
+        waiting = Alike(line, self._kinds, tracebacks, next(self._number))
         self._chars += len(waiting.text)
+        unended = self._unended.get(rank)
+        if unended is not None and tracebacks.continues and len(unended.following) < MAX_TRACEBACK_LINES:
+            unended.append(waiting)
+            return
+        self._unended.pop(rank, None)
+        if tracebacks.is_within:
+            self._unended[rank] = waiting
+        self._enqueue(rank, waiting)
 
     def _ready(self, now_ns: int | None) -> Iterator[Shown]:
         while self._queues:
             chosen, sure = self._choice()
-            if not (sure and self._writing <= self._queues.keys()) and not self._due(chosen, now_ns):
+            known = sure and self._writing <= self._queues.keys() and not self._grows()
+            if not known and not self._due(chosen, now_ns):
                 return
-            lines = [self._queues[global_rank].popleft() for global_rank in chosen]
-            self._chars -= sum(len(line.text) for line in lines)
-            for global_rank in chosen:
+            parts = [[first, *first.following] for first in (self._queues[rank].popleft() for rank in chosen)]
+            self._chars -= sum(len(line.text) for part in parts for line in part)
+            for global_rank, (first, *_) in zip(chosen, parts, strict=True):
                 if not self._queues[global_rank]:
                     del self._queues[global_rank]
-            yield Shown(tuple(chosen), folded(lines))
+                if self._unended.get(global_rank) is first:
+                    del self._unended[global_rank]
+            yield from _together(parts)
+
+    def _grows(self) -> bool:
+        """Return whether more may come of a traceback that is the first of a rank which still writes."""
+        writing = ((rank, first) for rank, first in self._unended.items() if rank in self._writing)
+        return any(self._queues[rank][0] is first for rank, first in writing)
 
     def _due(self, global_ranks: Sequence[int], now_ns: int | None) -> bool:
         """Return whether the first lines of these have waited long enough."""

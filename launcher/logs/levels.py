@@ -47,18 +47,27 @@ def level_named(name: str) -> int:
 
 def level_in(text: str) -> int | None:
     """Return the level that a line names, in any of the forms that loggers use."""
+    found = level_at(text)
+    return None if found is None else found[0]
+
+
+def level_at(text: str) -> tuple[int, int, int] | None:
+    """Return the level that a line names, and where its name begins and ends."""
     match = _LEVEL.search(text, 0, LEVEL_CHARS)
     if match is None:
         return None
-    name = match[match.lastgroup or 0]
+    group = match.lastgroup or 0
+    name = match[group]
     match match.lastgroup:
         case "glog":
-            return _GLOG_LEVELS[name]
+            level = _GLOG_LEVELS[name]
         case "pino":
-            return _PINO_LEVELS[name]
+            level = _PINO_LEVELS[name]
         case "crash":
-            return LEVELS["ERROR"]
-    return _LEVEL_OF[name.upper()]
+            level = LEVELS["ERROR"]
+        case _:
+            level = _LEVEL_OF[name.upper()]
+    return level, match.start(group), match.end(group)
 
 
 def _highest_in(text: str) -> int | None:

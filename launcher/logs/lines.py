@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -32,7 +33,7 @@ class Line:
     raw: bytes  # without its newline; at most `PIECE_BYTES`
     time_ns: int | None = None  # since 1970; of the line before where it carries none itself; None before any did
     attempt: int | None = None  # None where it is unknown
-    dated: bool = False  # its time stands in the line itself
+    dated: bool = False  # its time is its own: it stands in the line, or tells when the line came
     ends: bool = True  # a newline follows; not so after a piece, nor after an unfinished last line
     overwritten: bool = False  # an invisible piece: what follows begins at the start of the line
 
@@ -163,3 +164,19 @@ def attempt_at(offset: int, starts: Sequence[tuple[int, int]]) -> tuple[int, flo
 def shown(line: Line) -> str:
     """Return the text of a line, safe for a terminal; of text that is overwritten (progress bars) the last part."""
     return printable(line.raw.decode("utf-8", errors="replace"))
+
+
+def without_mark(text: str, global_rank: int) -> str:
+    """Return a line without torch's mark of its rank, which says no more than the prefix that it is shown with.
+
+    >>> without_mark("[rank3]: ValueError: no", 3), without_mark("[rank3]:[W1127 12:00:00 ...", 3)
+    ('ValueError: no', '[W1127 12:00:00 ...')
+    """
+    mark = f"[rank{global_rank}]:"
+    return text[len(mark) :].removeprefix(" ") if text.startswith(mark) else text
+
+
+def without_marks(block: bytes, global_rank: int) -> bytes:
+    """Return whole lines as `without_mark` does; quick where none has such a mark."""
+    mark = f"[rank{global_rank}]:".encode()
+    return re.sub(rb"(?m)^" + re.escape(mark) + b" ?", b"", block) if mark in block else block

@@ -16,9 +16,10 @@ import re
 import signal
 import threading
 from collections import defaultdict, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import localtime, strftime
 from types import FrameType
+from typing import TypeVar
 
 from launcher.core.errors import UsageError
 from launcher.core.text import UNITS_S, duration_s, ranges
@@ -31,6 +32,7 @@ SEARCH_S = 0.5
 SHORT_CHARS = 500
 MAX_SLOW = 10  # lines that each may take `SEARCH_S`
 
+F = TypeVar("F")  # what was found: false where nothing was
 _REPEATS = re.compile(r"[*+?{]")
 
 
@@ -207,21 +209,31 @@ class Matcher:
 
     def __call__(self, text: str) -> bool:
         """Return whether `text` matches. Raises UsageError where even a short part of it takes too long."""
+        return bool(self._bounded(self._compiled.search, text))
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return where `text` matches: begin and end of each match that is not empty. Raises what a call does."""
+        return self._bounded(self._all, text)
+
+    def _all(self, text: str, *within: int) -> list[tuple[int, int]]:
+        return [match.span() for match in self._compiled.finditer(text, *within) if match[0]]
+
+    def _bounded(self, look: Callable[..., F], text: str) -> F:
         if len(text) > self._longest:
-            return self._in_beginning(text)
+            return self._in_beginning(look, text)
         if not self._repeats or (self._repeats == 1 and len(text) <= SHORT_CHARS):
-            return self._compiled.search(text) is not None
+            return look(text)
         if threading.current_thread() is not threading.main_thread():
             if self._repeats > 1:
                 raise self._refused("may take too long")
-            found = self._compiled.search(text, 0, SHORT_CHARS) is not None
+            found = look(text, 0, SHORT_CHARS)
             self.cut_short += not found and len(text) > SHORT_CHARS
             return found
         try:
             before = signal.signal(signal.SIGVTALRM, _give_up)
             try:
                 signal.setitimer(signal.ITIMER_VIRTUAL, SEARCH_S)
-                return self._compiled.search(text) is not None
+                return look(text)
             finally:
                 signal.setitimer(signal.ITIMER_VIRTUAL, 0)
                 signal.signal(signal.SIGVTALRM, before)
@@ -231,10 +243,10 @@ class Matcher:
             self._slow += 1
             if self._slow >= MAX_SLOW:
                 self._longest = max(SHORT_CHARS, min(self._longest, len(text)) // 2)
-            return self._in_beginning(text)
+            return self._in_beginning(look, text)
 
-    def _in_beginning(self, text: str) -> bool:
-        found = self(text[:SHORT_CHARS])
+    def _in_beginning(self, look: Callable[..., F], text: str) -> F:
+        found = self._bounded(look, text[:SHORT_CHARS])
         self.cut_short += not found
         return found
 

@@ -23,12 +23,16 @@ from functools import lru_cache
 from typing import Any
 
 from launcher.core.frozen import frozen
+from launcher.logs.arrivals import Arrivals
 from launcher.logs.levels import LEVEL_NAMES
 from launcher.logs.lines import Line
 
 FIRST_CHARS = 64
 MAX_TIME_CHARS = 40
 SECOND_NS = 1_000_000_000
+# Lines that seem to have come less apart may have been written together, with a look between them: so do indented ones.
+APART_NS, APART_INDENTED_NS = SECOND_NS // 2, 3 * SECOND_NS // 2
+_INDENTS = (b" ", b"\t")
 _YEAR_S = 365.2425 * 86400
 
 _NEAR_NS = 60 * 86400 * SECOND_NS  # runs are long, and clocks wrong; of other such numbers one in a hundred is so near
@@ -110,9 +114,15 @@ def _ends_in_words(before: str) -> bool:
 class Clock:
     """Gives the lines of one rank their times: a line that carries none has that of the line before."""
 
-    def __init__(self, near_ns: int) -> None:
-        """Begin without a time. `near_ns`: about when the rank ran, for times without a year."""
+    def __init__(self, near_ns: int, arrivals: Arrivals | None = None) -> None:
+        """Begin without a time. `near_ns`: about when the rank ran, for times without a year.
+
+        With `arrivals` a line that carries no time has that of its arrival, if it did not come with the line before.
+        """
         self._time_ns: int | None = None
+        self._arrivals = arrivals
+        self._arrived_ns: int | None = None  # when the line came whose time the clock has
+        self._is_arrival = False  # that is the time which the clock has
         self._near_ns = near_ns
         self._within_line = False
         self._column_of_words: int | None = None  # at which the last date behind words stood; -1: none of them counts
@@ -120,6 +130,8 @@ class Clock:
     def stamped(self, line: Line) -> Line:
         """Return `line` with its time; a piece of a long line has that of the line's first piece."""
         own_ns = None if self._within_line else self._own_ns(line.raw)
+        if self._arrivals is not None and not self._within_line:
+            own_ns = self._or_arrival(line, own_ns, self._arrivals.of(line.offset))
         self._within_line = not line.ends
         if own_ns is None and self._time_ns is None:
             return line
@@ -128,6 +140,20 @@ class Clock:
         return Line(
             line.global_rank, line.offset, line.raw, self._time_ns, line.attempt, dated, line.ends, line.overwritten
         )
+
+    def _or_arrival(self, line: Line, own_ns: int | None, arrived_ns: int | None) -> int | None:
+        """Return the time that stands in the line; else that of its arrival, if it does not belong to the line before."""
+        if own_ns is not None:
+            self._arrived_ns, self._is_arrival = arrived_ns, False
+            return own_ns
+        if arrived_ns is None:
+            return None
+        if self._arrived_ns is not None:
+            apart_ns = APART_INDENTED_NS if line.raw.startswith(_INDENTS) else 0 if self._is_arrival else APART_NS
+            if abs(arrived_ns - self._arrived_ns) <= apart_ns:
+                return None
+        self._arrived_ns, self._is_arrival = arrived_ns, True
+        return arrived_ns
 
     def _own_ns(self, raw: bytes) -> int | None:
         """Return the line's own time. A date behind words counts where one stood before, and no line had one elsewhere."""

@@ -30,6 +30,10 @@ _NAME = r"(?:(?!\d)\w+|<\w+>)(?:\.(?:\w+|<\w+>))*"  # of a class in a function t
 EXCEPTION = re.compile(rf"(?P<type>{_NAME})(?:: (?P<message>.*)|:?)$")
 _BEGINS_MESSAGE = re.compile(rf"(?P<prefix>(?:.*: )?){_NAME}: $")
 _THREAD = re.compile(r"Exception in thread (?P<name>.+?)(?: \(.*\))?:$")
+LINKS = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
 END_OF_REMOTE = '"""'  # so ends what multiprocessing shows of a traceback in another process
 # What Python prints of exceptions that change neither the course nor the exit code of a program.
 _HARMLESS = ("Exception ignored in", "Exception ignored while", "Error in atexit", "Error in sys.excepthook")
@@ -238,8 +242,13 @@ class TracebackLines:
     """Finds which lines of one rank, in their order, stand in a traceback."""
 
     def __init__(self) -> None:
+        self.continues = (
+            False  # the last line belongs to the one before: to its traceback, message, or chain of exceptions
+        )
         self._header: str | None = None  # the last line, if it is one: the next one shows the common prefix
         self._prefix: str | None = None  # of the current traceback
+        self._raised: str | None = None  # the prefix of one that has come to its exception, and may have more to say
+        self._is_linked = False  # a sentence has announced another exception
 
     def put(self, text: str) -> int | None:
         """Return where the traceback's own text begins in this line, behind torch's prefix; None outside of a traceback.
@@ -251,12 +260,33 @@ class TracebackLines:
             self._header = None
         header = text.find(HEADER)
         if header >= 0 and text.endswith(HEADER):
-            self._header = text
+            self.continues = self._is_linked or (self._raised is not None and _IN_GROUP.match(text) is not None)
+            self._header, self._raised, self._is_linked = text, None, False
             return header
         if self._prefix is None:
+            self.continues = self._raised is not None and self._goes_on(self._raised, text)
+            if not self.continues:
+                self._raised, self._is_linked = None, False
             return None
         begins = len(self._prefix)
         body = without_prefix(self._prefix, text)
+        self.continues = bool(body)
         if not (body and body[0].isspace()):
-            self._prefix = None
+            self._prefix, self._raised = None, self._prefix if body else None
         return begins if body else None
+
+    @property
+    def is_within(self) -> bool:
+        """True where the next line may belong to the last one."""
+        return self._header is not None or self._prefix is not None or self._raised is not None
+
+    def _goes_on(self, prefix: str, text: str) -> bool:
+        """Return whether a line behind an exception is its message's, its group's, or leads to the next exception."""
+        mark = outside_group(prefix)
+        rest = without_prefix(mark, text)
+        self._is_linked |= rest in LINKS
+        is_blank = not text.strip()
+        return (
+            is_blank or self._is_linked or _IN_GROUP.match(text) is not None
+            or (rest is not None and (bool(mark) or _INDENTED.match(rest) is not None))
+        )  # fmt: skip

@@ -17,6 +17,7 @@ from launcher.logs.traceback_blocks import (
     END_OF_REMOTE,
     FRAME,
     HEADER,
+    LINKS,
     MAX_TITLE_CHARS,
     Block,
     blocks_from_first,
@@ -34,10 +35,6 @@ LINES_OF_LINK = 4  # between two tracebacks of one chain: empty, the sentence, e
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _WORDS = re.compile(r"\S[^\n]*")
-_LINKS = (
-    "The above exception was the direct cause of the following exception:",
-    "During handling of the above exception, another exception occurred:",
-)
 
 # What ends a program without a traceback; of a SyntaxError of the script itself the lines before it give the place.
 _CRASHES = (
@@ -80,7 +77,7 @@ def traceback_in(log: bytes) -> FoundTraceback | None:
     if len(log) > NEAR_BYTES:
         # Text right before the chain may belong to it, and may be cut off here.
         before = near[max(0, chain[0].start - MAX_TITLE_CHARS) : chain[0].start] if chain else ""
-        continues = before.count("\n") < LINES_OF_LINK or any(link in before for link in _LINKS)
+        continues = before.count("\n") < LINES_OF_LINK or any(link in before for link in LINKS)
         if not chain or chain[-1].thread or continues:
             return find_traceback(_plain(log))
     return _found(chain, near) if chain else None
@@ -128,7 +125,7 @@ def _found(chain: Sequence[Block], text: str) -> FoundTraceback:
     lines: list[str] = []  # of the exceptions of the chain, with the sentences that link them
     for earlier, each in pairwise([None, *chain]):
         between = text[earlier.end : each.start] if earlier and each else ""
-        lines += [f"\n{link}\n" for link in _LINKS if link in between]
+        lines += [f"\n{link}\n" for link in LINKS if link in between]
         lines += each.body if each else ()
     return FoundTraceback(
         type=block.type,
@@ -156,7 +153,7 @@ def _linked(text: str, start: int, end: int, prefix: str) -> bool:
         return False
     prefix = outside_group(prefix)
     between = [without_prefix(prefix, line) for line, _ in lines_of(text, start, end)]
-    return [line for line in between if line and line != END_OF_REMOTE] in [[link] for link in _LINKS]
+    return [line for line in between if line and line != END_OF_REMOTE] in [[link] for link in LINKS]
 
 
 # --- the first of each rank ---

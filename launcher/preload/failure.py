@@ -82,11 +82,16 @@ def note_exception(error: BaseException) -> None:
         pass
 
 
+def exit_status(stop: SystemExit) -> int:
+    """Return the exit code that CPython gives a process that ends by it."""
+    return 0 if stop.code is None else stop.code & 0xFF if isinstance(stop.code, int) else 1
+
+
 def note_exit(stop: SystemExit) -> None:
     """Record an end by `sys.exit`, unless the program ends well."""
     time_ns = time.time_ns()
     try:
-        status = 0 if stop.code is None else stop.code & 0xFF if isinstance(stop.code, int) else 1
+        status = exit_status(stop)
         if status:
             # The traceback of sys.exit says nothing, but the exception that led to it might.
             found = frames.places(frames.of_program(stop.__traceback__))

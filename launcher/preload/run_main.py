@@ -39,12 +39,24 @@ def main(born_with: dict[str, Any]) -> None:
         prepare(program, born_with)
         show_command_line(program.command_line)
         failure.install(os.path.abspath(device_dir))
-    else:
-        from . import serve  # needs more of the library than a program should find loaded
+        _forget_collisions()
+        execute(program)
+        return
+    import atexit
 
-        program = serve.serve(int(sys.argv[2]), born_with)  # returns in every forked rank
+    from . import serve  # needs more of the library than a program should find loaded
+
+    program, ending = serve.serve(int(sys.argv[2]), born_with)  # returns in every forked rank
     _forget_collisions()
-    execute(program)
+    try:
+        execute(program)
+        ending.is_success = True
+    except SystemExit as stop:
+        ending.is_success = not failure.exit_status(stop)
+        raise
+    finally:
+        if sys.gettrace() or sys.getprofile():  # the program's own, which would see more than it should
+            atexit.unregister(ending.run)
 
 
 def note_imports() -> None:
@@ -216,8 +228,9 @@ def _hide_own_frames(program: Program) -> None:
 def _forget_file(program: Program) -> None:
     """Take `__file__` away, as CPython does when a script's own code has ended, before threads and `atexit` have."""
     if program.is_file:
+        main = sys.modules.get("__main__")  # unless the program has removed it
         for name in ("__file__", "__cached__"):
-            sys.modules["__main__"].__dict__.pop(name, None)
+            getattr(main, "__dict__", {}).pop(name, None)
 
 
 # --- what `ps` and `top` show of this process: the program's name and command line ---

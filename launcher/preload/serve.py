@@ -19,6 +19,7 @@ import sys
 import time
 
 from . import failure
+from .ending import Ending
 from .fork_safety import why_unsafe
 from .frames import message
 from .protocol import Connection
@@ -35,9 +36,10 @@ _LOOK_AGAIN_S = 0.0002
 _MAX_THRESHOLD = 2**31 - 1  # objects: the garbage collector never starts
 
 
-def serve(descriptor: int, born_with: dict[str, Any]) -> Program:
-    """Serve the agent to the end; return in forked ranks only, with the program that they are to run."""
+def serve(descriptor: int, born_with: dict[str, Any]) -> tuple[Program, Ending]:
+    """Serve the agent to the end; return in forked ranks only, with the program that they are to run, and their end."""
     began = time.perf_counter()
+    ending = Ending()
     former_name = process_name()
     rename_process(_NAME)
     connection = Connection(failure.out_of_the_way(descriptor))
@@ -51,14 +53,15 @@ def serve(descriptor: int, born_with: dict[str, Any]) -> Program:
     fields = first["program"]
     program = Program(fields["kind"], fields["target"], fields["arguments"])
     prepare(program, born_with)
-    refusal = _import_uncollected(first["modules"])
+    refusal = _import_uncollected(first["modules"], ending)
     if refusal:
         connection.send(refusal)
         os._exit(0)
     connection.send({"ready": True, "seconds": time.perf_counter() - began})
     _serve_requests(connection, _Shown(former_name, fields["shown_argv"]), first["agent_pid"])
     renew_main(program, born_with)
-    return program
+    ending.begin()
+    return program, ending
 
 
 class _Shown:
@@ -76,7 +79,7 @@ def _die_with(parent_pid: int) -> None:
         os._exit(128 + _signal.SIGKILL)
 
 
-def _import_uncollected(modules: list[str]) -> dict[str, Any] | None:
+def _import_uncollected(modules: list[str], ending: Ending) -> dict[str, Any] | None:
     """Do `_import` without garbage collection, and keep all that it made in memory that the ranks share.
 
     No collection, and no exit, goes through it. Ranks do not undo this: with torch it would cost each of them 60 MB, and a second at its end. Hardly anything that
@@ -86,21 +89,21 @@ def _import_uncollected(modules: list[str]) -> dict[str, Any] | None:
         return None
     thresholds = gc.get_threshold()
     gc.set_threshold(_MAX_THRESHOLD)
-    refusal = _import(modules)
+    refusal = _import(modules, ending)
     if gc.get_threshold()[0] == _MAX_THRESHOLD:  # else a module has its own idea
         gc.set_threshold(*thresholds)
-    gc.freeze()
+    ending.freeze()
     return refusal
 
 
-def _import(modules: list[str]) -> dict[str, Any] | None:
+def _import(modules: list[str], ending: Ending) -> dict[str, Any] | None:
     """Import one after the other; return what to report to the agent where this process may not be forked after that.
 
     A submodule that cannot be imported, of a package that can, is left out: the program may do without it.
     """
     for name in modules:
         try:
-            __import__(name)
+            ending.import_module(name)
         except BaseException as error:
             reason = f"importing {name}: {type(error).__name__}: {message(error)}"[:1000]
             if not isinstance(error, Exception) or name.partition(".")[0] not in modules[: modules.index(name)]:

@@ -1,4 +1,4 @@
-"""From a parsed document to findings: which format, which shape, which rules. Loads pydantic and every rule."""
+"""From a parsed document to findings: which format, which shape, which rules. Loads every rule."""
 
 from __future__ import annotations
 

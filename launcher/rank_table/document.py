@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 from launcher.rank_table.positions import Lines, Place, Pointer, RepeatedKey, locate
-from launcher.rank_table.scanner import Scanner
 from launcher.rank_table.syntax import END, SCALAR, Fault, LongInteger, next_token
 
 _WIDE_MARKS = (
@@ -140,11 +139,15 @@ def _parse(text: str) -> Document:
     may_hold_half_pairs = _HALF_A_PAIR.search(text) is not None
     if not may_hold_half_pairs and not loaded.may_repeat_keys(text):
         return Document(text, value, too_large, (), checkable=True)
+    from launcher.rank_table.scanner import Scanner  # noqa: PLC0415 - most tables need none
+
     found, repeats, _ = Scanner(text, max_depth=None, only_repeats=not may_hold_half_pairs).run()
     return Document(text, value, _in_order((*found, *too_large)), repeats, checkable=not found)
 
 
 def _diagnose(text: str, error: Exception) -> Document:
+    from launcher.rank_table.scanner import Scanner  # noqa: PLC0415 - most tables need none
+
     found, repeats, repaired = Scanner(text).run()
     faults = found or [Fault("RT102", getattr(error, "pos", 0), 1, f"not JSON: {error}")]
     if not found or repaired is None:

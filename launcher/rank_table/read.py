@@ -59,7 +59,7 @@ class TableReport:
         """The records, there exactly when the table is valid. Made when first asked for."""
         if self.table is None or not self.valid:
             return None
-        from launcher.rank_table.check import READERS  # noqa: PLC0415 - loads pydantic
+        from launcher.rank_table.check import READERS  # noqa: PLC0415 - loads every rule
 
         source = Path(os.path.abspath(self.path))  # noqa: PTH100 - links stay, dots go
         return replace(READERS[self.table.format].cluster(self.table), source=source)
@@ -99,7 +99,7 @@ def read_rank_table(path: Path, profile: Profile = AS_HCCL, *, max_bytes: int = 
 
 def parse_rank_table(data: bytes, path: Path, profile: Profile = AS_HCCL) -> TableReport:
     """Check a table that was read already; `path` is its name in messages."""
-    from launcher.rank_table.check import check_document  # noqa: PLC0415 - loads pydantic
+    from launcher.rank_table.check import check_document  # noqa: PLC0415 - loads every rule
 
     with _without_garbage_collection():
         document = parse_document(data)

@@ -24,14 +24,14 @@ from launcher.rank_table import syntax
 from launcher.rank_table.positions import Edit, RepeatedKey, overwritten
 from launcher.rank_table.syntax import (
     CLOSING,
-    ENTRY,
-    MEMBER,
     SCALAR,
     STRING,
     ErrorLog,
     Fault,
     Token,
+    entry_pattern,
     has_repeated_key,
+    member_pattern,
     next_token,
     remedy,
 )
@@ -248,7 +248,7 @@ class Scanner:
         """Skip the members or entries at `at` that have no fault: what the handlers would do, in one step for each."""
         frame, text = self._stack.top, self.text
         of_object = frame.bracket == "{"
-        next_one = (MEMBER if of_object else ENTRY).match
+        next_one = (member_pattern() if of_object else entry_pattern()).match
         while (found := next_one(text, at)) is not None:
             if of_object:
                 self._stack.count_key(found["key"], found.start("key") - 1)

@@ -1,6 +1,7 @@
 """The shape of a table's objects: which keys there must be, and of which type. Imported only when a table is read.
 
-Strict, as HCCL is: where it asks for a string, a number is refused. What the strings say is left to the rules.
+Strict, as HCCL is: where it asks for a string, a number is refused. What the strings say is left to the rules. Pydantic
+finds the faults; it is loaded only for an object that is not evidently right, since its import takes longer than all the rest.
 """
 
 from __future__ import annotations
@@ -8,16 +9,18 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.rank_table.catalogue import Finding, Found
 from launcher.rank_table.model import Fields
 from launcher.rank_table.positions import Pointer
 from launcher.rank_table.syntax import LongInteger
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 # Faults of shape that are reported one by one: a list of a million numbers is one mistake, not a million.
 MAX_FAULTS = 1000
@@ -35,14 +38,69 @@ _WHY = {
 _Signature = tuple[type["Shape"], tuple[str, ...]] | tuple[type["Shape"], tuple[str, ...], tuple[type, ...]]
 
 
-class Shape(BaseModel):
+MAY_BE_MISSING: Any = None  # the value of a field whose declaration can say no default
+
+
+class _Needed(str):
+    """What to write for a field that every object must have."""
+
+    __slots__ = ()
+
+
+def needed(example: str) -> Any:
+    """Return the value of a field that every object must have; `example` says what to write there."""
+    return _Needed(example)
+
+
+class Field(NamedTuple):
+    kind: type  # of its values; `object` where it does not matter
+    annotation: Any  # the same for pydantic
+    example: str | None  # None: it may be missing
+
+    def suits(self, fields: Fields, name: str) -> bool:
+        """Return whether it is evidently right. What is not may be right as well."""
+        return type(fields[name]) is self.kind or self.kind is object if name in fields else self.example is None
+
+
+# By the texts of declarations: to evaluate them takes longer.
+_KINDS: Mapping[str, tuple[type, Any]] = {
+    "str": (str, str),
+    "int": (int, int),
+    "bool": (bool, bool),
+    "list[Any]": (list, list[Any]),
+    "dict[str, Any]": (dict, dict[str, Any]),
+    "Any": (object, Any),
+}
+
+
+class Shape:
     """The scalars of one kind of object. Lists are declared as `list[Any]`; `Shapes.entries` looks into them.
 
     Only the types of values may matter, never the values: objects with equal keys and types are checked once.
     A key that some reader knows is declared, as `Any` where its type does not matter; all others are reported as unknown.
     """
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    @classmethod
+    @cache
+    def fields(cls) -> Mapping[str, Field]:
+        """Return what is declared here and in the classes above."""
+        declared = {}
+        for base in reversed(cls.__mro__):
+            for name, text in getattr(base, "__annotations__", {}).items():
+                value = vars(base)[name]
+                declared[name] = Field(*_KINDS[text], value if isinstance(value, _Needed) else None)
+        return declared
+
+    @classmethod
+    @cache
+    def model(cls) -> type[BaseModel]:
+        """Return the same for pydantic."""
+        from pydantic import ConfigDict, create_model  # noqa: PLC0415 - most tables have no fault
+
+        fields: dict[str, Any] = {
+            name: (field.annotation, None if field.example is None else ...) for name, field in cls.fields().items()
+        }
+        return create_model(cls.__name__, __config__=ConfigDict(strict=True, extra="ignore"), **fields)
 
 
 class Shapes:
@@ -121,10 +179,14 @@ class Shapes:
 
 
 def _shape_faults(shape: type[Shape], fields: Fields) -> tuple[list[tuple[str, str]], list[str]]:
-    declared = shape.model_fields  # a property of pydantic's that takes its time
+    declared = shape.fields()
     unknown = [key for key in fields if key not in declared]
+    if all(field.suits(fields, name) for name, field in declared.items()):
+        return [], unknown
+    from pydantic import ValidationError  # noqa: PLC0415 - most tables have no fault
+
     try:
-        shape.model_validate(fields)
+        shape.model().model_validate(fields)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
         return [(detail["type"], str(detail["loc"][0])) for detail in details], unknown
@@ -133,12 +195,12 @@ def _shape_faults(shape: type[Shape], fields: Fields) -> tuple[list[tuple[str, s
 
 def _finding(shape: type[Shape], pointer: Pointer, fields: Fields, kind: str, name: str) -> Found:
     if kind == "missing":
-        example = shape.model_fields[name].description or '"..."'
+        example = shape.fields()[name].example
         return "RT204", Finding(pointer, f"{name} is missing here", f'add "{name}": {example}')
     wanted = _WANTED.get(kind, "an object")
     message = f"{name} must be {wanted}, not {shown(fields[name])}"
     if name == "version":
-        return "RT205", Finding((*pointer, name), message, f"write {shape.model_fields[name].description}, in quotes")
+        return "RT205", Finding((*pointer, name), message, f"write {shape.fields()[name].example}, in quotes")
     if kind == "int_type" and isinstance(fields[name], LongInteger):
         message = f"{name} has {fields[name].digits} digits, and HCCL keeps no such number"
         return "RT205", Finding((*pointer, name), message, "write a number of at most 10 digits")
@@ -172,7 +234,7 @@ def _retyped(kind: str, value: Any) -> str | None:
 
 def _similar(key: str, shape: type[Shape], fields: Fields) -> str:
     """Return a hint that names a known key like `key`, unless the object has that as well."""
-    known = sorted(shape.model_fields)
+    known = sorted(shape.fields())
     near = difflib.get_close_matches(key[:64], known, n=1, cutoff=0.6)
     if near and near[0] in fields:
         return f'remove it: "{near[0]}" is there as well'

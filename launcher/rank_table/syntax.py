@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from enum import Enum
+from functools import cache
 from typing import NamedTuple
 
 from launcher.core.text import printable
@@ -25,9 +26,13 @@ BROKEN_STRING = "broken string"  # not closed on its line, or with something in 
 # A piece of a string: plain characters and escapes. Strings with escapes are stepped through piece by piece, for a
 # group that repeats without a limit would keep what it needs to go back for every round.
 _PIECE = re.compile(r'(?:[^"\\\x00-\x1f]+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})){1,1000}')
-# The blanks before a token stand in a lookahead, which is never gone back into: there may be millions of them.
-_TOKEN = re.compile(
-    r"""(?=([ \t\n\r]*))\1(?:
+
+
+@cache
+def _token_pattern() -> re.Pattern[str]:
+    # The blanks before a token stand in a lookahead, which is never gone back into: there may be millions of them.
+    return re.compile(
+        r"""(?=([ \t\n\r]*))\1(?:
         (?P<punctuation>[{}\[\],:])
       | (?P<string>"[^"\\\x00-\x1f]*")
       | (?P<scalar>(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)(?![^\s,:{}\[\]"/，：]))
@@ -39,8 +44,10 @@ _TOKEN = re.compile(
       | (?P<open_comment>/\*)
       | (?P<word>[^\s,:{}\[\]"，：]+"?)
     )""",  # noqa: RUF001
-    re.VERBOSE,
-)
+        re.VERBOSE,
+    )
+
+
 _KINDS = {
     "string": STRING,
     "scalar": SCALAR,
@@ -59,12 +66,24 @@ _PLAIN_SCALAR = rf"(?:{_PLAIN_STRING}|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-
 _VALUES = rf"\[{_BLANKS}(?:{_PLAIN_SCALAR}{_BLANKS}(?:,{_BLANKS}{_PLAIN_SCALAR}{_BLANKS}){{0,64}})?\]"
 _MEMBER = rf"{_PLAIN_STRING}{_BLANKS}:{_BLANKS}(?:{_PLAIN_SCALAR}|{_VALUES}){_BLANKS}"
 _OBJECT = rf"\{{{_BLANKS}(?:{_MEMBER}(?:,{_BLANKS}{_MEMBER}){{0,32}})?\}}"
-# A member of an object up to its comma, which is part of it, or to the closing bracket, which is not.
-MEMBER = re.compile(
-    rf'{_BLANKS}"(?P<key>[^"\\\x00-\x1f]*)"{_BLANKS}:{_BLANKS}(?:{_PLAIN_SCALAR}|{_VALUES}){_BLANKS}(?:(?P<comma>,)|(?=\}}))'
-)
-# An entry of a list up to its comma, which is part of it, or to the closing bracket, which is not.
-ENTRY = re.compile(rf"{_BLANKS}(?:(?P<object>{_OBJECT})|{_PLAIN_SCALAR}){_BLANKS}(?:(?P<comma>,)|(?=\]))")
+
+
+# These three patterns take longer to compile than a valid table to check, which needs none of them.
+@cache
+def member_pattern() -> re.Pattern[str]:
+    """Return what matches a member of an object up to its comma, which is part of it, or to the closing bracket, which is not."""
+    key = r'"(?P<key>[^"\\\x00-\x1f]*)"'
+    return re.compile(
+        rf"{_BLANKS}{key}{_BLANKS}:{_BLANKS}(?:{_PLAIN_SCALAR}|{_VALUES}){_BLANKS}(?:(?P<comma>,)|(?=\}}))"
+    )
+
+
+@cache
+def entry_pattern() -> re.Pattern[str]:
+    """Return what matches an entry of a list up to its comma, which is part of it, or to the closing bracket, which is not."""
+    return re.compile(rf"{_BLANKS}(?:(?P<object>{_OBJECT})|{_PLAIN_SCALAR}){_BLANKS}(?:(?P<comma>,)|(?=\]))")
+
+
 _KEY_OR_VALUE = re.compile(rf'"([^"]*)"(?:({_BLANKS}:)?)')
 CLOSING = {"{": "}", "[": "]"}
 _BRACKET = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*){0,1000}"|([{}\[\]])')  # strings are stepped over
@@ -87,7 +106,7 @@ class Token(NamedTuple):
 
 def next_token(text: str, at: int) -> Token:
     """Return the first token of `text` at or after `at`, blanks skipped. END at the end; never fails."""
-    match = _TOKEN.match(text, at)
+    match = _token_pattern().match(text, at)
     if match is None:
         return _odd_token(text, at)
     group = match.lastgroup or ""
@@ -116,7 +135,7 @@ def _odd_token(text: str, at: int) -> Token:
 
 
 def has_repeated_key(flat_object: str) -> bool:
-    """Return whether an object that `ENTRY` matched has a key twice."""
+    """Return whether an object that `entry_pattern` matched has a key twice."""
     keys = [text for text, colon in _KEY_OR_VALUE.findall(flat_object) if colon]
     return len(set(keys)) < len(keys)
 

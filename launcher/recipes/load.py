@@ -17,6 +17,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+parse_toml = tomllib.loads
 PACKAGED = Path(__file__).resolve().parent
 TEMPLATES = data_dir("templates")
 
@@ -112,7 +113,7 @@ def _file_assignments(path: Path) -> Iterator[Assignment]:
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are both ValueErrors
         raise UsageError(f"{path}: this is not TOML: {error}") from error
     for name, value in _flattened(document):
-        yield Assignment(name, value, where=f"{path}:{_line_of(name, text)}")
+        yield Assignment(name, value, where=f"{path}:{line_of(name, text)}")
 
 
 def _flattened(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -123,13 +124,15 @@ def _flattened(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{key}", value
 
 
-def _line_of(name: str, text: str) -> int:
-    """Return the line that sets `name`: tomllib keeps no positions, so look for the key below its section's header."""
+def line_of(name: str, text: str) -> int:
+    """Return the line that sets `name`, or begins that section: tomllib keeps no positions, so look for the key below its header."""
     section, _, key = name.rpartition(".")
     current = ""
     for number, line in enumerate(text.splitlines(), start=1):
         if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
             current = header[1]
+            if current == name:
+                return number
         elif (found := re.match(r"\s*([\w.\-\"']+)\s*=", line)) and (
             (current == section and found[1].strip("\"'") == key) or (not current and found[1] == name)
         ):

@@ -72,6 +72,15 @@ def recorded_pattern(run_dir: RunDir) -> re.Pattern[str] | None:
     return None
 
 
+def pattern_for(run_dir: RunDir, text: str | None) -> re.Pattern[str] | None:
+    """Return the expression that is asked for now, else the one that the run was started with.
+
+    Raises:
+        UsageError: it is none.
+    """
+    return recorded_pattern(run_dir) if text is None else pattern_of(text)
+
+
 class FiguresReader:
     """Looks at ranks again and again; reads at most the last 32 KiB of what has come to a log since its last look.
 
@@ -86,13 +95,13 @@ class FiguresReader:
     def look(self, global_rank: int, log_offset: int = 0) -> RankFigures:
         """Return the figures of a rank; `log_offset`: where its log begins to be of the current attempt."""
         heartbeat = read_heartbeat(self._run_dir.heartbeat(global_rank))
-        if heartbeat is not None and heartbeat.beat != Beat():
-            beat = heartbeat.beat
-            return RankFigures(
-                heartbeat, step=beat.step, last_step=beat.last_step, loss=beat.loss, tokens_per_s=beat.tokens_per_s
-            )
-        logged = self.logged(global_rank, log_offset) or RankFigures()
-        return logged if heartbeat is None else replace(logged, heartbeat=heartbeat)
+        beat = heartbeat.beat if heartbeat is not None else Beat()
+        figures = RankFigures(
+            heartbeat, step=beat.step, last_step=beat.last_step, loss=beat.loss, tokens_per_s=beat.tokens_per_s
+        )
+        if figures.known or (logged := self.logged(global_rank, log_offset)) is None:
+            return figures
+        return replace(logged, heartbeat=heartbeat)
 
     def logged(self, global_rank: int, log_offset: int = 0) -> RankFigures | None:
         """Return the newest figures of a log, whatever the heartbeat says; None before there are any."""

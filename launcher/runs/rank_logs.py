@@ -12,6 +12,7 @@ from pathlib import Path
 
 from launcher.core.events import AttemptStarted, Event, RankStarted
 from launcher.core.run_dir import RunDir, mark_of
+from launcher.logs.arrivals import Arrivals
 from launcher.logs.follow import Changes, Follower
 from launcher.logs.lines import OVERWRITES, Begun, Line, LineReader, attempt_at, with_attempts
 from launcher.logs.log_file import CHUNK_BYTES, GrowingLog, Truncation, opened
@@ -77,18 +78,18 @@ class RankLog:
     """The lines of one rank in their order, with times and attempts. Close it at the end."""
 
     def __init__(
-        self, global_rank: int, log: GrowingLog, starts: AttemptStarts, near_ns: int,
-        wanted: Callable[[Line], bool] | None = None,
+        self, global_rank: int, log: GrowingLog, starts: AttemptStarts, near_ns: int, *,
+        wanted: Callable[[Line], bool] | None = None, arrivals: Arrivals | None = None,
     ) -> None:  # fmt: skip
         """Begin at the start of `log`. `near_ns`: about when the rank ran, for lines with a time without a year.
 
-        `wanted`: as in `RankLogs`.
+        `wanted`: as in `RankLogs`. `arrivals`: of the lines that carry no time.
         """
         self._global_rank = global_rank
         self._log = log
         self._all_starts, self._starts = starts, starts.of(global_rank)
         self._reader = LineReader(global_rank)
-        self._clock = Clock(near_ns)
+        self._clock = Clock(near_ns, arrivals)
         self._wanted = wanted
         self.before_read: Callable[[], None] = lambda: None  # called before each read of `present` and `blocks`
 
@@ -201,12 +202,13 @@ class RankLogs:
     def __init__(
         self, run_dir: RunDir, global_ranks: Collection[int], near_ns: int, *, environment: bool = False,
         on_truncation: Callable[[int, Truncation], object] = lambda _rank, _truncation: None,
-        places: AttemptPlaces | None = None, wanted: Callable[[Line], bool] | None = None,
+        places: AttemptPlaces | None = None, wanted: Callable[[Line], bool] | None = None, timed: bool = False,
     ) -> None:  # fmt: skip
         """Open the logs; those that cannot be opened are left out.
 
         `environment`: env.log of each rank instead of train.log. `on_truncation` is called with the global rank. `places`
-        is told of each attempt. Only lines that are `wanted` are given, but `RankLog.blocks` and `follower` give all.
+        is told of each attempt. Only lines that are `wanted` are given, but `RankLog.blocks` and `follower` give all. `timed`:
+        lines that carry no time have that of their arrival, where it was noted.
         """
         self._on_truncation = on_truncation
         path_of = run_dir.env_log if environment else run_dir.train_log
@@ -218,7 +220,11 @@ class RankLogs:
             if self._left_out[rank] is None
         }
         self._starts = AttemptStarts(written_anew=environment)
-        self.of_rank = {rank: RankLog(rank, log, self._starts, near_ns, wanted) for rank, log in self._growing.items()}
+        arrivals = {rank: Arrivals(run_dir.arrivals(rank), log.path) for rank, log in self._growing.items() if timed}
+        self.of_rank = {
+            rank: RankLog(rank, log, self._starts, near_ns, wanted=wanted, arrivals=arrivals.get(rank))
+            for rank, log in self._growing.items()
+        }
         self._places = places
         self._watched: Changes | None = None
         self._events = EventReader(run_dir.events)

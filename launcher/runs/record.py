@@ -33,10 +33,14 @@ _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 _masked = lru_cache(maxsize=256)(masked)  # thousands of ranks have most of their variables alike
 
 
-def spec_to_json(spec: RunSpec) -> str:
-    """Return the whole spec as JSON, one rank after the other; a variable that is removed is null."""
+def spec_to_json(spec: RunSpec, options: Mapping[str, Any] | None = None) -> str:
+    """Return the whole spec as JSON, one rank after the other; a variable that is removed is null.
+
+    `options`: those that made this spec, by name, secrets masked.
+    """
     record: dict[str, Any] = {
         "schema": SCHEMA,
+        **({} if options is None else {"options": options}),
         "name": spec.name,
         "run_dir": str(spec.run_dir),
         "cwd": str(spec.cwd),
@@ -115,6 +119,23 @@ def read_recorded(run_dir: RunDir) -> Recorded:
         raise UnreadableError(f"{path} is no record of a run that this version understands") from error
 
 
+def read_options(run_dir: RunDir) -> tuple[Mapping[str, Any], Path] | None:
+    """Return the options that a run was started with, and the directory that it was started in. None if it was not recorded.
+
+    Raises:
+        UnreadableError: run.json is missing, unreadable, or not a record of a run.
+    """
+    path = run_dir.run_json
+    try:
+        fields: Any = json.loads(path.read_bytes())
+        options, cwd = fields.get("options"), Path(fields["cwd"])
+    except OSError as error:
+        raise UnreadableError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadableError(f"{path} is no record of a run that this version understands") from error
+    return (options, cwd) if isinstance(options, dict) else None
+
+
 def _devices(servers: Any) -> Iterator[Place]:
     for index, server in enumerate(servers):
         for device in server["devices"]:
@@ -147,9 +168,13 @@ def free_name(runs_dir: Path, wanted: str) -> str:
 
 
 def create_run(
-    runs_dir: Path, wanted: str, specify: Callable[[str], RunSpec], files: Mapping[str, str] | None = None
+    runs_dir: Path,
+    wanted: str,
+    specify: Callable[[str], RunSpec],
+    files: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> RunSpec:
-    """Make the directory of a new run, with a device directory per rank, run.json and `files` (name: text).
+    """Make the directory of a new run, with a device directory per rank, run.json (with `options`) and `files` (name: text).
 
     `specify` gives the spec for a name; it is called again if another run takes the name meanwhile. Everything is
     written aside and renamed; on failure nothing is left, `runs_dir` itself included where it was made here. At last
@@ -160,7 +185,7 @@ def create_run(
     """
     try:
         with _directory(runs_dir):
-            while (spec := specify(free_name(runs_dir, wanted))) and not _claim(runs_dir, spec, files or {}):
+            while (spec := specify(free_name(runs_dir, wanted))) and not _claim(runs_dir, spec, files or {}, options):
                 pass
     except OSError as error:
         no_directory = isinstance(error, FileExistsError | NotADirectoryError)
@@ -173,14 +198,14 @@ def create_run(
     return spec
 
 
-def _claim(runs_dir: Path, spec: RunSpec, files: Mapping[str, str]) -> bool:
+def _claim(runs_dir: Path, spec: RunSpec, files: Mapping[str, str], options: Mapping[str, Any] | None) -> bool:
     """Make the run's directory; return False if its name has been taken meanwhile."""
     aside = RunDir(runs_dir / f".{spec.name}.{os.urandom(4).hex()}.partial")
     try:
         aside.root.mkdir()
         for rank in spec.ranks:
             aside.device(rank.global_rank).mkdir()
-        aside.run_json.write_text(spec_to_json(spec), encoding="utf-8")
+        aside.run_json.write_text(spec_to_json(spec, options), encoding="utf-8")
         for name, text in files.items():
             (aside.root / name).write_text(text, encoding="utf-8")
         aside.root.rename(runs_dir / spec.name)  # refused by the system if a directory with content is there

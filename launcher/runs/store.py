@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
     for candidate in (runs_dir / reference, Path(reference)):
         if _is_file(RunDir(candidate).run_json):
             return (run_at(candidate.resolve()),)
-    names = _newest_first(runs_dir)
+    names = newest_first(runs_dir)
     given = _given(names)
     called = [name for name in names if reference in given[name]]
     if not called:
@@ -72,6 +72,31 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
         if os.path.isdir(candidate):  # noqa: PTH112 - see `_is_file`
             why = _why_no_run(candidate)
     raise UnreadableError(f"{escaped(reference)}: {why}", hint=_known(runs_dir))
+
+
+def place_among(places: Iterable[Path], reference: str | None) -> Path | None:
+    """Return the one of several directories of runs that holds what `reference` names; None if none does.
+
+    Without a name, and for the latest, it is that with the newest run of all.
+
+    Raises:
+        UsageError: several hold one of that name, or of that beginning where none has the name.
+    """
+    if reference is None or means_latest(reference):
+        newest = [(_begun_ns(place, names[0]), place) for place in places if (names := newest_first(place))]
+        return max(newest, default=(0, None))[1]
+    found: dict[Path, tuple[RunDir, ...]] = {}
+    for place in places:
+        with suppress(UnreadableError):
+            found[place] = find_runs(place, reference)
+    exact = [place for place, runs in found.items() if runs[0].root.name == reference]
+    meant = exact or list(found)
+    if len(meant) > 1:
+        roots = [str(found[place][0].root) for place in meant]
+        raise UsageError(
+            f"{len(meant)} runs are called {escaped(reference)}: {_listed(roots)}", hint="give its directory"
+        )
+    return meant[0] if meant else None
 
 
 def means_latest(reference: str) -> bool:
@@ -113,6 +138,18 @@ def run_names(runs_dir: Path) -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in runs_dir.glob("[!.]*/run.json") if path.parent.name != LATEST))
 
 
+def newest_first(runs_dir: Path) -> list[str]:
+    """Return the runs in `runs_dir`, the last one that began first. Empty if there is no directory."""
+    return sorted(run_names(runs_dir), key=lambda name: (_begun_ns(runs_dir, name), name), reverse=True)
+
+
+def _begun_ns(runs_dir: Path, name: str) -> int:
+    # run.json is written before the start, and never again; a run's own name need not begin with its time.
+    with suppress(OSError):  # removed meanwhile
+        return (runs_dir / name / "run.json").stat().st_mtime_ns
+    return 0
+
+
 def _is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises where a name is too long or may not be looked at
 
@@ -141,7 +178,7 @@ def _latest(runs_dir: Path, note: Callable[[str], None]) -> RunDir:
         return run_at(latest.root.resolve())
     is_named = os.path.lexists(latest.root)
     why = f"{latest.root}: {_why_no_run(Path(os.path.realpath(latest.root)))}"
-    for name in _newest_first(runs_dir):
+    for name in newest_first(runs_dir):
         if os.access(RunDir(runs_dir / name).run_json, os.R_OK):
             if is_named:
                 note(f"{why}; this is {escaped(name)}, the newest run")
@@ -154,22 +191,12 @@ def _older(runs_dir: Path, steps: int, note: Callable[[str], None]) -> RunDir:
     latest = _latest(runs_dir, note)
     if not steps:
         return latest
-    names = _newest_first(runs_dir)
+    names = newest_first(runs_dir)
     older = names[names.index(latest.root.name) + 1 :] if latest.root.name in names else names
     if steps > len(older):
         count = f"only {len(older)}" if older else "none"
         raise UnreadableError(f"{LATEST}~{steps}: of runs before the latest {runs_dir} holds {count}")
     return run_at((runs_dir / older[steps - 1]).resolve())
-
-
-def _newest_first(runs_dir: Path) -> list[str]:
-    def age(name: str) -> tuple[int, str]:
-        # run.json is written before the start, and never again; a run's own name need not begin with its time.
-        with suppress(OSError):  # removed meanwhile
-            return (runs_dir / name / "run.json").stat().st_mtime_ns, name
-        return 0, name
-
-    return sorted(run_names(runs_dir), key=age, reverse=True)
 
 
 # --- what is no run ---
@@ -186,7 +213,7 @@ def _why_no_run(directory: Path) -> str:
 
 
 def _known(runs_dir: Path, limit: int = 3) -> str:
-    names = _newest_first(runs_dir)
+    names = newest_first(runs_dir)
     if not names:
         return f"{runs_dir} holds no runs; --runs-dir names another place"
     return f"the newest of {len(names)} runs in {runs_dir}: {', '.join(map(escaped, names[:limit]))}"

@@ -123,6 +123,7 @@ class Agent:
             self._attempts.monitor.start()
             self._reap()
             self._attempts.monitor.step(childless=self._childless)
+            self._attempts.arrivals.look()
         return self._finish()
 
     def _make_control(self) -> LocalControl | RemoteControl:

@@ -16,6 +16,7 @@ from launcher.core.records import Allotment, RankSpec, RunSpec, whole_allotment
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
+from launcher.supervise.arrival_notes import ArrivalNotes
 from launcher.supervise.attempt_monitor import AttemptMonitor, Stage
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.port import HeldPort, hold_port
@@ -42,11 +43,12 @@ class LocalAttempt:
 
 
 class Attempts:
-    """Carries out what is ordered for the ranks of this server. `rank_group` and `monitor` are the present attempt's."""
+    """Carries out what is ordered for the ranks of this server. `rank_group`, `monitor` and `arrivals` are the present attempt's."""
 
     present: LocalAttempt
     rank_group: RankGroup
     monitor: AttemptMonitor
+    arrivals: ArrivalNotes
 
     def __init__(
         self,
@@ -149,6 +151,7 @@ class Attempts:
         )
         supervision = self._spec.supervision
         global_ranks = [rank.global_rank for rank in ranks]
+        self.arrivals = ArrivalNotes(run_dir, global_ranks)
         self.monitor = AttemptMonitor(
             self.rank_group,
             ProgressMonitor(run_dir, global_ranks, supervision.hang_timeout_s, spec.layout),
@@ -175,6 +178,7 @@ class Attempts:
     def end(self) -> bool:
         """Close the present attempt, of which nothing is left that can be killed; return whether something is."""
         self.monitor.close()
+        self.arrivals.look(at_last=True)
         present = self.present
         self.over.append(
             Attempt(

@@ -26,6 +26,7 @@ from launcher.supervise.link import Link
 # Files by kind: where they are. Those that grow, and those that are rewritten.
 GROWING: Mapping[str, Callable[[RunDir, int], Path]] = {
     "train.log": RunDir.train_log,
+    "arrivals": RunDir.arrivals,
     "stacks.log": RunDir.stacks_log,
     "metrics.jsonl": lambda run_dir, _global_rank: run_dir.metrics,
     "scheduler.log": lambda run_dir, _global_rank: run_dir.scheduler_log,
@@ -47,6 +48,7 @@ RATE_BYTES_PER_S = 16 << 20  # while ranks run
 BURST_BYTES = 1 << 20
 EVERY_S = 0.2
 BEATS_EVERY_S = 1.0  # a thousand ranks' are then a thousand messages a second, for one coordinator
+ARRIVALS_EVERY_S = 5.0  # until they come, the log's last write tells nearly as much
 RETRY_S = 5.0  # after trouble there
 FINISH_S = 20.0  # for what is left in the end
 
@@ -199,6 +201,8 @@ class _Growing(_File):
     def __init__(self, kind: str, global_rank: int, path: Path, follows_another: bool) -> None:
         super().__init__(kind, global_rank, path)
         self._log = GrowingLog(path)
+        if kind == "arrivals":
+            self.every_s = ARRIVALS_EVERY_S
         self._offset = 0  # up to here it is there
         self._asks = follows_another  # how much is there
         self._first_end = self._log.end  # before ranks write: less than is there is another disk's file

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import select
 import shlex
@@ -61,16 +62,29 @@ class Launcher:
         """Run any program in this directory to the end, with the environment that the command would have."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8", "timeout": PATIENCE_S}
         environment = self.environment(env or {})
-        done = subprocess.run(argv, cwd=self.directory, env=environment, check=False, **{**pipes, **options})
+        done = subprocess.run(argv, env=environment, check=False, **{"cwd": self.directory, **pipes, **options})
         assert code in {None, done.returncode}, done
         return done
 
     def call(self, *arguments, env=None, input=None, code=None, **options):  # noqa: A002 - as subprocess.run calls it
         """As `run`, in this process: for commands that start none."""
         typed = list(map(str, arguments))
-        done = call(typed, cwd=self.directory, env=self.environment(env or {}), given=input, **options)
+        done = call(typed, env=self.environment(env or {}), given=input, **{"cwd": self.directory, **options})
         assert code in {None, done.returncode}, done
         return done
+
+    def seen(self, *arguments, **variables):
+        """What a terminal shows of stdout, with its colours; `variables` are in the environment."""
+        parent, child = pty.openpty()
+        with os.fdopen(child, "wb") as stdout:
+            clean = {"TERM": "xterm", "NO_COLOR": "", "FORCE_COLOR": "", "COLUMNS": "200"}
+            self.call(*arguments, env={**clean, **variables}, stdout=stdout)
+        shown = b""
+        with suppress(OSError):  # Linux: the other end is closed
+            while piece := os.read(parent, 65536):
+                shown += piece
+        os.close(parent)
+        return shown.decode().replace("\r\n", "\n")
 
     def transcript(self, *done):
         """What commands have said, for a snapshot."""

@@ -94,3 +94,8 @@ def test_cores_of_its_own_are_counted_in_words(launcher):
     shown = launcher.call("explain", "--bind", "core", "--devices", cores, "--", "true").stdout
     if "cpus:" in shown:  # fewer cores than CPUs: refused
         assert re.search(r"^cpus: [\d,-]+ \(1 core of its own\)$", shown, re.MULTILINE), shown
+
+
+def test_a_code_of_rank_tables_is_explained_elsewhere(launcher):
+    assert "tlaunch table explain RT312" in launcher.call("explain", "RT312", code=2).stderr
+    assert launcher.call("explain", "--", "true", code=0).stdout.startswith("rank 0 of 1")

@@ -15,6 +15,8 @@ one = Kept()
 def say(text):
     out.write(text)
 say("important")
+json.held = open(f"held.{os.environ['RANK']}", "w")
+json.held.write("by a preloaded module")
 """
 
 
@@ -26,12 +28,19 @@ def logs(launcher, source, *options):
     return [(launcher.latest / f"device{rank}" / "train.log").read_text() for rank in range(2)]
 
 
-@pytest.mark.parametrize("options", [[], ["--no-preload"]])
+@pytest.mark.parametrize("options", [[], ["--full-teardown"], ["--no-preload"]])
 def test_files_are_flushed_and_objects_finalised(launcher, options):
-    """As at the end of any Python program, although what was imported before the fork is not."""
+    """As at the end of any Python program, although what was imported before the fork is left as it is where it can be."""
     assert logs(launcher, UNFLUSHED, *options) == ["finalised\n"] * 2
     assert [(launcher.directory / f"result.{rank}").read_text() for rank in (0, 1)] == ["important"] * 2
+    assert [(launcher.directory / f"held.{rank}").read_text() for rank in (0, 1)] == ["by a preloaded module"] * 2
     assert list(launcher.directory.glob("tmp*")) == []
+
+
+def test_ranks_are_told_of_a_full_teardown(launcher):
+    source = "import os\nprint(os.environ.get('TLAUNCH_FULL_TEARDOWN'))\n"
+    assert logs(launcher, source, "--full-teardown") == ["1\n"] * 2
+    assert logs(launcher, source) == ["None\n"] * 2
 
 
 @pytest.mark.slow

@@ -122,3 +122,25 @@ def test_a_character_is_not_torn():
     [seen] = shown(Beginnings(), "\u6f22".encode() * SIZE)
     assert seen.decode() == "\u6f22" * KEPT_CHARS + MARK
     assert len(shown(Beginnings(), b"\xff" * SIZE)) == 1
+
+
+TORCH = "[rank1]: Traceback\n[rank1]:   File\n[rank0]: another's\n[rank1]:[W1127 12:00:00 x]\nsays [rank1]: x\n"
+UNMARKED = ["Traceback", "  File", "[rank0]: another's", "[W1127 12:00:00 x]", "says [rank1]: x"]
+
+
+@pytest.mark.parametrize("harmful", ["", "\x07\n"])
+@pytest.mark.parametrize(("prefix", "seen", "is_left_out"), [
+    (None, "[1] ", True), ("{global_rank:02}|", "01|", True), ("{device} ", "5 ", False), ("", "", False),
+])  # fmt: skip
+def test_torchs_mark_of_a_rank_is_left_out_behind_the_same_rank(prefix, seen, is_left_out, harmful):
+    """Whether lines are read or not; where nothing else tells the rank, the mark stays."""
+    expected = [f"{seen}{line}" for line in (UNMARKED if is_left_out else TORCH.splitlines())]
+    read = shape(prefix=prefix).lines(pieces(1, TORCH)).decode()
+    unread = shape(prefix=prefix).block(1, (TORCH + harmful).encode()).decode()
+    assert [read.splitlines(), unread.splitlines()[: len(expected)]] == [expected, expected]
+
+
+def test_json_has_the_text_as_it_was_written():
+    assert [
+        json.loads(line)["text"] for line in shape(as_json=True).lines(pieces(1, TORCH)).splitlines()
+    ] == TORCH.splitlines()

@@ -11,11 +11,14 @@ import time
 
 import pytest
 
+from launcher.core.arrivals import RECORD
 from launcher.core.codec import encode
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, Judged, RankEnded, RankStarted
 from launcher.core.proc import identify
 from launcher.core.records import Allotment, Elastic, Layout
 from launcher.core.report import Report
+from launcher.core.run_dir import RunDir
+from launcher.logs.times import SECOND_NS
 from tests.programs import acted_run
 from tests.servers import server
 
@@ -44,7 +47,8 @@ FOLLOW = pytest.mark.parametrize("follow", [(), ("-f",)], ids=["once", "follow"]
 def recorded(launcher):
     """A run that has ended, with these logs (None: not there); gives a function that asks for its logs."""
 
-    def make(logs, events=(), **fields):
+    def make(logs, events=(), arrivals=(), **fields):
+        """`arrivals`: of each rank the lengths of its log by time."""
         now_ns = time.time_ns()
         report = Report("a", 0, Cause.FINISHED, 0, now_ns, now_ns, ())
         events = [AgentStarted(identify(1), None, len(logs)), *events, AgentEnded(Cause.FINISHED, 0)]
@@ -52,6 +56,9 @@ def recorded(launcher):
         for rank, text in enumerate(logs):
             if text is not None:
                 run_dir.train_log(rank).write_text(text)
+        for rank, noted in enumerate(arrivals):
+            records = [RECORD.pack(time_ns, end) for time_ns, end in noted.items()]
+            run_dir.arrivals(rank).write_bytes(b"".join(records))
         run_dir.root.parent.joinpath("latest").symlink_to("a")
         return lambda *arguments: launcher.call("logs", *arguments)
 
@@ -72,7 +79,7 @@ MEANINGLESS = """
 --since yesterday; --since ''; --merge --collapse; --exit-code; --follow --env; no-such-run; -A 1; -f -C 1
 --prefix '{rank} '; --prefix '{'; --prefix '{server:d}'; --prefix '{time:d}'; --prefix '{global_rank:zz}'
 --prefix '{global_rank!x}'; --prefix '{global_rank:{device}}'; --prefix '{server:99999999999999999999}'
---prefix x --json; --prefix x --collapse; --errors --grep x; --errors -v x; -i; --errors --merge; --errors -n 0
+--prefix x --json; --prefix x --collapse; --errors --grep x; --errors -v x; -i; --errors --merge; --errors -n 0; --timestamps --json; --timestamps --prefix x; -H '('; -H x --json
 """
 
 
@@ -129,6 +136,61 @@ def test_times_of_lines_merge_and_bound(recorded):
     ]  # fmt: skip
     assert logs("--until", "2026-11-21T12:00:03").stderr == ""
     assert {line.split()[3] for line in logs("--level", "warning").stdout.splitlines()[::2]} == {"WARNING"}
+
+
+def test_lines_that_tell_no_time_are_chosen_by_their_arrival(recorded, launcher):
+    """Of two ranks that print; those that came within the same second stay together."""
+    now_ns = time.time_ns() // SECOND_NS * SECOND_NS
+    ago = [
+        {now_ns - seconds * SECOND_NS: end for seconds, end in each}
+        for each in ([(50, 2), (30, 6)], [(40, 4), (20, 6)])
+    ]
+    logs = recorded(["a\nb\nc\n", "A\nB\nC\n"], arrivals=ago)
+    assert logs("--since", "35s").stdout.split() == ["[0]", "b", "[0]", "c", "[1]", "C"]
+    assert logs("--until", "45s").stdout.split() == ["[0]", "a"]
+    merged = logs("--merge")
+    assert (merged.stdout.split()[1::2], merged.stderr) == (["a", "A", "B", "b", "c", "C"], "")
+    clock = [time.strftime("%H:%M:%S", time.localtime(now_ns / SECOND_NS - seconds)) for seconds in (50, 30, 30)]
+    assert logs("--timestamps", "--rank", 0).stdout.splitlines() == [
+        f"{at} {text}" for at, text in zip(clock, "abc", strict=True)
+    ]
+    assert logs("--timestamps", "-n", 1).stdout.splitlines()[0] == f"[0] {clock[2]} c"
+    told = [json.loads(line)["time_ns"] for line in logs("--json", "--rank", 1).stdout.splitlines()]
+    assert told == [now_ns - seconds * SECOND_NS for seconds in (40, 40, 20)]
+
+
+BEGINS = """
+import os, sys, time
+attempt = os.environ["TLAUNCH_ATTEMPT"]
+print("began", hex(time.time_ns()), flush=True)
+while not os.path.exists(f"go{attempt}"):
+    time.sleep(0.01)
+sys.exit(1 - int(attempt))
+"""
+
+
+def test_an_agent_notes_when_lines_come(launcher, wait_until):
+    """While its ranks run, and over restarts."""
+    process = launcher.start("run", "--max-restarts", 1, "--", "python", launcher.write("program.py", BEGINS))
+    wait_until((launcher.latest / "run.json").exists, "the run")
+    run_dir = RunDir(launcher.latest.resolve())
+
+    def is_noted(count):
+        log, arrivals = run_dir.train_log(0), run_dir.arrivals(0)
+        if not (log.exists() and log.read_bytes().count(b"began") == count and (records := arrivals.read_bytes())):
+            return False
+        return RECORD.unpack(records[-RECORD.size :])[1] == log.stat().st_size
+
+    for attempt in range(2):
+        wait_until(lambda seen=attempt + 1: is_noted(seen), "a record of the line")
+        launcher.write(f"go{attempt}")
+    assert process.wait() == 0
+    assert is_noted(2)
+    lines = [json.loads(line) for line in launcher.call("logs", "--json").stdout.splitlines()]
+    told = [(int(line["text"].split()[1], 16), line["time_ns"]) for line in lines if "began" in line["text"]]
+    (first, first_came), (second, second_came) = told
+    tick = SECOND_NS // 10  # of the clock that stamps files
+    assert first - tick < first_came < second + tick < second_came + 2 * tick
 
 
 def test_what_is_missed_is_said(recorded, launcher, snapshot):

@@ -113,6 +113,28 @@ def test_a_rank_that_stays_behind_is_named(run_dir):
     assert "slowest" not in text.text(STARTS)
 
 
+def test_a_rank_that_prints_seldom_does_not_lag(run_dir):
+    """Rank 1 prints at the end of an epoch alone, rank 2 as often as rank 0."""
+    text = ProgressText(run_dir, on_terminal=True)
+    for step in range(1, 40):
+        write(run_dir, 0, f"step {step} loss 1\n")
+        write(run_dir, 2, f"step {max(1, step - 4)} loss 1\n")
+        if step == 3:
+            write(run_dir, 1, "step 3 loss 1\n")
+        told = text.text(STARTS)
+    assert told.endswith("slowest rank 2 at step 35")
+
+
+def test_where_there_is_no_terminal_nothing_counts_up(run_dir, monkeypatch):
+    """Every change is a line there."""
+    monkeypatch.setattr(progress_text, "SILENT_FROM_S", 0.0)
+    monkeypatch.setattr(progress_text, "TOLD_EVERY_PLAIN_S", 0.0)
+    text = ProgressText(run_dir, on_terminal=False)
+    write(run_dir, 0, "step 9 loss 1\n")
+    write(run_dir, 1, "step 1 loss 1\n")
+    assert [text.text(STARTS) for _ in range(4)] == ["step 9, loss 1.0000"] * 4
+
+
 def test_silence_is_told_when_it_lasts(run_dir, monkeypatch):
     """It ends with a line of any rank, and with a heartbeat that is touched."""
     text = ProgressText(run_dir, on_terminal=True)

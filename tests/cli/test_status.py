@@ -136,3 +136,17 @@ def test_figures_of_logs_stand_apart_from_heartbeats(launcher):
     assert second["log_figures"] == {
         "step": 3, "last_step": 9, "epoch": 2.0, "loss": 1.5, "tokens_per_s": None, "steps_per_s": None,
     }  # fmt: skip
+
+
+def test_another_expression_may_be_given_for_the_lines_of_ranks(launcher):
+    """To `status`, `top` and `report`, instead of the run's own; a wrong one is refused."""
+    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(AGENT, None, 2)], progress_regex=r"own=(?P<step>\d+)")
+    run_dir.train_log(1).write_text("own=3 at=4\nstep 5 loss 1\n")
+    assert row(launcher.call("status", "a").stdout, 1)[5] == "3"
+    given = ["--progress-regex", r"at=(?P<step>\d+)", "a"]
+    assert row(launcher.call("status", *given).stdout, 1)[5] == "4"
+    assert row(launcher.call("top", *given).stdout, 1)[2] == "4"
+    assert json.loads(launcher.call("report", "--json", *given).stdout)["runs"][0]["steps"] == 4
+    for command in ("status", "top", "report"):
+        refused = launcher.call(command, "--progress-regex", "(", "a")
+        assert (refused.returncode, "hint: " in refused.stderr) == (2, True)

@@ -2,10 +2,8 @@
 
 import json
 import os
-import pty
 import re
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -101,17 +99,9 @@ def test_colour_marks_heads_only(launcher, files):
 
 @pytest.mark.parametrize(("variables", "expected"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
 def test_colour_is_for_terminals(launcher, files, variables, expected):
-    parent, child = pty.openpty()
-    environment = {"TERM": "xterm", "NO_COLOR": "", **variables}
-    with os.fdopen(child, "wb") as stdout:
-        launcher.call("validate", "wrong.json", env=environment, stdout=stdout)
-    shown = b""
-    with suppress(OSError):  # Linux: the other end is closed
-        while piece := os.read(parent, 65536):
-            shown += piece
-    os.close(parent)
-    assert b"RT323" in shown
-    assert (b"\x1b[" in shown) is expected
+    shown = launcher.seen("validate", "wrong.json", **variables)
+    assert "RT323" in shown
+    assert ("\x1b[" in shown) is expected
 
 
 def test_a_reader_that_leaves_changes_nothing(launcher, files):
@@ -211,3 +201,22 @@ def test_every_screen_has_its_table():
 def test_validate_prints_the_screen(name, launcher):
     shutil.copy(HERE / "readme_tables" / name, launcher.directory)
     assert launcher.call("validate", name, code=1).stdout == SCREENS[name]
+
+
+def test_what_can_be_repaired_is_counted(launcher):
+    """With the command that repairs it, which then leaves so many; not on stdin, nor where a person has to decide."""
+    table = '{"version": "1.0", "server_count": "1", "server_list": [{"server_id": "10.0.0.1", "device": [%s]}], "status": "completed"}'
+    device = '{"device_id": 0, "device_ip": "192.168.1.1", "rank_id": %s},'
+    path = launcher.write("a table.json", table % (device % "0"))
+    done = launcher.call("validate", "--chip", "910", path.name, code=1)
+    *_, last = done.stdout.splitlines()
+    assert last == "3 of 3 can be repaired by `tlaunch table fix --chip 910 --write 'a table.json'`"
+    assert "can be repaired" not in launcher.call("validate", "-", input=path.read_text(), code=1).stdout
+    assert "can be repaired" not in launcher.call("validate", "--json", path.name, code=1).stdout
+    launcher.call("table", "fix", "--chip", "910", "--write", path.name, code=0)
+    assert "can be repaired" not in launcher.call("validate", "--chip", "910", path.name, code=0).stdout
+    path.write_text(table.replace("10.0.0.1", "no address") % (device % '"seven"'))
+    *_, last = launcher.call("validate", path.name, code=1).stdout.splitlines()
+    of_all = last.partition(" of ")[2].partition(" ")[0]
+    assert last.startswith("2 of ")
+    assert int(of_all) > 2

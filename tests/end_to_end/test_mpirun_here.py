@@ -71,3 +71,24 @@ def test_ranks_of_an_mpirun_meet_by_mpi(mpirun):
     )
     assert (one["RANK"], other["RANK"], one["LOCAL_WORLD_SIZE"]) == ("0", "1", "2")
     assert (one["MASTER_ADDR"], one["MASTER_PORT"]) == (other["MASTER_ADDR"], other["MASTER_PORT"])
+
+
+def test_no_table_is_needed_for_ranks_of_this_machine(mpirun_path, tmp_path):
+    """`--devices` says how many there are: `mpirun -n 3`, supervised."""
+    env = environment({"PATH": f"{Path(mpirun_path).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)})
+    argv = (
+        *TLAUNCH,
+        "run",
+        "--engine",
+        "mpi",
+        "--devices",
+        "3",
+        "--",
+        "/bin/sh",
+        "-c",
+        "echo $RANK of $WORLD_SIZE; sleep 0.5",
+    )
+    done = run_to_end(argv, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    logs = sorted(path.read_text() for path in (tmp_path / "runs" / "latest").glob("device*/train.log"))
+    assert logs == [f"{rank} of 3\n" for rank in range(3)]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.core.arrivals import RECORD
 from launcher.core.run_dir import RunDir
 
 from .conftest import TLAUNCH, run_to_end, table_of, tlaunch
@@ -85,6 +86,10 @@ def test_the_head_tells_of_all_ranks(servers):
     for rank in (2, 3):
         assert heads.train_log(rank).read_bytes() == others.train_log(rank).read_bytes()
         assert heads.env_log(rank).read_bytes() == others.env_log(rank).read_bytes()
+        assert heads.arrivals(rank).read_bytes() == others.arrivals(rank).read_bytes()
+        assert (
+            RECORD.unpack(heads.arrivals(rank).read_bytes()[-RECORD.size :])[1] == heads.train_log(rank).stat().st_size
+        )
     status = json.loads(told("status", heads.root, "--json"))
     assert [rank["heartbeat"]["step"] for rank in status["each"]] == [7] * 4
     assert not list(heads.root.glob(".*"))

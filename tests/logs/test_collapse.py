@@ -22,7 +22,7 @@ from launcher.logs.collapse import (
 from launcher.logs.lines import Line
 from launcher.logs.times import Clock
 
-from .conftest import put
+from .conftest import GROUP, put
 
 
 def line(global_rank, text):
@@ -69,7 +69,7 @@ def traceback(rank, line, message, mark=""):
 
 
 def test_tracebacks_that_differ_stay_apart():
-    """By a line, an address, or a pid; figures outside of them are ranges as ever."""
+    """By a line, an address, or a pid, each in one piece; figures outside of them are ranges as ever."""
     told = collapsed(
         traceback(0, 16, "RuntimeError: <A at 0x7f01>, pid 11"),
         traceback(1, 16, "RuntimeError: <A at 0x7f02>, pid 12"),
@@ -77,24 +77,51 @@ def test_tracebacks_that_differ_stay_apart():
     )
     assert told == [
         "[0-2] step 3",
-        "[0-2] Traceback (most recent call last):",
+        "[0-1] Traceback (most recent call last):",
         '[0-1]   File "ddp.py", line 16, in <module>',
-        '[2]   File "ddp.py", line 18, in <module>',
-        "[0-2]     f(7)",
-        "[0,2] RuntimeError: <A at 0x7f01>, pid 11",
+        "[0-1]     f(7)",
+        "[0] RuntimeError: <A at 0x7f01>, pid 11",
         "[1] RuntimeError: <A at 0x7f02>, pid 12",
+        "[2] Traceback (most recent call last):",
+        '[2]   File "ddp.py", line 18, in <module>',
+        "[2]     f(7)",
+        "[2] RuntimeError: <A at 0x7f01>, pid 11",
         "[0-2] ended after 0.5..2.5 s",
     ]
 
 
-def test_the_same_traceback_is_one_behind_what_torch_puts_before_it():
-    """Every rank has its own number there."""
-    told = collapsed(*(traceback(rank, 16, "ValueError: 7", "[rank{}]: ") for rank in range(2)))
+@pytest.mark.parametrize(("mark", "seen"), [("[rank{}]: ", ""), ("[worker {}]: ", "[worker 0..1]: "), ("", "")])
+def test_the_same_traceback_is_one_behind_what_is_put_before_it(mark, seen):
+    """Every rank has its own number there; what torch puts there says no more than what is shown before the line."""
+    told = collapsed(*(traceback(rank, 16, "ValueError: 7", mark) for rank in range(2)))
     assert told[2:5] == [
-        '[0-1] [rank0..1]:   File "ddp.py", line 16, in <module>',
-        "[0-1] [rank0..1]:     f(7)",
-        "[0-1] [rank0..1]: ValueError: 7",
+        f'[0-1] {seen}  File "ddp.py", line 16, in <module>',
+        f"[0-1] {seen}    f(7)",
+        f"[0-1] {seen}ValueError: 7",
     ]
+
+
+CAUSE = "The above exception was the direct cause of the following exception:"
+
+
+@pytest.mark.parametrize("mark", ["[rank{}]: ", ""])
+def test_a_chain_of_exceptions_is_one_piece(mark):
+    """With the lines of its messages; what the ranks say behind it is one line again."""
+
+    def failing(rank, line):
+        first = traceback(rank, line, "OSError: no", mark)[1:-1]
+        then = traceback(rank, 40, "ValueError: two", mark)[1:-1]
+        more = [f"{mark.format(rank)}  lines"]
+        return [*first, *more, "", f"{mark.format(rank)}{CAUSE}", "", *then, *more, "the end"]
+
+    told = collapsed(failing(0, 16), failing(1, 18), failing(2, 16))
+    assert [each.partition(" ")[0] for each in told] == ["[0,2]"] * 13 + ["[1]"] * 13 + ["[0-2]"]
+    assert [told[5], told[6], told[7], told[12]] == ["[0,2] ", f"[0,2] {CAUSE}", "[0,2] ", "[0,2]   lines"]
+
+
+def test_a_group_of_exceptions_is_one_piece():
+    told = collapsed(GROUP.splitlines(), GROUP.replace("88", "87").splitlines())
+    assert [each[:3] for each in told] == ["[0]"] * 12 + ["[1]"] * 12
 
 
 def test_a_rank_that_lost_a_line_does_not_lag_behind_ever_after():
@@ -129,9 +156,9 @@ def test_a_training_of_eight_ranks():
     assert by_ranks == {8: common, 1: sum(map(len, texts.values())) - 8 * common}
 
 
-TEXTS = st.lists(
-    st.lists(st.sampled_from(["a", "b", "step 1", "step 2", "x 1.5", ""]), max_size=12), min_size=1, max_size=4
-)
+RAISED = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', "Error: no", CAUSE]
+SAID = ["a", "b", "step 1", "step 2", "x 1.5", "", *RAISED]
+TEXTS = st.lists(st.lists(st.sampled_from(SAID), max_size=12), min_size=1, max_size=4)
 
 
 def assert_whole(lines, texts):
@@ -150,6 +177,8 @@ def test_no_line_is_lost_and_none_overtakes_one_of_its_rank(texts):
 
 # --- while ranks write ---
 
+HEAD = "[0] Traceback (most recent call last):"
+
 
 @pytest.mark.parametrize(("ranks", "turns"), [
     # It is shown when every rank has written it, and no sooner, unless it has waited for long enough.
@@ -163,7 +192,12 @@ def test_no_line_is_lost_and_none_overtakes_one_of_its_rank(texts):
     (3, [("1a 0a 0b 2b", 0, "[0-1] a")]),
     # That two ranks both wrote a blank line says nothing about the lines before it.
     (2, [("0a 0_ 1x 1_", 0, ""), ("1a", 1, "[1] x|[1] |[0-1] a")]),
-], ids=["common", "ended", "behind", "one for others", "another for others", "blank"])  # fmt: skip
+    # A traceback is waited for to its end, which the next line shows, or the end of its rank; for long enough.
+    (1, [("0Traceback~(most~recent~call~last):", 0, ""), ("0~~f()", 1, ""), ("0E:~no", 2, ""), ("0b", 3, f"{HEAD}|[0]   f()|[0] E: no|[0] b")]),
+    (1, [("0Traceback~(most~recent~call~last): 0~~f() 0E:~no", 0, ""), ("0-", 1, f"{HEAD}|[0]   f()|[0] E: no")]),
+    (1, [("0Traceback~(most~recent~call~last): 0~~f()", 0, ""), ("", WINDOW_NS, f"{HEAD}|[0]   f()"), ("0E:~no", WINDOW_NS, ""),
+         ("0b", WINDOW_NS, "[0] E: no|[0] b")]),
+], ids=["common", "ended", "behind", "one for others", "another for others", "blank", "traceback", "last words", "late words"])  # fmt: skip
 def test_when_a_line_is_shown(ranks, turns):
     """In turns: what ranks write (or that one has ended, `2-`), the time (None: all have ended), and what is shown then."""
     collapser = Collapser(range(ranks))
@@ -172,7 +206,7 @@ def test_when_a_line_is_shown(ranks, turns):
             if text == "-":
                 collapser.end(rank)
             else:
-                collapser.put(line(rank, text.strip("_")))
+                collapser.put(line(rank, text.strip("_").replace("~", " ")))
         assert "|".join(map(str, collapser.flush() if now is None else collapser.take(now))) == seen
 
 
@@ -297,12 +331,12 @@ RED = "\x1b[31mloss 1\x1b[0m"
     (["loss is 9.870", "loss is 9.91"], "loss is 9.870..9.91"), (["step 7, loss 10", "step 7, loss 9"], "step 7, loss 9..10"),
     (["loss 9", "loss 9.5"], "loss 9..9.5"), (["x -3", "x -1", "x 2"], "x -3..2"), (["x=-0.5", "x=0.25"], "x=-0.5..0.25"),
     (["lr 1e-4", "lr 3e-5"], "lr 3e-5..1e-4"), (["at 0x7f1a", "at 0x7f0c"], "at 0x7f0c..0x7f1a"),
-    (["[rank0]: cuda:0", "[rank1]: cuda:1"], "[rank0..1]: cuda:0..1"), (["took 3ms.", "took 12ms."], "took 3..12ms."),
+    (["[rank0]: cuda:0", "[rank1]: cuda:1"], "cuda:0..1"), (["took 3ms.", "took 12ms."], "took 3..12ms."),
     (["1,900 tokens", "2,100 tokens", "950 tokens"], "950..2,100 tokens"), (["a-1 to a-2", "a-1 to a-3"], "a-1 to a-2..3"),
     (["1.0 x 2", "1.00 x 3"], "1.0 x 2..3"), (["same", "same"], "same"), (["", ""], ""),
-    # A place in a source file stays as it is; what torch puts before it may differ.
-    ([f'[rank{rank}]:   File "/tmp/7/ddp.py", line 16, in f' for rank in (0, 1)],
-     '[rank0..1]:   File "/tmp/7/ddp.py", line 16, in f'),
+    # A place in a source file stays as it is; what a program puts before it may differ.
+    ([f'[worker{rank}]:   File "/tmp/7/ddp.py", line 16, in f' for rank in (0, 1)],
+     '[worker0..1]:   File "/tmp/7/ddp.py", line 16, in f'),
     (["train.py:88: loss 1.5", "train.py:88: loss 1.7"], "train.py:88: loss 1.5..1.7"),
     # Times differ always, and a range of them would say little.
     (["2026-11-21 12:00:00,999 INFO loss 1.5", "2026-11-21 12:00:01,002 INFO loss 1.7"],

@@ -225,6 +225,12 @@ def test_long_lines_are_searched_whole_where_that_is_quick():
     assert Matcher("n.*d.*e")("y" * PIECE_BYTES + "needle")
 
 
+def test_every_match_is_found_that_is_not_empty():
+    """Of a line that takes too long, those in its beginning."""
+    assert Matcher("lo|x*").spans("lo, lo") == [(0, 2), (4, 6)]
+    assert Matcher("ab+|x.*=").spans(f"abb{LONG}abb") == [(0, 3)]
+
+
 def test_outside_of_the_main_thread_nothing_can_hang():
     """No signal interrupts a search there: what might take long is refused, or not searched."""
     searches = [("needle", LONG + "needle"), ("need+le", "needle"), ("x.*b", LONG), ("(a+)+$", "aaa")]

@@ -13,7 +13,7 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 FACTS = (PROGRAMS / "preload_facts.py").read_text()
 # What both ways import for themselves, or what a process forked before knows of it.
 OWN_MODULES = {
-    "__future__", "_ctypes", "encodings.ascii", "_json", "_struct", "ctypes", "ctypes._endian", "errno", "faulthandler", "fcntl", "struct",
+    "__future__", "_ctypes", "atexit", "encodings.ascii", "_json", "_struct", "ctypes", "ctypes._endian", "errno", "faulthandler", "fcntl", "struct",
 }  # fmt: skip
 
 

@@ -97,6 +97,15 @@ def test_a_log_is_alike_on_both_sides_while_it_grows(both):
     assert max(moments) > 0.1
 
 
+def test_when_lines_came_is_told_too(both):
+    """More seldom, as nobody waits for it."""
+    write(both.there.arrivals(2), b"x" * 16)
+    both.until_log_is(2, b"x" * 16, both.here.arrivals(2))
+    write(both.there.arrivals(2), b"y" * 16)
+    assert both.finish() is None
+    assert both.here.arrivals(2).read_bytes() == b"x" * 16 + b"y" * 16
+
+
 def test_little_is_under_way_at_once(both):
     """So an answer or a verdict waits for a quarter of a MiB at most, however much ranks write."""
     ranks = range(2, 2 + 2 * WINDOW_BYTES // PIECE_BYTES)
@@ -178,7 +187,7 @@ def test_a_server_that_lost_its_disk_goes_on_behind_what_is_kept(both, former):
 
 def test_a_question_how_much_is_there_makes_no_file(both):
     both.follow()
-    both.until(lambda: sum(isinstance(message, FileChunk) for message in both.heard) == 5, "questions")
+    both.until(lambda: sum(isinstance(message, FileChunk) for message in both.heard) == 8, "questions")
     assert [path for path in both.here.root.rglob("*") if path.is_file()] == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import textwrap
@@ -18,6 +19,7 @@ from launcher.cli.launch.options import RunOptions, for_engine
 from launcher.cli.launch.prepare import prepare
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
+from launcher.cli.options.run_options import given_last
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted
 from launcher.cli.text.membership_text import attempt_text
@@ -43,7 +45,8 @@ variable that tlaunch sets; removed: left by another launcher in your shell, and
 
 Exit codes: 0; 2 wrong usage, or a file that cannot be read; 3 a refused table or layout.
 """
-NOT_TAKEN = ("dry_run", "json")  # --detach is taken, and means nothing: a run's line need not be cut
+# --detach is taken, and means nothing: a run's line need not be cut.
+NOT_TAKEN = ("dry_run", "json", "quiet", "verbose")
 REMOVED = "(removed)"
 FREE_PORT = "(a free port)"
 MAX_VALUE_COLUMNS = 28  # columns that all rows keep for values; a longer one pushes its own origin to the right
@@ -66,13 +69,16 @@ class Explained:
 )
 @click.option("--all", "everything", is_flag=True, help="Include variables that tlaunch does not set.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def explain(*, global_rank: int, everything: bool, as_json: bool, **options: Any) -> None:
+@click.pass_context
+def explain(context: click.Context, /, *, global_rank: int, everything: bool, as_json: bool, **options: Any) -> None:
     """Show where each variable of a rank's environment comes from.
 
     The other options and COMMAND are those of `tlaunch run`. Nothing is started. By default the variables that tlaunch sets
     are shown, and those of other launchers that conflict with them; secrets are masked.
     """
-    chosen = for_engine(RunOptions(**{**options, "dry_run": True, "detach": False}), os.environ)
+    if len(options["command"]) == 1 and re.fullmatch(r"RT\d{3}", code := options["command"][0]):
+        raise UsageError(f"{code} is no program, but a problem of rank tables", hint=f"tlaunch table explain {code}")
+    chosen = for_engine(RunOptions(**{**given_last(context, options), "dry_run": True, "detach": False}), os.environ)
     prepared = with_network(prepare(chosen, os.environ), chosen)
     for note in prepared.notes:
         print(note, file=sys.stderr)

@@ -46,6 +46,7 @@ Examples:
   tlaunch logs -f --collapse
   tlaunch logs --merge --since 10m --grep 'loss|error' -C 2
   tlaunch logs -f -i --grep warning -v heartbeat
+  tlaunch logs -f --collapse -H 'loss [0-9.]+'
   tlaunch logs --errors
   tlaunch logs --prefix '{server}/{device} {time} '
 
@@ -53,8 +54,10 @@ Examples:
 9.87..9.91`. A line of a single rank, or one that comes a minute later, is shown
 by itself: `[3] retrying`.
 
-A line's time is the time written in it, or that of the line before; --since and
---until drop lines before the first time. A line without a level counts as INFO.
+A line's time is the time written in it, or that of the line before, if it came
+with that; else when it came, to within a second. Of a run without an agent
+(run.sh, `tlaunch exec`) and of old ones that is not known: --since and --until
+drop lines before the first time. A line without a level counts as INFO.
 Lines of more than 64 KiB are searched, counted and printed as JSON in pieces.
 Control characters of a log are escaped. PREFIX may hold {global_rank},
 {local_rank}, {server}, {device} and {time}.
@@ -71,7 +74,9 @@ cannot be written; 130 Ctrl-C.
 
 @click.command(epilog=EPILOG, help=f"Show the logs of all ranks, merged or collapsed.\n\n{LIVE_RUN_HELP}")
 @click.option("-f", "--follow", is_flag=True, help="Show new lines until the run ends.")
-@click.option("-n", "--lines", type=IntRange(0), metavar="N", help="Show the last N selected lines of each rank.")
+@click.option(
+    "-n", "--lines", "--tail", type=IntRange(0), metavar="N", help="Show the last N selected lines of each rank."
+)
 @click.option("--rank", "rank_expression", metavar="RANKS", default="all",
               help="Show these ranks: 0,3-5, all or first-failed.  [default: all]")  # fmt: skip
 @click.option("--server", metavar="SERVER", help="Show the ranks of one server, given by ID or by number from 0.")
@@ -79,6 +84,9 @@ cannot be written; 130 Ctrl-C.
 @click.option("--until", metavar="TIME", help="Show lines up to this time; 21:30 is a time of today.")
 @click.option("--grep", multiple=True, metavar="REGEX", help="Show lines that match; of several, any. Repeatable.")
 @click.option("-v", "--exclude", multiple=True, metavar="REGEX", help="Leave out lines that match. Repeatable.")
+@click.option(
+    "-H", "--highlight", multiple=True, metavar="REGEX", help="Mark what matches, and leave out no line. Repeatable."
+)
 @click.option("-i", "--ignore-case", is_flag=True, help="Let letters match those of the other case.")
 @click.option("-A", "after", type=IntRange(0), default=0, metavar="N", help="Show N lines after each match.")
 @click.option("-B", "before", type=IntRange(0), default=0, metavar="N", help="Show N lines before each match.")
@@ -90,9 +98,14 @@ cannot be written; 130 Ctrl-C.
 @click.option("--merge", "merged", is_flag=True, help="Sort the lines of all ranks by time.")
 @click.option("--collapse", "collapsed", is_flag=True, help="Show lines that ranks have in common once.")
 @click.option("--prefix", metavar="PREFIX", help="Text before each line.  [default: [rank] if there are several ranks]")
+@click.option("--timestamps", is_flag=True, help="Show each line's time before it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.option("--env", "environment", is_flag=True, help="Show the ranks' variables (env.log) instead.")
-@click.option("--color/--no-color", default=None, help="Keep the colours of lines.  [default: on a terminal]")
+@click.option(
+    "--color/--no-color",
+    default=None,
+    help="Show lines, ranks and matches in colour.  [default: on a terminal, unless NO_COLOR is set]",
+)
 @click.option("--exit-code", is_flag=True, help="With --follow, exit with the run's exit code.")
 @run_argument
 @click.pass_context
@@ -119,7 +132,7 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
     global_ranks = options.chosen_ranks(recorded, state)
     near_ns = state.started_ns or time.time_ns()
     places_of = places.of if options.by_attempt else None
-    shape = Format(options.look, sys.stdout, recorded.places, global_ranks, places_of=places_of)
+    shape = Format(options.look(), sys.stdout, recorded.places, global_ranks, places_of=places_of)
     notices: list[str] = []  # to be printed as soon as nothing else is on the screen
 
     def note_truncation(global_rank: int, truncation: Truncation) -> None:
@@ -131,7 +144,7 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
 
     logs = RankLogs(
         run_dir, global_ranks, near_ns, environment=options.environment, on_truncation=note_truncation,
-        places=places, wanted=is_there if options.by_attempt and options.server is not None else None,
+        places=places, wanted=is_there if options.by_attempt and options.server is not None else None, timed=options.timed,
     )  # fmt: skip
     if not make_room(len(global_ranks)):
         raise UsageError(

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import click
 
-from launcher.cli.options.chosen_run import json_option
+from launcher.cli.options.chosen_run import json_option, places_elsewhere
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text import run_text as run_words
 from launcher.cli.text.columns import counted, duration, fitted
 from launcher.cli.text.run_text import continued_from, culprit, running_ranks, shown_name
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import as_people_call_it, write_out
+from launcher.cli.text.style import PLAIN, Screen, screen_of
 from launcher.core.codec import json_text
-from launcher.core.text import printable
+from launcher.core.text import printable, some_of
 from launcher.runs.record import continued_by
 from launcher.runs.status import RunState, look
 from launcher.runs.store import run_at, run_names
@@ -24,6 +25,7 @@ from launcher.runs.store import run_at, run_names
 EPILOG = """\b
 Examples:
   tlaunch ps
+  tlaunch ps --everywhere
   tlaunch ps --all --json | jq -r '.[] | select(.state == "failed") | .name'
 
 States: starting, preloading, running, paused, ending, restarting; finished, failed, hung, stopped; lost (its launcher or
@@ -34,23 +36,30 @@ their exit codes); unknown (written by another version of tlaunch).
 Exit codes: 0, also if there is no run; 2 wrong usage.
 """
 CONTINUES = "CONTINUES"  # is there where any run has something in it
-HEADER: tuple[str, ...] = ("NAME", "STATE", "RANKS", "ATTEMPT", "AGE", "EXIT", CONTINUES, "FIRST FAILURE")
+DIRECTORY = "DIRECTORY"  # of runs; is there where several are looked at
+HEADER: tuple[str, ...] = ("NAME", "STATE", "RANKS", "ATTEMPT", "AGE", "EXIT", DIRECTORY, CONTINUES, "FIRST FAILURE")
+PLACES_SHOWN = 3
 NOTHING = "-"
 RIGHT = frozenset({"RANKS", "ATTEMPT", "AGE", "EXIT"})
 # On a narrow terminal, in this order: cut to so many columns, or left out (0). STATE and EXIT stay as they are.
 GIVING_WAY: tuple[tuple[str, int], ...] = (
-    ("FIRST FAILURE", 24), ("ATTEMPT", 0), ("RANKS", 0), (CONTINUES, 0), ("FIRST FAILURE", len("FIRST FAILURE")), ("AGE", 0),
-    ("FIRST FAILURE", 0), ("NAME", 1),
+    (DIRECTORY, 24), ("FIRST FAILURE", 24), ("ATTEMPT", 0), ("RANKS", 0), (CONTINUES, 0), ("FIRST FAILURE", len("FIRST FAILURE")), ("AGE", 0),
+    ("FIRST FAILURE", 0), (DIRECTORY, 12), ("NAME", 1),
 )  # fmt: skip
 
 
 @click.command(epilog=EPILOG)
 @click.option("--all", "everything", is_flag=True, help="List finished runs too.")
+@click.option("--everywhere", is_flag=True, help="List the runs of other directories too.")
 @json_option
 @runs_dir_option
-def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
-    """List the active runs, newest first."""
-    directories = [run_at(runs_dir.absolute() / name) for name in run_names(runs_dir)]
+def ps(*, everything: bool, everywhere: bool, as_json: bool, runs_dir: Path) -> None:
+    """List the active runs, newest first.
+
+    Where there are no runs here, those of other directories are listed in which `tlaunch run` has begun runs of yours.
+    """
+    places = _places(runs_dir, everywhere=everywhere)
+    directories = [run_at(place.absolute() / name) for place in places for name in run_names(place)]
     # A report is an agent's last act: without --all such runs need no look.
     looked = [look(run_dir) for run_dir in directories if everything or not run_dir.report.exists()]
     states = [state for state in looked if everything or _may_be_active(state)]
@@ -59,26 +68,43 @@ def ps(*, everything: bool, as_json: bool, runs_dir: Path) -> None:
         write_out(json_text([run_words.as_json(state) for state in states]))
     elif states:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-        write_out("".join(f"{line}\n" for line in to_lines(states, width)))
+        write_out(
+            "".join(
+                f"{line}\n" for line in to_lines(states, width, screen_of(sys.stdout), placed=places != (runs_dir,))
+            )
+        )
     elif everything:
-        click.echo(f"no run in {printable(str(runs_dir))}", err=True)
+        click.echo(f"no run in {_listed(places)}", err=True)
     unwatched = 0 if everything else sum(state.state.value == "unwatched" and not state.lives for state in looked)
     if not everything and not states:
         known = "known to be " if unwatched else ""
-        click.echo(f"no run is {known}active in {printable(str(runs_dir))}; --all lists finished runs too", err=True)
+        click.echo(f"no run is {known}active in {_listed(places)}; --all lists finished runs too", err=True)
     if unwatched:
         words = f"{counted(unwatched, 'run')} of `tlaunch exec` may be active, which only mpirun or srun knows"
         click.echo(f"{words}; --all lists such runs", err=True)
 
 
-def to_lines(states: list[RunState], width: int) -> list[str]:
-    """Return the table, in lines of at most `width` columns: what matters least gives way."""
+def _places(runs_dir: Path, *, everywhere: bool) -> tuple[Path, ...]:
+    has_runs = bool(run_names(runs_dir))
+    elsewhere = places_elsewhere(runs_dir, asked=everywhere) if everywhere or not has_runs else ()
+    return (runs_dir, *elsewhere) if has_runs or not elsewhere else elsewhere
+
+
+def _listed(places: tuple[Path, ...]) -> str:
+    return some_of([printable(str(as_people_call_it(place))) for place in places], PLACES_SHOWN)
+
+
+def to_lines(states: list[RunState], width: int, screen: Screen = PLAIN, *, placed: bool = False) -> list[str]:
+    """Return the table, in lines of at most `width` columns: what matters least gives way. `placed`: with directories."""
     table, giving_way = [HEADER, *map(_row, states)], GIVING_WAY
-    at = HEADER.index(CONTINUES)
-    if all(row[at] == NOTHING for row in table[1:]):
+    without = [] if placed else [DIRECTORY]
+    if all(row[HEADER.index(CONTINUES)] == NOTHING for row in table[1:]):
+        without.append(CONTINUES)
+    for name in without:
+        at = table[0].index(name)
         table = [row[:at] + row[at + 1 :] for row in table]
-        giving_way = tuple(each for each in giving_way if each[0] != CONTINUES)
-    return fitted(table[0], table[1:], width, giving_way=giving_way, right=RIGHT)
+        giving_way = tuple(each for each in giving_way if each[0] != name)
+    return fitted(table[0], table[1:], width, giving_way=giving_way, right=RIGHT, paint={"STATE": screen.state})
 
 
 def _may_be_active(state: RunState) -> bool:
@@ -102,6 +128,7 @@ def _row(state: RunState) -> tuple[str, ...]:
         str(progress.current.number),
         duration(age_s),
         NOTHING if state.exit_code is None else str(state.exit_code),
+        printable(str(as_people_call_it(state.run_dir.root.parent))),
         NOTHING if (continued := continued_by(state.run_dir)) is None else continued_from(continued),
         culprit(state),
     )

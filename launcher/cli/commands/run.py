@@ -10,6 +10,8 @@ from launcher.cli.launch import start
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
+from launcher.cli.options.run_options import given_last, told
+from launcher.cli.text.stdout import say
 
 EPILOG = """\b
 Examples:
@@ -49,7 +51,11 @@ def run(context: click.Context, /, **options: Any) -> None:
     Without COMMAND a bundled program is trained: the Transformer, or what --recipe names. COMMAND may be any program, Python or not. Without --rank-table
     and --devices one process is started.
     """
-    context.exit(start.run(RunOptions(**options)).exit_code)
+    chosen = RunOptions(**(given_last(context, options) if context.default_map else options))
+    if (chosen.dry_run or chosen.verbose) and not chosen.quiet:
+        for line in told(context, chosen):
+            say(line)
+    context.exit(start.run(chosen).exit_code)
 
 
 run.params += RUN_PARAMETERS

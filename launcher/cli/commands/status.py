@@ -13,17 +13,25 @@ from typing import Any
 
 import click
 
-from launcher.cli.options.chosen_run import LIVE_RUN_HELP, as_argument, chosen_live, json_option, run_argument
+from launcher.cli.options.chosen_run import (
+    LIVE_RUN_HELP,
+    as_argument,
+    chosen_live,
+    json_option,
+    progress_regex_option,
+    run_argument,
+)
 from launcher.cli.text.columns import counted, duration, fitted, number, size
 from launcher.cli.text.rank_rows import UNKNOWN, Column, cells, grouped, listed, most, same, step_groups
 from launcher.cli.text.run_text import as_json as run_as_json
 from launcher.cli.text.run_text import continued_from, culprit, describe, printed_figures, shown_name
 from launcher.cli.text.stdout import write_out
+from launcher.cli.text.style import Screen, screen_of
 from launcher.cli.text.verdict_text import describe_status, rank_list
 from launcher.core.codec import json_text
 from launcher.core.frozen import frozen
 from launcher.logs.terminal import one_line
-from launcher.runs.rank_figures import FiguresReader, RankFigures, recorded_pattern
+from launcher.runs.rank_figures import FiguresReader, RankFigures, pattern_for
 from launcher.runs.record import Place, Recorded, read_recorded
 from launcher.runs.status import RankLook, RunState, look
 
@@ -70,21 +78,26 @@ class RankStatus:
     default=None,
     help="Show ranks that are alike in one row, or each in its own.  [default: --group on a terminal from 16 ranks on]",
 )
+@progress_regex_option
 @json_option
 @run_argument
-def status(*, run: str | None, groups: bool | None, as_json: bool, runs_dir: Path) -> None:
+def status(*, run: str | None, groups: bool | None, progress_regex: str | None, as_json: bool, runs_dir: Path) -> None:
     run_dir = chosen_live(runs_dir, run)
     recorded = read_recorded(run_dir)
     state = look(run_dir)
     places = recorded.places_in(state.progress.current.allotment)
-    reader = FiguresReader(run_dir, recorded_pattern(run_dir))
+    reader = FiguresReader(run_dir, pattern_for(run_dir, progress_regex))
     ranks = [_rank_status(rank, places, state, reader) for rank in state.ranks]
     if as_json:
         whole = run_as_json(state) | {"max_restarts": recorded.max_restarts, "each": [_to_json(rank) for rank in ranks]}
         write_out(json_text(whole))
     else:
         wants_groups = sys.stdout.isatty() and len(ranks) >= GROUPED_FROM if groups is None else groups
-        write_out("".join(f"{line}\n" for line in _lines(state, ranks, recorded, wants_groups=wants_groups)))
+        write_out(
+            "".join(
+                f"{line}\n" for line in _lines(state, ranks, recorded, screen_of(sys.stdout), wants_groups=wants_groups)
+            )
+        )
 
 
 def _rank_status(look: RankLook, places: tuple[Place, ...], state: RunState, reader: FiguresReader) -> RankStatus:
@@ -99,8 +112,10 @@ def _rank_status(look: RankLook, places: tuple[Place, ...], state: RunState, rea
     return RankStatus(look, place, figures, log_bytes, logged_ns)
 
 
-def _lines(state: RunState, ranks: list[RankStatus], recorded: Recorded, *, wants_groups: bool) -> Iterator[str]:
-    yield f"{shown_name(state)}: {describe(state, restarts=not recorded.max_restarts)}"
+def _lines(
+    state: RunState, ranks: list[RankStatus], recorded: Recorded, screen: Screen, *, wants_groups: bool
+) -> Iterator[str]:
+    yield f"{shown_name(state)}: {screen.description(describe(state, restarts=not recorded.max_restarts))}"
     yield from _about(state, recorded)
     if failure := culprit(state):
         yield f"  first failure: {failure}"
@@ -111,7 +126,9 @@ def _lines(state: RunState, ranks: list[RankStatus], recorded: Recorded, *, want
         rows = grouped(ranks, _alike(ranks, state)) if wants_groups else [(rank,) for rank in ranks]
         header = [column.name for column in columns]
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-        yield from fitted(header, [cells(row, columns) for row in rows], width, giving_way=GIVING_WAY, right=RIGHT)
+        table = [cells(row, columns) for row in rows]
+        paint = {"STATE": screen.state, "END": screen.state}
+        yield from fitted(header, table, width, giving_way=GIVING_WAY, right=RIGHT, paint=paint)
     if printed := printed_figures({rank.look.global_rank: rank.figures for rank in ranks}):
         yield from ("", *printed)
 

@@ -16,7 +16,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, run_argument
+from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, progress_regex_option, run_argument
 from launcher.cli.options.types import Seconds
 from launcher.cli.text.columns import duration, has_blocks, number, size, sparkline, step_time
 from launcher.cli.text.keys import QUIT, keys_of_terminal, pressed
@@ -24,13 +24,14 @@ from launcher.cli.text.rank_rows import Column, listed, most, same, step_groups
 from launcher.cli.text.rank_view import RankView
 from launcher.cli.text.run_text import describe, printed_figures, shown_name
 from launcher.cli.text.stdout import write_out
+from launcher.cli.text.style import PLAIN, Screen, screen_of
 from launcher.cli.text.verdict_text import describe_status
 from launcher.core.frozen import frozen
 from launcher.core.proc import Usage, usage_of
 from launcher.core.run_dir import RunDir
 from launcher.runs.course import runs_before, standing
 from launcher.runs.metrics import MetricsReader, Record, StepMetrics, median_of, part_shares
-from launcher.runs.rank_figures import FiguresReader, RankFigures, recorded_pattern
+from launcher.runs.rank_figures import FiguresReader, RankFigures, pattern_for
 from launcher.runs.status import RankLook, RankState, RunState, RunStatusReader
 
 EPILOG = """\b
@@ -128,9 +129,10 @@ def alike(rows: list[Row]) -> Callable[[Row], Hashable]:
     "--interval", type=Seconds(min=0.1, max=3600), default=2.0, metavar="TIME",
     help="Time between two updates.  [default: 2]",
 )  # fmt: skip
+@progress_regex_option
 @run_argument
-def top(*, run: str | None, once: bool, interval: float, runs_dir: Path) -> None:
-    sampler = Sampler(chosen_live(runs_dir, run))
+def top(*, run: str | None, once: bool, interval: float, progress_regex: str | None, runs_dir: Path) -> None:
+    sampler = Sampler(chosen_live(runs_dir, run), progress_regex)
     if not once and sys.stdout.isatty():
         _show_live(sampler, interval)
         return
@@ -139,9 +141,12 @@ def top(*, run: str | None, once: bool, interval: float, runs_dir: Path) -> None
         time.sleep(SAMPLE_S)
         state, rows = sampler.look()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
-    console = Console(width=width, color_system=None, highlight=False, markup=False, emoji=False)
+    look = screen_of(sys.stdout)
+    console = Console(
+        width=width, color_system="standard" if look.coloured else None, no_color=False, highlight=False, markup=False, emoji=False
+    )  # fmt: skip
     with console.capture() as captured:
-        console.print(to_screen(state, rows, sampler.measured(width), width))
+        console.print(to_screen(state, rows, sampler.measured(width), width, look=look))
     write_out("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
@@ -213,10 +218,11 @@ def time_spent(steps: list[StepMetrics]) -> str:
 class Sampler:
     """Looks at a run; from the second look on, CPU shares are known. All that it gives is of one look, the last."""
 
-    def __init__(self, run_dir: RunDir) -> None:
+    def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
+        """`progress_regex`: for lines of ranks, in place of the one that the run was started with."""
         self._watch = RunStatusReader(run_dir)
         self._metrics = RecentMetrics(run_dir)
-        self._figures = FiguresReader(run_dir, recorded_pattern(run_dir))
+        self._figures = FiguresReader(run_dir, pattern_for(run_dir, progress_regex))
         self._plain = not has_blocks(sys.stdout.encoding)  # now: rich puts something else in its place
         self.steps: list[StepMetrics] = []  # of the last minutes
         self._before: dict[int, Usage] = {}
@@ -256,24 +262,26 @@ def to_screen(
     height: int | None = None,
     *,
     view: RankView | None = None,
+    look: Screen = PLAIN,
 ) -> Group:
     """Return how the run stands, what it measured in its last minutes, and as many rows as fit, with the keys below them.
 
     All rows without `height`, each rank in one if `view` does not group them.
     """
     view, columns = view or RankView(), columns_at(state.looked_ns)
-    title = f"{shown_name(state)}: {describe(state)}{how_many_run(state, len(rows))}"
+    title = f"{shown_name(state)}: {look.description(describe(state))}{how_many_run(state, len(rows))}"
     said = printed_figures({row.rank.global_rank: row.figures for row in rows})
     most_rows = None if height is None else height - LINES_AROUND - len(measured) - len(said)
     if most_rows is not None and most_rows < 1:  # ranks are more important
         measured, said, most_rows = [], [], max(1, most_rows + len(measured) + len(said))
-    table = view.lines(rows, columns, alike(rows), width, most_rows, giving_way=GIVING_WAY, right=RIGHT)
+    paint = {"STATE": look.state}
+    table = view.lines(rows, columns, alike(rows), width, most_rows, giving_way=GIVING_WAY, right=RIGHT, paint=paint)
     shown = [*measured, *(view.help_lines(width) if view.helps else table), *said]
     if height is not None:
         shown = [*shown[: height - 3], view.foot(columns, width)]
-    lines = (Text(line, no_wrap=True, overflow="crop") for line in shown)
+    lines = (Text.from_ansi(line, no_wrap=True, overflow="crop") for line in shown)
     whole = height is None  # else a line that is wrapped would be one more than fits
-    return Group(Text(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines)
+    return Group(Text.from_ansi(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines)
 
 
 def how_many_run(state: RunState, rank_count: int) -> str:
@@ -287,7 +295,8 @@ def _show_live(sampler: Sampler, interval_s: float) -> None:
     state, rows = sampler.look()
 
     def screen(height: int | None = None) -> Group:
-        return to_screen(state, rows, sampler.measured(console.width), console.width, height, view=view)
+        look = screen_of(sys.stdout)
+        return to_screen(state, rows, sampler.measured(console.width), console.width, height, view=view, look=look)
 
     try:
         with keys_of_terminal() as keys, Live(console=console, screen=True, auto_refresh=False) as live:

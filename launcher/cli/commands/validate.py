@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from launcher.cli.launch.samples import max_table_bytes
 from launcher.cli.options.run import consumer_option, max_table_size_option, table_chip_option
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.style import ERROR, STRONG, WARNING, Screen, screen_of
 from launcher.core.codec import json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
@@ -23,7 +27,7 @@ from launcher.core.text import printable
 from launcher.rank_table import TableReport
 from launcher.rank_table.catalogue import Severity
 from launcher.rank_table.detect import looks_like_table, mentions_ids, named_like_table
-from launcher.rank_table.diagnostics import count_problems, plain, render_each
+from launcher.rank_table.diagnostics import count_problems, render_each
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.read import parse_rank_table, read_bytes, read_head
 
@@ -36,6 +40,7 @@ Examples:
 Exit codes: 0 every table is valid (warnings are allowed, but not with --strict); 1 a table is invalid; 2 wrong usage,
 or any file that cannot be read. `tlaunch table explain CODE` explains a code.
 """
+MAX_REPAIRED_BYTES = 1 << 20  # of a table that is repaired to count what can be
 HEAD_BYTES = 1 << 16  # of a large file in a directory: by then a rank table shows what it is
 MAX_OTHERS = 8  # files listed that are not rank tables; more are counted
 
@@ -46,7 +51,7 @@ class Settings:
 
     strict: bool
     quiet: bool
-    colour: bool
+    screen: Screen
 
 
 @frozen
@@ -84,11 +89,10 @@ def validate(
     """
     if files.count(STDIN) > 1:
         raise UsageError("- is given twice, but stdin can be read only once")
-    on_terminal = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    colour = on_terminal if options["colour"] is None else options["colour"]
-    settings = Settings(options["strict"], options["quiet"], colour)
+    settings = Settings(options["strict"], options["quiet"], screen_of(sys.stdout, options["colour"]))
     others: list[Path] = []
-    checked = check_all(files, Profile(chip=chip, consumer=consumer), others)
+    profile = Profile(chip=chip, consumer=consumer)
+    checked = check_all(files, profile, others)
     elements, exit_code = [], EXIT_OK
     for each in checked:
         exit_code = max(exit_code, each.exit_code(strict=settings.strict))
@@ -98,6 +102,9 @@ def validate(
             elements.append(to_json(each, strict=settings.strict))
         elif each.report is not None:
             write_out(to_text(each.report, settings))
+            if each.name != STDIN and not passes(each.report, strict=settings.strict):
+                for line in _repairable(each.report, profile):
+                    write_out(f"{line}\n")
     if as_json:
         write_out(json_text(elements))
     if others and not settings.quiet:
@@ -141,10 +148,28 @@ def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
 
 def to_text(report: TableReport, settings: Settings) -> str:
     """Return the problems with their source lines, then a summary; empty where --quiet leaves nothing to say."""
-    style = _coloured if settings.colour else plain
+    style = partial(_coloured, settings.screen)
     problems = render_each(report.problems, report.document, str(report.path), style)
     closing = "" if settings.quiet and passes(report, strict=settings.strict) else _closing(report, settings)
     return "".join(f"{part}\n" for part in (*problems, closing) if part)
+
+
+def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:
+    """Yield a line about the problems that need no decision, if there are any, and the command that repairs them."""
+    text = report.document.text.encode(errors="surrogateescape")
+    if len(text) > MAX_REPAIRED_BYTES:  # that would take longer than the check itself
+        return
+    from launcher.rank_table.fix import fix_table  # sound tables need none of it
+
+    fixed = fix_table(text, report.path, profile)
+    found: Counter[tuple[str | None, int]] = Counter((problem.code, problem.line) for problem in report.problems)
+    repaired = Counter((repair.code, repair.line) for repair in fixed.repairs)
+    count, of_all = (found & repaired).total(), found.total()
+    if count:
+        options = [f"--chip {profile.chip} "] if profile.chip != "auto" else []
+        options += [f"--for {profile.consumer} "] if profile.consumer != "hccl" else []
+        command = f"tlaunch table fix {''.join(options)}--write {shlex.quote(printable(str(report.path)))}"
+        yield f"{count:,} of {of_all:,} can be repaired by `{command}`"
 
 
 def _check_directory(directory: str, profile: Profile, others: list[Path]) -> Iterator[Checked]:
@@ -201,10 +226,9 @@ def _closing(report: TableReport, settings: Settings) -> str:
     return f"{name}: valid{kind} table: {size}{warnings}"
 
 
-def _coloured(place: str, kind: str, severity: Severity) -> tuple[str, str]:
+def _coloured(screen: Screen, place: str, kind: str, severity: Severity) -> tuple[str, str]:
     """Return the place in bold, the severity in red or yellow. Words say the same."""
-    colour = "red" if severity.value == "error" else "yellow"
-    return click.style(place, bold=True), click.style(kind, fg=colour, bold=True)
+    return screen.paint(place, STRONG), screen.paint(kind, ERROR if severity.value == "error" else WARNING)
 
 
 NOT_SEARCHED = frozenset({"node_modules", "bower_components", "site-packages", "dist-packages", "__pycache__"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from launcher.cli.options.chosen_run import RUN_HELP, as_argument, chosen, json_
 from launcher.cli.text.columns import duration
 from launcher.cli.text.run_text import as_json, describe, self_reported_verdict, shown_name
 from launcher.cli.text.stdout import as_people_call_it, write_out
+from launcher.cli.text.style import PLAIN, Screen, screen_of
 from launcher.cli.text.summary import LAST_LINES, log_elsewhere, log_tail, not_begun, quoted, tells_enough
 from launcher.cli.text.verdict_text import describe_status, headline, rank_list, render
 from launcher.core.codec import json_text
@@ -48,21 +50,22 @@ def why(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
     if as_json:
         write_out(json_text(_to_json(state)))
     else:
-        write_out("".join(f"{line}\n" for line in to_lines(state)))
+        screen = screen_of(sys.stdout)
+        write_out("".join(f"{screen.message(line)}\n" for line in to_lines(state, screen)))
 
 
-def to_lines(state: RunState) -> Iterator[str]:
-    """Yield everything that is known of the failures of a run, safe to show."""
+def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
+    """Yield everything that is known of the failures of a run, safe to show on `screen`."""
     failed = [attempt for attempt in state.attempts if _failed(attempt, state)]
     nothing = "; nothing failed" if not failed and state.state.going_on else ""
-    yield f"{shown_name(state)}: {'still ' if nothing else ''}{describe(state)}{nothing}"
+    yield f"{shown_name(state)}: {'still ' if nothing else ''}{screen.description(describe(state))}{nothing}"
     for attempt in failed:
         yield ""
         if len(state.attempts) > 1:
             took = duration((attempt.ended_ns - attempt.started_ns) / 1e9)
             yield f"attempt {attempt.number} {attempt.cause.value} after {took}:"
         yield from (
-            _judged(attempt.verdict, attempt, state)
+            _judged(attempt.verdict, attempt, state, screen)
             if attempt.verdict is not None
             else _without_verdict(attempt, state)
         )
@@ -77,7 +80,7 @@ def to_lines(state: RunState) -> Iterator[str]:
         yield f"  {found}; {NOTE_NONE}"
         if verdict is not None:
             yield ""
-            yield from _judged(verdict, state.attempts[-1], state)
+            yield from _judged(verdict, state.attempts[-1], state, screen)
     if state.state.value == "lost":
         yield from _last_known(state)
     if state.not_restarting:
@@ -92,8 +95,8 @@ def _failed(attempt: Attempt, state: RunState) -> bool:
     return attempt.verdict is not None or attempt.cause in {Cause.FAILED, Cause.HUNG}
 
 
-def _judged(verdict: Verdict, attempt: Attempt, state: RunState) -> Iterator[str]:
-    yield from render(verdict, _place(attempt, state))
+def _judged(verdict: Verdict, attempt: Attempt, state: RunState, screen: Screen) -> Iterator[str]:
+    yield from render(verdict, _place(attempt, state), screen=screen)
     if verdict.culprit is not None:
         yield from _log(verdict.culprit, attempt.number, state, with_end=not tells_enough(verdict))
 

@@ -21,7 +21,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from launcher.cli.launch.options import DEFAULT_JOIN_S, DEFAULT_LOST_S, DEFAULT_RUNS_DIR, EngineName, RunOptions
+from launcher.cli.launch.options import (
+    DEFAULT_JOIN_S,
+    DEFAULT_LOST_S,
+    DEFAULT_RUNS_DIR,
+    EngineName,
+    MindSporeWay,
+    RunOptions,
+)
 from launcher.core import errors
 from launcher.core.codec import encode
 from launcher.core.env import TLAUNCH_RUNS_DIR
@@ -78,6 +85,8 @@ def launch(
     hang_timeout: float | None = None,
     preload: Sequence[str] | None = None,
     no_preload: bool = False,
+    mindspore: MindSporeWay = "auto",
+    full_teardown: bool = False,
     forward_signals: Sequence[str] = ("USR1", "USR2"),
     bind: Bind = "auto",
     engine: EngineName | None = None,

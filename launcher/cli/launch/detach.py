@@ -56,10 +56,10 @@ class Detached:
             os.close(self._pipe_fd)
             self._pipe_fd = -1
 
-    def wait_started(self, name: str, reference: str) -> int:
+    def wait_started(self, name: str, reference: str | None) -> int:
         """Print in the parent the run's name, or why there is none; return the exit code. Blocks until either is known.
 
-        `reference` is what other commands find the run by, as a shell takes it.
+        `reference` is what other commands find the run by, as a shell takes it; None: nothing is said of them.
         Ctrl-C, SIGTERM or SIGHUP meanwhile ends the run.
         """
         try:
@@ -69,6 +69,8 @@ class Detached:
             return exit_code_of(-interrupted.number)
         if started:  # the name is for programs, and what to do with it for people
             write_out(f"{name}\n")
+            if reference is None:
+                return EXIT_OK
             say("it runs in the background:")
             for what, command in (("its output", "logs -f"), ("its ranks", "top"), ("its end", "stop")):
                 say(f"  {f'{what}:':11} tlaunch {command} {printable(reference)}")

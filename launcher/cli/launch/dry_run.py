@@ -7,11 +7,13 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from launcher.cli.launch.elastic import first_allotment
 from launcher.cli.launch.network import with_network
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.prepare import Prepared
+from launcher.cli.launch.recorded import to_record
 from launcher.cli.launch.start import say_notes
 from launcher.cli.text.membership_text import attempt_text
 from launcher.cli.text.stdout import say, write_out
@@ -56,9 +58,9 @@ def show(prepared: Prepared, options: RunOptions) -> None:
     if first is not None:
         say(attempt_text(0, first, request.cluster.servers))
     if options.json:
-        write_out(to_json(spec, command))
+        write_out(to_json(spec, to_record(prepared.options), command))
         return
-    if options.master_port is None:
+    if options.master_port is None and not options.quiet:
         print(f"# MASTER_PORT {port} is an example: a free port is chosen when the run starts", file=sys.stderr)
     lines: Iterable[str] = ()
     if command is not None:
@@ -99,14 +101,15 @@ def _env_command(environment: Mapping[str, str | None], argv: Sequence[str]) -> 
     return shlex.join(["env", *removed, *added, *masked_argv(argv)])
 
 
-def to_json(spec: RunSpec, command: EngineCommand | None) -> str:
+def to_json(spec: RunSpec, recorded: Mapping[str, Any], command: EngineCommand | None) -> str:
     """Return the run in the format of run.json, and the engine's command if there is one; secrets are masked in both."""
+    text = spec_to_json(spec, recorded)
     if command is None:
-        return spec_to_json(spec)
+        return text
     engine_command = {
         "engine": command.engine,
         "argv": masked_argv(command.argv),
         "env": masked_environment(command.env),
         "files": {str(path): text for path, text in command.files.items()},
     }
-    return json_text({**json.loads(spec_to_json(spec)), "engine_command": engine_command})
+    return json_text({**json.loads(text), "engine_command": engine_command})

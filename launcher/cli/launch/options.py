@@ -88,6 +88,7 @@ class RunOptions:
     preload: str | None = None  # None: found in the program
     no_preload: bool = False
     mindspore: MindSporeWay = "auto"
+    full_teardown: bool = False
     forward_signals: str = "USR1,USR2"
     bind: Bind = "auto"
     # several servers
@@ -102,6 +103,8 @@ class RunOptions:
     # what becomes of it
     console: Console = "rank0"
     progress_regex: str | None = None  # None: the forms of lines that are known
+    quiet: bool = False  # only errors and the verdict
+    verbose: bool = False
     detach: bool = False
     dry_run: bool = False
     json: bool = False
@@ -127,8 +130,10 @@ def check_options(options: RunOptions) -> None:
         raise UsageError("--rank-table and --devices both say which devices there are", hint="give one of them")
     if options.json and not options.dry_run:
         raise UsageError("--json shows what --dry-run found", hint="add --dry-run")
-    if options.preload is not None and options.no_preload:
-        raise UsageError("--preload and --no-preload contradict each other", hint="give one of them")
+    contradictory = {"--preload and --no-preload": options.preload is not None and options.no_preload}
+    contradictory["--quiet and --verbose"] = options.quiet and options.verbose
+    for both in filter(contradictory.get, contradictory):
+        raise UsageError(f"{both} contradict each other", hint="give one of them")
     if options.detach and options.dry_run:
         raise UsageError("--detach starts a run, --dry-run does not", hint="give one of them")
     trainers = {
@@ -165,8 +170,11 @@ def _check_engine_options(options: RunOptions) -> None:
             f"--elastic: agents that --engine {options.engine} starts cannot go on without one of them",
             hint="the same command on each server, or --max-restarts without --elastic",
         )
-    if options.engine == "mpi" and options.rank_table is None:
-        raise UsageError("--engine mpi: which servers?", hint="give a --rank-table that names them")
+    if options.engine == "mpi" and options.rank_table is None and options.devices is None:
+        raise UsageError(
+            "--engine mpi: which servers?",
+            hint="give a --rank-table that names them, or --devices N for ranks on this machine",
+        )
     if options.engine_options and not options.by_engine:
         raise UsageError("--engine-option is for mpirun or srun", hint="add --engine mpi, or --engine slurm")
     if options.mpi_ranks is not None and not options.by_engine:

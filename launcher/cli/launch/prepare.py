@@ -34,6 +34,7 @@ class Prepared:
     request: Request
     program: Program
     name: str  # of the run, without its time
+    options: RunOptions
     notes: tuple[str, ...]  # said before the run starts
     files: Mapping[str, str]  # name: text, to be kept in the run directory
     table_text: str | None = None  # of the rank table, read once: it may come from a pipe
@@ -133,10 +134,11 @@ def prepare(
             hang_timeout_s=options.hang_timeout,
             forward_signals=signal_numbers(options.forward_signals),
             preload=None if mpi_ranks else program.preload(options),
+            full_teardown=options.full_teardown,
             elastic=elastic,
             scheduler=scheduler,
         ),
-        console=options.console,
+        console="none" if options.quiet and options.console == "rank0" else options.console,
         user_env=variables,
         inherited_env=inherited,
         machine=read_machine(),
@@ -149,7 +151,16 @@ def prepare(
     if layout.world_size > 1:
         notes += _doubts(options, program, inherited, used, starts_here=engine is None and elsewhere is None)
     files = _files(cluster, used, table, engine)
-    return Prepared(request, program, options.name or program.run_name, tuple(notes), files, table.text, table.format)
+    return Prepared(
+        request=request,
+        program=program,
+        name=options.name or program.run_name,
+        options=options,
+        notes=tuple(notes),
+        files=files,
+        table_text=table.text,
+        table_format=table.format,
+    )
 
 
 def _doubts(

@@ -147,14 +147,22 @@ class Program:
             if is_file and os.access(name, os.X_OK) and not name.endswith(".py"):
                 by_interpreter = f"a program that is not on PATH is named with its directory: -- ./{name}"
             return UnreadableError(f"{name}: {reason}", hint=by_interpreter if is_file else f"PATH is {search}")
-        if self.kind == "script":
-            try:
-                (self.cwd / self.target).stat()
-            except (FileNotFoundError, NotADirectoryError):
-                hint = "ranks start in the directory you are in"
-                return UnreadableError(f"{self.target} does not exist, so no rank could run it", hint=hint)
-            except OSError:  # Python will report it better
-                pass
+        return self._missing_script() if self.kind == "script" else None
+
+    def _missing_script(self) -> UnreadableError | None:
+        script = self.cwd / self.target
+        if script.is_dir() and not (script / "__main__.py").exists():
+            hint = f"name the program in it, for instance -- python {self.target.rstrip('/')}/train.py"
+            return UnreadableError(
+                f"{self.target} is a directory without a __main__.py, so no rank could run it", hint=hint
+            )
+        try:
+            script.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            hint = "ranks start in the directory you are in"
+            return UnreadableError(f"{self.target} does not exist, so no rank could run it", hint=hint)
+        except OSError:  # Python will report it better
+            pass
         return None
 
     def wrong_syntax(self) -> UsageError | None:

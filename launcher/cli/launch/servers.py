@@ -39,6 +39,7 @@ from launcher.core.run_dir import RunDir
 from launcher.engines.host_match import Host, read_host, servers_here
 from launcher.engines.local import signals_held_back, start_child
 from launcher.logs.terminal import escaped
+from launcher.runs.registry import register
 from launcher.runs.store import last_agent
 
 LOOK_S = 0.2  # between looks at a process that is waited for
@@ -105,6 +106,11 @@ def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int |
             same_program=not options.allow_different_program,
             key=secrets.token_hex(16),
         )
+        if options.verbose:
+            from launcher.cli.launch.decisions import engine_lines  # others need none of it
+
+            for line in engine_lines(plan.engine, options):
+                say(line)
         port = listener.getsockname()[1]
         write_endpoint(
             RunDir(spec.run_dir), AskerEndpoint(tuple((address, port) for address in reachable(host)), plan.key)
@@ -112,10 +118,10 @@ def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int |
         detached = detach(RunDir(spec.run_dir).console_log) if options.detach else None
         if detached is not None and detached.is_parent:
             listener.close()
-            return wait_for_start(detached, spec)
+            return wait_for_start(detached, spec, options)
         child = start_child(lambda head: Coordinator(spec, plan, head).run(), RunDir(spec.run_dir))
         listener.close()
-        attend = attendance(spec, child, detached)
+        attend = attendance(spec, child, detached, quiet=options.quiet)
     return attend()
 
 
@@ -158,16 +164,19 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
             )  # by then the run knows that it has gone, or is over
             membership = join_run()
     part = get_ready(membership, prepared.request, prepared.files, options.master_port)
+    register(part.spec.run_dir.parent)
     say_notes(prepared, part.spec)
     with signals_held_back():
         detached = detach(RunDir(part.spec.run_dir, here).console_log) if options.detach else None
         if detached is not None and detached.is_parent:
             membership.close()
-            return wait_for_start(detached, part.spec)
+            return wait_for_start(detached, part.spec, options)
     if detached is not None:
         detached.tell_started()  # the other servers may be started from the same shell after this one
 
     def tell(news: Waiting | TakenIn) -> None:
+        if options.quiet:
+            return
         if isinstance(news, Waiting):
             say(awaited(server_list(news.missing), news.limit_s))
         else:
@@ -183,7 +192,7 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
     with signals_held_back():
         specify = attempt_specs(part.request, prepared.table_format, part.spec.name, begin.master_port)
         agent = start(part, membership, begin, specify=specify)
-        attend = attendance(part.spec, agent, detached, here)
+        attend = attendance(part.spec, agent, detached, here, quiet=options.quiet)
     return attend()
 
 
@@ -219,7 +228,10 @@ def join_first_server(
         host=host.name, addresses=tuple(map(str, host.addresses)), said=servers[here].server_id, agreement=agreed
     )
     endpoint = Endpoint(((first, options.port_by_hand),), shared_token())
-    return join(endpoint, member, until, lambda why: say(awaited(f"{whom} ({why})", options.join_timeout)), whom)
+    limit_s, is_quiet = options.join_timeout, options.quiet
+    return join(
+        endpoint, member, until, lambda why: None if is_quiet else say(awaited(f"{whom} ({why})", limit_s)), whom
+    )
 
 
 def shared_token() -> str:
@@ -246,6 +258,7 @@ def agreement(prepared: Prepared) -> Mapping[str, str]:
         "set of --env variables": f"{' '.join(sorted(request.user_env)) or 'none'} ({_digest(sorted(request.user_env.items()))})",
         "--max-restarts": str(supervision.max_restarts),
         "--hang-timeout": str(supervision.hang_timeout_s),
+        "--mindspore cluster": str(supervision.scheduler is not None),
         "--elastic": str(elastic is not None),
         "--exclude": " ".join(device_name(device, servers) for device in (elastic.excluded if elastic else ()))
         or "none",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from launcher.cli.launch.attempt_specs import attempt_specs
 from launcher.cli.launch.detach import Announcing, Detached, detach
 from launcher.cli.launch.options import DEFAULT_RUNS_DIR, RunOptions, check_server_id, for_engine
 from launcher.cli.launch.prepare import Prepared, prepare
+from launcher.cli.launch.recorded import to_record
 from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.errors import EXIT_OK
@@ -22,6 +24,7 @@ from launcher.engines.assemble import assemble
 from launcher.engines.local import LocalAgent, signals_held_back, start_agent
 from launcher.engines.variables import conflicts, notes
 from launcher.runs.record import create_run
+from launcher.runs.registry import register
 from launcher.supervise.port import check_port, hold_port
 
 
@@ -68,9 +71,9 @@ def run(options: RunOptions) -> Outcome:
         detached = detach(RunDir(spec.run_dir).console_log) if chosen.detach else None
         if detached is not None and detached.is_parent:
             port.close()
-            return wait_for_start(detached, spec)
+            return wait_for_start(detached, spec, options)
         specify = attempt_specs(prepared.request, prepared.table_format, spec.name, port.number)
-        attend = attendance(spec, start_agent(spec, port, specify=specify), detached)
+        attend = attendance(spec, start_agent(spec, port, specify=specify), detached, quiet=chosen.quiet)
     return attend()
 
 
@@ -84,43 +87,60 @@ def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
     def specify(name: str) -> RunSpec:
         return assemble(prepared.request, name=name, master_port=master_port)
 
-    spec = create_run(prepared.request.runs_dir, prepared.timed_name, specify, prepared.files)
+    options = to_record(prepared.options)
+    spec = create_run(prepared.request.runs_dir, prepared.timed_name, specify, prepared.files, options)
+    register(spec.run_dir.parent)
     say_notes(prepared, spec)
     return spec
 
 
 def say_notes(prepared: Prepared, spec: RunSpec) -> None:
-    """Print what was found when the run was prepared, and what other launchers left in the environment."""
+    """Print what was found when the run was prepared, and what other launchers left in the environment; with -v every decision."""
+    if prepared.options.quiet:
+        return
+    if prepared.options.verbose:
+        from launcher.cli.launch.decisions import decided  # others need none of it
+
+        for line in decided(prepared, spec):
+            say(line)
     for note in (*prepared.notes, *notes(conflicts(prepared.request.inherited_env, spec.ranks[0].env))):
         say(note)
 
 
-def wait_for_start(detached: Detached, spec: RunSpec) -> Outcome:
+def wait_for_start(detached: Detached, spec: RunSpec, options: RunOptions) -> Outcome:
     """Wait in the parent of a detached run until it has begun, or could not."""
     found_by_name = spec.run_dir.parent == Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).absolute()
     reference = spec.name if found_by_name else str(as_people_call_it(spec.run_dir))
-    return Outcome(detached.wait_started(spec.name, shlex.quote(reference)), spec.run_dir)
+    return Outcome(detached.wait_started(spec.name, None if options.quiet else shlex.quote(reference)), spec.run_dir)
 
 
 def attendance(
-    spec: RunSpec, agent: LocalAgent, detached: Detached | None, server_index: int | None = None
+    spec: RunSpec,
+    agent: LocalAgent,
+    detached: Detached | None,
+    server_index: int | None = None,
+    *,
+    quiet: bool = False,
 ) -> Callable[[], Outcome]:
     """Return what passes signals down, shows what happens, and blocks until nothing of the run is left.
 
     Call this inside `signals_held_back`, right after `start_agent`, and the result outside. `server_index`: of this
-    machine, where only its ranks are attended here.
+    machine, where only its ranks are attended here. `quiet`: only errors and verdicts are shown.
     """
     # Loaded while the agent starts ranks.
     from launcher.cli.text import summary
     from launcher.cli.text.console import Console
+    from launcher.cli.text.style import screen_of
     from launcher.cluster.launcher_loop import LauncherLoop
 
-    console = Console(spec, server_index)
+    console = Console(spec, server_index, quiet=quiet)
     head = LauncherLoop(spec, agent, Announcing(console, detached) if detached else console, server_index)
 
     def attend() -> Outcome:
         exit_code = head.attend()
-        console.finish(lambda: summary.render(console.progress, spec, console.shown_dir, server_index))
+        console.finish(
+            lambda: summary.render(console.progress, spec, console.shown_dir, server_index, screen_of(sys.stderr))
+        )
         return Outcome(exit_code, spec.run_dir)
 
     return attend

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import shlex
+from contextlib import suppress
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from launcher.cli.launch.options import DEFAULT_RUNS_DIR
 from launcher.cli.options.command_types import Command
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.env import TLAUNCH_RUNS_DIR
-from launcher.core.errors import UsageError
+from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.run_dir import RunDir
 from launcher.logs.terminal import escaped
+from launcher.runs.registry import registered
 from launcher.runs.status import runs_going_on
-from launcher.runs.store import find_run, find_runs, means_latest, run_names
+from launcher.runs.store import find_run, find_runs, means_latest, place_among, run_names
 
 _RUN_IS = (
     "RUN is the name, --name or directory of a run ({} if several runs have that --name), the beginning of a name if it is "
@@ -37,11 +40,19 @@ def run_argument(command: Command) -> Command:
 def _complete(context: click.Context, _argument: click.Parameter, begun: str) -> list[str]:
     """Return the runs whose names begin so, the newest first."""
     runs_dir = Path(context.params.get("runs_dir") or os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR)
-    return sorted((name for name in run_names(runs_dir) if name.startswith(begun)), reverse=True)
+    places = (runs_dir,) if run_names(runs_dir) else registered()
+    return sorted((name for place in places for name in run_names(place) if name.startswith(begun)), reverse=True)
 
 
 def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def progress_regex_option(command: Command) -> Command:
+    return click.option(
+        "--progress-regex", metavar="REGEX",
+        help="Read figures from lines that match, as with `tlaunch run`.  [default: what the run was started with]",
+    )(command)  # fmt: skip
 
 
 def as_argument(run_dir: RunDir) -> str:
@@ -51,6 +62,15 @@ def as_argument(run_dir: RunDir) -> str:
     return shlex.quote(escaped(root.name if root.parent == own else str(as_people_call_it(root))))
 
 
+def places_elsewhere(runs_dir: Path, *, asked: bool = False) -> tuple[Path, ...]:
+    """Return the other directories of runs that are known; none where a person has said which one is meant, unless `asked`."""
+    source = click.get_current_context().get_parameter_source("runs_dir")
+    if source is not ParameterSource.DEFAULT and not asked:
+        return ()
+    here = runs_dir.resolve()
+    return tuple(place for place in registered() if place != here)
+
+
 def chosen(runs_dir: Path, run: str | None) -> RunDir:
     """Return the run that was meant, with a note on stderr where that may surprise.
 
@@ -58,7 +78,7 @@ def chosen(runs_dir: Path, run: str | None) -> RunDir:
         UnreadableError: there is no such run.
         UsageError: several runs' names begin so.
     """
-    return find_run(runs_dir, run, lambda words: say(f"note: {words}"))
+    return _found(runs_dir, _places(runs_dir, run), run)
 
 
 def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
@@ -67,12 +87,13 @@ def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
     Raises:
         UnreadableError: there is no such run.
     """
-    active = _active(runs_dir, unwatched=True) if run is None else ()
+    places = _places(runs_dir, run)
+    active = _active(places, unwatched=True) if run is None else ()
     if not active:
-        return chosen(runs_dir, run)
+        return _found(runs_dir, places, run)
     if others := active[1:]:
-        say(f"{len(others)} other {'run is' if len(others) == 1 else 'runs are'} active: {_names(others)}")
-    return active[0]
+        say(f"{len(others)} other {'run is' if len(others) == 1 else 'runs are'} active: {_names(others, runs_dir)}")
+    return _told(active[0], runs_dir, places)
 
 
 def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
@@ -84,19 +105,58 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
         UsageError: several are active, or several runs' names begin so.
         UnreadableError: there is no such run.
     """
-    named = () if run is None or means_latest(run) else find_runs(runs_dir, run)
+    places = _places(runs_dir, run)
+    named = () if run is None or means_latest(run) else find_runs(places[0], run)
     active: tuple[RunDir, ...] = ()
     if run is None or len(named) > 1:
-        watched = _active(runs_dir, unwatched=False)  # an engine ends the others
+        watched = _active(places, unwatched=False)  # an engine ends the others
         active = tuple(run_dir for run_dir in watched if run is None or run_dir in named)
     if len(active) > 1:
-        raise UsageError(f"{len(active)} runs are active: {_names(active)}", hint="give RUN to choose one")
-    return active[0] if active else chosen(runs_dir, run)
+        raise UsageError(f"{len(active)} runs are active: {_names(active, runs_dir)}", hint="give RUN to choose one")
+    return _told(active[0], runs_dir, places) if active else _found(runs_dir, places, run)
 
 
-def _active(runs_dir: Path, *, unwatched: bool) -> tuple[RunDir, ...]:
-    return tuple(state.run_dir for state in runs_going_on(runs_dir) if unwatched or state.engine is None)
+def _places(runs_dir: Path, run: str | None) -> tuple[Path, ...]:
+    """Return where to look for a run: here, or elsewhere if there is none here that can be meant.
+
+    By a name that is elsewhere one directory is found, else all that are known.
+
+    Raises:
+        UsageError: several runs' names begin so.
+    """
+    here = (runs_dir,)
+    elsewhere = places_elsewhere(runs_dir)
+    if not elsewhere:
+        return here
+    if run is None or means_latest(run):
+        return here if run_names(runs_dir) else elsewhere
+    with suppress(UnreadableError):
+        find_runs(runs_dir, run)
+        return here
+    place = place_among(elsewhere, run)
+    return here if place is None else (place,)
 
 
-def _names(run_dirs: tuple[RunDir, ...]) -> str:
-    return ", ".join(escaped(run_dir.root.name) for run_dir in run_dirs)
+def _found(runs_dir: Path, places: tuple[Path, ...], run: str | None) -> RunDir:
+    place = places[0] if len(places) == 1 else place_among(places, run) or runs_dir
+    return _told(find_run(place, run, lambda words: say(f"note: {words}")), runs_dir, places)
+
+
+def _told(run_dir: RunDir, runs_dir: Path, places: tuple[Path, ...]) -> RunDir:
+    """Return the run, after a note that says where it is if it was not found here."""
+    if places != (runs_dir,):
+        say(f"note: this is {run_dir.root.name} in {run_dir.root.parent}; {runs_dir} has no such run")
+    return run_dir
+
+
+def _active(places: tuple[Path, ...], *, unwatched: bool) -> tuple[RunDir, ...]:
+    states = [state for place in places for state in runs_going_on(place) if unwatched or state.engine is None]
+    states.sort(key=lambda state: state.started_ns or 0, reverse=True)
+    return tuple(state.run_dir for state in states)
+
+
+def _names(run_dirs: tuple[RunDir, ...], runs_dir: Path) -> str:
+    """Return the runs by names, by which RUN chooses them: those that are not in `runs_dir` by their directories."""
+    here = runs_dir.resolve()
+    shown = (run.root.name if run.root.parent == here else str(as_people_call_it(run.root)) for run in run_dirs)
+    return ", ".join(map(escaped, shown))

@@ -13,6 +13,9 @@ from launcher.core.errors import UsageError
 Command = TypeVar("Command", bound=Callable[..., Any])
 # name: (module:attribute, the command's own short help)
 Commands = Mapping[str, tuple[str, str]]
+HELP = (["-h"], ["--help"])
+# In click's `meta`: where the project's file is, and what it holds.
+PLACE, PROJECT_FILE = "launcher.project_place", "launcher.project_file"
 
 
 class LazyGroup(click.Group):
@@ -33,6 +36,23 @@ class LazyGroup(click.Group):
         module, _, attribute = self._all[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is called; the project's file gives its defaults, unless it only prints its help."""
+        name, command, rest = super().resolve_command(ctx, args)
+        without_file = ctx.resilient_parsing or ctx.find_root().params.get("no_config") or rest[:1] in HELP
+        if command is not None and name is not None and name in self.lookup and not without_file:
+            if ctx.parent is None:
+                from launcher.cli.options.project_place import project_file_here  # `--help` needs no path
+
+                ctx.meta[PLACE] = project_file_here()
+            if ctx.meta.get(PLACE) is not None:
+                from launcher.cli.options.project_file import give_defaults  # few projects have such a file
+
+                give_defaults(ctx, name, command)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -20,6 +20,7 @@ PREFIX_FIELDS = {"global_rank": 0, "local_rank": 0, "server": "10.0.0.1", "devic
 NOT_FOLLOWED = ("errors", "environment", "until")
 NOT_WITH_ERRORS = ("lines", "since", "until", "grep", "exclude", "level", "merged", "collapsed")
 NOT_WITH_PREFIX = ("collapsed", "as_json", "errors")
+NOT_WITH_TIMESTAMPS = ("prefix", *NOT_WITH_PREFIX)
 NAMES = {"environment": "env", "merged": "merge", "collapsed": "collapse", "as_json": "json"}  # where they differ
 
 
@@ -34,6 +35,7 @@ class LogOptions:
     grep: tuple[str, ...]
     ignore_case: bool
     exclude: tuple[str, ...]
+    highlight: tuple[str, ...]
     after: int
     before: int
     around: int
@@ -42,6 +44,7 @@ class LogOptions:
     merged: bool
     collapsed: bool
     prefix: str | None
+    timestamps: bool
     as_json: bool
     environment: bool
     color: bool | None
@@ -58,10 +61,14 @@ class LogOptions:
             raise UsageError("--merge and --collapse: choose one", hint="--collapse sorts lines by time too")
         if self.errors:
             self._refuse(NOT_WITH_ERRORS, "has no effect with --errors, which shows the first traceback of each rank")
-        if self.ignore_case and not (self.grep or self.exclude):
-            raise UsageError("--ignore-case needs --grep or --exclude")
+        if self.ignore_case and not (self.grep or self.exclude or self.highlight):
+            raise UsageError("--ignore-case needs --grep, --exclude or --highlight")
+        if self.as_json:
+            self._refuse(("highlight",), "means nothing with --json, which has the text as it was written")
         if self.surroundings and not self.grep:
             raise UsageError("-A, -B and -C need --grep: so many lines around each match are shown")
+        if self.timestamps:
+            self._refuse(NOT_WITH_TIMESTAMPS, "does not go with --timestamps")
         if self.prefix is not None:
             self._check_prefix(self.prefix)
 
@@ -97,16 +104,27 @@ class LogOptions:
         by_text = bool(self.grep or self.exclude)
         return by_text or any(each is not None for each in (self.since, self.until, self.level, by_server))
 
-    @property
     def look(self) -> Look:
-        return Look(prefix=self.prefix, as_json=self.as_json, color=self.color)
+        """Return how lines look. Raises UsageError for what is no regular expression."""
+        marked = tuple(map(self._matcher, (*self.grep, *self.highlight)))
+        return Look(self.prefix, timestamps=self.timestamps, as_json=self.as_json, color=self.color, marked=marked)
+
+    def _matcher(self, pattern: str) -> Matcher:
+        return Matcher(pattern, ignores_case=self.ignore_case)
+
+    @property
+    def timed(self) -> bool:
+        """True where it matters when lines came that carry no time."""
+        asked = self.since is not None or self.until is not None or self.merged or self.as_json
+        return not self.environment and (asked or self.timestamps or tells_time(self.prefix or ""))
 
     @property
     def plain(self) -> bool:
         """True where lines are shown one after the other as they are, unread."""
         arranged = self.merged or self.collapsed or self.as_json or self.errors
         prefix = self.prefix or ""
-        return not (self.selects or arranged or tells_time(prefix) or (self.by_attempt and tells_place(prefix)))
+        timed = self.timestamps or tells_time(prefix)
+        return not (self.selects or arranged or timed or (self.by_attempt and tells_place(prefix)))
 
     def selector(self) -> Selector:
         """Return what selects lines. Raises UsageError for what is no time, level or expression."""
@@ -115,8 +133,8 @@ class LogOptions:
             level=level_named(self.level) if self.level is not None else 0,
             since_ns=moment(self.since, now_ns) if self.since is not None else None,
             until_ns=moment(self.until, now_ns, is_end=True) if self.until is not None else None,
-            matches=[Matcher(pattern, ignores_case=self.ignore_case) for pattern in self.grep],
-            excludes=[Matcher(pattern, ignores_case=self.ignore_case) for pattern in self.exclude],
+            matches=list(map(self._matcher, self.grep)),
+            excludes=list(map(self._matcher, self.exclude)),
             before=max(self.before, self.around),
             after=max(self.after, self.around),
         )

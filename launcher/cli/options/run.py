@@ -79,7 +79,11 @@ def keep_max_table_size() -> None:
 # --- runs ---
 
 _rank_table_option = click.option(
-    "--rank-table", type=FILE, metavar="FILE", help="Rank table in HCCL's JSON format: servers, devices and ranks."
+    "-t",
+    "--rank-table",
+    type=FILE,
+    metavar="FILE",
+    help="Rank table in HCCL's JSON format: servers, devices and ranks.",
 )
 
 
@@ -108,7 +112,9 @@ chip_option = click.option(
     "--chip", type=click.Choice(CHIP_NAMES), metavar="NAME",
     help=f"Hardware to check the table for: {', '.join(CHIP_NAMES)}.  [default: none without Ascend devices]",
 )  # fmt: skip
-env_option = click.option("--env", multiple=True, metavar="KEY=VALUE", help="Set a variable in every rank. Repeatable.")
+env_option = click.option(
+    "-e", "--env", multiple=True, metavar="KEY=VALUE", help="Set a variable in every rank. Repeatable."
+)
 
 
 runs_dir_option = click.option(
@@ -207,6 +213,7 @@ RUN_GROUPS = {
         ),
         click.option("--no-preload", is_flag=True, help="Start a new Python for every rank."),
         mindspore_option,
+        click.option("--full-teardown", is_flag=True, help="Let forked ranks take apart what was imported once, too, when they end."),
         click.option(
             "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
             help=f"Bind each rank to CPU cores: {', '.join(BINDS)}.  [default: auto]",
@@ -250,7 +257,9 @@ RUN_GROUPS = {
             "--progress-regex", metavar="REGEX",
             help="Read figures from lines that match, by the groups step, last_step, epoch, loss, tokens_per_s.",
         ),
-        click.option("--detach", is_flag=True, help="Run in the background and print the run's name."),
+        click.option("-q", "--quiet", is_flag=True, help="Print only errors and the verdict."),
+        click.option("-v", "--verbose", is_flag=True, help="Also print what was decided and why."),
+        click.option("-d", "--detach", is_flag=True, help="Run in the background and print the run's name."),
         click.option("--dry-run", is_flag=True, help="Print each rank's command and environment, and start nothing."),
         click.option("--json", is_flag=True, help="With --dry-run, print JSON."),
     ),

@@ -127,7 +127,6 @@ FILE = _File(path_type=Path)
 
 # What users of other tools type, and what it is called here; only what a command has is offered.
 CALLED_HERE = {
-    "--tail": "--lines",  # docker, kubectl
     "--nproc-per-node": "--devices",  # torchrun
     "--nproc_per_node": "--devices",
     "--log-dir": "--runs-dir",
@@ -167,10 +166,6 @@ DONE_HERE = {
     "-m": "write it behind two dashes: -- python -m MODULE",
     "--module": "write it behind two dashes: -- python -m MODULE",
     "--no-python": "leave it out, and write the program behind two dashes: -- PROGRAM",
-    "--quiet": "--console none shows no output of ranks",
-    "-q": "--console none shows no output of ranks",
-    "-v": "--console all shows the output of every rank",
-    "--verbose": "--console all shows the output of every rank",
 }
 _UNKNOWN_COMMAND = re.compile(r"No such command '(.*)'", re.DOTALL)
 _UNREADABLE = re.compile(r"\w+ '(.*)' is not readable\.", re.DOTALL)
@@ -216,6 +211,8 @@ def _no_such_option(option: str, context: click.Context | None) -> UsageError:
     ]
     called_here = CALLED_HERE.get(option)
     hint = f"tlaunch calls it {called_here}" if called_here in known else None
+    if option == "--no-config":  # which every command heeds
+        hint = f"write it before the command: {context.find_root().command_path} --no-config ..."
     if hint is None and {"--engine", "--console"}.issubset(known):
         hint = DONE_HERE.get(option)
     hint = hint or did_you_mean(near(option, known))

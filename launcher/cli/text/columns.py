@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 
 from launcher.logs.terminal import escaped, without_colours
+
+Painters = Mapping[str, Callable[[str], str]]
 
 DURATIONS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 GAP = "  "
@@ -17,17 +20,22 @@ PLAIN = "_.:-=+*#"  # where stdout's encoding has no block elements
 MAX_NUMBER_CHARS = 16  # characters; what a rank writes to its heartbeat file may be any number
 
 
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset()) -> list[str]:
+def aligned(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset(), paint: Painters = MappingProxyType({})
+) -> list[str]:  # fmt: skip
     """Return a line per row below the header; the columns named in `right` end alike, the others begin alike.
 
-    Colours are left out, since they take no column.
+    Colours are left out, since they take no column; `paint` gives those of columns, by their names.
     """
     table = [tuple(header), *(tuple(map(without_colours, row)) for row in rows)]
     widths = [max(map(columns_of, column)) for column in zip(*table, strict=True)]
     lines = []
-    for row in table:
-        cells = zip(row, header, widths, strict=True)
-        lines.append(GAP.join(padded(cell, width, right=name in right) for cell, name, width in cells).rstrip())
+    for number, row in enumerate(table):
+        cells = []
+        for cell, name, width in zip(row, header, widths, strict=True):
+            shown = padded(cell, width, right=name in right)
+            cells.append(shown.replace(cell, paint[name](cell), 1) if number and cell and name in paint else shown)
+        lines.append(GAP.join(cells).rstrip())
     return lines
 
 
@@ -38,6 +46,7 @@ def fitted(
     *,
     giving_way: Sequence[tuple[str, int]],
     right: frozenset[str] = frozenset(),
+    paint: Painters = MappingProxyType({}),
 ) -> list[str]:
     """Return a table as `aligned` does, in lines of at most `width` columns if that can be.
 
@@ -62,7 +71,11 @@ def fitted(
         widths[name] = min(whole[name], columns + max(0, -excess()))
     kept = [(place, widths[name]) for place, name in enumerate(header) if name in widths]
     shown = [tuple(cut_off(row[place], columns) for place, columns in kept) for row in table]
-    return [cut_off(line, width) for line in aligned(shown[0], shown[1:], right=right)]
+    lines = aligned(shown[0], shown[1:], right=right)
+    painted = aligned(shown[0], shown[1:], right=right, paint=paint) if paint else lines
+    return [
+        whole if columns_of(line) <= width else cut_off(line, width) for line, whole in zip(lines, painted, strict=True)
+    ]
 
 
 def cut_off(text: str, columns: int) -> str:

@@ -16,6 +16,8 @@ from launcher.cli.text.foot import Foot
 from launcher.cli.text.log_stream import Feed, feed_of, format_of, truncated
 from launcher.cli.text.membership_text import membership_lines
 from launcher.cli.text.stdout import StreamWriter, as_people_call_it
+from launcher.cli.text.style import screen_of
+from launcher.core.errors import EXIT_OK
 from launcher.core.events import (
     AttemptStarted,
     Awaiting,
@@ -44,8 +46,9 @@ END_PATIENCE_S = 2.0  # a run that was stopped, or failed, waits no longer for t
 class Console:
     """Observes one run. A stdout or stderr that has lost its reader is forgotten; the run continues."""
 
-    def __init__(self, spec: RunSpec, server_index: int | None = None) -> None:
-        """`server_index`: of the server whose ranks alone are observed; None: all are."""
+    def __init__(self, spec: RunSpec, server_index: int | None = None, *, quiet: bool = False) -> None:
+        """`server_index`: of the server whose ranks alone are observed; None: all are. `quiet`: tell no news, and no good end."""
+        self._quiet = quiet
         ranks = tuple(rank.global_rank for rank in spec.ranks if server_index in {None, rank.server_index})
         elastic = spec.supervision.elastic
         devices = None
@@ -78,25 +81,25 @@ class Console:
             case Stopping() as stopping:
                 self._say_stopping(stopping)
             case Leftovers(count=count):
-                self.say(
+                self._tell(
                     f"every rank ended well; ending {counted(count, 'process', 'processes')} that they left, killed if "
                     f"they take more than {self._spec.supervision.grace_s:g} s"
                 )
             case Trouble(message=message):
-                self.say(shortened(f"warning: {message}"))
+                self._tell(shortened(f"warning: {message}"))
             case Slow() as slow:
-                self.say(
+                self._tell(
                     f"warning: rank {slow.global_rank} is slow: {slow.busy_s:.3g} s of work in each of the last "
                     f"{slow.steps} steps, the median rank {slow.median_s:.3g} s"
                 )
             case Hung() as hung:
                 who = verdict_text.rank_list(hung.global_ranks)
-                self.say(f"{who}: no progress for {hung.seconds:.0f} s; looking where the ranks are")
+                self._tell(f"{who}: no progress for {hung.seconds:.0f} s; looking where the ranks are")
             case Awaiting(server_ids=server_ids, limit_s=limit_s) if server_ids:
-                self.say(awaited(server_list(server_ids), limit_s))
+                self._tell(awaited(server_list(server_ids), limit_s))
             case AttemptStarted() | DevicesChanged() | Joined() as event:
                 for line in membership_lines(event, self._spec):
-                    self.say(line)
+                    self._tell(line)
                 self._show_own_ranks(event)
             case _:
                 pass
@@ -154,20 +157,28 @@ class Console:
             self._show_rest()
         for feed in (*self._former, self._feed):
             feed.close()
-        for line in closing_lines():
+        ended_well = self.progress.ended and self.progress.exit_code == EXIT_OK
+        for line in closing_lines() if not (self._quiet and ended_well) else ():
             self.say(line)
+
+    def _tell(self, news: str) -> None:
+        if not self._quiet:
+            self.say(news)
 
     def say(self, line: str) -> None:
         owed = self._foot.erase()
         with suppress(OSError, ValueError):  # stderr has lost its reader
-            print(f"{owed if sys.stderr.isatty() else ''}{line}", file=sys.stderr, flush=True)
+            message = screen_of(sys.stderr).message(line)
+            print(f"{owed if sys.stderr.isatty() else ''}{message}", file=sys.stderr, flush=True)
 
     def _say_stopping(self, event: Stopping) -> None:
         if event.cause is Cause.AGENT_LOST:
             self.say("the supervising process is gone; ending everything that it left behind")
             return
         if event.restarts and self.progress.current.verdict is not None:
-            for line in verdict_text.render(self.progress.current.verdict, traceback=False):
+            for line in verdict_text.render(
+                self.progress.current.verdict, traceback=False, screen=screen_of(sys.stderr)
+            ):
                 self.say(line)
         if event.server is not None:
             self._asked_elsewhere = one_line(event.asked_by or "")

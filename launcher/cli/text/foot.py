@@ -155,7 +155,7 @@ class Foot:
         match event:
             case Awaiting(server_ids=missing):
                 waits = f"waiting for {len(missing)} of {counted(self._server_count, 'server')}"
-                self._do(waits if missing else "starting")
+                self._do(waits if missing else "starting", event.seconds if missing else 0.0)
             case Preloading(modules=modules):
                 packages = tuple(dict.fromkeys(module.partition(".")[0] for module in modules))
                 self._do(f"importing {some_of(packages, PACKAGES_SHOWN)}")
@@ -176,10 +176,9 @@ class Foot:
             case _:
                 pass
 
-    def _do(self, what: str) -> None:
-        """Note what is done before ranks run, and since when."""
-        if what != self._doing:
-            self._doing, self._phase_s = what, time.monotonic()
+    def _do(self, what: str, already_s: float = 0.0) -> None:
+        """Note what is done before ranks run, and for how long already."""
+        self._doing, self._phase_s = what, time.monotonic() - already_s
 
     def show(self, begun: Mapping[int, Begun], *, killed: bool) -> None:
         """Draw the lines of `begun`, by global rank, or how the run stands; `killed`: every rank gets SIGKILL."""
@@ -256,7 +255,8 @@ class Foot:
         """Return what is being ended, and when it is killed."""
         progress, attempt = self._progress, self._progress.current
         now_s = time.monotonic()
-        left_s = math.ceil(self._killed_at_s - now_s) if self._status.on_terminal else 0
+        has_end = self._status.on_terminal and math.isfinite(self._killed_at_s)
+        left_s = math.ceil(self._killed_at_s - now_s) if has_end else 0
         if attempt.ending.stopping is not None and attempt.running:
             end = "being killed" if attempt.ending.killed else "killed if they take too long"
             if left_s > 0 and not attempt.ending.killed:

@@ -10,9 +10,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TextIO
 
+from launcher.cli.text.line_style import LineStyle
+from launcher.cli.text.style import FAINT, OF_RANKS, screen_of
 from launcher.core.frozen import frozen
 from launcher.logs.collapse import Shown
-from launcher.logs.lines import OVERWRITES, Line, shown
+from launcher.logs.lines import OVERWRITES, Line, shown, without_mark, without_marks
+from launcher.logs.select import Matcher
 from launcher.logs.terminal import MAX_LINE_CHARS, certainly_printable, printable_lines, shortened, without_colours
 from launcher.logs.tracebacks import Folded
 from launcher.runs.record import Place
@@ -28,8 +31,11 @@ class Look:
     """The options for how lines look."""
 
     prefix: str | None = None  # a template; None: the rank, if there are several
+    timestamps: bool = False  # the time, too
     as_json: bool = False
-    color: bool | None = None  # None: on a terminal
+    color: bool | None = None  # whether lines keep their colours, and get some; None: on a terminal
+    keeps_color: bool = False  # lines keep their own colours, wherever they go
+    marked: tuple[Matcher, ...] = ()  # what matches is marked, where there are colours
 
 
 class Format:
@@ -43,17 +49,21 @@ class Format:
         self._encoding = stream.encoding or "utf-8"
         self._for_people = stream.isatty()
         self._is_utf8 = codecs.lookup(self._encoding).name == "utf-8"
-        self._coloured = self._for_people if look.color is None else look.color
+        self._screen = screen_of(stream, look.color)
+        self._keeps = look.keeps_color or self._screen.coloured
+        self._style = LineStyle(look.marked) if self._screen.coloured else None
         self._prefix_template = (
             ("[{global_rank}] " if len(global_ranks) > 1 else "") if look.prefix is None else look.prefix
-        )
+        ) + "{time} " * look.timestamps
+        self._names_rank = any(name == "global_rank" for name, _ in prefix_fields(self._prefix_template))
         self._prefix_fields = _prefix_fields(places)
         self._places_of = places_of if tells_place(self._prefix_template) else None
         self._fields_of: dict[int | None, tuple[Mapping[int, Place], Mapping[int, Fields]]] = {}  # by attempt
         self._prefixes: Mapping[int, str] | None = None  # by global rank; None: each line's own
         if not tells_time(self._prefix_template) and self._places_of is None:
             self._prefixes = {
-                rank: self._prefix_template.format(**fields) for rank, fields in self._prefix_fields.items()
+                rank: self._of_rank(rank, self._prefix_template.format(**fields))
+                for rank, fields in self._prefix_fields.items()
             }
         self._beginnings = Beginnings() if self._for_people and not look.as_json else None
         self.as_json = look.as_json
@@ -105,10 +115,13 @@ class Format:
 
     def _whole_lines(self, global_rank: int, block: bytes) -> bytes:
         prefix = self.prefix(global_rank)
-        if self._for_people or not self._is_utf8 or not certainly_printable(block):
+        if self._for_people or self._style or not self._is_utf8 or not certainly_printable(block):
             lines = printable_lines(block.decode("utf-8", errors="replace").removesuffix("\n"))
+            if self._names_rank:
+                lines = [without_mark(line, global_rank) for line in lines]
             return self.encoded("".join([f"{prefix}{self.safe(line)}\n" for line in lines]))
         before = self.encoded(prefix)
+        block = without_marks(block, global_rank) if self._names_rank else block
         text = block.replace(b"\n", b"\n" + before) if prefix else block
         if not block.endswith(b"\n"):
             return before + text + b"\n"
@@ -122,24 +135,28 @@ class Format:
         return self.encoded(json.dumps({"global_ranks": list(error.ranks), **fields}) + "\n")
 
     def safe(self, text: str) -> str:
-        """Return what `printable` gave, without colours and cut where need be."""
-        text = text if self._coloured else without_colours(text)
-        return shortened(text) if self._for_people else text
+        """Return what `printable` gave, in colour or without, and cut where need be."""
+        text = text if self._keeps else without_colours(text)
+        text = shortened(text) if self._for_people else text
+        return text if self._style is None else self._style(text)
 
     def encoded(self, text: str) -> bytes:
         return text.encode(self._encoding, errors="replace")
 
     def _line(self, line: Line | Shown | None) -> str:
         if line is None:
-            return f"{self._end()}{GAP}\n"
+            return f"{self._end()}{self._screen.paint(GAP, FAINT)}\n"
         if isinstance(line, Shown):
-            return f"{self.safe(str(line))}\n"
+            return f"{self._of_rank(line.ranks[0], line.prefix) if len(line.ranks) == 1 else line.prefix}{self.safe(line.text)}\n"
         if self._begun is None and line.ends:  # nearly every line
-            return f"{self._prefix(line)}{self.safe(shown(line))}\n"
+            return f"{self._prefix(line)}{self.safe(self._shown(line))}\n"
         before = "" if self._begun == (line.global_rank, line.offset) else f"{self._end()}{self._prefix(line)}"
         is_begun = self._is_begun(line.raw, ends=line.ends)
         self._begun = (line.global_rank, line.offset + len(line.raw)) if is_begun else None
-        return f"{before}{self.safe(shown(line))}{'' if is_begun else NEWLINE}"
+        return f"{before}{self.safe(self._shown(line))}{'' if is_begun else NEWLINE}"
+
+    def _shown(self, line: Line) -> str:
+        return without_mark(shown(line), line.global_rank) if self._names_rank else shown(line)
 
     def _is_begun(self, raw: bytes, *, ends: bool) -> bool:
         """Return whether this rank's next text continues the line; each state of a progress bar is a line."""
@@ -157,7 +174,10 @@ class Format:
             return ""
         # In local time.
         time = "-" if line.time_ns is None else datetime.fromtimestamp(line.time_ns / 1e9).strftime("%H:%M:%S")  # noqa: DTZ006
-        return self._prefix_template.format(**fields, time=time)
+        return self._of_rank(line.global_rank, self._prefix_template.format(**fields, time=time))
+
+    def _of_rank(self, global_rank: int, text: str) -> str:
+        return self._screen.paint(text, OF_RANKS[global_rank % len(OF_RANKS)])
 
     def _fields_in(self, attempt: int | None) -> Mapping[int, Fields]:
         """Return the prefix's fields in an attempt, by global rank."""

@@ -98,7 +98,7 @@ class PlainFeed:
 
 def format_of(spec: RunSpec, shown: tuple[int, ...], stdout: TextIO) -> Format:
     places = [Place(rank.global_rank, rank.server_id, rank.server_index, rank.device_id) for rank in spec.ranks]
-    return Format(Look(color=True), stdout, places, shown)
+    return Format(Look(keeps_color=True), stdout, places, shown)
 
 
 def feed_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -19,6 +20,7 @@ SURVEY_EVERY_S, SURVEY_S_PER_RANK = 2.0, 0.01  # at all ranks: at a thousand eve
 TOLD_EVERY_PLAIN_S = 30.0  # where each is a line of its own
 SILENT_FROM_S = 10.0
 LAGS_STEPS, LAGS_S = 2, 1.0  # ranks that are observed one after the other differ by less
+PRINTS_SELDOM = 4  # times less often than others
 MIN_PACE_S = 2.0  # a shorter time says little of the pace
 HEAD = {"count": "", "elapsed": "for", "where": "in"}  # "4 ranks for 12 s in runs/a"
 # What a narrow terminal has room for is taken in this order.
@@ -43,6 +45,8 @@ class ProgressText:
         self._noticed_s = 0.0  # when they were seen first
         self._lagging: tuple[int, str] | None = None  # at the last survey: which rank, and where it is
         self._lag = ""  # of a rank that has lagged at two surveys in a row
+        self._seen: Mapping[int, RankFigures] = {}  # at the last survey
+        self._changes = Counter[int]()  # surveys at which a rank had other figures than before
         self._signs: list[object] = []
         self._sign_s: float | None = None  # when a rank was last seen to have written; None where no file is here
 
@@ -113,21 +117,40 @@ class ProgressText:
             self._note(looks[self._lead])
         interval_s = LOOK_EVERY_S if self._lead is None else SURVEY_EVERY_S
         self._next_survey_s = now_s + max(interval_s, SURVEY_S_PER_RANK * len(starts))
+        if self._on_terminal:  # elsewhere each would be a line of its own
+            self._notice_signs(looks, now_s)
+            self._notice_lag(looks)
+
+    def _notice_signs(self, looks: Mapping[int, RankFigures], now_s: float) -> None:
         signs: list[object] = [each.heartbeat.time_ns for each in looks.values() if each.heartbeat is not None]
-        for rank in starts:
+        for rank in looks:
             with suppress(OSError):
                 found = os.stat(self._run_dir.train_log(rank))  # noqa: PTH116 - of a thousand
                 signs.append((found.st_ino, found.st_size, found.st_mtime_ns))
         if signs and signs != self._signs:
             self._sign_s = now_s
         self._signs = signs
+
+    def _notice_lag(self, looks: Mapping[int, RankFigures]) -> None:
+        for rank, each in looks.items():
+            if each != self._seen.get(rank):
+                self._changes[rank] += 1
+        self._seen = looks
         before, self._lagging = self._lagging, self._lagging_of(looks)
         stays = before is not None and self._lagging is not None and before[0] == self._lagging[0]
         self._lag = f"slowest rank {self._lagging[0]} at {self._lagging[1]}" if stays and self._lagging else ""
 
     def _lagging_of(self, looks: Mapping[int, RankFigures]) -> tuple[int, str] | None:
-        """Return the rank that is farthest behind the first, where it is by more than the looks lie apart."""
-        steps = {rank: (each.epoch or 0.0, each.step) for rank, each in looks.items() if each.step is not None}
+        """Return the rank that is farthest behind the first, where it is by more than the looks lie apart.
+
+        A rank that prints figures far less often than others, such as at the end of epochs, tells too little.
+        """
+        enough = max(self._changes.values(), default=0) / PRINTS_SELDOM
+        steps = {
+            rank: (each.epoch or 0.0, each.step)
+            for rank, each in looks.items()
+            if each.step is not None and (not each.from_log or self._changes[rank] >= enough)
+        }
         if not steps:
             return None
         lowest, highest = min(steps, key=lambda rank: steps[rank]), max(steps.values())
@@ -138,7 +161,9 @@ class ProgressText:
         return (lowest, f"step {step}") if behind >= max(LAGS_STEPS, LAGS_S * (self._pace() or 0.0)) else None
 
     def _silence(self) -> str:
-        silent_s = 0.0 if self._sign_s is None else time.monotonic() - self._sign_s
+        if self._sign_s is None:
+            return ""
+        silent_s = time.monotonic() - self._sign_s
         return f"silent for {duration(silent_s)}" if silent_s >= SILENT_FROM_S else ""
 
     def _pace(self) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from launcher.cli.text.columns import cut_off, fitted
+from launcher.cli.text.columns import Painters, cut_off, fitted
 from launcher.cli.text.keys import DOWN, END, HOME, PAGE_DOWN, PAGE_UP, UP
 from launcher.cli.text.rank_rows import Column, cells, grouped, in_order
 
@@ -64,6 +64,7 @@ class RankView:
         *,
         giving_way: Sequence[tuple[str, int]],
         right: frozenset[str],
+        paint: Painters,
     ) -> Iterator[str]:
         """Yield the header and at most so many rows; all of them with None."""
         wants = self.grouped if self.grouped is not None else most_rows is not None and len(rows) > most_rows
@@ -78,7 +79,7 @@ class RankView:
         shown = [cells(group, columns) for group in groups[self.first : self.first + self.page]]
         header = [column.name for column in columns]
         table = [(cut_off(ranks, MAX_RANK_COLUMNS), *rest) for ranks, *rest in shown]
-        yield from fitted(header, table, width, giving_way=giving_way, right=right)
+        yield from fitted(header, table, width, giving_way=giving_way, right=right, paint=paint)
 
     def foot(self, columns: Sequence[Column[T]], width: int) -> str:
         """Return which keys there are, and which rows are shown, as much as fits."""

@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
+from launcher.cli.text.style import screen_of
 from launcher.core.text import printable
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def write_out(text: str) -> None:
 def say(text: str) -> None:
     """Print on stderr, where nothing of it moves a terminal's cursor; a stderr that takes nothing is no error."""
     with suppress(OSError):
-        print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
+        print(screen_of(sys.stderr).message("\n".join(map(printable, text.split("\n")))), file=sys.stderr, flush=True)
 
 
 def as_people_call_it(path: Path) -> Path:

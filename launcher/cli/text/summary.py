@@ -11,6 +11,7 @@ from pathlib import Path
 
 from launcher.cli.text import verdict_text
 from launcher.cli.text.columns import counted
+from launcher.cli.text.style import PLAIN, Screen
 from launcher.core.devices import device_name
 from launcher.core.events import Cause, NotBegun
 from launcher.core.proc import is_full
@@ -25,8 +26,10 @@ from launcher.runs.progress import Progress
 LAST_LINES = 10
 
 
-def render(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None = None) -> Iterator[str]:
-    """Yield the lines for stderr. `shown_dir` is the run directory as a person would call it.
+def render(
+    progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None = None, screen: Screen = PLAIN
+) -> Iterator[str]:
+    """Yield the lines for stderr, which is `screen`. `shown_dir` is the run directory as a person would call it.
 
     `server_index`: of the server whose ranks alone `progress` knows; None: it knows all.
     """
@@ -35,11 +38,11 @@ def render(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int
         yield f"error: the run was not watched to its end; how it ended is in {RunDir(shown_dir).report}"
     elif progress.not_begun is not None:
         if attempt.verdict is not None:  # of the attempt before, which was to be repeated
-            yield from _failure(progress, spec, shown_dir, server_index)
+            yield from _failure(progress, spec, shown_dir, server_index, screen)
             yield "it was to start again, and could not:"
         yield from not_begun(progress.not_begun)
     elif ending.cause in {Cause.FAILED, Cause.HUNG}:
-        yield from _failure(progress, spec, shown_dir, server_index)
+        yield from _failure(progress, spec, shown_dir, server_index, screen)
     elif ending.cause is Cause.STOPPED:
         yield from _stopped(progress, spec, shown_dir)
     elif ending.cause is Cause.AGENT_LOST:
@@ -121,7 +124,9 @@ def quoted(lines: list[str]) -> Iterator[str]:
 # --- a failure ---
 
 
-def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None) -> Iterator[str]:
+def _failure(
+    progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None, screen: Screen
+) -> Iterator[str]:
     """Yield the verdict, and what its culprit wrote last where that says more than the verdict."""
     verdict = progress.current.verdict
     if verdict is None and progress.not_restarting is not None:
@@ -132,13 +137,16 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: i
         yield "error: a rank failed, and nothing is known about it"
         return
     is_here = partial(_is_here, progress, spec, server_index)
-    first, *others = verdict_text.render(verdict, lambda rank: _place(rank, progress, spec, is_here=is_here(rank)))
-    yield f"error: {first}"
-    yield from others
+    if screen.columns is not None:
+        yield ""  # lines of rank 0 may stand above, which is seldom to blame
+    yield from verdict_text.render(
+        verdict, lambda rank: _place(rank, progress, spec, is_here=is_here(rank)), screen=screen, lead="error: "
+    )
     culprit = verdict.culprit
     culprit_here = server_index is None if culprit is None else is_here(culprit)
     if culprit is not None:
-        yield from _log_of(culprit, verdict, progress, spec, shown_dir, is_here=culprit_here)
+        log = _log_of(culprit, verdict, progress, spec, shown_dir, is_here=culprit_here)
+        yield from map(screen.wrapped, log)
     if verdict.scheduler is not None:
         yield f"log of the scheduler: {RunDir(shown_dir).scheduler_log}"
     if progress.rank_count > 1 or not culprit_here:
@@ -146,14 +154,18 @@ def _failure(progress: Progress, spec: RunSpec, shown_dir: Path, server_index: i
         if server_index is not None:
             who = "the others here" if culprit_here else "ranks here"
         yield f"{who}: {_how_ended(progress, without=None if culprit is None else progress.current.exits.get(culprit))}"
+    yield from _restarts(progress)
+    if is_full(spec.run_dir):
+        yield f"the file system of {shown_dir} is full"
+    yield from _going_on(spec, shown_dir)
+
+
+def _restarts(progress: Progress) -> Iterator[str]:
     times = f"restarted {counted(progress.restarts, 'time')}"
     if progress.not_restarting is not None:
         yield f"{f'{times}, and not again' if progress.restarts else 'not restarted'}: {progress.not_restarting}"
     elif progress.restarts:
         yield times
-    if is_full(spec.run_dir):
-        yield f"the file system of {shown_dir} is full"
-    yield from _going_on(spec, shown_dir)
 
 
 def _is_here(progress: Progress, spec: RunSpec, server_index: int | None, global_rank: int) -> bool:

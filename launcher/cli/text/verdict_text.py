@@ -18,6 +18,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
+from launcher.cli.text.style import FAINT, PLAIN, STRONG, Screen
 from launcher.core.text import ranges
 from launcher.core.verdict import Failure, Role, Verdict
 from launcher.logs.terminal import one_line, printable, shortened
@@ -25,6 +26,7 @@ from launcher.logs.terminal import one_line, printable, shortened
 TRACEBACK_LINES = 12  # the last ones; train.log has them all
 FRAMES = 8  # the innermost ones of a group of ranks
 SIGNALLED = 128  # and the signal's number: the code of a shell
+_COPIED = "hint: "  # a person may copy what it says to type, and no line is broken there
 MAX_WAYS = 8  # of failing that are listed
 # The beginning of what is raised: what to do, for what a program expects and this run could have given it.
 HINTS = {
@@ -36,28 +38,42 @@ HINTS = {
 NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
-def render(verdict: Verdict, place: Callable[[int], str] | None = None, *, traceback: bool = True) -> Iterator[str]:
-    """Return the lines of one verdict, the headline first, safe to show.
+def render(
+    verdict: Verdict, place: Callable[[int], str] | None = None, *, traceback: bool = True, screen: Screen = PLAIN, lead: str = ""
+) -> Iterator[str]:  # fmt: skip
+    """Yield the lines of one verdict, the headline first, behind `lead`; safe to show on `screen`.
 
     `place` says for a global rank where and what it was ("server 127.0.0.1, device 3, process 4711").
     """
+    first = screen.wrapped(f"{lead}{headline(verdict)}")
+    yield f"{first[: len(lead)]}{screen.paint(first[len(lead) :], STRONG)}"
+    for line in map(shortened, _details(verdict, place, traceback=traceback)):
+        yield line if line.startswith(_COPIED) else screen.wrapped(line)
+    followed = [failure for failure in verdict.failures if failure.role is Role.CONSEQUENCE]
+    for line in map(shortened, _listed("consequences:", followed)):
+        yield screen.paint(screen.wrapped(line), FAINT)
+    yield from map(screen.wrapped, map(shortened, _stacks(verdict)))
+
+
+def _details(verdict: Verdict, place: Callable[[int], str] | None, *, traceback: bool) -> list[str]:
     failure = culprit_failure(verdict)
-    lines = [headline(verdict)]
-    lines += [f"  {verdict.confidence.value}: {printable(failure.reason if failure else verdict.reason)}"]
+    lines = [f"  {verdict.confidence.value}: {printable(failure.reason if failure else verdict.reason)}"]
     if failure is not None:
         lines += _about(failure, place, traceback=traceback)
     others = [cause for cause in causes(verdict) if cause is not failure]
     lines += _listed("failed of their own, too:" if failure else "failed:", others)
     raised = dict.fromkeys(cause.what for cause in causes(verdict))
     lines += [f"hint: {hint}" for begins, hint in HINTS.items() if any(what.startswith(begins) for what in raised)]
-    lines += _listed("consequences:", [one for one in verdict.failures if one.role is Role.CONSEQUENCE])
+    return lines
+
+
+def _stacks(verdict: Verdict) -> Iterator[str]:
     if verdict.stacks:
-        lines += ["stacks, before anything was ended:"]
+        yield "stacks, before anything was ended:"
     for number, group in enumerate(verdict.stacks):
-        lines += [printable(f"  {rank_list(group.global_ranks)}: {one_line(group.doing)}")]
+        yield printable(f"  {rank_list(group.global_ranks)}: {one_line(group.doing)}")
         if number < len(verdict.stacks) - 1 or len(verdict.stacks) == 1:  # the largest group waits, as its phrase says
-            lines += [printable(f"      {frame}") for frame in group.frames[:FRAMES]]
-    return map(shortened, lines)
+            yield from (printable(f"      {frame}") for frame in group.frames[:FRAMES])
 
 
 def headline(verdict: Verdict) -> str:

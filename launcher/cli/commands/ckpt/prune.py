@@ -22,6 +22,7 @@ from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted, size
 from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_OK, TlaunchError, UsageError
+from launcher.core.files import bytes_in
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.text import printable
 from launcher.runs.status import look
@@ -60,7 +61,7 @@ def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> int:
         raise TlaunchError(f"{found[0].parent}: no checkpoint is whole, so none is removed")
     freed_bytes = 0
     for path in removed:
-        path_bytes = _bytes_of(path)
+        path_bytes = bytes_in(path)
         freed_bytes += path_bytes
         if not dry_run:
             _remove(path)
@@ -103,10 +104,6 @@ def _kept(path: Path, kept: list[Path]) -> bool:
         return False
     kept.append(path)
     return True
-
-
-def _bytes_of(path: Path) -> int:
-    return 0 if path.is_symlink() else sum(each.lstat().st_size for each in path.rglob("*"))
 
 
 def _remove(path: Path) -> None:

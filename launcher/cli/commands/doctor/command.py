@@ -24,6 +24,7 @@ from launcher.cli.launch.servers import join_first_server, open_endpoint, shared
 from launcher.cli.options import run as of_run
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.command_types import TakesCommand
+from launcher.cli.options.run_options import given_last
 from launcher.cli.text.columns import awaited, server_list
 from launcher.cli.text.stdout import say, write_out
 from launcher.cluster.job import EXAMINATION, Plan
@@ -113,7 +114,7 @@ def doctor(
 ) -> None:
     """Examine all servers, and report what would break a run."""
     try:
-        exit_code = _run(options, command, measures=not no_links, as_json=as_json)
+        exit_code = _run(given_last(context, options), command, measures=not no_links, as_json=as_json)
     except TlaunchError as error:
         if as_json:
             write_out(json_text(refusal_to_json(error)))

@@ -33,6 +33,7 @@ from launcher.cli.launch.prepare import Elsewhere, prepare
 from launcher.cli.launch.samples import max_table_bytes
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS, devices_option, master_port_option
+from launcher.cli.options.run_options import given_last
 from launcher.cli.options.types import FILE
 from launcher.cli.text.stdout import write_out
 from launcher.core.env import masked, masked_argv
@@ -155,6 +156,7 @@ def render(
     check_output(output, force=force)
     wanted = KINDS[kind]
     context = click.get_current_context()
+    options = given_last(context, options)
     for name, kinds in OF_KIND.items():
         if kind not in kinds and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise UsageError(f"{flag(name)} is for {', '.join(kinds)}, and this is {kind}")

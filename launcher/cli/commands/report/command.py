@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +13,14 @@ import click
 
 from launcher.cli.commands.report.facts import RunFacts, gather
 from launcher.cli.commands.report.text import to_lines
-from launcher.cli.options.chosen_run import RUN_HELP, as_argument, chosen, chosen_live, json_option
+from launcher.cli.options.chosen_run import (
+    RUN_HELP,
+    as_argument,
+    chosen,
+    chosen_live,
+    json_option,
+    progress_regex_option,
+)
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import has_blocks
 from launcher.cli.text.output_file import put
@@ -63,6 +69,7 @@ PLAIN_COLUMNS = 120
     "--port", type=click.IntRange(1, 65535), metavar="PORT",
     help="Port of the page of --live on the loopback interface.  [default: a free one]",
 )  # fmt: skip
+@progress_regex_option
 @json_option
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @runs_dir_option
@@ -73,15 +80,21 @@ def report(
     png: str | None,
     live: bool,
     port: int | None,
+    progress_regex: str | None,
     as_json: bool,
     runs_dir: Path,
 ) -> None:
     if live or port is not None:
-        _serve(runs, runs_dir, port, live=live, others=(("--html", html), ("--png", png), ("--json", as_json)))
+        if not live:
+            raise UsageError("--port is the port of --live, which is missing")
+        for option, value in (("--html", html), ("--png", png), ("--json", as_json)):
+            if value:
+                raise UsageError(f"--live and {option}: give one of them")
+        _serve(runs, runs_dir, port, progress_regex)
         return
     _check_files(html, png, as_json=as_json)
     run_dirs = [chosen(runs_dir, run) for run in runs] or [chosen(runs_dir, None)]
-    facts = [gather(run_dir) for run_dir in run_dirs]
+    facts = [gather(run_dir, progress_regex) for run_dir in run_dirs]
     if as_json:
         write_out(json_text({"schema": SCHEMA, "runs": [each.to_json() for each in facts]}))
     if html is None and png is None and not as_json:
@@ -108,14 +121,7 @@ def _check_files(html: str | None, png: str | None, *, as_json: bool) -> None:
         raise UsageError("--html - and --json: both would go to stdout")
 
 
-def _serve(
-    runs: tuple[str, ...], runs_dir: Path, port: int | None, *, live: bool, others: Sequence[tuple[str, object]]
-) -> None:
-    if not live:
-        raise UsageError("--port is the port of --live, which is missing")
-    for option, value in others:
-        if value:
-            raise UsageError(f"--live and {option}: give one of them")
+def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_regex: str | None) -> None:
     if len(runs) > 1:
         raise UsageError(f"--live follows one run, not {len(runs)}", hint="start it once for each of them")
     # No other report needs what a server and a table of ranks are made of.
@@ -132,7 +138,7 @@ def _serve(
         write_out(f"{address}\n")
         say(f"open it in a browser on this machine; it follows {shown_name(state)} until its end, or until Ctrl-C")
 
-    serve(LiveView(run_dir), port or 0, announce)
+    serve(LiveView(run_dir, progress_regex), port or 0, announce)
 
 
 def _write_pages(runs: list[RunFacts], html: str | None, png: str | None) -> None:

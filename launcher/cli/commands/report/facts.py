@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -30,7 +31,7 @@ from launcher.runs.course import own_course, whole_course
 from launcher.runs.logged_metrics import logged_steps
 from launcher.runs.metrics import Metrics, median_of, part_shares, read_metrics
 from launcher.runs.progress import State
-from launcher.runs.rank_figures import recorded_pattern
+from launcher.runs.rank_figures import pattern_for
 from launcher.runs.rank_logs import AttemptStarts
 from launcher.runs.record import continued_by
 from launcher.runs.status import EventReader, RunState, look
@@ -141,16 +142,26 @@ def sentence_of(state: RunState) -> str:
     return f"{words}; {counted(restarts, 'restart')}" if restarts else words
 
 
-def with_printed(metrics: Metrics, state: RunState) -> tuple[int | None, Metrics]:
-    """Return metrics with the steps that a rank has printed, and that rank, where there is no metrics.jsonl."""
+def with_printed(metrics: Metrics, state: RunState, pattern: re.Pattern[str] | None) -> tuple[int | None, Metrics]:
+    """Return metrics with the steps that a rank has printed, and that rank, where there is no metrics.jsonl.
+
+    `pattern`: finds figures in its lines, in place of the known forms.
+    """
     if metrics.found or metrics.unreadable is not None:
         return None, metrics
-    printed_by, steps = logged_steps(state, recorded_pattern(state.run_dir))
+    printed_by, steps = logged_steps(state, pattern)
     return printed_by, replace(metrics, steps=steps)
 
 
-def gather(run_dir: RunDir) -> RunFacts:
-    """Read the run's files once; never raise for what they hold."""
+def gather(run_dir: RunDir, progress_regex: str | None = None) -> RunFacts:
+    """Read the run's files once; never raise for what they hold.
+
+    `progress_regex`: for lines of ranks, in place of the one that the run was started with.
+
+    Raises:
+        UsageError: it is none.
+    """
+    pattern = pattern_for(run_dir, progress_regex)
     state, metrics = look(run_dir), read_metrics(run_dir.metrics)
     times = timeline(run_dir, chain(metrics.steps, metrics.validations, metrics.saved))
     ended_ns = state.ended_ns
@@ -162,7 +173,7 @@ def gather(run_dir: RunDir) -> RunFacts:
     duration_s = None
     if state.started_ns is not None and (state.engine is None or ended_ns is not None):
         duration_s = max(0.0, ((ended_ns or state.looked_ns) - state.started_ns) / 1e9)
-    printed_by, metrics = with_printed(metrics, state)
+    printed_by, metrics = with_printed(metrics, state, pattern)
     own = own_course(metrics)
     course = whole_course(run_dir, own)
     totals = _totals(state, duration_s, metrics, own, course)

@@ -24,6 +24,7 @@ from launcher.logs.piece import Piece, Place, piece_after
 from launcher.logs.terminal import shortened
 from launcher.runs.course import own_course, whole_course
 from launcher.runs.metrics import MetricsReader, metrics_of, read_metrics
+from launcher.runs.rank_figures import pattern_for
 from launcher.runs.record import continued_by
 from launcher.runs.status import RankState, RunState
 
@@ -35,8 +36,10 @@ EACH, GROUP = "rank", "group"  # kinds of rows: what their names begin with
 class CourseReader:
     """Looks at the course of a training again and again; of metrics.jsonl it reads what is new."""
 
-    def __init__(self, run_dir: RunDir) -> None:
+    def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
+        """`progress_regex`: for lines of ranks, in place of the one that the run was started with."""
         self._run_dir = run_dir
+        self._pattern = pattern_for(run_dir, progress_regex)
         self._reader = MetricsReader(run_dir.metrics)
         self._beginnings = 0
         self._records: list[Record] = []
@@ -53,7 +56,7 @@ class CourseReader:
             self._records.clear()
         self._beginnings = self._reader.beginnings
         self._records += new
-        printed_by, metrics = with_printed(metrics_of(self._records, self._reader), state)
+        printed_by, metrics = with_printed(metrics_of(self._records, self._reader), state, self._pattern)
         course = whole_course(self._run_dir, own_course(metrics), self._read_earlier)
         now_s = time.monotonic()
         self._next_s = now_s + (now_s - begun_s) / SHARE
@@ -66,11 +69,12 @@ class LiveView:
     One thread looks at the run; any other may read at any time, and none of them holds up another.
     """
 
-    def __init__(self, run_dir: RunDir) -> None:
+    def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
+        """`progress_regex`: as in `CourseReader`."""
         self.run_dir = run_dir
         self.rank_count = 0
         self.over = False  # nothing more will come
-        self._sampler, self._course = Sampler(run_dir), CourseReader(run_dir)
+        self._sampler, self._course = Sampler(run_dir, progress_regex), CourseReader(run_dir, progress_regex)
         self._parts: dict[str, tuple[int, Any]] = {}
         self._number = 0  # of the last look
         self._news = threading.Condition()

@@ -21,7 +21,6 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.records import Cluster
 from launcher.core.text import printable
 from launcher.rank_table import Problem, TableReport
-from launcher.rank_table.convert import TARGETS
 from launcher.rank_table.profile import CHIPS, Profile
 from launcher.rank_table.read import parse_rank_table, read_bytes, read_stream
 
@@ -101,6 +100,8 @@ def deliver(
 
     The name of a file that HCCL would not take is such an objection too; elsewhere it is a warning.
     """
+    from launcher.rank_table.convert import TARGETS  # most commands write no table
+
     if TARGETS[format_name].is_table and CHIPS[chip].is_ascend:
         report = parse_rank_table(text.encode(), output or Path("-"), Profile(chip=chip))
         refused = [*report.errors, *(warning for warning in report.warnings if warning.code == "RT406")]

@@ -14,6 +14,7 @@ from launcher.cli.launch.samples import found_table
 from launcher.cli.options.run import consumer_option, max_table_size_option, table_chip_option
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import write_out
+from launcher.cli.text.style import ACTIVE, ADDED, REMOVED, STRONG, Look, Screen, screen_of
 from launcher.core.codec import json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
 from launcher.core.text import printable
@@ -86,8 +87,16 @@ def fix(file: str, *, write: bool, unsafe: bool, as_json: bool, chip: str, consu
         diff = fixed.diff(printable(file))
         if sys.stdout.isatty():  # where nothing of the table's text may move the cursor
             diff = "".join(f"{printable(line.rstrip(chr(13)))}\n" for line in diff.split("\n")[:-1])
-        write_out(diff)
+        write_out(coloured(diff, screen_of(sys.stdout)))
     return EXIT_OK if fixed.report.valid else EXIT_FAILURE
+
+
+def coloured(diff: str, screen: Screen) -> str:
+    """Return a unified diff with what is added in green and what is removed in red."""
+    looks = {"+": ADDED, "-": REMOVED, "@": ACTIVE}
+    names, lines = diff.split("\n")[:2], diff.split("\n")[2:]
+    shown = (screen.paint(line, looks.get(line[:1], Look())) for line in lines)
+    return "\n".join([*(screen.paint(name, STRONG) for name in names), *shown])
 
 
 def _write_bytes(data: bytes) -> None:

@@ -9,8 +9,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pydantic import Field
-
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.catalogue import Finding
 from launcher.rank_table.model import (
@@ -26,7 +24,7 @@ from launcher.rank_table.model import (
 )
 from launcher.rank_table.positions import Pointer
 from launcher.rank_table.profile import CHIP_INFOS, CHIPS, Chip, Profile
-from launcher.rank_table.schema import Shape, Shapes, shown
+from launcher.rank_table.schema import Shape, Shapes, needed, shown
 from launcher.rank_table.table_format import LAB_TABLE_OPTIONS, Format, usual_board
 
 _DEVICES = '[{"device_id": "0", "device_ip": "..."}]'
@@ -36,13 +34,13 @@ _compact = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 class TableShape(Shape):
     version: Any = None  # makes it no table of these formats; said where it is read
-    status: str = Field(description='"completed"')
-    group_count: str = Field(description='"1", the number of groups')
-    group_list: list[Any] = Field(description='[{"group_name": "", ...}]')
+    status: str = needed('"completed"')
+    group_count: str = needed('"1", the number of groups')
+    group_list: list[Any] = needed('[{"group_name": "", ...}]')
 
 
 class LabShape(TableShape):
-    para_plane_nic_location: str = Field(description='"device"')
+    para_plane_nic_location: str = needed('"device"')
     deploy_mode: Any = None  # HCCL asks only whether it is there
     board_id: Any = None
     chip_info: Any = None
@@ -51,43 +49,43 @@ class LabShape(TableShape):
 
 
 class GroupShape(Shape):
-    group_name: str = Field(description='"", or a name that no other group has')
-    instance_count: str = Field(description='"1", the number of instances')
-    instance_list: list[Any] = Field(description=f'[{{"server_id": "...", "devices": {_DEVICES}}}]')
+    group_name: str = needed('"", or a name that no other group has')
+    instance_count: str = needed('"1", the number of instances')
+    instance_list: list[Any] = needed(f'[{{"server_id": "...", "devices": {_DEVICES}}}]')
 
 
 class LabGroupShape(GroupShape):
-    device_num: str = Field(description='"1", the number of devices')
-    server_num: str = Field(description='"1", the number of servers')
+    device_num: str = needed('"1", the number of devices')
+    server_num: str = needed('"1", the number of servers')
     server_list: Any = None  # for network cards of the servers, which HCCL refuses by now
 
 
 class CloudGroupShape(GroupShape):
-    device_count: str = Field(description='"1", the number of devices')
+    device_count: str = needed('"1", the number of devices')
 
 
 class LabInstanceShape(Shape):
-    rank_id: str = Field(description='"0" to "n-1", counted over all groups')
-    server_id: str = Field(description='"...", the address or name of the server')
-    devices: list[Any] = Field(description=_DEVICES)
+    rank_id: str = needed('"0" to "n-1", counted over all groups')
+    server_id: str = needed('"...", the address or name of the server')
+    devices: list[Any] = needed(_DEVICES)
 
 
 class PodShape(Shape):
-    pod_name: str = Field(description='"...", by which its processes find their ranks')
-    server_id: str = Field(description='"...", the address or name of the server')
-    devices: list[Any] = Field(description=_DEVICES)
+    pod_name: str = needed('"...", by which its processes find their ranks')
+    server_id: str = needed('"...", the address or name of the server')
+    devices: list[Any] = needed(_DEVICES)
 
 
 class DeviceShape(Shape):
-    device_id: str = Field(description='"0", the id that the driver shows')
-    device_ip: str = Field(description=_NO_ADDRESS)
+    device_id: str = needed('"0", the id that the driver shows')
+    device_ip: str = needed(_NO_ADDRESS)
     device_port: Any = None
 
 
 class LonePodDeviceShape(Shape):
     """A device in a group of one pod, where HCCL does not look at addresses."""
 
-    device_id: str = Field(description='"0", the id that the driver shows')
+    device_id: str = needed('"0", the id that the driver shows')
     device_ip: Any = None
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
-
 from launcher.core.records import HOST_RANK, Cluster, Device, Options, Server
 from launcher.rank_table.model import (
     DeviceRow,
@@ -19,7 +17,7 @@ from launcher.rank_table.model import (
 )
 from launcher.rank_table.positions import Pointer
 from launcher.rank_table.profile import Profile
-from launcher.rank_table.schema import Shape, Shapes
+from launcher.rank_table.schema import Shape, Shapes, needed
 from launcher.rank_table.table_format import NO_SUPER_DEVICE, NODE_TABLE_OPTIONS, SUB_VERSION, Format, list_of_another
 
 TABLE_OPTIONS = frozenset(NODE_TABLE_OPTIONS)
@@ -29,7 +27,7 @@ _RANKS = '[{"rank_id": "0", "device_id": "0", "rank_ip": ""}]'
 
 
 class RankShape(Shape):
-    rank_id: str = Field(description='"0" to "n-1", counted over all nodes')
+    rank_id: str = needed('"0" to "n-1", counted over all nodes')
     device_id: str = ""  # a rank without one computes on the host
     rank_ip: str = ""  # the node's address where it is unset
     port: str = ""
@@ -40,24 +38,24 @@ class RankShape(Shape):
 class SuperPodRankShape(Shape):
     """A rank of a table with heterog_sub_version."""
 
-    rank_id: str = Field(description='"0" to "n-1", counted over all nodes')
-    device_id: str = Field(description='"0", the id that the driver shows, or "-1" for a rank on the host')
-    rank_ip: str = Field(description='"..." or "" to use node_addr')
-    port: str = Field(description='"0" to let HCCL choose')
-    sdid: str = Field(description='"...", the device\'s number in its super pod, or "-1"')
+    rank_id: str = needed('"0" to "n-1", counted over all nodes')
+    device_id: str = needed('"0", the id that the driver shows, or "-1" for a rank on the host')
+    rank_ip: str = needed('"..." or "" to use node_addr')
+    port: str = needed('"0" to let HCCL choose')
+    sdid: str = needed('"...", the device\'s number in its super pod, or "-1"')
     bind_device_id: Any = None  # asked for on host ranks, by a rule
 
 
 class NodeShape(Shape):
-    node_addr: str = Field(description='"...", the address of the node')
-    ranks: list[Any] = Field(description=_RANKS)
+    node_addr: str = needed('"...", the address of the node')
+    ranks: list[Any] = needed(_RANKS)
 
 
 class TableShape(Shape):
-    version: str = Field(description='"1.1"')
-    status: str = Field(description='"completed"')
-    collective_id: str = Field(description='"...", any name for this job')
-    node_list: list[Any] = Field(description=f'[{{"node_addr": "...", "ranks": {_RANKS}}}]')
+    version: str = needed('"1.1"')
+    status: str = needed('"completed"')
+    collective_id: str = needed('"...", any name for this job')
+    node_list: list[Any] = needed(f'[{{"node_addr": "...", "ranks": {_RANKS}}}]')
     mode: str = "tcp"
     heterog_sub_version: str = "1.2"
     master_ip: Any = None

@@ -6,13 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import Field
-
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.model import DeviceRow, Fields, ServerRow, Table, integer_at, options_at, text_at
 from launcher.rank_table.positions import Pointer
 from launcher.rank_table.profile import Profile
-from launcher.rank_table.schema import Shape, Shapes
+from launcher.rank_table.schema import MAY_BE_MISSING, Shape, Shapes, needed
 from launcher.rank_table.table_format import RANK_LAYERS, RANK_NUMBERS, Format, list_of_another
 
 LEVEL_WORDS = {"server_id": "net_instance_id"}
@@ -34,45 +32,43 @@ _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 class AddressShape(Shape):
-    addr_type: str = Field(description='"EID", "IPV4" or "IPV6"')
-    addr: str = Field(description='"...", the address of these ports')
-    ports: list[Any] = Field(description='["0/1"], die and port')
+    addr_type: str = needed('"EID", "IPV4" or "IPV6"')
+    addr: str = needed('"...", the address of these ports')
+    ports: list[Any] = needed('["0/1"], die and port')
     plane_id: str = ""
     backup_addr: Any = None  # a rule looks at it
 
 
 class ControlPlaneShape(Shape):
-    addr_type: str = Field(description='"EID", "IPV4" or "IPV6"')
-    addr: str = Field(description='"...", the address to listen on')
-    listen_port: int = Field(description="60000")
+    addr_type: str = needed('"EID", "IPV4" or "IPV6"')
+    addr: str = needed('"...", the address to listen on')
+    listen_port: int = needed("60000")
 
 
 class LevelShape(Shape):
-    net_layer: int = Field(description="0 inside a server, more for the layers above")
-    net_instance_id: str = Field(description='"...", the name of the network')
-    rank_addr_list: list[Any] = Field(description=f"[{_ADDRESS}]")
+    net_layer: int = needed("0 inside a server, more for the layers above")
+    net_instance_id: str = needed('"...", the name of the network')
+    rank_addr_list: list[Any] = needed(f"[{_ADDRESS}]")
     net_type: str = ""  # CLOS where it is missing
     net_attr: str = ""
     pcie_fallback: bool = False
 
 
 class RankShape(Shape):
-    rank_id: int = Field(description="0 to n-1, without quotes")
-    device_id: int = Field(description="0, the id that the driver shows, without quotes")
-    local_id: int = Field(description="0 to 63, the number of the device on its server, without quotes")
-    level_list: list[Any] = Field(description=f"[{_LEVEL}]")
+    rank_id: int = needed("0 to n-1, without quotes")
+    device_id: int = needed("0, the id that the driver shows, without quotes")
+    local_id: int = needed("0 to 63, the number of the device on its server, without quotes")
+    level_list: list[Any] = needed(f"[{_LEVEL}]")
     replaced_local_id: Any = None  # read on the backup device only, where a rule asks for it
     device_port: int = 16666
     host_port: int = 16666
-    control_plane: dict[str, Any] = Field(default_factory=dict)
+    control_plane: dict[str, Any] = MAY_BE_MISSING
 
 
 class TableShape(Shape):
-    version: str = Field(description='"2.0"')
-    rank_count: int = Field(description="the number of entries of rank_list, without quotes")
-    rank_list: list[Any] = Field(
-        description=f'[{{"rank_id": 0, "device_id": 0, "local_id": 0, "level_list": [{_LEVEL}]}}]'
-    )
+    version: str = needed('"2.0"')
+    rank_count: int = needed("the number of entries of rank_list, without quotes")
+    rank_list: list[Any] = needed(f'[{{"rank_id": 0, "device_id": 0, "local_id": 0, "level_list": [{_LEVEL}]}}]')
     status: Any = "completed"  # HCCL does not read it, graph mode does
     detour: str = ""
 

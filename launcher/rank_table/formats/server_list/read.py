@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
-
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.model import (
     DeviceRow,
@@ -19,15 +17,15 @@ from launcher.rank_table.model import (
     text_at,
 )
 from launcher.rank_table.profile import Profile
-from launcher.rank_table.schema import Shape, Shapes
+from launcher.rank_table.schema import MAY_BE_MISSING, Shape, Shapes, needed
 from launcher.rank_table.table_format import DEVICE_OPTIONS, SERVER_OPTIONS, VERSIONS, Format, list_of_another
 
 _DEVICE_OPTIONS, _SERVER_OPTIONS = frozenset(DEVICE_OPTIONS), frozenset(SERVER_OPTIONS)
 
 
 class DeviceShape(Shape):
-    device_id: str = Field(description='"0", the id that the driver shows')
-    rank_id: str = Field(description='"0" to "n-1", counted over all servers')
+    device_id: str = needed('"0", the id that the driver shows')
+    rank_id: str = needed('"0" to "n-1", counted over all servers')
     device_ip: str = ""  # may be missing on a single server
     device_port: str = ""
     device_vnic_port: Any = None  # HCCL reads it only beside a device_port: a rule looks at it
@@ -44,8 +42,8 @@ class PodDeviceShape(DeviceShape):
 
 
 class ServerShape(Shape):
-    server_id: str = Field(description='"...", the address or name of the server')
-    device: list[Any] = Field(description='[{"device_id": "0", "device_ip": "...", "rank_id": "0"}]')
+    server_id: str = needed('"...", the address or name of the server')
+    device: list[Any] = needed('[{"device_id": "0", "device_ip": "...", "rank_id": "0"}]')
     host_ip: str = ""
     host_nic_ip: Any = None
     container_ip: Any = None
@@ -56,25 +54,25 @@ class ServerShape(Shape):
 
 
 class TableShape(Shape):
-    version: str = Field(description='"1.0"')
-    status: str = Field(description='"completed"')
-    server_list: list[Any] = Field(description='[{"server_id": "...", "device": [...]}]')
+    version: str = needed('"1.0"')
+    status: str = needed('"completed"')
+    server_list: list[Any] = needed('[{"server_id": "...", "device": [...]}]')
     server_count: str = ""  # HCCL counts for itself where it is missing
     super_pod_list: Any = None  # a rule says that it belongs to v1.2
 
 
 class PodTableShape(TableShape):
-    version: str = Field(description='"1.2"')
-    super_pod_list: list[Any] = Field(default_factory=list)  # where it is missing, each server stands for itself
+    version: str = needed('"1.2"')
+    super_pod_list: list[Any] = MAY_BE_MISSING  # where it is missing, each server stands for itself
 
 
 class PodShape(Shape):
-    super_pod_id: str = Field(description='"...", the number of the super pod or any name')
-    server_list: list[Any] = Field(description='[{"server_id": "..."}]')
+    super_pod_id: str = needed('"...", the number of the super pod or any name')
+    server_list: list[Any] = needed('[{"server_id": "..."}]')
 
 
 class PodServerShape(Shape):
-    server_id: str = Field(description='"...", as it stands in the table\'s server_list')
+    server_id: str = needed('"...", as it stands in the table\'s server_list')
     server_index: Any = None
 
 

@@ -1,0 +1,143 @@
+"""`tlaunch prune`: remove runs that are over."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import click
+
+from launcher.cli.options.run import runs_dir_option
+from launcher.cli.options.types import IntRange, Seconds
+from launcher.cli.text.columns import aligned, counted, duration, size
+from launcher.cli.text.run_text import shown_name
+from launcher.cli.text.stdout import say, write_out
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
+from launcher.core.files import bytes_in
+from launcher.runs.progress import State
+from launcher.runs.registry import registered
+from launcher.runs.removal import Found, Removal, continued_among, runs_found
+from launcher.runs.store import run_names
+
+EPILOG = """\b
+Examples:
+  tlaunch prune --keep 20 --dry-run
+  tlaunch prune --older-than 30d
+  tlaunch prune --state failed --state hung --state lost --yes
+
+A run is removed with its logs, checkpoints and model. One that is active, or may be (on another machine, under mpirun or
+srun), stays; so does one that a run which is left goes on from (--resume), one of another user, and a link to a run
+elsewhere. With --keep 0 every run that is over is removed.
+
+Exit codes: 0; 1 a run cannot be removed, or the answer was no; 2 wrong usage; 130 Ctrl-C.
+"""
+OVER = (State.FINISHED, State.FAILED, State.HUNG, State.STOPPED, State.LOST, State.ENDED)
+HEADER = ("NAME", "STATE", "OVER FOR", "SIZE")
+
+
+@click.command(epilog=EPILOG)
+@click.option("--keep", type=IntRange(min=0), metavar="N", help="Of the runs that may go, keep the newest N.")
+@click.option(
+    "--older-than", type=Seconds(min=0), metavar="TIME", help="Only runs that have been over for so long: 12h, 7d."
+)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([state.value for state in OVER]),
+    metavar="STATE",
+    help=f"Only runs in this state: {', '.join(state.value for state in OVER)}. Repeatable.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@runs_dir_option
+def prune(
+    *, keep: int | None, older_than: float | None, states: tuple[str, ...], dry_run: bool, yes: bool, runs_dir: Path
+) -> int:
+    """Remove runs that are over, and print their names."""
+    if keep is None and older_than is None and not states:
+        raise UsageError("which runs?", hint="--keep N, --older-than TIME or --state STATE chooses them")
+    found = runs_found(runs_dir)
+    chosen = [each for each in found if _is_wanted(each, older_than, states)][keep or 0 :]
+    here = runs_dir.resolve()
+    others = [place / name for place in registered() if place != here for name in run_names(place)] if chosen else []
+    going = _without_needed(found, chosen, others)
+    sizes = {each.root: bytes_in(each.root) for each in going}
+    total = f"{counted(len(going), 'run')}, {size(sum(sizes.values()))}"
+    if not going:
+        say("no run is to be removed")
+        return EXIT_OK
+    if not dry_run and not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(f"{total}: nobody can be asked whether to remove them", hint="add --yes, or --dry-run")
+        for line in aligned(HEADER, [_row(each, sizes[each.root]) for each in going], right=frozenset(HEADER[2:])):
+            say(line)
+        if not click.confirm(f"Remove {total}?", err=True):
+            return EXIT_FAILURE
+    if dry_run:
+        write_out("".join(f"{shown_name(each.state)}\n" for each in going))
+        say(f"would free {size(sum(sizes.values()))}")
+        return EXIT_OK
+    return _remove_all(going, Removal(runs_dir, found), lambda each: sizes[each.root])
+
+
+def _is_wanted(found: Found, older_than_s: float | None, states: tuple[str, ...]) -> bool:
+    """Return whether a run that may go is chosen; of one that stays for another reason than that it is active, say so."""
+    state = found.state
+    if states and state.state.value not in states:
+        return False
+    if older_than_s is not None and (time.time_ns() - found.over_ns) / 1e9 < older_than_s:
+        return False
+    if found.stays is not None and not state.lives:
+        _say_kept(found, found.stays)
+    return found.stays is None
+
+
+def _without_needed(found: Iterable[Found], chosen: list[Found], others: list[Path]) -> list[Found]:
+    """Return the chosen runs without those that one which is left, here or elsewhere, goes on from; say which they are."""
+    while True:
+        left = [each.root for each in found if each not in chosen]
+        needed = continued_among([each.root for each in chosen], [*left, *others])
+        if not needed:
+            return chosen
+        for each in chosen:
+            if each.root in needed:
+                _say_kept(each, f"{needed[each.root]} continues it")
+        chosen = [each for each in chosen if each.root not in needed]
+
+
+def _remove_all(going: Iterable[Found], removal: Removal, bytes_of: Callable[[Found], int]) -> int:
+    freed_bytes, code = 0, EXIT_OK
+    removal.finish_earlier()
+    try:
+        for each in going:
+            try:
+                stays = removal.remove(each.root)
+            except FileNotFoundError:
+                continue  # another process has removed it
+            except OSError as error:
+                where = "" if error.filename is None else f": {os.fsdecode(error.filename)}"
+                say(f"error: {shown_name(each.state)} cannot be removed{where}: {error.strerror}")
+                code = EXIT_FAILURE
+                continue
+            if stays is not None:
+                _say_kept(each, stays)
+                continue
+            freed_bytes += bytes_of(each)
+            write_out(f"{shown_name(each.state)}\n")
+    finally:
+        removal.mend_latest()
+        say(f"freed {size(freed_bytes)}")
+    return code
+
+
+def _say_kept(found: Found, why: str) -> None:
+    say(f"kept {shown_name(found.state)}: {why}")
+
+
+def _row(found: Found, size_bytes: int) -> tuple[str, ...]:
+    over_s = max(0.0, (time.time_ns() - found.over_ns) / 1e9)
+    return shown_name(found.state), found.state.state.value, duration(over_s), size(size_bytes)

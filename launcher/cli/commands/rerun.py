@@ -1,0 +1,110 @@
+"""`tlaunch rerun`: start again what a run's record says that it ran."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from launcher.cli.launch import start
+from launcher.cli.launch.options import DEFAULT_RUNS_DIR, RunOptions
+from launcher.cli.launch.recorded import as_words, given_again, masked_in, recorded_options
+from launcher.cli.options.chosen_run import RUN_HELP, chosen, run_argument
+from launcher.cli.options.command_types import TakesCommand
+from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
+from launcher.cli.text.stdout import say, write_out
+from launcher.core.env import TLAUNCH_RUNS_DIR
+from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
+
+EPILOG = """\b
+Examples:
+  tlaunch rerun
+  tlaunch rerun 20261121-053712-train --devices 4 --max-restarts 0
+  tlaunch rerun --env NCCL_DEBUG=INFO -- python train.py --epochs 1
+  tlaunch rerun --dry-run
+
+The run starts in the directory in which that one was started, with the environment of this shell, and its directory is made
+beside that one's. Options that are given take the place of recorded ones; --env and --set add to them. What is secret is
+masked in a record: `tlaunch rerun` refuses such a run and names what has to be given again.
+
+Exit codes: those of `tlaunch run`; 2 also: no such run, or its record does not hold its options.
+"""
+NOT_TAKEN = ("command", "json", "runs_dir", "dry_run")
+PATHS = ("rank_table", "config", "data", "resume")  # which are relative to where they are typed
+
+
+class _Rerun(TakesCommand):
+    """A command whose RUN stands before `--`, and COMMAND after it."""
+
+    without = "start the recorded one"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        before, after = (args[: args.index("--")], args[args.index("--") :]) if "--" in args else (args, [])
+        if after == ["--"]:
+            before = args  # which is refused
+        ctx.params["command"] = tuple(after[1:])
+        return super().parse_args(ctx, before)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND [ARG]...]"]
+
+
+@click.command(cls=_Rerun, epilog=EPILOG, help=f"Start again what a run ran, with other options.\n\n{RUN_HELP}")
+@click.option("--dry-run", is_flag=True, help="Print the command line that would be run, and start nothing.")
+@run_argument
+@click.pass_context
+def rerun(context: click.Context, /, *, run: str | None, dry_run: bool, runs_dir: Path, **options: Any) -> None:
+    run_dir = chosen(runs_dir, run)
+    recorded, cwd = recorded_options(run_dir)
+    given = {name: value for name, value in options.items() if _is_given(context, name, value)}
+    given |= {name: _absolute(given[name]) for name in PATHS if name in given}
+    again = replace(given_again(recorded, given), runs_dir=run_dir.root.parent)
+    line = _command_line(again, cwd)
+    secrets = ", ".join(masked_in(again))
+    if dry_run:
+        write_out(f"{line}\n")
+        if secrets:
+            say(f"note: masked here, and to be filled in: {secrets}")
+        context.exit(EXIT_OK)
+    if secrets:
+        raise UsageError(
+            f"the record of {run_dir.root.name} masks secrets: {secrets}", hint="give them on the command line"
+        )
+    if not again.quiet:
+        say(f"as {run_dir.root.name}: {line}")
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        raise UnreadableError(f"{cwd}, where the run was started, cannot be entered: {error.strerror}") from error
+    context.exit(start.run(again).exit_code)
+
+
+rerun.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
+rerun.groups = RUN_GROUPS
+
+
+def _is_given(context: click.Context, name: str, value: Any) -> bool:
+    if name == "command":
+        return bool(value)
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _absolute(value: Any) -> Any:
+    """Return a path as it is called from everywhere; a name that is no path here stays."""
+    if isinstance(value, Path):
+        return value.absolute()
+    return os.path.abspath(value) if os.path.exists(value) else value  # noqa: PTH100, PTH110 - a name may be too long
+
+
+def _command_line(options: RunOptions, cwd: Path) -> str:
+    """Return what one would type here."""
+    own = cwd / (os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR)
+    if own.resolve() == options.runs_dir.resolve():
+        options = replace(options, runs_dir=DEFAULT_RUNS_DIR)
+    line = shlex.join(("tlaunch", "run", *as_words(options)))
+    return line if cwd.resolve() == Path.cwd().resolve() else f"cd {shlex.quote(str(cwd))} && {line}"

@@ -1,0 +1,124 @@
+"""The options of a run as its run.json keeps them, secrets masked, and what others do to those that are given before them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from launcher.cli.launch.options import RunOptions, flag, words_of_option
+from launcher.core.codec import decode, encode
+from launcher.core.env import MASK, masked, masked_argv
+from launcher.core.errors import UnreadableError
+from launcher.core.run_dir import RunDir
+from launcher.runs.record import read_options
+
+# How a run is attended to, not what it is.
+_NOT_RECORDED = ("runs_dir", "quiet", "verbose", "detach", "dry_run", "json")
+_OF_TRAINER = ("recipe", "config", "settings", "data", "resume", "save_strategy", "profile")
+# What ceases to hold if another option is given.
+_INSTEAD_OF = {
+    "rank_table": ("devices",),
+    "devices": ("rank_table", "server"),
+    "preload": ("no_preload",),
+    "no_preload": ("preload",),
+    "command": _OF_TRAINER,
+    "dry_run": ("detach",),
+    "quiet": ("console", "verbose"),
+    "verbose": ("quiet",),
+    "console": ("quiet",),
+}
+ADDED = ("env", "settings")  # lists in which the last one of a name counts
+
+
+def to_record(options: RunOptions) -> Mapping[str, Any]:
+    """Return the options that differ from their defaults, by field, secrets masked."""
+    return {
+        name: encode(value)
+        for name, value in vars(_masked(options)).items()
+        if name not in _NOT_RECORDED and value != getattr(RunOptions, name)
+    }
+
+
+def _masked(options: RunOptions) -> RunOptions:
+    pairs = (pair.partition("=") for pair in options.env)
+    return replace(
+        options,
+        command=masked_argv(options.command),
+        settings=masked_argv(options.settings),
+        engine_options=masked_argv(options.engine_options),
+        env=tuple(f"{name}{separator}{masked(name, value)}" for name, separator, value in pairs),
+    )
+
+
+def recorded_options(run_dir: RunDir) -> tuple[RunOptions, Path]:
+    """Return the options that a run was started with, secrets masked, and the directory that it was started in.
+
+    Raises:
+        UnreadableError: the run's record is unreadable, or does not hold them.
+    """
+    found = read_options(run_dir)
+    if found is None:
+        raise UnreadableError(
+            f"{run_dir.run_json} does not hold the options that the run was started with",
+            hint="runs of `tlaunch run` have them; not those of an earlier version, of `tlaunch exec` or of a job file",
+        )
+    options, cwd = found
+    try:
+        return decode(RunOptions, options), cwd
+    except ValueError as error:
+        raise UnreadableError(
+            f"{run_dir.run_json} holds options that this version does not understand: {error}"
+        ) from error
+
+
+def given_again(recorded: RunOptions, given: Mapping[str, Any]) -> RunOptions:
+    """Return options with those that are `given`, by field, in their place; variables and settings add up."""
+    return replace(recorded, **changed(vars(recorded), given))
+
+
+def changed(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what other options make of those that were given `before` them, by field: only what changes."""
+    dropped = {name for option in given for name in _INSTEAD_OF.get(option, ()) if name not in given}
+    values: dict[str, Any] = {name: getattr(RunOptions, name) for name in dropped} | dict(given)
+    for name in ADDED:
+        if name in given:
+            again = {pair.partition("=")[0] for pair in given[name]}
+            kept = (pair for pair in before.get(name, ()) if pair.partition("=")[0] not in again)
+            values[name] = (*kept, *given[name])
+    return values
+
+
+def masked_in(options: RunOptions) -> Iterator[str]:
+    """Yield what of recorded options holds a secret that is masked, as a person gives it."""
+    for pair in options.env:
+        name, _, value = pair.partition("=")
+        if MASK in value:
+            yield f"--env {name}"
+    for setting in options.settings:
+        if MASK in setting:
+            yield f"--set {setting.partition('=')[0]}"
+    if any(MASK in word for word in options.engine_options):
+        yield "--engine-option"
+    if any(MASK in word for word in options.command):
+        yield "COMMAND"
+
+
+def as_words(options: RunOptions) -> Iterator[str]:
+    """Yield the words after `tlaunch run` that give these options, secrets masked.
+
+    >>> list(as_words(RunOptions(devices=4, elastic=True, command=("python", "train.py"))))
+    ['--devices=4', '--elastic', '--', 'python', 'train.py']
+    """
+    shown = _masked(options)
+    for field in fields(shown):
+        name, value = field.name, getattr(shown, field.name)
+        if name == "command" or value == field.default:
+            continue
+        if isinstance(value, bool):
+            yield flag(name) if value else flag(f"no_{name}")
+        else:
+            yield from words_of_option(name, value)
+    if shown.command:
+        yield from ("--", *shown.command)

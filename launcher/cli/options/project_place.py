@@ -1,0 +1,46 @@
+"""Find the file in which a project gives options: little more than a look at each directory, since most have none."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from launcher.core.files import read_regular
+
+NAME, SHARED_NAME = "tlaunch.toml", "pyproject.toml"
+SHARED_PREFIX = "tool.tlaunch."  # of its tables in a file that others have tables in
+MAX_BYTES = 1 << 20
+
+
+def project_file_here() -> tuple[str, str] | None:
+    """Return the path of the file that holds here, and the prefix of its tables; None where there is none.
+
+    Above the working directory only a repository is searched, up to its root: what lies there belongs to the project.
+    """
+    try:
+        here = os.getcwd()  # noqa: PTH109 - strings are quick
+    except FileNotFoundError:
+        return None
+    if found := _in(here):
+        return found
+    directory = here
+    while not os.path.lexists(os.path.join(directory, ".git")):  # noqa: PTH118 - as above
+        directory, below = os.path.dirname(directory), directory  # noqa: PTH120 - as above
+        if directory == below:
+            return None
+        found = found or _in(directory)
+    return found
+
+
+def _in(directory: str) -> tuple[str, str] | None:
+    path = os.path.join(directory, NAME)  # noqa: PTH118 - as in `project_file_here`
+    if os.path.isfile(path):  # noqa: PTH113
+        return path, ""
+    path = os.path.join(directory, SHARED_NAME)  # noqa: PTH118
+    try:
+        content = read_regular(Path(path), MAX_BYTES) if os.path.isfile(path) else b""  # noqa: PTH113
+    except OSError:  # it is for others first
+        return None
+    header = rb"(?m)^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*[\"']?tlaunch[\"']?[ \t]*[\].]"
+    return (path, SHARED_PREFIX) if b"tlaunch" in content and re.search(header, content) else None

@@ -1,0 +1,54 @@
+"""What the command line does to options that the project's file has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from launcher.cli.launch.options import RunOptions
+from launcher.cli.launch.recorded import ADDED, changed
+from launcher.cli.options.command_types import PROJECT_FILE
+from launcher.core.env import masked_argv
+
+if TYPE_CHECKING:
+    from launcher.cli.options.project_file import ProjectFile
+
+
+def told(context: click.Context, chosen: RunOptions) -> Iterator[str]:
+    """Yield a line about what of a run's options the project's file has given, secrets masked."""
+    file: ProjectFile | None = context.meta.get(PROJECT_FILE)
+    if file is None:
+        return
+    words: list[str] = []
+    for param in context.command.params:
+        name = param.name or ""
+        is_from_file = context.get_parameter_source(name) is ParameterSource.DEFAULT_MAP or name in ADDED
+        value = (context.default_map or {}).get(name)
+        if value is None or not is_from_file or getattr(chosen, name, value) == getattr(RunOptions, name, None):
+            continue  # given by a person, or of no use beside what was
+        option, parts = max(param.opts, key=len), value if isinstance(value, list) else [value]
+        if value is False:
+            words += param.secondary_opts
+        else:
+            words += [option if part is True else f"{option}={part}" for part in parts]
+    if words:
+        yield f"from {os.path.relpath(file.path)}: {' '.join(masked_argv(words))}"
+
+
+def given_last(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a command's options, by parameter: those that were given take the place of what the project's file has."""
+    from_file = context.default_map or {}
+    if not from_file:
+        return dict(options)
+    by_person = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    given = {
+        name: value
+        for name, value in options.items()
+        if context.get_parameter_source(name) in by_person and value != ()
+    }
+    added = {name: tuple(from_file[name]) for name in ADDED if name in from_file}
+    return {name: value for name, value in {**options, **changed(added, given)}.items() if name in options}

@@ -1,0 +1,66 @@
+"""When lines that carry no time were written, to within a second, by what an agent has noted (launcher/core/arrivals.py)."""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+from bisect import bisect_right
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.core.arrivals import LOOK_EVERY_S, RECORD
+from launcher.logs.log_file import bytes_between, opened
+
+
+class Arrivals:
+    """Tells of one log when what it holds was written. Reads more of the records as it is asked for later bytes."""
+
+    def __init__(self, path: Path, log: Path) -> None:
+        """`path`: of the records, which may never come."""
+        self._path, self._log = path, log
+        self._ends, self._times_ns = array("q"), array("q")
+        self._read_bytes = 0
+        self._is_there = False
+        self._first, self._behind = 0, 0  # offsets between which all was written at `_time_ns`
+        self._time_ns: int | None = None
+        self._missing_until_s = 0.0  # monotonic; not looked for again before that
+
+    def of(self, offset: int) -> int | None:
+        """Return when the byte at `offset` was written, in nanoseconds since 1970; None where nothing tells."""
+        if not self._first <= offset < self._behind:
+            self._find(offset)
+        return self._time_ns
+
+    def _find(self, offset: int) -> None:
+        self._first, self._behind, self._time_ns = 0, 0, None
+        if time.monotonic() < self._missing_until_s:
+            return
+        with suppress(OSError):
+            self._read_more()
+            self._is_there = True
+        at = bisect_right(self._ends, offset)
+        first = self._ends[at - 1] if at else 0
+        if at < len(self._ends):
+            self._first, self._behind, self._time_ns = first, self._ends[at], self._times_ns[at]
+        elif self._is_there:
+            with suppress(OSError):
+                found = self._log.stat()
+                self._first, self._behind, self._time_ns = first, max(found.st_size, offset + 1), found.st_mtime_ns
+        else:
+            self._missing_until_s = time.monotonic() + LOOK_EVERY_S
+
+    def _read_more(self) -> None:
+        with opened(self._path) as descriptor:
+            size_bytes = os.fstat(descriptor).st_size
+            if size_bytes < self._read_bytes:  # it was emptied
+                self._read_bytes = 0
+            data = bytes_between(descriptor, self._read_bytes, size_bytes - size_bytes % RECORD.size)
+        if not self._read_bytes:
+            self._ends, self._times_ns = array("q"), array("q")
+        self._read_bytes += len(data)
+        for time_ns, end in RECORD.iter_unpack(data):
+            if self._ends and end <= self._ends[-1]:
+                del self._ends[:], self._times_ns[:]
+            self._ends.append(end)
+            self._times_ns.append(time_ns)

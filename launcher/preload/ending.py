@@ -1,0 +1,214 @@
+"""The end of a forked rank: as CPython's, but for what was there before the fork.
+
+At its end CPython takes every module apart, and then the C library calls what libraries have registered with it. In a rank of
+torch that copies thousands of pages that ranks share, and takes most of the time that preloading has saved. Here, in the
+order of CPython's `Py_FinalizeEx`:
+
+    1. non-daemon threads are joined, and what is registered with `atexit` is called: by CPython, with `Ending` last
+    2. stdout and stderr are flushed, and signal handlers removed
+    3. the modules that the rank itself has loaded are removed and cleared, `__main__` among them; garbage is collected
+    4. stdout and stderr are flushed again
+    5. the C library calls what was registered since the fork, flushes its streams, and ends the process
+
+Nothing is assumed of what a program does with preloaded modules: the garbage collector knows all that was made since
+`gc.freeze`. Where something of it outlives step 3 whose end could be seen (`traces.py`), CPython does the rest, frozen objects
+included. It does so too where a step fails, and it does all where the program has failed or `_needs_python` says so, in both
+cases without the frozen objects. Step 5 is the same always, but where `begin` leaves everything to CPython.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found] # the part of it that is there without enum
+import _thread
+import _weakref
+import atexit
+import ctypes
+import gc
+import os
+import sys
+
+from . import traces
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FULL = "TLAUNCH_FULL_TEARDOWN"
+# By these a library is loaded that may wait for the end of the C library, as profilers do; or CPython is to report at its end.
+_WAITING_FOR_THE_END = (
+    "LD_PRELOAD", "LD_AUDIT", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "GCOV_PREFIX", "PYTHONMALLOCSTATS",
+    "PYTHONDUMPREFS", "PYTHONDUMPREFSFILE",
+)  # fmt: skip
+# Nothing shows of their end. (google is protobuf, which tensorboard imports.)
+_KNOWN = frozenset({"torch", "numpy", "launcher", "google", *sys.stdlib_module_names})
+
+
+class Ending:
+    """The end of this process. Make it before anything is imported for the program, and fork afterwards."""
+
+    def __init__(self) -> None:
+        self.is_success = False  # the program has ended with exit code 0
+        self._is_for_python = atexit._ncallbacks() > 0  # those would be called after `run`
+        self._is_full = traces.are_left()  # CPython is to finalise what is frozen, too
+        self._is_frozen = False
+        self._last_module = ""
+        self._since_the_fork: list[Any] = []
+        atexit.register(self.run)
+
+    def import_module(self, name: str) -> None:
+        """Import a module, and look at what it makes unless it is known."""
+        if _root(name) in _KNOWN:
+            __import__(name)
+            return
+        gc.freeze()
+        try:
+            __import__(name)
+        finally:
+            self._is_full |= traces.are_left()
+
+    def freeze(self) -> None:
+        """Leave what is there now out of garbage collection, and of the end."""
+        gc.freeze()
+        self._is_frozen = True
+
+    def begin(self) -> None:
+        """Note where the rank begins. Call in the forked process, with the program's environment."""
+        if os.environ.get(FULL):
+            self._is_full = True
+        if not self._is_frozen or self._is_full or any(map(os.environ.get, _WAITING_FOR_THE_END)):
+            self._is_for_python = True
+            return
+        _leave_out_exit_handlers()
+        _leave_out_finalizers()
+        self._last_module = next(reversed(sys.modules))
+        self._since_the_fork = [self]
+
+    def run(self) -> None:
+        """End the process if that can be done here. Called by `atexit`, after all others."""
+        if self._is_full:
+            gc.unfreeze()
+        if not self.is_success or self._is_for_python:
+            return
+        try:
+            own = self._own_modules()
+            if not _needs_python(own) and self._take_apart(own):
+                ctypes.CDLL(None).exit(0)
+        except BaseException:  # CPython goes on
+            return
+
+    def _own_modules(self) -> list[str]:
+        """Return the names of the modules that the rank has loaded, in order."""
+        own = []
+        for name in reversed(sys.modules):  # not all of them: to look at a name copies its page
+            if name == self._last_module:
+                break
+            own.append(name)
+        return ["__main__", *own[::-1]] if "__main__" in sys.modules else own[::-1]
+
+    def _take_apart(self, own: list[str]) -> bool:
+        """Do steps 2 to 4; return whether nothing is left for CPython."""
+        if not _are_flushed():
+            return False
+        for number in range(1, _signal.NSIG):
+            if callable(_signal.getsignal(number)):
+                _signal.signal(number, _signal.SIG_DFL)
+        if gc.isenabled():  # it finalises a buffer before the file that it writes to if it has seen both before
+            gc.collect()
+        # These may hold what the program has made.
+        atexit._clear()
+        sys.excepthook = sys.__excepthook__
+        sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+        _clear(own)
+        if not any(one is self._since_the_fork for one in gc.get_objects()):  # the program has called gc.freeze
+            return False
+        if traces.are_left(frozenset(own)):
+            gc.unfreeze()  # preloaded modules hold it
+            return False
+        return _are_flushed()
+
+
+def _leave_out_exit_handlers() -> None:
+    """Have the C library end this process once it has called what is registered from now on, and flushed its streams."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "on_exit"):  # calls with the exit code first, and before what was registered earlier
+        library.on_exit(ctypes.cast(library._exit, ctypes.c_void_p), None)
+        library.__cxa_atexit(ctypes.cast(library.fflush, ctypes.c_void_p), None, None)
+
+
+def _leave_out_finalizers() -> None:
+    """Let torch's registered operators be: to take hundreds of them back takes as long as all the rest of the end."""
+    weakref: Any = sys.modules.get("weakref")
+    for finalizer, info in list(weakref.finalize._registry.items()) if weakref else ():
+        if _root(getattr(info.func, "__module__", None) or "") == "torch":
+            finalizer.atexit = False
+
+
+def _needs_python(own: list[str]) -> bool:
+    """Return whether CPython has to end the process, for what can be known before."""
+    distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    return bool(
+        _thread._count()  # daemon threads run until CPython stops them
+        or "mpi4py.MPI" in sys.modules  # finalised by CPython last of all
+        or (distributed is not None and distributed.is_initialized())  # a process group may have work to finish
+        # What compiled modules have registered with the C library may count on CPython's end.
+        or any(_root(name) not in _KNOWN and _is_compiled(sys.modules[name]) for name in own)
+        or sys.flags.verbose
+        or sys.flags.dev_mode
+        or _warns_of_unclosed_files()
+    )
+
+
+def _is_compiled(module: object) -> bool:
+    return str(getattr(module, "__file__", None)).endswith(".so")
+
+
+def _warns_of_unclosed_files() -> bool:
+    """Return whether a ResourceWarning may be shown: it would name a line of this file."""
+    warnings: Any = sys.modules.get("warnings")
+    for action, text, category, module, line in warnings.filters if warnings else ():
+        if issubclass(ResourceWarning, category):
+            if action != "ignore":
+                return True
+            if text is None and module is None and line == 0:
+                return False
+    return True
+
+
+def _are_flushed() -> bool:
+    """Flush stdout and stderr; return whether that was possible. If not, CPython fails too, and says so."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
+        except Exception:
+            return False
+    return True
+
+
+def _clear(names: list[str]) -> None:
+    """Remove modules, and clear those that something holds, from the last to the first: CPython's `finalize_modules`."""
+    references = []
+    for name in names:
+        if isinstance(sys.modules[name], type(sys)):
+            references.append(_weakref.ref(sys.modules[name]))
+        sys.modules[name] = None  # type: ignore[assignment]
+    gc.collect()
+    for reference in reversed(references):
+        module = reference()
+        if module is not None:
+            _clear_values(module.__dict__)
+        del module
+    gc.collect()
+
+
+def _clear_values(values: dict[str, Any]) -> None:
+    """Take the values of a module's names away, those with one underscore first."""
+    for is_first in (True, False):
+        for name in list(values):
+            begins = name.startswith("_") and not name.startswith("__")
+            if begins == is_first and name != "__builtins__":
+                values[name] = None
+
+
+def _root(name: str) -> str:
+    return name.partition(".")[0]

@@ -1,0 +1,67 @@
+"""What a user could see of the end of an object: buffers that are written, `__del__`, `finally` of a generator."""
+
+from __future__ import annotations
+
+import _io
+import _weakref
+import gc
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# Types whose end shows though they have no `__del__`, and some with a `__del__` that does not show.
+_WRITING = frozenset({"sqlite3.Connection", "_dbm.dbm", "_gdbm.gdbm"})
+_SILENT = frozenset({"_socket.socket", "socket.socket", "torch.multiprocessing.reductions.StorageWeakRef"})
+_RUNNING = ("gi_frame", "cr_frame", "ag_frame")  # of generators and their like; None once they have ended
+
+
+def are_left(modules: frozenset[str] = frozenset()) -> bool:
+    """Return whether the end of something that the garbage collector has in view could be seen.
+
+    `modules`: a weak reference whose callback is a function of one of them counts, too. So does an object whose own methods
+    fail when they are asked.
+    """
+    silent: set[type] = set()
+    try:
+        for one in gc.get_objects():
+            kind = type(one)
+            if kind in silent:
+                continue
+            if issubclass(kind, _weakref.ref):
+                if getattr(one.__callback__, "__module__", None) in modules:
+                    return True
+            elif not _has_an_end(kind):
+                silent.add(kind)
+            elif not _is_silent(one, kind):
+                return True
+    except Exception:
+        return True
+    return False
+
+
+def _has_an_end(kind: type) -> bool:
+    """Return whether something happens when an object of this type is no longer held."""
+    return any("__del__" in vars(base) or _name(base) in _WRITING for base in kind.__mro__)
+
+
+def _is_silent(one: Any, kind: type) -> bool:
+    if issubclass(kind, _io._IOBase):
+        # Other modules' classes of files have methods of any kind.
+        is_plain = kind.__module__ == "_io" and (kind is _io.FileIO or one.closed or not one.writable())
+        return is_plain or _is_standard(one)
+    for frame in _RUNNING:
+        if hasattr(kind, frame):
+            return getattr(one, frame) is None
+    return _name(kind) in _SILENT
+
+
+def _is_standard(file: Any) -> bool:
+    """Return whether it is, or belongs to, a stream that is flushed by itself."""
+    streams = sys.__stdout__, sys.__stderr__
+    return any(file is stream or file is getattr(stream, "buffer", None) for stream in streams if stream is not None)
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,112 @@
+"""Remove runs that are over: which may go, which stay and why, and the runs that others go on from."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.core.atomic import point_link, told_as
+from launcher.core.frozen import frozen
+from launcher.core.run_dir import LATEST, RunDir
+from launcher.runs.course import runs_before
+from launcher.runs.progress import State
+from launcher.runs.status import RunState, look
+from launcher.runs.store import newest_first, run_at
+
+_REMOVED = ".removed"  # ends the hidden name of a run whose files are being removed
+
+
+@frozen
+class Found:
+    """A run in a directory of runs."""
+
+    root: Path  # as it stands there, perhaps a link
+    state: RunState
+    stays: str | None  # why it may not be removed; None where it may
+
+    @property
+    def over_ns(self) -> int:
+        """When it was over, in nanoseconds since 1970, or last heard of."""
+        return self.state.ended_ns or self.state.started_ns or 0
+
+
+def runs_found(runs_dir: Path) -> list[Found]:
+    """Return all runs in `runs_dir`, the newest first."""
+    roots = (runs_dir / name for name in newest_first(runs_dir))
+    states = ((root, look(run_at(root))) for root in roots)
+    return [Found(root, state, _why_it_stays(root, state)) for root, state in states]
+
+
+def _why_it_stays(root: Path, state: RunState) -> str | None:
+    if root.is_symlink():
+        return "it is a link"
+    if state.state.going_on:
+        return f"it is {state.state.value}"
+    if state.lives:
+        return "processes of it still run"
+    uncertain = {
+        State.ELSEWHERE: f"it may be active on {state.host or 'another machine'}",
+        State.UNWATCHED: f"only {state.engine} knows whether it is over",
+        State.UNKNOWN: "it was written by another version of tlaunch",
+    }
+    if state.state is State.ELSEWHERE and state.host == socket.gethostname():
+        del uncertain[state.state]  # it was active before the last start of this machine
+    is_anothers = os.geteuid() not in {0, os.lstat(root).st_uid}
+    return uncertain.get(state.state) or ("it belongs to another user" if is_anothers else None)
+
+
+def continued_among(roots: Collection[Path], others: Iterable[Path]) -> dict[Path, str]:
+    """Return those of `roots` that a run of `others` goes on from, directly or over further ones, with that run's name."""
+    by_place = {os.path.realpath(root): root for root in roots}
+    found: dict[Path, str] = {}
+    for other in others:
+        for earlier, _ in runs_before(RunDir(other)):
+            if (root := by_place.get(os.path.realpath(earlier.root))) is not None:
+                found.setdefault(root, other.name)
+    return found
+
+
+class Removal:
+    """Removes runs one by one, and looks before each whether a run that has begun meanwhile goes on from it."""
+
+    def __init__(self, runs_dir: Path, known: Iterable[Found]) -> None:
+        self._runs_dir = runs_dir
+        self._known = {LATEST, *(found.root.name for found in known)}
+
+    def remove(self, root: Path) -> str | None:
+        """Remove a run, its name first: nobody takes it for whole while its files go. Return why it stays, if it does.
+
+        Raises:
+            OSError: it cannot be removed, or in part only; then the rest has a hidden name.
+        """
+        # One look at the directory: the time of many removals grows with the square of what each does here.
+        names = (name for name in os.listdir(self._runs_dir) if name not in self._known and not name.startswith("."))  # noqa: PTH208
+        if name := continued_among([root], map(self._runs_dir.joinpath, names)).get(root):
+            return f"{name} continues it"
+        aside = root.with_name(f".{root.name}.{os.urandom(4).hex()}{_REMOVED}")
+        with told_as(root, aside):
+            root.rename(aside)
+        shutil.rmtree(aside)
+        return None
+
+    def finish_earlier(self) -> None:
+        """Remove what removals have left that were killed or interrupted."""
+        for left in self._runs_dir.glob(f".*.{'[0-9a-f]' * 8}{_REMOVED}"):
+            shutil.rmtree(left, ignore_errors=True)  # nothing happens to a link
+
+    def mend_latest(self) -> None:
+        """Have `latest` link to the newest run that is left, if the one that it linked to is gone."""
+        latest = self._runs_dir / LATEST
+        if not latest.is_symlink() or latest.exists():
+            return
+        with suppress(OSError):  # no command needs the link
+            pointed = None
+            while (newest := next(iter(newest_first(self._runs_dir)), None)) not in {pointed, None}:
+                point_link(latest, newest or "")
+                pointed = newest  # a run that begins meanwhile may have had its own link replaced
+            if pointed is None:
+                latest.unlink()

@@ -1,0 +1,108 @@
+"""Runs are found from a directory that has none."""
+
+import json
+
+import pytest
+
+from launcher.cli.commands.ps import to_lines
+from launcher.runs.status import look
+from tests.programs import acted_run
+
+from .test_chosen_run import make_failed
+
+
+@pytest.fixture
+def places(launcher):
+    """A directory without runs, and two that a run was begun in: one with `20260101-000000-mine`, one with `-other`."""
+    env = {"XDG_STATE_HOME": str(launcher.directory / "state")}
+    for place, name in (("one", "20260101-000000-mine"), ("two", "20260102-000000-other")):
+        (launcher.directory / place).mkdir()
+        launcher.ended(launcher.argv("run", "-n", 1, "--", "true"), cwd=launcher.directory / place, env=env, code=0)
+        (launcher.directory / place / "runs" / "latest").unlink()
+        make_failed(launcher.directory / place / "runs" / name)
+    (launcher.directory / "none").mkdir()
+    return Places(launcher, env)
+
+
+class Places:
+    """Commands in one of the directories."""
+
+    def __init__(self, launcher, env):
+        self.launcher, self.env = launcher, env
+
+    def call(self, place, *typed, **options):
+        return self.launcher.call(*typed, cwd=self.launcher.directory / place, env=self.env, **options)
+
+    def runs(self, place):
+        return self.launcher.directory / place / "runs"
+
+
+def test_a_run_is_found_by_name_from_anywhere(places):
+    """By its --name, or its beginning, with a note that says where; a directory with such a run comes first."""
+    for reference in ("mine", "20260101", "20260101-000000-mine"):
+        done = places.call("none", "status", reference, code=0)
+        assert "20260101-000000-mine" in done.stdout
+        assert str(places.runs("one")) in done.stderr
+        assert "note: " not in places.call("one", "status", reference, code=0).stderr
+        assert str(places.runs("one")) in places.call("two", "logs", reference, code=0).stderr
+
+
+def test_a_name_in_several_directories_is_wrong_usage(places):
+    make_failed(places.runs("two") / "20260101-000000-mine")
+    assert str(places.runs("two") / "20260101-000000-mine") in places.call("none", "status", "mine", code=2).stderr
+    assert "note: " not in places.call("two", "status", "mine", code=0).stderr
+
+
+def test_the_latest_is_that_of_all_where_there_is_none_here(places):
+    latest = make_failed(places.runs("one") / "20260103-000000-new").root
+    for typed in (["why"], ["status"], ["report", "latest"], ["status", "latest~0"]):
+        done = places.call("none", *typed, code=0)
+        assert latest.name in done.stdout
+        assert str(places.runs("one")) in done.stderr
+    assert latest.name not in places.call("two", "why", code=0).stdout
+
+
+@pytest.mark.parametrize("typed", [["--runs-dir", "runs"], ["--runs-dir", "."]])
+def test_a_directory_that_is_named_is_meant(places, typed):
+    """On the command line, or by a variable; a path is none of another directory's names."""
+    assert places.call("none", "status", "mine", *typed).returncode == 2
+    assert places.call("none", "ps", "--all", *typed, code=0).stdout == ""
+    places.env["TLAUNCH_RUNS_DIR"] = "runs"
+    assert places.call("none", "status", "mine").returncode == 2
+
+
+def test_ps_lists_active_runs_of_all_directories_where_there_is_none_here(places):
+    with acted_run.playing(places.runs("one") / "a"), acted_run.playing(places.runs("two") / "b"):
+        from_none = json.loads(places.call("none", "ps", "--json", code=0).stdout)
+        assert {run["directory"] for run in from_none} == {str(places.runs("one") / "a"), str(places.runs("two") / "b")}
+        shown = places.call("none", "ps", code=0).stdout
+        assert all(str(places.runs(name)) in shown for name in ("one", "two"))
+        assert [run["name"] for run in json.loads(places.call("one", "ps", "--json", code=0).stdout)] == ["a"]
+        everywhere = places.call("one", "ps", "--everywhere", "--json", "--runs-dir", "runs", code=0)
+        assert {run["name"] for run in json.loads(everywhere.stdout)} == {"a", "b"}
+
+
+@pytest.mark.parametrize("width", [200, 80, 60])
+def test_a_narrow_terminal_shows_the_beginning_of_a_directory(places, width):
+    state = look(acted_run.RunDir(places.runs("one") / "20260101-000000-mine"))
+    header, line = to_lines([state], width, placed=True)
+    assert max(map(len, (header, line))) <= width
+    assert "DIRECTORY" in header
+    assert "20260101-000000-mine" in line
+
+
+def test_what_cannot_be_undone_wants_the_only_active_run(places):
+    with acted_run.playing(places.runs("one") / "a") as one, acted_run.playing(places.runs("two") / "b") as two:
+        refused = places.call("none", "stop", code=2).stderr
+        assert all(f"/{place}/runs/{run}" in refused for place, run in (("one", "a"), ("two", "b")))
+        assert "note: " in places.call("none", "stop", "b", code=0).stderr
+        assert "b is not running" in places.call("two", "stop", code=0).stderr
+        assert (two.wait(), one.poll()) == (0, None)
+        assert places.call("none", "stop", code=0).stderr.startswith("note: ")
+        assert one.wait() == 0
+
+
+def test_without_any_run_the_error_is_about_here(places, launcher):
+    places.env["XDG_STATE_HOME"] = "/dev/null/none"
+    assert "runs holds no runs" in places.call("none", "status", code=2).stderr
+    assert places.call("none", "ps", code=0).stdout == ""

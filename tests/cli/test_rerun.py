@@ -1,0 +1,140 @@
+"""`tlaunch rerun`."""
+
+import json
+import shlex
+import sys
+
+import pytest
+
+from launcher.cli.launch.options import RunOptions
+from launcher.cli.launch.recorded import as_words, given_again, to_record
+from launcher.core.codec import decode
+from tests.programs import acted_run
+
+
+def record(launcher):
+    return json.loads((launcher.latest / "run.json").read_text())
+
+
+def said(launcher, rank=0):
+    return (launcher.latest / f"device{rank}" / "train.log").read_text().split()
+
+
+@pytest.fixture(scope="module")
+def command():
+    return (
+        sys.executable,
+        "-c",
+        "import os, sys; print(os.getcwd(), os.environ['A'], os.environ.get('B'), *sys.argv[1:])",
+    )
+
+
+def test_a_run_is_run_again(launcher, command):
+    """With the options and the program of its record, from any directory, beside the first; then with others in their place."""
+    launcher.run("run", "-n", 2, "--env", "A=1", "--grace", 3, "--name", "mine", "--", *command, "x y", code=0)
+    first, here = record(launcher), str(launcher.directory)
+    (launcher.directory / "below").mkdir()
+    elsewhere = launcher.directory / "below"
+    launcher.ended(launcher.argv("rerun", "--runs-dir", "../runs"), cwd=elsewhere, code=0)
+    second = record(launcher)
+    changing = {"name", "run_dir", "master_port", "ranks"}
+    assert {name: second[name] for name in second if name not in changing} == {
+        name: first[name] for name in first if name not in changing
+    }
+    assert said(launcher, 1) == [here, "1", "None", "x", "y"]
+    launcher.run("rerun", "latest~1", "-n", 1, "--env", "B=2", "--", *command, "z", code=0)
+    assert (len(record(launcher)["ranks"]), said(launcher)) == (1, [here, "1", "2", "z"])
+    assert len({path.resolve() for path in launcher.runs.iterdir()}) == 3
+
+
+def test_a_dry_run_prints_what_one_would_type(launcher, command):
+    launcher.run("run", "--devices", 1, "--env", "A=1", "--", *command, "it's", code=0)
+    line = launcher.call("rerun", "--devices", 3, "--dry-run", code=0).stdout
+    assert shlex.split(line) == ["tlaunch", "run", "--devices=3", "--env=A=1", "--", *command, "it's"]
+    launcher.write("below/file")
+    env = {"TLAUNCH_RUNS_DIR": str(launcher.runs)}
+    elsewhere = launcher.ended(launcher.argv("rerun", "--dry-run"), cwd=launcher.directory / "below", env=env, code=0)
+    assert shlex.split(elsewhere.stdout)[:4] == ["cd", str(launcher.directory), "&&", "tlaunch"]
+    assert len(list(launcher.runs.iterdir())) == 2
+
+
+def test_the_exit_code_is_that_of_the_run(launcher):
+    launcher.run("run", "--devices", 1, "--", "sh", "-c", "exit 7", code=7)
+    launcher.run("rerun", code=7)
+
+
+def test_secrets_have_to_be_given_again(launcher):
+    """They stand in no record; all are named, and a dry run shows where they belong."""
+    secrets = ("--env", "API_TOKEN=hunter2", "--env", "A=1", "--", "echo", "--password", "hunter2")
+    launcher.run("run", "--devices", 1, *secrets, code=0)
+    assert "hunter2" not in (launcher.latest / "run.json").read_text()
+    refused = launcher.call("rerun", code=2)
+    assert all(name in refused.stderr for name in ("--env API_TOKEN", "COMMAND"))
+    assert launcher.call("rerun", "--dry-run", code=0).stderr.count("API_TOKEN") == 1
+    assert "COMMAND" in launcher.call("rerun", "--env", "API_TOKEN=x", code=2).stderr
+    done = launcher.run("rerun", "--env", "API_TOKEN=hunter2", "--", "sh", "-c", "echo $API_TOKEN", code=0)
+    assert said(launcher) == ["hunter2"]
+    assert "hunter2" not in done.stderr
+
+
+def test_a_record_without_options_is_refused(launcher):
+    """As of an earlier version, or damaged."""
+    acted_run.make(launcher.runs / "a", cwd="/")
+    assert launcher.call("rerun", "a", code=2).stderr.count("error: ") == 1
+    acted_run.make(launcher.runs / "b", cwd="/", options={"devices": "many"})
+    assert launcher.call("rerun", "b", code=2).stderr.count("error: ") == 1
+    acted_run.make(launcher.runs / "c", cwd=str(launcher.directory / "gone"), options={"command": ["true"]})
+    assert launcher.call("rerun", "c", code=2).stderr.count("error: ") == 1
+    assert launcher.call("rerun", "a", "b", code=2).stderr.count("error: ") == 1
+    assert launcher.call("rerun", "a", "--", code=2).stderr.count("error: ") == 1
+
+
+OPTIONS = RunOptions(
+    command=("python", "train.py", "--", "-n"),
+    devices=4,
+    env=("A=1", "B=x y"),
+    grace=2.5,
+    mpi_ranks=False,
+    elastic=True,
+    no_preload=True,
+    engine_options=("--mca",),
+)
+
+
+def test_a_record_holds_what_is_not_the_default():
+    """All of it, and says as words what makes the same options again."""
+    recorded = decode(RunOptions, json.loads(json.dumps(to_record(OPTIONS))))
+    assert recorded == OPTIONS
+    assert to_record(RunOptions(detach=True, dry_run=True)) == {}
+    assert list(as_words(OPTIONS)) == [
+        *(
+            "--devices=4",
+            "--elastic",
+            "--env=A=1",
+            "--env=B=x y",
+            "--grace=2.5",
+            "--no-preload",
+            "--engine-option=--mca",
+        ),
+        *("--no-mpi-ranks", "--", "python", "train.py", "--", "-n"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "given", "expected"),
+    [
+        ({"devices": 4}, {"rank_table": "t.json"}, {"rank_table": "t.json"}),
+        ({"rank_table": "t.json", "server": "a"}, {"devices": 2}, {"devices": 2}),
+        ({"env": ("A=1", "B=2")}, {"env": ("A=3",)}, {"env": ("B=2", "A=3")}),
+        (
+            {"settings": ("train.steps=1",)},
+            {"settings": ("train.steps=2", "a.b=c")},
+            {"settings": ("train.steps=2", "a.b=c")},
+        ),
+        ({"no_preload": True}, {"preload": "torch"}, {"preload": "torch"}),
+        ({"recipe": "quickstart", "settings": ("a.b=1",)}, {"command": ("true",)}, {"command": ("true",)}),
+        ({"command": ("true",)}, {"recipe": "quickstart"}, {"command": ("true",), "recipe": "quickstart"}),
+    ],
+)
+def test_what_is_given_takes_the_place_of_what_it_excludes(recorded, given, expected):
+    assert given_again(RunOptions(**recorded), given) == RunOptions(**expected)

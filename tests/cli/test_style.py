@@ -1,0 +1,145 @@
+"""Colours of what commands say: where there are some, and that the words are the same without."""
+
+import os
+import re
+
+import pytest
+
+from launcher.cli.text.columns import aligned
+from launcher.cli.text.style import ERROR, PLAIN, Screen
+from launcher.cli.text.verdict_text import render
+from launcher.core.events import Cause
+from launcher.core.report import Report
+from launcher.logs.terminal import without_colours
+from tests.programs import acted_run
+
+from .failed_run import failed_twice, verdict
+from .test_table_fix import BROKEN
+
+RED, GREEN, YELLOW, BOLD, DIM, OFF = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
+SCREEN = Screen(coloured=True)
+
+
+@pytest.mark.parametrize(("text", "seen"), [
+    ("error: a\nhint: error: b", f"{RED}{BOLD}error:{OFF} a\n\x1b[36mhint:{OFF} error: b"),
+    ("warning: a", f"{YELLOW}{BOLD}warning:{OFF} a"), ("an error: a", "an error: a"), ("errors: a", "errors: a"),
+])  # fmt: skip
+def test_a_message_shows_its_kind(text, seen):
+    assert (SCREEN.message(text), PLAIN.message(text)) == (seen, text)
+
+
+@pytest.mark.parametrize(("state", "colour"), [
+    ("failed", RED), ("finished", GREEN), ("running, slow", YELLOW), ("exit code 0", GREEN), ("exit code 01", RED),
+    ("SIGKILL (signal 9)", RED), ("signal 64", RED), ("SIGTERM (signal 15)", ""), ("ended", ""), ("", ""),
+])  # fmt: skip
+def test_a_state_has_its_colour(state, colour):
+    shown = SCREEN.state(state)
+    assert (without_colours(shown), shown.startswith(colour), OFF in shown) == (state, True, bool(colour))
+
+
+def test_a_clause_begins_with_a_state():
+    assert SCREEN.description("lost: its agent was killed") == f"{RED}{BOLD}lost{OFF}: its agent was killed"
+    assert SCREEN.description("on another machine") == "on another machine"
+
+
+def test_colours_of_a_table_take_no_column():
+    rows = [("a", "failed", "1"), ("bb", "ok failed", "failed")]
+    plain = aligned(("N", "STATE", "X"), rows, right=frozenset({"X"}))
+    shown = aligned(
+        ("N", "STATE", "X"), rows, right=frozenset({"X"}), paint={"X": lambda text: SCREEN.paint(text, ERROR)}
+    )
+    assert list(map(without_colours, shown)) == plain
+    assert shown[2].endswith(f" {RED}{BOLD}failed{OFF}")
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 200, None])
+def test_no_word_of_a_verdict_is_broken(columns):
+    """A row holds as many as fit; what goes on is indented, and quoted as its beginning."""
+    found = verdict("ValueError: a message of no few words, with a-long-one", "Traceback:\n  raise " + "Xyz " * 99)
+    lines = list(render(found, lambda _: "server 127.0.0.1, device 3", screen=Screen(columns=columns), lead="error: "))
+    whole = list(render(found, lambda _: "server 127.0.0.1, device 3", lead="error: "))
+    assert list(map(words, lines)) == list(map(words, whole))
+    rows = [row for line in lines for row in line.split("\n")]
+    assert all(len(row) <= (columns or 999) or len(words(row)) == 1 for row in rows)
+    (raised,) = [line.split("\n") for line in lines if "raise" in line]
+    assert (len(raised) > 1) is (columns is not None)
+    assert all(row.startswith("  |       Xyz") for row in raised[1:])
+
+
+def words(text):
+    return text.replace("|", "").split()
+
+
+def test_the_cause_stands_out_from_its_consequences():
+    shown = list(render(verdict("Boom: no"), screen=SCREEN, lead="error: "))
+    assert list(map(without_colours, shown)) == list(render(verdict("Boom: no"), lead="error: "))
+    assert shown[0] == f"error: {BOLD}rank 1: Boom: no, at a.py:3 in f{OFF}"
+    assert [line.startswith(DIM) for line in shown if "consequences" in line or "ConnectionError" in line] == [
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(("command", "coloured"), [
+    (["ps", "--all"], [f"{RED}{BOLD}failed"]), (["status", "a"], [f"{RED}{BOLD}failed", f"{RED}{BOLD}exit code 1"]),
+    (["why", "a"], [f"{RED}{BOLD}failed", f"{BOLD}rank 1: Boom: no", f"{DIM}consequences:"]),
+    (["table", "fix", "table.json"], [f"{BOLD}--- table.json", f'{RED}-  "server_count"', f'{GREEN}+  "server_count"']),
+    (["top", "--once", "a"], ["\x1b[1;31mfailed", "\x1b[1;31mexit code 1"]),
+], ids=lambda each: each[0])  # fmt: skip
+def test_colours_are_for_terminals_and_say_nothing_alone(launcher, command, coloured):
+    """Or for a pipe where they are asked for; the text is the same."""
+    report = Report("a", 0, Cause.FAILED, 1, 1, 2, ())
+    acted_run.make(launcher.runs / "a", failed_twice(verdict("Boom: no"), verdict("Boom: no")), report=report)
+    launcher.write("table.json", BROKEN)
+    plain = launcher.call(*command).stdout
+    assert "\x1b" not in plain
+    for shown in (launcher.seen(*command), launcher.call(*command, env={"FORCE_COLOR": "1"}).stdout):
+        assert [each for each in coloured if each not in shown] == []
+        assert steady(without_colours(shown)) == steady(plain)
+    assert "\x1b" not in launcher.seen(*command, NO_COLOR="1")
+    assert "\x1b" not in launcher.seen(*command, TERM="dumb")
+
+
+def steady(text):
+    """Without what goes on from one moment to the next."""
+    return re.sub(r"[\d.]+ (ms|s|min|h|d)\b( [\d.]+ s)?", "<time>", " ".join(text.split()))
+
+
+def test_errors_are_red(launcher):
+    told = launcher.call("why", "nowhere", env={"FORCE_COLOR": "1"}, code=2).stderr
+    assert told.startswith(f"{RED}{BOLD}error:{OFF} ")
+
+
+def test_a_verdict_is_set_apart_on_a_terminal(launcher):
+    """From the lines of rank 0, by a blank line; no word of it is broken."""
+    program = "import sys, time; print('of rank 0', flush=True); sys.exit('one ' * 40)"
+    parent, child = os.openpty()
+    process = launcher.start(
+        "run", "--devices", 1, "--", "python", "-c", program, stdout=child, stderr=child,
+        env={"TERM": "xterm", "COLUMNS": "60", "NO_COLOR": "", "FORCE_COLOR": ""},
+    )  # fmt: skip
+    os.close(child)
+    shown = b""
+    while piece := _read(parent):
+        shown += piece
+    os.close(parent)
+    assert process.wait() == 1
+    lines = without_colours(shown.decode().replace("\r\n", "\n")).split("\n")
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("error: ")]
+    assert lines[at - 1].endswith("\x1b[K") or not lines[at - 1]
+    assert "one one one" in lines[at]
+    assert {word for line in lines[at + 1 : at + 3] for word in line.split()} <= {
+        "one",
+        "at",
+        "<string>:1",
+        "one,",
+        "in",
+        "<module>",
+    }
+
+
+def _read(descriptor):
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # Linux: the other end is closed
+        return b""
