@@ -5,6 +5,7 @@
 const MAX_LINES = 5000; // of a log that are kept
 const RETRY_MS = 3000;
 const byId = (id) => document.getElementById(id);
+const page = Math.random().toString(36).slice(2); // a name, so that the end is told to each page that is open
 const parts = new Map();
 let seen = 0; // the number of the look that was read last
 let each = null; // whether each rank has a row; null until it is known how many there are
@@ -189,7 +190,7 @@ function say(text) {
 async function follow() {
   while (!over) {
     request = new AbortController();
-    const query = new URLSearchParams({ seen });
+    const query = new URLSearchParams({ page, seen });
     if (each) query.set("each", "1");
     if (rank !== null) for (const [name, value] of Object.entries({ rank, place, rest_bytes: restBytes })) query.set(name, value);
     try {
@@ -199,7 +200,7 @@ async function follow() {
       if (request.signal.aborted) continue;
       say("");
       show(news);
-      over = news.over && !request.signal.aborted && !news.log?.lines.length;
+      over = news.over;
     } catch (error) {
       if (request.signal.aborted) continue;
       say("This page is no longer served. It shows what was read last, and goes on if it is served again at this address.");

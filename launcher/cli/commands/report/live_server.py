@@ -28,7 +28,9 @@ SHARE = 0.1  # of the time may be spent on looks
 HOLD_S = 20.0  # how long a request waits for news
 STALLED_S = 10.0  # for which a client may take or send nothing
 MAX_CONNECTIONS = 64
-LAST_S, LINGER_S = 1.0, 5.0  # after the end: without a request, and at most
+MAX_PAGE_NAME = 40  # characters
+ANSWER_S = 0.3  # after the end, for answers that are on their way
+LINGER_S = 10.0  # after the end, for pages that have not been told of it
 # By the last part of its address. Whatever a log or a name holds: the page loads nothing but these, and runs nothing else.
 FILES = {
     "": (("live.html",), "text/html"),
@@ -86,17 +88,25 @@ class Server(ThreadingTCPServer):
         self.token = secrets.token_urlsafe(24)
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._asked = threading.Event()
-        self._last_request_s: float | None = None
+        self._pages: dict[str, float] = {}  # when each page that is open has asked last, by a name of its own
 
-    def note_request(self) -> None:
-        """Take note that somebody looks at the page."""
-        self._last_request_s = time.monotonic()
+    def note_request(self, page: str) -> None:
+        """Take note that a page asks for news."""
+        self._pages[page] = time.monotonic()
         self._asked.set()
+
+    def note_end(self, page: str) -> None:
+        """Take note that a page has been told of the end."""
+        self._pages.pop(page, None)
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody has the page open, as far as requests tell."""
-        return self._last_request_s is not None and time.monotonic() - self._last_request_s < HOLD_S + LOOK_S
+        """Whether somebody has a page open, as far as requests tell."""
+        since_s = time.monotonic() - HOLD_S - LOOK_S
+        for page, asked_s in tuple(self._pages.items()):
+            if asked_s < since_s:
+                self.note_end(page)
+        return bool(self._pages)
 
     def pause(self, between_s: float) -> None:
         """Wait for so long; longer where nobody looks, but only until somebody does."""
@@ -108,10 +118,9 @@ class Server(ThreadingTCPServer):
     def linger(self) -> None:
         """Wait until those who look at the page have read how the run ended."""
         until_s = time.monotonic() + LINGER_S
-        if self.is_watched:
-            self.note_request()
-        while time.monotonic() < until_s and self._last_request_s and time.monotonic() - self._last_request_s < LAST_S:
-            time.sleep(LAST_S / 10)
+        while self.is_watched and time.monotonic() < until_s:
+            time.sleep(0.05)
+        time.sleep(ANSWER_S)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._free.acquire(blocking=False):
@@ -144,14 +153,18 @@ class Handler(BaseHTTPRequestHandler):
         if not is_named_so or not path or not hmac.compare_digest(path[1].encode(), self.server.token.encode()):
             self._reply(HTTPStatus.FORBIDDEN, "text/plain", b"Forbidden: take the address that tlaunch has printed.\n")
             return
-        self.server.note_request()
         if path[2] in FILES:
             names, kind = FILES[path[2]]
             templates: Path = data_dir("templates")
             self._reply(HTTPStatus.OK, kind, b"".join((templates / name).read_bytes() for name in names))
         elif path[2] == "news":
-            news = self._news({name: values[-1] for name, values in parse_qs(query).items()})
+            fields = {name: values[-1] for name, values in parse_qs(query).items()}
+            page = fields.get("page", "")[:MAX_PAGE_NAME]
+            self.server.note_request(page)
+            news = self._news(fields)
             self._reply(HTTPStatus.OK, "application/json", json.dumps(news).encode())
+            if news["over"]:
+                self.server.note_end(page)
         else:
             self._reply(HTTPStatus.NOT_FOUND, "text/plain", b"Not found\n")
 
