@@ -182,9 +182,9 @@ function choose() {
   ask(seen);
 }
 
-function say(text) {
-  byId("connection").hidden = !text;
-  write(byId("connection"), text);
+function say(...parts) {
+  byId("connection").hidden = !parts.length;
+  byId("connection").replaceChildren(...parts);
 }
 
 async function follow() {
@@ -198,7 +198,7 @@ async function follow() {
       if (!answer.ok) throw new Error(answer.statusText);
       const news = await answer.json();
       if (request.signal.aborted) continue;
-      say("");
+      say();
       show(news);
       over = news.over;
     } catch (error) {
@@ -207,7 +207,8 @@ async function follow() {
       await new Promise((wake) => setTimeout(wake, RETRY_MS));
     }
   }
-  say(`The run is over. This page stays as it is; \`tlaunch report ${parts.get("run").name}\` and \`tlaunch logs ${parts.get("run").name}\` show all of it.`);
+  const [report, logs] = ["report", "logs"].map((command) => element("code", {}, `tlaunch ${command} ${parts.get("run").argument}`));
+  say("The run is over. This page stays as it is; ", report, " and ", logs, " show all of it.");
 }
 
 byId("each").addEventListener("change", () => {

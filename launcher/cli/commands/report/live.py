@@ -15,6 +15,7 @@ from launcher.cli.commands.report.facts import Measured, sentence_of, with_print
 from launcher.cli.commands.report.text import notes
 from launcher.cli.commands.status import GROUPED_FROM
 from launcher.cli.commands.top import Row, Sampler, alike, columns_at, how_many_run, time_spent
+from launcher.cli.options.chosen_run import as_argument
 from launcher.cli.text.rank_rows import cells, grouped
 from launcher.cli.text.run_text import printed_figures, shown_name
 from launcher.cli.text.verdict_text import headline
@@ -144,6 +145,7 @@ class LiveView:
                 "name": shown_name(state),
                 "state": state.state.value,
                 "sentence": safe(sentence_of(state) + running),
+                "argument": as_argument(self.run_dir),
                 "directory": safe(str(state.run_dir.root)),
                 "attempts": [
                     safe(f"attempt {attempt.number} {attempt.cause.value}: {headline(attempt.verdict)}")
@@ -157,6 +159,7 @@ class LiveView:
         yield "time", datetime.fromtimestamp(state.looked_ns // 10**9, timezone.utc).strftime("%H:%M:%S UTC")
         yield "spent", time_spent(self._sampler.steps)
         yield "said", "".join(printed_figures({row.rank.global_rank: row.figures for row in rows}))
+        culprit = state.verdict.culprit if state.verdict else None
         columns = columns_at(state.looked_ns)
         yield "columns", [column.name for column in columns]
         for kind, groups in ((GROUP, grouped(rows, alike(rows))), (EACH, [(row,) for row in rows])):
@@ -165,7 +168,7 @@ class LiveView:
                 first = group[0]
                 names.append(f"{kind} {first.rank.global_rank}")
                 row = {"rank": first.rank.global_rank, "count": len(group), "cells": cells(group, columns)}
-                yield names[-1], {**row, "look": _look(first)}
+                yield names[-1], {**row, "look": _look(first, culprit)}
             yield f"{kind} order", names
 
 
@@ -174,8 +177,10 @@ def _of_course(measured: Measured) -> Mapping[str, Any]:
     return {**charts, "charts": list(charts), "chart notes": notes([measured])}
 
 
-def _look(row: Row) -> str:
-    """Return how a rank stands out, beside what its state says in words."""
+def _look(row: Row, culprit: int | None) -> str:
+    """Return how a rank stands out, beside what its state says in words; most of the others were ended because of the culprit."""
+    if row.rank.status and culprit is not None:
+        return "bad" if row.rank.global_rank == culprit else "ended"
     if row.slow or row.rank.state in {RankState.GONE, RankState.STOPPED} or row.rank.status or row.rank.reason:
         return "bad"
     return "well" if row.rank.status == 0 else row.rank.state.value
