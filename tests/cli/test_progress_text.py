@@ -74,6 +74,18 @@ def test_lines_of_steps_are_left_out_where_a_heartbeat_tells_the_end(told, run_d
     assert text.without_steps(LINES, STARTS) == b"data: here\nvalidation loss is 2.1\n"
 
 
+def test_the_first_line_of_a_step_is_left_out_whenever_it_comes(told, run_dir, monkeypatch):
+    """Between two looks at the ranks, and before it is known that the rank has started."""
+    monkeypatch.setattr(progress_text, "SURVEY_S_PER_RANK", 1000)
+    monkeypatch.setattr(progress_text, "LOOK_EVERY_S", 1000)
+    for starts in (STARTS, {}):
+        run_dir.heartbeat(0).unlink(missing_ok=True)
+        text = ProgressText(run_dir, on_terminal=True)
+        text.look(STARTS)
+        told(text, 100, step=3, last_step=9)
+        assert text.without_steps(LINES, starts) == b"data: here\nvalidation loss is 2.1\n"
+
+
 def test_lines_of_steps_are_kept_where_they_are_all_that_tells_of_them(run_dir):
     text = ProgressText(run_dir, on_terminal=True)
     write(run_dir, 0, "step 3/9 loss 2.5\n")

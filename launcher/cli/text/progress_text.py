@@ -90,9 +90,12 @@ class ProgressText:
         """Return lines of rank 0 without those of its steps, where its heartbeat tells of them and of their end."""
         if not STEP_LINE.search(lines):
             return lines
-        if not self._tells_steps:
-            self._next_s = 0.0  # a heartbeat comes before the line of its step
-            self.look(starts)
+        if not self._tells_steps:  # a heartbeat comes before the line of its step
+            lead = min(starts, default=0) if self._lead is None else self._lead
+            figures = self._reader.look(lead, starts[lead].event.log_offset if lead in starts else 0)
+            if figures.known and not figures.from_log:
+                self._lead = lead
+                self._note(figures)
         return STEP_LINE.sub(b"", lines) if self._tells_steps else lines
 
     @property
