@@ -221,5 +221,6 @@ byId("log").addEventListener("scroll", ({ target }) => {
   sticks = target.scrollTop + target.clientHeight >= target.scrollHeight - 8;
 });
 addEventListener("hashchange", choose);
+write(byId("sentence"), "reading its files ...");
 choose();
 follow();

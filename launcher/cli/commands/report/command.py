@@ -132,7 +132,7 @@ def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_reg
     state = look(run_dir)
     if not state.lives:
         hint = f"tlaunch report {as_argument(run_dir)}"
-        raise UsageError(f"{shown_name(state)} cannot be followed any more: {describe(state)}", hint=hint)
+        raise UsageError(f"{shown_name(state)} cannot be followed: {describe(state)}", hint=hint)
 
     def announce(address: str) -> None:
         write_out(f"{address}\n")

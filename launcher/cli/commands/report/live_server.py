@@ -6,6 +6,7 @@ import hmac
 import json
 import re
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -135,7 +136,9 @@ class Server(ThreadingTCPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that has gone."""
+        """Say nothing of a client that has gone, or takes nothing."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
