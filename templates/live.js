@@ -123,7 +123,9 @@ function showRows(kind) {
       link.title = part.count > 1 ? "a row for each of them" : "follow its log";
     }
     part.cells.forEach((text, column) => write(column ? row.cells[column] : link, text));
-    row.className = `${part.look}${part.count === 1 && part.rank === rank ? " chosen" : ""}`;
+    const isChosen = part.count === 1 && part.rank === rank;
+    row.className = `${part.look}${isChosen ? " chosen" : ""}`;
+    link.ariaCurrent = isChosen ? "true" : null;
     if (body.rows[at] !== row) body.insertBefore(row, body.rows[at] ?? null);
   });
   for (const row of rows.values()) row.remove();
