@@ -161,6 +161,19 @@ def test_it_ends_with_the_run_and_tells_that(launcher):
         assert served.process.wait(PATIENCE_S) == 0
 
 
+def test_a_page_that_is_late_is_told_of_the_end_too(launcher):
+    """The command waits for each page that is open, and for no other."""
+    with acted(launcher) as (served, _, run):
+        served.news("seen=0&page=late")
+        run.send_signal(signal.SIGTERM)
+        while not served.news("seen=0&page=quick")["over"]:
+            pass
+        with pytest.raises(subprocess.TimeoutExpired):
+            served.process.wait(2)
+        assert served.news("seen=0&page=late")["over"]
+        assert served.process.wait(PATIENCE_S) == 0
+
+
 def test_ctrl_c_ends_it_whoever_is_connected(launcher):
     with acted(launcher) as (served, _, run):
         number = served.news()["number"]
