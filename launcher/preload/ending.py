@@ -8,12 +8,12 @@ order of CPython's `Py_FinalizeEx`:
     2. stdout and stderr are flushed, and signal handlers removed
     3. the modules that the rank itself has loaded are removed and cleared, `__main__` among them; garbage is collected
     4. stdout and stderr are flushed again
-    5. the C library calls what was registered since the fork, flushes its streams, and ends the process
+    5. the C library flushes its streams, and the process ends without calling what libraries have registered
 
 Nothing is assumed of what a program does with preloaded modules: the garbage collector knows all that was made since
 `gc.freeze`. Where something of it outlives step 3 whose end could be seen (`traces.py`), CPython does the rest, frozen objects
-included. It does so too where a step fails, and it does all where the program has failed or `_needs_python` says so, in both
-cases without the frozen objects. Step 5 is the same always, but where `begin` leaves everything to CPython.
+included. It does so too where a step fails, and it does all where the program has failed, `begin` finds a reason, or `_needs_python`
+does: a library that was loaded since the fork, above all, whose end is its own affair.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import atexit
 import ctypes
 import gc
 import os
+import posix
 import sys
 
 from . import traces
@@ -40,7 +41,12 @@ _WAITING_FOR_THE_END = (
     "PYTHONDUMPREFS", "PYTHONDUMPREFSFILE",
 )  # fmt: skip
 # Nothing shows of their end. (google is protobuf, which tensorboard imports.)
-_KNOWN = frozenset({"torch", "numpy", "launcher", "google", *sys.stdlib_module_names})
+_PACKAGES = frozenset({"torch", "numpy", "google"})
+_KNOWN = _PACKAGES | {"launcher"} | sys.stdlib_module_names
+# What modules of the standard library are linked with. (The C library loads others, libnss_*, to look names up.)
+_LIBRARIES = frozenset(
+    {"libbz2", "libcrypto", "libexpat", "libffi", "liblzma", "libsqlite3", "libssl", "libuuid", "libz"}
+)
 
 
 class Ending:
@@ -52,6 +58,7 @@ class Ending:
         self._is_full = traces.are_left()  # CPython is to finalise what is frozen, too
         self._is_frozen = False
         self._last_module = ""
+        self._libraries: set[str] = set()
         self._since_the_fork: list[Any] = []
         atexit.register(self.run)
 
@@ -70,6 +77,7 @@ class Ending:
         """Leave what is there now out of garbage collection, and of the end."""
         gc.freeze()
         self._is_frozen = True
+        self._libraries = _libraries()
 
     def begin(self) -> None:
         """Note where the rank begins. Call in the forked process, with the program's environment."""
@@ -78,7 +86,6 @@ class Ending:
         if not self._is_frozen or self._is_full or any(map(os.environ.get, _WAITING_FOR_THE_END)):
             self._is_for_python = True
             return
-        _leave_out_exit_handlers()
         _leave_out_finalizers()
         self._last_module = next(reversed(sys.modules))
         self._since_the_fork = [self]
@@ -91,8 +98,9 @@ class Ending:
             return
         try:
             own = self._own_modules()
-            if not _needs_python(own) and self._take_apart(own):
-                ctypes.CDLL(None).exit(0)
+            if not _needs_python(self._libraries) and self._take_apart(own):
+                ctypes.CDLL(None).fflush(None)
+                posix._exit(0)  # `os._exit` may be the program's own
         except BaseException:  # CPython goes on
             return
 
@@ -127,14 +135,6 @@ class Ending:
         return _are_flushed()
 
 
-def _leave_out_exit_handlers() -> None:
-    """Have the C library end this process once it has called what is registered from now on, and flushed its streams."""
-    library = ctypes.CDLL(None)
-    if hasattr(library, "on_exit"):  # calls with the exit code first, and before what was registered earlier
-        library.on_exit(ctypes.cast(library._exit, ctypes.c_void_p), None)
-        library.__cxa_atexit(ctypes.cast(library.fflush, ctypes.c_void_p), None, None)
-
-
 def _leave_out_finalizers() -> None:
     """Let torch's registered operators be: to take hundreds of them back takes as long as all the rest of the end."""
     weakref: Any = sys.modules.get("weakref")
@@ -143,23 +143,33 @@ def _leave_out_finalizers() -> None:
             finalizer.atexit = False
 
 
-def _needs_python(own: list[str]) -> bool:
+def _needs_python(libraries: set[str]) -> bool:
     """Return whether CPython has to end the process, for what can be known before."""
     distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
     return bool(
         _thread._count()  # daemon threads run until CPython stops them
         or "mpi4py.MPI" in sys.modules  # finalised by CPython last of all
         or (distributed is not None and distributed.is_initialized())  # a process group may have work to finish
-        # What compiled modules have registered with the C library may count on CPython's end.
-        or any(_root(name) not in _KNOWN and _is_compiled(sys.modules[name]) for name in own)
+        or not all(map(_is_known, _libraries() - libraries))
         or sys.flags.verbose
         or sys.flags.dev_mode
         or _warns_of_unclosed_files()
     )
 
 
-def _is_compiled(module: object) -> bool:
-    return str(getattr(module, "__file__", None)).endswith(".so")
+def _libraries() -> set[str]:
+    """Return the paths of the libraries in this process, compiled modules among them."""
+    with open("/proc/self/maps", "rb") as file:
+        return {os.fsdecode(line.rstrip(b"\n")).partition("/")[2] for line in file if b".so" in line}
+
+
+def _is_known(library: str) -> bool:
+    """Return whether it belongs to Python, torch and the like, which leave nothing to do at the end."""
+    *directories, name = library.split("/")
+    within = {directory.removesuffix(".libs") for directory in directories}
+    own_name = name.partition(".so")[0].partition("-")[0]
+    is_of_python = "lib-dynload" in within or own_name in _LIBRARIES or own_name.startswith("libnss_")
+    return is_of_python or not within.isdisjoint(_PACKAGES)
 
 
 def _warns_of_unclosed_files() -> bool:

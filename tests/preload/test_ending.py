@@ -81,8 +81,6 @@ SHORT = {
     "shared memory": "from multiprocessing.shared_memory import SharedMemory\nmemory = SharedMemory(create=True, size=10)\nmemory.unlink()",
     "database": "import sqlite3\nbase = sqlite3.connect('base'); base.execute('pragma journal_mode=wal'); base.execute('create table t (x)'); base.commit()",
     "garbage is kept": "import gc\ngc.disable()\n" + HELD + "cycle = Held('cycle'); cycle.own = cycle; del cycle",
-    "exit handler of the C library": "import ctypes\nlibrary = ctypes.CDLL(None)\nlibrary.strdup.restype = ctypes.c_void_p\n"
-    "library.__cxa_atexit(ctypes.cast(library.puts, ctypes.c_void_p), ctypes.c_void_p(library.strdup(b'at exit')), None)",
     "profiled": "import cProfile, pstats\nprofile = cProfile.Profile()\nprofile.runcall(sorted, [2, 1])\nprofile.dump_stats('stats')\nprint(pstats.Stats('stats').total_calls)\nimport os; os.remove('stats')",
 }  # fmt: skip
 # Programs that leave the end to CPython: it would show that something is missing.
@@ -104,6 +102,7 @@ WHOLE = {
     "def unbound(_, write=os.write):\n    write(1, b'unbound')\njson.reference = weakref.ref(Kept, unbound)",
     "database of a preloaded module": "import json, sqlite3\njson.base = sqlite3.connect('base'); json.base.execute('pragma journal_mode=wal'); json.base.execute('create table t (x)'); json.base.commit()",
     "frozen by itself": HELD + "import gc\none = Held('one')\ngc.freeze()",
+    "library": "import ctypes\nctypes.CDLL('libanl.so.1')",
     "daemon thread": "import threading\n" + OPENED + "threading.Thread(target=threading.Event().wait, daemon=True).start()",
     "full": "import sys\nsys.stdout = open('/dev/full', 'w')\nprint('x')",
     "full stdout": "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)\nprint('x')",
