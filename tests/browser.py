@@ -9,7 +9,6 @@ import time
 from contextlib import contextmanager
 
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FOUND = next(filter(None, map(shutil.which, COMMANDS)), None)
 # As root, where CI runs, it starts without its own sandbox alone.
 OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-extensions", "--no-first-run",
@@ -18,13 +17,22 @@ OPTIONS = (
 PATIENCE_S = 60
 
 
+def found():
+    """The command of a browser that starts here; None without one. A package may hold one that does not."""
+    for command in filter(None, map(shutil.which, COMMANDS)):
+        tried = subprocess.run([command, "--version"], capture_output=True, timeout=PATIENCE_S, check=False)
+        if tried.returncode == 0:
+            return command
+    return None
+
+
 @contextmanager
-def browser(profile):
+def browser(command, profile):
     """A browser with an empty profile in that directory; it has ended at the end, with all that it has started."""
     to_browser, requests = os.pipe()
     answers, from_browser = os.pipe()
     script = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
-    argv = ["bash", "-c", script, "bash", FOUND, *OPTIONS, f"--user-data-dir={profile}", "about:blank"]
+    argv = ["bash", "-c", script, "bash", command, *OPTIONS, f"--user-data-dir={profile}", "about:blank"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(argv, pass_fds=(to_browser, from_browser), start_new_session=True, **quiet)
     os.close(to_browser)

@@ -19,12 +19,10 @@ from launcher.cli.commands.report.live import LiveView
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.proc import identify
-from tests.browser import FOUND, browser
+from tests.browser import browser, found
 from tests.programs import acted_run
 
 from .conftest import PATIENCE_S, PROGRAMS
-
-needs_browser = pytest.mark.skipif(FOUND is None, reason="no chromium or chrome is installed")
 
 
 class Served:
@@ -240,6 +238,15 @@ def test_every_curve_stays_in_its_square(points, dots):
 # --- in a browser ---
 
 
+@pytest.fixture
+def chromium(tmp_path):
+    command = found()
+    if command is None:
+        pytest.skip("no chromium or chrome starts here")
+    with browser(command, tmp_path / "profile") as made:
+        yield made
+
+
 @contextmanager
 def followed(launcher, *arguments, ranks=3):
     """A run of hostile ranks, its process, and its page."""
@@ -248,10 +255,9 @@ def followed(launcher, *arguments, ranks=3):
     yield run, serve(launcher)
 
 
-@needs_browser
-def test_the_page_follows_a_run_to_its_end_and_stays_readable(launcher, tmp_path):
+def test_the_page_follows_a_run_to_its_end_and_stays_readable(launcher, chromium):
     """States, curves, the log of a rank that holds markup, a second page, and the verdict on the failure."""
-    with followed(launcher, "fails") as (run, served), browser(tmp_path / "profile") as chromium:
+    with followed(launcher, "fails") as (run, served):
         page = chromium.page(served.address)
         page.wait_for("#state", "running")
         page.wait("document.querySelectorAll('#rows tr').length === 3")
@@ -290,8 +296,7 @@ def test_the_page_follows_a_run_to_its_end_and_stays_readable(launcher, tmp_path
             assert each.complaints == []
 
 
-@needs_browser
-def test_alike_ranks_share_a_row_and_each_can_be_reached_by_keys(launcher, tmp_path):
+def test_alike_ranks_share_a_row_and_each_can_be_reached_by_keys(launcher, chromium):
     """Of 64 ranks the one that lags is first; the group opens, and a log is followed, without a mouse."""
     me = identify(1)
     ranks = [RankStarted(rank, me.pid, me.started) for rank in range(64)]
@@ -302,21 +307,20 @@ def test_alike_ranks_share_a_row_and_each_can_be_reached_by_keys(launcher, tmp_p
         beat({"TLAUNCH_HEARTBEAT_FILE": str(run_dir.heartbeat(rank))}, Beat(step=7 if rank == 17 else 20))
     run_dir.train_log(0).write_text("of rank 0\n")
     served = serve(launcher, "a")
-    with browser(tmp_path / "profile") as chromium:
-        page = chromium.page(served.address)
-        page.wait("document.querySelectorAll('#rows tr').length === 2")
-        assert page.texts("#rows th") == ["17", "0-16,18-63"]
-        page.value("document.querySelectorAll('#rows a')[1].focus()")
-        page.press("Enter")
-        page.wait("document.querySelectorAll('#rows tr').length === 64")
-        assert page.value("document.activeElement.id") == "each"
-        for _ in range(2):  # over the region that scrolls, to the first rank
-            page.press("Tab")
-        page.press("Enter")
-        page.wait_for("#log", "of rank 0")
-        served.process.kill()
-        page.wait_for("#connection", "no longer served")
-        assert len(page.texts("#rows tr")) == 64
+    page = chromium.page(served.address)
+    page.wait("document.querySelectorAll('#rows tr').length === 2")
+    assert page.texts("#rows th") == ["17", "0-16,18-63"]
+    page.value("document.querySelectorAll('#rows a')[1].focus()")
+    page.press("Enter")
+    page.wait("document.querySelectorAll('#rows tr').length === 64")
+    assert page.value("document.activeElement.id") == "each"
+    for _ in range(2):  # over the region that scrolls, to the first rank
+        page.press("Tab")
+    page.press("Enter")
+    page.wait_for("#log", "of rank 0")
+    served.process.kill()
+    page.wait_for("#connection", "no longer served")
+    assert len(page.texts("#rows tr")) == 64
 
 
 def test_news_of_many_equal_ranks_are_short(launcher):
