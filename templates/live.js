@@ -152,7 +152,7 @@ function show(news) {
   if (parts.has("time")) write(byId("time"), `as of ${parts.get("time")}`);
   write(byId("spent"), parts.get("spent") ? `a step takes ${parts.get("spent")}` : "");
   write(byId("said"), parts.get("said") ?? "");
-  if (news.parts.charts || news.parts["chart notes"] || Object.keys(news.parts).some((name) => name.startsWith("chart "))) showCharts(news.parts);
+  if (Object.keys(news.parts).some((name) => name.startsWith("chart"))) showCharts(news.parts);
   if (parts.has("columns")) showRows(each ? "rank" : "group");
   if (news.log && news.log.rank === rank) showLog(news.log);
 }

@@ -48,7 +48,7 @@ training, speed, memory and duration those of the run itself.
 
 --live prints the address of a page that follows a run: what `tlaunch top` shows, curves, and the log of the rank that you choose.
 It is served on this machine's loopback interface, to those who have the address, until the run is over or Ctrl-C. From another machine:
-ssh -L 8000:127.0.0.1:8000 HOST tlaunch report --live --port 8000
+ssh -t -L 8000:127.0.0.1:8000 HOST tlaunch report --live --port 8000
 
 Exit codes: 0 whatever the run's result is; 2 wrong usage, no such run, or matplotlib is missing; with --live also 2 a run
 that is over, or a port that is in use, and 130 Ctrl-C.
