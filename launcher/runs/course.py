@@ -7,10 +7,11 @@ records of that step and later ones cease to count that earlier attempts have le
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import inf
+from pathlib import Path
 from typing import TypeVar
 
 from launcher.core.metrics import Record, StepMetrics
@@ -73,12 +74,15 @@ def own_course(metrics: Metrics, below: float = inf) -> Metrics:
     )
 
 
-def whole_course(run_dir: RunDir, own: Metrics) -> Metrics:
-    """Return a run's `own_course` after those of the runs that it goes on from, as far as these have files."""
+def whole_course(run_dir: RunDir, own: Metrics, read: Callable[[Path], Metrics] = read_metrics) -> Metrics:
+    """Return a run's `own_course` after those of the runs that it goes on from, as far as these have files.
+
+    `read` gives the metrics of an earlier run.
+    """
     course = own
     for earlier, continued in runs_before(run_dir):
         first = course.steps[0].step if course.steps else continued.step + 1
-        before = own_course(read_metrics(earlier.metrics), first)
+        before = own_course(read(earlier.metrics), first)
         course = replace(
             course,
             steps=before.steps + course.steps,

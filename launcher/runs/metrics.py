@@ -17,7 +17,7 @@ from launcher.core.metrics import SCHEMA, Record, Saved, StageShares, StepMetric
 
 __all__ = [
     "Metrics", "MetricsReader", "Record", "Saved", "StageShares", "StepMetrics", "Validation", "from_line", "median_of",
-    "part_shares", "read_metrics",
+    "metrics_of", "part_shares", "read_metrics",
 ]  # fmt: skip
 
 MAX_LINE_BYTES = 65536  # of a line; what is longer is no record
@@ -205,7 +205,11 @@ class MetricsReader:
 def read_metrics(path: Path) -> Metrics:
     """Return all that the file holds now; empty where there is none."""
     reader = MetricsReader(path)
-    records = reader.read()
+    return metrics_of(reader.read(), reader)
+
+
+def metrics_of(records: Sequence[Record], reader: MetricsReader) -> Metrics:
+    """Return all records that `reader` has given, by their kinds, with what it says of their file."""
     return Metrics(
         tuple(record for record in records if isinstance(record, StepMetrics)),
         tuple(record for record in records if isinstance(record, Validation)),

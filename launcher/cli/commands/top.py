@@ -199,12 +199,20 @@ def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[s
             begin, end = f"{name:8} {first:>{FIGURE}} ", f" {last:<{FIGURE}} over {over}"
             line = sparkline(values, max(0, min(MAX_LINE_COLUMNS, width - len(begin) - len(end))), plain=plain)
             yield f"{begin}{line}{end}"[:width]
-    if shares := part_shares(steps):
-        texts = [f"step     {step_time(median_of(steps, 'step_s'), shares)}"]
-        for name, field in (("padding", "padding_share"), ("utilisation", "utilisation")):
-            if (share := median_of(steps, field)) is not None:
-                texts.append(f"{name} {number(share, '.0%')}")
-        yield "; ".join(texts)[:width]
+    if spent := time_spent(steps):
+        yield f"step     {spent}"[:width]
+
+
+def time_spent(steps: list[StepMetrics]) -> str:
+    """Return a step's time on average, and what it went into on the rank that writes metrics; empty where that is unknown."""
+    shares = part_shares(steps)
+    if not shares:
+        return ""
+    texts = [step_time(median_of(steps, "step_s"), shares)]
+    for name, field in (("padding", "padding_share"), ("utilisation", "utilisation")):
+        if (share := median_of(steps, field)) is not None:
+            texts.append(f"{name} {number(share, '.0%')}")
+    return "; ".join(texts)
 
 
 class Sampler:
@@ -216,13 +224,13 @@ class Sampler:
         self._metrics = RecentMetrics(run_dir)
         self._figures = FiguresReader(run_dir, pattern_for(run_dir, progress_regex))
         self._plain = not has_blocks(sys.stdout.encoding)  # now: rich puts something else in its place
-        self._steps: list[StepMetrics] = []
+        self.steps: list[StepMetrics] = []  # of the last minutes
         self._before: dict[int, Usage] = {}
         self._before_s = 0.0
 
     def measured(self, width: int) -> list[str]:
         """Return what the run had measured by the last look in its last minutes, in lines of at most `width` columns."""
-        return list(to_lines(self._steps, width, plain=self._plain))
+        return list(to_lines(self.steps, width, plain=self._plain))
 
     def look(self) -> tuple[RunState, list[Row]]:
         """Return the run's state and one row per rank, ascending."""
@@ -242,7 +250,7 @@ class Sampler:
                 share = max(0.0, usages[pid].cpu_s - self._before[pid].cpu_s) / (now_s - self._before_s)
             rows.append(Row(look, slow, figures, usages.get(pid), share))
         self._before, self._before_s = usages, now_s
-        self._steps = self._metrics.look()
+        self.steps = self._metrics.look()
         return state, rows
 
 
@@ -261,8 +269,7 @@ def to_screen(
     All rows without `height`, each rank in one if `view` does not group them.
     """
     view, columns = view or RankView(), columns_at(state.looked_ns)
-    running = "" if state.engine else f"; {state.progress.current.running} of {len(rows)} ranks running"
-    title = f"{shown_name(state)}: {look.description(describe(state))}{running}"
+    title = f"{shown_name(state)}: {look.description(describe(state))}{how_many_run(state, len(rows))}"
     said = printed_figures({row.rank.global_rank: row.figures for row in rows})
     most_rows = None if height is None else height - LINES_AROUND - len(measured) - len(said)
     if most_rows is not None and most_rows < 1:  # ranks are more important
@@ -275,6 +282,11 @@ def to_screen(
     lines = (Text.from_ansi(line, no_wrap=True, overflow="crop") for line in shown)
     whole = height is None  # else a line that is wrapped would be one more than fits
     return Group(Text.from_ansi(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines)
+
+
+def how_many_run(state: RunState, rank_count: int) -> str:
+    """Return "; 3 of 4 ranks running", and nothing for a run without an agent, which alone knows that."""
+    return "" if state.engine else f"; {state.progress.current.running} of {rank_count} ranks running"
 
 
 def _show_live(sampler: Sampler, interval_s: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby, pairwise
 
-from launcher.cli.commands.report.facts import Point, RunFacts, points
+from launcher.cli.commands.report.facts import Measured, Point, RunFacts, points
 from launcher.cli.text.columns import UNITS, counted, duration
 from launcher.cli.text.run_text import continued_from
 from launcher.cli.text.verdict_text import describe_status, rank_list
@@ -55,7 +55,7 @@ class Chart:
     note: str = ""  # how many points cannot be shown
 
 
-def charts_of(runs: Sequence[RunFacts]) -> Iterator[Chart]:
+def charts_of(runs: Sequence[Measured]) -> Iterator[Chart]:
     """Yield a chart for each quantity that has a finite value in any run."""
     alone = len(runs) == 1
     restarts = []
@@ -91,6 +91,14 @@ def charts_of(runs: Sequence[RunFacts]) -> Iterator[Chart]:
         ]
         note = f"{' and '.join(texts)} without a finite value: the line stops there." if texts else ""
         yield Chart(title_and_scale, tuple(series), divisor, from_zero, is_log, tuple(restarts), note)
+
+
+def axis_number(value: float) -> str:
+    """Return a number as axes show it: "0.15", "20,000", "2.5M", "2e-05"."""
+    for unit, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if unit <= abs(value) < 1e15:
+            return f"{value / unit:.6g}{suffix}"
+    return f"{value:,.6g}"
 
 
 def safe(text: str) -> str:

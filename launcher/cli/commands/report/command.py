@@ -13,14 +13,23 @@ import click
 
 from launcher.cli.commands.report.facts import RunFacts, gather
 from launcher.cli.commands.report.text import to_lines
-from launcher.cli.options.chosen_run import RUN_HELP, chosen, json_option, progress_regex_option
+from launcher.cli.options.chosen_run import (
+    RUN_HELP,
+    as_argument,
+    chosen,
+    chosen_live,
+    json_option,
+    progress_regex_option,
+)
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import has_blocks
 from launcher.cli.text.output_file import put
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.stdout import say, write_out
 from launcher.core.codec import json_text
 from launcher.core.errors import UsageError
 from launcher.logs.terminal import escaped
+from launcher.runs.status import look
 
 EPILOG = """\b
 Examples:
@@ -28,6 +37,7 @@ Examples:
   tlaunch report --html report.html
   tlaunch report --png loss.png 20261121-053712-transformer 20261121-061210-transformer
   tlaunch report --json | jq '.runs[0].best_loss'
+  tlaunch report --live
 
 Loss, tokens/s and memory come from metrics.jsonl in the run directory, which the bundled trainer's rank 0 writes; without
 it, steps and losses come from the lines that a rank has printed. Values such as the final loss are means of a few steps if steps are short. Peak memory is that of rank 0: of its accelerator, or
@@ -36,7 +46,12 @@ training, speed, memory and duration those of the run itself.
 
 --html and --png need matplotlib, which draws the charts. The page needs no network and no script.
 
-Exit codes: 0 whatever the run's result is; 2 wrong usage, no such run, or matplotlib is missing.
+--live prints the address of a page that follows a run: what `tlaunch top` shows, curves, and the log of the rank that you choose.
+It is served on this machine's loopback interface, to those who have the address, until the run is over or Ctrl-C. From another machine:
+ssh -t -L 8000:127.0.0.1:8000 HOST tlaunch report --live --port 8000
+
+Exit codes: 0 whatever the run's result is; 2 wrong usage, no such run, or matplotlib is missing; with --live also 2 a run
+that is over, or a port that is in use, and 130 Ctrl-C.
 """
 STDOUT = "-"
 SCHEMA = 1
@@ -49,6 +64,11 @@ PLAIN_COLUMNS = 120
 )
 @click.option("--html", metavar="FILE", help="Write a self-contained HTML page; - is stdout.")
 @click.option("--png", metavar="FILE", help="Write the same page as a picture.")
+@click.option("--live", is_flag=True, help="Serve a page that follows a run until its end.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), metavar="PORT",
+    help="Port of the page of --live on the loopback interface.  [default: a free one]",
+)  # fmt: skip
 @progress_regex_option
 @json_option
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
@@ -58,11 +78,35 @@ def report(
     runs: tuple[str, ...],
     html: str | None,
     png: str | None,
+    live: bool,
+    port: int | None,
     progress_regex: str | None,
     as_json: bool,
     runs_dir: Path,
 ) -> None:
-    # What cannot be written is refused before anything is read.
+    if live or port is not None:
+        if not live:
+            raise UsageError("--port is the port of --live, which is missing")
+        for option, value in (("--html", html), ("--png", png), ("--json", as_json)):
+            if value:
+                raise UsageError(f"--live and {option}: give one of them")
+        _serve(runs, runs_dir, port, progress_regex)
+        return
+    _check_files(html, png, as_json=as_json)
+    run_dirs = [chosen(runs_dir, run) for run in runs] or [chosen(runs_dir, None)]
+    facts = [gather(run_dir, progress_regex) for run_dir in run_dirs]
+    if as_json:
+        write_out(json_text({"schema": SCHEMA, "runs": [each.to_json() for each in facts]}))
+    if html is None and png is None and not as_json:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
+        plain = not has_blocks(sys.stdout.encoding)
+        write_out("".join(f"{line}\n" for line in to_lines(facts, width, plain=plain)))
+    if html is not None or png is not None:
+        _write_pages(facts, html, png)
+
+
+def _check_files(html: str | None, png: str | None, *, as_json: bool) -> None:
+    """Refuse what cannot be written before anything is read."""
     for option, name in (("--html", html), ("--png", png)):
         if name is not None and (not name or name.endswith(os.sep)):
             raise UsageError(f"{option} needs a file's name{f', not {escaped(name)}' if name else ''}")
@@ -76,16 +120,25 @@ def report(
     if html == STDOUT and as_json:
         raise UsageError("--html - and --json: both would go to stdout")
 
-    run_dirs = [chosen(runs_dir, run) for run in runs] or [chosen(runs_dir, None)]
-    facts = [gather(run_dir, progress_regex) for run_dir in run_dirs]
-    if as_json:
-        write_out(json_text({"schema": SCHEMA, "runs": [each.to_json() for each in facts]}))
-    if html is None and png is None and not as_json:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
-        plain = not has_blocks(sys.stdout.encoding)
-        write_out("".join(f"{line}\n" for line in to_lines(facts, width, plain=plain)))
-    if html is not None or png is not None:
-        _write_pages(facts, html, png)
+
+def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_regex: str | None) -> None:
+    if len(runs) > 1:
+        raise UsageError(f"--live follows one run, not {len(runs)}", hint="start it once for each of them")
+    # No other report needs what a server and a table of ranks are made of.
+    from launcher.cli.commands.report.live import LiveView
+    from launcher.cli.commands.report.live_server import serve
+
+    run_dir = chosen_live(runs_dir, runs[0] if runs else None)
+    state = look(run_dir)
+    if not state.lives:
+        hint = f"tlaunch report {as_argument(run_dir)}"
+        raise UsageError(f"{shown_name(state)} cannot be followed: {describe(state)}", hint=hint)
+
+    def announce(address: str) -> None:
+        write_out(f"{address}\n")
+        say(f"open it in a browser on this machine; it follows {shown_name(state)} until its end, or until Ctrl-C")
+
+    serve(LiveView(run_dir, progress_regex), port or 0, announce)
 
 
 def _write_pages(runs: list[RunFacts], html: str | None, png: str | None) -> None:

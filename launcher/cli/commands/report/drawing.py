@@ -13,7 +13,7 @@ from itertools import compress
 from math import isnan, nan
 from typing import Any
 
-from launcher.cli.commands.report.charts import KINDS, Chart, RankChart, safe, short
+from launcher.cli.commands.report.charts import KINDS, Chart, RankChart, axis_number, safe, short
 from launcher.cli.commands.report.page import Block, Text
 from launcher.cli.commands.report.text import wrapped
 from launcher.cli.text.columns import duration
@@ -141,7 +141,7 @@ def _draw_lines(axes: Axes, chart: Chart) -> Drawn:
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=NICE))
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=NICE, integer=True, min_n_ticks=1))
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: axis_number(value)))
     for series in shown:
         look: dict[str, Any] = {"color": COLOURS[series.style % 7], "linestyle": DASHES[series.style % 5]}
         look |= {"marker": "o", "markersize": 4.5, "markerfacecolor": PAPER} if series.rings else {}
@@ -149,7 +149,7 @@ def _draw_lines(axes: Axes, chart: Chart) -> Drawn:
         values = [nan if y is None else y / chart.divisor for _, y in series.points]
         axes.plot(steps, values, gid=f"tip-{len(tips)}", linewidth=1.6, **look)
         seen = [value / chart.divisor for value in series.values]
-        first, last, low, high = map(_number, (seen[0], seen[-1], min(seen), max(seen)))
+        first, last, low, high = map(axis_number, (seen[0], seen[-1], min(seen), max(seen)))
         tips.append(f"{series.label}: {len(seen):,} values, first {first}, last {last}, from {low} to {high}")
         around = zip([nan, *values], values, [*values[1:], nan], strict=False)
         if any(lonely := [isnan(before) and isnan(after) for before, _, after in around]):
@@ -165,14 +165,6 @@ def _draw_lines(axes: Axes, chart: Chart) -> Drawn:
     if chart.from_zero:
         axes.set_ylim(min(0.0, axes.dataLim.y0), None)
     return CHART_HEIGHT, legend if len(legend) > 1 else [], tips
-
-
-def _number(value: float) -> str:
-    """Return a number as axes show it: "0.15", "20,000", "2.5M", "2e-05"."""
-    for unit, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if unit <= abs(value) < 1e15:
-            return f"{value / unit:.6g}{suffix}"
-    return f"{value:,.6g}"
 
 
 def _draw_ranks(axes: Axes, chart: RankChart) -> Drawn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -64,18 +65,29 @@ class Totals:
 
 
 @frozen
-class RunFacts:
-    """Everything that was read of one run."""
+class Measured:
+    """What was read of a run's course, of which charts are drawn."""
 
     state: RunState
     metrics: Metrics  # all that the run has recorded
     course: Metrics  # the same without what was computed again, after those of the runs that it goes on from
+    continued: ResumedFrom | None
+    printed_by: int | None  # the rank whose log has the steps of `metrics`, where there is no metrics.jsonl
+
+    @property
+    def name(self) -> str:
+        """The run's name, safe to show."""
+        return shown_name(self.state)
+
+
+@frozen
+class RunFacts(Measured):
+    """Everything that was read of one run."""
+
     record: Mapping[str, Any]  # run.json, as far as it can be read
     totals: Totals
     times: Timeline
     ended_ns: int | None  # of a run that is over
-    continued: ResumedFrom | None = None
-    printed_by: int | None = None  # the rank whose log has the steps of `metrics`, where there is no metrics.jsonl
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -83,20 +95,9 @@ class RunFacts:
         return changes_of(self.state.attempts, self.metrics.steps)
 
     @property
-    def name(self) -> str:
-        """The run's name, safe to show."""
-        return shown_name(self.state)
-
-    @property
     def sentence(self) -> str:
         """State and verdict: "failed after 12 s with exit code 1; rank 3 failed first: ValueError: x; 2 restarts"."""
-        words = describe(self.state, restarts=False)
-        if failure := culprit(self.state):
-            who, _, what = failure.partition(": ")
-            is_rank = who.startswith("rank ") and self.state.state is not State.HUNG
-            words += f"; {who} failed first: {what}" if is_rank else f"; {failure}"
-        restarts = self.state.progress.restarts
-        return f"{words}; {counted(restarts, 'restart')}" if restarts else words
+        return sentence_of(self.state)
 
     @property
     def has_failed(self) -> bool:
@@ -130,6 +131,28 @@ class RunFacts:
         }
 
 
+def sentence_of(state: RunState) -> str:
+    """Return state and verdict of a run, as `RunFacts.sentence` has them."""
+    words = describe(state, restarts=False)
+    if failure := culprit(state):
+        who, _, what = failure.partition(": ")
+        is_rank = who.startswith("rank ") and state.state is not State.HUNG
+        words += f"; {who} failed first: {what}" if is_rank else f"; {failure}"
+    restarts = state.progress.restarts
+    return f"{words}; {counted(restarts, 'restart')}" if restarts else words
+
+
+def with_printed(metrics: Metrics, state: RunState, pattern: re.Pattern[str] | None) -> tuple[int | None, Metrics]:
+    """Return metrics with the steps that a rank has printed, and that rank, where there is no metrics.jsonl.
+
+    `pattern`: finds figures in its lines, in place of the known forms.
+    """
+    if metrics.found or metrics.unreadable is not None:
+        return None, metrics
+    printed_by, steps = logged_steps(state, pattern)
+    return printed_by, replace(metrics, steps=steps)
+
+
 def gather(run_dir: RunDir, progress_regex: str | None = None) -> RunFacts:
     """Read the run's files once; never raise for what they hold.
 
@@ -150,14 +173,11 @@ def gather(run_dir: RunDir, progress_regex: str | None = None) -> RunFacts:
     duration_s = None
     if state.started_ns is not None and (state.engine is None or ended_ns is not None):
         duration_s = max(0.0, ((ended_ns or state.looked_ns) - state.started_ns) / 1e9)
-    printed_by = None
-    if not metrics.found and metrics.unreadable is None:
-        printed_by, steps = logged_steps(state, pattern)
-        metrics = replace(metrics, steps=steps)
+    printed_by, metrics = with_printed(metrics, state, pattern)
     own = own_course(metrics)
     course = whole_course(run_dir, own)
     totals = _totals(state, duration_s, metrics, own, course)
-    return RunFacts(state, metrics, course, record, totals, times, ended_ns, continued_by(run_dir), printed_by)
+    return RunFacts(state, metrics, course, continued_by(run_dir), printed_by, record, totals, times, ended_ns)
 
 
 def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Metrics, course: Metrics) -> Totals:

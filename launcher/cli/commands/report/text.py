@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from launcher.cli.commands.report.facts import RunFacts, finite, points
+from launcher.cli.commands.report.facts import Measured, RunFacts, finite, points
 from launcher.cli.text.columns import columns_of, counted, cut_off, duration, number, padded, size, sparkline, step_time
 from launcher.cli.text.membership_text import change_text
 from launcher.cli.text.run_text import continued_from, culprit
@@ -82,7 +82,7 @@ def _last_loss(records: Sequence[Any], field: str, more: str = "") -> str:
     return text + more
 
 
-def notes(runs: Sequence[RunFacts]) -> list[str]:
+def notes(runs: Sequence[Measured]) -> list[str]:
     """Return what of each metrics.jsonl is missing or was not understood, and how a program writes one."""
     skipped, missing, hints = [], [], []
     for facts in runs:

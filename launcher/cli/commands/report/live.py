@@ -1,0 +1,190 @@
+"""What the page of a run that goes on shows, in parts: whoever reads them again gets those that have changed."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from launcher.cli.commands.report.charts import charts_of, safe
+from launcher.cli.commands.report.curves import drawn
+from launcher.cli.commands.report.facts import Measured, sentence_of, with_printed
+from launcher.cli.commands.report.text import notes
+from launcher.cli.commands.status import GROUPED_FROM
+from launcher.cli.commands.top import Row, Sampler, alike, columns_at, how_many_run, time_spent
+from launcher.cli.options.chosen_run import as_argument
+from launcher.cli.text.rank_rows import cells, grouped
+from launcher.cli.text.run_text import printed_figures, shown_name
+from launcher.cli.text.verdict_text import headline
+from launcher.core.metrics import Record
+from launcher.core.run_dir import RunDir
+from launcher.logs.piece import Piece, Place, piece_after
+from launcher.logs.terminal import shortened
+from launcher.runs.course import own_course, whole_course
+from launcher.runs.metrics import MetricsReader, metrics_of, read_metrics
+from launcher.runs.rank_figures import pattern_for
+from launcher.runs.record import continued_by
+from launcher.runs.status import RankState, RunState
+
+SHARE = 0.1  # of the time may be spent on reading a course again
+MAX_ATTEMPTS = 5  # before the present one: the last of them are told
+EACH, GROUP = "rank", "group"  # kinds of rows: what their names begin with
+
+
+class CourseReader:
+    """Looks at the course of a training again and again; of metrics.jsonl it reads what is new."""
+
+    def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
+        """`progress_regex`: for lines of ranks, in place of the one that the run was started with."""
+        self._run_dir = run_dir
+        self._pattern = pattern_for(run_dir, progress_regex)
+        self._reader = MetricsReader(run_dir.metrics)
+        self._beginnings = 0
+        self._records: list[Record] = []
+        self._read_earlier = functools.cache(read_metrics)  # runs before this one are over
+        self._next_s = 0.0
+
+    def look(self, state: RunState) -> Measured | None:
+        """Return the course up to now; None where it is not due: the longer it is, the more seldom it is looked at."""
+        begun_s = time.monotonic()
+        if begun_s < self._next_s and state.lives:
+            return None
+        new = self._reader.read()
+        if not self._reader.found or self._reader.beginnings != self._beginnings:
+            self._records.clear()
+        self._beginnings = self._reader.beginnings
+        self._records += new
+        printed_by, metrics = with_printed(metrics_of(self._records, self._reader), state, self._pattern)
+        course = whole_course(self._run_dir, own_course(metrics), self._read_earlier)
+        now_s = time.monotonic()
+        self._next_s = now_s + (now_s - begun_s) / SHARE
+        return Measured(state, metrics, course, continued_by(self._run_dir), printed_by)
+
+
+class LiveView:
+    """The parts of the page by their names, each with the number of the look at which it changed last.
+
+    One thread looks at the run; any other may read at any time, and none of them holds up another.
+    """
+
+    def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
+        """`progress_regex`: as in `CourseReader`."""
+        self.run_dir = run_dir
+        self.rank_count = 0
+        self.over = False  # nothing more will come
+        self._sampler, self._course = Sampler(run_dir, progress_regex), CourseReader(run_dir, progress_regex)
+        self._parts: dict[str, tuple[int, Any]] = {}
+        self._number = 0  # of the last look
+        self._news = threading.Condition()
+
+    def look(self) -> RunState:
+        """Look at the run, and wake those that wait for news. Call it in one thread alone."""
+        state, rows = self._sampler.look()
+        if not state.lives and not state.state.over:
+            state, rows = self._sampler.look()  # its last rank has just gone
+        parts = dict(self._seen(state, rows))
+        if (measured := self._course.look(state)) is not None:
+            parts |= _of_course(measured)
+        with self._news:
+            self.rank_count, self.over = len(rows), not state.lives
+            self._number += 1
+            before = self._parts
+            kept = {name: part for name, part in before.items() if measured is None and name.startswith("chart")}
+            for name, value in parts.items():
+                is_same = name in before and before[name][1] == value
+                kept[name] = before[name] if is_same else (self._number, value)
+            self._parts = kept
+            self._news.notify_all()
+        return state
+
+    def after(self, number: int, *, each: bool) -> tuple[int, dict[str, Any]]:
+        """Return the number of the last look, and the parts that have changed since look `number`, all of them after the end.
+
+        `each`: with a row for each rank, else with rows of ranks that are alike.
+        """
+        with self._news:
+            if self.over:  # whatever is asked for later cannot be had any more
+                return self._number, {name: value for name, (_, value) in self._parts.items()}
+            left_out = f"{GROUP if each else EACH} "
+            parts = self._parts.items()
+            news = {name: value for name, (at, value) in parts if at > number and not name.startswith(left_out)}
+            return self._number, news
+
+    def wait(self, number: int, limit_s: float) -> None:
+        """Wait until there was another look than `number`, but no longer than `limit_s`."""
+        with self._news:
+            self._news.wait_for(lambda: self._number != number or self.over, limit_s)
+
+    def log_after(self, global_rank: int, place: Place | None) -> dict[str, Any]:
+        """Return what has come to the log of a rank as JSON: lines that are safe to show, and where they end."""
+        try:
+            piece = piece_after(self.run_dir.train_log(global_rank), place)
+        except OSError as error:
+            piece, trouble = Piece(place), f"it cannot be read: {error.strerror or error}"
+        else:
+            trouble = "" if piece.place else "there is no log yet"
+        return {
+            "rank": global_rank,
+            "place": str(piece.place or ""),
+            "anew": piece.is_anew,
+            "skipped": piece.skipped_bytes,
+            "lines": [_shown(line) for line in piece.lines],
+            "rest": _shown(piece.rest),
+            "rest_bytes": len(piece.rest),
+            "trouble": trouble,
+        }
+
+    def _seen(self, state: RunState, rows: list[Row]) -> Iterator[tuple[str, Any]]:
+        running = how_many_run(state, len(rows)) if state.lives else ""
+        yield (
+            "run",
+            {
+                "name": shown_name(state),
+                "state": state.state.value,
+                "sentence": safe(sentence_of(state) + running),
+                "argument": as_argument(self.run_dir),
+                "directory": safe(str(state.run_dir.root)),
+                "attempts": [
+                    safe(f"attempt {attempt.number} {attempt.cause.value}: {headline(attempt.verdict)}")
+                    for attempt in state.attempts[:-1][-MAX_ATTEMPTS:]
+                    if attempt.verdict is not None
+                ],
+                "each": len(rows) < GROUPED_FROM,
+                "over": not state.lives,
+            },
+        )
+        yield "time", datetime.fromtimestamp(state.looked_ns // 10**9, timezone.utc).strftime("%H:%M:%S UTC")
+        yield "spent", time_spent(self._sampler.steps)
+        yield "said", "".join(printed_figures({row.rank.global_rank: row.figures for row in rows}))
+        culprit = state.verdict.culprit if state.verdict else None
+        columns = columns_at(state.looked_ns)
+        yield "columns", [column.name for column in columns]
+        for kind, groups in ((GROUP, grouped(rows, alike(rows))), (EACH, [(row,) for row in rows])):
+            names = []
+            for group in groups:
+                first = group[0]
+                names.append(f"{kind} {first.rank.global_rank}")
+                row = {"rank": first.rank.global_rank, "count": len(group), "cells": cells(group, columns)}
+                yield names[-1], {**row, "look": _look(first, culprit)}
+            yield f"{kind} order", names
+
+
+def _of_course(measured: Measured) -> Mapping[str, Any]:
+    charts = {f"chart {chart.title}": drawn(chart) for chart in charts_of([measured])}
+    return {**charts, "charts": list(charts), "chart notes": notes([measured])}
+
+
+def _look(row: Row, culprit: int | None) -> str:
+    """Return how a rank stands out, beside what its state says in words; most of the others were ended because of the culprit."""
+    if row.rank.status and culprit is not None:
+        return "bad" if row.rank.global_rank == culprit else "ended"
+    if row.slow or row.rank.state in {RankState.GONE, RankState.STOPPED} or row.rank.status or row.rank.reason:
+        return "bad"
+    return "well" if row.rank.status == 0 else row.rank.state.value
+
+
+def _shown(line: bytes) -> str:
+    return shortened(safe(line.decode(errors="replace")))
