@@ -43,3 +43,13 @@ def test_what_begins_so_is_completed(launcher, words, completed):
     count = str(len(words.split()) - 1)
     done = launcher.call(env={"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count})
     assert done.stdout.split() == [f"plain,{word}" for word in completed]
+
+
+@pytest.mark.parametrize(
+    "words", ["run -n 2 -- python tr", "run tr", "exec -- tr", "validate tr", "table fix tr", "table diff a tr"]
+)
+def test_files_are_left_to_the_shell(launcher, words):
+    """As for a command that it knows nothing of."""
+    typed = f"tlaunch {words}"
+    env = {"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    assert launcher.call(env=env).stdout == "file,tr\n"
