@@ -126,7 +126,10 @@ class Ending:
         atexit._clear()
         sys.excepthook = sys.__excepthook__
         sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
-        _clear(own)
+        try:
+            _clear(own)
+        finally:
+            _leave_out_detached_streams()
         if not any(one is self._since_the_fork for one in gc.get_objects()):  # the program has called gc.freeze
             return False
         if traces.are_left(frozenset(own)):
@@ -193,6 +196,17 @@ def _are_flushed() -> bool:
         except Exception:
             return False
     return True
+
+
+def _leave_out_detached_streams() -> None:
+    """Leave no stream in sys that the program has detached: to flush one fails, and the exit code would be 120."""
+    for name in ("stdin", "stdout", "stderr"):
+        try:
+            getattr(sys, name).closed  # noqa: B018 - raises
+        except ValueError:
+            setattr(sys, name, None)
+        except Exception:
+            continue
 
 
 def _clear(names: list[str]) -> None:

@@ -26,6 +26,7 @@ class Held:
         os.write(1, f"end of {self.name}\\n".encode())
 """
 OPENED = "out = open('out.txt', 'w'); out.write('kept back')\n"
+GIVEN = "import json\n" + OPENED + "json.held = out; del out\n"
 
 # Programs whose rank ends without CPython's end.
 SHORT = {
@@ -46,6 +47,12 @@ SHORT = {
     "file as stdout": "import sys\nsys.stdout = open('out.txt', 'w')\nprint('kept back')",
     "stdout in a wrapper": "import sys\nclass Tee:\n    def __init__(self, *to): self.to = to\n    def write(self, text):\n        for one in self.to: one.write(text)\n"
     "    def flush(self):\n        for one in self.to: one.flush()\nsys.stdout = Tee(sys.stdout, open('out.txt', 'w'))\nprint('kept back')",
+    "stdout detached": "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='utf-8', line_buffering=True)\nprint('a')",
+    "stdout detached for a codec": "import codecs, sys\nsys.stdout = codecs.getwriter('utf-8')(sys.stdout.detach())\nprint('a')",
+    "stderr detached": "import io, sys\nsys.stderr = io.TextIOWrapper(sys.stderr.detach(), encoding='utf-8', line_buffering=True)\nprint('a', file=sys.stderr)",
+    "stderr detached for a codec": "import codecs, sys\nsys.stderr = codecs.getwriter('utf-8')(sys.stderr.detach())\nprint('a', file=sys.stderr)",
+    "both detached": "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.detach())\nsys.stderr = io.TextIOWrapper(sys.stderr.detach())\nprint('a')",
+    "finaliser prints to a detached stdout": "import io, os, sys\nclass Held:\n    def __del__(self, write=os.write):\n        try:\n            print('gone')\n        except ValueError:\n            write(1, b'refused')\none = Held()\nsys.stdout = io.TextIOWrapper(sys.stdout.detach())\nprint('a')",
     "binary files": "import os\none = open('one', 'wb'); one.write(b'x' * 10000)\nother = open('other', 'w+b'); other.write(b'y')\nfd = os.fdopen(os.open('fd', 65), 'w'); fd.write('z')",
     "compressed": "import bz2, gzip, lzma\nfiles = [gzip.GzipFile('a.gz', 'w', mtime=0), bz2.open('a.bz2', 'w'), lzma.open('a.xz', 'w')]\nfor file in files: file.write(b'x' * 999)",
     "archive": "import zipfile\nfile = zipfile.ZipFile('a.zip', 'w')\nfile.writestr(zipfile.ZipInfo('a'), 'text')",
@@ -88,7 +95,8 @@ WHOLE = {
     "exit 3": "import sys; sys.exit(3)",
     "exception": OPENED + "1 / 0",
     "interrupted": OPENED + "raise KeyboardInterrupt",
-    "file of a preloaded module": "import json\n" + OPENED + "json.held = out; del out",
+    "file of a preloaded module": GIVEN,
+    "stdout detached, file of a preloaded module": "import io, sys\n" + GIVEN + "sys.stdout = io.TextIOWrapper(sys.stdout.detach())\nprint('a')",
     "file of a preloaded module's object": "import logging\n" + OPENED + "logging.getLogger('a').held = [out]; del out",
     "file of sys": "import sys\n" + OPENED + "sys.held = out",
     "file of builtins": "import builtins\n" + OPENED + "builtins.held = out",
