@@ -153,7 +153,7 @@ def _needs_python(libraries: set[str]) -> bool:
         _thread._count()  # daemon threads run until CPython stops them
         or "mpi4py.MPI" in sys.modules  # finalised by CPython last of all
         or (distributed is not None and distributed.is_initialized())  # a process group may have work to finish
-        or not all(map(_is_known, _libraries() - libraries))
+        or _is_any_unknown(_libraries() - libraries)
         or sys.flags.verbose
         or sys.flags.dev_mode
         or _warns_of_unclosed_files()
@@ -163,16 +163,25 @@ def _needs_python(libraries: set[str]) -> bool:
 def _libraries() -> set[str]:
     """Return the paths of the libraries in this process, compiled modules among them."""
     with open("/proc/self/maps", "rb") as file:
-        return {os.fsdecode(line.rstrip(b"\n")).partition("/")[2] for line in file if b".so" in line}
+        return {"/" + os.fsdecode(line.rstrip(b"\n")).partition("/")[2] for line in file if b".so" in line}
 
 
-def _is_known(library: str) -> bool:
-    """Return whether it belongs to Python, torch and the like, which leave nothing to do at the end."""
+def _is_any_unknown(libraries: set[str]) -> bool:
+    """Return whether one belongs neither to Python nor to torch and the like, which leave nothing to do at the end."""
+    known = _directories_of_packages() if libraries else ()
+    return not all(_is_of_python(library) or library.startswith(known) for library in libraries)
+
+
+def _is_of_python(library: str) -> bool:
     *directories, name = library.split("/")
-    within = {directory.removesuffix(".libs") for directory in directories}
     own_name = name.partition(".so")[0].partition("-")[0]
-    is_of_python = "lib-dynload" in within or own_name in _LIBRARIES or own_name.startswith("libnss_")
-    return is_of_python or not within.isdisjoint(_PACKAGES)
+    return "lib-dynload" in directories or own_name in _LIBRARIES or own_name.startswith("libnss_")
+
+
+def _directories_of_packages() -> tuple[str, ...]:
+    """Return where torch and the like have been imported from, and what wheels have beside that."""
+    paths = [os.path.realpath(path) for name in _PACKAGES for path in getattr(sys.modules.get(name), "__path__", ())]
+    return tuple(f"{path}{suffix}/" for path in paths for suffix in ("", ".libs"))
 
 
 def _warns_of_unclosed_files() -> bool:

@@ -178,6 +178,42 @@ def test_other_versions_of_python(ways, ended, version):
         assert ended("train.py", python=python)
 
 
+WRITING = """
+#include <stdio.h>
+__attribute__((destructor)) static void end(void) { FILE *file = fopen("by-the-library", "w"); fclose(file); }
+"""
+
+
+def build(library, source):
+    """Build a library that is called by no program."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    library.parent.mkdir(parents=True, exist_ok=True)
+    command = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
+    subprocess.run(command, input=source, text=True, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("directory", ["mine", "torch", "numpy.libs", "envs/google/lib"])
+def test_a_library_is_ended_in_any_directory(ways, ended, directory):
+    """Only packages that have been imported are known to leave nothing to do, not others' directories of their names."""
+    library = ways.cwd / directory / "libmine.so"
+    build(library, WRITING)
+    (ways.cwd / "train.py").write_text(f"import ctypes\nctypes.CDLL({str(library)!r})")
+    assert ended("train.py")
+
+
+@pytest.mark.parametrize("directory", ["numpy", "numpy.libs"])
+def test_a_library_of_a_known_package_is_left_as_it_is(ways, ended, directory):
+    """Though the package is imported by a link."""
+    (ways.cwd / "site" / "numpy").mkdir(parents=True)
+    (ways.cwd / "site" / "numpy" / "__init__.py").touch()
+    (ways.cwd / "numpy").symlink_to("site/numpy")
+    build(ways.cwd / "site" / directory / "libmine.so", "int nothing;")
+    (ways.cwd / "train.py").write_text(f"import ctypes, numpy\nctypes.CDLL('site/{directory}/libmine.so')")
+    assert not ended("train.py")
+
+
 HOLDING = "out = open('out.txt', 'a')\ndef write(text='by the rank'):\n    out.write(text)\n"
 
 
