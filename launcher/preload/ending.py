@@ -63,15 +63,17 @@ class Ending:
         atexit.register(self.run)
 
     def import_module(self, name: str) -> None:
-        """Import a module, and look at what it makes unless it is known."""
+        """Import a module, and look at what it makes and loads unless it is known."""
         if _root(name) in _KNOWN:
             __import__(name)
             return
         gc.freeze()
+        libraries = _libraries()
         try:
             __import__(name)
         finally:
             self._is_full |= traces.are_left()
+            self._is_for_python |= _is_any_unknown(_libraries() - libraries)
 
     def freeze(self) -> None:
         """Leave what is there now out of garbage collection, and of the end."""

@@ -203,6 +203,14 @@ def test_a_library_is_ended_in_any_directory(ways, ended, directory):
     assert ended("train.py")
 
 
+def test_a_library_of_a_module_of_any_kind_is_ended(ways, ended):
+    """One that was preloaded because it was named."""
+    build(ways.cwd / "libmine.so", WRITING)
+    (ways.cwd / "withlib.py").write_text("import ctypes\nheld = ctypes.CDLL('./libmine.so')")
+    (ways.cwd / "train.py").write_text("import withlib")
+    assert ended("train.py", modules=(*PRELOADED, "withlib"))
+
+
 @pytest.mark.parametrize("directory", ["numpy", "numpy.libs"])
 def test_a_library_of_a_known_package_is_left_as_it_is(ways, ended, directory):
     """Though the package is imported by a link."""
