@@ -11,9 +11,10 @@ order of CPython's `Py_FinalizeEx`:
     5. the C library flushes its streams, and the process ends without calling what libraries have registered
 
 Nothing is assumed of what a program does with preloaded modules: the garbage collector knows all that was made since
-`gc.freeze`. Where something of it outlives step 3 whose end could be seen (`traces.py`), CPython does the rest, frozen objects
-included. It does so too where a step fails, and it does all where the program has failed, `begin` finds a reason, or `_needs_python`
-does: a library that was loaded since the fork, above all, whose end is its own affair.
+`gc.freeze`. Where something of it outlives step 3 whose end could be seen (`traces.py`), CPython does the rest. It does so too
+where a step fails, and it does all where the program has failed, `begin` finds a reason, or `_needs_python` does: a library that
+was loaded since the fork, above all, whose end is its own affair. Whenever CPython goes on while something is there whose end
+could be seen, it finalises frozen objects, too, since one of them may hold it.
 """
 
 from __future__ import annotations
@@ -85,26 +86,26 @@ class Ending:
         """Note where the rank begins. Call in the forked process, with the program's environment."""
         if os.environ.get(FULL):
             self._is_full = True
+        self._last_module = next(reversed(sys.modules))
         if not self._is_frozen or self._is_full or any(map(os.environ.get, _WAITING_FOR_THE_END)):
             self._is_for_python = True
             return
         _leave_out_finalizers()
-        self._last_module = next(reversed(sys.modules))
         self._since_the_fork = [self]
 
     def run(self) -> None:
         """End the process if that can be done here. Called by `atexit`, after all others."""
-        if self._is_full:
-            gc.unfreeze()
-        if not self.is_success or self._is_for_python:
-            return
+        own: list[str] = []
         try:
             own = self._own_modules()
-            if not _needs_python(self._libraries) and self._take_apart(own):
+            is_short = self.is_success and not self._is_for_python and not _needs_python(self._libraries)
+            if is_short and self._take_apart(own):
                 ctypes.CDLL(None).fflush(None)
                 posix._exit(0)  # `os._exit` may be the program's own
-        except BaseException:  # CPython goes on
-            return
+        except BaseException:
+            pass
+        if self._is_full or traces.are_left(frozenset(own)):  # CPython goes on
+            gc.unfreeze()
 
     def _own_modules(self) -> list[str]:
         """Return the names of the modules that the rank has loaded, in order."""
@@ -134,10 +135,7 @@ class Ending:
             _leave_out_detached_streams()
         if not any(one is self._since_the_fork for one in gc.get_objects()):  # the program has called gc.freeze
             return False
-        if traces.are_left(frozenset(own)):
-            gc.unfreeze()  # preloaded modules hold it
-            return False
-        return _are_flushed()
+        return not traces.are_left(frozenset(own)) and _are_flushed()
 
 
 def _leave_out_finalizers() -> None:

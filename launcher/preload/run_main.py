@@ -43,6 +43,7 @@ def main(born_with: dict[str, Any]) -> None:
         execute(program)
         return
     import atexit
+    import gc
 
     from . import serve  # needs more of the library than a program should find loaded
 
@@ -57,6 +58,8 @@ def main(born_with: dict[str, Any]) -> None:
     finally:
         if sys.gettrace() or sys.getprofile():  # the program's own, which would see more than it should
             atexit.unregister(ending.run)
+        if not atexit._ncallbacks():  # the program may have removed it, too
+            gc.unfreeze()
 
 
 def note_imports() -> None:

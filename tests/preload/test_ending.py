@@ -92,9 +92,14 @@ SHORT = {
 }  # fmt: skip
 # Programs that leave the end to CPython: it would show that something is missing.
 WHOLE = {
-    "exit 3": "import sys; sys.exit(3)",
-    "exception": OPENED + "1 / 0",
-    "interrupted": OPENED + "raise KeyboardInterrupt",
+    "exit 3": GIVEN + "import sys; sys.exit(3)",
+    "exit by a message": GIVEN + "raise SystemExit('message')",
+    "exception": GIVEN + "1 / 0",
+    "interrupted": GIVEN + "raise KeyboardInterrupt",
+    "exit 3, finaliser of a preloaded module": HELD + "import json, sys\njson.held = Held('one')\nsys.exit(3)",
+    "exit 3, weak reference of a preloaded module": "import json, os, sys, weakref\nclass Kept: pass\nkept = Kept()\n"
+    "def unbound(_, write=os.write):\n    write(1, b'unbound')\njson.reference = weakref.ref(Kept, unbound)\nsys.exit(3)",
+    "exit 3, nothing is held": OPENED + "import sys; sys.exit(3)",
     "file of a preloaded module": GIVEN,
     "stdout detached, file of a preloaded module": "import io, sys\n" + GIVEN + "sys.stdout = io.TextIOWrapper(sys.stdout.detach())\nprint('a')",
     "file of a preloaded module's object": "import logging\n" + OPENED + "logging.getLogger('a').held = [out]; del out",
@@ -110,14 +115,15 @@ WHOLE = {
     "def unbound(_, write=os.write):\n    write(1, b'unbound')\njson.reference = weakref.ref(Kept, unbound)",
     "database of a preloaded module": "import json, sqlite3\njson.base = sqlite3.connect('base'); json.base.execute('pragma journal_mode=wal'); json.base.execute('create table t (x)'); json.base.commit()",
     "frozen by itself": HELD + "import gc\none = Held('one')\ngc.freeze()",
-    "library": "import ctypes\nctypes.CDLL('libanl.so.1')",
-    "daemon thread": "import threading\n" + OPENED + "threading.Thread(target=threading.Event().wait, daemon=True).start()",
-    "full": "import sys\nsys.stdout = open('/dev/full', 'w')\nprint('x')",
-    "full stdout": "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)\nprint('x')",
+    "library": GIVEN + "import ctypes\nctypes.CDLL('libanl.so.1')",
+    "daemon thread": "import threading\n" + GIVEN + "threading.Thread(target=threading.Event().wait, daemon=True).start()",
+    "full": GIVEN + "import sys\nsys.stdout = open('/dev/full', 'w')\nprint('x')",
+    "full stdout": GIVEN + "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)\nprint('x')",
     "warnings shown": "import warnings\nwarnings.simplefilter('default')\nout = open('out.txt', 'w')",
-    "traced": "import sys\ndef trace(frame, event, _):\n    if 'ending' in frame.f_code.co_filename: print(event)\nsys.settrace(trace)",
-    "profile": "import sys\ndef profile(frame, event, _):\n    if 'ending' in frame.f_code.co_filename: print(event)\nsys.setprofile(profile)",
-    "exit handlers removed": "import atexit\natexit._clear()\n" + OPENED,
+    "warnings shown at once": GIVEN + "import warnings\nwarnings.simplefilter('default')",
+    "traced": GIVEN + "import sys\ndef trace(frame, event, _):\n    if 'ending' in frame.f_code.co_filename: print(event)\nsys.settrace(trace)",
+    "profile": GIVEN + "import sys\ndef profile(frame, event, _):\n    if 'ending' in frame.f_code.co_filename: print(event)\nsys.setprofile(profile)",
+    "exit handlers removed": "import atexit\natexit._clear()\n" + GIVEN,
 }  # fmt: skip
 
 
