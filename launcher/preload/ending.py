@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found] # the part of it that is there without enum
 import _thread
+import _warnings
 import _weakref
 import atexit
 import ctypes
@@ -186,8 +187,8 @@ def _directories_of_packages() -> tuple[str, ...]:
 
 def _warns_of_unclosed_files() -> bool:
     """Return whether a ResourceWarning may be shown: it would name a line of this file."""
-    warnings: Any = sys.modules.get("warnings")
-    for action, text, category, module, line in warnings.filters if warnings else ():
+    warnings: Any = sys.modules.get("warnings") or _warnings
+    for action, text, category, module, line in warnings.filters:
         if issubclass(ResourceWarning, category):
             if action != "ignore":
                 return True

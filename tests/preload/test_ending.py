@@ -165,6 +165,19 @@ def test_what_a_rank_has_made_is_taken_apart(ways, ended, source):
     assert not ended("train.py")
 
 
+@pytest.mark.parametrize("name", ["nothing", "printed", "file of a function", "finaliser", "stdout detached"])
+def test_a_program_needs_no_module_for_a_short_end(ways, ended, name):
+    """None but those that every Python has loaded: `warnings` is not one of them."""
+    (ways.cwd / "train.py").write_text(SHORT[name])
+    assert not ended("train.py", modules=("json", "witness"))
+
+
+@pytest.mark.parametrize("options", [["-W", "default"], ["-X", "dev"]])
+def test_python_warns_of_files_that_are_not_closed(ways, ended, options):
+    (ways.cwd / "train.py").write_text(OPENED)
+    assert ended(*options, "train.py", modules=("json", "witness"))
+
+
 @pytest.mark.parametrize("source", WHOLE.values(), ids=WHOLE)
 def test_python_ends_what_something_else_holds(ways, ended, source):
     (ways.cwd / "train.py").write_text(source)
