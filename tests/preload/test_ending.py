@@ -26,7 +26,7 @@ class Held:
         os.write(1, f"end of {self.name}\\n".encode())
 """
 OPENED = "out = open('out.txt', 'w'); out.write('kept back')\n"
-GIVEN = "import json\n" + OPENED + "json.held = out; del out\n"
+GIVEN = "import json\n" + OPENED + "json.held = out; del out, json\n"
 
 # Programs whose rank ends without CPython's end.
 SHORT = {
