@@ -11,15 +11,17 @@ order of CPython's `Py_FinalizeEx`:
     5. the C library flushes its streams, and the process ends without calling what libraries have registered
 
 Nothing is assumed of what a program does with preloaded modules: the garbage collector knows all that was made since
-`gc.freeze`. Where something of it outlives step 3 whose end could be seen (`traces.py`), CPython does the rest, frozen objects
-included. It does so too where a step fails, and it does all where the program has failed, `begin` finds a reason, or `_needs_python`
-does: a library that was loaded since the fork, above all, whose end is its own affair.
+`gc.freeze`. Where something of it outlives step 3 whose end could be seen (`traces.py`), CPython does the rest. It does so too
+where a step fails, and it does all where the program has failed, `begin` finds a reason, or `_needs_python` does: a library that
+was loaded since the fork, above all, whose end is its own affair. Whenever CPython goes on while something is there whose end
+could be seen, it finalises frozen objects, too, since one of them may hold it.
 """
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found] # the part of it that is there without enum
 import _thread
+import _warnings
 import _weakref
 import atexit
 import ctypes
@@ -63,15 +65,17 @@ class Ending:
         atexit.register(self.run)
 
     def import_module(self, name: str) -> None:
-        """Import a module, and look at what it makes unless it is known."""
+        """Import a module, and look at what it makes and loads unless it is known."""
         if _root(name) in _KNOWN:
             __import__(name)
             return
         gc.freeze()
+        libraries = _libraries()
         try:
             __import__(name)
         finally:
             self._is_full |= traces.are_left()
+            self._is_for_python |= _is_any_unknown(_libraries() - libraries)
 
     def freeze(self) -> None:
         """Leave what is there now out of garbage collection, and of the end."""
@@ -83,26 +87,26 @@ class Ending:
         """Note where the rank begins. Call in the forked process, with the program's environment."""
         if os.environ.get(FULL):
             self._is_full = True
+        self._last_module = next(reversed(sys.modules))
         if not self._is_frozen or self._is_full or any(map(os.environ.get, _WAITING_FOR_THE_END)):
             self._is_for_python = True
             return
         _leave_out_finalizers()
-        self._last_module = next(reversed(sys.modules))
         self._since_the_fork = [self]
 
     def run(self) -> None:
         """End the process if that can be done here. Called by `atexit`, after all others."""
-        if self._is_full:
-            gc.unfreeze()
-        if not self.is_success or self._is_for_python:
-            return
+        own: list[str] = []
         try:
             own = self._own_modules()
-            if not _needs_python(self._libraries) and self._take_apart(own):
+            is_short = self.is_success and not self._is_for_python and not _needs_python(self._libraries)
+            if is_short and self._take_apart(own):
                 ctypes.CDLL(None).fflush(None)
                 posix._exit(0)  # `os._exit` may be the program's own
-        except BaseException:  # CPython goes on
-            return
+        except BaseException:
+            pass
+        if self._is_full or traces.are_left(frozenset(own)):  # CPython goes on
+            gc.unfreeze()
 
     def _own_modules(self) -> list[str]:
         """Return the names of the modules that the rank has loaded, in order."""
@@ -126,13 +130,13 @@ class Ending:
         atexit._clear()
         sys.excepthook = sys.__excepthook__
         sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
-        _clear(own)
+        try:
+            _clear(own)
+        finally:
+            _leave_out_detached_streams()
         if not any(one is self._since_the_fork for one in gc.get_objects()):  # the program has called gc.freeze
             return False
-        if traces.are_left(frozenset(own)):
-            gc.unfreeze()  # preloaded modules hold it
-            return False
-        return _are_flushed()
+        return not traces.are_left(frozenset(own)) and _are_flushed()
 
 
 def _leave_out_finalizers() -> None:
@@ -150,7 +154,7 @@ def _needs_python(libraries: set[str]) -> bool:
         _thread._count()  # daemon threads run until CPython stops them
         or "mpi4py.MPI" in sys.modules  # finalised by CPython last of all
         or (distributed is not None and distributed.is_initialized())  # a process group may have work to finish
-        or not all(map(_is_known, _libraries() - libraries))
+        or _is_any_unknown(_libraries() - libraries)
         or sys.flags.verbose
         or sys.flags.dev_mode
         or _warns_of_unclosed_files()
@@ -160,22 +164,31 @@ def _needs_python(libraries: set[str]) -> bool:
 def _libraries() -> set[str]:
     """Return the paths of the libraries in this process, compiled modules among them."""
     with open("/proc/self/maps", "rb") as file:
-        return {os.fsdecode(line.rstrip(b"\n")).partition("/")[2] for line in file if b".so" in line}
+        return {"/" + os.fsdecode(line.rstrip(b"\n")).partition("/")[2] for line in file if b".so" in line}
 
 
-def _is_known(library: str) -> bool:
-    """Return whether it belongs to Python, torch and the like, which leave nothing to do at the end."""
+def _is_any_unknown(libraries: set[str]) -> bool:
+    """Return whether one belongs neither to Python nor to torch and the like, which leave nothing to do at the end."""
+    known = _directories_of_packages() if libraries else ()
+    return not all(_is_of_python(library) or library.startswith(known) for library in libraries)
+
+
+def _is_of_python(library: str) -> bool:
     *directories, name = library.split("/")
-    within = {directory.removesuffix(".libs") for directory in directories}
     own_name = name.partition(".so")[0].partition("-")[0]
-    is_of_python = "lib-dynload" in within or own_name in _LIBRARIES or own_name.startswith("libnss_")
-    return is_of_python or not within.isdisjoint(_PACKAGES)
+    return "lib-dynload" in directories or own_name in _LIBRARIES or own_name.startswith("libnss_")
+
+
+def _directories_of_packages() -> tuple[str, ...]:
+    """Return where torch and the like have been imported from, and what wheels have beside that."""
+    paths = [os.path.realpath(path) for name in _PACKAGES for path in getattr(sys.modules.get(name), "__path__", ())]
+    return tuple(f"{path}{suffix}/" for path in paths for suffix in ("", ".libs"))
 
 
 def _warns_of_unclosed_files() -> bool:
     """Return whether a ResourceWarning may be shown: it would name a line of this file."""
-    warnings: Any = sys.modules.get("warnings")
-    for action, text, category, module, line in warnings.filters if warnings else ():
+    warnings: Any = sys.modules.get("warnings") or _warnings
+    for action, text, category, module, line in warnings.filters:
         if issubclass(ResourceWarning, category):
             if action != "ignore":
                 return True
@@ -193,6 +206,17 @@ def _are_flushed() -> bool:
         except Exception:
             return False
     return True
+
+
+def _leave_out_detached_streams() -> None:
+    """Leave no stream in sys that the program has detached: to flush one fails, and the exit code would be 120."""
+    for name in ("stdin", "stdout", "stderr"):
+        try:
+            getattr(sys, name).closed  # noqa: B018 - raises
+        except ValueError:
+            setattr(sys, name, None)
+        except Exception:
+            continue
 
 
 def _clear(names: list[str]) -> None:

@@ -43,6 +43,7 @@ def main(born_with: dict[str, Any]) -> None:
         execute(program)
         return
     import atexit
+    import gc
 
     from . import serve  # needs more of the library than a program should find loaded
 
@@ -55,8 +56,11 @@ def main(born_with: dict[str, Any]) -> None:
         ending.is_success = not failure.exit_status(stop)
         raise
     finally:
-        if sys.gettrace() or sys.getprofile():  # the program's own, which would see more than it should
+        is_watched = sys.gettrace() or sys.getprofile()  # by the program, which would see more than it should
+        if is_watched:
             atexit.unregister(ending.run)
+        if is_watched or not atexit._ncallbacks():  # the program may have removed it, too
+            gc.unfreeze()
 
 
 def note_imports() -> None:

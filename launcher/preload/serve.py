@@ -82,8 +82,9 @@ def _die_with(parent_pid: int) -> None:
 def _import_uncollected(modules: list[str], ending: Ending) -> dict[str, Any] | None:
     """Do `_import` without garbage collection, and keep all that it made in memory that the ranks share.
 
-    No collection, and no exit, goes through it. Ranks do not undo this: with torch it would cost each of them 60 MB, and a second at its end. Hardly anything that
-    modules make is garbage, and looking for it is a tenth of the time that torch takes.
+    No collection goes through it, and no end of a rank unless something would be missing (`Ending`): with torch that costs a
+    rank 60 MB, and a second. Hardly anything that modules make is garbage, and looking for it is a tenth of the time that
+    torch takes.
     """
     if not modules:
         return None

@@ -36,7 +36,7 @@ def are_left(modules: frozenset[str] = frozenset()) -> bool:
                 silent.add(kind)
             elif not _is_silent(one, kind):
                 return True
-    except Exception:
+    except BaseException:
         return True
     return False
 

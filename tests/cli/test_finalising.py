@@ -20,11 +20,11 @@ json.held.write("by a preloaded module")
 """
 
 
-def logs(launcher, source, *options):
+def logs(launcher, source, *options, code=0):
     """The logs of all ranks of a program."""
     script = launcher.directory / "program.py"
     script.write_text(source)
-    launcher.run("run", "--devices", 2, *options, "--", sys.executable, script, code=0)
+    launcher.run("run", "--devices", 2, *options, "--", sys.executable, script, code=code)
     return [(launcher.latest / f"device{rank}" / "train.log").read_text() for rank in range(2)]
 
 
@@ -35,6 +35,22 @@ def test_files_are_flushed_and_objects_finalised(launcher, options):
     assert [(launcher.directory / f"result.{rank}").read_text() for rank in (0, 1)] == ["important"] * 2
     assert [(launcher.directory / f"held.{rank}").read_text() for rank in (0, 1)] == ["by a preloaded module"] * 2
     assert list(launcher.directory.glob("tmp*")) == []
+
+
+FAILING = """
+import json, os, sys
+json.held = open(f"held.{os.environ['RANK']}", "w")
+json.held.write("by a preloaded module")
+del json
+sys.exit(3 if os.environ["RANK"] == "1" else 0)
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--no-preload"]])
+def test_files_of_preloaded_modules_are_flushed_after_a_failure(launcher, options):
+    """Those of the rank that failed; the other may be ended before it has any."""
+    logs(launcher, FAILING, *options, code=3)
+    assert (launcher.directory / "held.1").read_text() == "by a preloaded module"
 
 
 def test_ranks_are_told_of_a_full_teardown(launcher):

@@ -26,6 +26,7 @@ class Held:
         os.write(1, f"end of {self.name}\\n".encode())
 """
 OPENED = "out = open('out.txt', 'w'); out.write('kept back')\n"
+GIVEN = "import json\n" + OPENED + "json.held = out; del out, json\n"
 
 # Programs whose rank ends without CPython's end.
 SHORT = {
@@ -46,6 +47,12 @@ SHORT = {
     "file as stdout": "import sys\nsys.stdout = open('out.txt', 'w')\nprint('kept back')",
     "stdout in a wrapper": "import sys\nclass Tee:\n    def __init__(self, *to): self.to = to\n    def write(self, text):\n        for one in self.to: one.write(text)\n"
     "    def flush(self):\n        for one in self.to: one.flush()\nsys.stdout = Tee(sys.stdout, open('out.txt', 'w'))\nprint('kept back')",
+    "stdout detached": "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='utf-8', line_buffering=True)\nprint('a')",
+    "stdout detached for a codec": "import codecs, sys\nsys.stdout = codecs.getwriter('utf-8')(sys.stdout.detach())\nprint('a')",
+    "stderr detached": "import io, sys\nsys.stderr = io.TextIOWrapper(sys.stderr.detach(), encoding='utf-8', line_buffering=True)\nprint('a', file=sys.stderr)",
+    "stderr detached for a codec": "import codecs, sys\nsys.stderr = codecs.getwriter('utf-8')(sys.stderr.detach())\nprint('a', file=sys.stderr)",
+    "both detached": "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.detach())\nsys.stderr = io.TextIOWrapper(sys.stderr.detach())\nprint('a')",
+    "finaliser prints to a detached stdout": "import io, os, sys\nclass Held:\n    def __del__(self, write=os.write):\n        try:\n            print('gone')\n        except ValueError:\n            write(1, b'refused')\none = Held()\nsys.stdout = io.TextIOWrapper(sys.stdout.detach())\nprint('a')",
     "binary files": "import os\none = open('one', 'wb'); one.write(b'x' * 10000)\nother = open('other', 'w+b'); other.write(b'y')\nfd = os.fdopen(os.open('fd', 65), 'w'); fd.write('z')",
     "compressed": "import bz2, gzip, lzma\nfiles = [gzip.GzipFile('a.gz', 'w', mtime=0), bz2.open('a.bz2', 'w'), lzma.open('a.xz', 'w')]\nfor file in files: file.write(b'x' * 999)",
     "archive": "import zipfile\nfile = zipfile.ZipFile('a.zip', 'w')\nfile.writestr(zipfile.ZipInfo('a'), 'text')",
@@ -85,10 +92,16 @@ SHORT = {
 }  # fmt: skip
 # Programs that leave the end to CPython: it would show that something is missing.
 WHOLE = {
-    "exit 3": "import sys; sys.exit(3)",
-    "exception": OPENED + "1 / 0",
-    "interrupted": OPENED + "raise KeyboardInterrupt",
-    "file of a preloaded module": "import json\n" + OPENED + "json.held = out; del out",
+    "exit 3": GIVEN + "import sys; sys.exit(3)",
+    "exit by a message": GIVEN + "raise SystemExit('message')",
+    "exception": GIVEN + "1 / 0",
+    "interrupted": GIVEN + "raise KeyboardInterrupt",
+    "exit 3, finaliser of a preloaded module": HELD + "import json, sys\njson.held = Held('one')\nsys.exit(3)",
+    "exit 3, weak reference of a preloaded module": "import json, os, sys, weakref\nclass Kept: pass\nkept = Kept()\n"
+    "def unbound(_, write=os.write):\n    write(1, b'unbound')\njson.reference = weakref.ref(Kept, unbound)\nsys.exit(3)",
+    "exit 3, nothing is held": OPENED + "import sys; sys.exit(3)",
+    "file of a preloaded module": GIVEN,
+    "stdout detached, file of a preloaded module": "import io, sys\n" + GIVEN + "sys.stdout = io.TextIOWrapper(sys.stdout.detach())\nprint('a')",
     "file of a preloaded module's object": "import logging\n" + OPENED + "logging.getLogger('a').held = [out]; del out",
     "file of sys": "import sys\n" + OPENED + "sys.held = out",
     "file of builtins": "import builtins\n" + OPENED + "builtins.held = out",
@@ -102,14 +115,15 @@ WHOLE = {
     "def unbound(_, write=os.write):\n    write(1, b'unbound')\njson.reference = weakref.ref(Kept, unbound)",
     "database of a preloaded module": "import json, sqlite3\njson.base = sqlite3.connect('base'); json.base.execute('pragma journal_mode=wal'); json.base.execute('create table t (x)'); json.base.commit()",
     "frozen by itself": HELD + "import gc\none = Held('one')\ngc.freeze()",
-    "library": "import ctypes\nctypes.CDLL('libanl.so.1')",
-    "daemon thread": "import threading\n" + OPENED + "threading.Thread(target=threading.Event().wait, daemon=True).start()",
-    "full": "import sys\nsys.stdout = open('/dev/full', 'w')\nprint('x')",
-    "full stdout": "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)\nprint('x')",
+    "library": GIVEN + "import ctypes\nctypes.CDLL('libanl.so.1')",
+    "daemon thread": "import threading\n" + GIVEN + "threading.Thread(target=threading.Event().wait, daemon=True).start()",
+    "full": GIVEN + "import sys\nsys.stdout = open('/dev/full', 'w')\nprint('x')",
+    "full stdout": GIVEN + "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)\nprint('x')",
     "warnings shown": "import warnings\nwarnings.simplefilter('default')\nout = open('out.txt', 'w')",
-    "traced": "import sys\ndef trace(frame, event, _):\n    if 'ending' in frame.f_code.co_filename: print(event)\nsys.settrace(trace)",
-    "profile": "import sys\ndef profile(frame, event, _):\n    if 'ending' in frame.f_code.co_filename: print(event)\nsys.setprofile(profile)",
-    "exit handlers removed": "import atexit\natexit._clear()\n" + OPENED,
+    "warnings shown at once": GIVEN + "import warnings\nwarnings.simplefilter('default')",
+    "traced": GIVEN + "import sys\ndef trace(frame, event, _):\n    if 'ending' in frame.f_code.co_filename: print(event)\nsys.settrace(trace)",
+    "profile": GIVEN + "import sys\ndef profile(frame, event, _):\n    if 'ending' in frame.f_code.co_filename: print(event)\nsys.setprofile(profile)",
+    "exit handlers removed": "import atexit\natexit._clear()\n" + GIVEN,
 }  # fmt: skip
 
 
@@ -151,6 +165,19 @@ def test_what_a_rank_has_made_is_taken_apart(ways, ended, source):
     assert not ended("train.py")
 
 
+@pytest.mark.parametrize("name", ["nothing", "printed", "file of a function", "finaliser", "stdout detached"])
+def test_a_program_needs_no_module_for_a_short_end(ways, ended, name):
+    """None but those that every Python has loaded: `warnings` is not one of them."""
+    (ways.cwd / "train.py").write_text(SHORT[name])
+    assert not ended("train.py", modules=("json", "witness"))
+
+
+@pytest.mark.parametrize("options", [["-W", "default"], ["-X", "dev"]])
+def test_python_warns_of_files_that_are_not_closed(ways, ended, options):
+    (ways.cwd / "train.py").write_text(OPENED)
+    assert ended(*options, "train.py", modules=("json", "witness"))
+
+
 @pytest.mark.parametrize("source", WHOLE.values(), ids=WHOLE)
 def test_python_ends_what_something_else_holds(ways, ended, source):
     (ways.cwd / "train.py").write_text(source)
@@ -168,6 +195,50 @@ def test_other_versions_of_python(ways, ended, version):
     for name in ("file of a preloaded module", "finaliser of a class of json", "exception"):
         (ways.cwd / "train.py").write_text(WHOLE[name])
         assert ended("train.py", python=python)
+
+
+WRITING = """
+#include <stdio.h>
+__attribute__((destructor)) static void end(void) { FILE *file = fopen("by-the-library", "w"); fclose(file); }
+"""
+
+
+def build(library, source):
+    """Build a library that is called by no program."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    library.parent.mkdir(parents=True, exist_ok=True)
+    command = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
+    subprocess.run(command, input=source, text=True, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("directory", ["mine", "torch", "numpy.libs", "envs/google/lib"])
+def test_a_library_is_ended_in_any_directory(ways, ended, directory):
+    """Only packages that have been imported are known to leave nothing to do, not others' directories of their names."""
+    library = ways.cwd / directory / "libmine.so"
+    build(library, WRITING)
+    (ways.cwd / "train.py").write_text(f"import ctypes\nctypes.CDLL({str(library)!r})")
+    assert ended("train.py")
+
+
+def test_a_library_of_a_module_of_any_kind_is_ended(ways, ended):
+    """One that was preloaded because it was named."""
+    build(ways.cwd / "libmine.so", WRITING)
+    (ways.cwd / "withlib.py").write_text("import ctypes\nheld = ctypes.CDLL('./libmine.so')")
+    (ways.cwd / "train.py").write_text("import withlib")
+    assert ended("train.py", modules=(*PRELOADED, "withlib"))
+
+
+@pytest.mark.parametrize("directory", ["numpy", "numpy.libs"])
+def test_a_library_of_a_known_package_is_left_as_it_is(ways, ended, directory):
+    """Though the package is imported by a link."""
+    (ways.cwd / "site" / "numpy").mkdir(parents=True)
+    (ways.cwd / "site" / "numpy" / "__init__.py").touch()
+    (ways.cwd / "numpy").symlink_to("site/numpy")
+    build(ways.cwd / "site" / directory / "libmine.so", "int nothing;")
+    (ways.cwd / "train.py").write_text(f"import ctypes, numpy\nctypes.CDLL('site/{directory}/libmine.so')")
+    assert not ended("train.py")
 
 
 HOLDING = "out = open('out.txt', 'a')\ndef write(text='by the rank'):\n    out.write(text)\n"
