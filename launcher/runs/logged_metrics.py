@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from launcher.core.metrics import StepMetrics
 from launcher.core.run_dir import RunDir
@@ -12,22 +12,30 @@ from launcher.runs.rank_figures import FiguresReader
 from launcher.runs.rank_logs import RankLogs
 from launcher.runs.status import RunState
 
+if TYPE_CHECKING:
+    from launcher.logs.select import Matcher
+
 READ_BYTES = 8 << 20  # of the end of the log: 150,000 lines, read in some seconds
 
 
-def logged_steps(state: RunState, pattern: re.Pattern[str] | None = None) -> tuple[int | None, tuple[StepMetrics, ...]]:
+def logged_steps(state: RunState, pattern: Matcher | None = None) -> tuple[int | None, tuple[StepMetrics, ...]]:
     """Return the lowest rank whose log tells of steps at its end, and these steps; None and nothing where none does.
 
     Their times are those of their lines, 0 where they carry none. Steps of epochs, which begin anew with each of them, go on.
+
+    Raises:
+        UsageError: the pattern takes too long.
     """
     reader = FiguresReader(state.run_dir, pattern)
     global_rank = next((rank.global_rank for rank in state.ranks if reader.logged(rank.global_rank) is not None), None)
+    if reader.refused is not None:
+        raise reader.refused
     if global_rank is None:
         return None, ()
     return global_rank, tuple(_steps(state.run_dir, global_rank, state.started_ns or 0, pattern))
 
 
-def _steps(run_dir: RunDir, global_rank: int, near_ns: int, pattern: re.Pattern[str] | None) -> Iterator[StepMetrics]:
+def _steps(run_dir: RunDir, global_rank: int, near_ns: int, pattern: Matcher | None) -> Iterator[StepMetrics]:
     from launcher.logs.figures import figures_in  # noqa: PLC0415 - most runs have metrics.jsonl
 
     logs = RankLogs(run_dir, [global_rank], near_ns)
