@@ -135,13 +135,14 @@ class FiguresReader:
             log.position = log.offset
         if found.st_size < log.position:  # it was truncated: by logrotate, as a rule
             log.position = 0
-        from launcher.logs.figures import figures_in  # noqa: PLC0415 - programs with heartbeats need none of it
+        from launcher.logs.figures import LINE_END, figures_in  # noqa: PLC0415 - programs with heartbeats need none of it
 
         with opened(log.path) as descriptor:
             begin = max(log.position, found.st_size - READ_BYTES)
             text = bytes_between(descriptor, begin, found.st_size)
         if begin > log.position:  # the first line of it may be the end of one
-            text = text[max(text.find(b"\n"), text.find(b"\r")) + 1 :]
+            first_end = LINE_END.search(text)
+            text = text[first_end.end() if first_end else 0 :]
         log.position = found.st_size - len(text) + max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
         newest = next(figures_in(text, self._pattern), None)
         if newest is not None:

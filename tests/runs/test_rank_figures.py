@@ -64,6 +64,13 @@ def test_the_end_of_a_long_log_is_read_alone(run_dir):
     assert not FiguresReader(run_dir).look(0).known
 
 
+def test_a_long_log_that_ends_with_a_carriage_return_has_figures(run_dir):
+    """Nothing but the beginning of the first line is left out."""
+    lines = "".join(f"step {step} loss 2.5\n" for step in range(3000))
+    write(run_dir, f"{lines}saving checkpoint\rdone\n")
+    assert FiguresReader(run_dir).look(0).step == 2999
+
+
 def test_a_log_may_be_truncated_or_replaced(run_dir):
     reader = FiguresReader(run_dir)
     write(run_dir, "step 100 loss 5\nmore\n")
