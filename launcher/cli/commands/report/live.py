@@ -14,7 +14,7 @@ from launcher.cli.commands.report.curves import drawn
 from launcher.cli.commands.report.facts import Measured, sentence_of, with_printed
 from launcher.cli.commands.report.text import notes
 from launcher.cli.commands.status import GROUPED_FROM
-from launcher.cli.commands.top import Row, Sampler, alike, columns_at, how_many_run, time_spent
+from launcher.cli.commands.top import Row, Sampler, columns_at, how_many_run, tells_apart, time_spent
 from launcher.cli.options.chosen_run import as_argument
 from launcher.cli.text.rank_rows import cells, grouped
 from launcher.cli.text.run_text import printed_figures, shown_name
@@ -169,7 +169,7 @@ class LiveView:
         culprit = state.verdict.culprit if state.verdict else None
         columns = columns_at(state.looked_ns)
         yield "columns", [column.name for column in columns]
-        for kind, groups in ((GROUP, grouped(rows, alike(rows))), (EACH, [(row,) for row in rows])):
+        for kind, groups in ((GROUP, grouped(rows, tells_apart(rows))), (EACH, [(row,) for row in rows])):
             names = []
             for group in groups:
                 first = group[0]
