@@ -5,6 +5,9 @@ While ranks run, their agent looks once a second how long each log is, and where
 and the bytes that the log had then. What stands between the bytes of two records was written by the time of the second, and after
 the look before that. A record with fewer bytes than the one before shows that the log was truncated, and those before it tell nothing
 any more; nor do those of a file that was emptied. Behind the last record, what is there was written by the time of the log's last write.
+
+A log that is truncated and has grown past its old length by the next look cannot be told from one that has only grown: what it holds
+up to the old length then has the times of what stood there before.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ state and each writes a file once, so forked processes, threads and restarts may
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from contextlib import suppress
@@ -55,8 +56,11 @@ def metric(step: Any, **values: Any) -> None:
         if not run_dir or os.environ.get("RANK", "0") != "0" or number is None:
             return
         plain = {name: heartbeat.plain(value) for name, value in values.items()}
-        fields = {name: value for name, value in plain.items() if value is not None}
-        fields |= {name: int(value) for name, value in fields.items() if name in WHOLE}
+        fields = {
+            name: int(value) if name in WHOLE else value
+            for name, value in plain.items()
+            if value is not None and (name not in WHOLE or math.isfinite(value))
+        }
         attempt = whole_number(int(os.environ.get(TLAUNCH_ATTEMPT) or 0))
         known = {"schema": SCHEMA, "time_ns": time.time_ns(), "attempt": attempt, "step": int(number)}
         append_fields(RunDir(Path(run_dir)).metrics, {**known, **fields, **known})

@@ -14,14 +14,20 @@ another one ("val loss", "aux_loss"). All figures are those of one line: what an
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from functools import cache
+from typing import TYPE_CHECKING
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.logs.terminal import without_colours
 
+if TYPE_CHECKING:
+    from launcher.logs.select import Matcher
+
 MAX_LINE_CHARS = 2000  # characters of a line that is looked at
+MAX_SEARCH_S = 0.5  # of CPU time that a person's expression may take for the lines of one text
 MAX_DIGITS = 15  # of a step: more are a time or an id
 LINE_END = re.compile(rb"[\r\n]")
 # In small letters; a line without any of them has no figures. Thousands of lines are passed over by these alone.
@@ -111,30 +117,35 @@ class _Patterns:
 _patterns = cache(_Patterns)
 
 
-def progress_regex(text: str) -> re.Pattern[str]:
+def progress_regex(text: str) -> Matcher:
     r"""Return the expression of a person, whose groups are the figures of a line.
 
-    >>> progress_regex(r"it=(?P<step>\d+)").groupindex
-    mappingproxy({'step': 1})
+    >>> progress_regex(r"it=(?P<step>\d+)").groups
+    frozenset({'step'})
 
     Raises:
         UsageError: it is none, or has no group that is a figure.
     """
+    from launcher.logs.select import Matcher  # noqa: PLC0415 - the forms that are known need none of it
+
     try:
-        pattern = re.compile(text)
-    except re.error as error:
-        raise UsageError(f"{text!r} is no regular expression: {error}", hint=HINT_OF_GROUPS) from error
-    if unknown := sorted(set(pattern.groupindex) - GROUPS):
+        pattern = Matcher(text)
+    except UsageError as error:
+        raise UsageError(error.message, hint=HINT_OF_GROUPS) from error
+    if unknown := sorted(pattern.groups - GROUPS):
         raise UsageError(f"{text!r}: no figure is named {unknown[0]}", hint=HINT_OF_GROUPS)
-    if not set(pattern.groupindex) & {"step", "epoch", "loss"}:
+    if not pattern.groups & {"step", "epoch", "loss"}:
         raise UsageError(f"{text!r} has no group named step, epoch or loss", hint=HINT_OF_GROUPS)
     return pattern
 
 
-def figures_of(line: str, pattern: re.Pattern[str] | None = None) -> Figures | None:
+def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
     """Return what a line says of the training; None where it says nothing that is certain to be meant so.
 
     `pattern`: of `progress_regex`; then nothing counts but what this finds.
+
+    Raises:
+        UsageError: the pattern takes too long.
     """
     if len(line) > MAX_LINE_CHARS:
         return None
@@ -146,14 +157,21 @@ def figures_of(line: str, pattern: re.Pattern[str] | None = None) -> Figures | N
     return _of_text(line) if bar is None else _of_bar(bar)
 
 
-def figures_in(text: bytes, pattern: re.Pattern[str] | None = None) -> Iterator[Figures]:
-    """Yield what the finished lines of a text say, the last one first. A carriage return, too, ends what stands before it."""
+def figures_in(text: bytes, pattern: Matcher | None = None) -> Iterator[Figures]:
+    """Yield what the finished lines of a text say, the last one first. A carriage return, too, ends what stands before it.
+
+    Raises:
+        UsageError: the pattern takes too long on a line, or on these lines together.
+    """
+    begun_s = time.process_time()
     text = text[: max(0, text.rfind(b"\n"), text.rfind(b"\r"))]
     if pattern is None and not _may_have_figures(text):
         return
     for part in reversed(LINE_END.split(text)):
         if pattern is None and not _may_have_figures(part):
             continue
+        if pattern is not None and time.process_time() - begun_s > MAX_SEARCH_S:
+            raise pattern.refused("takes too long on the lines of this log")
         if part and (found := figures_of(part.decode(errors="replace"), pattern)) is not None:
             yield found
 
@@ -206,8 +224,8 @@ def _of_bar(bar: re.Match[str]) -> Figures | None:
     return Figures(step, last, epoch_value, loss, _tokens_per_s(bar["rest"]), _steps_per_s(bar["rest"]))
 
 
-def _by(pattern: re.Pattern[str], line: str) -> Figures | None:
-    match = pattern.search(line)
+def _by(pattern: Matcher, line: str) -> Figures | None:
+    match = pattern.first(line)
     if match is None:
         return None
     said = {name: text for name, text in match.groupdict().items() if text is not None}

@@ -207,9 +207,18 @@ class Matcher:
         self._slow = 0  # texts that took too long
         self._longest: float = math.inf  # texts that are searched whole
 
+    @property
+    def groups(self) -> frozenset[str]:
+        """The names of its groups."""
+        return frozenset(self._compiled.groupindex)
+
     def __call__(self, text: str) -> bool:
         """Return whether `text` matches. Raises UsageError where even a short part of it takes too long."""
         return bool(self._bounded(self._compiled.search, text))
+
+    def first(self, text: str) -> re.Match[str] | None:
+        """Return the first match of `text`. Raises what a call does."""
+        return self._bounded(self._compiled.search, text)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return where `text` matches: begin and end of each match that is not empty. Raises what a call does."""
@@ -225,7 +234,7 @@ class Matcher:
             return look(text)
         if threading.current_thread() is not threading.main_thread():
             if self._repeats > 1:
-                raise self._refused("may take too long")
+                raise self.refused("may take too long")
             found = look(text, 0, SHORT_CHARS)
             self.cut_short += not found and len(text) > SHORT_CHARS
             return found
@@ -239,7 +248,7 @@ class Matcher:
                 signal.signal(signal.SIGVTALRM, before)
         except _TooLongError:
             if len(text) <= SHORT_CHARS:
-                raise self._refused("takes too long on a line of this log") from None
+                raise self.refused("takes too long on a line of this log") from None
             self._slow += 1
             if self._slow >= MAX_SLOW:
                 self._longest = max(SHORT_CHARS, min(self._longest, len(text)) // 2)
@@ -250,7 +259,8 @@ class Matcher:
         self.cut_short += not found
         return found
 
-    def _refused(self, why: str) -> UsageError:
+    def refused(self, why: str) -> UsageError:
+        """Return the error that says why this expression is not searched for any more."""
         hint = "repeat less: a `*` or `+` within or beside another can match one text in too many ways"
         return UsageError(f"the regular expression {self._compiled.pattern!r} {why}", hint=hint)
 

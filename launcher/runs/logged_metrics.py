@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from launcher.core.metrics import StepMetrics
 from launcher.core.run_dir import RunDir
 from launcher.logs.lines import Line
+from launcher.logs.log_file import bytes_between, opened
 from launcher.runs.rank_figures import FiguresReader
-from launcher.runs.rank_logs import RankLogs
-from launcher.runs.status import RunState
+from launcher.runs.rank_logs import AttemptStarts, RankLogs
+from launcher.runs.status import EventReader, RunState
+
+if TYPE_CHECKING:
+    from launcher.logs.figures import Figures
+    from launcher.logs.select import Matcher
 
 READ_BYTES = 8 << 20  # of the end of the log: 150,000 lines, read in some seconds
+HEAD_BYTES = 1 << 18  # of an attempt, in which its first epoch is looked for
 
 
-def logged_steps(state: RunState, pattern: re.Pattern[str] | None = None) -> tuple[int | None, tuple[StepMetrics, ...]]:
+def logged_steps(state: RunState, pattern: Matcher | None = None) -> tuple[int | None, tuple[StepMetrics, ...]]:
     """Return the lowest rank whose log tells of steps at its end, and these steps; None and nothing where none does.
 
-    Their times are those of their lines, 0 where they carry none. Steps of epochs, which begin anew with each of them, go on.
+    Their times are those of their lines, 0 where they carry none. Steps of epochs, which begin anew with each of them, go on; they are
+    left out where the end of a long log does not tell for certain how many came before.
+
+    Raises:
+        UsageError: the pattern takes too long.
     """
     reader = FiguresReader(state.run_dir, pattern)
     global_rank = next((rank.global_rank for rank in state.ranks if reader.logged(rank.global_rank) is not None), None)
+    if reader.refused is not None:
+        raise reader.refused
     if global_rank is None:
         return None, ()
     return global_rank, tuple(_steps(state.run_dir, global_rank, state.started_ns or 0, pattern))
 
 
-def _steps(run_dir: RunDir, global_rank: int, near_ns: int, pattern: re.Pattern[str] | None) -> Iterator[StepMetrics]:
+def _steps(run_dir: RunDir, global_rank: int, near_ns: int, pattern: Matcher | None) -> Iterator[StepMetrics]:
     from launcher.logs.figures import figures_in  # noqa: PLC0415 - most runs have metrics.jsonl
 
     logs = RankLogs(run_dir, [global_rank], near_ns)
@@ -35,25 +49,71 @@ def _steps(run_dir: RunDir, global_rank: int, near_ns: int, pattern: re.Pattern[
     log = logs.of_rank.get(global_rank)
     if log is None:
         return
-    before: tuple[int | None, int, int] = (None, 0, 0)  # attempt, step as it was printed, and what comes on top of it
     try:
-        log.skip_to_last_bytes(READ_BYTES)
-        for line in log.whole():
-            for found in reversed(tuple(figures_in(_ended(line), pattern))):
-                if found.step is None:
-                    continue
-                attempt, last, base = before
-                if attempt != line.attempt:
-                    base = 0
-                elif found.epoch is not None and found.step < last:
-                    base += last
-                before = (line.attempt, found.step, base)
-                yield StepMetrics(
-                    line.time_ns or 0, line.attempt or 0, base + found.step, found.loss, tokens_per_s=found.tokens_per_s,
-                    step_s=None if not found.steps_per_s else 1 / found.steps_per_s,
-                )  # fmt: skip
+        skipped = log.skip_to_last_bytes(READ_BYTES)
+        printed = tuple(
+            (line.time_ns or 0, line.attempt or 0, found)
+            for line in log.whole()
+            for found in reversed(tuple(figures_in(_ended(line), pattern)))
+            if found.step is not None
+        )
     finally:
         log.close()
+    first_attempt = printed[0][1] if printed else 0
+    first_base: int | None = 0
+    if skipped and printed:
+        of_first = [found for _, number, found in printed if number == first_attempt]
+        first_base = _steps_before(of_first, _first_figures(run_dir, global_rank, first_attempt, pattern))
+    attempt, last, base = first_attempt, 0, first_base or 0  # the last step is as it was printed
+    for time_ns, number, found in printed:
+        step = found.step or 0
+        if number != attempt:
+            base = 0
+        elif found.epoch is not None and step < last:
+            base += last
+        attempt, last = number, step
+        if attempt == first_attempt and first_base is None:
+            continue
+        yield StepMetrics(
+            time_ns, attempt, base + step, found.loss, tokens_per_s=found.tokens_per_s,
+            step_s=None if not found.steps_per_s else 1 / found.steps_per_s,
+        )  # fmt: skip
+
+
+def _steps_before(end: Sequence[Figures], begin: Figures | None) -> int | None:
+    """Return how many steps lie in the epochs before those that `end` begins with; None where that is not certain.
+
+    `begin`: the first figures of the attempt. 0 where steps go on over epochs, so that none is to be added.
+
+    Worked example: an attempt begins with epoch 1, `end` with step 500 of epoch 46. Once step 1 of epoch 47 follows step 1000,
+    an epoch has 1000 steps, and (46 - 1) * 1000 lie before.
+    """
+    with_epoch = [each for each in end if each.epoch is not None]
+    if not with_epoch or (begin is not None and begin.epoch == with_epoch[0].epoch):
+        return 0
+    for before, after in pairwise(with_epoch):
+        if (after.step or 0) < (before.step or 0):
+            if begin is None or begin.epoch is None:
+                return None
+            return round(((with_epoch[0].epoch or 0) - begin.epoch) * (before.step or 0))
+        if after.epoch != before.epoch:
+            return 0
+    return None
+
+
+def _first_figures(run_dir: RunDir, global_rank: int, attempt: int, pattern: Matcher | None) -> Figures | None:
+    """Return the first figures with a step that an attempt has printed; None where its first lines have none."""
+    from launcher.logs.figures import figures_in  # noqa: PLC0415 - as above
+
+    starts = AttemptStarts()
+    for stamped in EventReader(run_dir.events).read():
+        starts.apply(stamped.event)
+    offset = next((offset for offset, number in starts.of(global_rank) if number == attempt), 0)
+    with suppress(OSError), opened(run_dir.train_log(global_rank)) as log:
+        lines = bytes_between(log, offset, offset + HEAD_BYTES).splitlines(keepends=True)
+        each = (found for line in lines for found in figures_in(line, pattern) if found.step is not None)
+        return next(each, None)
+    return None
 
 
 def _ended(line: Line) -> bytes:

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.heartbeat import Beat, Heartbeat, read_heartbeat
 from launcher.core.run_dir import RunDir
 from launcher.logs.log_file import bytes_between, opened
+
+if TYPE_CHECKING:
+    from launcher.logs.select import Matcher
 
 READ_BYTES = 1 << 15  # of a log at a time: there may be a thousand
 
@@ -33,6 +36,7 @@ class RankFigures:
     loss: float | None = None
     tokens_per_s: float | None = None
     steps_per_s: float | None = None  # from a log
+    refused: str | None = None  # why its log is not read: --progress-regex has taken too long
 
     @property
     def known(self) -> bool:
@@ -51,7 +55,7 @@ class _Log:
     found: RankFigures | None = None
 
 
-def pattern_of(text: str | None) -> re.Pattern[str] | None:
+def pattern_of(text: str | None) -> Matcher | None:
     """Return the expression that finds figures in lines, as --progress-regex gave it; None for the known forms.
 
     Raises:
@@ -64,7 +68,7 @@ def pattern_of(text: str | None) -> re.Pattern[str] | None:
     return progress_regex(text)
 
 
-def recorded_pattern(run_dir: RunDir) -> re.Pattern[str] | None:
+def recorded_pattern(run_dir: RunDir) -> Matcher | None:
     """Return the expression of --progress-regex that a run was started with; None for the known forms. Never raises."""
     with suppress(OSError, ValueError, RecursionError, AttributeError, UsageError):
         text = json.loads(run_dir.run_json.read_bytes()).get("progress_regex")
@@ -72,7 +76,7 @@ def recorded_pattern(run_dir: RunDir) -> re.Pattern[str] | None:
     return None
 
 
-def pattern_for(run_dir: RunDir, text: str | None) -> re.Pattern[str] | None:
+def pattern_for(run_dir: RunDir, text: str | None) -> Matcher | None:
     """Return the expression that is asked for now, else the one that the run was started with.
 
     Raises:
@@ -84,11 +88,12 @@ def pattern_for(run_dir: RunDir, text: str | None) -> re.Pattern[str] | None:
 class FiguresReader:
     """Looks at ranks again and again; reads at most the last 32 KiB of what has come to a log since its last look.
 
-    Holds no file open, never blocks, and never raises for what it finds.
+    Holds no file open, never blocks, and never raises for what it finds. An expression that takes too long is given up.
     """
 
-    def __init__(self, run_dir: RunDir, pattern: re.Pattern[str] | None = None) -> None:
+    def __init__(self, run_dir: RunDir, pattern: Matcher | None = None) -> None:
         """`pattern`: of `progress_regex`, in place of the forms of lines that are known."""
+        self.refused: UsageError | None = None  # why the pattern is not searched for any more
         self._run_dir, self._pattern = run_dir, pattern
         self._logs: dict[int, _Log] = {}
 
@@ -104,14 +109,22 @@ class FiguresReader:
         return replace(logged, heartbeat=heartbeat)
 
     def logged(self, global_rank: int, log_offset: int = 0) -> RankFigures | None:
-        """Return the newest figures of a log, whatever the heartbeat says; None before there are any."""
+        """Return the newest figures of a log, whatever the heartbeat says; None before there are any.
+
+        Where the pattern was given up they are none, and say why.
+        """
         log = self._logs.get(global_rank)
         if log is None or log.offset != log_offset:
             path = self._run_dir.train_log(global_rank)
             log = self._logs[global_rank] = _Log(path, log_offset, log_offset)
-        with suppress(OSError):
-            self._read(log)
-        return log.found
+        if self.refused is None:
+            try:
+                self._read(log)
+            except UsageError as error:
+                self.refused = error
+            except OSError:
+                pass
+        return log.found if self.refused is None else RankFigures(refused=self.refused.message)
 
     def _read(self, log: _Log) -> None:
         found = os.stat(log.path)  # noqa: PTH116 - hundreds of them, every second
@@ -122,13 +135,14 @@ class FiguresReader:
             log.position = log.offset
         if found.st_size < log.position:  # it was truncated: by logrotate, as a rule
             log.position = 0
-        from launcher.logs.figures import figures_in  # noqa: PLC0415 - programs with heartbeats need none of it
+        from launcher.logs.figures import LINE_END, figures_in  # noqa: PLC0415 - programs with heartbeats need none of it
 
         with opened(log.path) as descriptor:
             begin = max(log.position, found.st_size - READ_BYTES)
             text = bytes_between(descriptor, begin, found.st_size)
         if begin > log.position:  # the first line of it may be the end of one
-            text = text[max(text.find(b"\n"), text.find(b"\r")) + 1 :]
+            first_end = LINE_END.search(text)
+            text = text[first_end.end() if first_end else 0 :]
         log.position = found.st_size - len(text) + max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
         newest = next(figures_in(text, self._pattern), None)
         if newest is not None:

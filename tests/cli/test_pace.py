@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from launcher.cli.text.progress_text import ProgressText
+from launcher.cli.text.progress_text import GIVEN_UP, ProgressText
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import RankStarted
 from launcher.core.heartbeat import Beat, beat
@@ -59,6 +59,20 @@ def test_a_program_without_a_heartbeat_is_told_by_its_lines(launcher):
         (launcher.directory / "told").touch()
         process.communicate(timeout=60)
         assert process.returncode == 0
+
+
+def test_an_expression_that_takes_too_long_does_not_hang_the_launcher(launcher):
+    """It is given up, which the row says, and `status`; the run goes on to its end."""
+    script = f"echo {'1' * 60}; until [ -e told ]; do sleep 0.01; done"
+    argv = ["run", "--console", "status", "--progress-regex", r"(?P<step>(\d+)+)x", "--", "sh", "-c", script]
+    process = launcher.start(*argv, stderr=subprocess.PIPE, encoding="utf-8")
+    assert any(line == f"1 rank: {GIVEN_UP}\n" for line in process.stderr)
+    for command in (["status"], ["top", "--once"], ["report"]):
+        done = launcher.call(*command)
+        assert (done.returncode, "takes too long" in done.stdout + done.stderr) == (0, True), done.stderr
+    (launcher.directory / "told").touch()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 def test_an_attempt_that_has_told_nothing_is_told_as_started(launcher):

@@ -149,6 +149,8 @@ def test_where_there_is_no_terminal_nothing_counts_up(run_dir, monkeypatch):
 
 def test_silence_is_told_when_it_lasts(run_dir, monkeypatch):
     """It ends with a line of any rank, and with a heartbeat that is touched."""
+    now_s = progress_text.time.monotonic()
+    monkeypatch.setattr(progress_text.time, "monotonic", lambda: now_s)
     text = ProgressText(run_dir, on_terminal=True)
     write(run_dir, 1, "step 1 loss 1\n")
     assert text.text(STARTS) == "step 1, loss 1.0000"
@@ -156,8 +158,6 @@ def test_silence_is_told_when_it_lasts(run_dir, monkeypatch):
     assert text.text(STARTS) == "step 1, loss 1.0000, silent for 0.0 s"
     text.forget()
     monkeypatch.setattr(progress_text, "SILENT_FROM_S", 10.0)
-    now_s = progress_text.time.monotonic()
-    monkeypatch.setattr(progress_text.time, "monotonic", lambda: now_s)
     text.look(STARTS)
     now_s += 12
     assert text.text(STARTS).endswith("silent for 12 s")

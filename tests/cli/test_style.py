@@ -1,12 +1,15 @@
 """Colours of what commands say: where there are some, and that the words are the same without."""
 
+import fcntl
 import os
 import re
+import struct
+import termios
 
 import pytest
 
 from launcher.cli.text.columns import aligned
-from launcher.cli.text.style import ERROR, PLAIN, Screen
+from launcher.cli.text.style import ERROR, PLAIN, Screen, screen_of
 from launcher.cli.text.verdict_text import render
 from launcher.core.events import Cause
 from launcher.core.report import Report
@@ -98,6 +101,22 @@ def test_colours_are_for_terminals_and_say_nothing_alone(launcher, command, colo
         assert steady(without_colours(shown)) == steady(plain)
     assert "\x1b" not in launcher.seen(*command, NO_COLOR="1")
     assert "\x1b" not in launcher.seen(*command, TERM="dumb")
+
+
+@pytest.mark.parametrize(("value", "coloured"), [("1", True), ("0", False), ("", False), ("3", True)])
+def test_colours_may_be_forced(launcher, value, coloured):
+    told = launcher.call("why", "nowhere", env={"FORCE_COLOR": value}, code=2).stderr
+    assert ("\x1b" in told) is coloured
+
+
+@pytest.mark.parametrize("columns", ["abc", "-4", "0", "", "60"])
+def test_the_width_of_a_terminal_is_known_whatever_columns_says(monkeypatch, columns):
+    """What is no number of columns is passed over."""
+    parent, child = os.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 90, 0, 0))
+    monkeypatch.setenv("COLUMNS", columns)
+    with os.fdopen(parent, "rb"), os.fdopen(child, "w") as stream:
+        assert screen_of(stream).columns == (60 if columns == "60" else 90)
 
 
 def steady(text):

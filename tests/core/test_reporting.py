@@ -73,6 +73,13 @@ def test_a_metric_is_what_reports_read(rank):
     assert json.loads(metrics.read_text().splitlines()[0])["grad_norm"] == 0.5
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_whole_is_left_out_where_it_is_not_finite(rank, value):
+    """The rest of the record is kept."""
+    metric(1, loss=2.0, epoch=value, memory_bytes=value)
+    assert [(step.loss, step.epoch) for step in read_metrics(rank[1]).steps] == [(2.0, None)]
+
+
 def test_one_rank_records_what_all_measure(rank, monkeypatch):
     _, metrics = rank
     monkeypatch.setenv("RANK", "1")

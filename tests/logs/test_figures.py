@@ -6,6 +6,7 @@ import time
 import pytest
 
 from launcher.core.errors import UsageError
+from launcher.logs import figures
 from launcher.logs.figures import Figures, figures_in, figures_of, progress_regex
 
 FOUND = [
@@ -86,6 +87,15 @@ def test_an_expression_without_figures_is_refused(text):
     with pytest.raises(UsageError) as refused:
         progress_regex(text)
     assert refused.value.hint
+
+
+def test_the_lines_of_a_text_together_take_no_longer_than_one_may(monkeypatch):
+    """Each of them ends in time, and there may be hundreds."""
+    monkeypatch.setattr(figures, "MAX_SEARCH_S", 0.05)
+    pattern, before_s = progress_regex(r"(?P<step>(\d+)+)x"), time.process_time()
+    with pytest.raises(UsageError, match="takes too long"):
+        list(figures_in((b"1" * 18 + b"\n") * 1000, pattern))
+    assert time.process_time() - before_s < 2
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The course of a training by what one of its ranks has printed."""
 
+import pytest
+
 from launcher.core.events import AgentStarted, AttemptStarted, RankStarted
 from launcher.core.run_dir import mark_of
 from launcher.logs.figures import progress_regex
@@ -49,3 +51,38 @@ def test_the_end_of_a_long_log_is_read(tmp_path, monkeypatch):
 def test_the_expression_that_was_given_finds_them(tmp_path):
     run_dir = run_of(tmp_path, b"step 1 loss 3\nat=7 cost=2\n")
     assert steps_of(run_dir, progress_regex(r"at=(?P<step>\d+) cost=(?P<loss>\S+)")) == (1, [(0, 7, 2.0)])
+
+
+def epochs(first, last, form=b"Epoch %d | Step %d/50 | loss=1\n"):
+    """Lines of 50 steps in each of these epochs."""
+    return b"".join(form % (epoch, step) for epoch in range(first, last + 1) for step in range(1, 51))
+
+
+@pytest.mark.parametrize("first", [0, 1, 7])
+def test_steps_of_epochs_in_the_end_of_a_long_log_are_counted_from_its_beginning(tmp_path, monkeypatch, first):
+    """However epochs are counted. Those of an attempt before do not count."""
+    monkeypatch.setattr(logged_metrics, "READ_BYTES", 4096)
+    before = epochs(1, 9)
+    text = before + b"\n" + mark_of(1)
+    for whole, offset, attempt in (
+        (epochs(first, first + 39), None, 0),
+        (text + epochs(first, first + 39), len(text), 1),
+    ):
+        steps = steps_of(run_of(tmp_path / str(attempt), whole, offset))[1]
+        assert (len(steps) < 300, steps[-1]) == (True, (attempt, 2000, 1.0))
+        assert [step for _, step, _ in steps] == list(range(2001 - len(steps), 2001))
+
+
+def test_steps_of_epochs_whose_number_is_not_certain_are_left_out(tmp_path, monkeypatch):
+    """Where an epoch is longer than what is read, and where the beginning tells no epoch."""
+    monkeypatch.setattr(logged_metrics, "READ_BYTES", 1024)
+    assert steps_of(run_of(tmp_path / "long", epochs(1, 4))) == (1, [])
+    monkeypatch.setattr(logged_metrics, "HEAD_BYTES", 100)
+    monkeypatch.setattr(logged_metrics, "READ_BYTES", 4096)
+    assert steps_of(run_of(tmp_path / "late", b"." * 100 + b"\n" + epochs(1, 9))) == (1, [])
+
+
+def test_steps_that_go_on_over_epochs_are_those_of_a_long_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(logged_metrics, "READ_BYTES", 1024)
+    text = b"".join(b"Epoch %d | Step %d/999 | loss=1\n" % (step // 10, step) for step in range(900))
+    assert steps_of(run_of(tmp_path, text))[1][-1] == (0, 899, 1.0)

@@ -1,10 +1,13 @@
 """How far a rank is: by its heartbeat, else by its log, of which little is read."""
 
+import time
+
 import pytest
 
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.run_dir import RunDir
+from launcher.logs.figures import progress_regex
 from launcher.runs.rank_figures import READ_BYTES, FiguresReader, RankFigures
 
 
@@ -61,6 +64,13 @@ def test_the_end_of_a_long_log_is_read_alone(run_dir):
     assert not FiguresReader(run_dir).look(0).known
 
 
+def test_a_long_log_that_ends_with_a_carriage_return_has_figures(run_dir):
+    """Nothing but the beginning of the first line is left out."""
+    lines = "".join(f"step {step} loss 2.5\n" for step in range(3000))
+    write(run_dir, f"{lines}saving checkpoint\rdone\n")
+    assert FiguresReader(run_dir).look(0).step == 2999
+
+
 def test_a_log_may_be_truncated_or_replaced(run_dir):
     reader = FiguresReader(run_dir)
     write(run_dir, "step 100 loss 5\nmore\n")
@@ -71,3 +81,17 @@ def test_a_log_may_be_truncated_or_replaced(run_dir):
     assert reader.look(0).step == 101
     write(run_dir, "step 102 loss 5\n")
     assert reader.look(0).step == 102
+
+
+def test_an_expression_that_takes_too_long_is_given_up(run_dir):
+    """For good, and for all ranks; heartbeats count on."""
+    write(run_dir, "1" * 60 + "\n")
+    reader = FiguresReader(run_dir, progress_regex(r"(?P<step>(\d+)+)x"))
+    before_s = time.process_time()
+    assert not reader.look(0).known
+    assert time.process_time() - before_s < 3
+    assert (reader.look(0).refused, reader.look(1).refused) == (reader.refused.message,) * 2
+    write(run_dir, "7x\n")
+    assert not reader.look(0).known
+    beat({TLAUNCH_HEARTBEAT_FILE: str(run_dir.heartbeat(0))}, Beat(step=7))
+    assert reader.look(0).step == 7

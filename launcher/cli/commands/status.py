@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -22,7 +21,7 @@ from launcher.cli.options.chosen_run import (
     run_argument,
 )
 from launcher.cli.text.columns import counted, duration, fitted, number, size
-from launcher.cli.text.rank_rows import UNKNOWN, Column, cells, grouped, listed, most, same, step_groups
+from launcher.cli.text.rank_rows import UNKNOWN, Column, age_s, alike, cells, grouped, listed, most, same
 from launcher.cli.text.run_text import as_json as run_as_json
 from launcher.cli.text.run_text import continued_from, culprit, describe, printed_figures, shown_name
 from launcher.cli.text.stdout import write_out
@@ -123,7 +122,7 @@ def _lines(
     if ranks:
         yield ""
         columns = _columns(state)
-        rows = grouped(ranks, _alike(ranks, state)) if wants_groups else [(rank,) for rank in ranks]
+        rows = grouped(ranks, _tells_apart(ranks, state)) if wants_groups else [(rank,) for rank in ranks]
         header = [column.name for column in columns]
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
         table = [cells(row, columns) for row in rows]
@@ -169,7 +168,7 @@ def _columns(state: RunState) -> tuple[Column[RankStatus], ...]:
         return "not started" if waits else rank.look.state.value
 
     def beat_age_s(rank: RankStatus) -> float | None:
-        return _age_s(rank.figures.heartbeat.time_ns if rank.figures.heartbeat else None, state)
+        return age_s(rank.figures.heartbeat.time_ns if rank.figures.heartbeat else None, state.looked_ns)
 
     return (
         Column("RANK", lambda rank: rank.look.global_rank, joined=listed),
@@ -181,22 +180,20 @@ def _columns(state: RunState) -> tuple[Column[RankStatus], ...]:
         Column("LOSS", lambda rank: rank.figures.loss, lambda loss: number(loss, ".4f")),
         Column("BEAT", beat_age_s, duration, most),
         Column("LOG", lambda rank: rank.log_bytes, size, most),
-        Column("WRITTEN", lambda rank: _age_s(rank.log_written_ns, state), duration, most),
+        Column("WRITTEN", lambda rank: age_s(rank.log_written_ns, state.looked_ns), duration, most),
         Column("END", _end_of, joined=same),
     )
 
 
-def _alike(ranks: list[RankStatus], state: RunState) -> Callable[[RankStatus], Hashable]:
-    """Return what tells apart ranks that do not belong in one row: state, end, step, and whether the loss is finite."""
+def _tells_apart(ranks: list[RankStatus], state: RunState) -> Callable[[RankStatus], Hashable]:
+    """Return what tells apart ranks that do not belong in one row."""
     slow = state.progress.current.slow if state.state.going_on else {}
-    steps = step_groups({rank.look.global_rank: rank.figures.step for rank in ranks})
-
-    def key(rank: RankStatus) -> Hashable:
-        global_rank, loss = rank.look.global_rank, rank.figures.loss
-        is_finite = None if loss is None else math.isfinite(loss)
-        return rank.look.state, _end_of(rank), global_rank in slow, steps.get(global_rank), is_finite
-
-    return key
+    return alike(
+        ranks,
+        state=lambda rank: (rank.look.state, _end_of(rank), rank.look.global_rank in slow),
+        step=lambda rank: rank.figures.step,
+        loss=lambda rank: rank.figures.loss,
+    )
 
 
 def _end_of(rank: RankStatus) -> str:
@@ -211,10 +208,6 @@ def _servers(values: Sequence[str], _text: Callable[[str], str]) -> str:
 
 def _or_unknown(value: int | None) -> str:
     return UNKNOWN if value is None else str(value)
-
-
-def _age_s(time_ns: int | None, state: RunState) -> float | None:
-    return None if time_ns is None else max(0.0, (state.looked_ns - time_ns) / 1e9)
 
 
 def _to_json(rank: RankStatus) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import sys
 import time
@@ -20,7 +19,7 @@ from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, progress
 from launcher.cli.options.types import Seconds
 from launcher.cli.text.columns import duration, has_blocks, number, size, sparkline, step_time
 from launcher.cli.text.keys import QUIT, keys_of_terminal, pressed
-from launcher.cli.text.rank_rows import Column, listed, most, same, step_groups
+from launcher.cli.text.rank_rows import Column, age_s, alike, listed, most, same
 from launcher.cli.text.rank_view import RankView
 from launcher.cli.text.run_text import describe, printed_figures, shown_name
 from launcher.cli.text.stdout import write_out
@@ -90,7 +89,7 @@ def columns_at(looked_ns: int) -> tuple[Column[Row], ...]:
 
     def beat_age_s(row: Row) -> float | None:
         heartbeat = row.figures.heartbeat
-        return None if heartbeat is None else max(0.0, (looked_ns - heartbeat.time_ns) / 1e9)
+        return age_s(heartbeat.time_ns if heartbeat else None, looked_ns)
 
     def device_bytes(row: Row) -> int | None:
         heartbeat = row.figures.heartbeat
@@ -109,16 +108,14 @@ def columns_at(looked_ns: int) -> tuple[Column[Row], ...]:
     )
 
 
-def alike(rows: list[Row]) -> Callable[[Row], Hashable]:
-    """Return what tells apart ranks that do not belong in one row: state, step, and whether the loss is finite."""
-    running = {row.rank.global_rank: row.figures.step for row in rows if row.rank.state is RankState.RUNNING}
-    steps = step_groups(running)
-
-    def key(row: Row) -> Hashable:
-        loss = row.figures.loss
-        return row.state, steps.get(row.rank.global_rank), None if loss is None else math.isfinite(loss)
-
-    return key
+def tells_apart(rows: list[Row]) -> Callable[[Row], Hashable]:
+    """Return what tells apart ranks that do not belong in one row; steps count of those that run."""
+    return alike(
+        rows,
+        state=lambda row: row.state,
+        step=lambda row: row.figures.step if row.rank.state is RankState.RUNNING else None,
+        loss=lambda row: row.figures.loss,
+    )
 
 
 @click.command(
@@ -275,7 +272,9 @@ def to_screen(
     if most_rows is not None and most_rows < 1:  # ranks are more important
         measured, said, most_rows = [], [], max(1, most_rows + len(measured) + len(said))
     paint = {"STATE": look.state}
-    table = view.lines(rows, columns, alike(rows), width, most_rows, giving_way=GIVING_WAY, right=RIGHT, paint=paint)
+    table = view.lines(
+        rows, columns, tells_apart(rows), width, most_rows, giving_way=GIVING_WAY, right=RIGHT, paint=paint
+    )
     shown = [*measured, *(view.help_lines(width) if view.helps else table), *said]
     if height is not None:
         shown = [*shown[: height - 3], view.foot(columns, width)]

@@ -8,11 +8,15 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from launcher.cli.text.columns import columns_of, duration, number
 from launcher.core.run_dir import RunDir
 from launcher.runs.progress import RankStart
 from launcher.runs.rank_figures import FiguresReader, RankFigures
+
+if TYPE_CHECKING:
+    from launcher.logs.select import Matcher
 
 STEP_LINE = re.compile(rb"^epoch: \d+ step: \d+, loss is .*\n", re.MULTILINE)  # of the bundled trainer, after each step
 LOOK_EVERY_S = 1.0  # at the rank whose figures are told
@@ -22,15 +26,16 @@ SILENT_FROM_S = 10.0
 LAGS_STEPS, LAGS_S = 2, 1.0  # ranks that are observed one after the other differ by less
 PRINTS_SELDOM = 4  # times less often than others
 MIN_PACE_S = 2.0  # a shorter time says little of the pace
+GIVEN_UP = "--progress-regex takes too long"
 HEAD = {"count": "", "elapsed": "for", "where": "in"}  # "4 ranks for 12 s in runs/a"
 # What a narrow terminal has room for is taken in this order.
-BY_IMPORTANCE = ("step", "silence", "lag", "elapsed", "loss", "left", "count", "speed", "where")
+BY_IMPORTANCE = ("step", "refused", "silence", "lag", "elapsed", "loss", "left", "count", "speed", "where")
 
 
 class ProgressText:
     """The figures of the lowest rank that has any, by its heartbeat or its log, and what is striking about the others."""
 
-    def __init__(self, run_dir: RunDir, pattern: re.Pattern[str] | None = None, *, on_terminal: bool) -> None:
+    def __init__(self, run_dir: RunDir, pattern: Matcher | None = None, *, on_terminal: bool) -> None:
         self._run_dir, self._on_terminal = run_dir, on_terminal
         self._reader = FiguresReader(run_dir, pattern)
         self.forget()
@@ -78,6 +83,7 @@ class ProgressText:
         left_s = self._left_s()
         parts = {
             "step": ", ".join(filter(None, (epoch, step))),
+            "refused": GIVEN_UP if self._reader.refused is not None else "",
             "loss": "" if figures.loss is None else f"loss {number(figures.loss, '.4f')}",
             "speed": self._speed(),
             "left": "" if left_s is None else f"{duration(left_s)} left",

@@ -78,6 +78,28 @@ def step_groups(steps: Mapping[int, int | None]) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
+def alike(
+    rows: Iterable[T],
+    state: Callable[[T], Hashable],
+    step: Callable[[T], int | None],
+    loss: Callable[[T], float | None],
+) -> Callable[[T], Hashable]:
+    """Return what tells apart rows that do not belong in one: state, step, and whether the loss is finite."""
+    steps = dict(enumerate(map(step, rows)))
+    of_step = {steps[number]: highest for number, highest in step_groups(steps).items()}
+
+    def key(row: T) -> Hashable:
+        value = loss(row)
+        return state(row), of_step.get(step(row)), None if value is None else math.isfinite(value)
+
+    return key
+
+
+def age_s(time_ns: int | None, looked_ns: int) -> float | None:
+    """Return how long ago something was at a look, by the wall clock, which may have been set back; None where it never was."""
+    return None if time_ns is None else max(0.0, (looked_ns - time_ns) / 1e9)
+
+
 def in_order(groups: Sequence[tuple[T, ...]], column: Column[T], *, reverse: bool = False) -> list[tuple[T, ...]]:
     """Return the groups by the smallest value of a column, by the largest in reverse; unknown ones last, equal ones as they are."""
     keys: list[tuple[Any, tuple[T, ...]]] = []

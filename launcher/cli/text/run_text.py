@@ -92,7 +92,13 @@ def running_ranks(state: RunState) -> int:
 
 
 def printed_figures(figures: Mapping[int, RankFigures]) -> list[str]:
-    """Return a line that names the ranks whose figures are those that they printed; nothing where there are none."""
+    """Return a line that names the ranks whose figures are those that they printed; nothing where there are none.
+
+    Where logs are not read any more it says why.
+    """
+    refused = next((each.refused for each in figures.values() if each.refused is not None), None)
+    if refused is not None:
+        return [f"no figures are read from logs: {one_line(refused)}"]
     ranks = [global_rank for global_rank, each in figures.items() if each.from_log]
     return [f"figures of {rank_list(ranks)} are read from logs"] if ranks else []
 

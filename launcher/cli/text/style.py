@@ -91,9 +91,11 @@ def screen_of(stream: TextIO, wanted: bool | None = None) -> Screen:
     is_terminal = stream.isatty()
     if wanted is None:
         by_itself = is_terminal and os.environ.get("TERM") != "dumb"
-        wanted = not os.environ.get("NO_COLOR") and (by_itself or bool(os.environ.get("FORCE_COLOR")))
+        wanted = not os.environ.get("NO_COLOR") and (by_itself or os.environ.get("FORCE_COLOR", "") not in {"", "0"})
     columns = None
     with suppress(OSError, ValueError):
         if is_terminal:  # this one: stdout may be somewhere else
-            columns = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(stream.fileno()).columns or None
+            said = os.environ.get("COLUMNS", "")
+            columns = int(said) if said.isdecimal() else 0
+            columns = columns or os.get_terminal_size(stream.fileno()).columns or None
     return Screen(wanted, columns)

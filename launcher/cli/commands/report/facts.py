@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import statistics
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -12,13 +11,15 @@ from dataclasses import asdict, replace
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.cli.text.columns import counted, duration
 from launcher.cli.text.membership_text import change_text
 from launcher.cli.text.run_text import as_json, culprit, describe, shown_name
+from launcher.cli.text.stdout import say
 from launcher.cli.text.verdict_text import NUMBER, culprit_failure, headline, rank_list
 from launcher.core.codec import encode
+from launcher.core.errors import UsageError
 from launcher.core.events import Cause, RankStarted
 from launcher.core.frozen import frozen
 from launcher.core.records import ResumedFrom
@@ -36,6 +37,9 @@ from launcher.runs.rank_logs import AttemptStarts
 from launcher.runs.record import continued_by
 from launcher.runs.status import EventReader, RunState, look
 from launcher.runs.timeline import Timeline, timeline
+
+if TYPE_CHECKING:
+    from launcher.logs.select import Matcher
 
 MAX_VALUE = 1e300  # the difference of two larger numbers may be infinite
 
@@ -142,10 +146,13 @@ def sentence_of(state: RunState) -> str:
     return f"{words}; {counted(restarts, 'restart')}" if restarts else words
 
 
-def with_printed(metrics: Metrics, state: RunState, pattern: re.Pattern[str] | None) -> tuple[int | None, Metrics]:
+def with_printed(metrics: Metrics, state: RunState, pattern: Matcher | None) -> tuple[int | None, Metrics]:
     """Return metrics with the steps that a rank has printed, and that rank, where there is no metrics.jsonl.
 
     `pattern`: finds figures in its lines, in place of the known forms.
+
+    Raises:
+        UsageError: the pattern takes too long.
     """
     if metrics.found or metrics.unreadable is not None:
         return None, metrics
@@ -173,7 +180,11 @@ def gather(run_dir: RunDir, progress_regex: str | None = None) -> RunFacts:
     duration_s = None
     if state.started_ns is not None and (state.engine is None or ended_ns is not None):
         duration_s = max(0.0, ((ended_ns or state.looked_ns) - state.started_ns) / 1e9)
-    printed_by, metrics = with_printed(metrics, state, pattern)
+    printed_by = None
+    try:
+        printed_by, metrics = with_printed(metrics, state, pattern)
+    except UsageError as error:
+        say(f"warning: {error}")
     own = own_course(metrics)
     course = whole_course(run_dir, own)
     totals = _totals(state, duration_s, metrics, own, course)

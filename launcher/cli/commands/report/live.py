@@ -14,11 +14,12 @@ from launcher.cli.commands.report.curves import drawn
 from launcher.cli.commands.report.facts import Measured, sentence_of, with_printed
 from launcher.cli.commands.report.text import notes
 from launcher.cli.commands.status import GROUPED_FROM
-from launcher.cli.commands.top import Row, Sampler, alike, columns_at, how_many_run, time_spent
+from launcher.cli.commands.top import Row, Sampler, columns_at, how_many_run, tells_apart, time_spent
 from launcher.cli.options.chosen_run import as_argument
 from launcher.cli.text.rank_rows import cells, grouped
 from launcher.cli.text.run_text import printed_figures, shown_name
 from launcher.cli.text.verdict_text import headline
+from launcher.core.errors import UsageError
 from launcher.core.metrics import Record
 from launcher.core.run_dir import RunDir
 from launcher.logs.piece import Piece, Place, piece_after
@@ -41,6 +42,7 @@ class CourseReader:
         """`progress_regex`: for lines of ranks, in place of the one that the run was started with."""
         self._run_dir = run_dir
         self._pattern = pattern_for(run_dir, progress_regex)
+        self._gave_up = False  # as the pattern takes too long, which the view of ranks tells
         self._reader = MetricsReader(run_dir.metrics)
         self._beginnings = 0
         self._records: list[Record] = []
@@ -57,7 +59,12 @@ class CourseReader:
             self._records.clear()
         self._beginnings = self._reader.beginnings
         self._records += new
-        printed_by, metrics = with_printed(metrics_of(self._records, self._reader), state, self._pattern)
+        printed_by, metrics = None, metrics_of(self._records, self._reader)
+        if not self._gave_up:
+            try:
+                printed_by, metrics = with_printed(metrics, state, self._pattern)
+            except UsageError:
+                self._gave_up = True
         course = whole_course(self._run_dir, own_course(metrics), self._read_earlier)
         now_s = time.monotonic()
         self._next_s = now_s + (now_s - begun_s) / SHARE
@@ -162,7 +169,7 @@ class LiveView:
         culprit = state.verdict.culprit if state.verdict else None
         columns = columns_at(state.looked_ns)
         yield "columns", [column.name for column in columns]
-        for kind, groups in ((GROUP, grouped(rows, alike(rows))), (EACH, [(row,) for row in rows])):
+        for kind, groups in ((GROUP, grouped(rows, tells_apart(rows))), (EACH, [(row,) for row in rows])):
             names = []
             for group in groups:
                 first = group[0]
