@@ -130,6 +130,15 @@ def test_what_a_file_may_not_hold_is_told_with_its_line(launcher, name, snapshot
     assert "\n\n".join(told) == snapshot
 
 
+def test_what_only_looks_like_a_table_in_a_shared_file_is_none(launcher):
+    """A text that mentions the header is another tool's; a list of tables is refused."""
+    for text in ('text = """\n[tool.tlaunch.run]\n"""\n', 'tool = 3\ntext = """\n[tool.tlaunch.run]\n"""\n'):
+        launcher.write("pyproject.toml", text)
+        launcher.call("ps", code=0)
+    launcher.write("pyproject.toml", "[[tool.tlaunch]]\n[tool.tlaunch.run]\ndevices = 2\n")
+    assert "pyproject.toml: " in launcher.refused(2, "run --dry-run -- true")
+
+
 def test_tables_of_groups_are_checked(launcher):
     launcher.write("tlaunch.toml", "[table.generate]\ndevices = 3\n")
     assert launcher.call("table", "generate", code=0).stdout.count("device_id") == 3

@@ -137,8 +137,11 @@ def read_project_file(path: str, prefix: str, commands: Collection[str]) -> Proj
         raise UnreadableError(f"{shown} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{shown}: this is not TOML: {error}") from error
-    if prefix:
-        tables = tables["tool"]["tlaunch"]
+    if prefix:  # that a line looks like the header of a table does not mean that there is one
+        tool = tables.get("tool")
+        tables = tool.get("tlaunch", {}) if isinstance(tool, dict) else {}
+        if not isinstance(tables, dict):
+            raise UsageError(f"{shown}: {prefix[:-1]} is no table", hint=f"write [{prefix[:-1]}]")
     file = ProjectFile(Path(path), text, prefix, tables)
     for name, table in tables.items():
         if name == COMMON:
