@@ -26,7 +26,7 @@ USAGE = """
 FILES = """
 --rank-table missing.json -- true; --config missing.toml; --data missing; -- no-such-program; -- ./missing
 -- ./plain.py; -- plain.py; --rank-table rank_table_8pcs.json; --rank-table elsewhere/rank_table_8pcs.json
--- python nosuch.py; -- python -u plain.py/nosuch.py; -- env python nosuch.py x; --detach -- python nosuch.py
+-- python; -- python -u -; -- env python; -- python nosuch.py; -- python -u plain.py/nosuch.py; -- env python nosuch.py x; --detach -- python nosuch.py
 --runs-dir plain.py -- true; --runs-dir plain.py/deeper/still -- true; --detach -- no-such-program
 """
 LAYOUTS = """
@@ -110,7 +110,7 @@ def test_a_missing_torch_is_one_message_not_a_traceback_per_rank(launcher, monke
     """Where only the launcher is installed, the bundled trainer is refused before any rank."""
     monkeypatch.setitem(sys.modules, "torch", None)
     told = launcher.refused(2, "run --devices 2")
-    assert ("tlaunch[train]" in told, told.count("\n! ")) == (True, 2)
+    assert ("'.[train]'" in told, told.count("\n! ")) == (True, 2)
 
 
 def test_a_removed_working_directory_is_named(launcher):

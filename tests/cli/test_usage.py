@@ -11,6 +11,7 @@ run --device 4; run --rank-tabel t.json; run --quiet --verbose; top --quiet; run
 run --worker_num 8 --local_worker_num=8 train.py; run --log_dir d; run --bind_core=True; run --join=True; run --nnodes=2
 run --standalone; run -m train; stop -v; run --max_restarts=3; run --master_port=8118; run -x A=1; ps -v; ps --nnodes; doctor -v; run --tee 3; run --rank_table_file t.json
 stop --all; logs --tail x; stop --tail 3; --foo; runn; table gen; data sampel; zounds; train.py; table train.py
+kill; rm; ls; list; attach; version; run --gpus 4; run --hostfile h; run --nnodes=1:4; run --oversubscribe; run --rdzv-id 1; run -N 2; run --map-by slot
 run --devices; run --detach=3; run --devices four; run --devices 0; run --devices 100000
 run --max-restarts 10000000; run --micro-batches x; run --hang-timeout 10x; run --join-timeout 8d; run --grace 1h30
 run --hang-timeout nan; run --grace nan; run --grace -1; run --grace inf; run --engine slrum

@@ -64,3 +64,13 @@ def test_runs_elsewhere_are_completed_where_a_command_finds_them(launcher, monke
     asked = {"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     done = launcher.call(env={"XDG_STATE_HOME": str(launcher.directory / "state"), **env, **asked})
     assert done.stdout.split() == [f"plain,{word}" for word in completed]
+
+
+@pytest.mark.parametrize(
+    "words", ["run -n 2 -- python tr", "run tr", "exec -- tr", "validate tr", "table fix tr", "table diff a tr"]
+)
+def test_files_are_left_to_the_shell(launcher, words):
+    """As for a command that it knows nothing of."""
+    typed = f"tlaunch {words}"
+    env = {"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    assert launcher.call(env=env).stdout == "file,tr\n"

@@ -17,6 +17,7 @@ from launcher.cli.launch.prepare import Prepared, prepare
 from launcher.cli.launch.program import Program
 from launcher.cli.launch.samples import is_sample
 from launcher.cli.options import run as of_run
+from launcher.cli.options.types import complete_files
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.engine_rank import EngineRank, read_engine_rank
@@ -77,7 +78,7 @@ table, layout, order of hosts or MPI library; 126 COMMAND could not be started, 
 @of_run.mindspore_option
 @of_run.master_port_option("derived from the job ID")
 @click.option("--no-log", is_flag=True, help="Leave stdout and stderr to the engine; write no train.log.")
-@click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARG]...")
+@click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARG]...", shell_complete=complete_files)
 @click.pass_context
 def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **options: Any) -> None:
     """Become one rank of a job that mpirun or srun has started.

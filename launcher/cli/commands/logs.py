@@ -72,7 +72,9 @@ cannot be written; 130 Ctrl-C.
 """
 
 
-@click.command(epilog=EPILOG, help=f"Show the logs of all ranks, merged or collapsed.\n\n{LIVE_RUN_HELP}")
+@click.command(
+    epilog=EPILOG, help=f"Show the logs of all ranks: one after another, merged or collapsed.\n\n{LIVE_RUN_HELP}"
+)
 @click.option("-f", "--follow", is_flag=True, help="Show new lines until the run ends.")
 @click.option(
     "-n", "--lines", "--tail", type=IntRange(0), metavar="N", help="Show the last N selected lines of each rank."

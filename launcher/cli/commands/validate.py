@@ -17,6 +17,7 @@ import click
 from launcher.cli.commands.table.files import STDIN, problem_to_json, read_table
 from launcher.cli.launch.samples import max_table_bytes
 from launcher.cli.options.run import consumer_option, max_table_size_option, table_chip_option
+from launcher.cli.options.types import complete_files
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.style import ERROR, STRONG, WARNING, Screen, screen_of
@@ -76,7 +77,7 @@ class Checked:
 @max_table_size_option
 @click.option("-q", "--quiet", is_flag=True, help="Print errors and warnings only.")
 @click.option("--color/--no-color", "colour", default=None, help="[default: on a terminal, unless NO_COLOR is set]")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_files)
 @click.pass_context
 def validate(
     context: click.Context, /, files: tuple[str, ...], *, chip: str, consumer: str, as_json: bool, **options: Any

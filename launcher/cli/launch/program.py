@@ -19,7 +19,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout, ResumedFrom
 from launcher.core.resources import stand_in_note
 from launcher.logs.terminal import escaped
-from launcher.program.command import PythonCommand, parse_python
+from launcher.program.command import PythonCommand, parse_python, reads_program_from_stdin
 
 TRAINER = "launcher.trainer"
 TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
@@ -130,7 +130,7 @@ class Program:
                 return None
             return UnreadableError(
                 f"the bundled trainer needs {', '.join(lacking)}, not installed for {sys.executable}",
-                hint="pip install 'tlaunch[train]', or give a COMMAND of your own after --",
+                hint="pip install '.[train]' in the checkout of tlaunch, or give a COMMAND of your own after --",
             )
         name = self.argv[0]
         search = self.environment.get("PATH", os.defpath)  # the ranks' own
@@ -146,6 +146,11 @@ class Program:
             if is_file and os.access(name, os.X_OK) and not name.endswith(".py"):
                 by_interpreter = f"a program that is not on PATH is named with its directory: -- ./{name}"
             return UnreadableError(f"{name}: {reason}", hint=by_interpreter if is_file else f"PATH is {search}")
+        if reads_program_from_stdin(self.argv, search, self.cwd):
+            return UnreadableError(
+                "COMMAND is Python without a program: it would read one from its standard input, which is /dev/null in ranks",
+                hint="write the program's name behind it (an empty variable?): -- python train.py",
+            )
         return self._missing_script() if self.kind == "script" else None
 
     def _missing_script(self) -> UnreadableError | None:

@@ -20,7 +20,7 @@ from launcher.cli.launch.options import (
     MINDSPORE_WAYS,
 )
 from launcher.cli.options.command_types import Command, parameters_of, together
-from launcher.cli.options.types import FILE, IntRange, Seconds, Size
+from launcher.cli.options.types import FILE, IntRange, Seconds, Size, complete_files
 from launcher.core.env import TLAUNCH_MAX_TABLE_SIZE, TLAUNCH_RUNS_DIR, TLAUNCH_SERVER
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
 from launcher.engines.placement import BINDS
@@ -266,5 +266,5 @@ RUN_GROUPS = {
 }  # fmt: skip
 RUN_PARAMETERS = [
     *(option for options in RUN_GROUPS.values() for option in options),
-    *parameters_of(click.argument("command", nargs=-1, metavar="[-- COMMAND [ARG]...]")),
+    *parameters_of(click.argument("command", nargs=-1, metavar="[-- COMMAND [ARG]...]", shell_complete=complete_files)),
 ]

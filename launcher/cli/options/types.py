@@ -123,32 +123,48 @@ class _File(click.Path):
 FILE = _File(path_type=Path)
 
 
+def complete_files(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
+    """Have the shell complete the names of files, as it does for commands that it knows nothing of."""
+    from click.shell_completion import CompletionItem  # only a shell that completes needs it
+
+    return [CompletionItem(begun, type="file")]
+
+
 # --- what click refuses ---
 
 # What users of other tools type, and what it is called here; only what a command has is offered.
 CALLED_HERE = {
     "--nproc-per-node": "--devices",  # torchrun
     "--nproc_per_node": "--devices",
+    **dict.fromkeys(
+        ("--nproc", "--gpus", "--num-gpus", "--num_gpus", "--num_processes", "--num-processes"), "--devices"
+    ),
     "--log-dir": "--runs-dir",
     "--log_dir": "--runs-dir",  # msrun, too
     "--local_worker_num": "--devices",
     "--cluster_time_out": "--join-timeout",
     "--master_port": "--master-port",
     "--rank_table_file": "--rank-table",
-    "--hostfile": "--rank-table",  # mpirun, deepspeed
-    "--bind-to": "--bind",
-    "--map-by": "--bind",
     "-x": "--env",
 }
+# What users of other tools call commands; the first word is a command's name here.
+COMMANDS_CALLED_HERE = {
+    "kill": "stop", "cancel": "stop", "rm": "prune", "clean": "prune", "ls": "ps", "list": "ps", "tail": "logs -f", "attach": "top",
+    "watch": "top", "start": "run", "launch": "run", "help": "--help", "version": "--version", "check": "validate",
+}  # fmt: skip
 # What has no option of its own here, and what to do instead; for commands with --engine and --console.
 _SERVERS_FROM_TABLE = "on one machine leave it out; several are named by --rank-table: type the same command on each, or choose --engine mpi or slurm"
 _LOGS = "leave it out: every rank has its log in <runs-dir>/<run>/device<rank>/train.log; --console shows them"
 DONE_HERE = {
-    "--nnodes": _SERVERS_FROM_TABLE,  # torchrun
+    "--nnodes": f"{_SERVERS_FROM_TABLE}; --elastic goes on with fewer",  # torchrun
     "--node-rank": _SERVERS_FROM_TABLE,
     "--node_rank": _SERVERS_FROM_TABLE,  # msrun, too
     "--rdzv-endpoint": _SERVERS_FROM_TABLE,
     "--rdzv_endpoint": _SERVERS_FROM_TABLE,
+    **dict.fromkeys(
+        ("--rdzv-id", "--rdzv_id", "--rdzv-conf", "--rdzv_conf", "--rdzv_backend"),
+        "leave it out: --join-timeout and --lost-after are the limits of servers that come, and are lost",
+    ),
     "--rdzv-backend": "leave it out: the ranks' MASTER_ADDR and MASTER_PORT are chosen by tlaunch",
     "--worker_num": "--devices N are those of this machine; several are named by --rank-table",
     "--redirects": _LOGS,
@@ -165,6 +181,17 @@ DONE_HERE = {
     "--tail_worker_log": "--console rank0, all, collapse or none says whose output is shown",
     "--join": "leave it out: tlaunch waits for its ranks, unless it has --detach",
     "--host": _SERVERS_FROM_TABLE,  # mpirun
+    "--hostfile": "`tlaunch table convert HOSTFILE -o table.json` makes a table of it, for --rank-table table.json",
+    "--rankfile": _SERVERS_FROM_TABLE,
+    "--ntasks": _SERVERS_FROM_TABLE,
+    "-N": _SERVERS_FROM_TABLE,
+    "--bind-to": "leave it out: ranks are bound to cores where that helps; --bind says how",
+    "--map-by": "leave it out: ranks are numbered as the rank table says",
+    "--oversubscribe": "leave it out: --devices N starts N ranks on any number of cores",
+    "--allow-run-as-root": "leave it out: tlaunch allows it, and has mpirun allow it",
+    "--tag-output": "--console all puts each rank's number before its lines",
+    "--monitor-interval": "leave it out: tlaunch notices the end of a rank at once",
+    "--timeout": "--hang-timeout is for ranks that stand still, --join-timeout for servers that do not come",
     "-H": _SERVERS_FROM_TABLE,
     "-m": "write it behind two dashes: -- python -m MODULE",
     "--module": "write it behind two dashes: -- python -m MODULE",
@@ -193,6 +220,8 @@ def as_usage_error(error: click.ClickException) -> UsageError:
         name, group, path = unknown[1], context.command, context.command_path
         known = group.list_commands(context) if isinstance(group, click.Group) else ()
         hint = did_you_mean(near(name, known))
+        if context.parent is None and name in COMMANDS_CALLED_HERE:
+            hint = f"tlaunch calls it `{path} {COMMANDS_CALLED_HERE[name]}`"
         if hint is None and context.parent is None and name.endswith(".py"):
             hint = f"`{path} run --devices N -- python {name}` starts it"
         return UsageError(f"{path} has no command {name}", hint=hint or f"`{path} --help` lists them")

@@ -59,7 +59,7 @@ class StatusLine:
         text, why = without_colours(text), without_colours(why)
         if self.on_terminal:
             width = self.width
-            if not self._is_settled(width) and self.visible:
+            if (not self._is_settled(width) and self.visible) or self._is_in_background():
                 return
             room = width - columns_of(text)
             if columns_of(why) > room:
@@ -86,6 +86,13 @@ class StatusLine:
             self._write(erasure)
             return ""
         return erasure
+
+    def _is_in_background(self) -> bool:
+        """Return whether the terminal is another job's now: a shell's prompt, say, which a row would be drawn over."""
+        try:
+            return os.tcgetpgrp(self._stream.fileno()) != os.getpgrp()
+        except OSError:  # it is no terminal of this session
+            return False
 
     def _is_settled(self, width: int) -> bool:
         """Return whether the terminal has had this width for so long that it is the one that it has drawn the row with.

@@ -29,7 +29,14 @@ SIGNALLED = 128  # and the signal's number: the code of a shell
 _COPIED = "hint: "  # a person may copy what it says to type, and no line is broken there
 MAX_WAYS = 8  # of failing that are listed
 # The beginning of what is raised: what to do, for what a program expects and this run could have given it.
+_NO_INPUT = (
+    "ranks have /dev/null as standard input; to debug one, start the program without tlaunch, or use `tlaunch stacks`"
+)
 HINTS = {
+    "ModuleNotFoundError: No module named 'launcher'": "`from launcher import ...` needs tlaunch in the ranks' own Python; an "
+    "`except ImportError` lets the program do without",
+    "bdb.BdbQuit": _NO_INPUT,
+    "EOFError: EOF when reading a line": _NO_INPUT,
     "RuntimeError: Maybe you are trying to call 'mindspore.communication.init()'": "--mindspore cluster starts the scheduler "
     "at which ranks of MindSpore meet; without it, a program is only seen to need one where its own Python files import mindspore",
     "KeyError: 'RANK_TABLE_FILE'": "RANK_TABLE_FILE is set only where there is a rank table: `tlaunch table generate "

@@ -64,6 +64,7 @@ _NAMING = (
     (Kind.PEER_FAILED, r"MPI_ABORT was invoked on rank (?P<named>\d+)"),  # Open MPI
     (Kind.PEER_FAILED, r"(?:application called MPI_Abort|Abort)\(.{0,300}\) (?:-|on node) .{0,300}?(?:process|rank in comm world) (?P<named>\d+)"),  # MPICH
     (Kind.PEER_FAILED, r"The node: (?P<named>\d+) is timed out\. It may exit with exception"),  # MindSpore's scheduler
+    (Kind.PEER_FAILED, r"Timed out node list is: \[const vector\]\{(?P<named>\d+(?:, ?\d+)*)\}"),  # the same, raising
     (Kind.PEER_FAILED, r"Time out nodes are \[(?P<named>'?\d+'?(?:, ?'?\d+'?)*)\]"),  # msrun
     (Kind.TIMEOUT, r"has not received the Notify record from remote rank \[(?P<named>\d+)\]"),  # HCCL EI0002
 )  # fmt: skip
@@ -113,6 +114,10 @@ _HCCL = (
 _OTHERS = (
     (Kind.PEER_CLOSED, r"shared memory: connection closed by rank \d+"),  # launcher/trainer/parallel
     (Kind.PEER_FAILED, r"total number of timed out node is \d+"),  # MindSpore's scheduler
+    (
+        Kind.TIMEOUT,
+        r"Launch kernel failed, name:(?:\S{0,300}/)?(?:AllReduce|AllGather|AlltoAll|Broadcast|ReduceScatter|Reduce|Barrier|Collective(?:Gather|Scatter)|Send|Receive)-op",
+    ),  # MindSpore on CPU
     (Kind.PEER_FAILED, r"There's worker exits with exception, kill all other workers"),  # msrun
     (Kind.PEER_FAILED, r"MPI_ERR_PROC_FAILED|MPI_ERR_REVOKED"),  # MPI with fault tolerance
     (Kind.PEER_FAILED, r"HorovodInternalError"),  # Horovod

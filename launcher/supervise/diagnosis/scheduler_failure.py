@@ -4,6 +4,7 @@
 |-------------------------------------------------------------------------|---------------|------------|
 | it gave up by itself, and one rank is stopped, is elsewhere than all    | that rank     | likely     |
 |     others, or has ended well without them                              |               |            |
+| it gave up, and says which rank it has not heard                        | that rank     | likely     |
 | a rank failed by itself, and was noticed first                          | that rank     | as it is   |
 | anything else                                                           | the scheduler | certain    |
 
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from launcher.core.frozen import frozen
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
+from launcher.supervise.diagnosis.error_patterns import of_log
 from launcher.supervise.diagnosis.evidence import RankEvidence, summarize
 from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail
 from launcher.supervise.diagnosis.root_cause import judge
@@ -36,6 +38,7 @@ class SchedulerFailure:
     ended_ns: int  # since 1970: when its end was noticed
     lived_s: float
     signature: str | None = None  # as that of a verdict
+    missed: tuple[int, ...] = ()  # global ranks that it has not heard for too long, as it says
 
 
 def read_scheduler_failure(
@@ -52,7 +55,8 @@ def read_scheduler_failure(
         exit_reason=reason,
     )
     summary = summarize(as_of_rank)
-    return SchedulerFailure(summary.what, status, ended_ns, lived_s, summary.signature)
+    missed = of_log(as_of_rank.log_tail).named if status > 0 else ()
+    return SchedulerFailure(summary.what, status, ended_ns, lived_s, summary.signature, missed)
 
 
 def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: SchedulerFailure) -> Verdict:
@@ -63,6 +67,8 @@ def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: Sc
         if cause is not None and not cause.status and missed.confidence is not Confidence.UNSURE:
             gave_up = f"MindSpore's scheduler gave up: {failure.what}"
             return with_remark(replace(missed, stacks=verdict.stacks, confidence=at_most_likely(missed)), gave_up)
+        if failure.missed:
+            return _blame_unheard(failure.missed[0], verdict, ranks)
     cause = _cause_of(verdict)
     if cause is not None and cause.status is not None and (cause.time_ns or 0) <= failure.ended_ns:
         return verdict
@@ -74,6 +80,21 @@ def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: Sc
         stacks=verdict.stacks,
         scheduler=failure.what,
         signature=None if failure.signature is None else f"scheduler: {failure.signature}",
+    )
+
+
+def _blame_unheard(global_rank: int, verdict: Verdict, ranks: Sequence[RankEvidence]) -> Verdict:
+    """Blame the rank that the scheduler has not heard: its process was stopped or has gone, or its network."""
+    status = next((rank.status for rank in ranks if rank.global_rank == global_rank), None)
+    reason = "MindSpore's scheduler has not heard it for too long, and ends the others"
+    cause = Failure(global_rank, Role.CAUSE, "does not take part", reason, status=status)
+    others = (one for one in verdict.failures if one.global_rank != global_rank)
+    return Verdict(
+        culprit=global_rank,
+        confidence=Confidence.LIKELY,
+        reason=f"rank {global_rank} does not take part: {reason}",
+        failures=(cause, *(replace(one, role=Role.CONSEQUENCE) for one in others)),
+        stacks=verdict.stacks,
     )
 
 

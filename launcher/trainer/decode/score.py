@@ -20,7 +20,8 @@ def check_installed(packages: Sequence[str] = PACKAGES) -> None:
     """
     if missing := [name for name in packages if find_spec(name) is None]:
         raise UnreadableError(
-            f"{', '.join(missing)}: not installed, but scores are computed by it", hint="pip install 'tlaunch[train]'"
+            f"{', '.join(missing)}: not installed, but scores are computed by it",
+            hint="pip install '.[train]' in the checkout of tlaunch",
         )
 
 

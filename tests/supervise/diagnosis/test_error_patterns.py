@@ -114,6 +114,8 @@ BELOW_TORCH = '  File "/v/site-packages/torch/distributed/run.py", line 9, in ma
      Kind.RENDEZVOUS, True),
     ("RuntimeError", "NPU out of memory. Tried to allocate 2.00 GiB", "", Kind.OWN_FAULT, True),
     ("horovod.common.exceptions.HorovodInternalError", "Horovod has been shut down", "", Kind.PEER_FAILED, True),
+    ("RuntimeError", "Launch kernel failed, name:Default/AllReduce-op0", "", Kind.TIMEOUT, True),  # MindSpore
+    ("RuntimeError", "Launch kernel failed, name:Default/ReduceSum-op0", "", Kind.OWN_FAULT, True),
 ])  # fmt: skip
 def test_exceptions_are_sorted_by_their_words_and_their_place(type_name, message, traceback, kind, certain):
     """General errors are consequences for certain only if a communication library raised them."""

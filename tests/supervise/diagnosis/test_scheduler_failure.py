@@ -54,6 +54,18 @@ def test_whoever_failed_first_by_itself_is_to_blame(ranks, status, lived_s, culp
     assert not [one for one in verdict.failures if culprit is None and one.role is Role.CAUSE]
 
 
+def test_a_rank_that_it_says_to_have_missed_is_to_blame(tmp_path):
+    """Where nothing else is known of that; the words are those of MindSpore 2.10."""
+    log = tmp_path / "scheduler.log"
+    words = (
+        "The total number of timed out node is 1. Timed out node list is: [const vector]{1}, worker 1 is the first one"
+    )
+    log.write_text(f"RuntimeError: {words}\n")
+    failure = read_scheduler_failure(1, AT, log, 0, lived_s=40)
+    verdict = Evidence((living(0), living(1), living(2)), scheduler=failure).verdict
+    assert (verdict.culprit, verdict.scheduler, failure.missed) == (1, None, (1,))
+
+
 def test_the_clock_of_its_server_is_taken_into_account():
     """Its server is two seconds ahead: it ended a second before the rank of the other one."""
     of_scheduler = Evidence((living(0),), scheduler=SchedulerFailure("x", 1, AT + SECOND, 40))

@@ -25,6 +25,7 @@ from launcher.cli.options import run as of_run
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run_options import given_last
+from launcher.cli.options.types import complete_files
 from launcher.cli.text.columns import awaited, server_list
 from launcher.cli.text.stdout import say, write_out
 from launcher.cluster.job import EXAMINATION, Plan
@@ -107,7 +108,7 @@ class _LayoutFree(TakesCommand):
 @click.option("--no-links", is_flag=True, help="Skip the measurement of the links between servers.")
 @of_run.runs_dir_option
 @json_option
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]", shell_complete=complete_files)
 @click.pass_context
 def doctor(
     context: click.Context, /, *, no_links: bool, as_json: bool, command: tuple[str, ...], **options: Any

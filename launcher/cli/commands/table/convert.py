@@ -9,7 +9,7 @@ import click
 from launcher.cli.commands.table.files import check_output, deliver, note, read_named, shown
 from launcher.cli.launch.samples import found_table
 from launcher.cli.options.run import max_table_size_option
-from launcher.cli.options.types import IntRange
+from launcher.cli.options.types import IntRange, complete_files
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from launcher.core.records import Cluster
 from launcher.core.text import printable
@@ -33,7 +33,7 @@ the table.
 
 @click.command(epilog=EXAMPLES)
 @max_table_size_option
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=complete_files)
 @click.option(
     "--to",
     "target",

@@ -11,7 +11,7 @@ import click
 
 from launcher.cli.commands.table.files import STDIN, problem_to_json, read_table
 from launcher.cli.options.run import max_table_size_option
-from launcher.cli.options.types import IntRange
+from launcher.cli.options.types import IntRange, complete_files
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import write_out
 from launcher.core.codec import encode, json_text
@@ -41,8 +41,8 @@ MAX_VALUE_CHARS = 60  # characters
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @max_table_size_option
-@click.argument("first", metavar="A")
-@click.argument("second", metavar="B")
+@click.argument("first", metavar="A", shell_complete=complete_files)
+@click.argument("second", metavar="B", shell_complete=complete_files)
 @click.pass_context
 def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_json: bool) -> None:
     """Check whether HCCL accepts two files as the same table.

@@ -12,6 +12,7 @@ import click
 from launcher.cli.commands.table.files import STDIN, problem_to_json, read_named
 from launcher.cli.launch.samples import found_table
 from launcher.cli.options.run import consumer_option, max_table_size_option, table_chip_option
+from launcher.cli.options.types import complete_files
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import write_out
 from launcher.cli.text.style import ACTIVE, ADDED, REMOVED, STRONG, Look, Screen, screen_of
@@ -46,7 +47,7 @@ LISTED_AT_MOST = 50  # repairs
 @table_chip_option
 @consumer_option
 @max_table_size_option
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=complete_files)
 def fix(file: str, *, write: bool, unsafe: bool, as_json: bool, chip: str, consumer: str, **options: bool) -> int:
     """Repair what has one certain repair.
 

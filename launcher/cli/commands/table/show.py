@@ -15,7 +15,7 @@ from rich.tree import Tree
 
 from launcher.cli.commands.table.files import read_table
 from launcher.cli.options.run import max_table_size_option, table_chip_option
-from launcher.cli.options.types import IntRange
+from launcher.cli.options.types import IntRange, complete_files
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import write_out
 from launcher.core.codec import json_text
@@ -52,7 +52,7 @@ WAYS = IntRange(max=10**6)
 @table_chip_option
 @max_table_size_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=complete_files)
 @click.pass_context
 def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **options: Any) -> None:
     """Show servers and devices with their ranks, as a tree.
