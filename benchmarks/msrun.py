@@ -20,7 +20,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-BIN = Path(sys.executable).parent
+from common.processes import BIN
+
 PROGRAM = Path(__file__).parent / "programs" / "with_mindspore.py"
 RANKS, VICTIM = 4, 2
 LIMIT_S = 120.0  # for a launcher to end; then its case is over as it is

@@ -18,7 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-BIN = Path(sys.executable).parent
+from common.processes import BIN
+
 PROGRAM = Path(__file__).parent / "programs" / "restarted.py"
 RANKS, KILLS = 8, 3
 VICTIM = 5

@@ -18,8 +18,7 @@ from pathlib import Path
 from launcher.core.atomic import point_link
 from launcher.core.resources import state_dir
 
-MAX_KNOWN = 1000  # directories
-FORGOTTEN_S = 90 * 24 * 3600.0  # after which what another machine alone may see is forgotten
+FORGOTTEN_S = 90 * 24 * 3600.0  # after which a link that another machine has made, and not used since, is forgotten
 _NAME_CHARS = 16
 
 
@@ -30,31 +29,41 @@ def register(runs_dir: Path) -> None:
     target = os.path.realpath(runs_dir)
     link = links / f"{sha256(os.fsencode(target)).hexdigest()[:_NAME_CHARS]}.{socket.gethostname()}"
     with suppress(OSError):
-        if not os.path.lexists(link):
+        if os.path.lexists(link):
+            os.utime(link, follow_symlinks=False)  # it is in use
+        else:
             links.mkdir(mode=0o700, parents=True, exist_ok=True)
             point_link(link, target)
 
 
 def registered() -> tuple[Path, ...]:
-    """Return the directories that were noted and are there, each once, in the order of their paths.
+    """Return all directories that were noted and are there, each once, in the order of their paths.
 
-    Links to others are removed: of this machine at once, of others when they are old.
+    Links that lead nowhere are removed: of this machine at once, of others when they are old. So are old ones of others to
+    what another link leads to: a cluster may give its machines new names each time.
     """
     return tuple(sorted(set(_existing())))
 
 
 def _existing() -> Iterator[Path]:
-    links = _links()
-    if links is None:
+    if (links := _links()) is None:
         return
+    here = socket.gethostname()
+    found: set[str] = set()  # links to one directory have the same name before the machine's
     with suppress(OSError), os.scandir(links) as entries:
-        for entry, _ in zip(entries, range(MAX_KNOWN), strict=False):
+        for entry in sorted(entries, key=lambda entry: _machine(entry) != here):
+            place = entry.name.partition(".")[0]
             with suppress(OSError):
-                target = os.readlink(entry.path)  # noqa: PTH115 - not of a Path
-                if os.path.isdir(target):  # noqa: PTH112 - as above
+                target = "" if place in found else os.readlink(entry.path)  # noqa: PTH115 - not of a Path
+                if target and os.path.isdir(target):  # noqa: PTH112 - as above
+                    found.add(place)
                     yield Path(target)
-                elif entry.name.endswith(f".{socket.gethostname()}") or _age_s(entry) > FORGOTTEN_S:
+                elif _machine(entry) == here or _age_s(entry) > FORGOTTEN_S:
                     os.unlink(entry.path)  # noqa: PTH108 - as above
+
+
+def _machine(entry: os.DirEntry[str]) -> str:
+    return entry.name.partition(".")[2]
 
 
 def _age_s(entry: os.DirEntry[str]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from launcher.core.frozen import frozen
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.runs.course import runs_before
 from launcher.runs.progress import State
+from launcher.runs.registry import registered
 from launcher.runs.status import RunState, look
 from launcher.runs.store import newest_first, run_at
 
@@ -73,25 +74,39 @@ def continued_among(roots: Collection[Path], others: Iterable[Path]) -> dict[Pat
 class Removal:
     """Removes runs one by one, and looks before each whether a run that has begun meanwhile goes on from it."""
 
-    def __init__(self, runs_dir: Path, known: Iterable[Found]) -> None:
+    def __init__(self, runs_dir: Path, known: Iterable[Path]) -> None:
+        """`known`: the runs here and in other directories that were looked at, which keep none of those to be removed."""
         self._runs_dir = runs_dir
-        self._known = {LATEST, *(found.root.name for found in known)}
+        self._known: dict[Path, set[str]] = {}
+        for root in known:
+            self._known.setdefault(root.parent, {LATEST}).add(root.name)
 
     def remove(self, root: Path) -> str | None:
         """Remove a run, its name first: nobody takes it for whole while its files go. Return why it stays, if it does.
 
         Raises:
+            FileNotFoundError: another process has removed it.
             OSError: it cannot be removed, or in part only; then the rest has a hidden name.
         """
-        # One look at the directory: the time of many removals grows with the square of what each does here.
-        names = (name for name in os.listdir(self._runs_dir) if name not in self._known and not name.startswith("."))  # noqa: PTH208
-        if name := continued_among([root], map(self._runs_dir.joinpath, names)).get(root):
+        if name := continued_among([root], self._begun_meanwhile()).get(root):
             return f"{name} continues it"
         aside = root.with_name(f".{root.name}.{os.urandom(4).hex()}{_REMOVED}")
         with told_as(root, aside):
             root.rename(aside)
-        shutil.rmtree(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+        with suppress(FileNotFoundError):  # all has gone, perhaps by another's `finish_earlier`
+            shutil.rmtree(aside)
         return None
+
+    def _begun_meanwhile(self) -> Iterator[Path]:
+        # One look at each directory: the time of many removals grows with the square of what each does here.
+        here = self._runs_dir.resolve()
+        for place in (self._runs_dir, *(place for place in registered() if place != here)):
+            known = self._known.get(place, {LATEST})
+            with suppress(FileNotFoundError, PermissionError):
+                for name in os.listdir(place):  # noqa: PTH208
+                    if name not in known and not name.startswith("."):
+                        yield place / name
 
     def finish_earlier(self) -> None:
         """Remove what removals have left that were killed or interrupted."""

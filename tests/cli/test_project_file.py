@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from launcher.cli.commands.run import run
+from launcher.cli.options.project_file import read_project_file
 from tests.programs import acted_run
 
 PRINT = (sys.executable, "-c", "import os; print(os.environ.get('A'), os.environ.get('B'))")
@@ -91,6 +93,40 @@ def test_the_file_of_a_repository_holds_below_its_root(launcher, name):
     assert options_of(launcher, cwd=inside)[0]["devices"] == 3
 
 
+@pytest.mark.parametrize("kept", ["{}", "{}/step-5", "{}-run", "{}-run/checkpoints/step-5"])
+@pytest.mark.parametrize("name", ["kept", "auto"])
+def test_a_checkpoint_is_looked_for_beside_the_file(launcher, kept, name):
+    """As other paths are: one, a directory of some, a run's directory."""
+    kept = kept.format(name)
+    for made in (f"{name}/step-5", f"{name}-run/checkpoints/step-5"):
+        launcher.write(f"project/{made}/index.json", "{}")
+    launcher.write(f"project/{name}-run/run.json", "{}")
+    (launcher.directory / "project/.git").mkdir()
+    (launcher.directory / "project/below").mkdir()
+    launcher.write("project/tlaunch.toml", f"[run]\nresume = '{kept}'\n")
+    assert resumed(launcher, "below") == (kept if kept == "auto" else str(launcher.directory / "project" / kept))
+    assert resumed(launcher, ".") == kept
+
+
+def test_a_run_to_go_on_from_is_no_path(launcher):
+    """Nor is what stands in the directory of runs; a directory that happens to be called so holds no checkpoint."""
+    (launcher.directory / "project/.git").mkdir(parents=True)
+    (launcher.directory / "project/below").mkdir()
+    (launcher.directory / "project/baseline").mkdir()
+    for kept in ("baseline", "latest", "latest/checkpoints/step-5"):
+        launcher.write("project/tlaunch.toml", f"[run]\nresume = '{kept}'\n")
+        assert resumed(launcher, "below") == kept
+
+
+def resumed(launcher, cwd):
+    """What --resume is for a run from this directory of the project, as `defaults` of the file has it."""
+    place = launcher.directory / "project" / cwd
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(place)
+        file = read_project_file(str(launcher.directory / "project/tlaunch.toml"), "", ["run"])
+        return file.defaults(("run",), run)["resume"]
+
+
 WRONG = {
     "runs-dir = 3": 1,
     "\n[run]\ndevice = 2": 3,
@@ -103,6 +139,9 @@ WRONG = {
     "[run]\nconsole = 'rank'": 2,
     "[run]\nhang-timeout = 'soon'": 2,
     "[run]\nrank-table = ''": 2,
+    '[run]\nrank-table = "a\\u0000b"': 2,
+    '[run]\nenv = ["A=1", "B=\\u0000"]': 2,
+    '[run]\nconfig = "\\u0000"': 2,
     "[run.devices]\na = 1": 1,
     "run = 3": 1,
     "# tables\n[rum]\na = 1": 2,
@@ -128,6 +167,15 @@ def test_what_a_file_may_not_hold_is_told_with_its_line(launcher, name, snapshot
         assert line is None or f"{name}:{line}: " in shown, (text, shown)
         told.append(shown)
     assert "\n\n".join(told) == snapshot
+
+
+def test_what_only_looks_like_a_table_in_a_shared_file_is_none(launcher):
+    """A text that mentions the header is another tool's; a list of tables is refused."""
+    for text in ('text = """\n[tool.tlaunch.run]\n"""\n', 'tool = 3\ntext = """\n[tool.tlaunch.run]\n"""\n'):
+        launcher.write("pyproject.toml", text)
+        launcher.call("ps", code=0)
+    launcher.write("pyproject.toml", "[[tool.tlaunch]]\n[tool.tlaunch.run]\ndevices = 2\n")
+    assert "pyproject.toml: " in launcher.refused(2, "run --dry-run -- true")
 
 
 def test_tables_of_groups_are_checked(launcher):

@@ -11,7 +11,9 @@ import pytest
 from launcher.core.events import AgentEnded, AgentStarted, Cause, RankEnded, RankStarted
 from launcher.core.proc import identify
 from launcher.core.report import Report
-from launcher.runs.removal import Removal, runs_found
+from launcher.runs.registry import register
+from launcher.runs.removal import Removal
+from launcher.runs.status import FIRST_EVENT_S
 from tests.programs import acted_run
 
 from .conftest import read_until
@@ -72,7 +74,9 @@ def test_what_may_be_active_stays(launcher):
     gone = replace(identify(os.getpid()), started=1)
     acted_run.make(launcher.runs / "there", [AgentStarted(replace(gone, host="another"), None, 2)])
     acted_run.make(launcher.runs / "before", [AgentStarted(replace(gone, boot="another"), None, 2)])
-    acted_run.make(launcher.runs / "starting")
+    starting = acted_run.make(launcher.runs / "starting")
+    then = time.time() + FIRST_EVENT_S  # however long the others take to start
+    os.utime(starting.run_json, (then, then))
     acted_run.make(launcher.runs / "external", engine="mpirun")
     acted_run.make(launcher.runs / "strange").events.write_text("?\n")
     with (
@@ -97,7 +101,8 @@ def test_a_run_that_another_goes_on_from_stays_with_it(launcher):
     assert set(launcher.call("prune", "--keep", 0, "--dry-run", code=0).stdout.split()) == {"a", "b", "c"}
     shutil.rmtree(launcher.runs / "a")
     assert launcher.call("prune", "--keep", 1, "--yes").stdout == ""
-    assert launcher.call("prune", "--keep", 0, "--yes", code=0).stdout.split() == ["b", "c"]
+    here = ("--runs-dir", ".")  # however the directory is called
+    assert launcher.call("prune", "--keep", 0, "--yes", *here, cwd=launcher.runs, code=0).stdout.split() == ["b", "c"]
 
 
 def test_a_run_of_another_directory_keeps_what_it_goes_on_from(launcher):
@@ -113,11 +118,39 @@ def test_a_run_of_another_directory_keeps_what_it_goes_on_from(launcher):
 
 def test_a_run_that_begins_meanwhile_keeps_what_it_goes_on_from(launcher):
     root = make(launcher.runs, "a")
-    removal = Removal(launcher.runs, runs_found(launcher.runs))
+    removal = Removal(launcher.runs, (root,))
     begun = make(launcher.runs, "b", **continuing(root))
     assert "b" in removal.remove(root)
     shutil.rmtree(begun)
     assert removal.remove(root) is None
+    assert left_in(launcher.runs) == set()
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_so_does_one_in_another_directory(launcher, monkeypatch, is_known):
+    """Whether runs of this user have begun there before or not."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(launcher.directory / "state"))
+    root, others = make(launcher.runs, "a"), launcher.directory / "others"
+    known = make(others, "b") if is_known else None
+    removal = Removal(launcher.runs, (root, *([known] if known else ())))
+    begun = make(others, "c", **continuing(root))
+    register(others)
+    assert "c" in removal.remove(root)
+    shutil.rmtree(begun)
+    assert removal.remove(root) is None
+
+
+def test_a_removal_that_another_finishes_is_one_of_this_command(launcher, monkeypatch):
+    """The other one, which takes it for what an interrupted removal has left, does not print its name."""
+    removed = shutil.rmtree
+
+    def removed_by_another(path, **options):
+        removed(path, ignore_errors=True)
+        removed(path, **options)
+
+    make(launcher.runs, "a")
+    monkeypatch.setattr(shutil, "rmtree", removed_by_another)
+    assert launcher.call("prune", "--keep", 0, "--yes", code=0).stdout == "a\n"
     assert left_in(launcher.runs) == set()
 
 
@@ -146,7 +179,7 @@ def test_nothing_beside_the_runs_is_touched(launcher):
 def test_a_removal_that_was_interrupted_is_finished_by_the_next(launcher, monkeypatch):
     make(launcher.runs, "a")
     with monkeypatch.context() as patched:
-        patched.setattr(shutil, "rmtree", lambda _path: os.kill(os.getpid(), signal.SIGINT))
+        patched.setattr(shutil, "rmtree", lambda _path, **_options: os.kill(os.getpid(), signal.SIGINT))
         assert launcher.call("prune", "--keep", 0, "--yes").returncode == 130
     assert len(left_in(launcher.runs)) == 1
     make(launcher.runs, "b")

@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from launcher.runs.registry import register
+
 
 def test_the_exit_code_of_a_run_is_waited_for(launcher, tmp_path):
     """Of a run that ends meanwhile, and of one that is over."""
@@ -42,6 +44,25 @@ def test_what_begins_so_is_completed(launcher, words, completed):
         (run / "run.json").write_text("{}")
     count = str(len(words.split()) - 1)
     done = launcher.call(env={"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count})
+    assert done.stdout.split() == [f"plain,{word}" for word in completed]
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "completed"),
+    [
+        ("tlaunch status 2026", {}, ["20260101-000000-a"]),
+        ("tlaunch status --runs-dir runs 2026", {}, []),
+        ("tlaunch status 2026", {"TLAUNCH_RUNS_DIR": "runs"}, []),
+        ("tlaunch status 2026", {"TLAUNCH_RUNS_DIR": ""}, ["20260101-000000-a"]),
+    ],
+)
+def test_runs_elsewhere_are_completed_where_a_command_finds_them(launcher, monkeypatch, words, env, completed):
+    """Not where a person has said which directory is meant."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(launcher.directory / "state"))
+    launcher.write("others/20260101-000000-a/run.json", "{}")
+    register(launcher.directory / "others")
+    asked = {"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    done = launcher.call(env={"XDG_STATE_HOME": str(launcher.directory / "state"), **env, **asked})
     assert done.stdout.split() == [f"plain,{word}" for word in completed]
 
 

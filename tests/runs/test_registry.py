@@ -51,6 +51,38 @@ def test_what_another_machine_alone_may_see_is_kept_for_a_while(links, tmp_path)
     assert {path.name.partition(".")[0] for path in links.iterdir()} == {"new", "strange"}
 
 
+def test_names_of_many_machines_hide_no_directory(links, tmp_path):
+    """As of a cluster whose machines have new names each time: their links go when they are old, but for a directory's last."""
+    shared, cluster_only = made(tmp_path / "shared"), made(tmp_path / "cluster")
+    register(shared)
+    (own,) = links.iterdir()
+    places = {own.name.partition(".")[0]: shared, "cluster": cluster_only}
+    for number in range(1500):
+        for place, target in places.items():
+            link = links / f"{place}.pod-{number}"
+            link.symlink_to(target)
+            if number % 2:
+                then = link.lstat().st_mtime - FORGOTTEN_S - 60
+                os.utime(link, (then, then), follow_symlinks=False)
+    others = tuple(made(tmp_path / f"other-{number}") for number in range(5))
+    for path in others:
+        register(path)
+    assert registered() == (cluster_only, *others, shared)
+    left = {path.name for path in links.iterdir()}
+    assert own.name in left
+    assert {f"{place}.pod-{number}" for place in places for number in range(0, 1500, 2)} <= left
+    assert len(left) <= 1500 + 1 + 5 + 1  # the link that the second place was found by may be an old one
+
+
+def test_a_link_is_as_old_as_its_last_use(links, tmp_path):
+    directory = made(tmp_path / "runs")
+    register(directory)
+    (link,) = links.iterdir()
+    os.utime(link, (1, 1), follow_symlinks=False)
+    register(directory)
+    assert link.lstat().st_mtime > 1
+
+
 @pytest.mark.parametrize("base", ["/dev/null/none", "relative", "/proc/none"])
 def test_a_home_that_cannot_be_written_is_no_error(base, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", base)

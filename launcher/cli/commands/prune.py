@@ -81,7 +81,9 @@ def prune(
         write_out("".join(f"{shown_name(each.state)}\n" for each in going))
         say(f"would free {size(sum(sizes.values()))}")
         return EXIT_OK
-    return _remove_all(going, Removal(runs_dir, found), lambda each: sizes[each.root])
+    return _remove_all(
+        going, Removal(runs_dir, [*(each.root for each in found), *others]), lambda each: sizes[each.root]
+    )
 
 
 def _is_wanted(found: Found, older_than_s: float | None, states: tuple[str, ...]) -> bool:

@@ -38,9 +38,11 @@ def run_argument(command: Command) -> Command:
 
 
 def _complete(context: click.Context, _argument: click.Parameter, begun: str) -> list[str]:
-    """Return the runs whose names begin so, the newest first."""
-    runs_dir = Path(context.params.get("runs_dir") or os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR)
-    places = (runs_dir,) if run_names(runs_dir) else registered()
+    """Return the runs whose names begin so, the newest first; those that are elsewhere where `places_elsewhere` would."""
+    named = context.params.get("runs_dir") or os.environ.get(TLAUNCH_RUNS_DIR)
+    runs_dir = Path(named or DEFAULT_RUNS_DIR)
+    is_named = named and context.get_parameter_source("runs_dir") is not ParameterSource.DEFAULT
+    places = (runs_dir,) if is_named or run_names(runs_dir) else registered()
     return sorted((name for place in places for name in run_names(place) if name.startswith(begun)), reverse=True)
 
 

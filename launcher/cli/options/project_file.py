@@ -19,6 +19,7 @@ from launcher.cli.options.types import FloatRange, IntRange, Seconds, Size, as_u
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
+from launcher.core.run_dir import RunDir
 from launcher.core.text import did_you_mean, near
 
 COMMON = "runs-dir"  # which stands above all tables
@@ -105,6 +106,8 @@ class ProjectFile:
         fits = (isinstance(each, kinds) and isinstance(each, bool) == option.is_flag for each in each_of)
         if not all(fits) or isinstance(value, list) != option.multiple:
             raise UsageError(f"{self.where(name)}: {name} is not {called}")
+        if any(isinstance(each, str) and "\0" in each for each in each_of):  # as no word of a command line does
+            raise UsageError(f"{self.where(name)}: {name} has a null character")
         try:
             for each in each_of:
                 option.type.convert(each, option, None)
@@ -114,10 +117,20 @@ class ProjectFile:
             raise UsageError(f"{self.where(name)}: {refused.message}", hint=refused.hint) from error
         if self.path.parent == Path.cwd():
             return value
-        is_path = isinstance(option.type, click.Path) or (
-            option.name == "config" and (self.path.parent / value).is_file()
-        )
-        return str(self.path.parent / value) if is_path else value
+        return str(self.path.parent / value) if self._is_path(option, value) else value
+
+    def _is_path(self, option: click.Option, value: Any) -> bool:
+        """Return whether a value is a path, also of an option that takes names as well."""
+        if option.name == "config":
+            return os.path.isfile(self.path.parent / value)  # noqa: PTH113 - Path's raises where a name is too long
+        if option.name == "resume":
+            from launcher.checkpoint.index import checkpoints_in, is_checkpoint  # few runs go on from others
+            from launcher.cli.launch.resume import AUTO
+
+            place = self.path.parent / value
+            is_there = is_checkpoint(place) or checkpoints_in(place) or os.path.isfile(RunDir(place).run_json)  # noqa: PTH113
+            return value not in {"", AUTO} and bool(is_there)
+        return isinstance(option.type, click.Path)
 
 
 def read_project_file(path: str, prefix: str, commands: Collection[str]) -> ProjectFile:
@@ -137,8 +150,11 @@ def read_project_file(path: str, prefix: str, commands: Collection[str]) -> Proj
         raise UnreadableError(f"{shown} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{shown}: this is not TOML: {error}") from error
-    if prefix:
-        tables = tables["tool"]["tlaunch"]
+    if prefix:  # that a line looks like the header of a table does not mean that there is one
+        tool = tables.get("tool")
+        tables = tool.get("tlaunch", {}) if isinstance(tool, dict) else {}
+        if not isinstance(tables, dict):
+            raise UsageError(f"{shown}: {prefix[:-1]} is no table", hint=f"write [{prefix[:-1]}]")
     file = ProjectFile(Path(path), text, prefix, tables)
     for name, table in tables.items():
         if name == COMMON:
