@@ -20,6 +20,7 @@ GROUPS = {
     **dict.fromkeys((
         "tests/end_to_end/test_engine_commands.py",
         "tests/end_to_end/test_engines.py",
+        "tests/end_to_end/test_mindspore.py",
         "tests/end_to_end/test_mpi_world.py",
         "tests/end_to_end/test_rendered_mpi_job.py",
     ), "hosts: engines"),

@@ -35,7 +35,13 @@ def _make(tmp_path):
             inherited = dict(inherited)
             spawner = made.enter_context(closing(Spawner(spec, [rank], inherited, event_log)))
             rank_group = RankGroup(
-                [rank], run_dir, number, 1, inherited=inherited, spawner=spawner, event_log=event_log
+                [rank],
+                run_dir,
+                number,
+                {"TLAUNCH_ATTEMPT": str(number)},
+                inherited=inherited,
+                spawner=spawner,
+                event_log=event_log,
             )
             return made.enter_context(closing(rank_group)), spawner
 
