@@ -183,7 +183,7 @@ def test_an_expression_that_can_match_in_too_many_ways_is_refused(behind):
         Matcher(r"(a+)+$")("a" * 60 + behind)
 
 
-@pytest.mark.parametrize("pattern", [".*.*=", "x.*b"])
+@pytest.mark.parametrize("pattern", [".*=.*", "x.*b"])
 def test_of_long_lines_that_take_too_long_the_beginning_is_searched(pattern):
     """An expression that is quick on short lines goes on. Signals and timers are left as they were."""
     before = signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
@@ -199,7 +199,7 @@ def test_of_long_lines_that_take_too_long_the_beginning_is_searched(pattern):
 
 def test_only_the_line_that_takes_too_long_is_cut():
     """Later ones, of whatever rank, are searched whole; how many were cut is told."""
-    selector = Selector(matches=[Matcher(".*.*=")])
+    selector = Selector(matches=[Matcher(".*=.*")])
     assert not selector.put(Line(0, 0, LONG.encode()))
     assert selector.cut_short == 1
     late = Line(1, 0, b"\t" * SHORT_CHARS + b"a\rb=c")

@@ -223,7 +223,7 @@ def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
     if not kind.starts:
         if chosen.command:
             raise UsageError(f"a {kind.name} starts nothing, and COMMAND ({chosen.command[0]}) was given")
-        chosen = replace(chosen, command=(sys.executable,))
+        chosen = replace(chosen, command=(sys.executable, "-c", "pass"))
     where: Elsewhere = "image" if cwd is not None or kind.in_image else "servers"
     prepared = prepare(chosen, os.environ, elsewhere=where, unnamed=asked_nodes(chosen, node_count))
     nodes = asked_of_slurm(prepared, wishes, pinned=pinned) if kind.name == "slurm" else Nodes()
