@@ -21,9 +21,8 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 def sections(name: str, command: click.Command, parent: click.Context | None) -> Iterator[str]:
     """Yield a section with the help of `command`, then one for each of its subcommands."""
-    context = click.Context(
-        command, parent, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH, **command.context_settings
-    )
+    settings = {**command.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
+    context = click.Context(command, parent, info_name=name, **settings)
     yield f"\n## `{context.command_path}`\n"
     yield textwrap.indent(command.get_help(context), " " * 4) + "\n"
     if isinstance(command, click.Group):

@@ -1,6 +1,7 @@
 """Links in the documentation lead somewhere."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,12 @@ def test_links_lead_to_files_and_headings(page):
         path = (page.parent / file) if file else page
         assert path.exists(), target
         assert not anchor or anchor in anchors(path), target
+
+
+def test_the_page_of_commands_has_a_section_for_each():
+    """Filled from the commands themselves when the site is built."""
+    made = runpy.run_path(str(ROOT / "scripts" / "command_pages.py"))
+    text = "\n".join(made["sections"]("tlaunch", made["tlaunch"], None))
+    assert [
+        name for name in ("run", "report", "table fix", "ckpt merge") if f"\n## `tlaunch {name}`\n" not in text
+    ] == []
