@@ -44,7 +44,7 @@ def test_ranks_that_mpi_does_not_know_as_one_job_are_told_of(launcher, sample_ta
     launcher.write("alone.py", "if False:\n    from mpi4py import MPI\n")
     launcher.write("other.py", "print('mpi4py')\n")
     told = {
-        ("--devices", 2, "--", "python", "alone.py"): f"alone.py {ALONE}with a --rank-table makes them one job\n",
+        ("--devices", 2, "--", "python", "alone.py"): f"alone.py {ALONE}makes them one job\n",
         ("--rank-table", sample_tables / "rank_table_2pcs.json", "--", "python", "-m", "alone"): f"alone {ALONE}makes",
         ("--devices", 2, "--", "python", "-c", "if 0: import mpi4py"): f"the program {ALONE}",
     }

@@ -180,7 +180,7 @@ def _check_engine_options(options: RunOptions) -> None:
     if options.mpi_ranks is not None and not options.by_engine:
         raise UsageError(
             f"--{'' if options.mpi_ranks else 'no-'}mpi-ranks: no mpirun or srun starts ranks here",
-            hint="add --engine mpi and a --rank-table; one that names this machine alone will do",
+            hint="add --engine mpi, or --engine slurm",
         )
     if options.mpi_ranks and options.preload is not None:
         raise UsageError("--preload: ranks of MPI start one by one", hint="leave --preload or --mpi-ranks out")

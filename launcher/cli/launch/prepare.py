@@ -100,19 +100,9 @@ def prepare(
     else:
         program, layout, trainer_notes = trainer_program(options, layout, cwd, environment)
         notes += trainer_notes
-    may_be_elsewhere = elsewhere is not None and (elsewhere != "servers" or len(used.servers) > 1)
-    is_needed = program.recipe is None or not options.dry_run
-    if is_needed and (fault := program.missing() or program.wrong_syntax()) is not None:
-        if not may_be_elsewhere:
-            raise fault
-        said = fault.message.partition("\n")[0]
-        notes.append(f"warning: {said}; the program is looked for where ranks start")
-    idle = cluster.device_count - used.device_count
-    if idle and not options.exclude:
-        first, last = used.device_count, cluster.device_count - 1
-        stay, which = ("stays", f"rank {last}") if idle == 1 else ("stay", f"ranks {first} to {last}")
-        what = "spare" if options.elastic else "idle"
-        notes.append(f"{idle} of {cluster.device_count} devices {stay} {what}: {which}")
+    if program.recipe is None or not options.dry_run:
+        notes += _check_program(program, elsewhere, used)
+    notes += _idle_devices(options, cluster, used)
     mpi_ranks = _mpi_ranks(options, program, notes)
     scheduler = scheduler_of(options, program, variables)
     notes += note_of(options, program, scheduler)
@@ -163,6 +153,30 @@ def prepare(
     )
 
 
+def _check_program(program: Program, elsewhere: Elsewhere | None, used: Cluster) -> Iterator[str]:
+    """Yield a note where the program is missing or wrong here, and may be whole where its ranks start.
+
+    Raises:
+        UnreadableError, UsageError: it has to be here.
+    """
+    if (fault := program.missing() or program.wrong_syntax()) is None:
+        return
+    if elsewhere is None or (elsewhere == "servers" and len(used.servers) == 1):
+        raise fault
+    said = fault.message.partition("\n")[0]
+    yield f"warning: {said}; the program is looked for where ranks start"
+
+
+def _idle_devices(options: RunOptions, cluster: Cluster, used: Cluster) -> Iterator[str]:
+    """Yield a note of the devices that no rank is on, unless a person has left some out."""
+    idle = cluster.device_count - used.device_count
+    if idle and not options.exclude:
+        first, last = used.device_count, cluster.device_count - 1
+        stay, which = ("stays", f"rank {last}") if idle == 1 else ("stay", f"ranks {first} to {last}")
+        what = "spare" if options.elastic else "idle"
+        yield f"{idle} of {cluster.device_count} devices {stay} {what}: {which}"
+
+
 def _doubts(
     options: RunOptions, program: Program, inherited: Mapping[str, str], used: Cluster, *, starts_here: bool
 ) -> Iterator[str]:
@@ -172,8 +186,7 @@ def _doubts(
     if not starts_here:
         return
     if not options.by_engine and (name := program.alone_in_mpi) is not None:
-        remedy = "--engine mpi" if options.rank_table is not None else "--engine mpi with a --rank-table"
-        yield f"{name} imports mpi4py: every rank is alone in its MPI_COMM_WORLD; {remedy} makes them one job"
+        yield f"{name} imports mpi4py: every rank is alone in its MPI_COMM_WORLD; --engine mpi makes them one job"
     if options.engine is None and len(used.servers) == 1 and "SLURM_JOB_ID" in inherited:
         from launcher.engines.slurm import short_here  # others need none of it
 

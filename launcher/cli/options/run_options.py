@@ -1,4 +1,4 @@
-"""What the command line does to options that the project's file has."""
+"""Lets options of the command line take the place of those in the project's file."""
 
 from __future__ import annotations
 

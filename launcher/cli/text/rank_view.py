@@ -1,4 +1,4 @@
-"""What a person chooses to see of a table of ranks that is larger than the screen: order, groups, and from which row on."""
+"""The part of a table of ranks that a person has chosen to see: order, groups, and from which row on."""
 
 from __future__ import annotations
 

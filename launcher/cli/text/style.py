@@ -1,4 +1,4 @@
-"""What tlaunch colours, how, and where: the one palette of all commands. Words say the same without it."""
+"""The palette of all commands: which words are coloured, how, and on which streams. Words say the same without it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.core.frozen import frozen
 
 
 class Look(TypedDict, total=False):
-    """How a text looks, as `click.style` takes it."""
+    """The colours and weight of a text, as `click.style` takes them."""
 
     fg: str
     bg: str
@@ -46,7 +46,7 @@ _STATES: Mapping[str, Look] = {
 
 @frozen
 class Screen:
-    """What a stream shows its reader: whether in colour, and in how many columns where it is a terminal."""
+    """The abilities of a stream: whether it shows colours, and its columns where it is a terminal."""
 
     coloured: bool = False
     columns: int | None = None

@@ -70,7 +70,7 @@ class Totals:
 
 @frozen
 class Measured:
-    """What was read of a run's course, of which charts are drawn."""
+    """The measurements of a run's course, from which charts are drawn."""
 
     state: RunState
     metrics: Metrics  # all that the run has recorded

@@ -1,4 +1,4 @@
-"""What the page of a run that goes on shows, in parts: whoever reads them again gets those that have changed."""
+"""Gives the contents of a live page in parts, and to a reader that has some of them only those that have changed."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Server(ThreadingTCPServer):
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody has a page open, as far as requests tell."""
+        """Return whether somebody has a page open, as far as requests tell."""
         since_s = time.monotonic() - HOLD_S - LOOK_S
         for page, asked_s in tuple(self._pages.items()):
             if asked_s < since_s:
