@@ -178,36 +178,18 @@ def mpi_command(
     Raises:
         UsageError: a server's name cannot be written into a hostfile, nor the hostfile anywhere, or a word of `agent` would end it.
     """
-    words = _WORDS[mpirun.dialect]
-    total = sum(counts) if counts is not None else len(servers)
-    hostfile = _hostfile_path(directory)
-    ours = (*words.options, (words.hostfile, str(hostfile)), (words.directory, str(cwd)))
-    # Open MPI, called by its path, would put its libraries first on other servers.
-    if mpirun.dialect is not Dialect.HYDRA and str(Path(mpirun.path).parent) in _SYSTEM_DIRECTORIES:
-        ours = (*ours, ("--noprefix",))
-    given = {_plain(word.partition("=")[0]) for word in options if word.startswith("-")}
-    # Of two exports of one variable, Open MPI 4 takes the last, 5 the first.
-    own = {value.partition("=")[0] for option, value in pairwise(options) if option in {"-x", "--x"}}
-    names = () if mpirun.dialect is Dialect.HYDRA else (name for name in handed_on if name not in own)
-    exported = (word for name in names for word in ("-x", name))
     if ":" in agent:
         raise UsageError("an agent's command has the argument ':', where mpirun would start another program")
-    agents = (value for name, value in _reach(words, environment, options) if re.search(r"(?i)agent|exec$", name))
-    shell = next(filter(None, agents), None)
+    hostfile = _hostfile_path(directory)
+    ours = _options_not_given(mpirun, hostfile, cwd, options)
+    exports = () if mpirun.dialect is Dialect.HYDRA else _exports(handed_on, options)
+    processes = sum(counts) if counts is not None else len(servers)
     return EngineCommand(
         engine=mpirun.version,
-        argv=(
-            mpirun.path,
-            *(word for option in ours if _plain(option[0]) not in given for word in option),
-            *exported,
-            "-n",
-            str(total),
-            *options,
-            *agent,
-        ),
+        argv=(mpirun.path, *ours, *exports, "-n", str(processes), *options, *agent),
         env=dict(_decided(mpirun.dialect, environment, options, as_root=as_root)),
         files={hostfile: _hostfile(mpirun.dialect, servers, counts or [1] * len(servers), host)},
-        shell=tuple(shlex.split(shell)) if shell else ("ssh", *shlex.split(SSH_OPTIONS)),
+        shell=_remote_shell(_WORDS[mpirun.dialect], environment, options),
     )
 
 
@@ -231,6 +213,31 @@ def _version_of(said: str) -> tuple[Dialect, str] | None:
     if match := re.search(r"HYDRA build details:\s+Version:\s+(\S+)", said):
         return Dialect.HYDRA, f"MPICH {match[1]}"
     return None
+
+
+def _options_not_given(mpirun: Mpirun, hostfile: Path, cwd: Path, given: Sequence[str]) -> Iterator[str]:
+    """Yield the words of our options, without those that are among the user's, `given`."""
+    words = _WORDS[mpirun.dialect]
+    ours = [*words.options, (words.hostfile, str(hostfile)), (words.directory, str(cwd))]
+    # Open MPI, called by its path, would put its libraries first on other servers.
+    if mpirun.dialect is not Dialect.HYDRA and str(Path(mpirun.path).parent) in _SYSTEM_DIRECTORIES:
+        ours.append(("--noprefix",))
+    names = {_plain(word.partition("=")[0]) for word in given if word.startswith("-")}
+    yield from (word for option in ours if _plain(option[0]) not in names for word in option)
+
+
+def _exports(handed_on: Sequence[str], given: Sequence[str]) -> Iterator[str]:
+    """Yield the words that have Open MPI hand on variables, without those that the user's options, `given`, export."""
+    # Of two exports of one variable, Open MPI 4 takes the last, 5 the first.
+    own = {value.partition("=")[0] for option, value in pairwise(given) if option in {"-x", "--x"}}
+    yield from (word for name in handed_on if name not in own for word in ("-x", name))
+
+
+def _remote_shell(words: _Words, environment: Mapping[str, str], options: Sequence[str]) -> tuple[str, ...]:
+    """Return the command by which mpirun reaches other servers: what the user has set for it, else ssh."""
+    agents = (value for name, value in _reach(words, environment, options) if re.search(r"(?i)agent|exec$", name))
+    shell = next(filter(None, agents), None)
+    return tuple(shlex.split(shell)) if shell else ("ssh", *shlex.split(SSH_OPTIONS))
 
 
 def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int], host: Host) -> str:

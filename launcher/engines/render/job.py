@@ -7,7 +7,7 @@ holds on other nodes, too: its job takes whichever Slurm has, and does not wait 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -19,7 +19,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout, RankSpec, Server
 from launcher.core.text import counted
 from launcher.engines.assemble import Request, draft, used_cluster
-from launcher.engines.variables import Leftovers, Origin, leftovers
+from launcher.engines.variables import Leftovers, Origin, Variable, leftovers
 from launcher.logs.terminal import escaped
 from launcher.rank_table.hostfiles import MAX_COUNT, counted_cluster
 from launcher.rank_table.ip import address_family
@@ -282,17 +282,12 @@ def job_of(
     ranks = draft(elsewhere, name=name, master_port=master_port or 0)
     used = used_cluster(request.cluster, request.layout.world_size)
     source = request.cluster.source
-    in_order = sorted((one.rank for one in ranks), key=lambda rank: (rank.server_index, rank.local_rank))
     return Job(
         wishes=wishes,
         version=__version__,
         name=name,
         layout=request.layout,
-        servers=tuple(
-            JobServer(index, here[0].server_id, address_family(here[0].server_id) is not None, here)
-            for index, group in groupby(in_order, key=lambda rank: rank.server_index)
-            for here in [tuple(group)]
-        ),
+        servers=tuple(_servers(one.rank for one in ranks)),
         blocks=tuple(Block(name, sum(1 for _ in same)) for name, same in groupby(one.rank.server_id for one in ranks)),
         table=None if source is None else str(source.absolute()),
         table_text=table_text,
@@ -301,11 +296,7 @@ def job_of(
         scheduler=request.supervision.scheduler,
         cwd=str(request.cwd),
         runs_dir=str(request.runs_dir),
-        variables={
-            one.name: one.value
-            for one in ranks[0].variables
-            if one.value is not None and one.name not in _NOT_SHARED and one.origin is not Origin.OPTION
-        },
+        variables=_shared(ranks[0].variables),
         user_env=request.user_env,
         secrets=tuple(name for name, value in request.user_env.items() if env.masked(name, value) != value),
         leftovers=tuple(leftovers()),
@@ -319,6 +310,23 @@ def job_of(
         whole_memory=nodes.whole_memory,
         dp=dp,
     )
+
+
+def _servers(ranks: Iterable[RankSpec]) -> Iterator[JobServer]:
+    """Yield the servers of the ranks, each with its own, in the order of the table."""
+    in_order = sorted(ranks, key=lambda rank: (rank.server_index, rank.local_rank))
+    for index, group in groupby(in_order, key=lambda rank: rank.server_index):
+        here = tuple(group)
+        yield JobServer(index, here[0].server_id, address_family(here[0].server_id) is not None, here)
+
+
+def _shared(variables: Iterable[Variable]) -> dict[str, str]:
+    """Return those of a rank's variables that all ranks of a job have in common, but the ones of `--env`."""
+    return {
+        one.name: one.value
+        for one in variables
+        if one.value is not None and one.name not in _NOT_SHARED and one.origin is not Origin.OPTION
+    }
 
 
 def with_workers(cluster: Cluster, name: str) -> Cluster:
