@@ -20,7 +20,7 @@ A server that had reported was there after what it reported: its loss is the cau
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from launcher.core.events import Event, Trouble
@@ -84,6 +84,30 @@ def merge_evidence(
         for server_index, evidence in sorted(reports.items())
         for rank in evidence.ranks
     ]
+    scheduler_failures = (
+        replace(one.scheduler, ended_ns=one.scheduler.ended_ns - ahead_ns.get(server_index, 0))
+        for server_index, one in reports.items()
+        if one.scheduler is not None
+    )
+    silent = (RankEvidence(global_rank, None, None, None, heard=False) for global_rank in unheard)
+    return Evidence(
+        ranks=tuple(sorted((*_with_order_of_ends(ranks), *silent), key=lambda rank: rank.global_rank)),
+        hung=tuple(sorted({rank for one in reports.values() for rank in one.hung})),
+        highest_step=max((one.highest_step for one in reports.values() if one.highest_step is not None), default=None),
+        scheduler=next(scheduler_failures, None),
+    )
+
+
+def _on_one_clock(rank: RankEvidence, server_index: int, ahead_ns: int, error_ns: int) -> RankEvidence:
+    failure = rank.failure
+    if failure is not None and failure.time_ns is not None:
+        failure = replace(failure, time_ns=failure.time_ns - ahead_ns)
+    ended_ns = None if rank.ended_ns is None else rank.ended_ns - ahead_ns
+    return replace(rank, failure=failure, ended_ns=ended_ns, server_index=server_index, clock_error_ns=error_ns)
+
+
+def _with_order_of_ends(ranks: Sequence[RankEvidence]) -> Iterator[RankEvidence]:
+    """Yield the ranks, each with its place among all that have ended, and whether that is known."""
     ended = sorted(
         (rank for rank in ranks if rank.ended_ns is not None),
         key=lambda rank: (rank.ended_ns or 0, rank.server_index, rank.ended_index or 0),
@@ -101,34 +125,9 @@ def merge_evidence(
     ]
     backwards = [(server, -until, -since, global_rank) for server, since, until, global_rank in reversed(spans)]
     doubtful = _begun_before_others_end(spans) | _begun_before_others_end(backwards)
-    known = (
-        replace(
-            rank,
-            ended_index=places.get(rank.global_rank),
-            order_known=rank.order_known and rank.global_rank not in doubtful,
-        )
-        for rank in ranks
-    )
-    scheduler_failures = (
-        replace(one.scheduler, ended_ns=one.scheduler.ended_ns - ahead_ns.get(server_index, 0))
-        for server_index, one in reports.items()
-        if one.scheduler is not None
-    )
-    silent = (RankEvidence(global_rank, None, None, None, heard=False) for global_rank in unheard)
-    return Evidence(
-        ranks=tuple(sorted((*known, *silent), key=lambda rank: rank.global_rank)),
-        hung=tuple(sorted({rank for one in reports.values() for rank in one.hung})),
-        highest_step=max((one.highest_step for one in reports.values() if one.highest_step is not None), default=None),
-        scheduler=next(scheduler_failures, None),
-    )
-
-
-def _on_one_clock(rank: RankEvidence, server_index: int, ahead_ns: int, error_ns: int) -> RankEvidence:
-    failure = rank.failure
-    if failure is not None and failure.time_ns is not None:
-        failure = replace(failure, time_ns=failure.time_ns - ahead_ns)
-    ended_ns = None if rank.ended_ns is None else rank.ended_ns - ahead_ns
-    return replace(rank, failure=failure, ended_ns=ended_ns, server_index=server_index, clock_error_ns=error_ns)
+    for rank in ranks:
+        is_known = rank.order_known and rank.global_rank not in doubtful
+        yield replace(rank, ended_index=places.get(rank.global_rank), order_known=is_known)
 
 
 def _begun_before_others_end(spans: Iterable[tuple[int, float, float, int]]) -> set[int]:
