@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Generic
 
 from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.run_dir import RunDir, strategy_name
@@ -86,6 +87,35 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
     program.show(weights)
 
 
+class _StepReports(Generic[AnyBatch, AnyResult]):
+    """Reports every step: by metrics, the heartbeat, a line of the log, and what profile and strategy report have to say."""
+
+    def __init__(self, program: Program[AnyBatch, AnyResult], metrics: Metrics, recorder: StepRecorder) -> None:
+        self._program, self._metrics, self._recorder = program, metrics, recorder
+        world = program.world
+        self._heart = HeartbeatWriter(world.device)
+        self._profiler = StepProfiler(program.settings.train.profile_steps, _profile_path(world), world.device)
+
+    def stepped(self, batch: AnyBatch, result: AnyResult, spent: StepTime, learning_rate: float) -> None:
+        """Report a step; of one whose gradient is not finite, metrics alone."""
+        program = self._program
+        self._metrics.stepped(
+            batch.step, spent, epoch=batch.epoch, tokens=result.tokens, padding_share=result.padding_share,
+            model_flops=program.model_flops(batch), loss=result.loss, learning_rate=learning_rate, is_last=batch.is_last,
+        )  # fmt: skip
+        if not result.is_finite:
+            return
+        seconds = spent.seconds
+        self._heart.stepped(batch.step, batch.last_step, seconds, spent.busy_s, tokens=result.tokens, loss=result.loss)
+        say_of_all(program.line(batch, result, seconds), program.world)
+        for told in filter(None, (self._profiler.stepped(is_last=batch.is_last), self._recorder.told())):
+            say_of_all(told, program.world)
+
+    def end(self) -> str:
+        """End the profile where the training is over before it; return what to say of it, or nothing."""
+        return self._profiler.end()
+
+
 def _run_steps(
     program: Program[AnyBatch, AnyResult],
     metrics: Metrics,
@@ -98,8 +128,7 @@ def _run_steps(
     config, world = program.settings.train, program.world
     last_step = first_step - 1
     validation_loss: float | None = math.nan
-    heart = HeartbeatWriter(world.device)
-    profiler = StepProfiler(config.profile_steps, _profile_path(world), world.device)
+    reports = _StepReports(program, metrics, recorder)
     spent_since_first = StepTime()  # the first step opens connections
     stopping = _stopping(program, metrics, saving, last_step)
     stopwatch = Stopwatch()
@@ -108,17 +137,10 @@ def _run_steps(
         with recorder.step(batch.step, is_last=batch.is_last):
             result = program.train_step(batch, learning_rate, schedule.votes)
         spent = stopwatch.read()
-        metrics.stepped(
-            batch.step, spent, epoch=batch.epoch, tokens=result.tokens, padding_share=result.padding_share,
-            model_flops=program.model_flops(batch), loss=result.loss, learning_rate=learning_rate, is_last=batch.is_last,
-        )  # fmt: skip
+        reports.stepped(batch, result, spent, learning_rate)
         if not result.is_finite:  # on every rank, so all of them stop together
             saving.finish(goes_on=False)
             raise program.not_finite(batch, result)
-        heart.stepped(batch.step, batch.last_step, spent.seconds, spent.busy_s, tokens=result.tokens, loss=result.loss)
-        say_of_all(program.line(batch, result, spent.seconds), world)
-        for told in filter(None, (profiler.stepped(is_last=batch.is_last), recorder.told())):
-            say_of_all(told, world)
         if batch.step > first_step:
             spent_since_first += spent
         last_step = batch.step
@@ -133,7 +155,7 @@ def _run_steps(
         if due.saves or stopping.is_over:
             saving.save(batch.step, known_loss, stopping.validations, ends=due.ends)
         if stopping.is_over:
-            say_of_all("\n".join(filter(None, (stopping.told(), profiler.end()))), world)
+            say_of_all("\n".join(filter(None, (stopping.told(), reports.end()))), world)
             break
         stopwatch = Stopwatch()
     saving.finish(goes_on=False)
