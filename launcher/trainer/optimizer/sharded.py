@@ -100,28 +100,28 @@ class ShardedOptimizer:
         self._is_shared = shared_1N is not None
         self._parameters = first.new_zeros(self.layout.size) if shared_1N is None else shared_1N[0]
         move_into_flat(parameters, self.layout, self._parameters)
-        dtype = torch.promote_types(self._parameters.dtype, torch.float32)
-        awaited = shared.name if shared is not None and shared.is_owner else None
-        self._gradients: SeparateGradients | GradientShards | Gradients
-        if dp.size == 1 and dtype == first.dtype and shared is None and parameters:
-            self._gradients = SeparateGradients(parameters, self.layout)
-        elif shards.gradients and dp.size > 1:
-            self._gradients = GradientShards(
-                parameters, self.layout, dtype=dtype, device=first.device, dp=dp, awaited=awaited
-            )
-        else:
-            self._gradients = Gradients(
-                parameters, self._updated, dtype=dtype, device=first.device, dp=dp, awaited=awaited
-            )
-        self._like = first.new_empty(0, dtype=dtype)
+        self._like = first.new_empty(0, dtype=torch.promote_types(first.dtype, torch.float32))
+        self._gradients = self._gradients_of(parameters, are_sharded=shards.gradients)
         self._state = tuple(self._like.new_zeros(self._updated.state_size) for _ in rule.state)
         self._master: Tensor | None = None
-        if dtype != self._parameters.dtype:
+        if self._like.dtype != self._parameters.dtype:
             self._master = self._like.new_empty(self._updated.state_size)
             for part in self._parts:
                 self._master[part.state] = self._parameters[part.flat]
         self._steps = 0
         self.votes: tuple[float, ...] = ()  # of the last step, summed over all ranks
+
+    def _gradients_of(
+        self, parameters: Mapping[str, nn.Parameter], *, are_sharded: bool
+    ) -> SeparateGradients | GradientShards | Gradients:
+        """Return what holds the gradients: each by itself where nothing is summed or converted, else in a flat tensor."""
+        dp, shared, dtype, device = self._dp, self._shared_weight, self._like.dtype, self._like.device
+        if dp.size == 1 and dtype == self._parameters.dtype and shared is None and parameters:
+            return SeparateGradients(parameters, self.layout)
+        awaited = shared.name if shared is not None and shared.is_owner else None
+        if are_sharded and dp.size > 1:
+            return GradientShards(parameters, self.layout, dtype=dtype, device=device, dp=dp, awaited=awaited)
+        return Gradients(parameters, self._updated, dtype=dtype, device=device, dp=dp, awaited=awaited)
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -91,30 +91,26 @@ def _computed(
     if not len(hidden_ND):
         return [loss, torch.zeros_like(hidden_ND), torch.zeros_like(weight_WD)]
     # 1. What needs no logits: this rank's part of t and of h . t.
-    local_N = labels_N - part_bounds(vocabulary_size, group)[0]
-    is_here_N = (local_N >= 0) & (local_N < len(weight_WD))
-    local_N = local_N.where(is_here_N, torch.zeros_like(local_N))
+    local_N, is_here_N = _local_labels(labels_N, part_bounds(vocabulary_size, group)[0], len(weight_WD))
     sure_N1 = is_here_N.to(hidden_ND.dtype)[:, None] * (1 - smoothing)
     target_ND = weight_WD[local_N] * sure_N1 + weight_WD.sum(dim=0) * (smoothing / vocabulary_size)
     agreement_N = torch.linalg.vecdot(hidden_ND.to(exact), target_ND.to(exact))
     # 2. Chunk by chunk, log Z and the terms in p.
     widest = -(-vocabulary_size // group.size)  # of all ranks' parts of W: they must take the same chunks
-    chunks = _chunks(hidden_ND, widest)
     hidden_gradient_ND = torch.empty_like(hidden_ND)
     weight_DW, weight_gradient_DW = weight_WD.t(), torch.zeros_like(weight_WD, dtype=exact).t()
     if is_fast(hidden_ND):  # oneDNN's products are faster from such a copy, and to one
         weight_DW, weight_gradient_DW = weight_DW.contiguous(), weight_gradient_DW.contiguous()
-    for chunk in chunks:
+    for chunk in _chunks(hidden_ND, widest):
         hidden_CD = hidden_ND[chunk]
-        rows = len(hidden_CD)
         own_CW, share_C1, log_partition_C, all_agreement_C = _softmax(hidden_CD, weight_WD, agreement_N[chunk], group)
         loss += (log_partition_C - all_agreement_C).sum()
         if with_gradients:
             own_CW, share_C1 = own_CW.to(hidden_ND.dtype), share_C1 * scale
-            gradient_CD = product(own_CW, weight_DW, rows=rows).mul_(share_C1)
+            gradient_CD = product(own_CW, weight_DW, rows=len(hidden_CD)).mul_(share_C1)
             hidden_gradient_ND[chunk] = gradient_CD.sub_(target_ND[chunk], alpha=scale)
             scaled_DC = (hidden_CD * share_C1).to(hidden_ND.dtype).t().contiguous()
-            add_product(weight_gradient_DW, scaled_DC, own_CW.t(), rows=rows)
+            add_product(weight_gradient_DW, scaled_DC, own_CW.t(), rows=len(hidden_CD))
         del own_CW  # or it would take memory beside the logits of the next chunk
     if not with_gradients:
         return [loss * scale]
@@ -128,6 +124,13 @@ def _computed(
         all_reduce(hidden_gradient_ND, group, what="gradient of input 0"),
         weight_gradient_WD.to(weight_WD.dtype),
     ]
+
+
+def _local_labels(labels_N: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
+    """Return the row of each label among the `count` from `first` on, 0 where it is another rank's, and whether it is this one's."""
+    local_N = labels_N - first
+    is_here_N = (local_N >= 0) & (local_N < count)
+    return local_N.where(is_here_N, torch.zeros_like(local_N)), is_here_N
 
 
 def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:

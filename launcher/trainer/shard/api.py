@@ -32,7 +32,7 @@ from launcher.sharding.plan import plan_of
 from launcher.trainer.parallel.collectives import Group
 from launcher.trainer.parallel.world import Place, Transport, choose_device, open_world, this_place
 from launcher.trainer.shard.calibrate import costs_for
-from launcher.trainer.shard.groups import open_groups
+from launcher.trainer.shard.groups import Groups, open_groups
 from launcher.trainer.shard.modes import cuttings_for
 from launcher.trainer.shard.modules import WithLoss
 from launcher.trainer.shard.network import ShardedNetwork
@@ -81,25 +81,25 @@ def sharded(
     whole = network if loss is None else WithLoss(network, loss)
     examples = [_share_of_copy(each, place.world_size // ranks) for each in example_inputs]
     traced = trace(whole, examples, batch_norm_is_shared=batch_norm_is_shared)
+    with _connected(place, device, ranks, transport) as groups:
+        costs = costs_for(traced.graph, mode, search_mode, groups, device)
+        cuttings = cuttings_for(traced, mode, strategies or {}, ranks, search_mode=search_mode, costs=costs)
+        plan = plan_of(traced.graph, cuttings, ranks)
+        yield ShardedNetwork(traced, plan, groups, device=device, weights=_weights_of_rank_0(traced, place, device))
+
+
+@contextmanager
+def _connected(place: Place, device: torch.device, ranks: int, transport: Transport) -> Iterator[Groups]:
+    """Open torch.distributed, unless it is open already, and the groups in which `ranks` of them cut one network."""
     with ExitStack() as opened:
         existing: tuple[Group, ...] = ()
         if not dist.is_initialized():
             world = opened.enter_context(open_world(place, device, transport))
             existing = (world.mp, world.dp)
-        groups = opened.enter_context(
-            open_groups(
-                place.global_rank,
-                place.world_size,
-                ranks=ranks,
-                device=device,
-                transport=transport,
-                existing=existing,
-            )
+        groups = open_groups(
+            place.global_rank, place.world_size, ranks=ranks, device=device, transport=transport, existing=existing
         )
-        costs = costs_for(traced.graph, mode, search_mode, groups, device)
-        cuttings = cuttings_for(traced, mode, strategies or {}, ranks, search_mode=search_mode, costs=costs)
-        plan = plan_of(traced.graph, cuttings, ranks)
-        yield ShardedNetwork(traced, plan, groups, device=device, weights=_weights_of_rank_0(traced, place, device))
+        yield opened.enter_context(groups)
 
 
 def _check(place: Place, mode: str, strategies: Mapping[str, Strategy]) -> None:
