@@ -8,17 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.logs import alike as alike_module
 from launcher.logs import collapse as collapse_module
-from launcher.logs.collapse import (
-    MAX_LINES_OF_RANK,
-    WINDOW_NS,
-    Alike,
-    Collapser,
-    Kinds,
-    collapse,
-    first_in_common,
-    folded,
-)
+from launcher.logs.alike import Alike, Kinds, folded
+from launcher.logs.collapse import MAX_LINES_OF_RANK, WINDOW_NS, Collapser, collapse, first_in_common
 from launcher.logs.lines import Line
 from launcher.logs.times import Clock
 
@@ -399,7 +392,7 @@ def test_a_number_that_stops_growing_evenly_counts_no_more():
 
 def test_what_is_known_is_bounded(monkeypatch):
     """The kinds of lines that came last are kept."""
-    monkeypatch.setattr(collapse_module, "MAX_KINDS", 10)
+    monkeypatch.setattr(alike_module, "MAX_KINDS", 10)
     kinds = Kinds()
     often = kinds.of("often")
     for number in range(100):
@@ -409,7 +402,7 @@ def test_what_is_known_is_bounded(monkeypatch):
     for value in range(1000):
         lines_of(f"step {value}", kinds=kinds)
     (kind,) = [kind for kind in kinds._kinds.values() if kind.words.startswith("step")]
-    assert len(kind._rank_of[0]) <= collapse_module.MAX_VALUES
+    assert len(kind._rank_of[0]) <= alike_module.MAX_VALUES
 
 
 @given(st.lists(st.text(st.sampled_from("0123456789.,-+eExa: \x00\x01\x02\x1b[m")), min_size=1, max_size=4))

@@ -106,7 +106,7 @@ class PartialLines:
 
 def _folded(said: Mapping[int, str]) -> list[str]:
     """Return what ranks say alike, with these ranks; bars are left out, whose lengths differ before their numbers do."""
-    from launcher.logs.collapse import Alike, Kinds, folded  # one rank alone needs none of it
+    from launcher.logs.alike import Alike, Kinds, folded  # one rank alone needs none of it
 
     kinds = Kinds()
     alike: dict[str, list[Alike]] = {}
