@@ -21,11 +21,12 @@ from dataclasses import replace
 
 from launcher.cluster.agent_connection import AgentConnection, addresses_to_try
 from launcher.cluster.agent_starter import AgentStarter
+from launcher.cluster.connections import BEATS, Connections
 from launcher.cluster.coordinator_files import leave_mark, remove_endpoint, remove_mark
 from launcher.cluster.departure import Departure
 from launcher.cluster.job import Plan
 from launcher.cluster.recorder import FileReceiver, ServersRecorder
-from launcher.cluster.registration import BEATS, Connections, DuplicateServerError, Registration, take_first_words
+from launcher.cluster.registration import DuplicateServerError, Registration, take_first_words
 from launcher.cluster.server_evidence import ServerEvidence
 from launcher.control import events as happened
 from launcher.control import orders

@@ -1,9 +1,8 @@
-"""The coordinator's connections: from the first byte to an agent of a known server, then its heartbeats and its loss."""
+"""The way from a connection's first byte to an agent of a known server, or to a refusal with its reason."""
 
 from __future__ import annotations
 
 import platform
-import selectors
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -27,7 +26,6 @@ from launcher.core.messages import (
     Welcome,
     is_proof,
     proof_of,
-    to_line,
 )
 from launcher.core.records import Server
 from launcher.core.resources import fingerprint
@@ -256,93 +254,3 @@ def _check_version(hello: Hello, code: str) -> None:
             f"{described(hello)} runs tlaunch with Python {hello.python}, this machine with {platform.python_version()}",
             hint="use the same Python on every server",
         )
-
-
-BEATS = 5  # questions whether a server is there, within the time after which it is lost
-GETTING_READY_S = 60.0  # beyond that time, for an agent that has come and has yet to get ready: disks may be slow
-
-
-class Connections:
-    """The connections of a loop that owns `selector`. `on_words` is called with one that has sent something."""
-
-    def __init__(
-        self,
-        registration: Registration,
-        selector: selectors.BaseSelector,
-        silence_s: float,
-        *,
-        on_words: Callable[[AgentConnection], None],
-        on_loss: Callable[[int, AgentConnection], None],
-    ) -> None:
-        """`silence_s`: a server that is silent for this time is lost."""
-        self._registration = registration
-        self._selector = selector
-        self._silence_s = silence_s
-        self._on_words = on_words
-        self._on_loss = on_loss
-        self.next_beat = 0.0  # monotonic
-
-    def on_connect(self) -> None:
-        for connection in self._registration.accept():
-            self._hear(connection)
-
-    def beat(self) -> None:
-        """Ask every server whether it is there, if that is due."""
-        now, pause_s = time.monotonic(), self._silence_s / BEATS
-        if now - self.next_beat > pause_s:  # this process was stopped for a while, or begins
-            for peer in self._registration.peers.values():
-                peer.channel.heard_at = now
-        if now < self.next_beat:
-            return
-        self.next_beat = now + pause_s
-        for peer in self._registration.peers.values():
-            peer.ask()
-            allowed_s = self._silence_s + (0.0 if peer.ready else GETTING_READY_S)
-            if now - peer.channel.heard_at > allowed_s:
-                peer.lose(f"nothing was heard of it for {allowed_s:g} s")
-
-    def look(self) -> None:
-        """Handle connections that are lost or have something to send. A turn costs nothing for all others."""
-        self._registration.stacks_relay.step()
-        for connection in self._registration.dismiss():
-            self.forget(connection)
-        for peer in list(self._registration.noticed):
-            if peer.is_mute and peer.lost is None:
-                self._on_words(peer)  # the last
-            if peer.lost is None:
-                self._hear(peer)
-            if peer.lost is not None or not peer.channel.wants_write:
-                self._registration.noticed.discard(peer)
-            if peer.lost is not None and (index := peer.server_index) is not None:
-                self.forget(peer)
-                if self._registration.peers.get(index) is peer:
-                    del self._registration.peers[index]
-                    self._on_loss(index, peer)
-
-    def send_all(self, message: Message, *, ready: bool = False) -> None:
-        """Send a message to all servers that have been welcomed, or to those of them alone that have got ready."""
-        line = to_line(message)
-        for peer in self._registration.peers.values():
-            if peer.ready is not None or not ready:
-                peer.send_line(line)
-
-    def forget(self, peer: AgentConnection) -> None:
-        """Close a connection, after another try to send what has not been sent yet."""
-        with suppress(KeyError, ValueError):
-            self._selector.unregister(peer)
-        self._registration.noticed.discard(peer)
-        peer.close()
-
-    def forget_all(self) -> None:
-        for peer in list(self._registration.peers.values()):
-            self.forget(peer)
-        self._registration.peers.clear()
-
-    def _hear(self, peer: AgentConnection) -> None:
-        """Listen to it, also for room to write where something waits to be sent."""
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.channel.wants_write else 0)
-        try:
-            if self._selector.get_key(peer).events != wanted:
-                self._selector.modify(peer, wanted, lambda: self._on_words(peer))
-        except KeyError:
-            self._selector.register(peer, wanted, lambda: self._on_words(peer))

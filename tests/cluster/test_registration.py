@@ -13,8 +13,8 @@ import pytest
 import launcher.cluster.join as join_module
 from launcher import __version__
 from launcher.cluster.agent_connection import UNAUTHENTICATED_S, listen
+from launcher.cluster.connections import Connections
 from launcher.cluster.join import AgentInfo, Endpoint, PassingRefusalError, RunOverError, join
-from launcher.cluster.registration import Connections
 from launcher.core import messages
 from launcher.core.channel import Channel, ChannelClosedError
 from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError
