@@ -25,7 +25,8 @@ from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Server
 from launcher.core.text import ranges
-from launcher.supervise.mpi_proxy import Left, MpiProxies, hand_over, meeting_name
+from launcher.supervise.mpi_member import hand_over, meeting_name
+from launcher.supervise.mpi_proxy import Left, MpiProxies
 
 GATHER_S = 60.0  # for all of a server's processes to come; an engine starts them at about the same time
 # An engine sends SIGTERM and then, a second later, SIGKILL, when a rank calls MPI_Abort: that rank's own end is to be

@@ -1,7 +1,7 @@
 """Ranks in the place of the processes that an engine started: these, the members, hand over who they are, and wait.
 
-    member (here)  -- {"rank": n, "environment": {...}}, with the descriptor that PMI_FD names -->  agent (MpiProxies)
-                   <-- {"ended": status} ----------------------------------------------------------
+    member (mpi_member.py)  -- {"rank": n, "environment": {...}}, with the descriptor that PMI_FD names -->  agent (MpiProxies)
+                            <-- {"ended": status} ----------------------------------------------------------
 
 One JSON object a line each way, over a socket with an abstract name, so that nothing is left on a disk. mpirun starts one
 member for each device; one of each server is its agent as well. A rank then is a child of the agent (its log, its grace
@@ -27,31 +27,21 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import socket
-import struct
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import sha256
 
-from launcher.core.errors import TlaunchError
 from launcher.core.events import Trouble
 from launcher.core.frozen import frozen
 from launcher.core.records import RankSpec
 from launcher.core.text import ranges
 from launcher.supervise.event_log import EventLog
+from launcher.supervise.mpi_member import DESCRIPTOR, line_of, user_of
 
-PATIENCE_S = 60.0  # for an agent that has not yet begun to listen
 ABORT_PATIENCE_S = 2.0  # for a rank that called MPI_Abort to end, after its engine has begun to end all others
-_RETRY_S = 0.01
-_DESCRIPTOR = "PMI_FD"  # Hydra's and Slurm's socket to their daemon: a number that holds in one process only
 _MAX_BYTES = 1 << 23  # the kernel gives no process a larger environment, unless its stack's limit was raised
-_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
-# Engines send these to every member. The agent, which is one of them, answers; the others wait for it.
-_FOR_THE_AGENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
-                  signal.SIGTSTP, signal.SIGCONT)  # fmt: skip
 
 
 @frozen
@@ -76,73 +66,6 @@ class Refused:
 
 
 MemberEvent = Joined | Left | Refused
-
-
-def meeting_name(*words: str) -> bytes:
-    """Return an abstract socket name of this user, equal for all who give the same words: the job's name, the server's."""
-    digest = sha256("\0".join((str(os.getuid()), *words)).encode(errors="surrogateescape")).hexdigest()
-    return b"\0tlaunch-members-" + digest[:32].encode()
-
-
-# --- a member ---
-
-
-def hand_over(
-    name: bytes,
-    environment: Mapping[str, str],
-    global_rank: int,
-    *,
-    patience_s: float = PATIENCE_S,
-    pass_on: Callable[[int], None] | None = None,
-) -> int | None:
-    """Let the agent start this rank, wait for its end and return its status as in `subprocess`; None: the agent was lost.
-
-    Blocks. From then on this process ignores the signals that the agent answers, or has `pass_on` called with them: call
-    it last, in the main thread.
-
-    Raises:
-        TlaunchError: no agent listened in time, or another user's process does.
-    """
-    for number in _FOR_THE_AGENT:
-        signal.signal(number, signal.SIG_IGN if pass_on is None else lambda number, _frame: pass_on(number))
-    with _reach(name, time.monotonic() + patience_s) as connection:
-        if _user_of(connection) != os.getuid():
-            raise TlaunchError(
-                f"another user's process (uid {_user_of(connection)}) listens in the place of this server's agent",
-                hint="find out who runs it; nothing was handed over to it",
-            )
-        line = _line({"rank": global_rank, "environment": dict(environment)})
-        descriptor = environment.get(_DESCRIPTOR, "")
-        sent = 0
-        try:
-            if descriptor.isdecimal():
-                with suppress(OSError):  # it was closed on the way here: the rank will report what it misses
-                    sent = socket.send_fds(connection, [line], [int(descriptor)])
-            connection.sendall(line[sent:])
-            with connection.makefile("rb") as answer:
-                line = answer.readline()
-            return int(json.loads(line)["ended"]) if line.endswith(b"\n") else None
-        except (BrokenPipeError, ConnectionResetError):
-            return None
-
-
-def _reach(name: bytes, deadline: float) -> socket.socket:
-    while True:
-        connection = socket.socket(socket.AF_UNIX)
-        try:
-            connection.connect(name)
-        except (ConnectionRefusedError, FileNotFoundError) as error:
-            connection.close()
-            if time.monotonic() > deadline:
-                raise TlaunchError(
-                    "no agent of this server listens", hint="see the output of the process of its lowest rank"
-                ) from error
-            time.sleep(_RETRY_S)
-        else:
-            return connection
-
-
-# --- the agent ---
 
 
 class _Caller:
@@ -212,7 +135,7 @@ class MpiProxies:
     def environment_of(self, global_rank: int) -> dict[str, str]:
         """Return the environment that the engine gave this rank's member, with descriptors' numbers as they are here."""
         member = self._joined[global_rank]
-        changed = {_DESCRIPTOR: str(member.descriptors[0])} if member.descriptors else {}
+        changed = {DESCRIPTOR: str(member.descriptors[0])} if member.descriptors else {}
         return {**member.environment, **changed}
 
     def descriptors_of(self, global_rank: int) -> tuple[int, ...]:
@@ -241,7 +164,7 @@ class MpiProxies:
         if member is not None and global_rank not in self._released:
             self._released.add(global_rank)
             with suppress(OSError):  # it has gone; and so few bytes always fit
-                member.connection.send(_line({"ended": status}))
+                member.connection.send(line_of({"ended": status}))
 
     def close(self) -> None:
         """Hang up: members whose rank's end was not reported learn that the agent has gone. May be called twice."""
@@ -258,7 +181,7 @@ class MpiProxies:
                 connection, _ = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return happened
-            user = _user_of(connection)
+            user = user_of(connection)
             if user != os.getuid():
                 connection.close()
                 happened.append(Refused(f"a process of another user (uid {user}) tried to join as a rank"))
@@ -348,13 +271,3 @@ class ProxyControl:
         for rank in self.ranks:
             self._members.tell_end(rank.global_rank, 0)
         self._members.close()
-
-
-def _user_of(connection: socket.socket) -> int:
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(credentials)[1])
-
-
-def _line(message: Mapping[str, object]) -> bytes:
-    """Return one line of JSON; bytes of the environment that are not text are escaped, and come back as they were."""
-    return json.dumps(message).encode() + b"\n"

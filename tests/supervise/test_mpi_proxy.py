@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 
 from launcher.core.errors import TlaunchError
-from launcher.supervise.mpi_proxy import Joined, Left, MpiProxies, Refused, hand_over, meeting_name
+from launcher.supervise.mpi_member import hand_over, meeting_name
+from launcher.supervise.mpi_proxy import Joined, Left, MpiProxies, Refused
 from tests.conftest import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
 MEMBER = """
 import os, sys
-from launcher.supervise.mpi_proxy import hand_over
+from launcher.supervise.mpi_member import hand_over
 status = hand_over(bytes.fromhex(os.environ["NAME"]), os.environ, int(sys.argv[1]))
 print(status)
 """
