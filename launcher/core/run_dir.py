@@ -14,7 +14,7 @@
         console.log       what a detached launcher would have shown
         device0/train.log, env.log
         device0/arrivals      when train.log had grown to how many bytes (launcher/core/arrivals.py)
-        device0/process.json  which process the rank is, where an engine started it (launcher/runs/record.py)
+        device0/process.json  which process the rank is, where an engine started it (launcher/runs/engine_ranks.py)
         device0/heartbeat     a sign of life, rewritten by programs that take part (launcher/core/heartbeat.py)
         device0/failure.json  what the rank's own failure hook saw (launcher/preload/failure.py)
         device0/stacks.log    Python stacks, each time that they were asked for

@@ -21,8 +21,9 @@ from launcher.core.proc import ProcessId, stat
 from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
+from launcher.runs.engine_ranks import EngineRanks
 from launcher.runs.progress import ENDED_AS, Progress, State
-from launcher.runs.record import EngineRanks, read_recorded
+from launcher.runs.record import read_recorded
 from launcher.runs.store import run_at, run_names
 
 # Between the making of a run's directory and its agent's first event lies less than a second, on a busy machine perhaps a

@@ -22,7 +22,7 @@ from launcher.core.heartbeat import Beat, beat
 from launcher.core.metrics import StepMetrics, to_line
 from launcher.core.proc import Usage, identify
 from launcher.core.run_dir import RunDir
-from launcher.runs.record import note_process
+from launcher.runs.engine_ranks import note_process
 from tests.programs import acted_run
 
 from .conftest import read_until

@@ -13,7 +13,8 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
 from launcher.core.run_dir import RunDir
-from launcher.runs.record import Place, create_run, free_name, join_run, read_recorded
+from launcher.runs.engine_ranks import join_run
+from launcher.runs.record import Place, create_run, free_name, read_recorded
 
 RANKS = 16
 

@@ -12,8 +12,8 @@ from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause
 from launcher.core.proc import identify
 from launcher.core.report import Report
 from launcher.runs import status
+from launcher.runs.engine_ranks import note_process
 from launcher.runs.progress import State
-from launcher.runs.record import note_process
 from launcher.runs.status import FIRST_EVENT_S, RankState, RunStatusReader, look, read_report, runs_going_on
 from tests.programs import acted_run
 from tests.programs.acted_run import me, someone_gone

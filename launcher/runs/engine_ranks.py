@@ -1,0 +1,127 @@
+"""The ranks of an engine of the user's own (`tlaunch exec`), which make the run's directory themselves, in any order.
+
+They note their processes in it. Such a rank becomes its program, and its end is not recorded: it is seen by its process, on its
+own machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from launcher.core import atomic
+from launcher.core.codec import decode
+from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
+from launcher.core.proc import ProcessId
+from launcher.core.records import RankSpec, RunSpec
+from launcher.core.run_dir import RunDir
+from launcher.runs.record import Recorded, point_latest, spec_to_json
+
+
+def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = None) -> RunDir:
+    """Make the run's directory, with run.json and `files` (name: text), and that of `rank`, which no earlier run has used.
+
+    Ranks may call this at the same time, on one file system or on one per server: the rank that finds no run.json writes
+    it, and the others must agree with it. `files` are there for a rank as soon as this returns.
+
+    Raises:
+        UsageError: an earlier run of the same name has had this rank.
+        RefusedLayoutError: the ranks do not agree.
+        UnreadableError: the directory cannot be made or filled.
+    """
+    run_dir = RunDir(spec.run_dir)
+    try:
+        run_dir.device(rank.global_rank).mkdir(parents=True, exist_ok=True)
+        try:  # one process alone succeeds in making a rank's env.log, on NFS too
+            os.close(os.open(run_dir.env_log(rank.global_rank), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            raise UsageError(
+                f"{run_dir.root} holds an earlier run already",
+                hint="give this run a name that no other has: "
+                "TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S) in the environment of all ranks",
+            ) from None
+        _write_or_compare(run_dir, spec_to_json(spec))
+        for name, text in (files or {}).items():
+            atomic.write_text(run_dir.root / name, text)  # all ranks have the same
+    except OSError as error:
+        raise UnreadableError(
+            f"{run_dir.root}: this run directory cannot be made or filled: {error.strerror}",
+            hint="--runs-dir DIR, or TLAUNCH_RUNS_DIR, names another place",
+        ) from error
+    return run_dir
+
+
+def _write_or_compare(run_dir: RunDir, text: str) -> None:
+    """Write run.json, or compare it: ranks cannot ask each other, and what the first of them recorded counts for all."""
+    if not run_dir.run_json.exists():
+        with suppress(FileExistsError):  # another rank was faster
+            atomic.write_text(run_dir.run_json, text, replace=False)
+            point_latest(run_dir.root.parent, run_dir.root.name)
+            return
+    found, own = _agreed_on(run_dir.run_json.read_text(encoding="utf-8")), _agreed_on(text)
+    if found is None or own is None or found == own:
+        return
+    differences = {
+        "port": f"this one has MASTER_PORT {own['port']}, the first had {found['port']}",
+        "layout": f"this one has {own['layout']}, the first had {found['layout']}",
+        "servers": "this one has another rank table than the first",
+    }
+    named = ", ".join(text for key, text in differences.items() if own[key] != found[key])
+    raise RefusedLayoutError(
+        f"ranks of {run_dir.root.name} were not started alike: {named}",
+        hint="all ranks need the same options and the same rank table, and a run directory that no earlier run has used",
+    )
+
+
+def _agreed_on(text: str) -> dict[str, Any] | None:
+    """Return the fields of a run.json that all ranks of a run share; None if the text is not such a record yet."""
+    try:
+        fields: Any = json.loads(text)
+        layout = " ".join(f"{axis}={degree}" for axis, degree in fields["layout"].items())
+        return {"port": fields["master_port"], "layout": layout, "servers": fields["cluster"]["servers"]}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def note_process(run_dir: RunDir, global_rank: int, process: ProcessId) -> None:
+    """Write which process this rank is, and its program will be.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    atomic.write_text(run_dir.process(global_rank), json.dumps(asdict(process)) + "\n")
+
+
+class EngineRanks:
+    """The processes of ranks that an engine of the user's own started. Each note is read once."""
+
+    def __init__(self, run_dir: RunDir, recorded: Recorded) -> None:
+        self._run_dir = run_dir
+        self._places = recorded.places
+        self._noted: dict[int, ProcessId] = {}  # by global rank
+
+    def look(self) -> Mapping[int, ProcessId]:
+        for place in self._places:
+            if place.global_rank not in self._noted:
+                with suppress(OSError, ValueError, TypeError, RecursionError):
+                    fields = json.loads(self._run_dir.process(place.global_rank).read_bytes())
+                    self._noted[place.global_rank] = decode(ProcessId, fields)
+        return self._noted
+
+    def ended(self, *, all_noted: bool) -> bool:
+        """Return True if every rank has ended, as far as is known here, by the last look.
+
+        `all_noted`: a rank without a note, on a server where others have one, did not start and will never write one.
+        """
+        # Processes of another machine cannot be seen; those of this one before its last start have ended.
+        here = socket.gethostname()
+        if not self._noted or not all(process.host == here and not process.lives for process in self._noted.values()):
+            return False
+        servers = {place.server_index for place in self._places if place.global_rank in self._noted}
+        without = [place for place in self._places if place.global_rank not in self._noted]
+        return not without or (all_noted and all(place.server_index in servers for place in without))
