@@ -8,7 +8,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 
-from launcher.checkpoint.index import TOKENIZER, Index, differing_settings
+from launcher.checkpoint.index import TOKENIZER, Index
+from launcher.checkpoint.same_settings import differing_settings
 from launcher.checkpoint.tensors import BLOCK_BYTES, StoredBoxes, pieces
 from launcher.core.errors import UsageError
 from launcher.mesh.boxes import Box

@@ -14,7 +14,8 @@ from itertools import repeat
 from operator import sub, truediv
 from typing import Any
 
-from launcher.checkpoint.index import FREE_SETTINGS, SAME_SETTINGS, TOKENIZER, Index
+from launcher.checkpoint.index import TOKENIZER, Index
+from launcher.checkpoint.same_settings import FREE_SETTINGS, SAME_SETTINGS
 from launcher.checkpoint.tensors import StoredBoxes, pieces
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import whole

@@ -28,7 +28,6 @@ from launcher.checkpoint.index import (
     STRATEGY,
     best_of,
     checkpoints_in,
-    differing_settings,
     index_text,
     name_of,
     partial_name,
@@ -36,6 +35,7 @@ from launcher.checkpoint.index import (
     readable,
     remove_partials,
 )
+from launcher.checkpoint.same_settings import differing_settings
 from launcher.checkpoint.strategy import strategy_of
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.records import Layout

@@ -10,15 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from launcher.checkpoint.index import (
-    INDEX,
-    SCHEMA_OF_VALIDATIONS,
-    Validations,
-    check_settings,
-    checkpoints_in,
-    index_text,
-    read_index,
-)
+from launcher.checkpoint.index import INDEX, SCHEMA_OF_VALIDATIONS, Validations, checkpoints_in, index_text, read_index
+from launcher.checkpoint.same_settings import check_settings
 from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.frozen import frozen

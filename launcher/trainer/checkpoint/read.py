@@ -19,7 +19,6 @@ from launcher.checkpoint.index import (
     DamagedError,
     Index,
     PartFile,
-    check_settings,
     checkpoints_in,
     damage_of,
     index_of,
@@ -27,6 +26,7 @@ from launcher.checkpoint.index import (
     is_checkpoint,
     read_index,
 )
+from launcher.checkpoint.same_settings import check_settings
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.text import some_of
 from launcher.mesh.boxes import whole
