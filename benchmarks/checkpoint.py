@@ -30,7 +30,8 @@ from launcher.trainer.checkpoint.read import restore
 from launcher.trainer.checkpoint.write import CheckpointWriter, Training
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.parallel.place import place_from_environment
+from launcher.trainer.parallel.world import World
 from launcher.trainer.session import Session, meta_model
 
 SIZES = ["model.vocabulary_size=20000", "model.d_model=512", "model.feed_forward_dim=2048", "train.device=cpu"]

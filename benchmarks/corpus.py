@@ -28,7 +28,8 @@ from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.batches import global_batches, own_micro_batches
 from launcher.trainer.data.corpus import open_corpus, shared_tokenizer
 from launcher.trainer.data.token_cache import text_at, write_tokens
-from launcher.trainer.parallel.world import World, open_world, this_place
+from launcher.trainer.parallel.place import this_place
+from launcher.trainer.parallel.world import World, open_world
 
 PAIRS = 10_000_000
 STEPS = 200  # of which the batches are made

@@ -44,7 +44,8 @@ from launcher.trainer.decode.score import all_scores
 from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.model.transformer import END, PAD, Batch
 from launcher.trainer.optimizer.rates import learning_rate_at
-from launcher.trainer.parallel.world import World, open_world, this_place
+from launcher.trainer.parallel.place import this_place
+from launcher.trainer.parallel.world import World, open_world
 
 RECIPE = "recipes/transformer/multi30k.toml"
 RANKS, WARM_UP, AVERAGED, BEAM = 2, 5, 10, 5

@@ -30,7 +30,8 @@ from launcher.trainer.checkpoint.write import CheckpointWriter, Training
 from launcher.trainer.optimizer.sharded import OwnedBox
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.parallel.place import place_from_environment
+from launcher.trainer.parallel.world import World
 from launcher.trainer.programs import transformer
 from launcher.trainer.session import meta_model
 

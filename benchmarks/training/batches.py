@@ -13,7 +13,8 @@ from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.batches import GlobalBatch, global_batches, token_count
 from launcher.trainer.data.corpus import open_corpus
-from launcher.trainer.parallel.world import open_world, place_from_environment
+from launcher.trainer.parallel.place import place_from_environment
+from launcher.trainer.parallel.world import open_world
 
 LENGTHS = ["data.source_length=64", "data.target_length=64", "data.direction=en_fr"]
 # The small Transformer that is used for Multi30K.

@@ -18,7 +18,8 @@ from launcher.trainer.data.batches import GlobalBatch, collate
 from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.parallel.place import place_from_environment
+from launcher.trainer.parallel.world import World
 from launcher.trainer.session import Session
 from training.batches import M30K, RATE, TOKENS, Batches, pairs_of_a_step, rounds_of, settings_of, token_sum
 from training.before import steps_before

@@ -22,7 +22,8 @@ from launcher.recipes.catalog import DEFAULT, RECIPES, recipe_named
 from launcher.recipes.load import named_settings
 from launcher.trainer.files import Files
 from launcher.trainer.memory import keep_freed_memory
-from launcher.trainer.parallel.world import choose_device, open_world, this_place
+from launcher.trainer.parallel.place import choose_device, this_place
+from launcher.trainer.parallel.world import open_world
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

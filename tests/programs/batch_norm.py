@@ -16,7 +16,8 @@ from torch import nn
 from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.parallel.batch_norm import SynchronisedBatchNorm, synchronise_batch_norms
 from launcher.trainer.parallel.collectives import all_reduce
-from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.parallel.place import this_place
+from launcher.trainer.parallel.world import open_world
 from launcher.trainer.programs.replicated import ReplicatedTraining
 from launcher.trainer.telemetry.recording import Recorder
 from launcher.trainer.telemetry.watch import watching

@@ -28,8 +28,9 @@ from launcher.trainer.checkpoint.read import candidates_at, restore
 from launcher.trainer.checkpoint.write import CheckpointWriter, Training
 from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
+from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.placement import Placement
-from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.parallel.world import open_world
 from launcher.trainer.saved import gather
 
 CPU = torch.device("cpu")

@@ -13,8 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 from launcher.trainer.parallel import head_loss as module
+from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.styles import part_bounds
-from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.parallel.world import open_world
 
 VOCABULARY, D_MODEL = 67, 16
 TOKENS = (0, 1, 511, 513)

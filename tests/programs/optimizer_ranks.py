@@ -21,8 +21,9 @@ from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import ALONE, Group
+from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.placement import Placement
-from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.parallel.world import open_world
 from launcher.trainer.session import Session, Suspects, rule_of
 
 CPU = torch.device("cpu")

@@ -25,7 +25,8 @@ from launcher.trainer.data.batches import own_micro_batches, token_count
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END, PAD
 from launcher.trainer.parallel.collectives import ALONE
-from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.parallel.place import this_place
+from launcher.trainer.parallel.world import open_world
 from launcher.trainer.plan import apply_plan
 from launcher.trainer.session import Session, meta_model
 

@@ -18,8 +18,9 @@ from ranks import fork_ranks
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.data.tokens import Example
+from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.waiting import Stopwatch, Timer
-from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.parallel.world import open_world
 from launcher.trainer.session import Session
 
 SLOWER_S = 0.5

@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 from launcher.checkpoint.ways import SLICES, WAYS
 from launcher.recipes.catalog import recipe_named
 from launcher.trainer.files import Files
-from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.parallel.place import this_place
+from launcher.trainer.parallel.world import open_world
 from launcher.trainer.programs.quickstart import Network, train
 
 CPU = torch.device("cpu")

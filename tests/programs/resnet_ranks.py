@@ -30,7 +30,8 @@ from launcher.recipes.catalog import recipe_named
 from launcher.trainer.data.images import ImageOrder, ImageSet, ImageShape, Shard, training_batches, validation_batches
 from launcher.trainer.files import Files
 from launcher.trainer.model.resnet import initial_weight, resnet50, set_initial_weights
-from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.parallel.place import this_place
+from launcher.trainer.parallel.world import open_world
 from launcher.trainer.programs.resnet50 import train
 
 sys.path.append(str(Path(__file__).parents[2]))

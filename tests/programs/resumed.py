@@ -28,7 +28,8 @@ from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.checkpoint.read import candidates_at, restore
 from launcher.trainer.checkpoint.write import CheckpointWriter, Training
 from launcher.trainer.optimizer.rates import learning_rate_at
-from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.parallel.place import this_place
+from launcher.trainer.parallel.world import open_world
 from launcher.trainer.session import Session, meta_model
 
 STEPS, SAVED = 8, 4

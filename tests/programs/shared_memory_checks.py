@@ -25,8 +25,9 @@ from ranks import fork_ranks
 from launcher.core.errors import UsageError
 from launcher.trainer.parallel import collectives
 from launcher.trainer.parallel.one_host import NotSharedError, share_memory
+from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.shared_memory import SLOT_BYTES, WHOLE_BYTES
-from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.parallel.world import open_world
 
 PATIENCE = timedelta(seconds=90)
 CPU = torch.device("cpu")

@@ -21,7 +21,8 @@ from launcher.sharding.cost import Costs
 from launcher.sharding.expression import cuttings
 from launcher.sharding.plan import plan_of
 from launcher.trainer.parallel import batch_norm
-from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.parallel.place import this_place
+from launcher.trainer.parallel.world import open_world
 from launcher.trainer.shard import functions, network
 from launcher.trainer.shard.calibrate import calibrated
 from launcher.trainer.shard.groups import open_groups

@@ -23,7 +23,8 @@ from launcher.trainer.model.transformer import END
 from launcher.trainer.optimizer.rates import learning_rate_at
 from launcher.trainer.parallel import head_loss
 from launcher.trainer.parallel.collectives import all_reduce
-from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.parallel.place import this_place
+from launcher.trainer.parallel.world import open_world
 from launcher.trainer.saved import gather
 from launcher.trainer.session import Session, placements_at
 

@@ -16,7 +16,8 @@ from ranks import fork_ranks
 
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.trainer.parallel import world as world_module
-from launcher.trainer.parallel.world import open_world, this_place
+from launcher.trainer.parallel.place import this_place
+from launcher.trainer.parallel.world import open_world
 
 TIMEOUT_S = 5.0
 world_module.GROUP_TIMEOUT = timedelta(seconds=TIMEOUT_S)

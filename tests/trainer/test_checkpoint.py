@@ -47,7 +47,8 @@ from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.parallel.place import place_from_environment
+from launcher.trainer.parallel.world import World
 from launcher.trainer.session import Session, meta_model
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "resumed.py"

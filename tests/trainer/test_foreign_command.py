@@ -22,7 +22,8 @@ from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.parallel.place import place_from_environment
+from launcher.trainer.parallel.world import World
 from launcher.trainer.session import Session, meta_model
 
 SETTINGS = ["model.vocabulary_size=67", "model.d_model=16", "model.feed_forward_dim=32", "train.precision=float64"]

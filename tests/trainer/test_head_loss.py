@@ -20,7 +20,8 @@ from launcher.trainer.parallel import head_loss as module
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.head_loss import head_loss
 from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.parallel.place import place_from_environment
+from launcher.trainer.parallel.world import World
 from launcher.trainer.session import Session
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "head_loss.py"

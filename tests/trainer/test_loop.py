@@ -22,8 +22,9 @@ from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
+from launcher.trainer.parallel.place import place_from_environment
 from launcher.trainer.parallel.placement import Placement
-from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.parallel.world import World
 from launcher.trainer.programs.early_stopping import EarlyStopping
 from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.program import Program, Validated, line_of

@@ -18,7 +18,8 @@ from launcher.trainer.model.transformer import END
 from launcher.trainer.optimizer.sharded import ShardedOptimizer, Shards
 from launcher.trainer.parallel.collectives import ALONE, Group
 from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.parallel.place import place_from_environment
+from launcher.trainer.parallel.world import World
 from launcher.trainer.plan import apply_plan, copied
 from launcher.trainer.session import Session, meta_model, pipeline_stages, rule_of
 

@@ -12,8 +12,9 @@ from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END, EncoderLayer
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
+from launcher.trainer.parallel.place import place_from_environment
 from launcher.trainer.parallel.recompute import _Activations, recompute_in_backward
-from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.parallel.world import World
 from launcher.trainer.session import Session
 
 EXAMPLES = [Example([5, 6, 7, END], [6, 5, END]), Example([8, END], [8, 9, 10, 11, END])]

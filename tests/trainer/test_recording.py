@@ -16,7 +16,8 @@ from launcher.sharding.report import read_report
 from launcher.sharding.report_set import alike, read_all
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.parallel.place import place_from_environment
+from launcher.trainer.parallel.world import World
 from launcher.trainer.plan import gives_parts
 from launcher.trainer.programs.strategy import RecordedModel, StepRecorder, recorded_report
 from launcher.trainer.session import Session

@@ -12,7 +12,8 @@ from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
 from launcher.trainer.model.transformer import Batch
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.parallel.place import place_from_environment
+from launcher.trainer.parallel.world import World
 from launcher.trainer.saved import check_can_save, gather, load_model, save_model
 from launcher.trainer.session import Session, placements_at
 

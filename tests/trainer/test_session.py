@@ -11,7 +11,8 @@ from launcher.trainer.model.linear import set_own_rows
 from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
-from launcher.trainer.parallel.world import World, place_from_environment
+from launcher.trainer.parallel.place import place_from_environment
+from launcher.trainer.parallel.world import World
 from launcher.trainer.session import Session
 
 pytestmark = pytest.mark.usefixtures("one_thread")

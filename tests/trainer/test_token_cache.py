@@ -22,7 +22,8 @@ from launcher.trainer.data.token_cache import find_tokens, text_at, tokens_name,
 from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
 from launcher.trainer.data.tokens import tokenize
 from launcher.trainer.model.transformer import END
-from launcher.trainer.parallel.world import open_world, place_from_environment
+from launcher.trainer.parallel.place import place_from_environment
+from launcher.trainer.parallel.world import open_world
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "write_tokens.py"
 PAIRS = [

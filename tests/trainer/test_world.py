@@ -10,7 +10,7 @@ import torch
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import Coordinate
-from launcher.trainer.parallel.world import Place, choose_device, place_from_environment
+from launcher.trainer.parallel.place import Place, choose_device, place_from_environment
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "work_alone.py"
 TORCHRUN = {"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}

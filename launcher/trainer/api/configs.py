@@ -12,7 +12,7 @@ from typing import Any
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
-from launcher.trainer.parallel.world import this_place
+from launcher.trainer.parallel.place import this_place
 
 
 @frozen

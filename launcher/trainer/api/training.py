@@ -28,7 +28,8 @@ from launcher.trainer.api.settings import NetworkData, NetworkModel, NetworkSett
 from launcher.trainer.api.wording import in_words_of_train
 from launcher.trainer.files import Files
 from launcher.trainer.memory import keep_freed_memory
-from launcher.trainer.parallel.world import Transport, choose_device, open_world, this_place
+from launcher.trainer.parallel.place import choose_device, this_place
+from launcher.trainer.parallel.world import Transport, open_world
 from launcher.trainer.programs.lines import say
 from launcher.trainer.programs.loop import run
 from launcher.trainer.saved import model_of

@@ -36,7 +36,8 @@ from launcher.core.run_dir import RunDir
 from launcher.trainer.__main__ import exit_code_of
 from launcher.trainer.links.point_to_point import GROWTH, ITEM_BYTES, MIN_BYTES, PINGS, one_way, ping, settle, stream
 from launcher.trainer.parallel.collectives import all_reduce
-from launcher.trainer.parallel.world import World, choose_device, open_world, this_place
+from launcher.trainer.parallel.place import choose_device, this_place
+from launcher.trainer.parallel.world import World, open_world
 
 SECONDS = 30.0
 MAX_SECONDS = 300.0  # ranks that only wait for the others give up after GROUP_TIMEOUT

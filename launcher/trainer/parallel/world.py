@@ -1,4 +1,4 @@
-"""This process's place among the ranks: device, coordinates, and one process group per axis."""
+"""The open connection to the other ranks: one process group per axis, and what all of them exchange."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from torch.distributed.rendezvous import rendezvous
 from launcher.core import env
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import Layout
-from launcher.mesh.coordinates import AXES, Coordinate, coordinate_of, group_of
+from launcher.mesh.coordinates import AXES, group_of
 from launcher.trainer.parallel.collectives import ALONE, Group, all_reduce
 from launcher.trainer.parallel.one_host import NotSharedError, share_memory
 from launcher.trainer.parallel.pipeline import Link, Links, meet
-from launcher.trainer.parallel.rendezvous import engine_variables
+from launcher.trainer.parallel.place import Place
 from launcher.trainer.telemetry.heartbeat import wait_for_long
 
 GROUP_TIMEOUT = timedelta(minutes=10)
@@ -35,94 +34,6 @@ DONE, BUSY, FAILED = range(3)  # the rank is added to the last
 Key = TypeVar("Key")
 Transport = Literal["auto", "backend", "shared_memory"]
 _HINT_TRANSPORT = "parallel.transport = auto takes shared memory only where all ranks of a group have it"
-
-
-@frozen
-class Place:
-    """The place of this process among all, from its environment. A single process needs no environment."""
-
-    global_rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-    device_id: int | None
-    layout: Layout
-
-    @property
-    def coordinate(self) -> Coordinate:
-        return coordinate_of(self.global_rank, self.layout)
-
-
-def place_from_environment(environment: Mapping[str, str], *, micro_batches: int) -> Place:
-    """Read torchrun's variables and tlaunch's layout; without a layout every rank is a data-parallel copy.
-
-    Raises:
-        UsageError: a variable is missing, no whole number, or out of range.
-        RefusedLayoutError: dp * mp * pp is not the number of ranks.
-    """
-
-    def whole(name: str, default: int, minimum: int = 1) -> int:
-        text = environment.get(name, "")
-        value = int(text) if text.isdecimal() else minimum - 1 if text else default
-        if value < minimum:
-            raise UsageError(f"the environment variable {name} is {text!r}, not a whole number of {minimum} or more")
-        return value
-
-    world_size = whole(env.WORLD_SIZE, 1)
-    missing = [name for name in (env.RANK, env.MASTER_ADDR, env.MASTER_PORT) if not environment.get(name)]
-    if world_size > 1 and missing:
-        raise UsageError(f"{env.WORLD_SIZE} is {world_size}, but {', '.join(missing)} is not set")
-    global_rank = whole(env.RANK, 0, minimum=0)
-    if global_rank >= world_size:
-        raise UsageError(f"{env.RANK} is {global_rank}, but {env.WORLD_SIZE} is {world_size}")
-    mp, pp = whole(env.TLAUNCH_MP, 1), whole(env.TLAUNCH_PP, 1)
-    layout = Layout(
-        dp=whole(env.TLAUNCH_DP, max(1, world_size // (mp * pp))),
-        mp=mp,
-        pp=pp,
-        micro_batches=whole(env.TLAUNCH_MICRO_BATCHES, micro_batches),
-    )
-    if layout.world_size != world_size:
-        raise RefusedLayoutError(f"{layout} needs {layout.world_size} ranks, but {env.WORLD_SIZE} is {world_size}")
-    return Place(
-        global_rank=global_rank,
-        world_size=world_size,
-        local_rank=whole(env.LOCAL_RANK, 0, minimum=0),
-        local_world_size=whole(env.LOCAL_WORLD_SIZE, world_size),
-        device_id=whole(env.DEVICE_ID, 0, minimum=0) if environment.get(env.DEVICE_ID) else None,
-        layout=layout,
-    )
-
-
-# Where one of these is set, a program counts the devices that it sees from 0, in the order of the list.
-VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-
-
-def choose_device(place: Place, wanted: str, environment: Mapping[str, str]) -> torch.device:
-    """Return the accelerator of this rank if every local rank has one of its own, else the CPU.
-
-    DEVICE_ID counts physical devices, so it is the index where a program sees all of them. Where a variable narrows
-    what is seen, local rank number i takes the i-th device of it. All ranks of a server decide alike.
-
-    Raises:
-        UsageError: DEVICE_ID is not one of the devices.
-    """
-    if wanted == "cpu" or not torch.accelerator.is_available():
-        return torch.device("cpu")
-    visible = torch.accelerator.device_count()
-    if visible < place.local_world_size:
-        return torch.device("cpu")
-    narrowed = any(environment.get(name) for name in VISIBLE_DEVICES)
-    index = place.local_rank if place.device_id is None or narrowed else place.device_id
-    if index >= visible:
-        raise UsageError(
-            f"{env.DEVICE_ID} is {index}, but {visible} devices are visible here, numbered from 0",
-            hint=f"name the table's devices in one of {', '.join(VISIBLE_DEVICES)}",
-        )
-    accelerator = torch.accelerator.current_accelerator()
-    assert accelerator is not None, "an accelerator is available"
-    torch.accelerator.set_device_index(index)
-    return torch.device(accelerator.type, index)
 
 
 @frozen
@@ -400,13 +311,3 @@ def _failure_of(sent: bytes) -> TlaunchError | None:
     name, message, hint = fields
     kinds = {kind.__name__: kind for kind in (UsageError, UnreadableError, RefusedLayoutError)}
     return kinds.get(name, TlaunchError)(message, hint=hint)
-
-
-def this_place(*, micro_batches: int) -> Place:
-    """Return this process's place, after it has met the others if mpirun or srun started them.
-
-    Raises:
-        UsageError, RefusedLayoutError: as `place_from_environment`, or the ranks cannot find each other.
-    """
-    os.environ.update(engine_variables(os.environ))  # torch reads there where ranks meet
-    return place_from_environment(os.environ, micro_batches=micro_batches)

@@ -30,7 +30,8 @@ from launcher.recipes.strategies import DATA_PARALLEL, DYNAMIC_PROGRAMMING, HYBR
 from launcher.sharding.expression import Strategy
 from launcher.sharding.plan import plan_of
 from launcher.trainer.parallel.collectives import Group
-from launcher.trainer.parallel.world import Place, Transport, choose_device, open_world, this_place
+from launcher.trainer.parallel.place import Place, choose_device, this_place
+from launcher.trainer.parallel.world import Transport, open_world
 from launcher.trainer.shard.calibrate import costs_for
 from launcher.trainer.shard.groups import Groups, open_groups
 from launcher.trainer.shard.modes import cuttings_for
