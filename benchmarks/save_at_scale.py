@@ -26,7 +26,8 @@ from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.checkpoint.owners import plan_of
-from launcher.trainer.checkpoint.write import CheckpointWriter, Training
+from launcher.trainer.checkpoint.state import Training
+from launcher.trainer.checkpoint.write import CheckpointWriter
 from launcher.trainer.optimizer.sharded import OwnedBox
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links

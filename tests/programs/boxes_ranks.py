@@ -25,7 +25,8 @@ from launcher.mesh.boxes import Box
 from launcher.recipes.train import CheckpointConfig, ParallelConfig
 from launcher.trainer.checkpoint.owners import plan_of
 from launcher.trainer.checkpoint.read import candidates_at, restore
-from launcher.trainer.checkpoint.write import CheckpointWriter, Training
+from launcher.trainer.checkpoint.state import Training
+from launcher.trainer.checkpoint.write import CheckpointWriter
 from launcher.trainer.optimizer.momentum import Momentum
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.parallel.place import this_place

@@ -26,7 +26,8 @@ from launcher.checkpoint.ways import OWNED, WAYS
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.checkpoint.read import candidates_at, restore
-from launcher.trainer.checkpoint.write import CheckpointWriter, Training
+from launcher.trainer.checkpoint.state import Training
+from launcher.trainer.checkpoint.write import CheckpointWriter
 from launcher.trainer.optimizer.rates import learning_rate_at
 from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.world import open_world

@@ -17,7 +17,7 @@ from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.checkpoint.read import candidates_at, restore
-from launcher.trainer.checkpoint.write import Training
+from launcher.trainer.checkpoint.state import Training
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel.collectives import ALONE

@@ -23,7 +23,8 @@ from launcher.recipes.quickstart.config import QuickstartSettings
 from launcher.recipes.transformer.config import TransformerSettings
 from launcher.trainer.checkpoint.owners import plan_of
 from launcher.trainer.checkpoint.read import candidates_at, restore
-from launcher.trainer.checkpoint.write import CheckpointWriter, Training
+from launcher.trainer.checkpoint.state import Training
+from launcher.trainer.checkpoint.write import CheckpointWriter
 from launcher.trainer.data.tokenizer import train_tokenizer
 from launcher.trainer.data.tokens import Example
 from launcher.trainer.model.transformer import END

@@ -31,8 +31,7 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.text import some_of
 from launcher.mesh.boxes import whole
 from launcher.trainer.checkpoint.files import StoredTensors
-from launcher.trainer.checkpoint.state import NONE, State, shapes_of
-from launcher.trainer.checkpoint.write import Training
+from launcher.trainer.checkpoint.state import NONE, State, Training, shapes_of
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.heartbeat import getting_on
 

@@ -1,13 +1,17 @@
-"""The state of a training on one rank, as checkpoints are written of it and read into it."""
+"""The state of a training on one rank, as checkpoints are written of it and read into it, and the facts that go with it."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from dataclasses import field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from launcher.core.frozen import frozen
+from launcher.core.records import Layout
 from launcher.trainer.optimizer.sharded import OwnedBox
 
 # Of a model without buffers. Those of one that has some, such as the running means of norms, are the same on all ranks, each of
@@ -31,6 +35,25 @@ class State(Protocol):
 
     def restored(self, steps: int) -> None:
         """Take what was written to the views as the state after so many steps. All ranks must call it."""
+
+
+@frozen
+class Training:
+    """The facts that a checkpoint holds about its training, the same after every step."""
+
+    program: str
+    settings: Mapping[str, Any]
+    layout: Layout
+    text: str
+    data: str
+    shapes: Mapping[str, tuple[int, ...]]
+    tokenizer: bytes | None  # None: the program has none
+    named: frozenset[str] = frozenset()  # the settings that a person has set
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of all settings, which older checkpoints may lack
+
+    @property
+    def tokenizer_digest(self) -> str | None:
+        return None if self.tokenizer is None else hashlib.sha256(self.tokenizer).hexdigest()
 
 
 def shapes_of(buffers: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

@@ -14,7 +14,8 @@ from launcher.core.codec import decode, encode
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.trainer.checkpoint.due import end_by_sigterm
 from launcher.trainer.checkpoint.read import candidates_at, restore
-from launcher.trainer.checkpoint.write import CheckpointWriter, Training
+from launcher.trainer.checkpoint.state import Training
+from launcher.trainer.checkpoint.write import CheckpointWriter
 from launcher.trainer.files import Files
 from launcher.trainer.programs.lines import say, say_of_all
 from launcher.trainer.programs.program import Program
