@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from launcher.cli.text.columns import columns_of, cut_to
+from launcher.cli.text.style import takes_escapes
 from launcher.logs.terminal import without_colours
 
 # Where the status cannot be redrawn in place, it is repeated at most this often.
@@ -32,7 +33,7 @@ class StatusLine:
         """`alone`: no other process writes to the same terminal meanwhile; else nothing can be redrawn there."""
         self._stream = stream
         self._encoding = stream.encoding or "utf-8"
-        self.on_terminal = alone and stream.isatty() and os.environ.get("TERM") != "dumb"
+        self.on_terminal = alone and takes_escapes(stream)
         self._shown = ""
         self.visible = False  # on a terminal
         self._next_s = 0.0

@@ -86,12 +86,18 @@ class Screen:
 PLAIN = Screen()
 
 
+def takes_escapes(stream: TextIO) -> bool:
+    """Return whether `stream` is a terminal that obeys escape sequences: it shows colours, and can draw a row again."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def screen_of(stream: TextIO, wanted: bool | None = None) -> Screen:
     """Return what `stream` shows: colours as `wanted` (--color), else as NO_COLOR or FORCE_COLOR says, else on a terminal."""
     is_terminal = stream.isatty()
     if wanted is None:
-        by_itself = is_terminal and os.environ.get("TERM") != "dumb"
-        wanted = not os.environ.get("NO_COLOR") and (by_itself or os.environ.get("FORCE_COLOR", "") not in {"", "0"})
+        wanted = not os.environ.get("NO_COLOR") and (
+            takes_escapes(stream) or os.environ.get("FORCE_COLOR", "") not in {"", "0"}
+        )
     columns = None
     with suppress(OSError, ValueError):
         if is_terminal:  # this one: stdout may be somewhere else
