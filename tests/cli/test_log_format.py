@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from launcher.cli.text.log_format import KEPT_CHARS, MARK, Beginnings, Format, Look
+from launcher.cli.text.log_format import KEPT_CHARS, MARK, Beginnings, Format, LineOptions
 from launcher.logs.lines import PIECE_BYTES, Line, LineReader
 from launcher.runs.record import Place
 
@@ -15,7 +15,7 @@ LONG = "é" * PIECE_BYTES + "x"  # three pieces
 
 def shape(ranks=(0, 1), **look):
     """For a pipe or a file."""
-    return Format(Look(**look), io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), PLACES, ranks)
+    return Format(LineOptions(**look), io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), PLACES, ranks)
 
 
 def pieces(rank, text):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.cli.text import foot
-from launcher.cli.text.log_format import Format, Look
+from launcher.cli.text.log_format import Format, LineOptions
 from launcher.logs.lines import Begun
 from launcher.runs.record import Place
 
@@ -30,7 +30,7 @@ class Terminal:
         """A row in which lines of these ranks are to be shown, as they have been for long enough; and the lines."""
         ranks = range(len(states)) if ranks is None else ranks
         places = [Place(rank, "10.0.0.1", 0, rank) for rank in range(8)]
-        row = foot.PartialLines(Format(Look(), self.stream, places, range(8)), self.stream)
+        row = foot.PartialLines(Format(LineOptions(), self.stream, places, range(8)), self.stream)
         begun = {rank: Begun(0, state) for rank, state in zip(ranks, states, strict=True)}
         assert not row.show(begun)  # it may be ended at the next moment
         self.now_s += foot.SHOWN_AFTER_S

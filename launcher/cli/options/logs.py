@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from launcher.cli.text.log_format import Look, prefix_fields, tells_place, tells_time
+from launcher.cli.text.log_format import LineOptions, prefix_fields, tells_place, tells_time
 from launcher.cli.text.run_text import self_reported_verdict
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
@@ -104,10 +104,12 @@ class LogOptions:
         by_text = bool(self.grep or self.exclude)
         return by_text or any(each is not None for each in (self.since, self.until, self.level, by_server))
 
-    def look(self) -> Look:
+    def look(self) -> LineOptions:
         """Return how lines look. Raises UsageError for what is no regular expression."""
         marked = tuple(map(self._matcher, (*self.grep, *self.highlight)))
-        return Look(self.prefix, timestamps=self.timestamps, as_json=self.as_json, color=self.color, marked=marked)
+        return LineOptions(
+            self.prefix, timestamps=self.timestamps, as_json=self.as_json, color=self.color, marked=marked
+        )
 
     def _matcher(self, pattern: str) -> Matcher:
         return Matcher(pattern, ignores_case=self.ignore_case)

@@ -27,8 +27,8 @@ NEWLINE = "\n"
 
 
 @frozen
-class Look:
-    """The options for how lines look."""
+class LineOptions:
+    """The options for how lines of logs are shown."""
 
     prefix: str | None = None  # a template; None: the rank, if there are several
     timestamps: bool = False  # the time, too
@@ -42,19 +42,19 @@ class Format:
     """Makes bytes of lines, such as may be written to `stream`, whatever the lines hold."""
 
     def __init__(
-        self, look: Look, stream: TextIO, places: Collection[Place], global_ranks: Collection[int], *,
+        self, options: LineOptions, stream: TextIO, places: Collection[Place], global_ranks: Collection[int], *,
         places_of: Callable[[int | None], Mapping[int, Place]] | None = None,
     ) -> None:  # fmt: skip
         """`places_of` gives the places of the ranks of an attempt, where attempts have others than `places`."""
         self._encoding = stream.encoding or "utf-8"
         self._for_people = stream.isatty()
         self._is_utf8 = codecs.lookup(self._encoding).name == "utf-8"
-        self._screen = screen_of(stream, look.color)
-        self._keeps = look.keeps_color or self._screen.coloured
-        self._style = LineStyle(look.marked) if self._screen.coloured else None
+        self._screen = screen_of(stream, options.color)
+        self._keeps = options.keeps_color or self._screen.coloured
+        self._style = LineStyle(options.marked) if self._screen.coloured else None
         self._prefix_template = (
-            ("[{global_rank}] " if len(global_ranks) > 1 else "") if look.prefix is None else look.prefix
-        ) + "{time} " * look.timestamps
+            ("[{global_rank}] " if len(global_ranks) > 1 else "") if options.prefix is None else options.prefix
+        ) + "{time} " * options.timestamps
         self._names_rank = any(name == "global_rank" for name, _ in prefix_fields(self._prefix_template))
         self._prefix_fields = _prefix_fields(places)
         self._places_of = places_of if tells_place(self._prefix_template) else None
@@ -65,11 +65,11 @@ class Format:
                 rank: self._of_rank(rank, self._prefix_template.format(**fields))
                 for rank, fields in self._prefix_fields.items()
             }
-        self._beginnings = Beginnings() if self._for_people and not look.as_json else None
-        self.as_json = look.as_json
+        self._beginnings = Beginnings() if self._for_people and not options.as_json else None
+        self.as_json = options.as_json
         # Rank and offset of what continues a line that was begun, where stdout is no terminal; the offset is -1 in blocks.
         self._begun: tuple[int, int] | None = None
-        self._as_text: Callable[[Line | Shown | None], str] = _json if look.as_json else self._line
+        self._as_text: Callable[[Line | Shown | None], str] = _json if options.as_json else self._line
 
     @property
     def redraws(self) -> bool:

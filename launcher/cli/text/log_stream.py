@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from launcher.cli.text.log_format import Format, Look
+from launcher.cli.text.log_format import Format, LineOptions
 from launcher.cli.text.stdout import StreamWriter
 from launcher.core.errors import UnreadableError
 from launcher.core.proc import make_room
@@ -98,7 +98,7 @@ class PlainFeed:
 
 def format_of(spec: RunSpec, shown: tuple[int, ...], stdout: TextIO) -> Format:
     places = [Place(rank.global_rank, rank.server_id, rank.server_index, rank.device_id) for rank in spec.ranks]
-    return Format(Look(keeps_color=True), stdout, places, shown)
+    return Format(LineOptions(keeps_color=True), stdout, places, shown)
 
 
 def feed_of(
