@@ -15,4 +15,4 @@ from __future__ import annotations
 import struct
 
 RECORD = struct.Struct("<qq")
-LOOK_EVERY_S = 1.0
+NOTE_EVERY_S = 1.0

@@ -12,7 +12,7 @@ from itertools import islice
 from operator import lt
 from pathlib import Path
 
-from launcher.core.arrivals import LOOK_EVERY_S, RECORD
+from launcher.core.arrivals import NOTE_EVERY_S, RECORD
 from launcher.logs.log_file import bytes_between, opened
 
 
@@ -51,7 +51,7 @@ class Arrivals:
                 found = self._log.stat()
                 self._first, self._behind, self._time_ns = first, max(found.st_size, offset + 1), found.st_mtime_ns
         else:
-            self._missing_until_s = time.monotonic() + LOOK_EVERY_S
+            self._missing_until_s = time.monotonic() + NOTE_EVERY_S
 
     def _read_more(self) -> None:
         with opened(self._path) as descriptor:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from launcher.logs.figures import Figures
     from launcher.logs.select import Matcher
 
-READ_BYTES = 8 << 20  # of the end of the log: 150,000 lines, read in some seconds
+END_BYTES = 8 << 20  # of the end of the log: 150,000 lines, read in some seconds
 HEAD_BYTES = 1 << 18  # of an attempt, in which its first epoch is looked for
 
 
@@ -50,7 +50,7 @@ def _steps(run_dir: RunDir, global_rank: int, near_ns: int, pattern: Matcher | N
     if log is None:
         return
     try:
-        skipped = log.skip_to_last_bytes(READ_BYTES)
+        skipped = log.skip_to_last_bytes(END_BYTES)
         printed = tuple(
             (line.time_ns or 0, line.attempt or 0, found)
             for line in log.whole()

@@ -21,7 +21,7 @@ from launcher.logs.log_file import bytes_between, opened
 if TYPE_CHECKING:
     from launcher.logs.select import Matcher
 
-READ_BYTES = 1 << 15  # of a log at a time: there may be a thousand
+LOOK_BYTES = 1 << 15  # of a log at a time: there may be a thousand
 
 
 @frozen
@@ -138,7 +138,7 @@ class FiguresReader:
         from launcher.logs.figures import LINE_END, figures_in  # noqa: PLC0415 - programs with heartbeats need none of it
 
         with opened(log.path) as descriptor:
-            begin = max(log.position, found.st_size - READ_BYTES)
+            begin = max(log.position, found.st_size - LOOK_BYTES)
             text = bytes_between(descriptor, begin, found.st_size)
         if begin > log.position:  # the first line of it may be the end of one
             first_end = LINE_END.search(text)

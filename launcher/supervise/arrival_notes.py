@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.core.arrivals import LOOK_EVERY_S, RECORD
+from launcher.core.arrivals import NOTE_EVERY_S, RECORD
 from launcher.core.run_dir import RunDir
 
 KEPT_BYTES = 1 << 20  # of what tells nothing any more, since the log was truncated
@@ -30,7 +30,7 @@ class ArrivalNotes:
         now_s = time.monotonic()
         if now_s < self._due_s and not at_last:
             return
-        self._due_s = now_s + LOOK_EVERY_S
+        self._due_s = now_s + NOTE_EVERY_S
         for (log, arrivals), noted in self._noted.items():
             with suppress(OSError):
                 found = os.stat(log)  # noqa: PTH116 - the path is a string, as that is three times as fast

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Helpers that end by themselves once their rank has gone (a resource tracker, `tee`) get this long to do so.
 LEFTOVER_PATIENCE_S = 0.25
 # However quiet it is: an end that is noticed later than that was noticed late, which its record says.
-LOOK_EVERY_S = LATE_S / 2
+WAKE_EVERY_S = LATE_S / 2
 
 
 class Stage(Enum):
@@ -199,7 +199,7 @@ class AttemptMonitor:
             self._spawner.timeout_s,
             patience_s,
             None if self._collector or self.ender.begun else self._progress_monitor.timeout_s,
-            LOOK_EVERY_S if self._rank_group.leaders else None,
+            WAKE_EVERY_S if self._rank_group.leaders else None,
         )
         return min((seconds for seconds in due_s if seconds is not None), default=None)
 

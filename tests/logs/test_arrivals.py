@@ -17,7 +17,7 @@ WRITTEN = 99 * S  # when the log was written last
 @pytest.fixture(name="noted")
 def _noted(tmp_path, monkeypatch):
     """A function that appends records, with the length of the log; gives a reader."""
-    monkeypatch.setattr(arrivals_module, "LOOK_EVERY_S", 0)
+    monkeypatch.setattr(arrivals_module, "NOTE_EVERY_S", 0)
     log, path = tmp_path / "train.log", tmp_path / "arrivals"
     reader = Arrivals(path, log)
 

@@ -42,7 +42,7 @@ def test_steps_of_epochs_go_on(tmp_path):
 
 
 def test_the_end_of_a_long_log_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(logged_metrics, "READ_BYTES", 4096)
+    monkeypatch.setattr(logged_metrics, "END_BYTES", 4096)
     text = b"".join(b"step %d loss 1\n" % step for step in range(1000))
     steps = steps_of(run_of(tmp_path, text))[1]
     assert (100 < len(steps) < 300, steps[-1]) == (True, (0, 999, 1.0))
@@ -61,7 +61,7 @@ def epochs(first, last, form=b"Epoch %d | Step %d/50 | loss=1\n"):
 @pytest.mark.parametrize("first", [0, 1, 7])
 def test_steps_of_epochs_in_the_end_of_a_long_log_are_counted_from_its_beginning(tmp_path, monkeypatch, first):
     """However epochs are counted. Those of an attempt before do not count."""
-    monkeypatch.setattr(logged_metrics, "READ_BYTES", 4096)
+    monkeypatch.setattr(logged_metrics, "END_BYTES", 4096)
     before = epochs(1, 9)
     text = before + b"\n" + mark_of(1)
     for whole, offset, attempt in (
@@ -75,14 +75,14 @@ def test_steps_of_epochs_in_the_end_of_a_long_log_are_counted_from_its_beginning
 
 def test_steps_of_epochs_whose_number_is_not_certain_are_left_out(tmp_path, monkeypatch):
     """Where an epoch is longer than what is read, and where the beginning tells no epoch."""
-    monkeypatch.setattr(logged_metrics, "READ_BYTES", 1024)
+    monkeypatch.setattr(logged_metrics, "END_BYTES", 1024)
     assert steps_of(run_of(tmp_path / "long", epochs(1, 4))) == (1, [])
     monkeypatch.setattr(logged_metrics, "HEAD_BYTES", 100)
-    monkeypatch.setattr(logged_metrics, "READ_BYTES", 4096)
+    monkeypatch.setattr(logged_metrics, "END_BYTES", 4096)
     assert steps_of(run_of(tmp_path / "late", b"." * 100 + b"\n" + epochs(1, 9))) == (1, [])
 
 
 def test_steps_that_go_on_over_epochs_are_those_of_a_long_log(tmp_path, monkeypatch):
-    monkeypatch.setattr(logged_metrics, "READ_BYTES", 1024)
+    monkeypatch.setattr(logged_metrics, "END_BYTES", 1024)
     text = b"".join(b"Epoch %d | Step %d/999 | loss=1\n" % (step // 10, step) for step in range(900))
     assert steps_of(run_of(tmp_path, text))[1][-1] == (0, 899, 1.0)

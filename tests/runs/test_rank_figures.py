@@ -8,7 +8,7 @@ from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.run_dir import RunDir
 from launcher.logs.figures import progress_regex
-from launcher.runs.rank_figures import READ_BYTES, FiguresReader, RankFigures
+from launcher.runs.rank_figures import LOOK_BYTES, FiguresReader, RankFigures
 
 
 @pytest.fixture(name="run_dir")
@@ -58,9 +58,9 @@ def test_an_attempt_has_its_own_figures(run_dir):
 
 def test_the_end_of_a_long_log_is_read_alone(run_dir):
     """Of a line that begins before it, the rest is not taken for a line."""
-    write(run_dir, "step 1 loss 5\n" + "." * (READ_BYTES - 1))
+    write(run_dir, "step 1 loss 5\n" + "." * (LOOK_BYTES - 1))
     assert not FiguresReader(run_dir).look(0).known
-    write(run_dir, "step 10 loss 5\n" + "." * (READ_BYTES - 6) + "\n", mode="w")
+    write(run_dir, "step 10 loss 5\n" + "." * (LOOK_BYTES - 6) + "\n", mode="w")
     assert not FiguresReader(run_dir).look(0).known
 
 

@@ -44,7 +44,7 @@ def test_growth_is_noted_with_the_time_of_the_last_write(run_dir):
 
 def test_looks_are_a_second_apart(run_dir, monkeypatch):
     """But for the last one, at the end of an attempt."""
-    monkeypatch.setattr(arrival_notes, "LOOK_EVERY_S", 1000)
+    monkeypatch.setattr(arrival_notes, "NOTE_EVERY_S", 1000)
     notes = ArrivalNotes(run_dir, [0])
     for second in (10, 20):
         write(run_dir, "ab", second)

@@ -26,7 +26,7 @@ __all__ = ["STACKS_SIGNAL", "Gathering", "RankStack", "Target", "gather", "group
 
 STACKS_SIGNAL = signal.SIGRTMAX - 3  # launcher/preload has the same
 LIMIT_S = 1.5
-LOOK_EVERY_S = 0.01  # a dump that has not grown between two looks so far apart may be whole
+DUMP_LOOK_EVERY_S = 0.01  # a dump that has not grown between two looks so far apart may be whole
 LOCK_SHARE = 0.5  # of the limit: another process that asks may be stopped, and hold its lock for ever
 AWAY_S = 0.25  # a look so much too late was held up, and ranks that had just been asked perhaps too
 MAX_AWAY = 4  # times that the limit is extended by that: not where every look takes long
@@ -78,7 +78,7 @@ class Gathering:
             self._away += 1
             self._deadline += late_s
             self._lock_until += late_s
-        self._next = min(now + LOOK_EVERY_S, self._deadline)
+        self._next = min(now + DUMP_LOOK_EVERY_S, self._deadline)
         for global_rank, question in list(self._open.items()):
             answer = question.step(now, patient=now < self._lock_until)
             if answer is None and now >= self._deadline:
@@ -227,7 +227,7 @@ class _Question:
         size = os.fstat(self._log).st_size
         if size != self._size:
             self._size, self._grown_at = size, now
-        if size == self._start or now - self._grown_at < LOOK_EVERY_S or _busy_with_signal(self._pid):
+        if size == self._start or now - self._grown_at < DUMP_LOOK_EVERY_S or _busy_with_signal(self._pid):
             return None
         return self._read()
 
