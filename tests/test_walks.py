@@ -56,7 +56,7 @@ def traced(walk, folder, command, cwd):
     shutil.copy(TRACER, folder)
     (folder / "walk.json").write_text(json.dumps({"package": f"{ROOT / 'launcher'}/", **asdict(walk)}))
     return subprocess.Popen(
-        [sys.executable, "-m", "launcher", *command], cwd=cwd, env={**os.environ, "PYTHONPATH": str(folder)},
+        [sys.executable, "-m", "launcher", *command], cwd=cwd, env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
