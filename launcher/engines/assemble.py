@@ -18,6 +18,7 @@ from launcher.core.records import (
     Server,
     Supervision,
 )
+from launcher.engines.other_launchers import removed_variables
 from launcher.engines.placement import Bind, Machine, Share, shares_of
 from launcher.engines.variables import (
     Origin,
@@ -25,7 +26,6 @@ from launcher.engines.variables import (
     default_variables,
     laid_over,
     rank_variables,
-    removed_variables,
     run_variables,
     table_variable,
 )

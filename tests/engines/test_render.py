@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.errors import UsageError
+from launcher.engines.other_launchers import leftovers
 from launcher.engines.render import templates
 from launcher.engines.render.job import VARIABLES, Job, Wishes
 from launcher.engines.render.kinds import KINDS
 from launcher.engines.render.templates import built_in
-from launcher.engines.variables import leftovers
 
 ODD = [
     "", " a  b ", "it's", '"', "$(touch x)", "`touch x`", "-n", "--", "a\nb", "\\", "*", "#", "é", "\t", "~", "!", "%j",

@@ -30,7 +30,8 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.text import printable, ranges
 from launcher.engines.assemble import Draft, Request, attempt_request, attempt_table, draft
-from launcher.engines.variables import Conflict, Fate, Origin, Variable, conflicts
+from launcher.engines.other_launchers import Conflict, Fate, conflicts
+from launcher.engines.variables import Origin, Variable
 from launcher.mesh.coordinates import coordinate_of
 from launcher.runs.record import free_name
 

@@ -19,7 +19,8 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout, RankSpec, Server
 from launcher.core.text import counted
 from launcher.engines.assemble import Request, draft, used_cluster
-from launcher.engines.variables import Leftovers, Origin, Variable, leftovers
+from launcher.engines.other_launchers import Leftovers, leftovers
+from launcher.engines.variables import Origin, Variable
 from launcher.logs.terminal import escaped
 from launcher.rank_table.hostfiles import MAX_COUNT, counted_cluster
 from launcher.rank_table.ip import address_family
