@@ -147,7 +147,7 @@ class AgentConnection:
         return self._mute is not None
 
     def lose(self, why: str) -> None:
-        """Nothing more will be heard of it; the first reason counts."""
+        """Give this connection up as lost. Of several reasons the first counts."""
         self.lost = self.lost or why
         self._noticed.add(self)
 

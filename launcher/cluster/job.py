@@ -57,7 +57,7 @@ class Job:
 
 
 def to_text(job: Job) -> str:
-    """One line for every agent alike. Holds the values of --env: it travels on connections only, never in a file."""
+    """Return a job as one line, the same for every agent. It holds the values of --env, so it travels on connections only, never in a file."""
     request = {
         field.name: encode(getattr(job.request, field.name))
         for field in fields(job.request)

@@ -132,12 +132,12 @@ class Session:
         raise TlaunchError(f"the run's coordinator is lost: nothing was heard for {self.welcome.silence_s:g} s")
 
     def link(self) -> Link:
-        """For an agent. Only one of the two may be used from now on."""
+        """Return the link of an agent to its coordinator, which uses this connection from now on."""
         by_hand = self.welcome.job is None
         return Link(self._channel, self.welcome.silence_s, shares_files=self._shares_files, by_hand=by_hand)
 
     def channel(self) -> Channel:
-        """For an examination, in which nothing else of this is used from now on."""
+        """Return the channel of this connection, for an examination that uses nothing else of it from now on."""
         return self._channel
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ class Odd:
 
 
 def odd_programs(programs: Mapping[int, Digests], servers: Sequence[Server]) -> Odd | None:
-    """None where all of `programs`, which has digests by server index, are alike."""
+    """Return the servers whose program differs from most; None where all of `programs`, digests by server index, are alike."""
     alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for index in sorted(programs):
         alike.setdefault(tuple(sorted(programs[index].items())), []).append(index)

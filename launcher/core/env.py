@@ -131,7 +131,7 @@ def masked_argv(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _masked_word(word: str) -> str:
-    """One with the name of its value in it: --password=x, TOKEN=x, --env=TOKEN=x."""
+    """Return a word with its value masked if the word itself names a secret: --password=x, TOKEN=x, --env=TOKEN=x."""
     start = 0
     while match := _ASSIGNMENT.match(word, start):
         start = match.end()

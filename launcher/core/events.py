@@ -125,7 +125,7 @@ class SchedulerStarted:
 
 @frozen
 class SchedulerEnded:
-    """It ended by itself: with 0 once all ranks have left it, else it has failed."""
+    """MindSpore's scheduler ended by itself: with 0 once all ranks have left it, else it has failed."""
 
     pid: int | None  # None when there was no process at all
     status: int  # as in subprocess

@@ -59,7 +59,7 @@ class Cluster:
 
     @classmethod
     def local(cls, device_count: int, server_id: str = "127.0.0.1") -> Cluster:
-        """One server, this one, with `device_count` devices numbered as the ranks are."""
+        """Return a cluster of this machine alone, with `device_count` devices numbered as the ranks are."""
         return cls((Server(server_id, tuple(Device(index, index) for index in range(device_count))),))
 
 

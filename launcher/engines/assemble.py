@@ -37,7 +37,7 @@ THIS_MACHINE = "127.0.0.1"
 
 @frozen
 class Request:
-    """Everything but the run's name and port."""
+    """A request for a run: all that is asked for but its name and its port."""
 
     cluster: Cluster
     layout: Layout  # Invariant: layout.world_size <= cluster.device_count

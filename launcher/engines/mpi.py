@@ -164,7 +164,7 @@ def mpi_command(
     directory: Path,
     cwd: Path = START_DIRECTORY,
 ) -> EngineCommand:
-    """`agent` once on each of `servers`, or counts[i] times on servers[i], numbered in this order. Pure.
+    """Return the command that starts `agent` once on each of `servers`, or counts[i] times on servers[i], numbered in this order. Pure.
 
     host: this machine, with what the names of `servers` mean on it.
     environment: what mpirun will inherit. What the user has set there stays.
@@ -194,7 +194,7 @@ def mpi_command(
 
 
 def alone_variables(engine: str, directory: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """For an mpirun that starts one agent, beside others that do so for theirs. `engine`: as `EngineCommand` has it.
+    """Return variables for an mpirun that starts one agent, beside others that start one each. `engine`: as `EngineCommand` has it.
 
     mpiruns of Open MPI 4 that run at the same time remove each other's directory, unless each has one of its own.
     """
@@ -288,6 +288,6 @@ def _reach(words: _Words, environment: Mapping[str, str], options: Sequence[str]
 
 
 def _plain(option: str) -> str:
-    """Both dashes and one mean the same to every mpirun."""
+    """Return the name of an option without its dashes: one and two mean the same to every mpirun."""
     name = option.lstrip("-")
     return _SAME_OPTION.get(name, name)

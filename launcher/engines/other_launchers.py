@@ -128,7 +128,7 @@ class Leftovers:
 
 
 def leftovers() -> Iterator[Leftovers]:
-    """All that is taken away from ranks, or replaced, wherever it is found: first what needs no sign."""
+    """Yield all that is taken away from ranks, or replaced, wherever it is found: first what needs no sign."""
     always = tuple(name for family in _FAMILIES if not family.signs for name in family.names)
     for names, signs in ((always, ()), *((family.names, family.signs) for family in _FAMILIES if family.signs)):
         # A name that a pattern stands for is left out.
@@ -153,7 +153,7 @@ def conflicts(
 
 
 def notes(found: Iterable[Conflict]) -> Iterator[str]:
-    """One line a conflict, for the console."""
+    """Yield a line for each conflict, for the console."""
     for conflict in found:
         kept, replaced, removed = (
             [one for one in conflict.found if one.fate is fate] for fate in (Fate.KEPT, Fate.REPLACED, Fate.REMOVED)

@@ -117,7 +117,7 @@ def _by_core(local_world_size: int, machine: Machine) -> tuple[Share, ...]:
 
 
 def _ranks_per_node(local_world_size: int, machine: Machine) -> list[int]:
-    """One for every node if that is possible; each next rank goes where it finds most cores, to the first such node.
+    """Return how many ranks each node gets: one if there are enough; each next rank goes where it finds most cores, to the first such node.
 
     Equal nodes get equal numbers, the first ones one more where that does not come out even: 5 ranks on 2 nodes are
     3 and 2. A node of 6 cores and one of 2 get 3 and 1 of 4 ranks. No node gets more ranks than cores while another

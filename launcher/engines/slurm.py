@@ -121,7 +121,7 @@ def slurm_command(
     cwd: Path = START_DIRECTORY,
     host: Host | None = None,
 ) -> EngineCommand:
-    """`agent` once on each of `servers`, or counts[i] times on servers[i], numbered in this order.
+    """Return the command that starts `agent` once on each of `servers`, or counts[i] times on servers[i], numbered in this order.
 
     Agents get the whole environment of srun. With `counts` they are also processes of an MPI that the cluster's own
     default chooses, or an option --mpi. `options` are the user's, a word each: of two the later counts. `host`:

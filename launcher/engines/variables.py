@@ -122,7 +122,7 @@ def laid_over(
     decided: Iterable[Variable],
     user_env: Mapping[str, str],
 ) -> tuple[Variable, ...]:
-    """Everything that tlaunch has a say in, by name once: of two that speak of one name the later counts."""
+    """Return every variable that tlaunch has a say in, by name once: of two that speak of one name the later counts."""
     chosen = {
         one.name: Variable(one.name, inherited[one.name], Origin.INHERITED, f"yours; tlaunch would set {one.value}")
         if one.name in inherited

@@ -31,7 +31,7 @@ _SPACED_COLON = re.compile(r'"[ \t\n\r]+:')
 
 
 class Position(NamedTuple):
-    """Both from 1; columns count characters, a byte order mark is not one."""
+    """A place in a text. Lines and columns count from 1; columns count characters, of which a byte order mark is none."""
 
     line: int
     column: int

@@ -199,7 +199,7 @@ class Progress:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """All attempts as in a report, the current one included."""
+        """The attempts of the run as its report has them, the current one included."""
         current = Attempt(
             number=self.current.number,
             master_port=self.current.master_port,

@@ -31,7 +31,7 @@ class Found:
 
     @property
     def over_ns(self) -> int:
-        """When it was over, in nanoseconds since 1970, or last heard of."""
+        """The time at which the run was over, or last heard of, in nanoseconds since 1970."""
         return self.state.ended_ns or self.state.started_ns or 0
 
 

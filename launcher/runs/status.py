@@ -72,7 +72,7 @@ class RunState:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs, and for a run whose end was not recorded."""
+        """The run's exit code; None while it runs, and where its end was not recorded."""
         return self.report.exit_code if self.report else self.progress.exit_code
 
     @property

@@ -44,7 +44,7 @@ class ForkRequest:
 
 @frozen
 class Ready:
-    """Everything is imported; forks are quick from now on."""
+    """The fork server has imported everything: forks are quick from now on."""
 
     seconds: float  # that the imports took
 
@@ -134,7 +134,7 @@ class ForkServer:
 
     @property
     def idle_s(self) -> float:
-        """For how long it has used hardly any processor time, as far as it was looked at; 0 without /proc."""
+        """The seconds for which the fork server has used hardly any processor time, as far as it was looked at; 0 without /proc."""
         found = stat(self.pid)
         if found is None or found.ticks > self._ticks + TICKS_OF_WORK:
             self._ticks = found.ticks if found else 0
@@ -143,7 +143,7 @@ class ForkServer:
 
     @property
     def waiting_for_s(self) -> float:
-        """For how long it has not answered requests, as a stopped process does not; 0 without requests."""
+        """The seconds for which the fork server has not answered requests, as a stopped process does not; 0 without requests."""
         return time.monotonic() - max(min(self._asked.values()), self._heard) if self._asked else 0.0
 
     def fork(self, requests: Sequence[ForkRequest]) -> None:

@@ -29,7 +29,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
 def sh(value: Any) -> str:
-    """One word of bash. A carriage return is written as an escape: sbatch refuses scripts with the line ends of DOS."""
+    """Return `value` as one word of bash. A carriage return is written as an escape: sbatch refuses scripts with the line ends of DOS."""
     return shlex.quote(_text(value)).replace("\r", "'$'\\r''")
 
 
@@ -50,7 +50,7 @@ def yaml_block(value: Any, indent: int) -> str:
 
 
 def sbatch(value: Any) -> str:
-    """One argument of an #SBATCH line, which ends with the line and knows double quotes."""
+    """Return `value` as an argument of an #SBATCH line, which ends with the line and knows double quotes."""
     text = _text(value)
     if not text.isprintable():
         raise UsageError(f"{text!r} cannot stand in an #SBATCH line", hint="leave control characters out")
@@ -58,7 +58,7 @@ def sbatch(value: Any) -> str:
 
 
 def word(value: Any) -> str:
-    """For formats without any quotes: no blanks, no control characters, nothing that looks like an option."""
+    """Return `value` as a word for formats without any quotes, where it has no blanks, no control characters, nothing that looks like an option."""
     text = _text(value)
     if not text or not text.isprintable() or " " in text or text.startswith(("-", "#")):
         raise UsageError(f"{text!r} cannot be written here", hint="this format has no quotes for it")

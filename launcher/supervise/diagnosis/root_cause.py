@@ -220,7 +220,7 @@ def _blame_missing_rank(missing: MissingRank, summaries: Sequence[FailureSummary
 
 
 def _blame_first(summaries: Sequence[FailureSummary]) -> Verdict:
-    """Everything followed from something else that is not to be seen from here: no signature."""
+    """Name the first failure, with no certainty: all failures followed from something that no rank shows."""
     first = next((one for one in summaries if is_doubtful(one)), summaries[0])
     reason = f"it {first.symptom.kind.value}; no rank is seen to have failed by itself, or to be missing"
     return Verdict(

@@ -10,7 +10,7 @@ from launcher.recipes.train import CheckpointConfig, ParallelConfig
 
 @frozen
 class NetworkModel:
-    """What is trained; a checkpoint of another one is refused."""
+    """The network and the optimizer of a training; a checkpoint of others is refused."""
 
     network: str = ""  # its class
     optimizer: str = ""  # likewise
@@ -18,14 +18,14 @@ class NetworkModel:
 
 @frozen
 class NetworkData:
-    """Which samples come when; a checkpoint of another order is refused."""
+    """The order of the samples; a checkpoint of another order is refused."""
 
     shuffle: bool = True
 
 
 @frozen
 class NetworkTrainConfig:
-    """How it is trained, in what `programs/loop.py` asks for and the names of `train`'s arguments."""
+    """The course of a training, in what `programs/loop.py` asks for and the names of `train`'s arguments."""
 
     epochs: int = 1
     steps: int = 0  # optimizer steps after which to stop; 0: after the epochs
@@ -40,7 +40,7 @@ class NetworkTrainConfig:
 
 @frozen
 class NetworkSettings:
-    """All of it, in sections as the bundled programs have them."""
+    """The settings of a training, in sections as the bundled programs have them."""
 
     model: NetworkModel = field(default_factory=NetworkModel)
     data: NetworkData = field(default_factory=NetworkData)

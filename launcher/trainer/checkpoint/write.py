@@ -24,7 +24,7 @@ from launcher.trainer.parallel.world import World
 
 
 class CheckpointWriter:
-    """All ranks must call its methods in the same order."""
+    """Writes checkpoints of a training, one at a time. All ranks must call its methods in the same order."""
 
     def __init__(
         self,

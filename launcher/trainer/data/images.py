@@ -116,7 +116,7 @@ class Shard:
 
 @frozen
 class ImageShape:
-    """What the model takes."""
+    """The size and type of the images that a model takes."""
 
     size: int = SIDE  # pixels on each side
     dtype: torch.dtype = torch.float32

@@ -23,7 +23,7 @@ from launcher.trainer.telemetry import recording
 
 
 class SharedWeight:
-    """One end of it, on the first or on the last stage."""
+    """One end of a weight that two stages of a pipeline share: that of the first or of the last stage."""
 
     def __init__(self, name: str, parameter: nn.Parameter, pp: Group) -> None:
         """`pp`: the ranks of the stages. Where this one is the last, it takes over the gradient of `parameter`."""

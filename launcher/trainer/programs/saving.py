@@ -23,7 +23,7 @@ from launcher.trainer.telemetry.metrics import Metrics, attempt_in
 
 
 class Saving:
-    """All ranks must call its methods in the same order."""
+    """Saves the state of a program's training, and goes on from what was saved. All ranks must call its methods in the same order."""
 
     def __init__(self, program: Program[Any, Any], files: Files, metrics: Metrics) -> None:
         self._program, self._files, self._metrics = program, files, metrics

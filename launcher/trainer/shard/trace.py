@@ -29,7 +29,7 @@ from launcher.trainer.shard.operators.table import (
 
 @frozen
 class Call:
-    """How an operator of the graph is computed."""
+    """The computation of an operator of the graph: what this rank computes, and the states that the operator has."""
 
     local: Callable[[Site], Local]
     states: tuple[State, ...] = ()

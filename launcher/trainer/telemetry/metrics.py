@@ -219,7 +219,7 @@ def _quotient(total: float | None, divisor: float) -> float | None:
 
 
 def _keepers(environment: Mapping[str, str], attempt: int) -> list[_Keeper]:
-    """None without a run directory."""
+    """Return what keeps the metrics of a run; an empty list where there is no run directory."""
     if not environment.get(TLAUNCH_RUN_DIR):
         return []
     run_dir = RunDir(Path(environment[TLAUNCH_RUN_DIR]))

@@ -45,7 +45,7 @@ class State:
 
 @frozen
 class Site:
-    """Where an operator is computed: on which rank, and how it is cut."""
+    """The rank on which an operator is computed, and how the operator is cut."""
 
     cutting: Cutting
     rank: int
