@@ -23,10 +23,10 @@ from launcher.engines.host_match import own_interface
 from launcher.engines.local import LocalAgent, start_agent
 from launcher.engines.placement import read_machine
 from launcher.program.digests import digests_of
-from launcher.supervise.attempts import SpecifyAttempt
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.mpi_proxy import MpiProxies
 from launcher.supervise.port import HeldPort, check_port, hold_port
+from launcher.supervise.share import SpecifyAttempt
 
 ANY_PORT = 0  # in a spec, until the server of rank 0 has reported its own
 

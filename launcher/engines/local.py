@@ -21,9 +21,9 @@ from launcher.supervise.tree import RunGroup, forget_bystanders, spare_bystander
 if TYPE_CHECKING:
     from launcher.core.records import Allotment
     from launcher.supervise.agent import LauncherLink
-    from launcher.supervise.attempts import SpecifyAttempt
     from launcher.supervise.link import Link
     from launcher.supervise.mpi_proxy import MpiProxies
+    from launcher.supervise.share import SpecifyAttempt
 
 THIS_SERVER = 0
 

@@ -17,21 +17,22 @@ from launcher.control.events import ASKS_TO_STOP, CONTINUES, KILLS_AT_ONCE, PAUS
 from launcher.core.events import AgentEnded, AgentStarted, Trouble, Unkillable
 from launcher.core.frozen import frozen
 from launcher.core.proc import ProcessId, identify, is_readable
-from launcher.core.records import Allotment, RankSpec, RunSpec
+from launcher.core.records import Allotment, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.event_log import EventLog, RunRecorder
 from launcher.supervise.event_loop import Listening, SignalPipe
 from launcher.supervise.port import HeldPort
+from launcher.supervise.share import Share
 from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import KILL_PATIENCE_S, NothingLeft, RunGroup, descendants, reap, signal_everything
 
 if TYPE_CHECKING:
-    from launcher.supervise.attempts import SpecifyAttempt
     from launcher.supervise.fork_server import ForkServer
     from launcher.supervise.link import Link, LinkServices
     from launcher.supervise.local_control import LocalControl
     from launcher.supervise.mpi_proxy import MpiProxies, ProxyControl
     from launcher.supervise.remote_control import RemoteControl
+    from launcher.supervise.share import SpecifyAttempt
 
 
 @frozen
@@ -41,20 +42,6 @@ class LauncherLink:
     death_fd: int  # readable (end of file) when the launcher has gone
     events_fd: int  # takes events, one JSON line each
     pid: int
-
-
-@frozen
-class Share:
-    """The part of a run that one agent has to do."""
-
-    spec: RunSpec
-    ranks: tuple[RankSpec, ...]  # of this server
-    inherited: Mapping[str, str]  # the environment that the variables of ranks are laid over
-    server_index: int
-    port: HeldPort  # of the first attempt
-    first_attempt: int  # its number; agents that were lost had those before
-    first_allotment: Allotment | None = None  # of an elastic run over several servers
-    specify: SpecifyAttempt | None = None  # of an elastic run
 
 
 class Agent:
@@ -133,16 +120,11 @@ class Agent:
 
         share = self._share
         self._attempts = Attempts(
-            share.spec,
-            share.ranks,
-            share.inherited,
-            server_index=share.server_index,
-            port=share.port,
+            share,
             spawner=self._spawner,
             group=self._group,
             event_log=self._event_log,
             others=self._services is not None,
-            specify=share.specify,
         )
         if self._services is None:
             from launcher.supervise.local_control import LocalControl  # noqa: PLC0415 - as above

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from launcher.control import orders
@@ -12,7 +12,7 @@ from launcher.core import env
 from launcher.core.atomic import write_text
 from launcher.core.events import AttemptStarted, Cause, Trouble
 from launcher.core.frozen import frozen
-from launcher.core.records import Allotment, RankSpec, RunSpec, whole_allotment
+from launcher.core.records import Allotment, RankSpec, whole_allotment
 from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
@@ -23,11 +23,9 @@ from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.scheduler import Scheduler, meeting_place
+from launcher.supervise.share import Share
 from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import RunGroup
-
-# Gives the spec of an attempt of an elastic run, and the files that it needs in the run directory, by name.
-SpecifyAttempt = Callable[[Allotment, int], tuple[RunSpec, Mapping[str, str]]]
 
 
 @frozen
@@ -51,34 +49,16 @@ class Attempts:
     arrivals: ArrivalNotes
 
     def __init__(
-        self,
-        spec: RunSpec,
-        ranks: Sequence[RankSpec],
-        inherited: Mapping[str, str],
-        *,
-        server_index: int,
-        port: HeldPort,
-        spawner: Spawner,
-        group: RunGroup,
-        event_log: EventLog,
-        others: bool = False,
-        specify: SpecifyAttempt | None = None,
+        self, share: Share, *, spawner: Spawner, group: RunGroup, event_log: EventLog, others: bool = False
     ) -> None:
-        """`others`: the run has ranks on other servers, whose failures have those here started again as well.
-
-        `specify` gives the spec of an attempt of an elastic run.
-        """
-        self._spec = spec
-        self._ranks = ranks
-        self._server_index = server_index
-        self._specify = specify
-        self._inherited = inherited
-        self._port = port
+        """`others`: the run has ranks on other servers, whose failures have those here started again as well."""
+        self._share = share
+        self._port = share.port
         self._spawner = spawner
         self._group = group
         self._event_log = event_log
         self._others = others
-        self._may_repeat = others and spec.supervision.may_restart
+        self._may_repeat = others and share.spec.supervision.may_restart
         self._scheduler = Scheduler(event_log)  # of the present attempt
         self.paused = False
         self.over: list[Attempt] = []
@@ -122,12 +102,12 @@ class Attempts:
         self._group.take_back()
         if self._port.holder is None:
             self._port = HeldPort(master_port)
-        spec, ranks = self._spec, self._ranks
+        spec, ranks = self._share.spec, self._share.ranks
         if allotment is not None and allotment != whole_allotment(spec.layout):
-            assert self._specify is not None, "only an elastic run has other devices"
-            spec, files = self._specify(allotment, number)
+            assert self._share.specify is not None, "only an elastic run has other devices"
+            spec, files = self._share.specify(allotment, number)
             self._write(files)
-            ranks = tuple(rank for rank in spec.ranks if rank.server_index == self._server_index)
+            ranks = tuple(rank for rank in spec.ranks if rank.server_index == self._share.server_index)
         run_dir = RunDir(spec.run_dir)  # of what ranks write
         began_ns = self._event_log.record(AttemptStarted(number, master_port, allotment))
         self.present = LocalAttempt(number, master_port, allotment, ranks, len(spec.ranks), began_ns)
@@ -139,17 +119,17 @@ class Attempts:
         if spec.supervision.scheduler is not None:
             variables |= meeting_place(spec.master_addr, master_port)
         self._scheduler = Scheduler(self._event_log)
-        self._scheduler.start(spec, ranks, self._inherited, variables)
+        self._scheduler.start(spec, ranks, self._share.inherited, variables)
         self.rank_group = RankGroup(
             ranks,
             run_dir,
             number,
             variables,
-            inherited=self._inherited,
+            inherited=self._share.inherited,
             spawner=self._spawner,
             event_log=self._event_log,
         )
-        supervision = self._spec.supervision
+        supervision = self._share.spec.supervision
         global_ranks = [rank.global_rank for rank in ranks]
         self.arrivals = ArrivalNotes(run_dir, global_ranks)
         self.monitor = AttemptMonitor(
@@ -169,7 +149,7 @@ class Attempts:
 
     def _write(self, files: Mapping[str, str]) -> None:
         for name, text in files.items():
-            path = self._spec.run_dir / name
+            path = self._share.spec.run_dir / name
             try:
                 write_text(path, text)
             except OSError as error:  # ranks that read it will say so

@@ -10,7 +10,7 @@ from launcher.core.records import Allotment, Cluster, RunSpec
 from launcher.engines.assemble import Request, allotted_cluster, assemble_attempt, attempt_table
 
 if TYPE_CHECKING:
-    from launcher.supervise.attempts import SpecifyAttempt
+    from launcher.supervise.share import SpecifyAttempt
 
 
 def attempt_specs(request: Request, table_format: str, run_name: str, master_port: int) -> SpecifyAttempt | None:

@@ -1,0 +1,26 @@
+"""The part of a run that falls to one server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from launcher.core.frozen import frozen
+from launcher.core.records import Allotment, RankSpec, RunSpec
+from launcher.supervise.port import HeldPort
+
+# Gives the spec of an attempt of an elastic run, and the files that it needs in the run directory, by name.
+SpecifyAttempt = Callable[[Allotment, int], tuple[RunSpec, Mapping[str, str]]]
+
+
+@frozen
+class Share:
+    """The part of a run that one agent has to do."""
+
+    spec: RunSpec
+    ranks: tuple[RankSpec, ...]  # of this server
+    inherited: Mapping[str, str]  # the environment that the variables of ranks are laid over
+    server_index: int
+    port: HeldPort  # of the first attempt
+    first_attempt: int  # its number; agents that were lost had those before
+    first_allotment: Allotment | None = None  # of an elastic run over several servers
+    specify: SpecifyAttempt | None = None  # of an elastic run
