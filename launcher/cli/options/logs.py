@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from launcher.cli.text.log_format import LineOptions, prefix_fields, tells_place, tells_time
+from launcher.cli.text.log_format import LineOptions
+from launcher.cli.text.log_prefix import prefix_fields, tells_place, tells_time
 from launcher.cli.text.run_text import self_reported_verdict
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen

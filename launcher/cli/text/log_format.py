@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import codecs
 import json
-import string
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import TextIO
 
 from launcher.cli.text.line_style import LineStyle
-from launcher.cli.text.style import FAINT, OF_RANKS, screen_of
+from launcher.cli.text.log_prefix import Prefixes
+from launcher.cli.text.style import FAINT, screen_of
 from launcher.core.frozen import frozen
 from launcher.logs.collapse import Shown
 from launcher.logs.lines import OVERWRITES, Line, shown, without_mark, without_marks
@@ -20,8 +19,6 @@ from launcher.logs.terminal import MAX_LINE_CHARS, certainly_printable, printabl
 from launcher.logs.tracebacks import Folded
 from launcher.runs.record import Place
 
-Fields = Mapping[str, int | str]
-PLACE_FIELDS = frozenset({"local_rank", "server", "device"})
 GAP = "--"  # between lines that were left out, as grep writes it
 NEWLINE = "\n"
 
@@ -52,19 +49,8 @@ class Format:
         self._screen = screen_of(stream, options.color)
         self._keeps = options.keeps_color or self._screen.coloured
         self._style = LineStyle(options.marked) if self._screen.coloured else None
-        self._prefix_template = (
-            ("[{global_rank}] " if len(global_ranks) > 1 else "") if options.prefix is None else options.prefix
-        ) + "{time} " * options.timestamps
-        self._names_rank = any(name == "global_rank" for name, _ in prefix_fields(self._prefix_template))
-        self._prefix_fields = _prefix_fields(places)
-        self._places_of = places_of if tells_place(self._prefix_template) else None
-        self._fields_of: dict[int | None, tuple[Mapping[int, Place], Mapping[int, Fields]]] = {}  # by attempt
-        self._prefixes: Mapping[int, str] | None = None  # by global rank; None: each line's own
-        if not tells_time(self._prefix_template) and self._places_of is None:
-            self._prefixes = {
-                rank: self._of_rank(rank, self._prefix_template.format(**fields))
-                for rank, fields in self._prefix_fields.items()
-            }
+        template = ("[{global_rank}] " if len(global_ranks) > 1 else "") if options.prefix is None else options.prefix
+        self._prefixes = Prefixes(template + "{time} " * options.timestamps, self._screen, places, places_of)
         self._beginnings = Beginnings() if self._for_people and not options.as_json else None
         self.as_json = options.as_json
         # Rank and offset of what continues a line that was begun, where stdout is no terminal; the offset is -1 in blocks.
@@ -78,7 +64,7 @@ class Format:
 
     def prefix(self, global_rank: int) -> str:
         """Return the prefix of this rank's lines; "" where each has its own."""
-        return self._prefixes.get(global_rank, "") if self._prefixes else ""
+        return self._prefixes.of_rank(global_rank)
 
     def of_long(self, line: Line) -> Line | None:
         """Return what is to be shown of a selected line: of one in many pieces a terminal gets the beginning."""
@@ -117,11 +103,11 @@ class Format:
         prefix = self.prefix(global_rank)
         if self._for_people or self._style or not self._is_utf8 or not certainly_printable(block):
             lines = printable_lines(block.decode("utf-8", errors="replace").removesuffix("\n"))
-            if self._names_rank:
+            if self._prefixes.names_rank:
                 lines = [without_mark(line, global_rank) for line in lines]
             return self.encoded("".join([f"{prefix}{self.safe(line)}\n" for line in lines]))
         before = self.encoded(prefix)
-        block = without_marks(block, global_rank) if self._names_rank else block
+        block = without_marks(block, global_rank) if self._prefixes.names_rank else block
         text = block.replace(b"\n", b"\n" + before) if prefix else block
         if not block.endswith(b"\n"):
             return before + text + b"\n"
@@ -147,16 +133,18 @@ class Format:
         if line is None:
             return f"{self._end()}{self._screen.paint(GAP, FAINT)}\n"
         if isinstance(line, Shown):
-            return f"{self._of_rank(line.ranks[0], line.prefix) if len(line.ranks) == 1 else line.prefix}{self.safe(line.text)}\n"
+            return f"{self._prefixes.painted(line.ranks[0], line.prefix) if len(line.ranks) == 1 else line.prefix}{self.safe(line.text)}\n"
         if self._begun is None and line.ends:  # nearly every line
-            return f"{self._prefix(line)}{self.safe(self._shown(line))}\n"
-        before = "" if self._begun == (line.global_rank, line.offset) else f"{self._end()}{self._prefix(line)}"
+            return f"{self._prefixes.of_line(line)}{self.safe(self._shown(line))}\n"
+        before = (
+            "" if self._begun == (line.global_rank, line.offset) else f"{self._end()}{self._prefixes.of_line(line)}"
+        )
         is_begun = self._is_begun(line.raw, ends=line.ends)
         self._begun = (line.global_rank, line.offset + len(line.raw)) if is_begun else None
         return f"{before}{self.safe(self._shown(line))}{'' if is_begun else NEWLINE}"
 
     def _shown(self, line: Line) -> str:
-        return without_mark(shown(line), line.global_rank) if self._names_rank else shown(line)
+        return without_mark(shown(line), line.global_rank) if self._prefixes.names_rank else shown(line)
 
     def _is_begun(self, raw: bytes, *, ends: bool) -> bool:
         """Return whether this rank's next text continues the line; each state of a progress bar is a line."""
@@ -165,29 +153,6 @@ class Format:
     def _end(self) -> str:
         begun, self._begun = self._begun, None
         return "" if begun is None else NEWLINE
-
-    def _prefix(self, line: Line) -> str:
-        if self._prefixes is not None:
-            return self._prefixes.get(line.global_rank, "")
-        fields = self._fields_in(line.attempt).get(line.global_rank)
-        if fields is None:
-            return ""
-        # In local time.
-        time = "-" if line.time_ns is None else datetime.fromtimestamp(line.time_ns / 1e9).strftime("%H:%M:%S")  # noqa: DTZ006
-        return self._of_rank(line.global_rank, self._prefix_template.format(**fields, time=time))
-
-    def _of_rank(self, global_rank: int, text: str) -> str:
-        return self._screen.paint(text, OF_RANKS[global_rank % len(OF_RANKS)])
-
-    def _fields_in(self, attempt: int | None) -> Mapping[int, Fields]:
-        """Return the prefix's fields in an attempt, by global rank."""
-        if self._places_of is None:
-            return self._prefix_fields
-        places = self._places_of(attempt)
-        known = self._fields_of.get(attempt)
-        if known is None or known[0] is not places:
-            known = self._fields_of[attempt] = places, _prefix_fields(places.values())
-        return known[1]
 
 
 def _json(line: Line | Shown | None) -> str:
@@ -203,36 +168,6 @@ def _json(line: Line | Shown | None) -> str:
         if not line.ends:
             fields["ends"] = False
     return json.dumps(fields) + "\n"
-
-
-def prefix_fields(template: str) -> list[tuple[str, str]]:
-    """Return the name of each field, and its format. Raises ValueError if it is no template."""
-    return [(name, look or "") for _, name, look, _ in string.Formatter().parse(template) if name is not None]
-
-
-def tells_time(template: str) -> bool:
-    """Return whether lines have different prefixes, with their time. Raises ValueError if it is no template."""
-    return any(name == "time" for name, _ in prefix_fields(template))
-
-
-def tells_place(template: str) -> bool:
-    """Return whether a prefix tells where its line's rank is. Raises ValueError if it is no template."""
-    return any(name in PLACE_FIELDS for name, _ in prefix_fields(template))
-
-
-def _prefix_fields(places: Collection[Place]) -> Mapping[int, Fields]:
-    """Return the prefix's fields by global rank; `time` is each line's own."""
-    ordered = sorted(places, key=lambda each: each.global_rank, reverse=True)
-    first_of = {place.server_index: place.global_rank for place in ordered}
-    return {
-        place.global_rank: {
-            "global_rank": place.global_rank,
-            "local_rank": place.global_rank - first_of[place.server_index],
-            "server": place.server_id,
-            "device": place.device_id,
-        }
-        for place in places
-    }
 
 
 MARK = "… and more"
