@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.mesh.stages import Stage
 from launcher.trainer.api.buffers import Buffers, move_buffers, of_rank_0
 from launcher.trainer.api.data import Rows
 from launcher.trainer.api.dropout import DrawnDropout, draw_dropouts, modules_with_own_draws
@@ -28,6 +29,24 @@ _LOSSES = (functional.cross_entropy, functional.nll_loss)
 _LOSS_MODULES = (nn.CrossEntropyLoss, nn.NLLLoss)
 
 
+class _DrawingModules:
+    """The modules of a network that drop some of what they compute, by what is drawn for each row of a batch and each position."""
+
+    def __init__(self, network: nn.Module, seed: int) -> None:
+        modules = list(network.modules())
+        self._modules = [
+            each for each in modules if isinstance(each, DrawnDropout | TransformerEncoder | TransformerDecoder)
+        ]
+        lengths = [each.length for each in modules if isinstance(each, TransformerEncoder | TransformerDecoder)]
+        self._length, self._seed = max(lengths, default=1), seed
+
+    def begin(self, row_B: Tensor, step: int | None) -> None:
+        """Have the modules drop by the draws of these rows in a step; without a step they drop nothing."""
+        draws = None if step is None else Draws.of(row_B, self._length, seed=self._seed, step=step)
+        for module in self._modules:
+            module.begin(draws)
+
+
 class DividedNetwork:
     """One rank's part of a network: a stage of its pipeline, with model-parallel parts of layers and tables."""
 
@@ -44,7 +63,7 @@ class DividedNetwork:
         self.remarks: list[str] = []
         check_parameters(network)
         self.dtype = next(network.parameters()).dtype
-        self._world, self._settings = world, settings
+        self._world = world
         _check_modules(network)
         draw_dropouts(network)
         for path, module in network.named_modules():
@@ -56,7 +75,6 @@ class DividedNetwork:
         self.is_traced = found is not None
         self._masks = self._loss_masks(found)
         self.stages = stages_of_network(network, settings, world.pp.size)
-        self.stage = self.stages[world.pp.index]
         parts = self._parts(network, found)
         self.plan = plan_network(network, parts, self.stages, world.mp.size, is_traced=found is not None)
         self._check_cut(found)
@@ -70,13 +88,13 @@ class DividedNetwork:
         for each in (self.part, *(masks.network for masks in self._masks.values() if masks is not None)):
             move_buffers(each, world.device)
         _recompute(self.part, settings)
-        modules = list(self.part.modules())
-        self.transformer = next((module for module in modules if isinstance(module, Transformer)), None)
-        self._drawing = [
-            each for each in modules if isinstance(each, DrawnDropout | TransformerEncoder | TransformerDecoder)
-        ]
-        lengths = [each.length for each in modules if isinstance(each, TransformerEncoder | TransformerDecoder)]
-        self._length = max(lengths, default=1)  # positions for which draws are made
+        self.transformer = next((each for each in self.part.modules() if isinstance(each, Transformer)), None)
+        self._drawing = _DrawingModules(self.part, settings.train.seed)
+
+    @property
+    def stage(self) -> Stage:
+        """The stage of this rank among `stages`."""
+        return self.stages[self._world.pp.index]
 
     def divisors(self, inputs: Rows, step: int | None) -> Mapping[str, Sequence[Tensor]]:
         """Return what each cross entropy has to divide by in its calls on a whole batch: what its masks count there.
@@ -88,11 +106,7 @@ class DividedNetwork:
 
     def begin(self, row_B: Tensor, step: int | None, divisors: Mapping[str, Sequence[Tensor]]) -> None:
         """Make ready for the rows of that number in the global batch of a step; nothing is dropped without a step."""
-        draws = None
-        if step is not None:
-            draws = Draws.of(row_B, self._length, seed=self._settings.train.seed, step=step)
-        for module in self._drawing:
-            module.begin(draws)
+        self._drawing.begin(row_B, step)
         for path, values in divisors.items():
             loss = self.part.get_submodule(path)
             assert isinstance(loss, CrossEntropyLoss), "that is what was looked for"
