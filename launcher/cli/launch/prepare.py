@@ -12,6 +12,7 @@ from launcher.cli.launch.attempt_specs import table_of_part
 from launcher.cli.launch.mindspore import note_of, scheduler_of
 from launcher.cli.launch.options import RunOptions, check_options, signal_numbers, user_environment
 from launcher.cli.launch.program import Program, trainer_program
+from launcher.cli.launch.program_faults import fault_of
 from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hinted
 from launcher.core.errors import RefusedTableError, UnreadableError
 from launcher.core.frozen import frozen
@@ -159,7 +160,7 @@ def _check_program(program: Program, elsewhere: Elsewhere | None, used: Cluster)
     Raises:
         UnreadableError, UsageError: it has to be here.
     """
-    if (fault := program.missing() or program.wrong_syntax()) is None:
+    if (fault := fault_of(program)) is None:
         return
     if elsewhere is None or (elsewhere == "servers" and len(used.servers) == 1):
         raise fault

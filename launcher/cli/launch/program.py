@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -14,15 +11,14 @@ from pathlib import Path
 from typing import Literal
 
 from launcher.cli.launch.options import RunOptions, preloaded_modules
-from launcher.core.errors import TlaunchError, UnreadableError, UsageError
+from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout, ResumedFrom
 from launcher.core.resources import stand_in_note
 from launcher.logs.terminal import escaped
-from launcher.program.command import PythonCommand, parse_python, reads_program_from_stdin
+from launcher.program.command import PythonCommand, parse_python
 
 TRAINER = "launcher.trainer"
-TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
 PROFILED = ("train.profile_steps=5",)  # by --profile, unless it is set
 MAX_RUN_NAME_CHARS = 50
 
@@ -122,66 +118,6 @@ class Program:
             else f"; `{escaped(found.as_tlaunch)}` starts that program once for each rank"
         )
         return f"{found.name} starts ranks itself, and every rank of this run would start its own{instead}"
-
-    def missing(self) -> UnreadableError | None:
-        """Return what ranks need to start and this machine has not. Looks, and imports nothing."""
-        if self.recipe is not None:
-            if not (lacking := [name for name in TRAINER_NEEDS if importlib.util.find_spec(name) is None]):
-                return None
-            return UnreadableError(
-                f"the bundled trainer needs {', '.join(lacking)}, not installed for {sys.executable}",
-                hint="pip install '.[train]' in the checkout of tlaunch, or give a COMMAND of your own after --",
-            )
-        name = self.argv[0]
-        search = self.environment.get("PATH", os.defpath)  # the ranks' own
-        if shutil.which(name, path=search) is None:
-            is_file = (self.cwd / name).is_file()
-            started_by = f"python {name}" if name.endswith(".py") else f"INTERPRETER {name}"
-            by_interpreter = f"a script is started by its interpreter: -- {started_by}"
-            if "/" in name:
-                reason = "is not executable" if Path(name).exists() else "does not exist"
-                hint = by_interpreter if is_file else None
-                return UnreadableError(f"{name} {reason}, so no rank could start it", hint=hint)
-            reason = f"there is no such program on the ranks' PATH{f'; ./{name} is a file here' if is_file else ''}"
-            if is_file and os.access(name, os.X_OK) and not name.endswith(".py"):
-                by_interpreter = f"a program that is not on PATH is named with its directory: -- ./{name}"
-            return UnreadableError(f"{name}: {reason}", hint=by_interpreter if is_file else f"PATH is {search}")
-        if reads_program_from_stdin(self.argv, search, self.cwd):
-            return UnreadableError(
-                "COMMAND is Python without a program: it would read one from its standard input, which is /dev/null in ranks",
-                hint="write the program's name behind it (an empty variable?): -- python train.py",
-            )
-        return self._missing_script() if self.kind == "script" else None
-
-    def _missing_script(self) -> UnreadableError | None:
-        script = self.cwd / self.target
-        if script.is_dir() and not (script / "__main__.py").exists():
-            hint = f"name the program in it, for instance -- python {self.target.rstrip('/')}/train.py"
-            return UnreadableError(
-                f"{self.target} is a directory without a __main__.py, so no rank could run it", hint=hint
-            )
-        try:
-            script.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            hint = "ranks start in the directory you are in"
-            return UnreadableError(f"{self.target} does not exist, so no rank could run it", hint=hint)
-        except OSError:  # Python will report it better
-            pass
-        return None
-
-    def wrong_syntax(self) -> UsageError | None:
-        """Return the error for which Python would run nothing of the program, with its line; None where none is known."""
-        if self.recipe is not None or self.python is None:
-            return None
-        from launcher.program.syntax import error_in, excerpt  # others need none of it
-
-        if (error := error_in(self.python, self.cwd, sys.executable)) is None:
-            return None
-        name = "the code after -c" if self.kind == "code" else escaped(self.target)
-        place = name if error.lineno is None else f"{name}, line {error.lineno}"
-        wrong = UsageError("\n".join((f"{place}: {escaped(error.msg)}", *map(escaped, excerpt(error)))))
-        wrong.has_lines = True
-        return wrong
 
     def preload(self, options: RunOptions) -> tuple[str, ...] | None:
         """Return what is imported once for all ranks; None where each starts by itself.

@@ -62,7 +62,7 @@ def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
     check_convertible(path, index)
     code = EXIT_OK
     if form == DCP:
-        code = convert(index, all_bytes(index) + state_bytes(index), "export", path, "--output", str(output.absolute()))
+        code = convert(all_bytes(index) + state_bytes(index), "export", path, "--output", str(output.absolute()))
     elif output.suffix != MINDSPORE_SUFFIX:
         raise UsageError(
             f"{output}: MindSpore reads files whose names end with {MINDSPORE_SUFFIX}",
