@@ -72,6 +72,18 @@ def test_a_rank_gets_what_tlaunch_run_gives_it(mpirun, tmp_path):
     assert "API_TOKEN=********" in variables("exec", 1)
 
 
+def test_the_first_failure_is_announced_once(mpirun):
+    """By the rank that it is of, on the stderr that mpirun shows, with commands that find the run."""
+    fail = "import os, time\nif os.environ['RANK'] == '1': raise ValueError('bad')\ntime.sleep(20)"
+    done = mpirun.exec(2, "--", sys.executable, "-c", fail)
+    assert done.returncode == 1
+    assert done.stderr.count("error: ") == 1
+    assert "error: rank 1: ValueError: bad, at <string>:2 in <module>\n" in done.stderr
+    [why] = re.findall(r"`tlaunch (why \S+)`", done.stderr)
+    assert "rank 1: ValueError: bad" in tlaunch(*why.split(), cwd=mpirun.directory).stdout
+    assert "ValueError" in tlaunch("logs", *why.split()[1:], "--rank", "1", cwd=mpirun.directory).stdout
+
+
 def test_mpi_in_the_program_sees_its_world(mpirun):
     """MPI_Init finds the engine, and MPI's ranks are those of the environment."""
     pytest.importorskip("mpi4py")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 import shlex
@@ -13,11 +12,11 @@ from contextlib import suppress
 
 from launcher.cli.launch.program import Program
 from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.text import did_you_mean, near
 from launcher.logs.terminal import escaped
 from launcher.program.command import missing_interpreter, reads_program_from_stdin
 
 TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
-MIN_LIKENESS = 0.75  # of a command's name to what was typed; "pyhton" has 0.83
 
 
 def fault_of(program: Program) -> UnreadableError | UsageError | None:
@@ -55,9 +54,10 @@ def _missing_program(program: Program) -> UnreadableError | None:
         return UnreadableError(
             f"{name}: {reason}; ./{name} is a file here", hint=by_directory if by_itself else by_interpreter
         )
-    near = difflib.get_close_matches(name[:64], sorted(set(_programs_on(search))), n=1, cutoff=MIN_LIKENESS)
-    hint = f"did you mean {near[0]}?" if near else "a program that lies elsewhere is named with its directory"
-    return UnreadableError(f"{name}: {reason}", hint=hint)
+    meant = did_you_mean(near(name, sorted(_programs_on(search)), limit=1))
+    return UnreadableError(
+        f"{name}: {reason}", hint=meant or "a program that lies elsewhere is named with its directory"
+    )
 
 
 def _programs_on(search: str) -> Iterator[str]:
