@@ -23,7 +23,8 @@ from launcher.cli.options.run_options import given_last
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted
 from launcher.cli.text.membership_text import attempt_text
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.style import screen_of
 from launcher.core.codec import encode, json_text
 from launcher.core.env import MASTER_PORT, masked, masked_argv
 from launcher.core.errors import UsageError
@@ -50,6 +51,7 @@ NOT_TAKEN = ("dry_run", "json", "quiet", "verbose")
 REMOVED = "(removed)"
 FREE_PORT = "(a free port)"
 MAX_VALUE_COLUMNS = 28  # columns that all rows keep for values; a longer one pushes its own origin to the right
+MIN_ORIGIN_COLUMNS = 16  # in which an origin is wrapped; a narrower terminal does so itself
 MAX_PROSE_COLUMNS = 100  # columns of prose
 
 
@@ -81,10 +83,10 @@ def explain(context: click.Context, /, *, global_rank: int, everything: bool, as
     chosen = for_engine(RunOptions(**{**given_last(context, options), "dry_run": True, "detach": False}), os.environ)
     prepared = with_network(prepare(chosen, os.environ), chosen)
     for note in prepared.notes:
-        print(note, file=sys.stderr)
+        say(note)
     request, own_table = prepared.request, None
     if (first := first_allotment(request)) is not None:
-        print(attempt_text(0, first, request.cluster.servers), file=sys.stderr)
+        say(attempt_text(0, first, request.cluster.servers))
         request, own_table = attempt_request(request, first), attempt_table(0)
     if global_rank >= request.layout.world_size:
         raise UsageError(f"--rank {global_rank}: the ranks are 0 to {request.layout.world_size - 1} ({request.layout})")
@@ -140,16 +142,27 @@ def _lines(explained: Explained) -> Iterator[str]:
             danger = f"{conflict.family}? With what your shell says {conflict.danger} ({names})"
             if conflict.found[0].fate is Fate.KEPT:
                 danger = f"warning: {names}: {conflict.danger}"
-            yield from textwrap.wrap(printable(danger), MAX_PROSE_COLUMNS, subsequent_indent="  ")
+            columns = min(screen_of(sys.stdout).columns or MAX_PROSE_COLUMNS, MAX_PROSE_COLUMNS)
+            yield from textwrap.wrap(printable(danger), columns, subsequent_indent="  ")
 
 
 def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    """Yield lines in columns. They are for `grep` too: none is wrapped, and no value cut."""
+    """Yield lines in columns, whose origins a terminal shows below each other. They are for `grep` too: no value is cut."""
     shown = [tuple(map(printable, row)) for row in rows]
     name_width = max(len(name) for name, _, _ in shown)
     value_width = max(len(value) for _, value, _ in shown if len(value) <= MAX_VALUE_COLUMNS)
     for name, value, origin in shown:
-        yield f"{name:<{name_width}}  {value:<{value_width}}  {origin}".rstrip()
+        beginning, at = f"{name:<{name_width}}  {value:<{value_width}}", name_width + value_width + 4
+        columns = screen_of(sys.stdout).columns
+        if columns is None or len(beginning) + 2 + len(origin) <= columns or columns - at < MIN_ORIGIN_COLUMNS:
+            yield f"{beginning}  {origin}".rstrip()
+            continue
+        first, *more = textwrap.wrap(origin, columns - at, break_long_words=False, break_on_hyphens=False) or [""]
+        if len(beginning) + 2 > at:
+            yield beginning.rstrip()
+            beginning = ""
+        yield f"{beginning:<{at - 2}}  {first}"
+        yield from (f"{'':<{at}}{line}" for line in more)
 
 
 def _row(variable: Variable) -> tuple[str, str, str]:
