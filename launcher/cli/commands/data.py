@@ -40,7 +40,7 @@ def data() -> None:
     show_default=True,
     help="Split that the pairs are for. Repeated pairs are dropped from train only.",
 )
-@click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Directory of the pair files.")
+@click.option("-o", "--output", required=True, type=A_FILE, metavar="DIR", help="Directory of the pair files.")
 @click.option(
     "--max-words",
     type=IntRange(min=1),
@@ -77,7 +77,7 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
     show_default=True,
     help="The bundled program that the data are for.",
 )
-@click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Directory of the files.")
+@click.option("-o", "--output", required=True, type=A_FILE, metavar="DIR", help="Directory of the files.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 def sample(*, recipe: str, output: Path, force: bool) -> None:
     """Write a small set of data that a bundled program learns from.

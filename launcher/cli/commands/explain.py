@@ -29,6 +29,7 @@ from launcher.core.codec import encode, json_text
 from launcher.core.env import MASTER_PORT, masked, masked_argv
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.core.records import Layout
 from launcher.core.text import printable, ranges
 from launcher.engines.assemble import Draft, Request, attempt_request, attempt_table, draft
 from launcher.engines.variables import Conflict, Fate, Origin, Variable, conflicts
@@ -40,6 +41,7 @@ Examples:
   tlaunch explain --devices 4 --mp 2 -- python train.py
   tlaunch explain --rank 3 --rank-table rank_tables/rank_table_8pcs.json
   tlaunch explain --all --json --devices 2 -- python train.py
+  tlaunch explain --settings --config tutorial.toml --set train.steps=5 > all.toml
 
 Origins: layout, rank table: derived from them; --env: set by that option; inherited: from your shell; tlaunch: any other
 variable that tlaunch sets; removed: left by another launcher in your shell, and not passed to ranks.
@@ -70,10 +72,18 @@ class Explained:
     "--rank", "global_rank", type=IntRange(min=0), default=0, metavar="N", help="Rank to explain.  [default: 0]"
 )
 @click.option("--all", "everything", is_flag=True, help="Include variables that tlaunch does not set.")
+@click.option(
+    "--settings",
+    "of_settings",
+    is_flag=True,
+    help="Show the settings of the bundled trainer instead, as a file for --config that says where each comes from.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def explain(context: click.Context, /, *, global_rank: int, everything: bool, as_json: bool, **options: Any) -> None:
-    """Show where each variable of a rank's environment comes from.
+def explain(
+    context: click.Context, /, *, global_rank: int, everything: bool, of_settings: bool, as_json: bool, **options: Any
+) -> None:
+    """Show where each variable of a rank's environment comes from, or each setting of the bundled trainer.
 
     The other options and COMMAND are those of `tlaunch run`. Nothing is started. By default the variables that tlaunch sets
     are shown, and those of other launchers that conflict with them; secrets are masked.
@@ -85,6 +95,11 @@ def explain(context: click.Context, /, *, global_rank: int, everything: bool, as
     for note in prepared.notes:
         say(note)
     request, own_table = prepared.request, None
+    if of_settings:
+        if prepared.program.recipe is None:
+            raise UsageError("--settings are those of the bundled trainer, and COMMAND is another program")
+        write_out(_settings_text(chosen, request.layout, as_json=as_json))
+        return
     if (first := first_allotment(request)) is not None:
         say(attempt_text(0, first, request.cluster.servers))
         request, own_table = attempt_request(request, first), attempt_table(0)
@@ -99,6 +114,17 @@ def explain(context: click.Context, /, *, global_rank: int, everything: bool, as
 
 explain.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
 explain.groups = RUN_GROUPS
+
+
+def _settings_text(options: RunOptions, layout: Layout, *, as_json: bool) -> str:
+    from launcher.cli.launch.effective_settings import effective_settings, toml_lines  # --settings alone needs it
+
+    found = effective_settings(options, layout)
+    if not as_json:
+        return "".join(f"{line}\n" for line in toml_lines(found)).rstrip("\n") + "\n"
+    return json_text(
+        {each.name: {"value": each.value, "default": each.default, "origin": each.origin} for each in found}
+    )
 
 
 def _explained(chosen: Draft, request: Request, *, port_given: bool, everything: bool) -> Explained:

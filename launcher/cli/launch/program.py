@@ -158,6 +158,11 @@ def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
     return fits
 
 
+def chosen_settings(options: RunOptions) -> tuple[str, ...]:
+    """Return what options set of the bundled program, as --set has it; the last one of a name counts."""
+    return (*PROFILED * options.profile, *options.settings)
+
+
 def _config_words(config: str) -> tuple[list[str], tuple[str, ...]]:
     """Return the words that name a recipe's file to the trainer, and a note where a packaged one stands in for it."""
     from launcher.recipes.load import packaged_config  # other programs need none of it
@@ -179,7 +184,7 @@ def trainer_program(
     from launcher.recipes.load import named_settings
 
     recipe = recipe_named(options.recipe)
-    chosen = (*PROFILED * options.profile, *options.settings)
+    chosen = chosen_settings(options)
     settings = recipe.load(options.config, chosen)
     if options.micro_batches is None:
         layout = replace(layout, micro_batches=settings.train.micro_batches)

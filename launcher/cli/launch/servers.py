@@ -33,6 +33,7 @@ from launcher.core.devices import device_name
 from launcher.core.env import masked_argv
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.messages import TakenIn, Waiting
+from launcher.core.port_holder import reason_of
 from launcher.core.proc import ProcessId
 from launcher.core.records import Cluster, Server
 from launcher.core.run_dir import RunDir
@@ -135,7 +136,7 @@ def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, E
         listener = listen(ANY_PORT if chosen_port is None else chosen_port)
     except OSError as error:
         raise UsageError(
-            f"port {chosen_port} cannot be used: {error.strerror}",
+            f"port {chosen_port} cannot be used: {reason_of(error, chosen_port or ANY_PORT)}",
             hint="another run is coordinated here? --coordinator-port N, on every server, takes another one",
         ) from error
     port = listener.getsockname()[1]

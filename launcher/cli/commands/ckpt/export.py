@@ -41,6 +41,7 @@ Exit codes: 0; 1 it could not be written; 2 wrong usage, or no such checkpoint, 
 @click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]")
 @click.option("--format", "form", required=True, type=click.Choice(FORMATS), help="Of what is written.")
 @click.option(
+    "-o",
     "--output",
     required=True,
     type=click.Path(path_type=Path),
