@@ -41,7 +41,7 @@ Examples:
   tlaunch explain --devices 4 --mp 2 -- python train.py
   tlaunch explain --rank 3 --rank-table rank_tables/rank_table_8pcs.json
   tlaunch explain --all --json --devices 2 -- python train.py
-  tlaunch explain --settings --config tutorial.toml --set train.steps=5 > all.toml
+  tlaunch explain --settings --config my.toml --set train.steps=5 > all.toml
 
 Origins: layout, rank table: derived from them; --env: set by that option; inherited: from your shell; tlaunch: any other
 variable that tlaunch sets; removed: left by another launcher in your shell, and not passed to ranks.
@@ -83,7 +83,7 @@ class Explained:
 def explain(
     context: click.Context, /, *, global_rank: int, everything: bool, of_settings: bool, as_json: bool, **options: Any
 ) -> None:
-    """Show where each variable of a rank's environment comes from, or each setting of the bundled trainer.
+    """Show where each variable of a rank, or setting of the bundled trainer, comes from.
 
     The other options and COMMAND are those of `tlaunch run`. Nothing is started. By default the variables that tlaunch sets
     are shown, and those of other launchers that conflict with them; secrets are masked.

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from launcher.cli.launch.options import RunOptions
-from launcher.cli.launch.program import PROFILED, chosen_settings
+from launcher.cli.launch.trainer_program import PROFILED, chosen_settings
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.core.text import printable

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from launcher.cli.launch.options import RunOptions, preloaded_modules
-from launcher.core.errors import TlaunchError, UsageError
+from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import Layout, ResumedFrom
-from launcher.core.resources import stand_in_note
+from launcher.core.records import ResumedFrom
 from launcher.logs.terminal import escaped
 from launcher.program.command import PythonCommand, parse_python
 
-TRAINER = "launcher.trainer"
-PROFILED = ("train.profile_steps=5",)  # by --profile, unless it is set
 MAX_RUN_NAME_CHARS = 50
 
 
@@ -139,88 +134,3 @@ class Program:
         from launcher.program.import_scan import modules_to_preload  # --no-preload needs none of it
 
         return modules_to_preload(self.python, self.cwd, self.environment)
-
-
-def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
-    """Return what says whether the bundled program can train under a layout. Its settings are known to be sound."""
-    from launcher.recipes.catalog import recipe_named  # other programs need none of this
-
-    recipe = recipe_named(options.recipe)
-    settings = recipe.load(options.config, options.settings)
-
-    def fits(layout: Layout) -> bool:
-        try:
-            recipe.check_layout(settings, recipe.own_layout(settings, layout))
-        except TlaunchError:
-            return False
-        return True
-
-    return fits
-
-
-def chosen_settings(options: RunOptions) -> tuple[str, ...]:
-    """Return what options set of the bundled program, as --set has it; the last one of a name counts."""
-    return (*PROFILED * options.profile, *options.settings)
-
-
-def _config_words(config: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the words that name a recipe's file to the trainer, and a note where a packaged one stands in for it."""
-    from launcher.recipes.load import packaged_config  # other programs need none of it
-
-    path, packaged = Path(config), packaged_config(config)
-    notes = () if packaged is None else (stand_in_note(config, "recipe", packaged),)
-    return ["--config", str(path.absolute()) if path.is_file() else config], notes
-
-
-def trainer_program(
-    options: RunOptions, layout: Layout, cwd: Path, environment: Mapping[str, str]
-) -> tuple[Program, Layout, tuple[str, ...]]:
-    """Return the bundled trainer, its layout, and notes, once recipe, layout and data are known to fit each other.
-
-    Raises:
-        TlaunchError: they do not.
-    """
-    from launcher.recipes.catalog import recipe_named  # other programs need none of this
-    from launcher.recipes.load import named_settings
-
-    recipe = recipe_named(options.recipe)
-    chosen = chosen_settings(options)
-    settings = recipe.load(options.config, chosen)
-    if options.micro_batches is None:
-        layout = replace(layout, micro_batches=settings.train.micro_batches)
-    layout = recipe.own_layout(settings, layout)
-    recipe.check_layout(settings, layout)
-    argv = [sys.executable, "-m", TRAINER, *["--save-strategy"] * options.save_strategy]
-    notes: tuple[str, ...] = ()
-    if options.recipe is not None:
-        argv += ["--recipe", recipe.name]
-    if options.config is not None:
-        words, notes = _config_words(options.config)
-        argv += words
-    for setting in chosen:
-        argv += ["--set", setting]
-    notes += recipe.notes(settings, layout)
-    recipe.check_data(settings, options.data)
-    if options.data is not None:
-        argv += ["--data", str(options.data.absolute())]
-    if (options.elastic or options.max_restarts) and not settings.checkpoint.is_on:
-        begins = "begins the training anew" if options.resume is None else "begins where this run begins"
-        saves = "--set checkpoint.every_steps=N saves checkpoints"
-        notes += (f"note: each attempt {begins}; {saves}, from which the next one goes on",)
-    continues = None
-    if options.resume is not None:
-        from launcher.cli.launch.resume import checkpoint_meant, continued  # most runs begin at the beginning
-
-        named, defaults = named_settings(options.config, chosen), asdict(recipe.settings())
-        checkpoint = checkpoint_meant(options, recipe.name, asdict(settings), named, defaults)
-        if checkpoint is None:
-            notes += (
-                "note: --resume auto: no run here has a checkpoint of this training, which begins at its beginning",
-            )
-        else:
-            argv += ["--resume", str(checkpoint)]
-            continues = continued(checkpoint)
-            if continues is not None and continues.run is not None and not settings.checkpoint.is_on:
-                saved = f"note: {escaped(continues.run)} saved checkpoints, and this run saves none"
-                notes += (f"{saved}; --set checkpoint.every_steps=N turns them on",)
-    return Program(tuple(argv), cwd, environment, recipe.name, continues), layout, notes

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from launcher.core.errors import TlaunchError, UsageError
+from launcher.core.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 # name: (module:attribute, the command's own short help)
@@ -26,7 +26,6 @@ class LazyGroup(click.Group):
         super().__init__(*args, **attributes)
         self.lookup = lookup
         self._all = {**lookup, **(hidden_lookup or {})}
-        self._called: tuple[click.Command, tuple[str, ...]] | None = None  # with its words
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(self.lookup)
@@ -43,7 +42,6 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that is called; the project's file gives its defaults, unless it only prints its help."""
         name, command, rest = super().resolve_command(ctx, args)
-        self._called = None if command is None else (command, tuple(rest))
         without_file = ctx.resilient_parsing or ctx.find_root().params.get("no_config") or rest[:1] in HELP
         if command is not None and name is not None and name in self.lookup and not without_file:
             if ctx.parent is None:
@@ -55,18 +53,6 @@ class LazyGroup(click.Group):
 
                 give_defaults(ctx, name, command)
         return name, command, rest
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that is called; an error tells of a duration that was split into two words."""
-        try:
-            return super().invoke(ctx)
-        except TlaunchError as error:
-            if self._called is not None:
-                from launcher.cli.options.split_durations import hint_of_duration  # most commands go well
-
-                command, words = self._called
-                error.hint = hint_of_duration(error, words, command.params) or error.hint
-            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
