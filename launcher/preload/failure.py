@@ -45,8 +45,6 @@ class _Hook:
         if self.has_written or os.getpid() != self.pid:
             return
         self.has_written = True
-        if self.headline is not None and fields["type"] != "KeyboardInterrupt":  # which is a person's wish
-            self.headline.print_failure(fields)
         aside = f"{self.path}.{self.pid}"
         try:
             descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -59,6 +57,9 @@ class _Hook:
             os.replace(aside, self.path)
         except OSError:
             os.unlink(aside)
+        finally:
+            if self.headline is not None and fields["type"] != "KeyboardInterrupt":  # which is a person's wish
+                self.headline.print_failure(fields)
 
 
 _hook: _Hook | None = None

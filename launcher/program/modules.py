@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import FileFinder, ModuleSpec, PathFinder
 from pathlib import Path
 
 from launcher.program.command import PythonCommand
@@ -32,7 +31,9 @@ def missing_module(command: PythonCommand, cwd: Path, environment: Mapping[str, 
         return None
     if not all(parts := command.target.split(".")):
         return command.target
-    importlib.invalidate_caches()  # a file may have been written a moment ago
+    for root in roots:
+        if isinstance(finder := sys.path_importer_cache.get(root), FileFinder):
+            finder.invalidate_caches()  # a file may have been written a moment ago
     try:
         return _first_missing(parts, [*roots, *sys.path])
     except Exception:  # noqa: BLE001 - finders may be anybody's, and Python will say what is wrong
