@@ -36,8 +36,9 @@ def test_the_holder_of_a_port_is_told_with_its_command(listener):
 
 
 def test_secrets_of_its_command_are_masked():
-    words = [sys.executable, "-c", "import sys; sys.stdin.read()", "--api-token", "s3cr3t"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as child:
+    words = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", "--api-token", "s3cr3t"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()  # at the moment of exec it has no command line
         shown = command_of(child.pid)
         child.stdin.close()
     assert "s3cr3t" not in shown
