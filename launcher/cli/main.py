@@ -59,7 +59,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prune": ("launcher.cli.commands.prune:prune", "Remove runs that are over, and print their names."),
     "explain": (
         "launcher.cli.commands.explain:explain",
-        "Show where each variable of a rank's environment comes from.",
+        "Show where each variable of a rank, or setting of the bundled trainer, comes from.",
     ),
     "render": (
         "launcher.cli.commands.render.command:render",
@@ -161,7 +161,18 @@ def _unwind_when_asked_to_end() -> Callable[[], None]:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that `tlaunch --help` documents. Never returns."""
-    exit_after(lambda: tlaunch.main(arguments, prog_name="tlaunch", standalone_mode=False))
+    exit_after(lambda: _call(sys.argv[1:] if arguments is None else arguments))
+
+
+def _call(words: Sequence[str]) -> Any:
+    """Run a command line; an error tells of a duration that was split into two words."""
+    try:
+        return tlaunch.main(words, prog_name="tlaunch", standalone_mode=False)
+    except TlaunchError as error:
+        from launcher.cli.options.split_durations import hint_of_duration  # most command lines are correct
+
+        error.hint = hint_of_duration(error, words, tlaunch) or error.hint
+        raise
 
 
 def exit_after(work: Callable[[], Any]) -> NoReturn:

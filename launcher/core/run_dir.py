@@ -12,6 +12,7 @@
         agent.log         a traceback, if the supervision itself ever breaks
         preload.log       what modules print while they are imported for all ranks, if they do
         console.log       what a detached launcher would have shown
+        headline          the first failure among ranks that an engine started, as it was printed (launcher/preload/headline.py)
         device0/train.log, env.log
         device0/arrivals      when train.log had grown to how many bytes (launcher/core/arrivals.py)
         device0/process.json  which process the rank is, where an engine started it (launcher/runs/engine_ranks.py)

@@ -1,6 +1,6 @@
 """Become a Python program, with a hook that reports failures; at once, or forked from a process that is ready for it.
 
-python [options] .../preload/__main__.py run DEVICE_DIR script|module|code TARGET [ARGUMENTS...]
+python [options] .../preload/__main__.py run[=STDERR_OF_ENGINE] DEVICE_DIR script|module|code TARGET [ARGUMENTS...]
 python [options] .../preload/__main__.py preload DESCRIPTOR [PADDING]
 
 A Python older than 3.10 reads this file alone: it runs the program without a hook, and preloads nothing.
@@ -37,6 +37,9 @@ def _do_without() -> None:
         version, minimum = (".".join(map(str, numbers[:2])) for numbers in (sys.version_info, _MIN_VERSION))
         os.write(int(sys.argv[2]), f'{{"failed": "Python {version} is older than {minimum}"}}\n'.encode())
         return
+    engines_stderr = sys.argv[1].partition("=")[2]
+    if engines_stderr:
+        os.close(int(engines_stderr))
     with open("/proc/self/cmdline", "rb") as file:
         words = file.read().split(b"\0")[:-1]
     this = next(index for index, word in enumerate(words) if word.endswith(b"/preload/__main__.py"))

@@ -21,6 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .headline import Headline
+
 STACKS_SIGNAL = SIGRTMAX - 3  # writes the Python stacks of all threads to stacks.log
 FILE = "failure.json"
 STACKS_FILE = "stacks.log"
@@ -33,7 +35,8 @@ _MIN_DESCRIPTOR = 100
 class _Hook:
     """The writer of this process's failure.json. Processes that it forks are not the rank and write nothing."""
 
-    def __init__(self, device_dir: str) -> None:
+    def __init__(self, device_dir: str, headline: Headline | None) -> None:
+        self.headline = headline
         self.path = os.path.join(device_dir, FILE)
         self.pid = os.getpid()
         self.has_written = False
@@ -54,16 +57,30 @@ class _Hook:
             os.replace(aside, self.path)
         except OSError:
             os.unlink(aside)
+        finally:
+            if self.headline is not None and fields["type"] != "KeyboardInterrupt":  # which is a person's wish
+                self.headline.print_failure(fields)
 
 
 _hook: _Hook | None = None
 _leaving = False
 
 
-def install(device_dir: str) -> None:
-    """Write failures into `device_dir`, and stacks whenever STACKS_SIGNAL comes. Call in the rank's own process."""
+def install(device_dir: str, engines_stderr: int | None = None) -> None:
+    """Write failures into `device_dir`, and stacks whenever STACKS_SIGNAL comes. Call in the rank's own process.
+
+    `engines_stderr`: a descriptor on which the first failure is announced.
+    """
     global _hook  # noqa: PLW0603 - one rank, one hook
-    _hook = _Hook(device_dir)
+    headline = None
+    if engines_stderr is not None:
+        from .headline import Headline  # ranks that are supervised need none
+
+        try:
+            headline = Headline(out_of_the_way(engines_stderr), device_dir)
+        except OSError:  # it was closed
+            pass
+    _hook = _Hook(device_dir, headline)
     _wrap_os_exit()
     try:
         _show_stacks(device_dir)

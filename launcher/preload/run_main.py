@@ -32,13 +32,14 @@ _own: set[str] = set()
 
 def main(born_with: dict[str, Any]) -> None:
     """Do what `sys.argv` says; return or raise as the program does. `born_with`: a script's first globals."""
-    if sys.argv[1] == "run":
+    way, _, engines_stderr = sys.argv[1].partition("=")
+    if way == "run":
         _, _, device_dir, kind, target, *arguments = sys.argv
         note_imports()
         program = Program(kind, target, arguments)
         prepare(program, born_with)
         show_command_line(program.command_line)
-        failure.install(os.path.abspath(device_dir))
+        failure.install(os.path.abspath(device_dir), int(engines_stderr) if engines_stderr else None)
         _forget_collisions()
         execute(program)
         return

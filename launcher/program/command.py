@@ -64,6 +64,27 @@ def reads_program_from_stdin(argv: Sequence[str], search_path: str | None, cwd: 
     return rest[:1] in ([], ["-"])
 
 
+def missing_interpreter(script: Path, search_path: str | None, cwd: Path) -> str | None:
+    """Return what the `#!` line of a script, executed in `cwd`, names and is not there; None for any other file.
+
+    The name is as the kernel and `env` read it, which do not take a carriage return for the end of a line.
+    """
+    line = os.fsdecode(_first_line(script))
+    if not line.startswith("#!") or not (words := line[2:].strip(" \t")):
+        return None
+    interpreter, _, rest = words.replace("\t", " ").partition(" ")
+    if not (cwd / interpreter).exists():
+        return interpreter
+    command = rest.strip(" ")
+    if os.path.basename(interpreter) != "env" or not command:  # noqa: PTH119
+        return None
+    if command.startswith("-S "):
+        command = command[3:].lstrip(" ").partition(" ")[0]
+    if command.startswith("-") or set(command) & set("=$\\'\""):
+        return None
+    return command if _find(command, search_path, cwd) is None else None
+
+
 def program_file(argv: Sequence[str], search_path: str | None, cwd: Path) -> Path | None:
     """Return the file that `argv` would run, for `env COMMAND` that of COMMAND; None if it is not found."""
     words = _without_env(list(argv))
@@ -92,14 +113,20 @@ def _find(word: str, search_path: str | None, cwd: Path) -> str | None:
     return None
 
 
-def _shebang(script: str) -> list[str]:
-    """Return the words of a script's first line; empty where there is none that can be taken apart safely."""
+def _first_line(script: Path) -> bytes:
+    """Return a file's first line; nothing where it cannot be read, or is longer than a `#!` line may be."""
     try:
-        with Path(script).open("rb") as file:
+        with script.open("rb") as file:
             line = file.read(_MAX_SHEBANG_BYTES).split(b"\n")[0]
     except OSError:
-        return []
-    if not line.startswith(b"#!") or len(line) == _MAX_SHEBANG_BYTES:
+        return b""
+    return b"" if len(line) == _MAX_SHEBANG_BYTES else line
+
+
+def _shebang(script: str) -> list[str]:
+    """Return the words of a script's first line; empty where there is none that can be taken apart safely."""
+    line = _first_line(Path(script))
+    if not line.startswith(b"#!"):
         return []
     words = os.fsdecode(line[2:]).split()
     if words[1:2] == ["-S"] and os.path.basename(words[0]) == "env":  # noqa: PTH119

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.resources import data_dir
-from launcher.recipes.settings import Assignment, build
+from launcher.recipes.settings import Assignment, aliases_of, build
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -40,6 +40,12 @@ def load_settings(recipe: type[Settings], config: str | None, settings: Sequence
 def named_settings(config: str | None, settings: Sequence[str] = ()) -> frozenset[str]:
     """Return the dotted names of the settings that these give a value, be it the default; errors as `load_settings` has them."""
     return frozenset(assignment.name for assignment in _assignments(config, settings))
+
+
+def origins(recipe: type[Any], config: str | None, settings: Sequence[str] = ()) -> dict[str, str]:
+    """Return where each setting was given that has not its default: "my.toml:7", "--set model.heads=4", by dotted names."""
+    aliases = aliases_of(recipe)
+    return {aliases.get(each.name, each.name): each.where for each in _assignments(config, settings)}
 
 
 def _assignments(config: str | None, settings: Sequence[str]) -> Iterator[Assignment]:

@@ -80,6 +80,15 @@ def all_settings(recipe: type) -> dict[str, dataclasses.Field[Any]]:
     }
 
 
+def aliases_of(recipe: type) -> dict[str, str]:
+    """Return the settings' names by the other names that they may be given by, all dotted."""
+    return {
+        f"{name.partition('.')[0]}.{alias}": name
+        for name, field in all_settings(recipe).items()
+        if (alias := field.metadata["bounds"].alias)
+    }
+
+
 @frozen
 class Assignment:
     """One value for one setting, and where a person wrote it."""
@@ -95,12 +104,7 @@ def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
     Raises:
         UsageError: an unknown name, a value of the wrong type or out of bounds; it says where that was written.
     """
-    known = all_settings(recipe)
-    aliases = {
-        f"{name.partition('.')[0]}.{alias}": name
-        for name, field in known.items()
-        if (alias := field.metadata["bounds"].alias)
-    }
+    known, aliases = all_settings(recipe), aliases_of(recipe)
     sections = dataclasses.fields(recipe)  # type: ignore[arg-type]
     chosen = {section.name: section.metadata["entries"] for section in sections if "entries" in section.metadata}
     values: dict[str, dict[str, Any]] = {}

@@ -74,9 +74,13 @@ class ForkFailed:
 Answer = Ready | Unusable | ForkResult | ForkFailed
 
 
-def bootstrap_argv(command: PythonCommand, device_dir: Path) -> tuple[str, ...]:
-    """Return a command that runs the same program with the failure hook and stack dumps, which write to `device_dir`."""
-    return (*_python(command), "run", str(device_dir), command.kind, command.target, *command.arguments)
+def bootstrap_argv(command: PythonCommand, device_dir: Path, engines_stderr: int | None = None) -> tuple[str, ...]:
+    """Return a command that runs the same program with the failure hook and stack dumps, which write to `device_dir`.
+
+    `engines_stderr`: an inheritable descriptor, on which the hook announces the first failure of a run.
+    """
+    way = "run" if engines_stderr is None else f"run={engines_stderr}"
+    return (*_python(command), way, str(device_dir), command.kind, command.target, *command.arguments)
 
 
 class ForkServer:

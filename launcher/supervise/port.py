@@ -7,6 +7,7 @@ import socket
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.core.port_holder import reason_of
 
 _PORT_TROUBLE = (errno.EADDRINUSE, errno.EACCES)  # as opposed to a machine without IPv6
 
@@ -46,9 +47,8 @@ def check_port(number: int) -> HeldPort:
     try:
         _bound_socket(number, reuse=True).close()
     except OSError as error:
-        raise UsageError(
-            f"port {number} cannot be used: {error.strerror}", hint="leave --master-port out to get a free one"
-        ) from error
+        hint = "leave --master-port out to get a free one"
+        raise UsageError(f"port {number} cannot be used: {reason_of(error, number)}", hint=hint) from error
     return HeldPort(number)
 
 

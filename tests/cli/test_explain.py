@@ -7,6 +7,10 @@ import sys
 
 import pytest
 
+from launcher.recipes.load import load_settings
+from launcher.recipes.settings import aliases_of, all_settings, as_toml
+from launcher.recipes.transformer.config import TransformerSettings
+
 LEFT = {
     "RANK": "3", "WORLD_SIZE": "16", "TORCHELASTIC_RUN_ID": "old", "OMPI_COMM_WORLD_RANK": "1",
     "CUDA_VISIBLE_DEVICES": "0", "OMP_NUM_THREADS": "3", "NCCL_DEBUG": "INFO",
@@ -99,3 +103,45 @@ def test_cores_of_its_own_are_counted_in_words(launcher):
 def test_a_code_of_rank_tables_is_explained_elsewhere(launcher):
     assert "tlaunch table explain RT312" in launcher.call("explain", "RT312", code=2).stderr
     assert launcher.call("explain", "--", "true", code=0).stdout.startswith("rank 0 of 1")
+
+
+def test_settings_are_a_file_that_says_where_each_comes_from(launcher):
+    """It sets all of them; given to --config it gives the same."""
+    launcher.write("mine.toml", "[train]\nsteps = 9\nlearning_rate = 0.001\n")
+    options = ("--devices", "2", "--config", "mine.toml", "--set", "train.steps=5", "--profile", "--micro-batches", "2")
+    shown = launcher.call("explain", "--settings", *options, code=0).stdout
+    lines = dict(line.split(" = ", 1) for line in shown.splitlines() if " = " in line)
+    assert lines["steps"] == "5  # --set train.steps=5; default 0"
+    assert lines["learning_rate"] == "0.001  # mine.toml:3; default 0.003"
+    assert lines["profile_steps"] == "5  # --profile; default 0"
+    assert lines["micro_batches"] == "2  # --micro-batches; default 1"
+    assert lines["d_model"] == "128  # default"
+    launcher.write("all.toml", shown)
+    same = load_settings(TransformerSettings, str(launcher.directory / "all.toml"))
+    assert same.train.steps == 5
+    again = json.loads(launcher.call("explain", "--settings", "--json", "--config", "all.toml", code=0).stdout)
+    assert set(again) == set(all_settings(TransformerSettings))
+    assert again["train.steps"] == {
+        "value": 5,
+        "default": 0,
+        "origin": "all.toml:" + str(1 + shown.splitlines().index(f"steps = {lines['steps']}")),
+    }
+    assert not launcher.runs.exists()
+
+
+def test_settings_have_other_names_and_entries_of_a_persons_own(launcher):
+    """An alias counts as the setting, and what a program has by names that are chosen is shown under them."""
+    [(alias, name), *_] = aliases_of(TransformerSettings).items()
+    default = all_settings(TransformerSettings)[name].default
+    word = f"{alias}={as_toml(default)}"
+    found = json.loads(launcher.call("explain", "--settings", "--json", "--set", word, code=0).stdout)
+    assert found[name]["origin"] == f"--set {word}"
+    given = ("--recipe", "quickstart", "--devices", "8", "--set", "strategies.matmul=[[2,4],[4,1]]")
+    shown = launcher.call("explain", "--settings", *given, code=0).stdout
+    assert "[strategies]\nmatmul = [[2, 4], [4, 1]]  # --set strategies.matmul=[[2,4],[4,1]]\n" in shown
+
+
+def test_settings_that_would_not_start_are_refused(launcher):
+    assert "known settings" in launcher.call("explain", "--settings", "--set", "no.such=1", code=2).stderr
+    launcher.call("explain", "--settings", "--devices", "3", "--mp", "3", code=3)
+    assert "COMMAND is another program" in launcher.call("explain", "--settings", "--", "true", code=2).stderr

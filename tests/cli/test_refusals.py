@@ -12,6 +12,7 @@ import pytest
 
 from launcher.cli.launch import engine_commands
 from launcher.core.errors import UsageError
+from tests.conftest import executable
 
 from .transcript import typed_lines
 
@@ -27,6 +28,8 @@ FILES = """
 --rank-table missing.json -- true; --config missing.toml; --data missing; -- no-such-program; -- ./missing
 -- ./plain.py; -- plain.py; --rank-table rank_table_8pcs.json; --rank-table elsewhere/rank_table_8pcs.json
 -- python; -- python -u -; -- env python; -- python nosuch.py; -- python -u plain.py/nosuch.py; -- env python nosuch.py x; --detach -- python nosuch.py
+-- python -m nosuchmod; -- python -m plain.py; -- python -m package; --detach -- python -m package.nosuch
+-- ./windows.sh; -- ./nosuch.sh; -- ./spaced.py
 --runs-dir plain.py -- true; --runs-dir plain.py/deeper/still -- true; --detach -- no-such-program
 """
 LAYOUTS = """
@@ -47,6 +50,13 @@ def test_usage_errors_end_with_2(launcher, snapshot):
 
 def test_missing_files_end_with_2(launcher, snapshot):
     launcher.write("plain.py", "print()")
+    launcher.write("package/__init__.py")
+    for name, line in {
+        "windows.sh": "#!/bin/sh\r",
+        "nosuch.sh": "#!/nowhere/sh",
+        "spaced.py": "#!/usr/bin/env python3 -u",
+    }.items():
+        executable(launcher.directory / name, f"{line}\n")
     assert launcher.refused(2, *lines_of(FILES)) == snapshot
 
 
@@ -77,6 +87,9 @@ def test_program_is_looked_for_where_the_ranks_will_look(launcher):
     tools = launcher.write("tools/mine", "#!/bin/sh\necho found\n").parent
     (tools / "mine").chmod(0o755)
     assert launcher.call("run", "--", "mine").returncode == 2
+    near = launcher.call("run", "--env", f"PATH={tools}", "--", "miine", code=2)
+    assert "did you mean mine?" in near.stderr
+    assert str(tools) not in near.stderr
     assert launcher.run("run", "--env", f"PATH={tools}", "--", "mine").stdout == "found\n"
 
 

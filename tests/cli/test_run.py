@@ -100,7 +100,9 @@ def test_options_after_the_command_are_the_commands(launcher):
 )
 def test_first_failure_is_the_exit_code(launcher, program, code, snapshot):
     """Or 128 + its signal; the report names the rank, and its last words are shown."""
-    launcher.write("script", "#!/nonexistent/interpreter\n").chmod(0o755)
+    inner = launcher.write("inner", "#!/nonexistent/interpreter\n")  # is there, and names one that is not
+    launcher.write("script", f"#!{inner}\n").chmod(0o755)
+    inner.chmod(0o755)
     done = launcher.run("run", "--devices", 2, "--", *program)
     assert done.returncode == code
     culprit = launcher.report.verdict.culprit

@@ -6,6 +6,7 @@ import re
 import struct
 import termios
 
+import click
 import pytest
 
 from launcher.cli.text.columns import aligned
@@ -67,6 +68,39 @@ def test_no_word_of_a_verdict_is_broken(columns):
     (raised,) = [line.split("\n") for line in lines if "raise" in line]
     assert (len(raised) > 1) is (columns is not None)
     assert all(row.startswith("  |       Xyz") for row in raised[1:])
+
+
+@pytest.mark.parametrize("columns", [30, 40, 80, 200])
+def test_no_word_of_a_message_is_broken(columns):
+    """Nor a command that fits into a row; what is quoted stays as it is, and colours take no place."""
+    excerpt = "   14 |      " + "x " * 120 + "\n       |      ^^^"
+    text = f"error: a message {'of many words ' * 9}\n{excerpt}\n      hint: {'write it ' * 20}`tlaunch logs RUN --rank 3` at once"
+    for coloured in (False, True):
+        rows = click.unstyle(Screen(coloured, columns).message(text)).split("\n")
+        assert [row for row in rows if "|" in row] == excerpt.split("\n")
+        rows = [row for row in rows if "|" not in row]
+        assert max(map(len, rows)) <= columns
+        assert [word for row in rows for word in row.split()] == text.replace(excerpt, "").split()
+        assert any("`tlaunch logs RUN --rank 3`" in row for row in rows) is (columns > 37)
+    painted = f"{click.style('a name of words', bold=True)}: {'word ' * 30}"
+    assert click.unstyle(Screen(True, columns).wrapped(painted)) == Screen(False, columns).wrapped(
+        click.unstyle(painted)
+    )
+
+
+def test_rows_of_explain_and_validate_fit_a_terminal(launcher, sample_tables):
+    """A value that fits nowhere is whole, with its origin below; without a terminal each variable is a line."""
+    command = ("explain", "--devices", "2", "--", "true")
+    rows = launcher.seen(*command, COLUMNS="80").splitlines()
+    assert all(len(row) <= 80 or row.split()[0] in {"TLAUNCH_RUN_DIR", "TLAUNCH_HEARTBEAT_FILE"} for row in rows)
+    plain = launcher.call(*command).stdout
+    assert re.sub(r"\d{8}-\d{6}", "", " ".join(plain.split())) == re.sub(
+        r"\d{8}-\d{6}", "", " ".join(" ".join(rows).split())
+    )
+    text = (sample_tables / "rank_table_8pcs.json").read_text().replace('"device_id": "1"', '"device_id": "0"')
+    launcher.write("a table with quite a long name.json", text)
+    shown = launcher.seen("validate", "a table with quite a long name.json", COLUMNS="60")
+    assert all(len(click.unstyle(row)) <= 60 for row in shown.splitlines() if "|" not in row)
 
 
 def words(text):

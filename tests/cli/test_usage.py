@@ -52,3 +52,23 @@ def test_a_group_without_a_command_shows_its_help(group, launcher):
     done = launcher.call(*group)
     assert "Usage: tlaunch " in done.stdout + done.stderr
     assert "error: " not in done.stderr
+
+
+SPLIT = {
+    "run --hang-timeout 10 m -- python train.py": "--hang-timeout 10m", "run --devices 2 --grace=1.5 sec": "--grace=1.5s",
+    "logs --since 10 m": "--since 10m", "wait --timeout 2 hours": "--timeout 2h", "top --interval 2 s": "--interval 2s",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("typed", "meant"), SPLIT.items(), ids=SPLIT)
+def test_a_duration_in_two_words_is_told_from_a_program(launcher, typed, meant):
+    assert f"hint: write the duration in one word: {meant}\n" in launcher.call(*typed.split(), code=2).stderr
+
+
+def test_a_word_like_a_unit_is_no_duration_elsewhere(launcher):
+    """Behind other options, behind the dashes, and where nothing is wrong with it."""
+    for typed in ("run --devices 2 m", "run --hang-timeout 10 -- m", "run --hang-timeout 10 -- nosuch --grace 10 m"):
+        assert "one word" not in launcher.call(*typed.split()).stderr
+    launcher.write("tools/m", "#!/bin/sh\n").chmod(0o755)
+    options = ("--env", f"PATH={launcher.directory}/tools", "--dry-run", "--hang-timeout", "10")
+    assert launcher.call("run", *options, "m", code=0)

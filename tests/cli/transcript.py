@@ -16,7 +16,6 @@ SUBSTITUTES = (
     (rf"(?<![\d.]){re.escape(__version__)}(?![\d.])", "<version>"),
     (r"(is (?:no|not a) (?:template|regular expression)): [^\n]+", r"\1: <Python's words>"),
     (r"(this machine, )[^ ,]+", r"\1<host>"),
-    (r"\bPATH is \S+", "PATH is <path>"),
     (r"\b20\d{6}-\d{6}\b", "<started>"),
     (r"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?\b", "<time>"),
     (r"\b(process|pid|PID) \d+", r"\1 <pid>"),

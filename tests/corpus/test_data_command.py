@@ -28,7 +28,7 @@ def texts(tmp_path):
 def test_preprocess_prints_paths_and_tells_counts(tmp_path, texts):
     """Standard output holds the written paths alone; counts are on standard error. Missing directories are made."""
     output = tmp_path / "not" / "there"
-    result = tlaunch_data("preprocess", *texts, "--output", output)
+    result = tlaunch_data("preprocess", *texts, "-o", output)
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [str(output / f"wmt14.{way}.txt") for way in ("fr_en", "en_fr")]
     assert len(list(output.iterdir())) == 2

@@ -72,6 +72,18 @@ def test_a_rank_gets_what_tlaunch_run_gives_it(mpirun, tmp_path):
     assert "API_TOKEN=********" in variables("exec", 1)
 
 
+def test_the_first_failure_is_announced_once(mpirun):
+    """By the rank that it is of, on the stderr that mpirun shows, with commands that find the run."""
+    fail = "import os, time\nif os.environ['RANK'] == '1': raise ValueError('bad')\ntime.sleep(20)"
+    done = mpirun.exec(2, "--", sys.executable, "-c", fail)
+    assert done.returncode == 1
+    assert done.stderr.count("error: ") == 1
+    assert "error: rank 1: ValueError: bad, at <string>:2 in <module>\n" in done.stderr
+    [why] = re.findall(r"`tlaunch (why \S+)`", done.stderr)
+    assert "rank 1: ValueError: bad" in tlaunch(*why.split(), cwd=mpirun.directory).stdout
+    assert "ValueError" in tlaunch("logs", *why.split()[1:], "--rank", "1", cwd=mpirun.directory).stdout
+
+
 def test_mpi_in_the_program_sees_its_world(mpirun):
     """MPI_Init finds the engine, and MPI's ranks are those of the environment."""
     pytest.importorskip("mpi4py")
@@ -241,10 +253,11 @@ def test_devices_that_stay_idle_are_cut_from_the_table(mpirun, tmp_path):
     assert done.stderr.count("192.0.2.77 of the rank table is not known to be this machine") == 1
 
 
-@pytest.mark.parametrize(("content", "code"), [("#!/no/such/interpreter\n", 127), ("junk", 126)])
+@pytest.mark.parametrize(("content", "code"), [("#!{inner}\n", 127), ("junk", 126)])
 def test_a_program_that_cannot_start_is_told_by_the_engine(mpirun, tmp_path, content, code):
-    """Though its output goes to a file."""
-    program = executable(tmp_path / "program", content)
+    """Though its output goes to a file. An interpreter that is there may be a script itself, of one that is not."""
+    inner = executable(tmp_path / "inner", "#!/no/such/interpreter\n")
+    program = executable(tmp_path / "program", content.format(inner=inner))
     done = mpirun.exec(1, "--", program)
     assert (done.returncode, f"error: cannot start {program}: " in done.stderr) == (code, True)
 

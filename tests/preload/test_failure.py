@@ -162,3 +162,73 @@ def test_a_crash_leaves_the_stack_in_the_log(train):
     assert ended.status == -signal.SIGSEGV
     assert "Fatal Python error: Segmentation fault" in ended.log
     assert " in crash" in ended.log
+
+
+@pytest.fixture
+def announced(tmp_path):
+    """Runs a source as a rank of an engine; returns what the engine's stderr got, and what the log has."""
+
+    def run(source, rank=3, log="", **options):
+        device_dir = tmp_path / "runs" / "a run" / f"device{rank}"
+        device_dir.mkdir(parents=True)
+        (device_dir / "train.log").write_text(log)
+        (tmp_path / "train.py").write_text(source)
+        command = parse_python([sys.executable, "train.py"], None, tmp_path)
+        reader, writer = os.pipe()
+        with (device_dir / "train.log").open("a") as output, os.fdopen(reader) as engines_stderr:
+            argv = bootstrap_argv(command, device_dir, writer)
+            subprocess.run(
+                argv, cwd=tmp_path, stdout=output, stderr=output, pass_fds=[writer], check=False, timeout=60, **options
+            )
+            os.close(writer)
+            return engines_stderr.read(), (device_dir / "train.log").read_text()
+
+    return run
+
+
+@pytest.mark.parametrize(("source", "what"), [
+    ("def step():\n    raise ValueError('no \\x1b such\\nword')\nstep()", "ValueError: no \\x1b such, at train.py:2 in step"),
+    ("import sys\nprint('usage', file=sys.stderr)\nprint('wrong option', file=sys.stderr)\nsys.exit(2)",
+     "exit code 2: wrong option, at train.py:4 in <module>"),
+    ("import sys\nsys.exit('why')", "exit code 1: why, at train.py:2 in <module>"),
+    ("import os\nos._exit(5)", "exit code 5, at train.py:2 in <module>"),
+])  # fmt: skip
+def test_the_first_failure_under_an_engine_is_announced(announced, source, what):
+    """In a line, with the commands that show more; a rank that fails later says nothing."""
+    said, log = announced(source)
+    why, logs = "tlaunch why 'runs/a run'", "tlaunch logs 'runs/a run' --rank 3"
+    assert said == f"error: rank 3: {what}\nhint: `{why}` shows more, `{logs}` its log\n"
+    assert "hint: " not in log
+    assert announced(source, rank=0)[0] == ""
+
+
+@pytest.mark.parametrize(
+    "source", ["", "raise KeyboardInterrupt", "raise SystemExit(0)", "import os\nos.kill(os.getpid(), 9)"]
+)
+def test_nothing_else_is_announced(announced, source):
+    """Neither a good end nor a person's wish, nor what no Python sees."""
+    assert announced(source)[0] == ""
+
+
+def test_the_engines_stderr_is_not_the_programs(announced):
+    """No process that it starts or forks has it, and what it opens under that number gets no line."""
+    source = """
+import os, subprocess, sys
+mine = [int(name) for name in os.listdir("/dev/fd") if int(name) > 99]
+listing = "import os; print([name for name in os.listdir('/dev/fd') if int(name) > 99], flush=True)"
+subprocess.run([sys.executable, "-c", listing], close_fds=False, check=True)
+if (child := os.fork()) == 0:
+    exec(listing)
+    os._exit(1)
+os.waitpid(child, 0)
+os.closerange(3, 200)
+kept = os.open("kept", os.O_WRONLY | os.O_CREAT)
+for number in mine:
+    os.dup2(kept, number)
+1 / 0
+"""
+    said, log = announced(source)
+    assert said == ""
+    child, forked = log.splitlines()[:2]
+    assert child == "[]"
+    assert len(eval(forked)) == 1  # stacks.log

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.program.command import PythonCommand, parse_python
+from launcher.program.command import PythonCommand, missing_interpreter, parse_python
 from tests.conftest import executable
 
 
@@ -112,3 +112,17 @@ def test_other_first_lines_are_none_of_ours(parse, bin_dir, tmp_path, line):
 def test_it_agrees_with_this_python():
     found = parse_python([sys.executable, "-c", "pass"], os.environ["PATH"], Path.cwd())
     assert found == PythonCommand(sys.executable, (), "code", "pass", (), sys.executable)
+
+
+@pytest.mark.parametrize(("line", "name"), [
+    ("#!/nowhere/sh", "/nowhere/sh"), ("#! /nowhere/sh -e", "/nowhere/sh"), ("#!/bin/sh\r", "/bin/sh\r"),
+    ("#!/usr/bin/env nosuch", "nosuch"), ("#!/usr/bin/env python3 -u", "python3 -u"), ("#!/usr/bin/env python3\r", "python3\r"),
+    ("#!/usr/bin/env -S nosuch -u", "nosuch"), ("#!bin/nosuch", "bin/nosuch"),
+    ("#!/bin/sh", None), ("#!/bin/sh -e", None), ("#!/usr/bin/env python3", None), ("#!/usr/bin/env -S python3 -u", None),
+    ("#!/usr/bin/env -i nosuch", None), ("#!/usr/bin/env A=1", None), ("#!bin/python3", None), ("#!", None), ("", None),
+    ("#!/" + "x" * 300, None), ("\x7fELF", None),
+])  # fmt: skip
+def test_an_interpreter_that_does_not_exist_is_named(bin_dir, tmp_path, line, name):
+    """As the kernel and env read the line; what they may read in another way counts as there."""
+    script = executable(tmp_path / "script", line + "\nprint()\n")
+    assert missing_interpreter(script, str(bin_dir), tmp_path) == name

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from launcher.cli.options.types import IntRange
+from launcher.cli.text.stdout import say
 
 if TYPE_CHECKING:
     from launcher.corpus.files import Split
@@ -39,7 +40,7 @@ def data() -> None:
     show_default=True,
     help="Split that the pairs are for. Repeated pairs are dropped from train only.",
 )
-@click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Directory of the pair files.")
+@click.option("-o", "--output", required=True, type=A_FILE, metavar="DIR", help="Directory of the pair files.")
 @click.option(
     "--max-words",
     type=IntRange(min=1),
@@ -59,12 +60,12 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
 
     result = run(fr=fr, en=en, output=output, split=split, max_words=max_words, force=force)
     for warning in result.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}")
     for sentence in result.missing:
-        click.echo(f"missing partner: {sentence}", err=True)
+        say(f"missing partner: {sentence}")
     if (more := result.dropped.get("missing partner", 0) - len(result.missing)) > 0:
-        click.echo(f"missing partner: ... and {more:,} more", err=True)
-    click.echo(str(result), err=True)
+        say(f"missing partner: ... and {more:,} more")
+    say(str(result))
     _print_paths(result.written)
 
 
@@ -76,7 +77,7 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
     show_default=True,
     help="The bundled program that the data are for.",
 )
-@click.option("--output", required=True, type=A_FILE, metavar="DIR", help="Directory of the files.")
+@click.option("-o", "--output", required=True, type=A_FILE, metavar="DIR", help="Directory of the files.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 def sample(*, recipe: str, output: Path, force: bool) -> None:
     """Write a small set of data that a bundled program learns from.
@@ -100,7 +101,7 @@ def _write_pairs(output: Path, *, force: bool) -> tuple[Path, ...]:
     if not force:
         refuse_overwriting(sample_files(output))
     written = write_sample(output)
-    click.echo(f"wrote {', '.join(f'{size:,} {split}' for split, size in SIZES.items())} pairs", err=True)
+    say(f"wrote {', '.join(f'{size:,} {split}' for split, size in SIZES.items())} pairs")
     return written
 
 
@@ -111,7 +112,7 @@ def _write_images(output: Path, *, force: bool) -> tuple[Path, ...]:
     if not force:
         refuse_overwriting(image_sample_files(output))
     written = write_image_sample(output)
-    click.echo(f"wrote {TRAIN_COUNT:,} train, {TEST_COUNT:,} test images", err=True)
+    say(f"wrote {TRAIN_COUNT:,} train, {TEST_COUNT:,} test images")
     return written
 
 

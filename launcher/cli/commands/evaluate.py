@@ -51,7 +51,11 @@ have as many lines, or a package for scores is not installed; 130 Ctrl-C.
 @click.option("--source", required=True, type=A_FILE, metavar="FILE", help="Sentences, one a line; may be gzip.")
 @click.option("--reference", required=True, type=A_FILE, metavar="FILE", help="Their translations; may be gzip.")
 @click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Keep the model's translations."
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Keep the model's translations.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
 @decoding_options

@@ -23,11 +23,13 @@ from launcher.cli.options.run_options import given_last
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted
 from launcher.cli.text.membership_text import attempt_text
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.style import screen_of
 from launcher.core.codec import encode, json_text
 from launcher.core.env import MASTER_PORT, masked, masked_argv
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.core.records import Layout
 from launcher.core.text import printable, ranges
 from launcher.engines.assemble import Draft, Request, attempt_request, attempt_table, draft
 from launcher.engines.other_launchers import Conflict, Fate, conflicts
@@ -40,6 +42,7 @@ Examples:
   tlaunch explain --devices 4 --mp 2 -- python train.py
   tlaunch explain --rank 3 --rank-table rank_tables/rank_table_8pcs.json
   tlaunch explain --all --json --devices 2 -- python train.py
+  tlaunch explain --settings --config my.toml --set train.steps=5 > all.toml
 
 Origins: layout, rank table: derived from them; --env: set by that option; inherited: from your shell; tlaunch: any other
 variable that tlaunch sets; removed: left by another launcher in your shell, and not passed to ranks.
@@ -51,6 +54,7 @@ NOT_TAKEN = ("dry_run", "json", "quiet", "verbose")
 REMOVED = "(removed)"
 FREE_PORT = "(a free port)"
 MAX_VALUE_COLUMNS = 28  # columns that all rows keep for values; a longer one pushes its own origin to the right
+MIN_ORIGIN_COLUMNS = 16  # in which an origin is wrapped; a narrower terminal does so itself
 MAX_PROSE_COLUMNS = 100  # columns of prose
 
 
@@ -69,10 +73,18 @@ class Explained:
     "--rank", "global_rank", type=IntRange(min=0), default=0, metavar="N", help="Rank to explain.  [default: 0]"
 )
 @click.option("--all", "everything", is_flag=True, help="Include variables that tlaunch does not set.")
+@click.option(
+    "--settings",
+    "of_settings",
+    is_flag=True,
+    help="Show the settings of the bundled trainer instead, as a file for --config that says where each comes from.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def explain(context: click.Context, /, *, global_rank: int, everything: bool, as_json: bool, **options: Any) -> None:
-    """Show where each variable of a rank's environment comes from.
+def explain(
+    context: click.Context, /, *, global_rank: int, everything: bool, of_settings: bool, as_json: bool, **options: Any
+) -> None:
+    """Show where each variable of a rank, or setting of the bundled trainer, comes from.
 
     The other options and COMMAND are those of `tlaunch run`. Nothing is started. By default the variables that tlaunch sets
     are shown, and those of other launchers that conflict with them; secrets are masked.
@@ -82,10 +94,15 @@ def explain(context: click.Context, /, *, global_rank: int, everything: bool, as
     chosen = for_engine(RunOptions(**{**given_last(context, options), "dry_run": True, "detach": False}), os.environ)
     prepared = with_network(prepare(chosen, os.environ), chosen)
     for note in prepared.notes:
-        print(note, file=sys.stderr)
+        say(note)
     request, own_table = prepared.request, None
+    if of_settings:
+        if prepared.program.recipe is None:
+            raise UsageError("--settings are those of the bundled trainer, and COMMAND is another program")
+        write_out(_settings_text(chosen, request.layout, as_json=as_json))
+        return
     if (first := first_allotment(request)) is not None:
-        print(attempt_text(0, first, request.cluster.servers), file=sys.stderr)
+        say(attempt_text(0, first, request.cluster.servers))
         request, own_table = attempt_request(request, first), attempt_table(0)
     if global_rank >= request.layout.world_size:
         raise UsageError(f"--rank {global_rank}: the ranks are 0 to {request.layout.world_size - 1} ({request.layout})")
@@ -98,6 +115,17 @@ def explain(context: click.Context, /, *, global_rank: int, everything: bool, as
 
 explain.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
 explain.groups = RUN_GROUPS
+
+
+def _settings_text(options: RunOptions, layout: Layout, *, as_json: bool) -> str:
+    from launcher.cli.launch.effective_settings import effective_settings, toml_lines  # --settings alone needs it
+
+    found = effective_settings(options, layout)
+    if not as_json:
+        return "".join(f"{line}\n" for line in toml_lines(found)).rstrip("\n") + "\n"
+    return json_text(
+        {each.name: {"value": each.value, "default": each.default, "origin": each.origin} for each in found}
+    )
 
 
 def _explained(chosen: Draft, request: Request, *, port_given: bool, everything: bool) -> Explained:
@@ -141,16 +169,27 @@ def _lines(explained: Explained) -> Iterator[str]:
             danger = f"{conflict.family}? With what your shell says {conflict.danger} ({names})"
             if conflict.found[0].fate is Fate.KEPT:
                 danger = f"warning: {names}: {conflict.danger}"
-            yield from textwrap.wrap(printable(danger), MAX_PROSE_COLUMNS, subsequent_indent="  ")
+            columns = min(screen_of(sys.stdout).columns or MAX_PROSE_COLUMNS, MAX_PROSE_COLUMNS)
+            yield from textwrap.wrap(printable(danger), columns, subsequent_indent="  ")
 
 
 def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    """Yield lines in columns. They are for `grep` too: none is wrapped, and no value cut."""
+    """Yield lines in columns, whose origins a terminal shows below each other. They are for `grep` too: no value is cut."""
     shown = [tuple(map(printable, row)) for row in rows]
     name_width = max(len(name) for name, _, _ in shown)
     value_width = max(len(value) for _, value, _ in shown if len(value) <= MAX_VALUE_COLUMNS)
     for name, value, origin in shown:
-        yield f"{name:<{name_width}}  {value:<{value_width}}  {origin}".rstrip()
+        beginning, at = f"{name:<{name_width}}  {value:<{value_width}}", name_width + value_width + 4
+        columns = screen_of(sys.stdout).columns
+        if columns is None or len(beginning) + 2 + len(origin) <= columns or columns - at < MIN_ORIGIN_COLUMNS:
+            yield f"{beginning}  {origin}".rstrip()
+            continue
+        first, *more = textwrap.wrap(origin, columns - at, break_long_words=False, break_on_hyphens=False) or [""]
+        if len(beginning) + 2 > at:
+            yield beginning.rstrip()
+            beginning = ""
+        yield f"{beginning:<{at - 2}}  {first}"
+        yield from (f"{'':<{at}}{line}" for line in more)
 
 
 def _row(variable: Variable) -> tuple[str, str, str]:

@@ -14,7 +14,7 @@ from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text import run_text as run_words
 from launcher.cli.text.columns import counted, duration, fitted
 from launcher.cli.text.run_text import continued_from, culprit, running_ranks, shown_name
-from launcher.cli.text.stdout import as_people_call_it, write_out
+from launcher.cli.text.stdout import as_people_call_it, say, write_out
 from launcher.cli.text.style import PLAIN, Screen, screen_of
 from launcher.core.codec import json_text
 from launcher.core.text import printable, some_of
@@ -74,14 +74,14 @@ def ps(*, everything: bool, everywhere: bool, as_json: bool, runs_dir: Path) -> 
             )
         )
     elif everything:
-        click.echo(f"no run in {_listed(places)}", err=True)
+        say(f"no run in {_listed(places)}")
     unwatched = 0 if everything else sum(state.state.value == "unwatched" and not state.lives for state in looked)
     if not everything and not states:
         known = "known to be " if unwatched else ""
-        click.echo(f"no run is {known}active in {_listed(places)}; --all lists finished runs too", err=True)
+        say(f"no run is {known}active in {_listed(places)}; --all lists finished runs too")
     if unwatched:
         words = f"{counted(unwatched, 'run')} of `tlaunch exec` may be active, which only mpirun or srun knows"
-        click.echo(f"{words}; --all lists such runs", err=True)
+        say(f"{words}; --all lists such runs")
 
 
 def _places(runs_dir: Path, *, everywhere: bool) -> tuple[Path, ...]:

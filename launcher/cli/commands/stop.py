@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 
 import click
@@ -13,6 +12,7 @@ from launcher.cli.options.types import Seconds
 from launcher.cli.text.columns import counted
 from launcher.cli.text.run_text import describe, shown_name
 from launcher.cli.text.saved_text import going_on
+from launcher.cli.text.stdout import say
 from launcher.cli.text.verdict_text import rank_list
 from launcher.core.errors import EXIT_FAILURE, TlaunchError
 from launcher.runs import ending
@@ -54,10 +54,10 @@ def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float 
             f"{run_dir.root.name} belongs to another user, who alone can end it",
             hint=f"sudo tlaunch stop {shlex.quote(str(run_dir.root))}",
         ) from None
-    print(_report(stopped, kill=kill), file=sys.stderr)
+    say(_report(stopped, kill=kill))
     if stopped.outcome is Outcome.ENDED and stopped.state.state is not State.FINISHED:
         for line in going_on(run_dir, as_argument(run_dir)):
-            print(line, file=sys.stderr)
+            say(line)
     if stopped.outcome in {Outcome.STILL_ENDING, Outcome.OUT_OF_REACH}:
         context.exit(EXIT_FAILURE)
 

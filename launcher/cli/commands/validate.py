@@ -105,7 +105,7 @@ def validate(
             write_out(to_text(each.report, settings))
             if each.name != STDIN and not passes(each.report, strict=settings.strict):
                 for line in _repairable(each.report, profile):
-                    write_out(f"{line}\n")
+                    write_out(f"{settings.screen.prose(line)}\n")
     if as_json:
         write_out(json_text(elements))
     if others and not settings.quiet:
@@ -152,7 +152,7 @@ def to_text(report: TableReport, settings: Settings) -> str:
     style = partial(_coloured, settings.screen)
     problems = render_each(report.problems, report.document, str(report.path), style)
     closing = "" if settings.quiet and passes(report, strict=settings.strict) else _closing(report, settings)
-    return "".join(f"{part}\n" for part in (*problems, closing) if part)
+    return "".join(f"{settings.screen.prose(part)}\n" for part in (*problems, closing) if part)
 
 
 def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:

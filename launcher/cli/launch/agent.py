@@ -16,7 +16,7 @@ from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import TlaunchError
 from launcher.core.events import AgentEnded, Cause, TimestampedEvent, Unkillable
 from launcher.core.interfaces import go_by_names
-from launcher.engines.assemble import servers_with_agents
+from launcher.engines.assemble import Request, servers_with_agents
 from launcher.engines.host_match import read_host
 from launcher.engines.local import signals_held_back
 from launcher.engines.mpi_match import check_library
@@ -26,45 +26,20 @@ from launcher.supervise.tree import something_left
 
 def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Place | None, until: float) -> None:
     """Guard this server's agent. `place`: where the engine has started a process for each rank. `until`: monotonic."""
-    members: MpiProxies | None = None  # the engine's processes of this server
-    trouble: TlaunchError | None = None  # that the coordinator is to report
-    if place is not None:
-        try:
-            members = open_endpoint(place, endpoint.token)
-            gather(members)
-        except TlaunchError as error:
-            members, trouble = None, error
-    host = read_host()
-    number = None if engine_rank is None else engine_rank.global_rank
-    machine = AgentInfo(
-        host=host.name,
-        addresses=tuple(map(str, host.addresses)),
-        said=os.environ.get(env.TLAUNCH_SERVER),
-        index=number if place is None else place.server_index,
-    )
-    membership = join(endpoint, machine, until, lambda _why: None)
+    members, trouble = (None, None) if place is None else _members(place, endpoint)
+    membership = join(endpoint, _info(engine_rank, place), until, lambda _why: None)
     if is_examination(membership):
         from launcher.cluster.probe_server import serve_probes  # runs need none of it
 
         serve_probes(membership)
         return
     job = received_job(membership)
-    request = job.request
 
     def check() -> Mapping[str, str]:
-        """Return the variables that the MPI library which a rank of this server would find needs besides."""
         check_table(job)
-        servers = servers_with_agents(request.cluster, request.layout, request.supervision).servers
-        if place is not None:
-            check_server(place, membership.welcome.server_index, servers)
-        if trouble is not None:
-            raise trouble
-        if place is None or request.layout.world_size == 1:
-            return {}
-        environment = {**os.environ, **request.user_env}
-        return check_library(request.argv, environment, request.cwd, by_names=go_by_names(servers))
+        return _check_place(job.request, place, membership.welcome.server_index, trouble)
 
-    part = get_ready(membership, request, job.files, job.master_port, check)
+    part = get_ready(membership, job.request, job.files, job.master_port, check)
     begin = awaited_begin(part, membership, lambda _waiting: None)
     with signals_held_back():
         specify = attempt_specs(part.request, job.table_format, part.spec.name, begin.master_port)
@@ -77,6 +52,47 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Place |
         # Ranks may be started again elsewhere, and wait for nothing but the end of those that were here.
         limit_s = longest_s(membership.welcome.silence_s, supervision.grace_s)
         tell_freed_apart(membership.address, endpoint.token, membership.nonce, limit_s)
+
+
+def _members(place: Place, endpoint: Endpoint) -> tuple[MpiProxies | None, TlaunchError | None]:
+    """Return the engine's processes of this server, or the trouble with them that the coordinator is to report."""
+    try:
+        members = open_endpoint(place, endpoint.token)
+        gather(members)
+    except TlaunchError as error:
+        return None, error
+    return members, None
+
+
+def _info(engine_rank: EngineRank | None, place: Place | None) -> AgentInfo:
+    """Return by what the coordinator recognises this server."""
+    host = read_host()
+    number = None if engine_rank is None else engine_rank.global_rank
+    return AgentInfo(
+        host=host.name,
+        addresses=tuple(map(str, host.addresses)),
+        said=os.environ.get(env.TLAUNCH_SERVER),
+        index=number if place is None else place.server_index,
+    )
+
+
+def _check_place(
+    request: Request, place: Place | None, server_index: int, trouble: TlaunchError | None
+) -> Mapping[str, str]:
+    """Return the variables that the MPI library which a rank of this server would find needs besides.
+
+    Raises:
+        TlaunchError: the engine's processes are not where the table has their ranks, or their MPI is another one.
+    """
+    servers = servers_with_agents(request.cluster, request.layout, request.supervision).servers
+    if place is not None:
+        check_server(place, server_index, servers)
+    if trouble is not None:
+        raise trouble
+    if place is None or request.layout.world_size == 1:
+        return {}
+    environment = {**os.environ, **request.user_env}
+    return check_library(request.argv, environment, request.cwd, by_names=go_by_names(servers))
 
 
 class _Silent:

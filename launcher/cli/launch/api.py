@@ -118,22 +118,38 @@ def launch(
     Raises:
         TlaunchError: options, rank table, layout or program do not fit; nothing was started.
     """
-    given = dict(locals())  # every parameter is a field of RunOptions
+    return _result(*_run_apart(_options(dict(locals()))))  # every parameter is a field of RunOptions
+
+
+def _options(given: dict[str, Any]) -> RunOptions:
+    """Return the options that keywords of `launch` stand for, each as the command line has it.
+
+    Raises:
+        UsageError: one is of another kind.
+    """
+    preload = given["preload"]
     converted = {
-        "command": _texts("command", command, "['python', 'train.py']"),
-        "rank_table": None if rank_table is None else Path(rank_table),
-        "exclude": _texts("exclude", exclude, "['10.0.0.2', '10.0.0.3/7']"),
-        "settings": _texts("settings", settings, "['train.steps=400']"),
-        "data": None if data is None else Path(data),
-        "resume": None if resume is None else os.fspath(resume),
-        "runs_dir": Path(runs_dir or os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR),
-        "env": _pairs(env or {}),
+        "command": _texts("command", given["command"], "['python', 'train.py']"),
+        "rank_table": None if given["rank_table"] is None else Path(given["rank_table"]),
+        "exclude": _texts("exclude", given["exclude"], "['10.0.0.2', '10.0.0.3/7']"),
+        "settings": _texts("settings", given["settings"], "['train.steps=400']"),
+        "data": None if given["data"] is None else Path(given["data"]),
+        "resume": None if given["resume"] is None else os.fspath(given["resume"]),
+        "runs_dir": Path(given["runs_dir"] or os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR),
+        "env": _pairs(given["env"] or {}),
         "preload": None if preload is None else ",".join(_texts("preload", preload, "['torch']")),
-        "forward_signals": ",".join(_texts("forward_signals", forward_signals, "['USR1']")),
-        "engine_options": _texts("engine_options", engine_options, "['--exclusive']"),
+        "forward_signals": ",".join(_texts("forward_signals", given["forward_signals"], "['USR1']")),
+        "engine_options": _texts("engine_options", given["engine_options"], "['--exclusive']"),
     }
-    options = RunOptions(**{**given, **converted})
-    exit_code, answer = _run_apart(options)
+    return RunOptions(**{**given, **converted})
+
+
+def _result(exit_code: int, answer: Mapping[str, Any]) -> LaunchResult:
+    """Return what became of a run, from the exit code and the answer of the launcher's process.
+
+    Raises:
+        TlaunchError: as it was raised there.
+    """
     if "error" in answer:
         reported = answer["error"]
         error: errors.TlaunchError = getattr(errors, reported["kind"])(reported["message"], hint=reported["hint"])

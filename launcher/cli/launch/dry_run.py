@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -62,7 +61,7 @@ def show(prepared: Prepared, options: RunOptions) -> None:
         write_out(to_json(spec, to_record(prepared.options), command))
         return
     if options.master_port is None and not options.quiet:
-        print(f"# MASTER_PORT {port} is an example: a free port is chosen when the run starts", file=sys.stderr)
+        say(f"# MASTER_PORT {port} is an example: a free port is chosen when the run starts")
     lines: Iterable[str] = ()
     if command is not None:
         lines = render_engine(command)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from launcher.cli.launch.options import RunOptions
-from launcher.cli.launch.program import fits_recipe
+from launcher.cli.launch.trainer_program import fits_recipe
 from launcher.cli.text.membership_text import attempt_text
 from launcher.control.membership import Membership
 from launcher.core.devices import devices_named

@@ -11,8 +11,10 @@ from typing import Literal
 from launcher.cli.launch.attempt_specs import table_of_part
 from launcher.cli.launch.mindspore import note_of, scheduler_of
 from launcher.cli.launch.options import RunOptions, check_options, signal_numbers, user_environment
-from launcher.cli.launch.program import Program, trainer_program
+from launcher.cli.launch.program import Program
+from launcher.cli.launch.program_faults import fault_of
 from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hinted
+from launcher.cli.launch.trainer_program import trainer_program
 from launcher.core.errors import RefusedTableError, UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.proc import DEVICE_FILES, davinci_ids, nvidia_ids
@@ -81,7 +83,29 @@ def prepare(
     variables = user_environment(options.env)
     notes: list[str] = []
     cluster, table = _cluster(options, notes) if unnamed is None else (unnamed, _Table())
-    layout = resolve_layout(
+    layout = _layout(options, cluster)
+    used = used_cluster(cluster, layout.world_size)
+    program, layout = _program(options, layout, {**inherited, **variables}, notes)
+    if program.recipe is None or not options.dry_run:
+        notes += _check_program(program, elsewhere, used)
+    notes += _idle_devices(options, cluster, used)
+    request = _request(options, program, cluster, layout, inherited=inherited, engine=engine, notes=notes)
+    if layout.world_size > 1:
+        notes += _doubts(options, program, inherited, used, starts_here=engine is None and elsewhere is None)
+    return Prepared(
+        request=request,
+        program=program,
+        name=options.name or program.run_name,
+        options=options,
+        notes=tuple(notes),
+        files=_files(cluster, used, table, engine),
+        table_text=table.text,
+        table_format=table.format,
+    )
+
+
+def _layout(options: RunOptions, cluster: Cluster) -> Layout:
+    return resolve_layout(
         cluster.device_count,
         dp=options.dp,
         mp=options.mp,
@@ -89,34 +113,45 @@ def prepare(
         micro_batches=1 if options.micro_batches is None else options.micro_batches,
         allow_idle_devices=options.allow_idle_devices or options.elastic,
     )
-    used = used_cluster(cluster, layout.world_size)
+
+
+def _program(
+    options: RunOptions, layout: Layout, environment: Mapping[str, str], notes: list[str]
+) -> tuple[Program, Layout]:
+    """Return what ranks run, and its layout, which the bundled trainer may change; add its notes."""
     try:
         cwd = Path.cwd()
     except FileNotFoundError:
         raise UnreadableError("the current directory has been removed, and ranks would start in it") from None
-    environment = {**inherited, **variables}
     if options.command:
-        program = Program(options.command, cwd, environment)
-    else:
-        program, layout, trainer_notes = trainer_program(options, layout, cwd, environment)
-        notes += trainer_notes
-    if program.recipe is None or not options.dry_run:
-        notes += _check_program(program, elsewhere, used)
-    notes += _idle_devices(options, cluster, used)
+        return Program(options.command, cwd, environment), layout
+    program, layout, more = trainer_program(options, layout, cwd, environment)
+    notes += more
+    return program, layout
+
+
+def _request(
+    options: RunOptions,
+    program: Program,
+    cluster: Cluster,
+    layout: Layout,
+    *,
+    inherited: Mapping[str, str],
+    engine: str | None,
+    notes: list[str],
+) -> Request:
+    """Return what is asked of agents; add notes of what is decided here from the program and the options."""
+    variables = user_environment(options.env)
     mpi_ranks = _mpi_ranks(options, program, notes)
     scheduler = scheduler_of(options, program, variables)
     notes += note_of(options, program, scheduler)
-    elastic = _elastic(options, cluster, layout, program)
-    if elastic is not None and elastic.excluded:
-        from launcher.cli.launch.elastic import notes_of_first
-
-        notes += notes_of_first(elastic, layout, cluster.servers)
+    elastic = _elastic(options, cluster, layout, program, notes)
     pattern_of(options.progress_regex)  # refuses one that finds nothing
-    request = Request(
+    return Request(
         cluster=cluster,
         layout=layout,
         argv=program.argv,
-        cwd=cwd,
+        cwd=program.cwd,
         runs_dir=options.runs_dir.absolute(),
         supervision=Supervision(
             grace_s=options.grace,
@@ -138,19 +173,6 @@ def prepare(
         continues=program.continues,
         progress_regex=options.progress_regex,
     )
-    if layout.world_size > 1:
-        notes += _doubts(options, program, inherited, used, starts_here=engine is None and elsewhere is None)
-    files = _files(cluster, used, table, engine)
-    return Prepared(
-        request=request,
-        program=program,
-        name=options.name or program.run_name,
-        options=options,
-        notes=tuple(notes),
-        files=files,
-        table_text=table.text,
-        table_format=table.format,
-    )
 
 
 def _check_program(program: Program, elsewhere: Elsewhere | None, used: Cluster) -> Iterator[str]:
@@ -159,7 +181,7 @@ def _check_program(program: Program, elsewhere: Elsewhere | None, used: Cluster)
     Raises:
         UnreadableError, UsageError: it has to be here.
     """
-    if (fault := program.missing() or program.wrong_syntax()) is None:
+    if (fault := fault_of(program)) is None:
         return
     if elsewhere is None or (elsewhere == "servers" and len(used.servers) == 1):
         raise fault
@@ -241,12 +263,17 @@ def _mpi_ranks(options: RunOptions, program: Program, notes: list[str]) -> bool:
     return False
 
 
-def _elastic(options: RunOptions, cluster: Cluster, layout: Layout, program: Program) -> Elastic | None:
+def _elastic(
+    options: RunOptions, cluster: Cluster, layout: Layout, program: Program, notes: list[str]
+) -> Elastic | None:
     if not options.elastic:
         return None
-    from launcher.cli.launch.elastic import elastic_of  # other runs need none of it
+    from launcher.cli.launch.elastic import elastic_of, notes_of_first  # other runs need none of it
 
-    return elastic_of(options, cluster, layout, program.recipe)
+    elastic = elastic_of(options, cluster, layout, program.recipe)
+    if elastic.excluded:
+        notes += notes_of_first(elastic, layout, cluster.servers)
+    return elastic
 
 
 def _files(cluster: Cluster, used: Cluster, table: _Table, engine: str | None) -> dict[str, str]:

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
-import shutil
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from launcher.cli.launch.options import RunOptions, preloaded_modules
-from launcher.core.errors import TlaunchError, UnreadableError, UsageError
+from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import Layout, ResumedFrom
-from launcher.core.resources import stand_in_note
+from launcher.core.records import ResumedFrom
 from launcher.logs.terminal import escaped
-from launcher.program.command import PythonCommand, parse_python, reads_program_from_stdin
+from launcher.program.command import PythonCommand, parse_python
 
-TRAINER = "launcher.trainer"
-TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
-PROFILED = ("train.profile_steps=5",)  # by --profile, unless it is set
 MAX_RUN_NAME_CHARS = 50
 
 
@@ -123,66 +114,6 @@ class Program:
         )
         return f"{found.name} starts ranks itself, and every rank of this run would start its own{instead}"
 
-    def missing(self) -> UnreadableError | None:
-        """Return what ranks need to start and this machine has not. Looks, and imports nothing."""
-        if self.recipe is not None:
-            if not (lacking := [name for name in TRAINER_NEEDS if importlib.util.find_spec(name) is None]):
-                return None
-            return UnreadableError(
-                f"the bundled trainer needs {', '.join(lacking)}, not installed for {sys.executable}",
-                hint="pip install '.[train]' in the checkout of tlaunch, or give a COMMAND of your own after --",
-            )
-        name = self.argv[0]
-        search = self.environment.get("PATH", os.defpath)  # the ranks' own
-        if shutil.which(name, path=search) is None:
-            is_file = (self.cwd / name).is_file()
-            started_by = f"python {name}" if name.endswith(".py") else f"INTERPRETER {name}"
-            by_interpreter = f"a script is started by its interpreter: -- {started_by}"
-            if "/" in name:
-                reason = "is not executable" if Path(name).exists() else "does not exist"
-                hint = by_interpreter if is_file else None
-                return UnreadableError(f"{name} {reason}, so no rank could start it", hint=hint)
-            reason = f"there is no such program on the ranks' PATH{f'; ./{name} is a file here' if is_file else ''}"
-            if is_file and os.access(name, os.X_OK) and not name.endswith(".py"):
-                by_interpreter = f"a program that is not on PATH is named with its directory: -- ./{name}"
-            return UnreadableError(f"{name}: {reason}", hint=by_interpreter if is_file else f"PATH is {search}")
-        if reads_program_from_stdin(self.argv, search, self.cwd):
-            return UnreadableError(
-                "COMMAND is Python without a program: it would read one from its standard input, which is /dev/null in ranks",
-                hint="write the program's name behind it (an empty variable?): -- python train.py",
-            )
-        return self._missing_script() if self.kind == "script" else None
-
-    def _missing_script(self) -> UnreadableError | None:
-        script = self.cwd / self.target
-        if script.is_dir() and not (script / "__main__.py").exists():
-            hint = f"name the program in it, for instance -- python {self.target.rstrip('/')}/train.py"
-            return UnreadableError(
-                f"{self.target} is a directory without a __main__.py, so no rank could run it", hint=hint
-            )
-        try:
-            script.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            hint = "ranks start in the directory you are in"
-            return UnreadableError(f"{self.target} does not exist, so no rank could run it", hint=hint)
-        except OSError:  # Python will report it better
-            pass
-        return None
-
-    def wrong_syntax(self) -> UsageError | None:
-        """Return the error for which Python would run nothing of the program, with its line; None where none is known."""
-        if self.recipe is not None or self.python is None:
-            return None
-        from launcher.program.syntax import error_in, excerpt  # others need none of it
-
-        if (error := error_in(self.python, self.cwd, sys.executable)) is None:
-            return None
-        name = "the code after -c" if self.kind == "code" else escaped(self.target)
-        place = name if error.lineno is None else f"{name}, line {error.lineno}"
-        wrong = UsageError("\n".join((f"{place}: {escaped(error.msg)}", *map(escaped, excerpt(error)))))
-        wrong.has_lines = True
-        return wrong
-
     def preload(self, options: RunOptions) -> tuple[str, ...] | None:
         """Return what is imported once for all ranks; None where each starts by itself.
 
@@ -203,83 +134,3 @@ class Program:
         from launcher.program.import_scan import modules_to_preload  # --no-preload needs none of it
 
         return modules_to_preload(self.python, self.cwd, self.environment)
-
-
-def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
-    """Return what says whether the bundled program can train under a layout. Its settings are known to be sound."""
-    from launcher.recipes.catalog import recipe_named  # other programs need none of this
-
-    recipe = recipe_named(options.recipe)
-    settings = recipe.load(options.config, options.settings)
-
-    def fits(layout: Layout) -> bool:
-        try:
-            recipe.check_layout(settings, recipe.own_layout(settings, layout))
-        except TlaunchError:
-            return False
-        return True
-
-    return fits
-
-
-def _config_words(config: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the words that name a recipe's file to the trainer, and a note where a packaged one stands in for it."""
-    from launcher.recipes.load import packaged_config  # other programs need none of it
-
-    path, packaged = Path(config), packaged_config(config)
-    notes = () if packaged is None else (stand_in_note(config, "recipe", packaged),)
-    return ["--config", str(path.absolute()) if path.is_file() else config], notes
-
-
-def trainer_program(
-    options: RunOptions, layout: Layout, cwd: Path, environment: Mapping[str, str]
-) -> tuple[Program, Layout, tuple[str, ...]]:
-    """Return the bundled trainer, its layout, and notes, once recipe, layout and data are known to fit each other.
-
-    Raises:
-        TlaunchError: they do not.
-    """
-    from launcher.recipes.catalog import recipe_named  # other programs need none of this
-    from launcher.recipes.load import named_settings
-
-    recipe = recipe_named(options.recipe)
-    chosen = (*PROFILED * options.profile, *options.settings)
-    settings = recipe.load(options.config, chosen)
-    if options.micro_batches is None:
-        layout = replace(layout, micro_batches=settings.train.micro_batches)
-    layout = recipe.own_layout(settings, layout)
-    recipe.check_layout(settings, layout)
-    argv = [sys.executable, "-m", TRAINER, *["--save-strategy"] * options.save_strategy]
-    notes: tuple[str, ...] = ()
-    if options.recipe is not None:
-        argv += ["--recipe", recipe.name]
-    if options.config is not None:
-        words, notes = _config_words(options.config)
-        argv += words
-    for setting in chosen:
-        argv += ["--set", setting]
-    notes += recipe.notes(settings, layout)
-    recipe.check_data(settings, options.data)
-    if options.data is not None:
-        argv += ["--data", str(options.data.absolute())]
-    if (options.elastic or options.max_restarts) and not settings.checkpoint.is_on:
-        begins = "begins the training anew" if options.resume is None else "begins where this run begins"
-        saves = "--set checkpoint.every_steps=N saves checkpoints"
-        notes += (f"note: each attempt {begins}; {saves}, from which the next one goes on",)
-    continues = None
-    if options.resume is not None:
-        from launcher.cli.launch.resume import checkpoint_meant, continued  # most runs begin at the beginning
-
-        named, defaults = named_settings(options.config, chosen), asdict(recipe.settings())
-        checkpoint = checkpoint_meant(options, recipe.name, asdict(settings), named, defaults)
-        if checkpoint is None:
-            notes += (
-                "note: --resume auto: no run here has a checkpoint of this training, which begins at its beginning",
-            )
-        else:
-            argv += ["--resume", str(checkpoint)]
-            continues = continued(checkpoint)
-            if continues is not None and continues.run is not None and not settings.checkpoint.is_on:
-                saved = f"note: {escaped(continues.run)} saved checkpoints, and this run saves none"
-                notes += (f"{saved}; --set checkpoint.every_steps=N turns them on",)
-    return Program(tuple(argv), cwd, environment, recipe.name, continues), layout, notes

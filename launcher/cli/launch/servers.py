@@ -33,9 +33,11 @@ from launcher.core.devices import device_name
 from launcher.core.env import masked_argv
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
 from launcher.core.messages import TakenIn, Waiting
+from launcher.core.port_holder import reason_of
 from launcher.core.proc import ProcessId
 from launcher.core.records import Cluster, Server
 from launcher.core.run_dir import RunDir
+from launcher.engines.command import EngineCommand
 from launcher.engines.host_match import Host, read_host, servers_here
 from launcher.engines.local import signals_held_back, start_child
 from launcher.logs.terminal import escaped
@@ -71,41 +73,13 @@ def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int |
 
     servers = prepared.used.servers
     if options.engine == "slurm":
-        from launcher.engines.slurm import cpus_notes, read_allocation
-        from launcher.engines.slurm_time import within_job
-
-        request, allocation = prepared.request, read_allocation(os.environ)
-        # What Slurm says of this process it does not say of ranks, and that is worth no note: their agents are its tasks.
-        inherited = {name: value for name, value in request.inherited_env.items() if not name.startswith("SLURM_")}
-        supervision = within_job(request.supervision, allocation, os.environ)  # with the grace that Slurm will give
-        prepared = replace(
-            prepared,
-            request=replace(request, supervision=supervision, inherited_env=inherited),
-            notes=(*prepared.notes, *cpus_notes(allocation, servers, host)),
-        )
+        prepared = _within_allocation(prepared, host)
     command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks) if here is None else None
     with signals_held_back():
         listener, endpoint = open_endpoint(host, None if here is None else options.port_by_hand)
         spec = begin_run(prepared, options.master_port or ANY_PORT)
-        plan = Plan(
-            listener=listener,
-            token=endpoint.token,
-            shared_token=shared_token(),
-            silence_s=options.lost_after,
-            join_timeout_s=options.join_timeout,
-            engine=with_endpoint(command(spec.run_dir), endpoint)
-            if command
-            else own_agent(servers[here or 0], endpoint),
-            brings_all=here is None,
-            job=to_text(
-                Job(prepared.request, prepared.files, prepared.table_text, prepared.table_format, options.master_port)
-            ),
-            agreement=agreement(prepared),
-            engine_anew=prepared.request.mpi_ranks,
-            resolved=tuple((name, frozenset(map(str, found))) for name, found in host.resolved),
-            same_program=not options.allow_different_program,
-            key=secrets.token_hex(16),
-        )
+        engine = with_endpoint(command(spec.run_dir), endpoint) if command else own_agent(servers[here or 0], endpoint)
+        plan = _plan(prepared, options, host, listener=listener, token=endpoint.token, engine=engine)
         if options.verbose:
             from launcher.cli.launch.decisions import engine_lines  # others need none of it
 
@@ -125,6 +99,45 @@ def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int |
     return attend()
 
 
+def _within_allocation(prepared: Prepared, host: Host) -> Prepared:
+    """Return the run with the grace that its Slurm job leaves, and with notes of the job's CPUs."""
+    from launcher.engines.slurm import cpus_notes, read_allocation  # other runs need none of it
+    from launcher.engines.slurm_time import within_job
+
+    request, allocation = prepared.request, read_allocation(os.environ)
+    # What Slurm says of this process it does not say of ranks, and that is worth no note: their agents are its tasks.
+    inherited = {name: value for name, value in request.inherited_env.items() if not name.startswith("SLURM_")}
+    supervision = within_job(request.supervision, allocation, os.environ)
+    return replace(
+        prepared,
+        request=replace(request, supervision=supervision, inherited_env=inherited),
+        notes=(*prepared.notes, *cpus_notes(allocation, prepared.used.servers, host)),
+    )
+
+
+def _plan(
+    prepared: Prepared, options: RunOptions, host: Host, *, listener: socket.socket, token: str, engine: EngineCommand
+) -> Plan:
+    """Return what the coordinator needs: how agents come, what they are sent, and in what they must agree."""
+    return Plan(
+        listener=listener,
+        token=token,
+        shared_token=shared_token(),
+        silence_s=options.lost_after,
+        join_timeout_s=options.join_timeout,
+        engine=engine,
+        brings_all=options.by_engine,
+        job=to_text(
+            Job(prepared.request, prepared.files, prepared.table_text, prepared.table_format, options.master_port)
+        ),
+        agreement=agreement(prepared),
+        engine_anew=prepared.request.mpi_ranks,
+        resolved=tuple((name, frozenset(map(str, found))) for name, found in host.resolved),
+        same_program=not options.allow_different_program,
+        key=secrets.token_hex(16),
+    )
+
+
 def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, Endpoint]:
     """Return a listener, and where this machine's agent finds it, or all agents where no port is chosen.
 
@@ -135,7 +148,7 @@ def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, E
         listener = listen(ANY_PORT if chosen_port is None else chosen_port)
     except OSError as error:
         raise UsageError(
-            f"port {chosen_port} cannot be used: {error.strerror}",
+            f"port {chosen_port} cannot be used: {reason_of(error, chosen_port or ANY_PORT)}",
             hint="another run is coordinated here? --coordinator-port N, on every server, takes another one",
         ) from error
     port = listener.getsockname()[1]

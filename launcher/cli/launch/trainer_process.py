@@ -7,20 +7,19 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import MappingProxyType
 
-from launcher.cli.launch.program import Program
+from launcher.cli.launch.program_faults import missing_for_trainer
 from launcher.core.env import PYTHONSAFEPATH
 
 
-def check_installed(program: str) -> None:
+def check_installed() -> None:
     """Find out, before anything is read, whether modules of the trainer can be started.
 
     Raises:
-        UnreadableError: a package that the program needs is not installed.
+        UnreadableError: a package that the trainer needs is not installed.
     """
-    if missing := Program((sys.executable,), Path.cwd(), _environment(), program).missing():
+    if (missing := missing_for_trainer()) is not None:
         raise missing
 
 

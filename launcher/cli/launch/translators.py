@@ -29,7 +29,6 @@ from launcher.recipes.transformer.translation import (
     ANSWER_MARK,
     MAX_SENTENCES,
     MODULE,
-    PROGRAM,
     Ready,
     Request,
     Scores,
@@ -85,7 +84,7 @@ def translators(model: Path, how: Decoding, *, scores: bool = False) -> Iterator
         UnreadableError: a package that they need is not installed.
         TlaunchError: a process has ended; it has said itself why.
     """
-    check_installed(PROGRAM)
+    check_installed()
     words = [
         *(str(model), "--beam", str(how.beam), "--alpha", str(how.alpha), "--device", how.device),
         *("--batch-tokens", str(how.batch_tokens), *["--scores"] * scores),

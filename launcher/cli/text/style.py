@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import textwrap
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TextIO, TypedDict
@@ -36,6 +35,9 @@ _SOURCES = ("cyan", "green", "magenta", "blue")
 OF_RANKS = (*(Look(fg=colour) for colour in _SOURCES), *(Look(fg=colour, bold=True) for colour in _SOURCES))
 
 _MESSAGE = re.compile(r"^(?:(error)|(warning)|hint|note):(?= )", re.MULTILINE)
+_QUOTING = re.compile(r"(?! +(?:error|warning|hint|note): )(?:\s|\d+ \| )")  # an excerpt; a hint within it is words
+_WORD = re.compile(r"\s*\S+")
+_COMMAND = re.compile(r"\s*`[^`]+`\S*|\s*\S+")  # a command, or another word
 _INDENT = re.compile(r" *(?:\| +)?")  # also of what is quoted
 _ENDED_BADLY = re.compile(r"exit code (?!0$)|SIG(?!TERM)|signal \d")
 _STATES: Mapping[str, Look] = {
@@ -55,22 +57,42 @@ class Screen:
         return click.style(text, **look) if self.coloured and text and look else text
 
     def message(self, text: str) -> str:
-        """Return what is said on stderr, with the kind of each line in its colour: `error: ...`, `hint: ...`."""
+        """Return what is said on stderr, with the kind of each line in its colour: `error: ...`, `hint: ...`.
+
+        Lines too long for a terminal are broken between words, as in `prose`.
+        """
+        text = self.prose(text)
         if not self.coloured:
             return text
         return _MESSAGE.sub(
             lambda kind: self.paint(kind[0], ERROR if kind[1] else WARNING if kind[2] else ACTIVE), text
         )
 
-    def wrapped(self, line: str) -> str:
-        """Return a line of words in as many lines as the terminal needs, so that it breaks none of them."""
+    def prose(self, text: str) -> str:
+        """Return lines, of which those that are words and not excerpts of something are broken between words."""
         if self.columns is None:
+            return text
+        return "\n".join(line if _QUOTING.match(line) else self.wrapped(line) for line in text.split("\n"))
+
+    def wrapped(self, line: str) -> str:
+        """Return a line of words in as many lines as the terminal needs, so that it breaks none of them.
+
+        A command in backticks stays whole where it fits into a line.
+        """
+        if self.columns is None or len(click.unstyle(line)) <= self.columns:
             return line
         indent = _INDENT.match(line)
-        return textwrap.fill(
-            line, self.columns, subsequent_indent=f"{indent[0] if indent else ''}    ",
-            break_long_words=False, break_on_hyphens=False, expand_tabs=False,
-        )  # fmt: skip
+        further = f"{indent[0] if indent else ''}    "
+        pieces = _COMMAND.findall(line)
+        if any(len(piece.strip()) > self.columns - len(further) for piece in pieces):
+            pieces = _WORD.findall(line)
+        lines = [""]
+        for piece in pieces:
+            if lines[-1].strip() and len(click.unstyle(lines[-1] + piece)) > self.columns:
+                lines.append(further + piece.lstrip())
+            else:
+                lines[-1] += piece
+        return "\n".join(lines)
 
     def state(self, text: str) -> str:
         """Return the state of a run or rank, or how a process ended, in its colour."""

@@ -34,13 +34,13 @@ def check_convertible(path: Path, index: Index) -> None:
     )
 
 
-def convert(index: Index, total_bytes: int, action: str, source: Path, *words: str) -> int:
+def convert(total_bytes: int, action: str, source: Path, *words: str) -> int:
     """Have so many bytes converted; return the exit code of the process that does it, which says itself why it failed.
 
     Raises:
         UnreadableError: a package that it needs is not installed.
     """
-    check_installed(index.program)
+    check_installed()
     with started(CONVERTER, action, str(source.absolute()), *words) as child:
         with progress_bar(action, total_bytes) as advance:
             assert child.stdout is not None, "it is a pipe"

@@ -41,6 +41,7 @@ Exit codes: 0; 1 it could not be written; 2 wrong usage, or no such checkpoint, 
 @click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]")
 @click.option("--format", "form", required=True, type=click.Choice(FORMATS), help="Of what is written.")
 @click.option(
+    "-o",
     "--output",
     required=True,
     type=click.Path(path_type=Path),
@@ -62,7 +63,7 @@ def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
     check_convertible(path, index)
     code = EXIT_OK
     if form == DCP:
-        code = convert(index, all_bytes(index) + state_bytes(index), "export", path, "--output", str(output.absolute()))
+        code = convert(all_bytes(index) + state_bytes(index), "export", path, "--output", str(output.absolute()))
     elif output.suffix != MINDSPORE_SUFFIX:
         raise UsageError(
             f"{output}: MindSpore reads files whose names end with {MINDSPORE_SUFFIX}",

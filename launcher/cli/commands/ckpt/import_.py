@@ -65,7 +65,7 @@ def import_(*, path: Path, form: str, like: str, step: int | None, output: Path,
     words = ["--format", form, "--like", str(known), "--output", str(output.absolute())]
     if step is not None:
         words += ["--step", str(step)]
-    if (code := convert(index, state_bytes(index), "import", path, *words)) == EXIT_OK:
+    if (code := convert(state_bytes(index), "import", path, *words)) == EXIT_OK:
         write_out(f"{printable(str(output))}\n")
     return code
 

@@ -20,6 +20,7 @@ from launcher.core.errors import UsageError
 def output_option(what: str, rule: str = "") -> Callable[[Command], Command]:
     """Return the option of a directory that is made. `rule`: a sentence about its name."""
     return click.option(
+        "-o",
         "--output",
         required=True,
         type=click.Path(path_type=Path),

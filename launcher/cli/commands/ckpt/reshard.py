@@ -115,7 +115,7 @@ def _fitting(path: Path, index: Index, layout: Layout, changes: Sequence[str]) -
         recipe.check_layout(settings, layout)
     except UsageError as error:  # of a strategy, which this command takes by other words than a run
         raise UsageError(error.message, hint=f"{error.hint}: --mp N, or --set strategies.NAME=[[...], ...]") from None
-    check_installed(index.program)
+    check_installed()
     return settings, layout
 
 

@@ -35,7 +35,7 @@ from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS, devices_option, master_port_option
 from launcher.cli.options.run_options import given_last
 from launcher.cli.options.types import FILE
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import say, write_out
 from launcher.core.env import masked, masked_argv
 from launcher.core.errors import UsageError
 from launcher.core.text import printable
@@ -228,7 +228,7 @@ def _job(kind: Kind, wishes: Wishes, options: dict[str, Any]) -> Job:
     prepared = prepare(chosen, os.environ, elsewhere=where, unnamed=asked_nodes(chosen, node_count))
     nodes = asked_of_slurm(prepared, wishes, pinned=pinned) if kind.name == "slurm" else Nodes()
     for note in filter(None, (*prepared.notes, nodes.note)):
-        print(note, file=sys.stderr)
+        say(note)
     request = _placed(kind, prepared.request, chosen, cwd, wishes)
     name = prepared.name
     if kind.in_image and chosen.name is None:  # it follows from COMMAND, and has to fit Kubernetes
@@ -278,4 +278,4 @@ def _hand_over(text: str, kind: Kind, job: Job, output: Path | None, *, force: b
     mode = SCRIPT_MODE if kind.is_script else FILE_MODE
     put(output, text, force=force, mode=mode & OWNER_ONLY if secrets else mode)
     start = f"; `{kind.started_by} {printable(shlex.quote(str(output)))}` starts the job" if kind.started_by else ""
-    click.echo(f"wrote {printable(str(output))}{start}", err=True)
+    say(f"wrote {printable(str(output))}{start}")

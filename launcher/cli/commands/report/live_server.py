@@ -20,6 +20,7 @@ from urllib.parse import parse_qs
 
 from launcher.cli.commands.report.live import LiveView
 from launcher.core.errors import UsageError
+from launcher.core.port_holder import reason_of
 from launcher.core.resources import data_dir
 from launcher.logs.piece import Place
 
@@ -62,7 +63,9 @@ def serve(view: LiveView, port: int, announce: Callable[[str], None]) -> None:
         server = Server(view, port)
     except OSError as error:
         hint = "give another one, or leave --port out: a free one is taken then"
-        raise UsageError(f"port {port} of {LOOPBACK} cannot be listened on: {error.strerror}", hint=hint) from error
+        raise UsageError(
+            f"port {port} of {LOOPBACK} cannot be listened on: {reason_of(error, port)}", hint=hint
+        ) from error
     with server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from launcher.cli.commands.table.files import STDIN, problem_to_json, read_table
 from launcher.cli.options.run import max_table_size_option
 from launcher.cli.options.types import IntRange, complete_files
 from launcher.cli.text.columns import counted
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import say, write_out
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
 from launcher.core.text import printable
@@ -62,7 +61,7 @@ def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_j
     ]
     if broken:
         for report in broken:
-            print(report.render(), file=sys.stderr)
+            say(report.render())
         names = " and ".join(printable(str(report.path)) for report in broken)
         are = "is" if len(broken) == 1 else "are"
         text = f"nothing to compare: HCCL cannot read {names}, which {are} not JSON\n"

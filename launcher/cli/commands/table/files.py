@@ -10,8 +10,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import click
-
 from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hinted
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import say, write_out
@@ -74,7 +72,7 @@ def warn(text: str) -> None:
 def shown(report: TableReport) -> Cluster | None:
     """Return the report's cluster; None after its problems were written to stderr, where warnings are only counted."""
     if report.cluster is None:
-        click.echo(report.render(), err=True)
+        say(report.render())
     elif report.warnings:
         codes = ", ".join(dict.fromkeys(warning.code for warning in report.warnings))
         name = printable(str(report.path))
@@ -110,7 +108,7 @@ def deliver(
             times = "" if counts[problem.code] == 1 else f" ({counts[problem.code]:,} times)"
             note(f"HCCL would refuse the result: {problem.code}{times}: {problem.message}")
             if problem.hint:
-                click.echo(f"      hint: {problem.hint}", err=True)
+                say(f"      hint: {problem.hint}")
     hand_over(text, cluster, format_name, output, force=force)
 
 
@@ -127,7 +125,7 @@ def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None
         return
     put(output, text, force=force)
     size = f"{counted(len(cluster.servers), 'server')}, {counted(cluster.device_count, 'device')}"
-    click.echo(f"wrote {printable(str(output))}: {format_name}, {size}", err=True)
+    say(f"wrote {printable(str(output))}: {format_name}, {size}")
 
 
 def to_stdout(text: str) -> None:

@@ -14,7 +14,7 @@ from launcher.cli.launch.samples import found_table
 from launcher.cli.options.run import consumer_option, max_table_size_option, table_chip_option
 from launcher.cli.options.types import complete_files
 from launcher.cli.text.columns import counted
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.style import ACTIVE, ADDED, REMOVED, STRONG, Look, Screen, screen_of
 from launcher.core.codec import json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
@@ -68,7 +68,7 @@ def fix(file: str, *, write: bool, unsafe: bool, as_json: bool, chip: str, consu
     if write and found != Path(file):
         raise UsageError(f"{file} is one of tlaunch's samples, which --write does not change", hint="copy it first")
     for line in notes:
-        print(line, file=sys.stderr)
+        say(line)
     file = str(found)
     profile = Profile(chip, consumer)
     fixed = fix_table(read_named(file), Path(file), profile, sort=options["sort"], unsafe=unsafe)
@@ -76,10 +76,10 @@ def fix(file: str, *, write: bool, unsafe: bool, as_json: bool, chip: str, consu
     if written:
         overwrite(Path(file), fixed.original, fixed.data)
     for line in _report_lines(fixed, file, written=written):
-        print(line, file=sys.stderr)
+        say(line)
     if fixed.changed and _checksum_changes(parse_rank_table(fixed.original, Path(file), profile), fixed.report):
         line = f"{printable(file)}: HCCL's checksum of this table changes: repair the copies on all servers alike"
-        print(line, file=sys.stderr)
+        say(line)
     if as_json:
         write_out(json_text(_to_json(fixed, file, written=written)))
     elif write and file == STDIN:

@@ -10,6 +10,7 @@ import click
 
 from launcher.cli.commands.table.files import check_output, hand_over, note, warn
 from launcher.cli.commands.table.sources import Wanted, gather
+from launcher.cli.text.stdout import say
 from launcher.core.errors import RefusedTableError
 from launcher.rank_table import parse_rank_table, render_table
 from launcher.rank_table.generate import build_cluster
@@ -82,5 +83,5 @@ def generate(*, sort: bool, output: Path | None, force: bool, **options: Any) ->
         raise RefusedTableError(report.render())
     for problem in report.warnings:
         if problem.code not in SAID_ALREADY:
-            click.echo(f"warning[{problem.code}]: {problem.message}", err=True)
+            say(f"warning[{problem.code}]: {problem.message}")
     hand_over(text, generated.cluster, "v1.0", output, force=force)

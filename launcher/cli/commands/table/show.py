@@ -17,7 +17,7 @@ from launcher.cli.commands.table.files import read_table
 from launcher.cli.options.run import max_table_size_option, table_chip_option
 from launcher.cli.options.types import IntRange, complete_files
 from launcher.cli.text.columns import counted
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import say, write_out
 from launcher.core.codec import json_text
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.frozen import frozen
@@ -61,10 +61,10 @@ def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **op
     """
     report = read_table(file, Profile(chip=chip))
     if report.cluster is None:
-        print(report.render(), file=sys.stderr)
+        say(report.render())
         context.exit(EXIT_FAILURE)
     for problem in report.warnings:
-        print(headline(problem, str(report.path)), file=sys.stderr)
+        say(headline(problem, str(report.path)))
     layout = None
     if degrees := {axis: options[axis] for axis in ("dp", "mp", "pp") if options[axis] is not None}:
         idle = options["allow_idle_devices"]

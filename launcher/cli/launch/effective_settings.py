@@ -1,0 +1,70 @@
+"""The settings with which a bundled program would train, each with where it comes from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from launcher.cli.launch.options import RunOptions
+from launcher.cli.launch.trainer_program import PROFILED, chosen_settings
+from launcher.core.frozen import frozen
+from launcher.core.records import Layout
+from launcher.core.text import printable
+from launcher.recipes.catalog import recipe_named
+from launcher.recipes.load import origins
+from launcher.recipes.settings import all_settings, as_toml
+
+DEFAULT = "default"
+MICRO_BATCHES = "train.micro_batches"
+
+
+@frozen
+class EffectiveSetting:
+    """A setting by its dotted name. `origin`: default, a line of a file, or an option."""
+
+    name: str
+    value: Any
+    default: Any  # None for an entry whose name a person chose
+    origin: str
+
+
+def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSetting, ...]:
+    """Return all of them, in the order of `templates/NAME.toml`; `layout`: of the run, once all is known to fit.
+
+    Raises:
+        TlaunchError: as `Recipe.load`.
+    """
+    recipe, chosen = recipe_named(options.recipe), chosen_settings(options)
+    values = dataclasses.asdict(recipe.load(options.config, chosen))
+    given = origins(recipe.settings, options.config, chosen)
+    by_profile = {text.partition("=")[0]: f"--set {text}" for text in PROFILED} if options.profile else {}
+    given = {name: "--profile" if by_profile.get(name) == where else where for name, where in given.items()}
+    if options.micro_batches is not None:
+        values["train"]["micro_batches"] = layout.micro_batches
+        given[MICRO_BATCHES] = "--micro-batches"
+    known = all_settings(recipe.settings)
+    return tuple(
+        EffectiveSetting(
+            f"{section}.{key}", value, known[f"{section}.{key}"].default if f"{section}.{key}" in known else None,
+            given.get(f"{section}.{key}", DEFAULT),
+        )
+        for section, entries in values.items()
+        for key, value in entries.items()
+    )  # fmt: skip
+
+
+def toml_lines(settings: Sequence[EffectiveSetting]) -> Iterator[str]:
+    """Yield the lines of a file for --config that sets all of them, with the origins as comments."""
+    for section, of_section in groupby(settings, lambda each: each.name.partition(".")[0]):
+        yield f"[{section}]"
+        for each in of_section:
+            key = each.name.partition(".")[2]
+            was = "" if each.origin == DEFAULT or each.default is None else f"; default {as_toml(each.default)}"
+            yield f"{_key(key)} = {as_toml(each.value)}  # {printable(each.origin)}{was}"
+        yield ""
+
+
+def _key(name: str) -> str:
+    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else as_toml(name)

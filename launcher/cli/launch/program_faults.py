@@ -1,0 +1,145 @@
+"""What is missing or wrong of a program before a rank runs it. Files are read; nothing of the program is executed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+from launcher.cli.launch.program import Program
+from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.text import did_you_mean, near
+from launcher.logs.terminal import escaped
+from launcher.program.command import missing_interpreter, reads_program_from_stdin
+
+TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
+
+
+def fault_of(program: Program) -> UnreadableError | UsageError | None:
+    """Return the first thing for which no rank could run `program` on this machine; None where none is known."""
+    if program.recipe is not None:
+        return missing_for_trainer()
+    return _missing_program(program) or _missing_target(program) or _wrong_syntax(program)
+
+
+def missing_for_trainer() -> UnreadableError | None:
+    """Return the error that names packages which the bundled trainer needs, and this Python has not."""
+    if not (lacking := [name for name in TRAINER_NEEDS if importlib.util.find_spec(name) is None]):
+        return None
+    return UnreadableError(
+        f"the bundled trainer needs {', '.join(lacking)}, not installed for {sys.executable}",
+        hint="pip install '.[train]' in the checkout of tlaunch, or give a COMMAND of your own after --",
+    )
+
+
+def _missing_program(program: Program) -> UnreadableError | None:
+    """Return what is wrong with the file that the command's first word names, or with its `#!` line."""
+    name, search = program.argv[0], program.environment.get("PATH", os.defpath)
+    if (found := shutil.which(name, path=search)) is not None:
+        interpreter = missing_interpreter(program.cwd / found, search, program.cwd)
+        return None if interpreter is None else _without_interpreter(name, found, interpreter)
+    is_file = (program.cwd / name).is_file()
+    by_interpreter = f"a script is started by its interpreter: -- {_started_by(name)}"
+    if "/" in name:
+        reason = "is not executable" if (program.cwd / name).exists() else "does not exist"
+        return UnreadableError(f"{name} {reason}, so no rank could start it", hint=by_interpreter if is_file else None)
+    reason = "there is no such program on the ranks' PATH"
+    by_directory = f"a program that lies elsewhere is named with its directory: -- ./{name}"
+    if is_file:
+        by_itself = os.access(program.cwd / name, os.X_OK) and not name.endswith(".py")
+        return UnreadableError(
+            f"{name}: {reason}; ./{name} is a file here", hint=by_directory if by_itself else by_interpreter
+        )
+    meant = did_you_mean(near(name, sorted(_programs_on(search)), limit=1))
+    return UnreadableError(
+        f"{name}: {reason}", hint=meant or "a program that lies elsewhere is named with its directory"
+    )
+
+
+def _programs_on(search: str) -> Iterator[str]:
+    for directory in search.split(os.pathsep):
+        with suppress(OSError), os.scandir(directory or ".") as entries:
+            yield from (entry.name for entry in entries if os.access(entry.path, os.X_OK) and not entry.is_dir())
+
+
+def _started_by(name: str) -> str:
+    return shlex.join(("python", name)) if name.endswith(".py") else f"INTERPRETER {shlex.quote(name)}"
+
+
+def _without_interpreter(name: str, found: str, interpreter: str) -> UnreadableError:
+    """Return the error for a script whose `#!` line names a program that is not there."""
+    if interpreter.endswith("\r"):
+        return UnreadableError(
+            f"{name} has line ends of Windows (CR LF), so its #! line names an interpreter that does not exist",
+            hint=f"remove them: sed -i 's/\\r$//' {shlex.quote(found)}",
+        )
+    hint = f"correct that line, or name an interpreter: -- {_started_by(name)}"
+    if " " in interpreter:  # the kernel hands all that follows `env` over as one word
+        hint = f"options of an interpreter need -S: #!/usr/bin/env -S {interpreter}"
+    return UnreadableError(f"{name}: its #! line names {interpreter}, which does not exist", hint=hint)
+
+
+def _missing_target(program: Program) -> UnreadableError | None:
+    """Return what is wrong with the script or module that Python is given."""
+    if reads_program_from_stdin(program.argv, program.environment.get("PATH", os.defpath), program.cwd):
+        return UnreadableError(
+            "COMMAND is Python without a program: it would read one from its standard input, which is /dev/null in ranks",
+            hint="write the program's name behind it (an empty variable?): -- python train.py",
+        )
+    if program.kind == "module":
+        return _missing_module(program)
+    return _missing_script(program) if program.kind == "script" else None
+
+
+def _missing_script(program: Program) -> UnreadableError | None:
+    script = program.cwd / program.target
+    if script.is_dir() and not (script / "__main__.py").exists():
+        hint = f"name the program in it, for instance -- python {program.target.rstrip('/')}/train.py"
+        return UnreadableError(
+            f"{program.target} is a directory without a __main__.py, so no rank could run it", hint=hint
+        )
+    try:
+        script.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        hint = "ranks start in the directory you are in"
+        return UnreadableError(f"{program.target} does not exist, so no rank could run it", hint=hint)
+    except OSError:  # Python will report it better
+        pass
+    return None
+
+
+def _missing_module(program: Program) -> UnreadableError | None:
+    from launcher.program.modules import missing_module  # others need none of it
+
+    assert program.python is not None
+    name, target = missing_module(program.python, program.cwd, program.environment), program.target
+    if name is None:
+        return None
+    if name == f"{target}.__main__":
+        hint = f"name a module in it, for instance -- python -m {target}.train"
+        return UnreadableError(f"{target} is a package without a __main__.py, so no rank could run it", hint=hint)
+    if (program.cwd / target).is_file():
+        hint = f"-m takes the name of a module; a file is started without it: -- python {shlex.quote(target)}"
+    else:
+        hint = "Python looks in the directory you are in, in PYTHONPATH, and among its installed packages"
+    message = f"{program.python.interpreter} finds no module {name}, so no rank could run it"
+    return UnreadableError(message, hint=hint)
+
+
+def _wrong_syntax(program: Program) -> UsageError | None:
+    """Return the error for which Python would run nothing of the program, with its line."""
+    if program.python is None:
+        return None
+    from launcher.program.syntax import error_in, excerpt  # others need none of it
+
+    if (error := error_in(program.python, program.cwd, sys.executable)) is None:
+        return None
+    name = "the code after -c" if program.kind == "code" else escaped(program.target)
+    place = name if error.lineno is None else f"{name}, line {error.lineno}"
+    wrong = UsageError("\n".join((f"{place}: {escaped(error.msg)}", *map(escaped, excerpt(error)))))
+    wrong.has_lines = True
+    return wrong

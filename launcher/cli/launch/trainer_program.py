@@ -1,0 +1,114 @@
+"""The bundled trainer as the program of a run: the command that its options come to, once they are known to fit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from launcher.cli.launch.options import RunOptions
+from launcher.cli.launch.program import Program
+from launcher.core.errors import TlaunchError
+from launcher.core.records import Layout, ResumedFrom
+from launcher.core.resources import stand_in_note
+from launcher.logs.terminal import escaped
+
+TRAINER = "launcher.trainer"
+PROFILED = ("train.profile_steps=5",)  # by --profile, unless it is set
+
+
+def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
+    """Return what says whether the bundled program can train under a layout. Its settings are known to be sound."""
+    from launcher.recipes.catalog import recipe_named  # other programs need none of this
+
+    recipe = recipe_named(options.recipe)
+    settings = recipe.load(options.config, options.settings)
+
+    def fits(layout: Layout) -> bool:
+        try:
+            recipe.check_layout(settings, recipe.own_layout(settings, layout))
+        except TlaunchError:
+            return False
+        return True
+
+    return fits
+
+
+def chosen_settings(options: RunOptions) -> tuple[str, ...]:
+    """Return what options set of the bundled program, as --set has it; the last one of a name counts."""
+    return (*PROFILED * options.profile, *options.settings)
+
+
+def _config_words(config: str) -> tuple[list[str], tuple[str, ...]]:
+    """Return the words that name a recipe's file to the trainer, and a note where a packaged one stands in for it."""
+    from launcher.recipes.load import packaged_config  # other programs need none of it
+
+    path, packaged = Path(config), packaged_config(config)
+    notes = () if packaged is None else (stand_in_note(config, "recipe", packaged),)
+    return ["--config", str(path.absolute()) if path.is_file() else config], notes
+
+
+def trainer_program(
+    options: RunOptions, layout: Layout, cwd: Path, environment: Mapping[str, str]
+) -> tuple[Program, Layout, tuple[str, ...]]:
+    """Return the bundled trainer, its layout, and notes, once recipe, layout and data are known to fit each other.
+
+    Raises:
+        TlaunchError: they do not.
+    """
+    from launcher.recipes.catalog import recipe_named  # other programs need none of this
+
+    recipe = recipe_named(options.recipe)
+    chosen = chosen_settings(options)
+    settings = recipe.load(options.config, chosen)
+    if options.micro_batches is None:
+        layout = replace(layout, micro_batches=settings.train.micro_batches)
+    layout = recipe.own_layout(settings, layout)
+    recipe.check_layout(settings, layout)
+    argv = [sys.executable, "-m", TRAINER, *["--save-strategy"] * options.save_strategy]
+    notes: tuple[str, ...] = ()
+    if options.recipe is not None:
+        argv += ["--recipe", recipe.name]
+    if options.config is not None:
+        words, notes = _config_words(options.config)
+        argv += words
+    for setting in chosen:
+        argv += ["--set", setting]
+    notes += recipe.notes(settings, layout)
+    recipe.check_data(settings, options.data)
+    if options.data is not None:
+        argv += ["--data", str(options.data.absolute())]
+    if (options.elastic or options.max_restarts) and not settings.checkpoint.is_on:
+        begins = "begins the training anew" if options.resume is None else "begins where this run begins"
+        saves = "--set checkpoint.every_steps=N saves checkpoints"
+        notes += (f"note: each attempt {begins}; {saves}, from which the next one goes on",)
+    resuming, continues, more = _resumed(options, recipe.name, settings, recipe.settings(), chosen)
+    argv += resuming
+    return Program(tuple(argv), cwd, environment, recipe.name, continues), layout, (*notes, *more)
+
+
+def _resumed(
+    options: RunOptions, recipe: str, settings: Any, defaults: Any, chosen: Sequence[str]
+) -> tuple[Sequence[str], ResumedFrom | None, Sequence[str]]:
+    """Return the words that name the checkpoint which --resume means, the training that goes on from it, and notes."""
+    if options.resume is None:
+        return (), None, ()
+    from launcher.cli.launch.resume import checkpoint_meant, continued  # most runs begin at the beginning
+    from launcher.recipes.load import named_settings
+
+    named = named_settings(options.config, chosen)
+    checkpoint = checkpoint_meant(options, recipe, asdict(settings), named, asdict(defaults))
+    if checkpoint is None:
+        return (
+            (),
+            None,
+            ("note: --resume auto: no run here has a checkpoint of this training, which begins at its beginning",),
+        )
+    continues = continued(checkpoint)
+    notes: tuple[str, ...] = ()
+    if continues is not None and continues.run is not None and not settings.checkpoint.is_on:
+        saved = f"note: {escaped(continues.run)} saved checkpoints, and this run saves none"
+        notes = (f"{saved}; --set checkpoint.every_steps=N turns them on",)
+    return ("--resume", str(checkpoint)), continues, notes

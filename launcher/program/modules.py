@@ -1,0 +1,89 @@
+"""Whether `python -m NAME` finds its module, as Python's own finders tell: they look for files, and import nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import FileFinder, ModuleSpec, PathFinder
+from pathlib import Path
+
+from launcher.program.command import PythonCommand
+from launcher.program.files import roots_of
+
+MAX_BYTES = 1_000_000
+# Of a package's __init__.py: words by which it may have its modules come from elsewhere.
+_FINDING = (b"__path__", b"sys.modules", b"meta_path", b"path_hooks")
+_CUSTOMIZING = ("sitecustomize", "usercustomize")  # imported by Python at its start; they may add places
+_DECIDING = ("PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "HOME")  # where Python looks
+
+
+def missing_module(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> str | None:
+    """Return the name that Python would not find: of the module, of a package around it, or of a package's `__main__`.
+
+    None where it is found, and where only Python itself could tell: another interpreter than the one that runs this
+    code, or a package that may look for its modules in its own way.
+    """
+    if command.kind != "module" or not _looks_as_this_python(command, environment):
+        return None
+    roots = [str(root) for root in roots_of(command, cwd, environment)]
+    if any(PathFinder.find_spec(name, roots) for name in _CUSTOMIZING):
+        return None
+    if not all(parts := command.target.split(".")):
+        return command.target
+    for root in roots:
+        if isinstance(finder := sys.path_importer_cache.get(root), FileFinder):
+            finder.invalidate_caches()  # a file may have been written a moment ago
+    try:
+        return _first_missing(parts, [*roots, *sys.path])
+    except Exception:  # noqa: BLE001 - finders may be anybody's, and Python will say what is wrong
+        return None
+
+
+def _looks_as_this_python(command: PythonCommand, environment: Mapping[str, str]) -> bool:
+    """Return whether the command's Python looks for modules where this one does, or in fewer places, besides its roots."""
+    flags = sys.flags
+    if flags.isolated or flags.ignore_environment or flags.no_site or flags.no_user_site:
+        return False
+    if any(environment.get(name) != os.environ.get(name) for name in _DECIDING):
+        return False
+    theirs, ours = Path(command.interpreter), Path(sys.executable)
+    # Virtual environments share a file, and are distinguished by the directory of the link to it.
+    return theirs.resolve() == ours.resolve() and theirs.parent.resolve() == ours.parent.resolve()
+
+
+def _first_missing(parts: Sequence[str], search: list[str]) -> str | None:
+    name, around, spec = "", list[ModuleSpec](), None
+    for part in (*parts, "__main__"):
+        if spec is not None and spec.submodule_search_locations is None:  # a module
+            return None if name == ".".join(parts) else _unless_elsewhere(f"{name}.{part}", around)
+        if spec is not None:
+            around.append(spec)
+            search = list(spec.submodule_search_locations or ())
+        name = f"{name}.{part}" if name else part
+        if (spec := _found(name, search)) is None:
+            return _unless_elsewhere(name, around)
+    return None
+
+
+def _found(name: str, search: list[str]) -> ModuleSpec | None:
+    is_of_package = "." in name
+    for finder in sys.meta_path:
+        path = search if is_of_package or finder is PathFinder else None
+        if (spec := finder.find_spec(name, path)) is not None:
+            return spec
+    return None
+
+
+def _unless_elsewhere(name: str, around: Sequence[ModuleSpec]) -> str | None:
+    """Return `name` if no package around it can have its modules come from elsewhere than its directory."""
+    for package in around:
+        if package.origin is None:  # a directory without an __init__.py
+            continue
+        if not package.origin.endswith(".py"):
+            return None
+        with Path(package.origin).open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES or any(word in text for word in _FINDING):
+            return None
+    return name
