@@ -139,7 +139,7 @@ def test_a_rank_that_prints_seldom_does_not_lag(run_dir):
 
 def test_where_there_is_no_terminal_nothing_counts_up(run_dir, monkeypatch):
     """Every change is a line there."""
-    monkeypatch.setattr(progress_text, "SILENT_FROM_S", 0.0)
+    monkeypatch.setattr(progress_text, "ALL_SILENT_FROM_S", 0.0)
     monkeypatch.setattr(progress_text, "TOLD_EVERY_PLAIN_S", 0.0)
     text = ProgressText(run_dir, on_terminal=False)
     write(run_dir, 0, "step 9 loss 1\n")
@@ -154,10 +154,10 @@ def test_silence_is_told_when_it_lasts(run_dir, monkeypatch):
     text = ProgressText(run_dir, on_terminal=True)
     write(run_dir, 1, "step 1 loss 1\n")
     assert text.text(STARTS) == "step 1, loss 1.0000"
-    monkeypatch.setattr(progress_text, "SILENT_FROM_S", 0.0)
+    monkeypatch.setattr(progress_text, "ALL_SILENT_FROM_S", 0.0)
     assert text.text(STARTS) == "step 1, loss 1.0000, silent for 0.0 s"
     text.forget()
-    monkeypatch.setattr(progress_text, "SILENT_FROM_S", 10.0)
+    monkeypatch.setattr(progress_text, "ALL_SILENT_FROM_S", 10.0)
     text.look(STARTS)
     now_s += 12
     assert text.text(STARTS).endswith("silent for 12 s")
@@ -193,3 +193,28 @@ def test_what_matters_most_stays_on_a_narrow_terminal(width, row):
 def test_of_a_program_that_says_nothing_the_directory_is_told():
     assert fitting("4 ranks", "12 s", {"where": "runs/a"}, 80) == "4 ranks for 12 s in runs/a"
     assert fitting("4 ranks", "12 s", {"silence": "silent for 10 s", "where": "runs/a"}, 22) == "12 s: silent for 10 s"
+
+
+def test_a_rank_that_is_silent_alone_is_named(run_dir):
+    """Unless it has ended; where all are silent, nothing is said of one."""
+    text = ProgressText(run_dir, on_terminal=True)
+    for rank in range(RANKS):
+        write(run_dir, rank, "here\n")
+    os.utime(run_dir.train_log(2), ns=(0, progress_text.time.time_ns() - 60 * 10**9))
+    text.look(STARTS)
+    assert text.parts()["silent"].startswith("rank 2 silent for 1 min")
+    text.look(STARTS, {2})
+    assert "silent" not in text.parts()
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "running", "expected"),
+    [
+        ({2: 40.0}, 4, "tlaunch stacks a --rank 2 shows where rank 2 is, silent for 40 s"),
+        ({2: 40.0, 3: 200}, 4, "tlaunch stacks a --rank 2-3 shows where ranks 2-3 are, silent for 3 min 20 s"),
+        ({0: 40.0, 1: 41.0}, 2, "tlaunch stacks a shows where the ranks are, which are all silent for 41 s"),
+        ({0: 40.0}, 1, "tlaunch stacks a --rank 0 shows where rank 0 is, silent for 40 s"),
+    ],
+)
+def test_what_to_type_is_said(silent_s, running, expected):
+    assert progress_text.about_silence(silent_s, running, "a") == expected
