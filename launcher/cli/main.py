@@ -49,7 +49,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ps": ("launcher.cli.commands.ps:ps", "List the active runs, newest first."),
     "status": ("launcher.cli.commands.status:status", "Show the state of a run, rank by rank."),
     "top": ("launcher.cli.commands.top.command:top", "Watch every rank's progress, CPU and memory until the run ends."),
-    "logs": ("launcher.cli.commands.logs:logs", "Show the logs of all ranks: one after another, merged or collapsed."),
+    "logs": (
+        "launcher.cli.commands.logs.command:logs",
+        "Show the logs of all ranks: one after another, merged or collapsed.",
+    ),
     "why": ("launcher.cli.commands.why:why", "Show which rank failed first and why."),
     "report": ("launcher.cli.commands.report.command:report", "Show the results of runs, as text or with charts."),
     "stacks": ("launcher.cli.commands.stacks:stacks", "Show the current Python stack of every rank."),
