@@ -3,6 +3,7 @@
     step 12 loss 1.23                           epoch: 3 step: 100, loss is 1.87
     Epoch 3 | Step 12/300 | loss=0.3            iter 100: loss 2.1, time 20ms
     Epoch: [0][  10/5005]  Loss 6.9 (7.0)       iteration 100/ 5000 | lm loss: 7.3E+00 | loss scale: 1.0
+    Train Epoch: 1 [640/60000 (1%)] Loss: 2.3   [1,  2000] loss: 2.2
     {"step": 12, "loss": 1.2}                   train:  8%|▊   | 24/300 [00:02<00:27, 10.1it/s]
 
 A wrong number is worse than none, so a line counts only if it says enough by itself: a step beside a loss, a speed, an
@@ -31,7 +32,7 @@ MAX_SEARCH_S = 0.5  # of CPU time that a person's expression may take for the li
 MAX_DIGITS = 15  # of a step: more are a time or an id
 LINE_END = re.compile(rb"[\r\n]")
 # In small letters; a line without any of them has no figures. Thousands of lines are passed over by these alone.
-WORDS = (b"step", b"iter", b"epoch", b"batch", b"updates", b"%|")
+WORDS = (b"step", b"iter", b"epoch", b"batch", b"updates", b"%|", b"loss: ")
 HINT_OF_GROUPS = (
     r"for instance 'it=(?P<step>\d+) cost=(?P<loss>\S+)'; groups are step, last_step, epoch, loss, tokens_per_s"
 )
@@ -57,6 +58,7 @@ class Figures:
     loss: float | None = None
     tokens_per_s: float | None = None  # as the line says it, of this rank or of all
     steps_per_s: float | None = None
+    counts_samples: bool = False  # `step` and `last_step` are numbers of samples
 
 
 GROUPS = frozenset({"step", "last_step", "epoch", "loss", "tokens_per_s"})
@@ -86,8 +88,16 @@ class _Patterns:
             rf"(?P<step>{whole})(?:\s*(?:/|\bof\b)\s*(?P<last>{whole}))?(?![\w%]|\.\d|,\d|\s*(?:m?s|sec|seconds?|%)\b)"
         )
         self.epoch = compiled(
-            rf"{alone}[\"']?epoch(?:\(train\))?[\"']?\s*[:=#]?\s*\[?\s*(?P<epoch>\d+(?:\.\d+)?)(?:/\d+)?\]?"
-            rf"(?:\s*\[\s*(?P<step>\d+)/(?P<last>\d+)\])?"
+            rf"{alone}[\"']?epoch(?:\(train\))?[\"']?\s*[:=#]?\s*\[?\s*[\"']?(?P<epoch>\d+(?:\.\d+)?)(?:/\d+)?\]?"
+        )
+        # Behind an epoch: "[10/5005]", "| 200/2928 batches", ": 10 / 1200 loss=1"; with "(1%)", as in the examples of torch, samples.
+        self.within_epoch = compiled(
+            rf"\s*\[\s*(?P<step>{whole})\s*/\s*(?P<last>{whole})(?P<samples>\s*\(\s*\d{{1,3}}%\))?\s*\]"
+            rf"|\s*[:|]\s*(?P<counted>{whole})\s*/\s*(?P<of>{whole})\s+(?:batches\b|loss\b)"
+        )
+        # Two tutorials of torch: "[1, 2000] loss: 2.2" (epoch and step), "loss: 2.3 [ 64/60000]" (samples).
+        self.tutorial = re.compile(
+            rf"\[(?P<epoch>\d{{1,6}}), (?P<step>{whole})\] loss: |loss: {number} \[ ?(?P<sample>{whole})/(?P<of>{whole})\]$"
         )
         self.loss = compiled(
             rf"{alone}[\"']?(?:(?:train|training|total|lm|avg|average|mean|running|batch)[ _/-])?loss{is_}"
@@ -153,8 +163,10 @@ def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
     if pattern is not None:
         return _by(pattern, line)
     line = " ".join(line.split())  # expressions have many places for blanks, and would try each of them in each
-    bar = _patterns().bar.match(line)
-    return _of_text(line) if bar is None else _of_bar(bar)
+    if (bar := _patterns().bar.match(line)) is not None:
+        return _of_bar(bar)
+    tutorial = _patterns().tutorial.match(line)
+    return _of_text(line) if tutorial is None else _of_tutorial(tutorial, line)
 
 
 def figures_in(text: bytes, pattern: Matcher | None = None) -> Iterator[Figures]:
@@ -194,8 +206,6 @@ def _of_text(line: str) -> Figures | None:
         if not needs_loss or loss is not None:
             found = match
             break
-    if found is None and epoch is not None and epoch["step"] is not None:
-        found = epoch
     until = found or epoch
     if until is not None and patterns.other_data.search(line, 0, until.start()):
         return None
@@ -203,12 +213,23 @@ def _of_text(line: str) -> Figures | None:
         return None
     epoch_value = None if epoch is None else float(epoch["epoch"])
     if found is None:
+        within = None if epoch is None else patterns.within_epoch.match(line, epoch.end())
+        if within is not None:
+            step, last = _whole(within["step"] or within["counted"]), _whole(within["last"] or within["of"])
+            return Figures(step, last, epoch_value, loss, tokens, steps, within["samples"] is not None)
         return Figures(epoch=epoch_value, loss=loss) if epoch_value is not None and loss is not None else None
     beside = (loss, tokens, steps, epoch_value, patterns.learning_rate.search(line))
     step, last = _whole(found["step"]), _whole(found["last"])
     if step is None or all(each is None for each in beside):
         return None
     return Figures(step, last, epoch_value, loss, tokens, steps)
+
+
+def _of_tutorial(found: re.Match[str], line: str) -> Figures:
+    loss = _loss(line)
+    if found["epoch"] is not None:
+        return Figures(_whole(found["step"]), epoch=float(found["epoch"]), loss=loss)
+    return Figures(_whole(found["sample"]), _whole(found["of"]), loss=loss, counts_samples=True)
 
 
 def _of_bar(bar: re.Match[str]) -> Figures | None:
@@ -229,11 +250,9 @@ def _by(pattern: Matcher, line: str) -> Figures | None:
     if match is None:
         return None
     said = {name: text for name, text in match.groupdict().items() if text is not None}
-    figures = Figures(
-        _whole(said.get("step")),
-        _whole(said.get("last_step")),
-        *(_real(said.get(name)) for name in ("epoch", "loss", "tokens_per_s")),
-    )
+    step, last_step = _whole(said.get("step")), _whole(said.get("last_step"))
+    epoch, loss, tokens_per_s = (_real(said.get(name)) for name in ("epoch", "loss", "tokens_per_s"))
+    figures = Figures(step, last_step, epoch, loss, tokens_per_s)
     return None if figures == Figures() else figures
 
 

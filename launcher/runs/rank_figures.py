@@ -36,6 +36,7 @@ class RankFigures:
     loss: float | None = None
     tokens_per_s: float | None = None
     steps_per_s: float | None = None  # from a log
+    counts_samples: bool = False  # `step` and `last_step` are numbers of samples, as a log tells them
     refused: str | None = None  # why its log is not read: --progress-regex has taken too long
 
     @property

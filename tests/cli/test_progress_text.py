@@ -110,6 +110,12 @@ def test_the_lowest_rank_with_figures_is_told_of(run_dir):
     assert text.text(behind) == ""
 
 
+def test_samples_are_called_so(run_dir):
+    text = ProgressText(run_dir, on_terminal=True)
+    write(run_dir, 0, "Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.25\n")
+    assert text.text(STARTS) == "epoch 1, sample 640 of 60000, loss 2.2500"
+
+
 def test_a_rank_that_stays_behind_is_named(run_dir):
     """Not one that is a step behind, nor one that is seen so once."""
     text = ProgressText(run_dir, on_terminal=True)

@@ -63,7 +63,7 @@ RIGHT = frozenset({"RANK", "DEVICE", "PID", "STEP", "LOSS", "BEAT", "LOG", "WRIT
 GIVING_WAY = (
     ("END", 24), ("PID", 0), ("DEVICE", 0), ("WRITTEN", 0), ("LOG", 0), ("SERVER", 0), ("BEAT", 0), ("LOSS", 0), ("END", 8),
 )  # fmt: skip
-LOG_FIGURES = ("step", "last_step", "epoch", "loss", "tokens_per_s", "steps_per_s")
+LOG_FIGURES = ("step", "last_step", "epoch", "loss", "tokens_per_s", "steps_per_s", "counts_samples")
 GROUPED_FROM = 16  # ranks; so many are grouped on a terminal
 
 

@@ -82,7 +82,7 @@ class ProgressText:
         figures = self._figures
         end = "" if figures.last_step is None else f" of {figures.last_step}"
         epoch = None if figures.epoch is None else f"epoch {figures.epoch:g}"
-        step = None if figures.step is None else f"step {figures.step}{end}"
+        step = None if figures.step is None else f"{self._unit} {figures.step}{end}"
         left_s = self._left_s()
         silence, silent = self._silence(), self._silent()
         lags_for_silence = self._lagging is not None and self._lagging[0] in self.silences.silent_s
@@ -113,6 +113,10 @@ class ProgressText:
     @property
     def _tells_steps(self) -> bool:
         return self._figures.last_step is not None and not self._figures.from_log
+
+    @property
+    def _unit(self) -> str:
+        return "sample" if self._figures.counts_samples else "step"
 
     def _note(self, figures: RankFigures) -> None:
         if figures != self._figures or self._first is None:
@@ -169,9 +173,9 @@ class ProgressText:
         lowest, highest = min(steps, key=lambda rank: steps[rank]), max(steps.values())
         epoch, step = steps[lowest]
         if epoch < highest[0]:
-            return lowest, f"epoch {epoch:g}, step {step}"
+            return lowest, f"epoch {epoch:g}, {self._unit} {step}"
         behind = highest[1] - step
-        return (lowest, f"step {step}") if behind >= max(LAGS_STEPS, LAGS_S * (self._pace() or 0.0)) else None
+        return (lowest, f"{self._unit} {step}") if behind >= max(LAGS_STEPS, LAGS_S * (self._pace() or 0.0)) else None
 
     def _silence(self) -> str:
         if self._sign_s is None:
@@ -198,7 +202,7 @@ class ProgressText:
         if figures.tokens_per_s is not None:
             return f"{number(figures.tokens_per_s, ',.0f')} tokens/s"
         pace = figures.steps_per_s or self._pace()
-        return "" if pace is None else f"{number(pace, '.3g')} steps/s"
+        return "" if pace is None else f"{number(pace, '.3g')} {self._unit}s/s"
 
     def _left_s(self) -> float | None:
         """Return the seconds until the last step, at the pace so far; None where it is unknown, or an epoch's."""

@@ -100,7 +100,8 @@ def printed_figures(figures: Mapping[int, RankFigures]) -> list[str]:
     if refused is not None:
         return [f"no figures are read from logs: {one_line(refused)}"]
     ranks = [global_rank for global_rank, each in figures.items() if each.from_log]
-    return [f"figures of {rank_list(ranks)} are read from logs"] if ranks else []
+    samples = "; STEP counts samples" if any(each.counts_samples for each in figures.values()) else ""
+    return [f"figures of {rank_list(ranks)} are read from logs{samples}"] if ranks else []
 
 
 def scheduler_text(state: RunState) -> str:
