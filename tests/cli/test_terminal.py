@@ -367,6 +367,25 @@ def test_a_bar_is_on_stdout_alone(launcher, play, wait_until):
     assert launcher.call("logs", "-f", "--rank", 0).stdout == "first\n100%| 100/100\nmore? \n"
 
 
+# --- the last words ---
+
+
+@pytest.mark.parametrize(
+    ("options", "exits", "expected"),
+    [
+        ("", 0, "next: tlaunch report or tlaunch rerun"),
+        ("", 1, "next: tlaunch why, tlaunch report or tlaunch rerun"),
+        ("--runs-dir b", 0, r"next: tlaunch report b/\S+ or tlaunch rerun b/\S+"),
+        ("-q", 1, ""),
+    ],
+)
+def test_a_run_that_has_ended_says_what_comes_next(play, options, exits, expected):
+    """What it says can be typed as it stands; -q says none of it."""
+    terminal = play(f"raise SystemExit({exits})", 100, f"tlaunch run {options} --devices 2 -- python program.py")
+    assert terminal.ended() == exits
+    assert re.fullmatch(expected, "".join(line for line in terminal.lines() if line.startswith("next: ")))
+
+
 # --- Ctrl-C ---
 
 
@@ -381,7 +400,7 @@ def test_ctrl_c_ends_a_run(launcher, play):
     words = [line for line in terminal.lines() if line and "line" not in line]
     told = words[words.index("SIGINT: ending all ranks within 15 s; Ctrl-C again kills them at once") :]
     assert re.fullmatch(r"stopped after .* s: 4 by SIGTERM \(signal 15\); logs in runs/.*", told[1])
-    assert told[2:] == ["code=130", ">"]
+    assert told[2:] == ["next: tlaunch report or tlaunch rerun", "code=130", ">"]
 
 
 def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, play):

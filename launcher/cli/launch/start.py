@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,9 +109,13 @@ def say_notes(prepared: Prepared, spec: RunSpec) -> None:
 
 def wait_for_start(detached: Detached, spec: RunSpec, options: RunOptions) -> Outcome:
     """Wait in the parent of a detached run until it has begun, or could not."""
-    found_by_name = spec.run_dir.parent == Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).absolute()
-    reference = spec.name if found_by_name else str(as_people_call_it(spec.run_dir))
+    reference = spec.name if _is_found_by_name(spec) else str(as_people_call_it(spec.run_dir))
     return Outcome(detached.wait_started(spec.name, None if options.quiet else shlex.quote(reference)), spec.run_dir)
+
+
+def _is_found_by_name(spec: RunSpec) -> bool:
+    """Return whether commands look for the run where it is, without being told."""
+    return spec.run_dir.parent == Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).absolute()
 
 
 def attendance(
@@ -136,11 +140,17 @@ def attendance(
     console = Console(spec, server_index, quiet=quiet)
     head = LauncherLoop(spec, agent, Announcing(console, detached) if detached else console, server_index)
 
+    def last_words() -> Iterator[str]:
+        screen = screen_of(sys.stderr)
+        yield from summary.render(console.progress, spec, console.shown_dir, server_index, screen)
+        if server_index is None and screen.columns is not None and not quiet:
+            yield from summary.next_commands(
+                console.progress, console.shown_dir, screen, is_found=_is_found_by_name(spec)
+            )
+
     def attend() -> Outcome:
         exit_code = head.attend()
-        console.finish(
-            lambda: summary.render(console.progress, spec, console.shown_dir, server_index, screen_of(sys.stderr))
-        )
+        console.finish(last_words)
         return Outcome(exit_code, spec.run_dir)
 
     return attend

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.cli.text import verdict_text
 from launcher.cli.text.columns import counted
-from launcher.cli.text.style import PLAIN, Screen
+from launcher.cli.text.style import FAINT, PLAIN, Screen
 from launcher.core.devices import device_name
 from launcher.core.events import Cause, NotBegun
 from launcher.core.proc import is_full
@@ -20,7 +20,7 @@ from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.logs.log_file import last_lines
-from launcher.logs.terminal import one_line, printable
+from launcher.logs.terminal import escaped, one_line, printable
 from launcher.runs.progress import Progress
 
 LAST_LINES = 10
@@ -62,6 +62,19 @@ def render(
     if progress.unkillable is not None:
         pids = ", ".join(str(pid) for pid in progress.unkillable) or "of ever new numbers"
         yield f"warning: these processes outlived SIGKILL, since they wait inside the kernel: {pids}"
+
+
+def next_commands(progress: Progress, shown_dir: Path, screen: Screen, *, is_found: bool) -> Iterator[str]:
+    """Yield a line on what one may type after a run; none where nothing was begun, or how it ended is not known.
+
+    `is_found`: it is the latest of those that commands look at by themselves.
+    """
+    if not progress.ended or progress.not_begun is not None:
+        return
+    run = "" if is_found else f" {shlex.quote(escaped(str(shown_dir)))}"
+    verbs = ("report", "rerun") if progress.current.verdict is None else ("why", "report", "rerun")
+    *others, last = (f"tlaunch {verb}{run}" for verb in verbs)
+    yield screen.paint(screen.wrapped(f"next: {', '.join(others)} or {last}"), FAINT)
 
 
 def not_begun(event: NotBegun) -> Iterator[str]:
