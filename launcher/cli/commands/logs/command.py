@@ -12,9 +12,11 @@ from launcher.cli.commands.logs.chosen import choose
 from launcher.cli.commands.logs.finished import show_all
 from launcher.cli.commands.logs.following import show_live
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, run_argument
-from launcher.cli.options.logs import LogOptions
+from launcher.cli.options.completion import one_of
+from launcher.cli.options.logs import ALL, FIRST_FAILED, LogOptions
 from launcher.cli.options.types import IntRange
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE
+from launcher.logs.levels import LEVELS
 
 EPILOG = """\b
 Examples:
@@ -58,7 +60,7 @@ cannot be written; 130 Ctrl-C.
 @click.option(
     "-n", "--lines", "--tail", type=IntRange(0), metavar="N", help="Show the last N selected lines of each rank."
 )
-@click.option("--rank", "rank_expression", metavar="RANKS", default="all",
+@click.option("--rank", "rank_expression", metavar="RANKS", default=ALL, shell_complete=one_of(lambda: (ALL, FIRST_FAILED)),
               help="Show these ranks: 0,3-5, all or first-failed.  [default: all]")  # fmt: skip
 @click.option("--server", metavar="SERVER", help="Show the ranks of one server, given by ID or by number from 0.")
 @click.option(
@@ -78,7 +80,12 @@ cannot be written; 130 Ctrl-C.
 @click.option(
     "-C", "around", type=IntRange(0), default=0, metavar="N", help="Show N lines before and after each match."
 )
-@click.option("--level", metavar="LEVEL", help="Show lines of this level or above: DEBUG, INFO, WARNING, ERROR.")
+@click.option(
+    "--level",
+    metavar="LEVEL",
+    shell_complete=one_of(lambda: LEVELS),
+    help="Show lines of this level or above: DEBUG, INFO, WARNING, ERROR.",
+)
 @click.option("--errors", is_flag=True, help="Show the first traceback of each rank, identical ones once.")
 @click.option("--merge", "merged", is_flag=True, help="Sort the lines of all ranks by time.")
 @click.option("--collapse", "collapsed", is_flag=True, help="Show lines that ranks have in common once.")
