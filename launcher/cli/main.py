@@ -136,7 +136,7 @@ class _Ended(BaseException):
 @click.version_option(__version__, prog_name="tlaunch")
 @click.pass_context
 def tlaunch(context: click.Context, /, *, no_config: bool) -> None:  # noqa: ARG001 - LazyGroup heeds it
-    """Start distributed Transformer training from a rank table: checked, supervised, logged per device."""
+    """Start distributed training from a rank table, or on this machine: checked, supervised, logged per device."""
     if context.invoked_subcommand not in HANDLES_SIGNALS_ITSELF:
         context.call_on_close(_unwind_when_asked_to_end())
 

@@ -40,6 +40,13 @@ class RankFigures:
     refused: str | None = None  # why its log is not read: --progress-regex has taken too long
 
     @property
+    def compared_step(self) -> int | None:
+        """The step, by which ranks are compared; of samples the hundredths of the epoch, for a step has many of them."""
+        if self.step is None or not self.counts_samples:
+            return self.step
+        return 100 * self.step // self.last_step if self.last_step else None
+
+    @property
     def known(self) -> bool:
         """True where anything is known of the training."""
         return any(value is not None for value in (self.step, self.epoch, self.loss, self.tokens_per_s))

@@ -216,10 +216,14 @@ def test_a_rank_that_is_silent_alone_is_named(run_dir):
 @pytest.mark.parametrize(
     ("silent_s", "running", "expected"),
     [
-        ({2: 40.0}, 4, "tlaunch stacks a --rank 2 shows where rank 2 is, silent for 40 s"),
-        ({2: 40.0, 3: 200}, 4, "tlaunch stacks a --rank 2-3 shows where ranks 2-3 are, silent for 3 min 20 s"),
-        ({0: 40.0, 1: 41.0}, 2, "tlaunch stacks a shows where the ranks are, which are all silent for 41 s"),
-        ({0: 40.0}, 1, "tlaunch stacks a --rank 0 shows where rank 0 is, silent for 40 s"),
+        ({2: 40.0}, 4, ("rank 2 has been silent for 40 s; where it is:", "  tlaunch stacks a --rank 2")),
+        (
+            {2: 40.0, 3: 200},
+            4,
+            ("ranks 2-3 have been silent for 3 min 20 s; where they are:", "  tlaunch stacks a --rank 2-3"),
+        ),
+        ({0: 40.0, 1: 41.0}, 2, ("all ranks have been silent for 41 s; where they are:", "  tlaunch stacks a")),
+        ({0: 40.0}, 1, ("rank 0 has been silent for 40 s; where it is:", "  tlaunch stacks a --rank 0")),
     ],
 )
 def test_what_to_type_is_said(silent_s, running, expected):

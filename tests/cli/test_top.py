@@ -161,7 +161,7 @@ def test_a_rank_that_is_silent_while_others_write_stands_apart(launcher):
     lines = launcher.call("top", "a", code=0).stdout.splitlines()
     assert [line.split()[1:3] for line in lines if line.split()[0] == "2"] == [["running,", "silent"]]
     assert sum("running, silent" in line for line in lines) == 1
-    assert lines[-1].startswith("tlaunch stacks a --rank 2 shows")
+    assert lines[-1] == "  tlaunch stacks a --rank 2"
 
 
 def test_ranks_that_do_not_fit_are_grouped_and_those_that_differ_come_first(launcher):
@@ -199,6 +199,18 @@ def test_ranks_that_do_not_fit_are_grouped_and_those_that_differ_come_first(laun
     assert any(line.startswith("q ") for line in screen())
     view.press("x", len(HEADER))
     assert first_cells()[0][:3] == ["0", "running", "120"]
+
+
+def test_ranks_that_count_samples_are_alike_within_a_hundredth(launcher):
+    """A step has many of them."""
+    me = acted_run.me()
+    events = [AgentStarted(me, None, 3), *(RankStarted(rank, me.pid, me.started) for rank in range(3))]
+    run_dir = acted_run.make(launcher.runs / "a", events, ranks=3)
+    for rank, samples in enumerate((6400, 6464, 1280)):
+        run_dir.train_log(rank).write_text(f"Train Epoch: 1 [{samples}/60000 (9%)]\tLoss: 1.0\n")
+    state, rows = Sampler(run_dir).look()
+    lines = drawn(to_screen(state, rows, [], 100, 24, view=RankView(grouped=True)), 100)
+    assert [line.split()[:3] for line in lines[2:4]] == [["2", "running", "1280"], ["0-1", "running", "6400..6464"]]
 
 
 def test_keys_act_at_once(launcher, terminal):

@@ -205,7 +205,7 @@ def _tells_apart(ranks: list[RankStatus], state: RunState) -> Callable[[RankStat
     return alike(
         ranks,
         state=lambda rank: (rank.look.state, _end_of(rank), rank.look.global_rank in slow),
-        step=lambda rank: rank.figures.step,
+        step=lambda rank: rank.figures.compared_step,
         loss=lambda rank: rank.figures.loss,
     )
 

@@ -197,11 +197,11 @@ class Foot:
                 why = f"rank {failed.global_rank} failed ({describe(failed)}); "
         self._status.show(text, why)
 
-    def hint(self) -> str:
-        """Return how to see where ranks are that have been silent for unusually long; once, and else nothing."""
+    def hint(self) -> tuple[str, ...]:
+        """Return lines on how to see where ranks are that have been silent for unusually long; once, and else none."""
         silent_s = {} if self._measured is None else self._measured.silences.silent_s
         if not silent_s or self._has_hinted or self._progress.current.ending.stopping is not None:
-            return ""
+            return ()
         self._has_hinted = True
         return about_silence(silent_s, self._progress.current.running, shlex.quote(str(self._shown_dir)))
 

@@ -213,16 +213,17 @@ class ProgressText:
         return left_s if left_s > 0 else None  # it takes longer than steps before
 
 
-def about_silence(silent_s: Mapping[int, float], running: int, argument: str) -> str:
-    """Return a line on ranks, by number, that have written nothing for so many seconds, of so many that run.
+def about_silence(silent_s: Mapping[int, float], running: int, argument: str) -> tuple[str, str]:
+    """Return two lines on ranks, by number, that have been silent for so many seconds, of so many that run.
 
-    `argument`: RUN, as one types it.
+    The second is what to type, with `argument` for RUN, so that no terminal cuts it.
     """
     seconds = whole_duration(max(silent_s.values()))
     if len(silent_s) == running > 1:
-        return f"tlaunch stacks {argument} shows where the ranks are, which are all silent for {seconds}"
-    who = f"{rank_list(silent_s)} {'is' if len(silent_s) == 1 else 'are'}"
-    return f"tlaunch stacks {argument} --rank {ranges(silent_s)} shows where {who}, silent for {seconds}"
+        return f"all ranks have been silent for {seconds}; where they are:", f"  tlaunch stacks {argument}"
+    who, verb = ("it is", "has") if len(silent_s) == 1 else ("they are", "have")
+    what = f"{rank_list(silent_s)} {verb} been silent for {seconds}; where {who}:"
+    return what, f"  tlaunch stacks {argument} --rank {ranges(silent_s)}"
 
 
 def fitting(who: str, elapsed: str, parts: Mapping[str, str], width: int) -> str:

@@ -52,7 +52,7 @@ def tells_apart(rows: list[Row]) -> Callable[[Row], Hashable]:
     return alike(
         rows,
         state=lambda row: row.state,
-        step=lambda row: row.figures.step if row.rank.state is RankState.RUNNING else None,
+        step=lambda row: row.figures.compared_step if row.rank.state is RankState.RUNNING else None,
         loss=lambda row: row.figures.loss,
     )
 
@@ -99,7 +99,7 @@ def how_many_run(state: RunState, rank_count: int) -> str:
 
 
 def _about_silent(rows: list[Row], state: RunState) -> list[str]:
-    """Return a line on ranks that are silent for unusually long, and how to see where they are; nothing for none."""
+    """Return lines on ranks that are silent for unusually long, and how to see where they are; nothing for none."""
     silent_s = {row.rank.global_rank: row.silent_s for row in rows if row.silent_s is not None}
     running = sum(row.rank.state is RankState.RUNNING for row in rows)
-    return [about_silence(silent_s, running, as_argument(state.run_dir))] if silent_s else []
+    return list(about_silence(silent_s, running, as_argument(state.run_dir))) if silent_s else []
