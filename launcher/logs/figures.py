@@ -3,8 +3,8 @@
     step 12 loss 1.23                           epoch: 3 step: 100, loss is 1.87
     Epoch 3 | Step 12/300 | loss=0.3            iter 100: loss 2.1, time 20ms
     Epoch: [0][  10/5005]  Loss 6.9 (7.0)       iteration 100/ 5000 | lm loss: 7.3E+00 | loss scale: 1.0
-    Train Epoch: 1 [640/60000 (1%)] Loss: 2.3   [1,  2000] loss: 2.2
     {"step": 12, "loss": 1.2}                   train:  8%|▊   | 24/300 [00:02<00:27, 10.1it/s]
+    [1,  2000] loss: 2.2                        Train Epoch: 1 [640/60000 (1%)] Loss: 2.3
 
 A wrong number is worse than none, so a line counts only if it says enough by itself: a step beside a loss, a speed, an
 epoch or a learning rate, or an epoch beside a loss. A progress bar counts if its text before the bar is about training, or
@@ -95,7 +95,7 @@ class _Patterns:
             rf"\s*\[\s*(?P<step>{whole})\s*/\s*(?P<last>{whole})(?P<samples>\s*\(\s*\d{{1,3}}%\))?\s*\]"
             rf"|\s*[:|]\s*(?P<counted>{whole})\s*/\s*(?P<of>{whole})\s+(?:batches\b|loss\b)"
         )
-        # Two tutorials of torch: "[1, 2000] loss: 2.2" (epoch and step), "loss: 2.3 [ 64/60000]" (samples).
+        # Tutorials of torch: "[1, 2000] loss: 2.2" (epoch and step), "loss: 2.3 [ 64/60000]" (samples).
         self.tutorial = re.compile(
             rf"\[(?P<epoch>\d{{1,6}}), (?P<step>{whole})\] loss: |loss: {number} \[ ?(?P<sample>{whole})/(?P<of>{whole})\]$"
         )
@@ -166,7 +166,11 @@ def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
     if (bar := _patterns().bar.match(line)) is not None:
         return _of_bar(bar)
     tutorial = _patterns().tutorial.match(line)
-    return _of_text(line) if tutorial is None else _of_tutorial(tutorial, line)
+    if tutorial is None:
+        return _of_text(line)
+    if tutorial["epoch"] is not None:
+        return Figures(_whole(tutorial["step"]), epoch=float(tutorial["epoch"]), loss=_loss(line))
+    return Figures(_whole(tutorial["sample"]), _whole(tutorial["of"]), loss=_loss(line), counts_samples=True)
 
 
 def figures_in(text: bytes, pattern: Matcher | None = None) -> Iterator[Figures]:
@@ -225,13 +229,6 @@ def _of_text(line: str) -> Figures | None:
     return Figures(step, last, epoch_value, loss, tokens, steps)
 
 
-def _of_tutorial(found: re.Match[str], line: str) -> Figures:
-    loss = _loss(line)
-    if found["epoch"] is not None:
-        return Figures(_whole(found["step"]), epoch=float(found["epoch"]), loss=loss)
-    return Figures(_whole(found["sample"]), _whole(found["of"]), loss=loss, counts_samples=True)
-
-
 def _of_bar(bar: re.Match[str]) -> Figures | None:
     patterns, text = _patterns(), bar["text"]
     loss = _loss(bar["rest"])
@@ -250,9 +247,8 @@ def _by(pattern: Matcher, line: str) -> Figures | None:
     if match is None:
         return None
     said = {name: text for name, text in match.groupdict().items() if text is not None}
-    step, last_step = _whole(said.get("step")), _whole(said.get("last_step"))
     epoch, loss, tokens_per_s = (_real(said.get(name)) for name in ("epoch", "loss", "tokens_per_s"))
-    figures = Figures(step, last_step, epoch, loss, tokens_per_s)
+    figures = Figures(_whole(said.get("step")), _whole(said.get("last_step")), epoch, loss, tokens_per_s)
     return None if figures == Figures() else figures
 
 

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from launcher.cli.launch.attempt_specs import attempt_specs
@@ -142,11 +143,12 @@ def attendance(
 
     def last_words() -> Iterator[str]:
         screen = screen_of(sys.stderr)
-        yield from summary.render(console.progress, spec, console.shown_dir, server_index, screen)
-        if server_index is None and screen.columns is not None and not quiet:
-            yield from summary.next_commands(
-                console.progress, console.shown_dir, screen, is_found=_is_found_by_name(spec)
-            )
+        offers = server_index is None and screen.columns is not None and not quiet
+        found = _is_found_by_name(spec)
+        return chain(
+            summary.render(console.progress, spec, console.shown_dir, server_index, screen),
+            summary.next_commands(console.progress, console.shown_dir, screen, is_found=found) if offers else (),
+        )
 
     def attend() -> Outcome:
         exit_code = head.attend()

@@ -44,7 +44,7 @@ def render(
     elif ending.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir, server_index, screen)
     elif ending.cause is Cause.STOPPED:
-        yield from _stopped(progress, spec, shown_dir)
+        yield from _stopped(progress, spec, shown_dir, screen)
     elif ending.cause is Cause.AGENT_LOST:
         pid = progress.agent.pid if progress.agent else "unknown"
         yield (
@@ -55,7 +55,8 @@ def render(
         first, ended = printable(spec.ranks[0].server_id), _how_ended(progress)
         yield f"error: server {first}, whose launcher coordinated the run, is lost; ranks here: {ended}; logs in {shown_dir}"
     else:
-        yield f"{counted(progress.rank_count, 'rank')} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
+        well = f"{counted(progress.rank_count, 'rank')} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
+        yield screen.wrapped(well)
     if ending.leftovers:
         were = "was" if ending.leftovers == 1 else "were"
         yield f"{counted(ending.leftovers, 'process', 'processes')} that ranks had left running {were} ended"
@@ -89,11 +90,11 @@ def describe(ended: RankExit) -> str:
     return verdict_text.describe_status(ended.status) if ended.reason is None else ended.reason
 
 
-def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
+def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path, screen: Screen) -> Iterator[str]:
     # The end may have been asked for on another server.
     stopping = progress.current.ending.stopping
     by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
-    yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
+    yield screen.wrapped(f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}")
     yield from _going_on(spec, shown_dir)
 
 

@@ -24,7 +24,7 @@ class Row:
     figures: RankFigures
     usage: Usage | None
     cpu_share: float | None  # of one core; None before there were two looks at the same process
-    written_ns: int | None  # when it wrote to its log last, since 1970; None where it does not run
+    written_ns: int | None  # when it wrote to its log last, since 1970; None where it has no process
     silent_s: float | None  # None unless it has written nothing for unusually long
 
     @property
@@ -69,7 +69,9 @@ class Sampler:
         }
         beats_ns = {rank: None if each.heartbeat is None else each.heartbeat.time_ns for rank, each in figures.items()}
         running = [look.global_rank for look in ranks if look.state is RankState.RUNNING]
-        self.silences = self._silence.look({rank: beats_ns[rank] for rank in running})
+        self.silences = self._silence.look(
+            {look.global_rank: beats_ns[look.global_rank] for look in ranks if look.state in alive}
+        )
         slow = state.progress.current.slow.keys() & set(running)
         rows = []
         for look in ranks:
@@ -77,7 +79,8 @@ class Sampler:
             share = None
             if pid in usages and pid in self._before and now_s > self._before_s:
                 share = max(0.0, usages[pid].cpu_s - self._before[pid].cpu_s) / (now_s - self._before_s)
-            written_ns, silent_s = self.silences.written_ns.get(rank), self.silences.silent_s.get(rank)
+            written_ns = self.silences.written_ns.get(rank)
+            silent_s = self.silences.silent_s.get(rank) if rank in running else None
             rows.append(Row(look, rank in slow, figures[rank], usages.get(pid), share, written_ns, silent_s))
         self._before, self._before_s = usages, now_s
         self.steps = self._metrics.look()
