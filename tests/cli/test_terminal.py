@@ -271,6 +271,34 @@ def test_a_training_that_tells_its_end_has_one_line_for_its_steps(launcher, play
     assert done.stdout.splitlines()[1] == log[1]
 
 
+IMPATIENT = """
+import sys
+from launcher.cli import main
+from launcher.runs import silence
+silence.SILENT_FROM_S = 2.0
+main.main(sys.argv[1:])
+"""
+ONE_IS_SILENT = """
+while not os.path.exists("go"):
+    if os.environ["RANK"] != "2":
+        print("here", flush=True)
+    time.sleep(0.05)
+"""
+
+
+def test_a_rank_that_is_silent_is_named_and_where_to_look_is_said_once(launcher, play):
+    launcher.write("impatient.py", IMPATIENT)
+    command = f"{sys.executable} impatient.py run --devices 4 --console status -- python program.py"
+    terminal = play(ONE_IS_SILENT, 80, command)
+    terminal.wait_for("4 ranks for .*rank 2 silent for .* s")
+    terminal.wait_for(r"4 ranks for .*rank 2 silent for [3-9].* s")
+    terminal.touch("go")
+    assert terminal.ended() == 0
+    said = [line for line in terminal.lines() if "stacks" in line]
+    assert len(said) == 1
+    assert re.fullmatch(r"  tlaunch stacks runs/\S+ --rank 2", said[0])
+
+
 # --- unfinished lines ---
 
 BAR = """
