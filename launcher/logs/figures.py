@@ -17,11 +17,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from functools import cache
 from typing import TYPE_CHECKING
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.logs.figure_patterns import figure_patterns
 from launcher.logs.terminal import without_colours
 
 if TYPE_CHECKING:
@@ -64,69 +64,6 @@ class Figures:
 GROUPS = frozenset({"step", "last_step", "epoch", "loss", "tokens_per_s"})
 
 
-class _Patterns:
-    """The expressions that lines are searched with. To compile them takes 10 ms, which only those pay who read lines."""
-
-    def __init__(self) -> None:
-        # Digits are counted, and a number is never begun within another, so that no line takes long.
-        whole = r"(?:\d{1,3}(?:,\d{3}){1,5}|\d{1,15})"
-        number = rf"[-+]?(?:{whole}(?:\.\d{{0,20}})?|\.\d{{1,20}})(?:e[-+]?\d{{1,3}})?"
-        begins = r"(?<![\w.,+-])"
-        alone = r"(?<![\w./-])"  # the beginning of a word that is no part of another, nor of a path
-        is_ = r"[\"']?\s*(?:[:=]|\bis\b)?\s*(?:tensor\()?[\"'\[]?\s*"
-        ends = r"(?!\w|\.\d)"
-        second = r"s(?:ec(?:ond)?)?\b"
-        tokens = r"tok(?:en)?s?"
-        steps = r"(?:steps?|it(?:er)?s?|iterations?|batch(?:es)?)"
-
-        def compiled(expression: str) -> re.Pattern[str]:
-            return re.compile(expression, re.IGNORECASE)
-
-        self.step = compiled(
-            rf"{alone}[\"']?(?:(?:global|train|training|optimizer)[ _/-]?)?"
-            rf"(?P<what>steps?|iter(?:ation)?|num_updates|batch)(?:\(train\))?[\"']?\s*[:=#]?\s*\[?\s*[\"']?"
-            rf"(?P<step>{whole})(?:\s*(?:/|\bof\b)\s*(?P<last>{whole}))?(?![\w%]|\.\d|,\d|\s*(?:m?s|sec|seconds?|%)\b)"
-        )
-        self.epoch = compiled(
-            rf"{alone}[\"']?epoch(?:\(train\))?[\"']?\s*[:=#]?\s*\[?\s*[\"']?(?P<epoch>\d+(?:\.\d+)?)(?:/\d+)?\]?"
-        )
-        # Behind an epoch: "[10/5005]", "| 200/2928 batches", ": 10 / 1200 loss=1"; with "(1%)", as in the examples of torch, samples.
-        self.within_epoch = compiled(
-            rf"\s*\[\s*(?P<step>{whole})\s*/\s*(?P<last>{whole})(?P<samples>\s*\(\s*\d{{1,3}}%\))?\s*\]"
-            rf"|\s*[:|]\s*(?P<counted>{whole})\s*/\s*(?P<of>{whole})\s+(?:batches\b|loss\b)"
-        )
-        # Tutorials of torch: "[1, 2000] loss: 2.2" (epoch and step), "loss: 2.3 [ 64/60000]" (samples).
-        self.tutorial = re.compile(
-            rf"\[(?P<epoch>\d{{1,6}}), (?P<step>{whole})\] loss: |loss: {number} \[ ?(?P<sample>{whole})/(?P<of>{whole})\]$"
-        )
-        self.loss = compiled(
-            rf"{alone}[\"']?(?:(?:train|training|total|lm|avg|average|mean|running|batch)[ _/-])?loss{is_}"
-            rf"(?P<loss>{number}|nan|[-+]?inf){ends}"
-        )
-        self.tokens = compiled(
-            rf"{begins}(?P<before>{number})\s*(?P<before_scale>[km]?)\s*{tokens}(?:/{second}|\s+per\s+{second})"
-            rf"|{alone}[\"']?{tokens}(?:/{second}|_per_{second}|\s+per\s+{second})[\"']?\s*[:=]?\s*"
-            rf"(?P<after>{number})(?P<after_scale>[km]?){ends}"
-        )
-        self.rate = compiled(
-            rf"{begins}(?P<before>{number})\s*{steps}/{second}|{begins}(?P<each>{number})\s*s/{steps}\b"
-            rf"|{alone}{steps}(?:/{second}|_per_{second})\s*[:=]?\s*(?P<after>{number}){ends}"
-        )
-        self.learning_rate = compiled(rf"{alone}[\"']?(?:lr|learning[ _]rate){is_}{number}")
-        self.other_data = compiled(
-            rf"{alone}(?:val|valid|validation|validating|eval|evaluation|evaluating|test|testing|dev|predicting)(?![\w./-])"
-            r"|\((?:val|test)\)"
-        )
-        self.bar = re.compile(
-            rf"(?P<text>[^|]*?)(?<!\d)\d{{1,3}}%\|[^|]*\|\s*(?P<step>{whole})/(?P<last>{whole})\s*\[(?P<rest>.*)"
-        )
-        self.about_training = compiled(r"train|epoch|step|iter")
-        self.counts_epochs = compiled(r"\bepochs?\s*:?\s*$")
-
-
-_patterns = cache(_Patterns)
-
-
 def progress_regex(text: str) -> Matcher:
     r"""Return the expression of a person, whose groups are the figures of a line.
 
@@ -163,9 +100,9 @@ def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
     if pattern is not None:
         return _by(pattern, line)
     line = " ".join(line.split())  # expressions have many places for blanks, and would try each of them in each
-    if (bar := _patterns().bar.match(line)) is not None:
+    if (bar := figure_patterns().bar.match(line)) is not None:
         return _of_bar(bar)
-    tutorial = _patterns().tutorial.match(line)
+    tutorial = figure_patterns().tutorial.match(line)
     if tutorial is None:
         return _of_text(line)
     if tutorial["epoch"] is not None:
@@ -198,7 +135,7 @@ def _may_have_figures(text: bytes) -> bool:
 
 
 def _of_text(line: str) -> Figures | None:
-    patterns = _patterns()
+    patterns = figure_patterns()
     epoch = patterns.epoch.search(line)
     loss, tokens, steps = _loss(line), _tokens_per_s(line), _steps_per_s(line)
     found: re.Match[str] | None = None
@@ -230,7 +167,7 @@ def _of_text(line: str) -> Figures | None:
 
 
 def _of_bar(bar: re.Match[str]) -> Figures | None:
-    patterns, text = _patterns(), bar["text"]
+    patterns, text = figure_patterns(), bar["text"]
     loss = _loss(bar["rest"])
     if patterns.other_data.search(text) or (loss is None and not patterns.about_training.search(text)):
         return None
@@ -253,14 +190,14 @@ def _by(pattern: Matcher, line: str) -> Figures | None:
 
 
 def _loss(line: str) -> float | None:
-    for match in _patterns().loss.finditer(line):
+    for match in figure_patterns().loss.finditer(line):
         if _word_before(line, match.start()) in _OF_THE_LOSS:
             return _real(match["loss"])
     return None
 
 
 def _tokens_per_s(line: str) -> float | None:
-    match = _patterns().tokens.search(line)
+    match = figure_patterns().tokens.search(line)
     if match is None:
         return None
     side = "before" if match["before"] is not None else "after"
@@ -269,7 +206,7 @@ def _tokens_per_s(line: str) -> float | None:
 
 
 def _steps_per_s(line: str) -> float | None:
-    match = _patterns().rate.search(line)
+    match = figure_patterns().rate.search(line)
     if match is None:
         return None
     if match["each"] is not None:
