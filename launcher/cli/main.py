@@ -48,8 +48,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "ps": ("launcher.cli.commands.ps:ps", "List the active runs, newest first."),
     "status": ("launcher.cli.commands.status:status", "Show the state of a run, rank by rank."),
-    "top": ("launcher.cli.commands.top:top", "Watch every rank's progress, CPU and memory until the run ends."),
-    "logs": ("launcher.cli.commands.logs:logs", "Show the logs of all ranks: one after another, merged or collapsed."),
+    "top": ("launcher.cli.commands.top.command:top", "Watch every rank's progress, CPU and memory until the run ends."),
+    "logs": (
+        "launcher.cli.commands.logs.command:logs",
+        "Show the logs of all ranks: one after another, merged or collapsed.",
+    ),
     "why": ("launcher.cli.commands.why:why", "Show which rank failed first and why."),
     "report": ("launcher.cli.commands.report.command:report", "Show the results of runs, as text or with charts."),
     "stacks": ("launcher.cli.commands.stacks:stacks", "Show the current Python stack of every rank."),
@@ -133,7 +136,7 @@ class _Ended(BaseException):
 @click.version_option(__version__, prog_name="tlaunch")
 @click.pass_context
 def tlaunch(context: click.Context, /, *, no_config: bool) -> None:  # noqa: ARG001 - LazyGroup heeds it
-    """Start distributed Transformer training from a rank table: checked, supervised, logged per device."""
+    """Start distributed training from a rank table, or on this machine: checked, supervised, logged per device."""
     if context.invoked_subcommand not in HANDLES_SIGNALS_ITSELF:
         context.call_on_close(_unwind_when_asked_to_end())
 

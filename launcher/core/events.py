@@ -121,6 +121,8 @@ class SchedulerStarted:
     """MindSpore's scheduler, where the ranks of an attempt meet."""
 
     pid: int
+    started: int = 0  # as `launcher.core.proc.ProcessId.started`
+    log_offset: int = 0  # bytes that scheduler.log held before: this attempt's part begins there
 
 
 @frozen

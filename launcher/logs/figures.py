@@ -4,6 +4,7 @@
     Epoch 3 | Step 12/300 | loss=0.3            iter 100: loss 2.1, time 20ms
     Epoch: [0][  10/5005]  Loss 6.9 (7.0)       iteration 100/ 5000 | lm loss: 7.3E+00 | loss scale: 1.0
     {"step": 12, "loss": 1.2}                   train:  8%|▊   | 24/300 [00:02<00:27, 10.1it/s]
+    [1,  2000] loss: 2.2                        Train Epoch: 1 [640/60000 (1%)] Loss: 2.3
 
 A wrong number is worse than none, so a line counts only if it says enough by itself: a step beside a loss, a speed, an
 epoch or a learning rate, or an epoch beside a loss. A progress bar counts if its text before the bar is about training, or
@@ -16,11 +17,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from functools import cache
 from typing import TYPE_CHECKING
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.logs.figure_patterns import figure_patterns
 from launcher.logs.terminal import without_colours
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ MAX_SEARCH_S = 0.5  # of CPU time that a person's expression may take for the li
 MAX_DIGITS = 15  # of a step: more are a time or an id
 LINE_END = re.compile(rb"[\r\n]")
 # In small letters; a line without any of them has no figures. Thousands of lines are passed over by these alone.
-WORDS = (b"step", b"iter", b"epoch", b"batch", b"updates", b"%|")
+WORDS = (b"step", b"iter", b"epoch", b"batch", b"updates", b"%|", b"loss: ")
 HINT_OF_GROUPS = (
     r"for instance 'it=(?P<step>\d+) cost=(?P<loss>\S+)'; groups are step, last_step, epoch, loss, tokens_per_s"
 )
@@ -57,64 +58,10 @@ class Figures:
     loss: float | None = None
     tokens_per_s: float | None = None  # as the line says it, of this rank or of all
     steps_per_s: float | None = None
+    counts_samples: bool = False  # `step` and `last_step` are numbers of samples
 
 
 GROUPS = frozenset({"step", "last_step", "epoch", "loss", "tokens_per_s"})
-
-
-class _Patterns:
-    """The expressions that lines are searched with. To compile them takes 10 ms, which only those pay who read lines."""
-
-    def __init__(self) -> None:
-        # Digits are counted, and a number is never begun within another, so that no line takes long.
-        whole = r"(?:\d{1,3}(?:,\d{3}){1,5}|\d{1,15})"
-        number = rf"[-+]?(?:{whole}(?:\.\d{{0,20}})?|\.\d{{1,20}})(?:e[-+]?\d{{1,3}})?"
-        begins = r"(?<![\w.,+-])"
-        alone = r"(?<![\w./-])"  # the beginning of a word that is no part of another, nor of a path
-        is_ = r"[\"']?\s*(?:[:=]|\bis\b)?\s*(?:tensor\()?[\"'\[]?\s*"
-        ends = r"(?!\w|\.\d)"
-        second = r"s(?:ec(?:ond)?)?\b"
-        tokens = r"tok(?:en)?s?"
-        steps = r"(?:steps?|it(?:er)?s?|iterations?|batch(?:es)?)"
-
-        def compiled(expression: str) -> re.Pattern[str]:
-            return re.compile(expression, re.IGNORECASE)
-
-        self.step = compiled(
-            rf"{alone}[\"']?(?:(?:global|train|training|optimizer)[ _/-]?)?"
-            rf"(?P<what>steps?|iter(?:ation)?|num_updates|batch)(?:\(train\))?[\"']?\s*[:=#]?\s*\[?\s*[\"']?"
-            rf"(?P<step>{whole})(?:\s*(?:/|\bof\b)\s*(?P<last>{whole}))?(?![\w%]|\.\d|,\d|\s*(?:m?s|sec|seconds?|%)\b)"
-        )
-        self.epoch = compiled(
-            rf"{alone}[\"']?epoch(?:\(train\))?[\"']?\s*[:=#]?\s*\[?\s*(?P<epoch>\d+(?:\.\d+)?)(?:/\d+)?\]?"
-            rf"(?:\s*\[\s*(?P<step>\d+)/(?P<last>\d+)\])?"
-        )
-        self.loss = compiled(
-            rf"{alone}[\"']?(?:(?:train|training|total|lm|avg|average|mean|running|batch)[ _/-])?loss{is_}"
-            rf"(?P<loss>{number}|nan|[-+]?inf){ends}"
-        )
-        self.tokens = compiled(
-            rf"{begins}(?P<before>{number})\s*(?P<before_scale>[km]?)\s*{tokens}(?:/{second}|\s+per\s+{second})"
-            rf"|{alone}[\"']?{tokens}(?:/{second}|_per_{second}|\s+per\s+{second})[\"']?\s*[:=]?\s*"
-            rf"(?P<after>{number})(?P<after_scale>[km]?){ends}"
-        )
-        self.rate = compiled(
-            rf"{begins}(?P<before>{number})\s*{steps}/{second}|{begins}(?P<each>{number})\s*s/{steps}\b"
-            rf"|{alone}{steps}(?:/{second}|_per_{second})\s*[:=]?\s*(?P<after>{number}){ends}"
-        )
-        self.learning_rate = compiled(rf"{alone}[\"']?(?:lr|learning[ _]rate){is_}{number}")
-        self.other_data = compiled(
-            rf"{alone}(?:val|valid|validation|validating|eval|evaluation|evaluating|test|testing|dev|predicting)(?![\w./-])"
-            r"|\((?:val|test)\)"
-        )
-        self.bar = re.compile(
-            rf"(?P<text>[^|]*?)(?<!\d)\d{{1,3}}%\|[^|]*\|\s*(?P<step>{whole})/(?P<last>{whole})\s*\[(?P<rest>.*)"
-        )
-        self.about_training = compiled(r"train|epoch|step|iter")
-        self.counts_epochs = compiled(r"\bepochs?\s*:?\s*$")
-
-
-_patterns = cache(_Patterns)
 
 
 def progress_regex(text: str) -> Matcher:
@@ -153,8 +100,14 @@ def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
     if pattern is not None:
         return _by(pattern, line)
     line = " ".join(line.split())  # expressions have many places for blanks, and would try each of them in each
-    bar = _patterns().bar.match(line)
-    return _of_text(line) if bar is None else _of_bar(bar)
+    if (bar := figure_patterns().bar.match(line)) is not None:
+        return _of_bar(bar)
+    tutorial = figure_patterns().tutorial.match(line)
+    if tutorial is None:
+        return _of_text(line)
+    if tutorial["epoch"] is not None:
+        return Figures(_whole(tutorial["step"]), epoch=float(tutorial["epoch"]), loss=_loss(line))
+    return Figures(_whole(tutorial["sample"]), _whole(tutorial["of"]), loss=_loss(line), counts_samples=True)
 
 
 def figures_in(text: bytes, pattern: Matcher | None = None) -> Iterator[Figures]:
@@ -182,7 +135,7 @@ def _may_have_figures(text: bytes) -> bool:
 
 
 def _of_text(line: str) -> Figures | None:
-    patterns = _patterns()
+    patterns = figure_patterns()
     epoch = patterns.epoch.search(line)
     loss, tokens, steps = _loss(line), _tokens_per_s(line), _steps_per_s(line)
     found: re.Match[str] | None = None
@@ -194,8 +147,6 @@ def _of_text(line: str) -> Figures | None:
         if not needs_loss or loss is not None:
             found = match
             break
-    if found is None and epoch is not None and epoch["step"] is not None:
-        found = epoch
     until = found or epoch
     if until is not None and patterns.other_data.search(line, 0, until.start()):
         return None
@@ -203,6 +154,10 @@ def _of_text(line: str) -> Figures | None:
         return None
     epoch_value = None if epoch is None else float(epoch["epoch"])
     if found is None:
+        within = None if epoch is None else patterns.within_epoch.match(line, epoch.end())
+        if within is not None:
+            step, last = _whole(within["step"] or within["counted"]), _whole(within["last"] or within["of"])
+            return Figures(step, last, epoch_value, loss, tokens, steps, within["samples"] is not None)
         return Figures(epoch=epoch_value, loss=loss) if epoch_value is not None and loss is not None else None
     beside = (loss, tokens, steps, epoch_value, patterns.learning_rate.search(line))
     step, last = _whole(found["step"]), _whole(found["last"])
@@ -212,7 +167,7 @@ def _of_text(line: str) -> Figures | None:
 
 
 def _of_bar(bar: re.Match[str]) -> Figures | None:
-    patterns, text = _patterns(), bar["text"]
+    patterns, text = figure_patterns(), bar["text"]
     loss = _loss(bar["rest"])
     if patterns.other_data.search(text) or (loss is None and not patterns.about_training.search(text)):
         return None
@@ -229,23 +184,20 @@ def _by(pattern: Matcher, line: str) -> Figures | None:
     if match is None:
         return None
     said = {name: text for name, text in match.groupdict().items() if text is not None}
-    figures = Figures(
-        _whole(said.get("step")),
-        _whole(said.get("last_step")),
-        *(_real(said.get(name)) for name in ("epoch", "loss", "tokens_per_s")),
-    )
+    epoch, loss, tokens_per_s = (_real(said.get(name)) for name in ("epoch", "loss", "tokens_per_s"))
+    figures = Figures(_whole(said.get("step")), _whole(said.get("last_step")), epoch, loss, tokens_per_s)
     return None if figures == Figures() else figures
 
 
 def _loss(line: str) -> float | None:
-    for match in _patterns().loss.finditer(line):
+    for match in figure_patterns().loss.finditer(line):
         if _word_before(line, match.start()) in _OF_THE_LOSS:
             return _real(match["loss"])
     return None
 
 
 def _tokens_per_s(line: str) -> float | None:
-    match = _patterns().tokens.search(line)
+    match = figure_patterns().tokens.search(line)
     if match is None:
         return None
     side = "before" if match["before"] is not None else "after"
@@ -254,7 +206,7 @@ def _tokens_per_s(line: str) -> float | None:
 
 
 def _steps_per_s(line: str) -> float | None:
-    match = _patterns().rate.search(line)
+    match = figure_patterns().rate.search(line)
     if match is None:
         return None
     if match["each"] is not None:

@@ -100,6 +100,15 @@ class RankStart:
     server_index: int  # of the server that reported it
 
 
+@frozen
+class SchedulerStart:
+    """MindSpore's scheduler in an attempt, and its end if that came by itself."""
+
+    event: events.SchedulerStarted | None  # None: it could not be started
+    server_index: int
+    ended: events.SchedulerEnded | None = None
+
+
 @dataclass(slots=True)
 class AttemptProgress:
     """The events of one attempt, summed up. The next one gets a record of its own."""
@@ -110,6 +119,7 @@ class AttemptProgress:
     allotment: Allotment | None = None  # None: all devices of the run
     starts: dict[int, RankStart] = field(default_factory=dict)  # by global rank
     exits: dict[int, RankExit] = field(default_factory=dict)  # by global rank, in the order in which they ended
+    scheduler: SchedulerStart | None = None
     first_failure: RankExit | None = None  # as processes ended; who is to blame is in `verdict`
     verdict: Verdict | None = None
     slow: dict[int, events.Slow] = field(default_factory=dict)  # by global rank; the last event of each
@@ -132,6 +142,11 @@ class AttemptProgress:
                 self.exits[event.global_rank] = ended
                 if ended.failed and self.first_failure is None and self.ending.stopping is None:
                     self.first_failure = ended
+            case events.SchedulerStarted():
+                self.scheduler = SchedulerStart(event, stamped.server_index)
+            case events.SchedulerEnded():
+                started = None if self.scheduler is None else self.scheduler.event
+                self.scheduler = SchedulerStart(started, stamped.server_index, event)
             case events.Slow():
                 self.slow[event.global_rank] = event
             case events.Paused() | events.Continued():
@@ -192,10 +207,19 @@ class Progress:
     def process_of(self, global_rank: int) -> ProcessId | None:
         """Return the identity of the rank's process in this attempt, or None."""
         start = self.current.starts.get(global_rank)
-        agent = self.agents.get(start.server_index, self.agent) if start else None
-        if start is None or agent is None:
+        return None if start is None else self._process(start.event.pid, start.event.started, start.server_index)
+
+    @property
+    def scheduler_process(self) -> ProcessId | None:
+        """The identity of the process of MindSpore's scheduler in this attempt; None where there was none."""
+        scheduler = self.current.scheduler
+        if scheduler is None or scheduler.event is None:
             return None
-        return ProcessId(start.event.pid, start.event.started, agent.host, agent.boot)
+        return self._process(scheduler.event.pid, scheduler.event.started, scheduler.server_index)
+
+    def _process(self, pid: int, started: int, server_index: int) -> ProcessId | None:
+        agent = self.agents.get(server_index, self.agent)
+        return None if agent is None else ProcessId(pid, started, agent.host, agent.boot)
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:

@@ -36,7 +36,15 @@ class RankFigures:
     loss: float | None = None
     tokens_per_s: float | None = None
     steps_per_s: float | None = None  # from a log
+    counts_samples: bool = False  # `step` and `last_step` are numbers of samples, as a log tells them
     refused: str | None = None  # why its log is not read: --progress-regex has taken too long
+
+    @property
+    def compared_step(self) -> int | None:
+        """The step, by which ranks are compared; of samples the hundredths of the epoch, for a step has many of them."""
+        if self.step is None or not self.counts_samples:
+            return self.step
+        return 100 * self.step // self.last_step if self.last_step else None
 
     @property
     def known(self) -> bool:

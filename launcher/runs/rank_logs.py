@@ -10,7 +10,7 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
-from launcher.core.events import AttemptStarted, Event, RankStarted
+from launcher.core.events import AttemptStarted, Event, RankStarted, SchedulerStarted
 from launcher.core.run_dir import RunDir, mark_of
 from launcher.logs.arrivals import Arrivals
 from launcher.logs.follow import Changes, Follower
@@ -19,6 +19,8 @@ from launcher.logs.log_file import CHUNK_BYTES, GrowingLog, Truncation, opened
 from launcher.logs.times import Clock
 from launcher.runs.attempt_places import AttemptPlaces
 from launcher.runs.status import EventReader
+
+SCHEDULER = -1  # stands for MindSpore's scheduler where logs are known by their ranks
 
 
 class AttemptStarts:
@@ -38,6 +40,9 @@ class AttemptStarts:
         match event:
             case AttemptStarted(number=number):
                 self.attempt = number
+            case SchedulerStarted(log_offset=offset):
+                mark_bytes = len(mark_of(self.attempt)) if self.attempt else 0
+                self.note(SCHEDULER, max(0, offset - mark_bytes), self.attempt)
             case RankStarted(global_rank=global_rank, log_offset=offset):
                 mark_bytes = len(mark_of(self.attempt)) if self.attempt else 0
                 self.note(global_rank, 0 if self._written_anew else max(0, offset - mark_bytes), self.attempt)
@@ -212,7 +217,9 @@ class RankLogs:
         """
         self._on_truncation = on_truncation
         path_of = run_dir.env_log if environment else run_dir.train_log
-        self._named = {rank: path_of(rank) for rank in sorted(global_ranks)}
+        self._named = {
+            rank: run_dir.scheduler_log if rank == SCHEDULER else path_of(rank) for rank in sorted(global_ranks)
+        }
         self._left_out = {rank: why_unreadable(path) for rank, path in self._named.items()}
         self._growing = {
             rank: GrowingLog(path, partial(self._note_truncation, rank))

@@ -136,6 +136,19 @@ class RunState:
             return any(rank.process.lives for rank in self.ranks if rank.process)
         return self.state.going_on
 
+    @property
+    def scheduler(self) -> RankState | None:
+        """The state of MindSpore's scheduler in the current attempt, or the last one; None where none is known of.
+
+        It is killed once no rank needs it, of which no event tells.
+        """
+        scheduler = self.progress.current.scheduler
+        if scheduler is None:
+            return None
+        if scheduler.ended is not None or self.state.over:
+            return RankState.ENDED
+        return self._state_of(self.progress.scheduler_process)
+
     def _state_of(self, process: ProcessId | None) -> RankState:
         if self.engine is not None and (process is None or process.host != socket.gethostname()):
             return RankState.UNWATCHED

@@ -56,7 +56,7 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
         if _is_file(RunDir(candidate).run_json):
             return (run_at(candidate.resolve()),)
     names = newest_first(runs_dir)
-    given = _given(names)
+    given = given_names(names)
     called = [name for name in names if reference in given[name]]
     if not called:
         called = [name for name in names if any(each.startswith(reference) for each in (name, *given[name]))]
@@ -154,7 +154,7 @@ def _is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises where a name is too long or may not be looked at
 
 
-def _given(names: Collection[str]) -> dict[str, tuple[str, ...]]:
+def given_names(names: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Return the names that the run in each of these directories may have been given by --name, or by default."""
     all_names = frozenset(names)
     called: dict[str, tuple[str, ...]] = {}

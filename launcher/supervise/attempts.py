@@ -119,7 +119,7 @@ class Attempts:
         if spec.supervision.scheduler is not None:
             variables |= meeting_place(spec.master_addr, master_port)
         self._scheduler = Scheduler(self._event_log)
-        self._scheduler.start(spec, ranks, self._share.inherited, variables)
+        self._scheduler.start(spec, ranks, self._share.inherited, variables, number)
         self.rank_group = RankGroup(
             ranks,
             run_dir,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,11 +14,11 @@ from launcher.core.frozen import frozen
 from launcher.core.proc import stat
 from launcher.core.records import RankSpec
 from launcher.core.report import RankExit
-from launcher.core.run_dir import RunDir, mark_of
+from launcher.core.run_dir import RunDir
 from launcher.supervise.diagnosis.rank_ends import ExitOrder, OomWatch
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.fork_server import ForkFailed, ForkResult
-from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, overlaid, write_environment
+from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, begin_log, overlaid, write_environment
 from launcher.supervise.spawner import Spawner, StartRequest
 
 
@@ -54,7 +53,7 @@ class RankGroup:
         self._unclaimed: dict[int, tuple[int, int, float]] = {}
         self._looked_s = self._looks_s = time.monotonic()  # when the last look at who has ended began, and this one
         self._expected = {rank.global_rank for rank in ranks}  # neither started nor given up
-        self.log_offsets = {rank.global_rank: self._begin_log(rank, attempt) for rank in ranks}
+        self.log_offsets = {rank.global_rank: begin_log(run_dir.train_log(rank.global_rank), attempt) for rank in ranks}
         self.exits: list[RankExit] = []  # in the order in which they ended
         self.oom_killed: set[int] = set()  # global ranks
         self.meets_scheduler = env.MS_SCHED_PORT in variables
@@ -140,22 +139,6 @@ class RankGroup:
             with suppress(OSError):
                 stale.unlink()
         return StartRequest(rank, environment)
-
-    def _begin_log(self, rank: RankSpec, attempt: int) -> int:
-        """Write the line that separates attempts to train.log. Return the offset at which this attempt begins."""
-        if attempt == 0:
-            return 0
-        path = self._run_dir.train_log(rank.global_rank)
-        # On a full disk, what was written before still belongs to another attempt.
-        with suppress(OSError), path.open("ab+", buffering=0) as file:
-            last = b""
-            while not last and (end := file.seek(0, os.SEEK_END)):
-                file.seek(end - 1)
-                last = file.read(1)  # nothing if the log was made smaller at this moment
-            file.write(b"\n" * (last not in {b"", b"\n"}) + mark_of(attempt))
-        with suppress(OSError):
-            return path.stat().st_size
-        return 0
 
     def _note_start(self, global_rank: int, pid: int) -> list[RankExit]:
         ended = self._unclaimed.pop(pid, None)

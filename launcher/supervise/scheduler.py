@@ -18,10 +18,19 @@ from typing import TYPE_CHECKING
 
 from launcher.core import env
 from launcher.core.events import SchedulerEnded, SchedulerStarted, Trouble
+from launcher.core.proc import stat
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.supervise.event_log import EventLog
-from launcher.supervise.spawn import EXIT_NOT_EXECUTABLE, Complaints, Program, overlaid, spawn, write_environment
+from launcher.supervise.spawn import (
+    EXIT_NOT_EXECUTABLE,
+    Complaints,
+    Program,
+    begin_log,
+    overlaid,
+    spawn,
+    write_environment,
+)
 from launcher.supervise.tree import signal_rank
 
 if TYPE_CHECKING:
@@ -79,6 +88,7 @@ class Scheduler:
         ranks: Collection[RankSpec],
         inherited: Mapping[str, str],
         variables: Mapping[str, str],
+        attempt: int = 0,
     ) -> None:
         """Start it if rank 0 is one of `ranks`; their `variables` of this attempt are laid over those of its spec.
 
@@ -93,13 +103,15 @@ class Scheduler:
             program = _program(
                 spec.supervision.scheduler, spec, environment, is_alone=is_alone, record=self._event_log.record
             )
-            self._log, self._log_offset = program.log, program.log.stat().st_size if program.log.exists() else 0
+            self._log, self._log_offset = program.log, begin_log(program.log, attempt)
             self._complaints = Complaints()
             self._pid = spawn(program, self._complaints)
         except OSError as error:
             self._fail(EXIT_NOT_EXECUTABLE, f"{error.filename or 'no process could be made'}: {error.strerror}")
         else:
-            self._event_log.record(SchedulerStarted(self._pid))
+            found = stat(self._pid)
+            started = found.started if found else 0
+            self._event_log.record(SchedulerStarted(self._pid, started, self._log_offset))
 
     def note_ends(self, statuses: Mapping[int, int]) -> bool:
         """Take note of processes that have been reaped, by pid; return whether it has failed now."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from launcher.core.env import masked
 from launcher.core.frozen import frozen
+from launcher.core.run_dir import mark_of
 from launcher.core.text import ranges
 from launcher.logs.terminal import escaped
 
@@ -63,6 +64,24 @@ class Program:
     log: Path  # stdout and stderr both append to it
     cpus: tuple[int, ...] | None = None  # the only cores that it may use
     descriptors: tuple[int, ...] = ()  # of this process, to be had by that one under the same numbers
+
+
+def begin_log(log: Path, attempt: int) -> int:
+    """Write the line that separates attempts. Return the offset at which what this attempt writes begins.
+
+    Never raises: on a full disk, what was written before still belongs to another attempt.
+    """
+    if attempt == 0:
+        return 0
+    with suppress(OSError), log.open("ab+", buffering=0) as file:
+        last = b""
+        while not last and (end := file.seek(0, os.SEEK_END)):
+            file.seek(end - 1)
+            last = file.read(1)  # nothing if the log was made smaller at this moment
+        file.write(b"\n" * (last not in {b"", b"\n"}) + mark_of(attempt))
+    with suppress(OSError):
+        return log.stat().st_size
+    return 0
 
 
 class Complaints:

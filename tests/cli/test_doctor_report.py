@@ -2,12 +2,16 @@
 
 import json
 
+import click
+
 from launcher.cli.commands.doctor.report import is_sound, report_lines, report_to_json
+from launcher.cli.text.style import ACTIVE, ERROR, GOOD, WARNING, Screen
 from launcher.core.records import Cluster, Device, Server
 from launcher.doctor.examine import Examination
 from launcher.doctor.facts import Facts
 from launcher.doctor.finding import Finding, Severity, Topic
 from launcher.doctor.reach import Attempt, Outcome
+from launcher.logs.terminal import without_colours
 
 CLUSTER = Cluster(tuple(Server(name, (Device(0, index),)) for index, name in enumerate(("10.0.0.1", "10.0.0.2"))))
 REACH = {
@@ -40,6 +44,18 @@ def test_each_server_has_a_row_and_each_topic_with_findings_a_column():
     ]
     assert not is_sound((BROKEN, RISK))
     assert is_sound((RISK,))
+
+
+def test_colours_say_nothing_that_words_do_not():
+    """Severities, what is well and hints have one; so many columns break no word."""
+    plain = "\n".join(report_lines(examination(), (BROKEN, RISK)))
+    coloured = "\n".join(report_lines(examination(), (BROKEN, RISK), Screen(coloured=True)))
+    assert without_colours(coloured) == plain
+    for text, look in (("BREAKS", ERROR), ("risky", WARNING), ("ok", GOOD), ("hint", ACTIVE)):
+        assert click.style(text, **look) in coloured
+    narrow = without_colours("\n".join(report_lines(examination(), (BROKEN, RISK), Screen(coloured=True, columns=40))))
+    assert narrow.split() == plain.split()
+    assert max(map(len, narrow.splitlines())) <= 40
 
 
 def test_nothing_found_says_so():

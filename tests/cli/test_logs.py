@@ -213,6 +213,39 @@ def test_json_holds_rank_attempt_and_place(recorded, launcher):
     assert logs("--env", "--rank", 0).stdout == "RANK_ID=0\n"
 
 
+TWO_ATTEMPTS = ["first\n--- attempt 1 ---\nsecond\nthird\n", "first\n--- attempt 1 ---\nsecond\n"]
+TWO_STARTS = [
+    AttemptStarted(0, 1), RankStarted(0, 1), RankStarted(1, 1), AttemptStarted(1, 1), RankStarted(0, 1, 0, 24), RankStarted(1, 1, 0, 24),
+]  # fmt: skip
+
+
+@FOLLOW
+@pytest.mark.parametrize("option", [(), ("--merge",), ("--json",)], ids=" ".join)
+def test_an_attempt_is_shown_alone(recorded, follow, option):
+    """With the line that begins it, and with other choices among its lines."""
+    logs = recorded(TWO_ATTEMPTS, TWO_STARTS)
+
+    def shown(*options):
+        lines = logs(*options, *option, *follow).stdout.splitlines()
+        return sorted(json.loads(line)["text"] if option == ("--json",) else line.partition("] ")[2] for line in lines)
+
+    assert shown("--attempt", 0) == ["first"] * 2
+    assert shown("--attempt", 1) == ["--- attempt 1 ---"] * 2 + ["second"] * 2 + ["third"]
+    assert shown("--attempt", 1, "-n", 1) == ["second", "third"]
+    assert shown("--attempt", 0, "--grep", "first|second") == ["first"] * 2
+
+
+def test_an_attempt_that_never_was_is_refused(recorded, launcher, snapshot):
+    recorded(TWO_ATTEMPTS, TWO_STARTS)
+    assert launcher.refused(2, "logs a --attempt 2", "logs a --attempt 0 --env", "logs a --scheduler") == snapshot
+
+
+def test_what_is_known_of_no_attempt_is_of_the_first(recorded):
+    """As of a run whose ranks an engine of the user has started."""
+    logs = recorded(["one\ntwo\n"])
+    assert logs("--attempt", 0).stdout == "one\ntwo\n"
+
+
 def test_a_log_cannot_act_on_the_terminal(recorded, launcher):
     """Titles, cursor movements and rubbish are made harmless; colours go where nobody sees them."""
     logs = recorded([""])

@@ -4,6 +4,7 @@ A program that speaks to a scheduler as MindSpore's ranks do stands for them; Mi
 tests/end_to_end/test_mindspore.py.
 """
 
+import json
 import os
 import signal
 import sys
@@ -69,6 +70,39 @@ def test_every_attempt_has_a_scheduler_of_its_own_at_a_port_of_its_own(launcher,
     log = (launcher.latest / "device0" / "train.log").read_text()
     assert [f"at port {port}\n" in log for port in ports] == [True, True]
     assert not launcher.processes()
+
+
+def test_its_log_tells_attempts_apart_and_is_shown_alone(launcher, met):
+    """By `logs --scheduler`, also while the run goes on; without that none of it is mixed in."""
+    met("raises-once", options=("--max-restarts", 1), code=0)
+    said = "scheduler of 3, node None\n"
+    assert launcher.call("logs", "--scheduler", code=0).stdout == f"{said}--- attempt 1 ---\n{said}"
+    assert launcher.call("logs", "--scheduler", "--attempt", 0, code=0).stdout == said
+    assert launcher.call("logs", "-f", "--scheduler", "--timestamps", "-n", 1, code=0).stdout.endswith(f" {said}")
+    assert "scheduler of 3" not in launcher.call("logs", code=0).stdout
+
+
+def test_it_is_seen_while_it_lives_and_when_it_has_ended(launcher):
+    process = launcher.start("run", "--devices", 3, "--grace", 5, *CLUSTER, "--", *through_shell("sleeps"))
+    launcher.wait_ready(3, marker="met the others")
+    pid = launcher.events(SchedulerStarted)[0].pid
+    found = json.loads(launcher.call("status", "--json", code=0).stdout)["scheduler"]
+    assert (found["state"], found["pid"], found["status"]) == ("running", pid, None)
+    line = f"MindSpore's scheduler: running, process {pid}; "
+    log = "runs/latest/scheduler/scheduler.log"
+    assert line in launcher.call("status", code=0).stdout
+    assert line in launcher.call("top", "--once", code=0).stdout
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+    assert f"MindSpore's scheduler: ended, process {pid}; " in launcher.call("status", "latest", code=0).stdout
+    assert (launcher.directory / log).samefile(found["log"])
+
+
+def test_how_it_failed_is_seen_afterwards(launcher, met):
+    met("scheduler-killed", code=1)
+    found = json.loads(launcher.call("status", "--json", code=0).stdout)["scheduler"]
+    assert (found["state"], found["status"]) == ("ended", -signal.SIGKILL)
+    assert "MindSpore's scheduler: SIGKILL (signal 9), process " in launcher.call("status", code=0).stdout
 
 
 @pytest.mark.parametrize(

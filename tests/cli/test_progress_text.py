@@ -110,6 +110,12 @@ def test_the_lowest_rank_with_figures_is_told_of(run_dir):
     assert text.text(behind) == ""
 
 
+def test_samples_are_called_so(run_dir):
+    text = ProgressText(run_dir, on_terminal=True)
+    write(run_dir, 0, "Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.25\n")
+    assert text.text(STARTS) == "epoch 1, sample 640 of 60000, loss 2.2500"
+
+
 def test_a_rank_that_stays_behind_is_named(run_dir):
     """Not one that is a step behind, nor one that is seen so once."""
     text = ProgressText(run_dir, on_terminal=True)
@@ -139,7 +145,7 @@ def test_a_rank_that_prints_seldom_does_not_lag(run_dir):
 
 def test_where_there_is_no_terminal_nothing_counts_up(run_dir, monkeypatch):
     """Every change is a line there."""
-    monkeypatch.setattr(progress_text, "SILENT_FROM_S", 0.0)
+    monkeypatch.setattr(progress_text, "ALL_SILENT_FROM_S", 0.0)
     monkeypatch.setattr(progress_text, "TOLD_EVERY_PLAIN_S", 0.0)
     text = ProgressText(run_dir, on_terminal=False)
     write(run_dir, 0, "step 9 loss 1\n")
@@ -154,10 +160,10 @@ def test_silence_is_told_when_it_lasts(run_dir, monkeypatch):
     text = ProgressText(run_dir, on_terminal=True)
     write(run_dir, 1, "step 1 loss 1\n")
     assert text.text(STARTS) == "step 1, loss 1.0000"
-    monkeypatch.setattr(progress_text, "SILENT_FROM_S", 0.0)
+    monkeypatch.setattr(progress_text, "ALL_SILENT_FROM_S", 0.0)
     assert text.text(STARTS) == "step 1, loss 1.0000, silent for 0.0 s"
     text.forget()
-    monkeypatch.setattr(progress_text, "SILENT_FROM_S", 10.0)
+    monkeypatch.setattr(progress_text, "ALL_SILENT_FROM_S", 10.0)
     text.look(STARTS)
     now_s += 12
     assert text.text(STARTS).endswith("silent for 12 s")
@@ -193,3 +199,32 @@ def test_what_matters_most_stays_on_a_narrow_terminal(width, row):
 def test_of_a_program_that_says_nothing_the_directory_is_told():
     assert fitting("4 ranks", "12 s", {"where": "runs/a"}, 80) == "4 ranks for 12 s in runs/a"
     assert fitting("4 ranks", "12 s", {"silence": "silent for 10 s", "where": "runs/a"}, 22) == "12 s: silent for 10 s"
+
+
+def test_a_rank_that_is_silent_alone_is_named(run_dir):
+    """Unless it has ended; where all are silent, nothing is said of one."""
+    text = ProgressText(run_dir, on_terminal=True)
+    for rank in range(RANKS):
+        write(run_dir, rank, "here\n")
+    os.utime(run_dir.train_log(2), ns=(0, progress_text.time.time_ns() - 60 * 10**9))
+    text.look(STARTS)
+    assert text.parts()["silent"].startswith("rank 2 silent for 1 min")
+    text.look(STARTS, {2})
+    assert "silent" not in text.parts()
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "running", "expected"),
+    [
+        ({2: 40.0}, 4, ("rank 2 has been silent for 40 s; where it is:", "  tlaunch stacks a --rank 2")),
+        (
+            {2: 40.0, 3: 200},
+            4,
+            ("ranks 2-3 have been silent for 3 min 20 s; where they are:", "  tlaunch stacks a --rank 2-3"),
+        ),
+        ({0: 40.0, 1: 41.0}, 2, ("all ranks have been silent for 41 s; where they are:", "  tlaunch stacks a")),
+        ({0: 40.0}, 1, ("rank 0 has been silent for 40 s; where it is:", "  tlaunch stacks a --rank 0")),
+    ],
+)
+def test_what_to_type_is_said(silent_s, running, expected):
+    assert progress_text.about_silence(silent_s, running, "a") == expected

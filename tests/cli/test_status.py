@@ -134,7 +134,7 @@ def test_figures_of_logs_stand_apart_from_heartbeats(launcher):
     first, second = json.loads(launcher.call("status", "a", "--json").stdout)["each"]
     assert (first["heartbeat"]["step"], first["log_figures"], second["heartbeat"]) == (12, None, None)
     assert second["log_figures"] == {
-        "step": 3, "last_step": 9, "epoch": 2.0, "loss": 1.5, "tokens_per_s": None, "steps_per_s": None,
+        "step": 3, "last_step": 9, "epoch": 2.0, "loss": 1.5, "tokens_per_s": None, "steps_per_s": None, "counts_samples": False,
     }  # fmt: skip
 
 

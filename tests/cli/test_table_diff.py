@@ -2,7 +2,10 @@
 
 import json
 
+import click
 import pytest
+
+from launcher.logs.terminal import without_colours
 
 
 @pytest.fixture(name="files")
@@ -92,3 +95,16 @@ def test_json_has_everything(launcher, files, snapshot):
     told = json.loads(launcher.scene("table diff a.json b.json --json", code=1).partition("\n")[2].rpartition("\n")[0])
     assert len(set(told.pop("checksums"))) == 2
     assert told == snapshot
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_was_and_what_is_have_colours_of_their_own(launcher, files, change):
+    """Where colours are shown; without them the same text is left."""
+    files(change)
+    plain = launcher.call("table", "diff", "a.json", "b.json").stdout
+    coloured = launcher.call("table", "diff", "a.json", "b.json", env={"FORCE_COLOR": "1"}).stdout
+    assert "\x1b" not in plain
+    assert without_colours(coloured) == plain
+    assert coloured.startswith(click.style("a.json and b.json differ", fg="red", bold=True, reset=False))
+    no_colour = {"FORCE_COLOR": "1", "NO_COLOR": "1"}
+    assert launcher.call("table", "diff", "a.json", "b.json", env=no_colour).stdout == plain

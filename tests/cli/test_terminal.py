@@ -271,6 +271,34 @@ def test_a_training_that_tells_its_end_has_one_line_for_its_steps(launcher, play
     assert done.stdout.splitlines()[1] == log[1]
 
 
+IMPATIENT = """
+import sys
+from launcher.cli import main
+from launcher.runs import silence
+silence.SILENT_FROM_S = 2.0
+main.main(sys.argv[1:])
+"""
+ONE_IS_SILENT = """
+while not os.path.exists("go"):
+    if os.environ["RANK"] != "2":
+        print("here", flush=True)
+    time.sleep(0.05)
+"""
+
+
+def test_a_rank_that_is_silent_is_named_and_where_to_look_is_said_once(launcher, play):
+    launcher.write("impatient.py", IMPATIENT)
+    command = f"{sys.executable} impatient.py run --devices 4 --console status -- python program.py"
+    terminal = play(ONE_IS_SILENT, 80, command)
+    terminal.wait_for("4 ranks for .*rank 2 silent for .* s")
+    terminal.wait_for(r"4 ranks for .*rank 2 silent for [3-9].* s")
+    terminal.touch("go")
+    assert terminal.ended() == 0
+    said = [line for line in terminal.lines() if "stacks" in line]
+    assert len(said) == 1
+    assert re.fullmatch(r"  tlaunch stacks runs/\S+ --rank 2", said[0])
+
+
 # --- unfinished lines ---
 
 BAR = """
@@ -367,6 +395,25 @@ def test_a_bar_is_on_stdout_alone(launcher, play, wait_until):
     assert launcher.call("logs", "-f", "--rank", 0).stdout == "first\n100%| 100/100\nmore? \n"
 
 
+# --- the last words ---
+
+
+@pytest.mark.parametrize(
+    ("options", "exits", "expected"),
+    [
+        ("", 0, "next: tlaunch report or tlaunch rerun"),
+        ("", 1, "next: tlaunch why, tlaunch report or tlaunch rerun"),
+        ("--runs-dir b", 0, r"next: tlaunch report b/\S+ or tlaunch rerun b/\S+"),
+        ("-q", 1, ""),
+    ],
+)
+def test_a_run_that_has_ended_says_what_comes_next(play, options, exits, expected):
+    """What it says can be typed as it stands; -q says none of it."""
+    terminal = play(f"raise SystemExit({exits})", 100, f"tlaunch run {options} --devices 2 -- python program.py")
+    assert terminal.ended() == exits
+    assert re.fullmatch(expected, "".join(line for line in terminal.lines() if line.startswith("next: ")))
+
+
 # --- Ctrl-C ---
 
 
@@ -380,8 +427,9 @@ def test_ctrl_c_ends_a_run(launcher, play):
     assert not launcher.processes()
     words = [line for line in terminal.lines() if line and "line" not in line]
     told = words[words.index("SIGINT: ending all ranks within 15 s; Ctrl-C again kills them at once") :]
-    assert re.fullmatch(r"stopped after .* s: 4 by SIGTERM \(signal 15\); logs in\n    runs/.*", "\n".join(told[1:3]))
-    assert told[3:] == ["code=130", ">"]
+    assert re.fullmatch(r"stopped after .* s: 4 by SIGTERM \(signal 15\); logs in", told[1])
+    assert re.fullmatch(r" +runs/\S+", told[2])  # in a row of its own, so that it is whole
+    assert told[3:] == ["next: tlaunch report or tlaunch rerun", "code=130", ">"]
 
 
 def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, play):

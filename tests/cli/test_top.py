@@ -14,7 +14,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from launcher.cli.commands.top import MAX_STEPS, RecentMetrics, Sampler, columns_at, to_lines, to_screen
+from launcher.cli.commands.top.measured import MAX_STEPS, RecentMetrics, to_lines
+from launcher.cli.commands.top.sampler import Sampler
+from launcher.cli.commands.top.screen import columns_at, to_screen
 from launcher.cli.text.rank_view import RankView
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import AgentStarted, RankStarted, Slow
@@ -60,7 +62,7 @@ def test_without_a_terminal_one_table_is_printed(launcher):
     assert done.returncode == 0, done.stderr
     title, header, first, second = done.stdout.splitlines()
     assert re.fullmatch("a: running for .*2 of 2 ranks running", title)
-    assert header.split() == ["RANK", "STATE", "STEP", "LOSS", "TOKENS/S", "CPU", "RSS", "DEVICE", "BEAT"]
+    assert header.split() == ["RANK", "STATE", "STEP", "LOSS", "TOKENS/S", "CPU", "RSS", "DEVICE", "BEAT", "WRITTEN"]
     assert first.split()[:7] == ["0", "running,", "slow", "12", "3.2500", "5,100", "0%"]
     assert "70.0 MiB" in first
     assert second.split()[:6] == ["1", "stopped", "-", "-", "-", "0%"]
@@ -96,10 +98,10 @@ def test_q_ends_it_and_the_run_goes_on(launcher, terminal):
     assert (b"4711" in shown, b"0.1250" in shown) == (True, True)
 
 
-LEFT_OUT = ("DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S", "LOSS", "STEP")
+LEFT_OUT = ("DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S", "WRITTEN", "LOSS", "STEP")
 
 
-@pytest.mark.parametrize(("width", "count"), [(80, 0), (65, 1), (58, 2), (49, 3), (43, 4), (33, 5), (19, 7)])
+@pytest.mark.parametrize(("width", "count"), [(90, 0), (80, 1), (67, 2), (58, 3), (52, 4), (42, 5), (33, 6), (19, 8)])
 def test_a_narrow_screen_has_fewer_columns(launcher, width, count):
     """The least important ones are left out; no cell is cut."""
     me = acted_run.me()
@@ -109,7 +111,7 @@ def test_a_narrow_screen_has_fewer_columns(launcher, width, count):
     state, rows = Sampler(run_dir).look()
     # What is measured has to be as wide on every machine: a cell of 997.0 KiB would leave no room for another column.
     state = replace(state, looked_ns=rows[0].figures.heartbeat.time_ns)
-    rows = [replace(row, usage=Usage(0, 3 << 20)) for row in rows]
+    rows = [replace(row, usage=Usage(0, 3 << 20), cpu_share=0.5, written_ns=state.looked_ns) for row in rows]
     lines = drawn(to_screen(state, rows, [], width, 24), width)
     assert lines[1].split() == [name for name in HEADER if name not in LEFT_OUT[:count]]
     assert lines[2].split()[:3] == ["0", "running,", "slow"]
@@ -135,6 +137,31 @@ def test_each_rank_can_be_scrolled_to_however_low_the_screen(launcher, height):
     view.press("home", len(HEADER))
     view.press("up", len(HEADER))
     assert drawn(to_screen(state, rows, [], 80, height, view=view), 80)[2].split()[0] == "0"
+
+
+def test_columns_without_a_value_give_way_first(launcher):
+    """Where no rank writes a heartbeat, its age and the memory of devices take no room from what is known."""
+    me = acted_run.me()
+    ranks = [RankStarted(rank, me.pid, me.started) for rank in range(2)]
+    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(me, None, 2), *ranks])
+    run_dir.train_log(0).write_text("step 1 loss 2\n")
+    state, rows = Sampler(run_dir).look()
+    header = drawn(to_screen(state, rows, [], 60, 24), 60)[1].split()
+    assert (set(HEADER) - set(header)) == {"DEVICE", "BEAT", "CPU"}
+
+
+def test_a_rank_that_is_silent_while_others_write_stands_apart(launcher):
+    """In the table, and in a line that tells how to see where it is; all together are no outliers."""
+    me = acted_run.me()
+    events = [AgentStarted(me, None, 4), *(RankStarted(rank, me.pid, me.started) for rank in range(4))]
+    run_dir = acted_run.make(launcher.runs / "a", events, ranks=4)
+    for rank in range(4):
+        run_dir.train_log(rank).write_text("here\n")
+    os.utime(run_dir.train_log(2), ns=(0, time.time_ns() - 60 * 10**9))
+    lines = launcher.call("top", "a", code=0).stdout.splitlines()
+    assert [line.split()[1:3] for line in lines if line.split()[0] == "2"] == [["running,", "silent"]]
+    assert sum("running, silent" in line for line in lines) == 1
+    assert lines[-1] == "  tlaunch stacks a --rank 2"
 
 
 def test_ranks_that_do_not_fit_are_grouped_and_those_that_differ_come_first(launcher):
@@ -172,6 +199,18 @@ def test_ranks_that_do_not_fit_are_grouped_and_those_that_differ_come_first(laun
     assert any(line.startswith("q ") for line in screen())
     view.press("x", len(HEADER))
     assert first_cells()[0][:3] == ["0", "running", "120"]
+
+
+def test_ranks_that_count_samples_are_alike_within_a_hundredth(launcher):
+    """A step has many of them."""
+    me = acted_run.me()
+    events = [AgentStarted(me, None, 3), *(RankStarted(rank, me.pid, me.started) for rank in range(3))]
+    run_dir = acted_run.make(launcher.runs / "a", events, ranks=3)
+    for rank, samples in enumerate((6400, 6464, 1280)):
+        run_dir.train_log(rank).write_text(f"Train Epoch: 1 [{samples}/60000 (9%)]\tLoss: 1.0\n")
+    state, rows = Sampler(run_dir).look()
+    lines = drawn(to_screen(state, rows, [], 100, 24, view=RankView(grouped=True)), 100)
+    assert [line.split()[:3] for line in lines[2:4]] == [["2", "running", "1280"], ["0-1", "running", "6400..6464"]]
 
 
 def test_keys_act_at_once(launcher, terminal):

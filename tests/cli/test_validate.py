@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli.options.run import CHIP_NAMES, CONSUMER_NAMES
+from launcher.logs.terminal import without_colours
 from launcher.rank_table.profile import CHIPS, CONSUMERS
 
 
@@ -220,3 +221,14 @@ def test_what_can_be_repaired_is_counted(launcher):
     of_all = last.partition(" of ")[2].partition(" ")[0]
     assert last.startswith("2 of ")
     assert int(of_all) > 2
+
+
+def test_no_word_is_broken_on_a_narrow_terminal(launcher):
+    """Of what is said; the source stands as it is."""
+    device = {"device_id": "0", "device_ip": "10.0.0.300", "rank_id": "0"}
+    table = {"version": "1.0", "server_count": "1", "server_list": [{"server_id": "10.0.0.1", "device": [device]}], "status": "completed"}  # fmt: skip
+    launcher.write("a.json", table)
+    words = launcher.call("validate", "a.json").stdout
+    shown = without_colours(launcher.seen("validate", "a.json", COLUMNS="60"))
+    assert shown.split() == words.split()
+    assert max(map(len, shown.splitlines())) <= 60

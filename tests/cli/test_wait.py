@@ -1,6 +1,7 @@
 """`tlaunch wait` and `tlaunch completion`."""
 
 import os
+import sys
 
 import pytest
 
@@ -35,6 +36,18 @@ def test_a_shell_is_told_how_to_complete(launcher, shell):
         ("tlaunch run --console rank", ["rank0"]),
         ("tlaunch render kuber", ["kubernetes"]),
         ("tlaunch status 2026", ["20261121-053713-b", "20261121-053712-a"]),
+        ("tlaunch report latest b", ["b"]),
+        ("tlaunch logs -f b", ["b"]),
+        ("tlaunch ckpt ls 20261121-053713", ["20261121-053713-b"]),
+        ("tlaunch run --resume a", ["a"]),
+        ("tlaunch run --recipe res", ["resnet50"]),
+        ("tlaunch table explain rt30", ["RT301", "RT302"]),
+        ("tlaunch table explain ei0014", ["EI0014"]),
+        ("tlaunch table convert x --to v1.", ["v1.0", "v1.1", "v1.2"]),
+        ("tlaunch table convert x --from rank", ["rankfile"]),
+        ("tlaunch logs --level e", ["ERROR"]),
+        ("tlaunch logs --rank f", ["first-failed"]),
+        ("tlaunch prune --state fa", ["failed"]),
     ],
 )
 def test_what_begins_so_is_completed(launcher, words, completed):
@@ -66,8 +79,31 @@ def test_runs_elsewhere_are_completed_where_a_command_finds_them(launcher, monke
     assert done.stdout.split() == [f"plain,{word}" for word in completed]
 
 
+def test_what_is_completed_imports_little(launcher):
+    """Neither what checks options and tables thoroughly, nor what draws."""
+    for words in ("table explain RT3", "table convert x --to v", "run --recipe t", "status x", "logs --level e"):
+        asked = {"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": f"tlaunch {words}"}
+        count = str(len(words.split()))
+        slow = "import atexit, sys; atexit.register(lambda: print(sorted({'pydantic', 'rich', 'torch', 'jinja2'} & set(sys.modules))))"
+        done = launcher.ended(
+            [sys.executable, "-c", f"{slow}; from launcher.cli.main import main; sys.exit(main())"],
+            env={**asked, "COMP_CWORD": count},
+        )
+        assert done.stdout.splitlines()[-1] == "[]", words
+
+
 @pytest.mark.parametrize(
-    "words", ["run -n 2 -- python tr", "run tr", "exec -- tr", "validate tr", "table fix tr", "table diff a tr"]
+    "words",
+    [
+        "run -n 2 -- python tr",
+        "ckpt show tr",
+        "run --config tr",
+        "run tr",
+        "exec -- tr",
+        "validate tr",
+        "table fix tr",
+        "table diff a tr",
+    ],
 )
 def test_files_are_left_to_the_shell(launcher, words):
     """As for a command that it knows nothing of."""

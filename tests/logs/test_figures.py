@@ -22,7 +22,20 @@ FOUND = [
     ),
     ("Epoch: [0][  10/5005]\tTime  0.5 ( 0.6)\tLoss 6.9e+00 (7.0e+00)", Figures(10, 5005, 0, 6.9)),  # ImageNet
     ("Epoch(train) [1][100/7330] lr: 1e-4 eta: 1:02:03 time: 0.5 loss: 1.2", Figures(100, 7330, 1, 1.2)),  # mmengine
-    ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.3", Figures(epoch=1, loss=2.3)),  # MNIST: samples are no steps
+    ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.3", Figures(640, 60000, 1, 2.3, counts_samples=True)),  # MNIST
+    ("loss: 2.302388  [   64/60000]", Figures(64, 60000, loss=2.302388, counts_samples=True)),  # torch's quickstart
+    ("[1,  2000] loss: 2.194", Figures(2000, epoch=1, loss=2.194)),  # torch's CIFAR-10
+    ("Epoch: [0][ 10/5005] Time 0.3 (0.8) Loss 6.9e+00 (7.0e+00) Acc@1 0.00 (0.10)", Figures(10, 5005, 0, 6.9)),
+    (
+        "| epoch   1 |   200/ 2928 batches | lr 5.00 | ms/batch 12.3 | loss  8.21 | ppl  3600",
+        Figures(200, 2928, 1, 8.21),
+    ),
+    ("INFO - epoch 001:     10 / 1200 loss=12.3, ppl=5000, wps=1200", Figures(10, 1200, 1, 12.3)),  # fairseq
+    ("{'loss': '2.1', 'learning_rate': '4.9e-05', 'epoch': '0.1'}", Figures(epoch=0.1, loss=2.1)),  # transformers 5
+    (
+        "Epoch 1:  12%|\u2588  | 12/100 [00:01<00:09,  9.50it/s, v_num=0, train_loss=2.310]",
+        Figures(12, 100, 1, 2.31, steps_per_s=9.5),
+    ),  # Lightning
     (
         " [2024-01-01] iteration 100/ 5000 | elapsed time per iteration (ms): 12.5 | lm loss: 7.3E+00 | loss scale: 1.0 |",
         Figures(100, 5000, loss=7.3),
@@ -48,6 +61,8 @@ NOTHING = [
     "validation: epoch 1 step 100 loss 2.0", "Epoch(val) [1][100/7330] loss: 1.2", "{'eval_loss': 0.4, 'epoch': 1.0}",
     "step 12 aux loss 0.1", "step 12 aux_loss 0.1", "best loss 1.2 at step 100", "epochs: 3, loss: mse",
     "step 123456789012345678901234567890 loss 1", " 8%|\u258a   | 24/300 [00:02<00:27, 10.1it/s]",
+    "[1, 2000] val loss: 2", "loss: 2.3 [64/60000] of the test set", "Test: [  0/196]\tTime  5.106\tLoss 6.9e+00 (6.9e+00)",
+    "Test set: Average loss: 0.0543, Accuracy: 9830/10000 (98%)", "epoch 1: 3/4 files read",
     "Loading checkpoint shards: 100%|\u2588\u2588| 2/2 [00:00<00:00, 3.1it/s]",
     "Validation: 50%|\u2588\u2588   | 5/10 [00:00<00:00,  9.1it/s, loss=1]", "step 1 loss 1 " + "x" * 3000,
 ]  # fmt: skip
@@ -119,6 +134,10 @@ def test_the_lines_of_a_text_together_take_no_longer_than_one_may(monkeypatch):
         "100%|",
         "step 1/",
         "epoch 1 [1/",
+        "epoch 1 [1/1 (",
+        "epoch 1 | 1/",
+        "loss: 1 [",
+        "[1, 1] loss: ",
     ],
 )
 def test_no_line_takes_long(piece):

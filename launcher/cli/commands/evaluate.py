@@ -14,6 +14,7 @@ from launcher.cli.commands.translate import tell_cut
 from launcher.cli.launch.model_meant import translation_model
 from launcher.cli.launch.text_lines import Line, file_lines
 from launcher.cli.launch.translators import Decoding, Translators, translators
+from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.decoding import decoding_of, decoding_options
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.output_file import put
@@ -47,7 +48,7 @@ have as many lines, or a package for scores is not installed; 130 Ctrl-C.
 
 
 @click.command(epilog=EPILOG)
-@click.argument("model", default=LATEST, metavar="[MODEL]")
+@click.argument("model", default=LATEST, metavar="[MODEL]", shell_complete=complete_runs_or_files)
 @click.option("--source", required=True, type=A_FILE, metavar="FILE", help="Sentences, one a line; may be gzip.")
 @click.option("--reference", required=True, type=A_FILE, metavar="FILE", help="Their translations; may be gzip.")
 @click.option(

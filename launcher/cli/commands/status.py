@@ -23,8 +23,16 @@ from launcher.cli.options.chosen_run import (
 from launcher.cli.text.columns import counted, duration, fitted, number, size
 from launcher.cli.text.rank_rows import UNKNOWN, Column, age_s, alike, cells, grouped, listed, most, same
 from launcher.cli.text.run_text import as_json as run_as_json
-from launcher.cli.text.run_text import continued_from, culprit, describe, printed_figures, shown_name
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.run_text import (
+    continued_from,
+    culprit,
+    describe,
+    printed_figures,
+    scheduler_json,
+    scheduler_text,
+    shown_name,
+)
+from launcher.cli.text.stdout import as_people_call_it, write_out
 from launcher.cli.text.style import Screen, screen_of
 from launcher.cli.text.verdict_text import describe_status, rank_list
 from launcher.core.codec import json_text
@@ -55,7 +63,7 @@ RIGHT = frozenset({"RANK", "DEVICE", "PID", "STEP", "LOSS", "BEAT", "LOG", "WRIT
 GIVING_WAY = (
     ("END", 24), ("PID", 0), ("DEVICE", 0), ("WRITTEN", 0), ("LOG", 0), ("SERVER", 0), ("BEAT", 0), ("LOSS", 0), ("END", 8),
 )  # fmt: skip
-LOG_FIGURES = ("step", "last_step", "epoch", "loss", "tokens_per_s", "steps_per_s")
+LOG_FIGURES = ("step", "last_step", "epoch", "loss", "tokens_per_s", "steps_per_s", "counts_samples")
 GROUPED_FROM = 16  # ranks; so many are grouped on a terminal
 
 
@@ -88,7 +96,11 @@ def status(*, run: str | None, groups: bool | None, progress_regex: str | None, 
     reader = FiguresReader(run_dir, pattern_for(run_dir, progress_regex))
     ranks = [_rank_status(rank, places, state, reader) for rank in state.ranks]
     if as_json:
-        whole = run_as_json(state) | {"max_restarts": recorded.max_restarts, "each": [_to_json(rank) for rank in ranks]}
+        whole = run_as_json(state) | {
+            "max_restarts": recorded.max_restarts,
+            "scheduler": scheduler_json(state),
+            "each": [_to_json(rank) for rank in ranks],
+        }
         write_out(json_text(whole))
     else:
         wants_groups = sys.stdout.isatty() and len(ranks) >= GROUPED_FROM if groups is None else groups
@@ -146,6 +158,8 @@ def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
         processes = {"launcher": progress.head, recorded.engine or "agent": progress.agent}
         living = [f"{name} {process.pid}" for name, process in processes.items() if process and process.lives]
         yield f"  processes: {', '.join(living) or 'none yet'}"
+    if scheduler := scheduler_text(state):
+        yield f"  MindSpore's scheduler: {scheduler}; log in {as_people_call_it(state.run_dir.scheduler_log)}"
     if unknown := [look for look in state.ranks if state.engine and look.state.value == "unwatched"]:
         hosts = sorted({one_line(look.process.host) for look in unknown if look.process})
         where = f", which are on {', '.join(hosts)}" if hosts else ""
@@ -191,7 +205,7 @@ def _tells_apart(ranks: list[RankStatus], state: RunState) -> Callable[[RankStat
     return alike(
         ranks,
         state=lambda rank: (rank.look.state, _end_of(rank), rank.look.global_rank in slow),
-        step=lambda rank: rank.figures.step,
+        step=lambda rank: rank.figures.compared_step,
         loss=lambda rank: rank.figures.loss,
     )
 

@@ -15,6 +15,7 @@ import click
 from launcher.cli.launch.model_meant import translation_model
 from launcher.cli.launch.text_lines import STDIN, stdin_lines
 from launcher.cli.launch.translators import Translated, Translators, translators
+from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.decoding import decoding_of, decoding_options
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.progress_bar import progress_bar
@@ -40,7 +41,7 @@ ended a process of it.
 
 
 @click.command(epilog=EPILOG)
-@click.argument("model", default=LATEST, metavar="[MODEL]")
+@click.argument("model", default=LATEST, metavar="[MODEL]", shell_complete=complete_runs_or_files)
 @decoding_options
 @runs_dir_option
 def translate(*, model: str, runs_dir: Path, **decoding: Any) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from launcher.cli.launch.attempt_specs import attempt_specs
@@ -109,9 +110,13 @@ def say_notes(prepared: Prepared, spec: RunSpec) -> None:
 
 def wait_for_start(detached: Detached, spec: RunSpec, options: RunOptions) -> Outcome:
     """Wait in the parent of a detached run until it has begun, or could not."""
-    found_by_name = spec.run_dir.parent == Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).absolute()
-    reference = spec.name if found_by_name else str(as_people_call_it(spec.run_dir))
+    reference = spec.name if _is_found_by_name(spec) else str(as_people_call_it(spec.run_dir))
     return Outcome(detached.wait_started(spec.name, None if options.quiet else shlex.quote(reference)), spec.run_dir)
+
+
+def _is_found_by_name(spec: RunSpec) -> bool:
+    """Return whether commands look for the run where it is, without being told."""
+    return spec.run_dir.parent == Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).absolute()
 
 
 def attendance(
@@ -136,11 +141,18 @@ def attendance(
     console = Console(spec, server_index, quiet=quiet)
     head = LauncherLoop(spec, agent, Announcing(console, detached) if detached else console, server_index)
 
+    def last_words() -> Iterator[str]:
+        screen = screen_of(sys.stderr)
+        offers = server_index is None and screen.columns is not None and not quiet
+        found = _is_found_by_name(spec)
+        return chain(
+            summary.render(console.progress, spec, console.shown_dir, server_index, screen),
+            summary.next_commands(console.progress, console.shown_dir, screen, is_found=found) if offers else (),
+        )
+
     def attend() -> Outcome:
         exit_code = head.attend()
-        console.finish(
-            lambda: summary.render(console.progress, spec, console.shown_dir, server_index, screen_of(sys.stderr))
-        )
+        console.finish(last_words)
         return Outcome(exit_code, spec.run_dir)
 
     return attend

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from launcher.cli.launch.options import DEFAULT_RUNS_DIR
 from launcher.cli.options.command_types import Command
+from launcher.cli.options.completion import complete_runs
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.env import TLAUNCH_RUNS_DIR
@@ -34,16 +35,9 @@ ONLY_RUN_HELP = f"{_RUN_IS.format(f'{_ONLY} newest')}  [default: {_ONLY} latest]
 
 
 def run_argument(command: Command) -> Command:
-    return click.argument("run", required=False, metavar="[RUN]", shell_complete=_complete)(runs_dir_option(command))
-
-
-def _complete(context: click.Context, _argument: click.Parameter, begun: str) -> list[str]:
-    """Return the runs whose names begin so, the newest first; those that are elsewhere where `places_elsewhere` would."""
-    named = context.params.get("runs_dir") or os.environ.get(TLAUNCH_RUNS_DIR)
-    runs_dir = Path(named or DEFAULT_RUNS_DIR)
-    is_named = named and context.get_parameter_source("runs_dir") is not ParameterSource.DEFAULT
-    places = (runs_dir,) if is_named or run_names(runs_dir) else registered()
-    return sorted((name for place in places for name in run_names(place) if name.startswith(begun)), reverse=True)
+    return click.argument("run", required=False, metavar="[RUN]", shell_complete=complete_runs)(
+        runs_dir_option(command)
+    )
 
 
 def json_option(command: Command) -> Command:

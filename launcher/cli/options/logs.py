@@ -10,18 +10,20 @@ from launcher.cli.text.log_prefix import prefix_fields, tells_place, tells_time
 from launcher.cli.text.run_text import self_reported_verdict
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.core.text import ranges
 from launcher.logs.levels import level_named
 from launcher.logs.select import Matcher, Selector, moment, ranks_of
 from launcher.runs.record import Place, Recorded
 from launcher.runs.status import RunState
 
-FIRST_FAILED = "first-failed"
+ALL, FIRST_FAILED = "all", "first-failed"
 # What a prefix may hold, with a value of its type.
 PREFIX_FIELDS = {"global_rank": 0, "local_rank": 0, "server": "10.0.0.1", "device": 0, "time": "12:00:00"}
 NOT_FOLLOWED = ("errors", "environment", "until")
 NOT_WITH_ERRORS = ("lines", "since", "until", "grep", "exclude", "level", "merged", "collapsed")
 NOT_WITH_PREFIX = ("collapsed", "as_json", "errors")
 NOT_WITH_TIMESTAMPS = ("prefix", *NOT_WITH_PREFIX)
+NOT_WITH_SCHEDULER = ("server", "environment", "errors", "merged", "collapsed", "prefix", "as_json")
 NAMES = {"environment": "env", "merged": "merge", "collapsed": "collapse", "as_json": "json"}  # where they differ
 
 
@@ -48,6 +50,8 @@ class LogOptions:
     timestamps: bool
     as_json: bool
     environment: bool
+    attempt: int | None
+    scheduler: bool
     color: bool | None
     exit_code: bool
     by_attempt: bool = False  # where a rank is depends on the attempt: the run is elastic
@@ -68,10 +72,27 @@ class LogOptions:
             self._refuse(("highlight",), "means nothing with --json, which has the text as it was written")
         if self.surroundings and not self.grep:
             raise UsageError("-A, -B and -C need --grep: so many lines around each match are shown")
+        self._check_source()
         if self.timestamps:
             self._refuse(NOT_WITH_TIMESTAMPS, "does not go with --timestamps")
         if self.prefix is not None:
             self._check_prefix(self.prefix)
+
+    def _check_source(self) -> None:
+        """Raise UsageError for what means nothing for the logs that are shown instead of those of ranks."""
+        if self.scheduler:
+            self._refuse(NOT_WITH_SCHEDULER, "means nothing with --scheduler, whose log is that of no rank")
+            if self.rank_expression != ALL:
+                raise UsageError("--rank means nothing with --scheduler, whose log is that of no rank")
+        if self.environment and self.attempt is not None:
+            raise UsageError("--attempt means nothing with --env: env.log is written anew in each attempt")
+
+    def check_attempt(self, state: RunState) -> None:
+        """Raise UsageError if the run has had no such attempt."""
+        known = [attempt.number for attempt in state.attempts]
+        if self.attempt is not None and self.attempt not in known:
+            had = "its only attempt is 0" if known == [0] else f"its attempts are {ranges(known)}"
+            raise UsageError(f"this run has had no attempt {self.attempt}", hint=had)
 
     def _check_prefix(self, prefix: str) -> None:
         self._refuse(NOT_WITH_PREFIX, "means nothing with --prefix")
@@ -103,7 +124,8 @@ class LogOptions:
         """True where some lines of the chosen logs are left out."""
         by_server = self.server if self.by_attempt else None
         by_text = bool(self.grep or self.exclude)
-        return by_text or any(each is not None for each in (self.since, self.until, self.level, by_server))
+        chosen = (self.since, self.until, self.level, self.attempt, by_server)
+        return by_text or any(each is not None for each in chosen)
 
     def look(self) -> LineOptions:
         """Return how lines look. Raises UsageError for what is no regular expression."""

@@ -20,6 +20,7 @@ from launcher.cli.launch.options import (
     MINDSPORE_WAYS,
 )
 from launcher.cli.options.command_types import Command, parameters_of, together
+from launcher.cli.options.completion import complete_runs_or_files, one_of, recipe_names
 from launcher.cli.options.types import FILE, IntRange, Seconds, Size, complete_files
 from launcher.core.env import TLAUNCH_MAX_TABLE_SIZE, TLAUNCH_RUNS_DIR, TLAUNCH_SERVER
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
@@ -192,12 +193,12 @@ RUN_GROUPS = {
         click.option("--allow-different-program", is_flag=True, help="Do not require the files of COMMAND to be the same on all servers."),
     ),
     "Bundled programs": parameters_of(
-        click.option("--recipe", metavar="NAME", help="The bundled program that is trained: transformer, quickstart, resnet50.  [default: transformer]"),
-        click.option("--config", metavar="FILE", help="Settings of the bundled trainer, as TOML."),
+        click.option("--recipe", metavar="NAME", shell_complete=one_of(recipe_names), help="The bundled program that is trained: transformer, quickstart, resnet50.  [default: transformer]"),
+        click.option("--config", metavar="FILE", shell_complete=complete_files, help="Settings of the bundled trainer, as TOML."),
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one setting of the bundled trainer. Repeatable."),
         click.option("--data", type=FILE, metavar="PATH", help="Data for the bundled trainer: sentence pairs, or CIFAR-10's images (`tlaunch data`)."),
         click.option(
-            "--resume", metavar="auto|RUN|PATH",
+            "--resume", metavar="auto|RUN|PATH", shell_complete=complete_runs_or_files,
             help="Go on from a checkpoint, or the newest whole one of a run or a directory; auto: of the runs here that train the same.",
         ),
         click.option(

@@ -121,6 +121,8 @@ class Console:
         is_within_line = self._stdout.pending
         if not is_within_line and self._spec.console != "none":
             self._foot.show(self._feed.begun() if self._foot.wants_lines else {}, killed=self._at_once)
+            for line in self._foot.hint():
+                self._tell(line)
         return more
 
     # --- the rest ---

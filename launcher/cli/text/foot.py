@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from typing import TextIO
 from launcher.cli.text import verdict_text
 from launcher.cli.text.columns import counted, cut_off, whole_duration
 from launcher.cli.text.log_format import Format
-from launcher.cli.text.progress_text import ProgressText, fitting
+from launcher.cli.text.progress_text import ProgressText, about_silence, fitting
 from launcher.cli.text.status_line import StatusLine
 from launcher.cli.text.stdout import is_pipe
 from launcher.cli.text.summary import describe
@@ -132,6 +133,7 @@ class Foot:
         self._killed_at_s = math.inf  # when the grace of what is being ended is over
         self._stopping_since_s = math.inf
         self._last_end_s = -math.inf
+        self._has_hinted = False
         self._measured: ProgressText | None = None
         if spec.console == "status" or self._status.on_terminal:
             pattern = pattern_of(spec.progress_regex)
@@ -195,6 +197,14 @@ class Foot:
                 why = f"rank {failed.global_rank} failed ({describe(failed)}); "
         self._status.show(text, why)
 
+    def hint(self) -> tuple[str, ...]:
+        """Return lines on how to see where ranks are that have been silent for unusually long; once, and else none."""
+        silent_s = {} if self._measured is None else self._measured.silences.silent_s
+        if not silent_s or self._has_hinted or self._progress.current.ending.stopping is not None:
+            return ()
+        self._has_hinted = True
+        return about_silence(silent_s, self._progress.current.running, shlex.quote(str(self._shown_dir)))
+
     def erase(self) -> str:
         """Erase the row; return what `StatusLine.erase` does."""
         return max(self._partial.erase(), self._status.erase())
@@ -242,7 +252,7 @@ class Foot:
         """Return the row of a terminal, as much as fits: the run's time is in it, and what of its ranks is striking."""
         attempt, parts = self._progress.current, dict[str, str]()
         if self._measured is not None:
-            self._measured.look(attempt.starts)
+            self._measured.look(attempt.starts, attempt.exits)
             parts = self._measured.parts()
         if not parts.keys() - {"silence"} and not attempt.number:
             parts["where"] = str(self._shown_dir)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from launcher.cli.text.columns import columns_of, duration, number
+from launcher.cli.text.columns import columns_of, duration, number, whole_duration
+from launcher.cli.text.verdict_text import rank_list
 from launcher.core.run_dir import RunDir
+from launcher.core.text import ranges
 from launcher.runs.progress import RankStart
 from launcher.runs.rank_figures import FiguresReader, RankFigures
+from launcher.runs.silence import SilenceReader, Silences
 
 if TYPE_CHECKING:
     from launcher.logs.select import Matcher
@@ -22,14 +23,14 @@ STEP_LINE = re.compile(rb"^epoch: \d+ step: \d+, loss is .*\n", re.MULTILINE)  #
 LOOK_EVERY_S = 1.0  # at the rank whose figures are told
 SURVEY_EVERY_S, SURVEY_S_PER_RANK = 2.0, 0.01  # at all ranks: at a thousand every ten seconds
 TOLD_EVERY_PLAIN_S = 30.0  # where each is a line of its own
-SILENT_FROM_S = 10.0
+ALL_SILENT_FROM_S = 10.0
 LAGS_STEPS, LAGS_S = 2, 1.0  # ranks that are observed one after the other differ by less
 PRINTS_SELDOM = 4  # times less often than others
 MIN_PACE_S = 2.0  # a shorter time says little of the pace
 GIVEN_UP = "--progress-regex takes too long"
 HEAD = {"count": "", "elapsed": "for", "where": "in"}  # "4 ranks for 12 s in runs/a"
 # What a narrow terminal has room for is taken in this order.
-BY_IMPORTANCE = ("step", "refused", "silence", "lag", "elapsed", "loss", "left", "count", "speed", "where")
+BY_IMPORTANCE = ("step", "refused", "silence", "silent", "lag", "elapsed", "loss", "left", "count", "speed", "where")
 
 
 class ProgressText:
@@ -38,6 +39,7 @@ class ProgressText:
     def __init__(self, run_dir: RunDir, pattern: Matcher | None = None, *, on_terminal: bool) -> None:
         self._run_dir, self._on_terminal = run_dir, on_terminal
         self._reader = FiguresReader(run_dir, pattern)
+        self._silence_reader = SilenceReader(run_dir)
         self.forget()
 
     def forget(self) -> None:
@@ -53,17 +55,18 @@ class ProgressText:
         self._seen: Mapping[int, RankFigures] = {}  # at the last survey
         self._changes = Counter[int]()  # surveys at which a rank had other figures than before
         self._signs: list[object] = []
+        self.silences = Silences()
         self._sign_s: float | None = None  # when a rank was last seen to have written; None where no file is here
 
-    def look(self, starts: Mapping[int, RankStart]) -> None:
-        """Read what is due of the ranks of an attempt, by global rank."""
+    def look(self, starts: Mapping[int, RankStart], ended: Collection[int] = ()) -> None:
+        """Read what is due of the ranks of an attempt, by global rank; those that have `ended` are not silent."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
         start = None if self._lead is None else starts.get(self._lead)
         is_due = now_s >= self._next_survey_s and (self._on_terminal or start is None)
         if is_due:
-            self._survey(starts, now_s)
+            self._survey(starts, ended, now_s)
         elif self._lead is not None and start is not None:
             self._note(self._reader.look(self._lead, start.event.log_offset))
         often = self._on_terminal or not self._figures.known
@@ -79,16 +82,19 @@ class ProgressText:
         figures = self._figures
         end = "" if figures.last_step is None else f" of {figures.last_step}"
         epoch = None if figures.epoch is None else f"epoch {figures.epoch:g}"
-        step = None if figures.step is None else f"step {figures.step}{end}"
+        step = None if figures.step is None else f"{self._unit} {figures.step}{end}"
         left_s = self._left_s()
+        silence, silent = self._silence(), self._silent()
+        lags_for_silence = self._lagging is not None and self._lagging[0] in self.silences.silent_s
         parts = {
             "step": ", ".join(filter(None, (epoch, step))),
             "refused": GIVEN_UP if self._reader.refused is not None else "",
             "loss": "" if figures.loss is None else f"loss {number(figures.loss, '.4f')}",
             "speed": self._speed(),
             "left": "" if left_s is None else f"{duration(left_s)} left",
-            "lag": self._lag,
-            "silence": self._silence(),
+            "lag": "" if lags_for_silence else self._lag,
+            "silence": silence,
+            "silent": "" if silence else silent,
         }
         return {name: text for name, text in parts.items() if text}
 
@@ -108,6 +114,10 @@ class ProgressText:
     def _tells_steps(self) -> bool:
         return self._figures.last_step is not None and not self._figures.from_log
 
+    @property
+    def _unit(self) -> str:
+        return "sample" if self._figures.counts_samples else "step"
+
     def _note(self, figures: RankFigures) -> None:
         if figures != self._figures or self._first is None:
             is_beat = figures.heartbeat is not None and not figures.from_log
@@ -117,7 +127,7 @@ class ProgressText:
         if figures.step is not None and (self._first is None or self._first[0] > figures.step):
             self._first = (figures.step, self._time_ns)
 
-    def _survey(self, starts: Mapping[int, RankStart], now_s: float) -> None:
+    def _survey(self, starts: Mapping[int, RankStart], ended: Collection[int], now_s: float) -> None:
         """Look at all ranks: which is told of, whether one lags, and whether any has written something."""
         looks = {rank: self._reader.look(rank, starts[rank].event.log_offset) for rank in sorted(starts)}
         if self._lead not in looks:
@@ -127,15 +137,13 @@ class ProgressText:
         interval_s = LOOK_EVERY_S if self._lead is None else SURVEY_EVERY_S
         self._next_survey_s = now_s + max(interval_s, SURVEY_S_PER_RANK * len(starts))
         if self._on_terminal:  # elsewhere each would be a line of its own
-            self._notice_signs(looks, now_s)
+            self._notice_signs({rank: each for rank, each in looks.items() if rank not in ended}, now_s)
             self._notice_lag(looks)
 
     def _notice_signs(self, looks: Mapping[int, RankFigures], now_s: float) -> None:
-        signs: list[object] = [each.heartbeat.time_ns for each in looks.values() if each.heartbeat is not None]
-        for rank in looks:
-            with suppress(OSError):
-                found = os.stat(self._run_dir.train_log(rank))  # noqa: PTH116 - of a thousand
-                signs.append((found.st_ino, found.st_size, found.st_mtime_ns))
+        beats_ns = {rank: None if each.heartbeat is None else each.heartbeat.time_ns for rank, each in looks.items()}
+        self.silences = self._silence_reader.look(beats_ns)
+        signs: list[object] = [*filter(None, beats_ns.values()), *self.silences.logs]
         if signs and signs != self._signs:
             self._sign_s = now_s
         self._signs = signs
@@ -165,15 +173,22 @@ class ProgressText:
         lowest, highest = min(steps, key=lambda rank: steps[rank]), max(steps.values())
         epoch, step = steps[lowest]
         if epoch < highest[0]:
-            return lowest, f"epoch {epoch:g}, step {step}"
+            return lowest, f"epoch {epoch:g}, {self._unit} {step}"
         behind = highest[1] - step
-        return (lowest, f"step {step}") if behind >= max(LAGS_STEPS, LAGS_S * (self._pace() or 0.0)) else None
+        return (lowest, f"{self._unit} {step}") if behind >= max(LAGS_STEPS, LAGS_S * (self._pace() or 0.0)) else None
 
     def _silence(self) -> str:
         if self._sign_s is None:
             return ""
         silent_s = time.monotonic() - self._sign_s
-        return f"silent for {duration(silent_s)}" if silent_s >= SILENT_FROM_S else ""
+        return f"silent for {duration(silent_s)}" if silent_s >= ALL_SILENT_FROM_S else ""
+
+    def _silent(self) -> str:
+        """Return which ranks have written nothing for unusually long, while others write."""
+        silent_s = self.silences.silent_s
+        if not silent_s or self.silences.all_are_silent:
+            return ""
+        return f"{rank_list(silent_s)} silent for {duration(max(silent_s.values()))}"
 
     def _pace(self) -> float | None:
         """Return the steps in a second since the first that was read; None where too little is known."""
@@ -187,7 +202,7 @@ class ProgressText:
         if figures.tokens_per_s is not None:
             return f"{number(figures.tokens_per_s, ',.0f')} tokens/s"
         pace = figures.steps_per_s or self._pace()
-        return "" if pace is None else f"{number(pace, '.3g')} steps/s"
+        return "" if pace is None else f"{number(pace, '.3g')} {self._unit}s/s"
 
     def _left_s(self) -> float | None:
         """Return the seconds until the last step, at the pace so far; None where it is unknown, or an epoch's."""
@@ -196,6 +211,19 @@ class ProgressText:
             return None
         left_s = (last - step) / pace - (time.monotonic() - self._noticed_s)
         return left_s if left_s > 0 else None  # it takes longer than steps before
+
+
+def about_silence(silent_s: Mapping[int, float], running: int, argument: str) -> tuple[str, str]:
+    """Return two lines on ranks, by number, that have been silent for so many seconds, of so many that run.
+
+    The second is what to type, with `argument` for RUN, so that no terminal cuts it.
+    """
+    seconds = whole_duration(max(silent_s.values()))
+    if len(silent_s) == running > 1:
+        return f"all ranks have been silent for {seconds}; where they are:", f"  tlaunch stacks {argument}"
+    who, verb = ("it is", "has") if len(silent_s) == 1 else ("they are", "have")
+    what = f"{rank_list(silent_s)} {verb} been silent for {seconds}; where {who}:"
+    return what, f"  tlaunch stacks {argument} --rank {ranges(silent_s)}"
 
 
 def fitting(who: str, elapsed: str, parts: Mapping[str, str], width: int) -> str:

@@ -100,7 +100,35 @@ def printed_figures(figures: Mapping[int, RankFigures]) -> list[str]:
     if refused is not None:
         return [f"no figures are read from logs: {one_line(refused)}"]
     ranks = [global_rank for global_rank, each in figures.items() if each.from_log]
-    return [f"figures of {rank_list(ranks)} are read from logs"] if ranks else []
+    samples = "; STEP counts samples" if any(each.counts_samples for each in figures.values()) else ""
+    return [f"figures of {rank_list(ranks)} are read from logs{samples}"] if ranks else []
+
+
+def scheduler_text(state: RunState) -> str:
+    """Return how MindSpore's scheduler stands: "running, process 4711"; empty where the run has none, as far as is known."""
+    scheduler, found = state.progress.current.scheduler, state.scheduler
+    if scheduler is None or found is None:
+        return "not watched over" if state.run_dir.scheduler_log.exists() else ""
+    ended, process = scheduler.ended, state.progress.scheduler_process
+    if ended is not None and ended.pid is None:
+        return one_line(f"could not be started: {ended.reason or describe_status(ended.status)}")
+    how = found.value if ended is None else describe_status(ended.status)
+    return how if process is None else f"{how}, process {process.pid}"
+
+
+def scheduler_json(state: RunState) -> dict[str, Any] | None:
+    """Return what `status --json` says of MindSpore's scheduler; None where no event tells of one."""
+    scheduler, found = state.progress.current.scheduler, state.scheduler
+    if scheduler is None or found is None:
+        return None
+    process = state.progress.scheduler_process
+    return {
+        "state": found.value,
+        "pid": process.pid if process else None,
+        "status": scheduler.ended.status if scheduler.ended else None,
+        "reason": scheduler.ended.reason if scheduler.ended else None,
+        "log": str(state.run_dir.scheduler_log),
+    }
 
 
 def as_json(state: RunState) -> dict[str, Any]:

@@ -97,7 +97,9 @@ class Screen:
     def state(self, text: str) -> str:
         """Return the state of a run or rank, or how a process ended, in its colour."""
         badly = _ENDED_BADLY.match(text) is not None
-        return self.paint(text, ERROR if badly else WARNING if text.endswith(", slow") else _STATES.get(text, Look()))
+        return self.paint(
+            text, ERROR if badly else WARNING if text.endswith((", slow", ", silent")) else _STATES.get(text, Look())
+        )
 
     def description(self, text: str) -> str:
         """Return a clause that begins with a run's state, "failed after 12 s", with that in its colour."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.cli.text import verdict_text
 from launcher.cli.text.columns import counted
-from launcher.cli.text.style import PLAIN, Screen
+from launcher.cli.text.style import FAINT, PLAIN, Screen
 from launcher.core.devices import device_name
 from launcher.core.events import Cause, NotBegun
 from launcher.core.proc import is_full
@@ -20,7 +20,7 @@ from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.logs.log_file import last_lines
-from launcher.logs.terminal import one_line, printable
+from launcher.logs.terminal import escaped, one_line, printable
 from launcher.runs.progress import Progress
 
 LAST_LINES = 10
@@ -44,7 +44,7 @@ def render(
     elif ending.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir, server_index, screen)
     elif ending.cause is Cause.STOPPED:
-        yield from _stopped(progress, spec, shown_dir)
+        yield from _stopped(progress, spec, shown_dir, screen)
     elif ending.cause is Cause.AGENT_LOST:
         pid = progress.agent.pid if progress.agent else "unknown"
         yield (
@@ -55,13 +55,27 @@ def render(
         first, ended = printable(spec.ranks[0].server_id), _how_ended(progress)
         yield f"error: server {first}, whose launcher coordinated the run, is lost; ranks here: {ended}; logs in {shown_dir}"
     else:
-        yield f"{counted(progress.rank_count, 'rank')} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
+        well = f"{counted(progress.rank_count, 'rank')} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
+        yield screen.wrapped(well)
     if ending.leftovers:
         were = "was" if ending.leftovers == 1 else "were"
         yield f"{counted(ending.leftovers, 'process', 'processes')} that ranks had left running {were} ended"
     if progress.unkillable is not None:
         pids = ", ".join(str(pid) for pid in progress.unkillable) or "of ever new numbers"
         yield f"warning: these processes outlived SIGKILL, since they wait inside the kernel: {pids}"
+
+
+def next_commands(progress: Progress, shown_dir: Path, screen: Screen, *, is_found: bool) -> Iterator[str]:
+    """Yield a line on what one may type after a run; none where nothing was begun, or how it ended is not known.
+
+    `is_found`: it is the latest of those that commands look at by themselves.
+    """
+    if not progress.ended or progress.not_begun is not None:
+        return
+    run = "" if is_found else f" {shlex.quote(escaped(str(shown_dir)))}"
+    verbs = ("report", "rerun") if progress.current.verdict is None else ("why", "report", "rerun")
+    *others, last = (f"tlaunch {verb}{run}" for verb in verbs)
+    yield screen.paint(screen.wrapped(f"next: {', '.join(others)} or {last}"), FAINT)
 
 
 def not_begun(event: NotBegun) -> Iterator[str]:
@@ -76,11 +90,11 @@ def describe(ended: RankExit) -> str:
     return verdict_text.describe_status(ended.status) if ended.reason is None else ended.reason
 
 
-def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
+def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path, screen: Screen) -> Iterator[str]:
     # The end may have been asked for on another server.
     stopping = progress.current.ending.stopping
     by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
-    yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
+    yield screen.wrapped(f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}")
     yield from _going_on(spec, shown_dir)
 
 

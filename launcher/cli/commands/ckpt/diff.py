@@ -13,6 +13,7 @@ from launcher.checkpoint.index import read_index
 from launcher.checkpoint.tensors import StoredBoxes, all_bytes, opened, state_bytes
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.chosen_run import json_option
+from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import aligned, counted
 from launcher.cli.text.progress_bar import progress_bar
@@ -39,8 +40,8 @@ DIGESTS = frozenset({"text", "tokenizer"})
 
 
 @click.command(epilog=EPILOG)
-@click.argument("first", metavar="A")
-@click.argument("second", metavar="B")
+@click.argument("first", metavar="A", shell_complete=complete_runs_or_files)
+@click.argument("second", metavar="B", shell_complete=complete_runs_or_files)
 @json_option
 @runs_dir_option
 def diff(*, first: str, second: str, as_json: bool, runs_dir: Path) -> int:

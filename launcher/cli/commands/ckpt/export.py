@@ -13,6 +13,7 @@ from launcher.checkpoint.tensors import all_bytes, state_bytes
 from launcher.cli.commands.ckpt.conversion import DCP, FORMATS, check_convertible, convert
 from launcher.cli.commands.ckpt.output import check_new, opened_with_bar
 from launcher.cli.launch.resume import checkpoints_meant
+from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_OK, UsageError
@@ -38,7 +39,7 @@ Exit codes: 0; 1 it could not be written; 2 wrong usage, or no such checkpoint, 
 
 
 @click.command(epilog=EPILOG)
-@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]")
+@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
 @click.option("--format", "form", required=True, type=click.Choice(FORMATS), help="Of what is written.")
 @click.option(
     "-o",

@@ -14,6 +14,7 @@ from launcher.checkpoint.strategy import strategy_text
 from launcher.checkpoint.tensors import all_bytes
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.options.chosen_run import json_option
+from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import aligned, counted, duration, number, size
 from launcher.cli.text.stdout import say, write_out
@@ -45,7 +46,7 @@ HEADER = ("STEP", "AGE", "SIZE", "LAYOUT", "VALIDATION", "CHECKPOINT")
 
 
 @click.command(epilog=LS_EPILOG)
-@click.argument("run", required=False, metavar="[RUN|DIR]")
+@click.argument("run", required=False, metavar="[RUN|DIR]", shell_complete=complete_runs_or_files)
 @json_option
 @runs_dir_option
 def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
@@ -74,7 +75,7 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
 
 
 @click.command(epilog=SHOW_EPILOG)
-@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]")
+@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
 @json_option
 @click.option(
     "--strategy", is_flag=True, help="Print strategy.json: how each parameter is cut, and which file holds which box."
@@ -113,7 +114,7 @@ def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> i
 
 
 @click.command(epilog=VERIFY_EPILOG)
-@click.argument("checkpoints", nargs=-1, metavar="[CHECKPOINT]...")
+@click.argument("checkpoints", nargs=-1, metavar="[CHECKPOINT]...", shell_complete=complete_runs_or_files)
 @runs_dir_option
 def verify(*, checkpoints: tuple[str, ...], runs_dir: Path) -> int:
     """Compare every file with its digest.

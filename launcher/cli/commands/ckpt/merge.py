@@ -12,6 +12,7 @@ from launcher.checkpoint.tensors import state_bytes
 from launcher.cli.commands.ckpt.averaging import averaged_with_bar
 from launcher.cli.commands.ckpt.output import check_new, opened_with_bar, output_option
 from launcher.cli.launch.resume import checkpoints_meant
+from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_OK, UsageError
@@ -36,7 +37,7 @@ fewer than N, or not of one training.
 
 
 @click.command(epilog=EPILOG)
-@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]")
+@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
 @output_option("the model")
 @click.option(
     "--optimizer",

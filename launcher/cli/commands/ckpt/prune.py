@@ -17,6 +17,7 @@ from launcher.checkpoint.index import (
     step_named,
 )
 from launcher.cli.launch.resume import checkpoints_meant
+from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted, size
@@ -42,7 +43,7 @@ Exit codes: 0; 1 no checkpoint is whole, or one cannot be removed; 2 wrong usage
 
 
 @click.command(epilog=EPILOG)
-@click.argument("run", default=LATEST, metavar="[RUN|DIR]")
+@click.argument("run", default=LATEST, metavar="[RUN|DIR]", shell_complete=complete_runs_or_files)
 @click.option(
     "--keep", required=True, type=IntRange(min=1), metavar="N", help="Keep the newest N checkpoints that are whole."
 )

@@ -16,6 +16,7 @@ from launcher.checkpoint.tensors import state_bytes
 from launcher.cli.commands.ckpt.output import check_new, checkpoint_output_option, opened_with_bar
 from launcher.cli.launch.resume import checkpoints_meant
 from launcher.cli.launch.trainer_process import check_installed, started
+from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import MAX_DEGREE, runs_dir_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.stdout import say, write_out
@@ -49,7 +50,7 @@ DEGREE = IntRange(max=MAX_DEGREE)
 
 
 @click.command(epilog=EPILOG)
-@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]")
+@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
 @click.option("--dp", type=DEGREE, default=1, metavar="N", help="Data-parallel degree.  [default: 1]")
 @click.option(
     "--mp", type=DEGREE, default=1, metavar="N", help="Model-parallel (tensor-parallel) degree.  [default: 1]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from launcher.cli.options.run_options import given_last
 from launcher.cli.options.types import complete_files
 from launcher.cli.text.columns import awaited, server_list
 from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.style import screen_of
 from launcher.cluster.job import EXAMINATION, Plan
 from launcher.cluster.join import Endpoint
 from launcher.cluster.probe_server import serve_probes
@@ -235,7 +237,7 @@ def _examine(planned: _DoctorRun, measures: bool, as_json: bool) -> int:
     if as_json:
         write_out(json_text(report_to_json(examination, findings)))
     else:
-        write_out("".join(f"{line}\n" for line in report_lines(examination, findings)))
+        write_out("".join(f"{line}\n" for line in report_lines(examination, findings, screen_of(sys.stdout))))
     return exit_code
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from launcher.cli.commands.table.files import problem_to_json
 from launcher.cli.text.columns import aligned, counted
+from launcher.cli.text.style import ACTIVE, ERROR, GOOD, PLAIN, WARNING, Look, Screen
 from launcher.core.codec import encode
 from launcher.core.errors import RefusedTableError, TlaunchError
 from launcher.doctor.examine import Examination
@@ -23,10 +24,15 @@ from launcher.doctor.finding import Finding, Severity, Topic
 from launcher.logs.terminal import one_line, shortened
 
 OK, UNKNOWN = "ok", "-"
+_LOOKS = {OK: GOOD, "BREAKS": ERROR, Severity.RISKY.value: WARNING, Severity.NOTE.value: ACTIVE}
 
 
-def report_lines(examination: Examination, findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield the table of servers, the findings, and one line that sums them up; safe to print."""
+def report_lines(examination: Examination, findings: Sequence[Finding], screen: Screen = PLAIN) -> Iterator[str]:
+    """Yield the table of servers, the findings, and one line that sums them up; safe to print on `screen`."""
+
+    def painted(word: str) -> str:
+        return screen.paint(word, _LOOKS.get(word, Look()))
+
     topics = _topics(examination, findings)
     found = {finding.topic for finding in findings}
     # A column for each topic that has findings: all would not fit on a narrow terminal.
@@ -39,17 +45,21 @@ def report_lines(examination: Examination, findings: Sequence[Finding]) -> Itera
             severities = [one.severity for one in findings if one.topic is topic and index in one.servers]
             # The worst severity: findings come in that order.
             rows[-1].append(_word(severities[0]) if severities else OK if facts else UNKNOWN)
-    yield from aligned(["SERVER", "HOST", *(topic.value.upper() for topic in shown)], rows)
+    names = [topic.value.upper() for topic in shown]
+    yield from aligned(["SERVER", "HOST", *names], rows, paint=dict.fromkeys(names, painted))
     if well := [topic.value for topic in topics if topic not in found and examination.facts]:
         where = "everywhere" if len(examination.facts) == len(examination.cluster.servers) else "where servers answered"
-        yield f"ok {where}: {', '.join(well)}"
+        yield screen.wrapped(f"ok {where}: {', '.join(well)}").replace(OK, painted(OK), 1)
     for finding in findings:
         yield ""
-        yield shortened(f"{_word(finding.severity)}: {one_line(finding.message)} [{finding.code}]")
+        word = _word(finding.severity)
+        said = screen.wrapped(shortened(f"{word}: {one_line(finding.message)} [{finding.code}]"))
+        yield said.replace(word, painted(word), 1)
         if finding.hint:
-            yield shortened(f"  hint: {one_line(finding.hint)}")
+            hint = screen.wrapped(shortened(f"  hint: {one_line(finding.hint)}"))
+            yield hint.replace("hint", screen.paint("hint", ACTIVE), 1)
     yield ""
-    yield _summary(examination, findings)
+    yield screen.paint(screen.wrapped(_summary(examination, findings)), GOOD if is_sound(findings) else ERROR)
 
 
 def is_sound(findings: Sequence[Finding]) -> bool:

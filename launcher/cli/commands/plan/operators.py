@@ -11,6 +11,7 @@ import click
 from launcher.cli.commands.plan.drawing import drawing_of
 from launcher.cli.commands.plan.table import lines_of, lines_of_all
 from launcher.cli.options.chosen_run import RUN_IS, chosen, json_option
+from launcher.cli.options.completion import complete_runs
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import FILE, IntRange
 from launcher.cli.text.output_file import put
@@ -43,7 +44,7 @@ Exit codes: 0; 2 wrong usage, no such run, one without a strategy report, or a r
     "That is what a run with --save-strategy has recorded in one training step: of one rank, by default the first. "
     f"{RUN_IS} It may also be a directory of reports.  [default: the latest run]",
 )
-@click.argument("run", required=False, metavar="[RUN]")
+@click.argument("run", required=False, metavar="[RUN]", shell_complete=complete_runs)
 @click.option("--rank", type=IntRange(0), metavar="N", help="Show rank N.  [default: the first]")
 @click.option("--all", "all_ranks", is_flag=True, help="Show all ranks, once those that do the same.")
 @click.option("--collectives", is_flag=True, help="List each collective with its group, and no operators.")

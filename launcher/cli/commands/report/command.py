@@ -21,6 +21,7 @@ from launcher.cli.options.chosen_run import (
     json_option,
     progress_regex_option,
 )
+from launcher.cli.options.completion import complete_runs
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import has_blocks
 from launcher.cli.text.output_file import put
@@ -71,7 +72,7 @@ PLAIN_COLUMNS = 120
 )  # fmt: skip
 @progress_regex_option
 @json_option
-@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete_runs)
 @runs_dir_option
 def report(
     *,

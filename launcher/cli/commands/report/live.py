@@ -14,7 +14,9 @@ from launcher.cli.commands.report.curves import drawn
 from launcher.cli.commands.report.facts import Measured, sentence_of, with_printed
 from launcher.cli.commands.report.text import notes
 from launcher.cli.commands.status import GROUPED_FROM
-from launcher.cli.commands.top import Row, Sampler, columns_at, how_many_run, tells_apart, time_spent
+from launcher.cli.commands.top.measured import time_spent
+from launcher.cli.commands.top.sampler import Row, Sampler
+from launcher.cli.commands.top.screen import columns_at, how_many_run, tells_apart
 from launcher.cli.options.chosen_run import as_argument
 from launcher.cli.text.rank_rows import cells, grouped
 from launcher.cli.text.run_text import printed_figures, shown_name

@@ -8,13 +8,14 @@ import click
 
 from launcher.cli.commands.table.files import check_output, deliver, note, read_named, shown
 from launcher.cli.launch.samples import found_table
+from launcher.cli.options.completion import one_of
 from launcher.cli.options.run import max_table_size_option
 from launcher.cli.options.types import IntRange, complete_files
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from launcher.core.records import Cluster
 from launcher.core.text import printable
 from launcher.rank_table import Profile, parse_rank_table
-from launcher.rank_table.convert import convert_cluster, marked_without_ascend, target_named
+from launcher.rank_table.convert import TARGETS, convert_cluster, marked_without_ascend, target_named
 from launcher.rank_table.detect import read_plain, recognise_plain
 from launcher.rank_table.formats.writing import PLAIN
 from launcher.rank_table.read import unread_note
@@ -39,9 +40,16 @@ the table.
     "target",
     required=True,
     metavar="FORMAT",
+    shell_complete=one_of(lambda: TARGETS),
     help="v1.0, v1.1, v1.2, v2.0, legacy-lab, legacy-cloud, hostfile, rankfile or nodelist.",
 )
-@click.option("--from", "origin", metavar="FORMAT", help="Format of FILE.  [default: detected]")
+@click.option(
+    "--from",
+    "origin",
+    metavar="FORMAT",
+    shell_complete=one_of(lambda: TARGETS),
+    help="Format of FILE.  [default: detected]",
+)
 @click.option("--output", "-o", type=click.Path(path_type=Path), metavar="F", help="Write to F.  [default: stdout]")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from launcher.cli.options.run import max_table_size_option
 from launcher.cli.options.types import IntRange, complete_files
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.style import ACTIVE, ADDED, ERROR, GOOD, PLAIN, REMOVED, Screen, screen_of
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
 from launcher.core.text import printable
@@ -69,7 +71,9 @@ def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_j
         context.exit(EXIT_FAILURE)
     try:
         comparison = compare(*pair)
-        text = json_text(_to_json(comparison, pair)) if as_json else _text(comparison, pair, limit)
+        text = (
+            json_text(_to_json(comparison, pair)) if as_json else _text(comparison, pair, limit, screen_of(sys.stdout))
+        )
     except RecursionError:
         raise UnreadableError(f"{first} or {second} is nested too deeply to be compared") from None
     write_out(text)
@@ -77,24 +81,27 @@ def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_j
 
 
 Pair = tuple[TableReport, TableReport]
+_LOOKS = {Kind.ADDED: ADDED, Kind.REMOVED: REMOVED, Kind.CHANGED: ACTIVE, Kind.REORDERED: ACTIVE}
 
 
-def _text(comparison: Comparison, pair: Pair, limit: int) -> str:
+def _text(comparison: Comparison, pair: Pair, limit: int, screen: Screen = PLAIN) -> str:
     """Return the comparison in lines that are safe to show, whatever a table or a file's name holds."""
-    differences = [_difference_line(found, pair) for found in comparison.differences]
-    lines = [_verdict(comparison, pair), *_section("difference", "differences", differences, limit)]
+    differences = [_difference_line(found, pair, screen) for found in comparison.differences[:limit]]
+    verdict = screen.paint(_verdict(comparison, pair), GOOD if comparison.would_match else ERROR)
+    lines = [verdict, *_section("difference", "differences", differences, len(comparison.differences))]
     if comparison.rank_changes is None:
         wrong = ", ".join(f"{report.path} has {count_problems(report.errors)}" for report in pair if report.errors)
-        lines.append(f"what changes for the ranks is not known: {wrong} (tlaunch validate says which)")
+        lines.append(printable(f"what changes for the ranks is not known: {wrong} (tlaunch validate says which)"))
     elif not comparison.would_match and not comparison.rank_changes:
         lines.append("nothing changes for any rank: servers, devices and addresses are the same")
-    changes = [_change_line(change) for change in comparison.rank_changes or ()]
-    lines += _section("change for the ranks", "changes for the ranks", changes, limit)
-    return "".join(f"{printable(line)}\n" for line in lines)
+    all_changes = comparison.rank_changes or ()
+    changes = [_change_line(change, screen) for change in all_changes[:limit]]
+    lines += _section("change for the ranks", "changes for the ranks", changes, len(all_changes))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _verdict(comparison: Comparison, pair: Pair) -> str:
-    names = f"{pair[0].path} and {pair[1].path}"
+    names = printable(f"{pair[0].path} and {pair[1].path}")
     first, second = (f"{checksum:08x}" for checksum in comparison.checksums)
     if not comparison.would_match:
         return f"{names} differ: the checksums would not match ({first}, {second}), HCCL would stop with EI0005"
@@ -103,18 +110,21 @@ def _verdict(comparison: Comparison, pair: Pair) -> str:
     return f"{names} are the same table: the checksums would match ({first}){but}"
 
 
-def _section(noun: str, nouns: str, lines: Sequence[str], limit: int) -> Iterator[str]:
-    if lines:
-        yield f"{counted(len(lines), noun, nouns)}:"
-        yield from (f"  {line}" for line in lines[:limit])
-    if len(lines) > limit:
-        yield f"  ... and {len(lines) - limit:,} more (--limit)"
+def _section(noun: str, nouns: str, shown: Sequence[str], count: int) -> Iterator[str]:
+    if count:
+        yield f"{counted(count, noun, nouns)}:"
+        yield from (f"  {line}" for line in shown)
+    if count > len(shown):
+        yield f"  ... and {count - len(shown):,} more (--limit)"
 
 
-def _difference_line(found: Difference, pair: Pair) -> str:
-    before, after = _value(found.before), _value(found.after)
-    places = f"{pair[0].path}:{found.before_line}", f"{pair[1].path}:{found.after_line}"
-    what = f"{found.kind.value} {found.pointer or 'the whole document'}"
+def _difference_line(found: Difference, pair: Pair, screen: Screen) -> str:
+    before, after = screen.paint(_value(found.before), REMOVED), screen.paint(_value(found.after), ADDED)
+    places = tuple(
+        printable(f"{report.path}:{line}")
+        for report, line in zip(pair, (found.before_line, found.after_line), strict=True)
+    )
+    what = f"{screen.paint(found.kind.value, _LOOKS[found.kind])} {printable(found.pointer) or 'the whole document'}"
     match found.kind:
         case Kind.ADDED:
             return f"{what}: {after} ({places[1]})"
@@ -127,15 +137,18 @@ def _difference_line(found: Difference, pair: Pair) -> str:
             return f"{what}: {before} ({places[0]}) -> {after} ({places[1]})"
 
 
-def _change_line(change: RankChange) -> str:
-    before, after = (None if text is None else _short(text) for text in (change.before, change.after))
+def _change_line(change: RankChange, screen: Screen) -> str:
+    before, after = (
+        None if text is None else screen.paint(printable(_short(text)), look)
+        for text, look in ((change.before, REMOVED), (change.after, ADDED))
+    )
     if change.name == "rank":
         return f"rank {change.global_rank}: " + (f"added, {after}" if before is None else f"removed, {before}")
-    return f"rank {change.global_rank}: {change.name} {before or '(none)'} -> {after or '(none)'}"
+    return f"rank {change.global_rank}: {printable(change.name)} {before or '(none)'} -> {after or '(none)'}"
 
 
 def _value(value: Any) -> str:
-    return _short(json.dumps(value, ensure_ascii=False))
+    return printable(_short(json.dumps(value, ensure_ascii=False)))
 
 
 def _short(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from launcher.cli.options.completion import one_of
 from launcher.cli.text.stdout import write_out
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import UsageError
@@ -43,7 +44,9 @@ SHOWN = ("code", "severity", "title", "hccl_code", "consumer", "explanation")  #
 
 @click.command(epilog=EPILOG)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array, one element per code.")
-@click.argument("codes", nargs=-1, metavar="[CODE]...")
+@click.argument(
+    "codes", nargs=-1, metavar="[CODE]...", shell_complete=one_of(lambda: sorted({*CATALOGUE, *HCCL_CODES}))
+)
 def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
     """Explain what a code of `tlaunch validate` means.
 

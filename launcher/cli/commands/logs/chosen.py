@@ -1,0 +1,142 @@
+"""The logs of a run that `tlaunch logs` shows, and how."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from launcher.cli.options.chosen_run import chosen_live
+from launcher.cli.options.logs import LogOptions
+from launcher.cli.text.columns import counted
+from launcher.cli.text.log_format import Format
+from launcher.cli.text.log_stream import truncated
+from launcher.cli.text.stdout import as_people_call_it, say
+from launcher.core.errors import UsageError
+from launcher.core.proc import make_room
+from launcher.core.text import ranges
+from launcher.logs.lines import Line
+from launcher.logs.log_file import Truncation
+from launcher.logs.select import Selector
+from launcher.runs.attempt_places import AttemptPlaces
+from launcher.runs.rank_logs import SCHEDULER, RankLogs
+from launcher.runs.record import Recorded, read_recorded
+from launcher.runs.status import RunStatusReader
+
+
+@dataclass
+class ChosenLogs:
+    """Logs that are open, with what chooses among their lines. Close `logs` at the end."""
+
+    options: LogOptions
+    watch: RunStatusReader
+    logs: RankLogs
+    shape: Format
+    selector: Selector
+    notices: list[str] = field(default_factory=list)  # to be printed as soon as nothing else is on the screen
+
+    def skip_to_last_lines(self) -> None:
+        """Skip all but the last lines of each log that are asked for, where none of them is left out."""
+        self.logs.note_attempts()
+        options = self.options
+        if options.lines is not None and not options.selects:
+            for log in self.logs.of_rank.values():
+                log.skip_to_last(options.lines, with_times=not (options.plain or options.collapsed))
+
+    def say_what_is_unreadable(self, known: Collection[int] = ()) -> set[int]:
+        """Report logs that cannot be read, but for those in `known`; return their global ranks."""
+        new = {rank: found for rank, found in self.logs.unreadable.items() if rank not in known}
+        for global_rank, (path, reason) in new.items():
+            say(f"{_who([global_rank])}: {as_people_call_it(path)} cannot be read: {reason}")
+        return set(new)
+
+    def say_what_is_missing(self) -> None:
+        """Report lines that --since or --until left out since their time is unknown, and lines not searched to their end."""
+        selector = self.selector
+        if never := selector.without_time - selector.dated:
+            say(f"{lines_of(never)} hold no time: left out")
+        if some := selector.without_time & selector.dated:
+            say(f"some {lines_of(some)} hold no time, and no line before them does: left out")
+        if selector.searches and not selector.matched:
+            say("no line matches")
+        if selector.cut_short:
+            lines = counted(selector.cut_short, "long line")
+            say(f"the search took too long: {lines} searched in part only")
+
+    def say_notices(self) -> None:
+        """Print the notices, and forget them."""
+        for notice in self.notices:
+            say(notice)
+        self.notices.clear()
+
+
+def lines_of(global_ranks: Collection[int]) -> str:
+    return f"lines of {_who(global_ranks)}"
+
+
+def _who(global_ranks: Collection[int]) -> str:
+    if SCHEDULER in global_ranks:
+        return "the scheduler"
+    return f"rank{'s' if len(global_ranks) > 1 else ''} {ranges(global_ranks)}"
+
+
+def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
+    """Find the run, and open the logs that are chosen of it.
+
+    Raises:
+        UsageError: the options mean nothing for this run.
+        UnreadableError: there is no such run, or no record of it.
+    """
+    options.check()
+    run_dir = chosen_live(runs_dir, run)
+    watch = RunStatusReader(run_dir)
+    state, recorded = watch.look(), read_recorded(run_dir)
+    places = AttemptPlaces(recorded)
+    options = replace(options, by_attempt=places.change)
+    options.check_attempt(state)
+    global_ranks = (SCHEDULER,) if options.scheduler else options.chosen_ranks(recorded, state)
+    if options.scheduler and not run_dir.scheduler.is_dir():
+        raise UsageError("no scheduler of MindSpore was started for this run", hint="leave --scheduler out")
+    if not make_room(len(global_ranks)):
+        raise UsageError(
+            f"{len(global_ranks)} logs are more files than one process may open here",
+            hint="raise the limit (ulimit -Hn), or choose --rank",
+        )
+    notices: list[str] = []
+
+    def note_truncation(global_rank: int, truncation: Truncation) -> None:
+        log = run_dir.scheduler_log if options.scheduler else run_dir.train_log(global_rank)
+        notices.append(truncated(as_people_call_it(log), truncation))
+
+    logs = RankLogs(
+        run_dir, global_ranks, state.started_ns or time.time_ns(), environment=options.environment,
+        on_truncation=note_truncation, places=places, wanted=_wanted(options, places), timed=options.timed,
+    )  # fmt: skip
+    return ChosenLogs(
+        options, watch, logs, _format(options, recorded, global_ranks, places), options.selector(), notices
+    )
+
+
+def _format(options: LogOptions, recorded: Recorded, global_ranks: Collection[int], places: AttemptPlaces) -> Format:
+    known = recorded.places
+    if options.scheduler:
+        known = (replace(known[0], global_rank=SCHEDULER),)
+    places_of = places.of if options.by_attempt else None
+    return Format(options.look(), sys.stdout, known, global_ranks, places_of=places_of)
+
+
+def _wanted(options: LogOptions, places: AttemptPlaces) -> Callable[[Line], bool] | None:
+    """Return what chooses lines by the attempt that wrote them, and by where their rank was in it; None for all."""
+    by_server = options.by_attempt and options.server is not None
+    if not by_server and options.attempt is None:
+        return None
+
+    def is_wanted(line: Line) -> bool:
+        if options.attempt not in {None, line.attempt or 0}:
+            return False
+        place = places.of_line(line) if by_server else None
+        return not by_server or (place is not None and options.is_chosen(place))
+
+    return is_wanted

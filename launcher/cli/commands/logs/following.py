@@ -1,0 +1,114 @@
+"""Show what comes to the logs of a run until it ends."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+from launcher.cli.commands.logs.chosen import ChosenLogs
+from launcher.cli.text.arranged_lines import ArrangedFeed
+from launcher.cli.text.foot import PartialLines
+from launcher.cli.text.log_stream import Feed, PlainFeed, Writer
+from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.stdout import say
+from launcher.core.errors import EXIT_FAILURE, UnreadableError
+from launcher.runs.progress import State
+from launcher.runs.status import RunState
+
+LOOK_S = 0.5  # between two looks at the run's state, and at most for the rest of a run whose files are gone
+
+
+def show_live(chosen: ChosenLogs) -> int:
+    """Write what the chosen logs hold, and what comes until the run ends, to stdout; return the run's exit code.
+
+    Raises:
+        BrokenPipeError: stdout has no reader any more.
+        UnreadableError: the run's directory has been removed, or stdout takes nothing.
+    """
+    logs, options, shape = chosen.logs, chosen.options, chosen.shape
+    if options.plain:
+        feed: Feed = PlainFeed(logs.follower(), shape)
+    else:
+        feed = staged = ArrangedFeed(logs, shape, chosen.selector, merged=options.merged, collapsed=options.collapsed)
+        if options.lines is not None and options.selects:
+            staged.begin_with_last(options.lines)
+    unfinished = PartialLines(shape, sys.stdout, hidden=options.selects)
+    with closing(feed), closing(unfinished):
+        state = _follow(chosen, feed, Writer(shape), unfinished)
+    chosen.say_what_is_missing()
+    if state.state is State.LOST:
+        say(f"{shown_name(state)}: {describe(state)}")
+    return EXIT_FAILURE if state.exit_code is None else state.exit_code
+
+
+_FOLLOWED_UNTIL = {
+    State.ELSEWHERE: "it says that it has ended",
+    State.UNWATCHED: "all its ranks are seen to have ended",
+}
+
+
+def _follow(chosen: ChosenLogs, feed: Feed, writer: Writer, unfinished: PartialLines) -> RunState:
+    """Show all that the run writes until it is over; return how it stands then.
+
+    Raises:
+        BrokenPipeError: stdout has no reader any more, whether there is something to write or not.
+        UnreadableError: the run's directory has been removed, or stdout takes nothing.
+    """
+    watch = chosen.watch
+    looked_s, state = 0.0, watch.look()
+    if state.state in _FOLLOWED_UNTIL:
+        say(f"{shown_name(state)}: {describe(state)}; followed until {_FOLLOWED_UNTIL[state.state]}")
+    noted: set[tuple[int, int]] = set()  # attempts and ranks that ended in them
+    while True:
+        if time.monotonic() - looked_s >= LOOK_S:
+            writer.check_reader()
+            looked_s, state = time.monotonic(), watch.look()
+            _note_ends(feed, state, noted)
+            if _is_gone(watch.run_dir.root):
+                unfinished.close()
+                _show_rest(feed, writer)
+                raise UnreadableError(
+                    f"{shown_name(state)}: the run's directory has been removed while it was followed"
+                )
+        # Of a run of another version at least its report shows that it is over.
+        over = state.state.over or (state.state is State.UNKNOWN and state.run_dir.report.is_file())
+        text = feed.next_text(ended=over)
+        if chosen.notices:
+            writer.put(unfinished.erase().encode())
+            chosen.say_notices()
+        if text:
+            writer.put(unfinished.erase().encode() + text)
+        elif text is None and over:
+            return state
+        elif text is None:
+            if unfinished.wanted:
+                ended = state.progress.current.exits
+                unfinished.show({rank: line for rank, line in feed.begun().items() if rank not in ended})
+            feed.wait(LOOK_S)
+
+
+def _show_rest(feed: Feed, writer: Writer) -> None:
+    """Show what was written before the files were removed; ranks may still write where no reader finds it."""
+    until_s = time.monotonic() + LOOK_S
+    while time.monotonic() < until_s and (text := feed.next_text(ended=True)) is not None:
+        writer.put(text)
+
+
+def _note_ends(feed: Feed, state: RunState, noted: set[tuple[int, int]]) -> None:
+    ends = {(state.progress.current.number, global_rank) for global_rank in state.progress.current.exits}
+    for _, global_rank in ends - noted:
+        feed.rank_ended(global_rank)
+    noted |= ends
+
+
+def _is_gone(directory: Path) -> bool:
+    """Return whether there certainly is no such directory."""
+    try:
+        directory.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,1 @@
+"""`tlaunch top`."""

@@ -1,0 +1,120 @@
+"""`tlaunch top`: every rank's progress and use of the machine, redrawn until the run ends."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+
+from launcher.cli.commands.top.sampler import Sampler
+from launcher.cli.commands.top.screen import columns_at, to_screen
+from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, progress_regex_option, run_argument
+from launcher.cli.options.types import Seconds
+from launcher.cli.text.keys import QUIT, keys_of_terminal, pressed
+from launcher.cli.text.rank_view import RankView
+from launcher.cli.text.stdout import write_out
+from launcher.cli.text.style import screen_of
+
+EPILOG = """\b
+Examples:
+  tlaunch top
+  tlaunch top --interval 10 20261121-053712-transformer
+  tlaunch top --once | grep stopped
+
+If the program writes metrics.jsonl, as the bundled trainer does, the loss, the tokens/s and the time of a step in the last
+minutes are shown above the table. CPU and RSS include the processes that a rank has started; shared pages count for each process. STEP, LOSS,
+TOKENS/S and DEVICE (memory) come from the rank's last heartbeat, BEAT ago; without one, STEP, LOSS and TOKENS/S are read
+from the lines that it prints. WRITTEN is the time since the rank's last write to its log: one that has written nothing for
+much longer than it usually does, or than the others, is `silent`. A narrow terminal hides columns: DEVICE first, then BEAT,
+RSS, CPU, TOKENS/S, and before them those without a value.
+
+Where not every rank fits the screen, those with the same state and step share a row, with the smallest and the largest
+loss, speed and CPU, and the largest RSS, DEVICE, BEAT and WRITTEN. Groups of few ranks come first.
+
+\b
+Keys: up, down, page up, page down, home, end (j, k, space, b) scroll; s and S
+sort by the next column or the one before, r in reverse; g groups ranks or
+shows each; ? shows the keys; q quits, and the run goes on.
+
+Exit codes: 0 the run has ended, or you pressed q; 130 Ctrl-C; 2 wrong usage, or no such run.
+"""
+RESIZED_WITHIN_S = 0.25  # another size of the terminal is noticed
+SAMPLE_S = 0.3  # between the two looks that a single table needs
+PLAIN_COLUMNS = 120
+
+
+@click.command(
+    epilog=EPILOG, help=f"Watch every rank's progress, CPU and memory until the run ends.\n\n{LIVE_RUN_HELP}"
+)
+@click.option("--once", is_flag=True, help="Print one table and exit, as when stdout is not a terminal.")
+@click.option(
+    "--interval", type=Seconds(min=0.1, max=3600), default=2.0, metavar="TIME",
+    help="Time between two updates.  [default: 2]",
+)  # fmt: skip
+@progress_regex_option
+@run_argument
+def top(*, run: str | None, once: bool, interval: float, progress_regex: str | None, runs_dir: Path) -> None:
+    sampler = Sampler(chosen_live(runs_dir, run), progress_regex)
+    if not once and sys.stdout.isatty():
+        _show_live(sampler, interval)
+        return
+    state, rows = sampler.look()
+    if state.lives:
+        time.sleep(SAMPLE_S)
+        state, rows = sampler.look()
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
+    look = screen_of(sys.stdout)
+    console = Console(
+        width=width, color_system="standard" if look.coloured else None, no_color=False, highlight=False, markup=False, emoji=False
+    )  # fmt: skip
+    with console.capture() as captured:
+        console.print(to_screen(state, rows, sampler.measured(width), width, look=look))
+    write_out("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def _show_live(sampler: Sampler, interval_s: float) -> None:
+    console = Console(highlight=False, markup=False, emoji=False)
+    view = RankView()
+    state, rows = sampler.look()
+
+    def screen(height: int | None = None) -> Group:
+        look = screen_of(sys.stdout)
+        return to_screen(state, rows, sampler.measured(console.width), console.width, height, view=view, look=look)
+
+    try:
+        with keys_of_terminal() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+            wait_s = SAMPLE_S  # CPU shares need a second look
+            while True:
+                live.update(screen(console.height), refresh=True)
+                if not state.lives or _attend(
+                    keys, wait_s, view, lambda: live.update(screen(console.height), refresh=True)
+                ):
+                    break
+                state, rows = sampler.look()
+                wait_s = interval_s
+            if not state.state.over:  # what stays on the screen is of now: by q, or where the last rank has just gone
+                state, rows = sampler.look()
+    finally:
+        view.helps, view.grouped = False, view.is_grouped
+        console.print(screen())  # the last one in full, below what was there
+
+
+def _attend(keys: int | None, wait_s: float, view: RankView, redraw: Callable[[], None]) -> bool:
+    """Wait for so long, and act on keys and on another size of the terminal meanwhile; return whether to quit."""
+    deadline, before = time.monotonic() + wait_s, shutil.get_terminal_size()
+    while (left_s := deadline - time.monotonic()) > 0:
+        typed = pressed(keys, min(left_s, RESIZED_WITHIN_S))
+        if QUIT in typed:
+            return True
+        for key in typed:
+            view.press(key, len(columns_at(0)))
+        if typed or shutil.get_terminal_size() != before:
+            before = shutil.get_terminal_size()
+            redraw()
+    return False

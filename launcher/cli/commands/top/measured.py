@@ -1,0 +1,85 @@
+"""What a run has measured in its last minutes, and how `tlaunch top` shows it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from launcher.cli.text.columns import duration, number, sparkline, step_time
+from launcher.core.run_dir import RunDir
+from launcher.runs.course import runs_before, standing
+from launcher.runs.metrics import MetricsReader, Record, StepMetrics, median_of, part_shares
+
+RECENT_NS = 300 * 10**9
+# Five minutes of the bundled trainer, which writes fifty lines of 700 bytes a second at most.
+MAX_STEPS = 15_000
+TAIL_BYTES = MAX_STEPS * 700
+FIGURE = 10  # columns
+MAX_LINE_COLUMNS = 120  # columns of blocks
+
+
+class RecentMetrics:
+    """Looks at metrics.jsonl again and again. However long it is, the first look reads its end, others what is new."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._reader = MetricsReader(run_dir.metrics, last_bytes=TAIL_BYTES)
+        self._beginnings = 0
+        self._before: list[StepMetrics] = []
+        for earlier, continued in islice(
+            runs_before(run_dir), 1
+        ):  # nobody begins two runs within five minutes, as a rule
+            steps = _steps_in(MetricsReader(earlier.metrics, last_bytes=TAIL_BYTES).read())
+            self._before = standing(steps, steps, continued.step + 1)
+        self._steps: deque[StepMetrics] = deque(maxlen=MAX_STEPS)
+
+    def look(self) -> list[StepMetrics]:
+        """Return the steps of the five minutes before the last one, the last 15,000 at most, in the order of their lines.
+
+        With those of the run that this one goes on from, and without what a restart has computed again. None of a file that is gone, nor those whose times are still to come, or later than the last one's.
+        """
+        records = self._reader.read()
+        if not self._reader.found or self._reader.beginnings != self._beginnings:
+            self._steps.clear()
+        self._beginnings = self._reader.beginnings
+        self._steps.extend(_steps_in(records))
+        last_ns = min(self._steps[-1].time_ns, time.time_ns()) if self._steps else 0
+        own = standing(self._steps, self._steps)
+        before = [step for step in self._before if own and step.step < own[0].step]
+        return [step for step in (*before, *own) if last_ns - RECENT_NS <= step.time_ns <= last_ns]
+
+
+def _steps_in(records: Iterable[Record]) -> list[StepMetrics]:
+    return [record for record in records if isinstance(record, StepMetrics)]
+
+
+def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[str]:
+    """Yield loss and tokens/s: first value, course, last value, fitting `width` columns, where they were measured.
+
+    Then, on average, a step's time and what it went into on the rank that writes metrics.
+    """
+    times_ns = [step.time_ns for step in steps]
+    over = duration((max(times_ns) - min(times_ns)) / 1e9) if steps else ""
+    losses, speeds = [step.loss for step in steps], [step.tokens_per_s for step in steps]
+    for name, values, form in (("loss", losses, ".4f"), ("tokens/s", speeds, ",.0f")):
+        known = [value for value in values if value is not None]
+        if len(known) > 1:
+            first, last = (number(value, form) for value in (known[0], known[-1]))  # "nan" where it is not finite
+            begin, end = f"{name:8} {first:>{FIGURE}} ", f" {last:<{FIGURE}} over {over}"
+            line = sparkline(values, max(0, min(MAX_LINE_COLUMNS, width - len(begin) - len(end))), plain=plain)
+            yield f"{begin}{line}{end}"[:width]
+    if spent := time_spent(steps):
+        yield f"step     {spent}"[:width]
+
+
+def time_spent(steps: list[StepMetrics]) -> str:
+    """Return a step's time on average, and what it went into on the rank that writes metrics; empty where that is unknown."""
+    shares = part_shares(steps)
+    if not shares:
+        return ""
+    texts = [step_time(median_of(steps, "step_s"), shares)]
+    for name, field in (("padding", "padding_share"), ("utilisation", "utilisation")):
+        if (share := median_of(steps, field)) is not None:
+            texts.append(f"{name} {number(share, '.0%')}")
+    return "; ".join(texts)

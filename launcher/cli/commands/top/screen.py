@@ -1,0 +1,105 @@
+"""The screen of `tlaunch top`: how a run stands, what it has measured, and its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from rich.console import Group
+from rich.text import Text
+
+from launcher.cli.commands.top.sampler import Row
+from launcher.cli.options.chosen_run import as_argument
+from launcher.cli.text.columns import duration, number, size
+from launcher.cli.text.progress_text import about_silence
+from launcher.cli.text.rank_rows import Column, age_s, alike, listed, most, same
+from launcher.cli.text.rank_view import RankView
+from launcher.cli.text.run_text import describe, printed_figures, scheduler_text, shown_name
+from launcher.cli.text.style import PLAIN, Screen
+from launcher.runs.status import RankState, RunState
+
+RIGHT = frozenset({"RANK", "STEP", "LOSS", "TOKENS/S", "CPU", "RSS", "DEVICE", "BEAT", "WRITTEN"})
+GIVING_WAY = ("DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S", "WRITTEN", "LOSS", "STEP")
+LINES_AROUND = 4  # of a screen: title, header, keys, the cursor's own
+
+
+def columns_at(looked_ns: int) -> tuple[Column[Row], ...]:
+    """Return the columns of a look at this time (wall clock, nanoseconds)."""
+
+    def beat_age_s(row: Row) -> float | None:
+        heartbeat = row.figures.heartbeat
+        return age_s(heartbeat.time_ns if heartbeat else None, looked_ns)
+
+    def device_bytes(row: Row) -> int | None:
+        heartbeat = row.figures.heartbeat
+        return None if heartbeat is None else heartbeat.beat.device_memory_bytes
+
+    return (
+        Column("RANK", lambda row: row.rank.global_rank, joined=listed),
+        Column("STATE", lambda row: row.state, joined=same),
+        Column("STEP", lambda row: row.figures.step, lambda step: number(step, "d")),
+        Column("LOSS", lambda row: row.figures.loss, lambda loss: number(loss, ".4f")),
+        Column("TOKENS/S", lambda row: row.figures.tokens_per_s, lambda speed: number(speed, ",.0f")),
+        Column("CPU", lambda row: row.cpu_share, lambda share: number(share, ".0%")),
+        Column("RSS", lambda row: row.usage.rss_bytes if row.usage else None, size, most),
+        Column("DEVICE", device_bytes, size, most),
+        Column("BEAT", beat_age_s, duration, most),
+        Column("WRITTEN", lambda row: age_s(row.written_ns, looked_ns), duration, most),
+    )
+
+
+def tells_apart(rows: list[Row]) -> Callable[[Row], Hashable]:
+    """Return what tells apart ranks that do not belong in one row; steps count of those that run."""
+    return alike(
+        rows,
+        state=lambda row: row.state,
+        step=lambda row: row.figures.compared_step if row.rank.state is RankState.RUNNING else None,
+        loss=lambda row: row.figures.loss,
+    )
+
+
+def to_screen(
+    state: RunState,
+    rows: list[Row],
+    measured: list[str],
+    width: int,
+    height: int | None = None,
+    *,
+    view: RankView | None = None,
+    look: Screen = PLAIN,
+) -> Group:
+    """Return how the run stands, what it measured in its last minutes, and as many rows as fit, with the keys below them.
+
+    All rows without `height`, each rank in one if `view` does not group them.
+    """
+    view, columns = view or RankView(), columns_at(state.looked_ns)
+    title = f"{shown_name(state)}: {look.description(describe(state))}{how_many_run(state, len(rows))}"
+    said = [*printed_figures({row.rank.global_rank: row.figures for row in rows}), *_about_silent(rows, state)]
+    if scheduler := scheduler_text(state):
+        said.append(f"MindSpore's scheduler: {scheduler}; tlaunch logs --scheduler shows its log")
+    most_rows = None if height is None else height - LINES_AROUND - len(measured) - len(said)
+    if most_rows is not None and most_rows < 1:  # ranks are more important
+        measured, said, most_rows = [], [], max(1, most_rows + len(measured) + len(said))
+    # Columns without a value, as BEAT is where no rank writes a heartbeat, give way before all others.
+    empty = {column.name for column in columns if all(column.value(row) is None for row in rows)}
+    giving_way = [(name, 0) for name in sorted(GIVING_WAY, key=lambda name: name not in empty)]
+    table = view.lines(
+        rows, columns, tells_apart(rows), width, most_rows, giving_way=giving_way, right=RIGHT, paint={"STATE": look.state}
+    )  # fmt: skip
+    shown = [*measured, *(view.help_lines(width) if view.helps else table), *said]
+    if height is not None:
+        shown = [*shown[: height - 3], view.foot(columns, width)]
+    lines = (Text.from_ansi(line, no_wrap=True, overflow="crop") for line in shown)
+    whole = height is None  # else a line that is wrapped would be one more than fits
+    return Group(Text.from_ansi(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines)
+
+
+def how_many_run(state: RunState, rank_count: int) -> str:
+    """Return "; 3 of 4 ranks running", and nothing for a run without an agent, which alone knows that."""
+    return "" if state.engine else f"; {state.progress.current.running} of {rank_count} ranks running"
+
+
+def _about_silent(rows: list[Row], state: RunState) -> list[str]:
+    """Return lines on ranks that are silent for unusually long, and how to see where they are; nothing for none."""
+    silent_s = {row.rank.global_rank: row.silent_s for row in rows if row.silent_s is not None}
+    running = sum(row.rank.state is RankState.RUNNING for row in rows)
+    return list(about_silence(silent_s, running, as_argument(state.run_dir))) if silent_s else []

@@ -1,0 +1,55 @@
+"""What a shell completes: names of runs, and words that a command knows. Slow modules are imported once they are asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from launcher.cli.launch.options import DEFAULT_RUNS_DIR
+from launcher.cli.options.types import complete_files
+from launcher.core.env import TLAUNCH_RUNS_DIR
+from launcher.runs.registry import registered
+from launcher.runs.store import given_names, run_names
+
+Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
+
+
+def complete_runs(context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
+    """Return the runs whose names begin so, the newest first, else the names that people gave (--name) which do.
+
+    Those that are elsewhere where commands would find them.
+    """
+    named = context.params.get("runs_dir") or os.environ.get(TLAUNCH_RUNS_DIR)
+    runs_dir = Path(named or DEFAULT_RUNS_DIR)
+    is_named = named and context.get_parameter_source("runs_dir") is not ParameterSource.DEFAULT
+    places = (runs_dir,) if is_named or run_names(runs_dir) else registered()
+    names = sorted((name for place in places for name in run_names(place)), reverse=True)
+    whole = [name for name in names if name.startswith(begun)]
+    given = dict.fromkeys(chain.from_iterable(given_names(names).values()))
+    return whole or [name for name in given if name.startswith(begun)]
+
+
+def complete_runs_or_files(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
+    """Return what `complete_runs` does; the shell completes files where no run begins so."""
+    return complete_runs(context, parameter, begun) or complete_files(context, parameter, begun)
+
+
+def one_of(words: Callable[[], Iterable[str]]) -> Completer:
+    """Return what completes one of these words, whatever the case of its letters; they are made when they are asked for."""
+
+    def complete(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
+        return [word for word in words() if word.casefold().startswith(begun.casefold())]
+
+    return complete
+
+
+def recipe_names() -> Iterable[str]:
+    from launcher.recipes.catalog import RECIPES  # commands without a bundled program need none of it
+
+    return RECIPES

@@ -1,0 +1,94 @@
+"""Which ranks have written nothing for much longer than they usually do, or than the others.
+
+For what people look at alone: supervision finds hangs without it. A rank that prints seldom is not silent, nor are those of a
+program whose rank 0 alone prints.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import field
+from itertools import pairwise
+from pathlib import Path
+
+from launcher.core.arrivals import RECORD
+from launcher.core.frozen import frozen
+from launcher.core.run_dir import RunDir
+from launcher.logs.log_file import bytes_between, opened
+
+SILENT_FROM_S = 15.0
+TIMES_LONGER = 5
+# A rank has a usual pause once it has written in so many seconds, over at least `SILENT_FROM_S`: the lines of a start are over.
+MIN_RECORDS = 8
+LAST_RECORDS = 32
+
+
+@frozen
+class Silences:
+    """One look at the ranks that run, by global rank."""
+
+    written_ns: Mapping[int, int] = field(
+        default_factory=dict
+    )  # the last write to its log, since 1970; of logs that are here
+    silent_s: Mapping[int, float] = field(default_factory=dict)  # of those that are silent for unusually long
+    logs: tuple[
+        tuple[int, int, int], ...
+    ] = ()  # inode, size and time of each, by which it is seen whether any has changed
+
+    @property
+    def all_are_silent(self) -> bool:
+        return bool(self.silent_s) and self.silent_s.keys() == self.written_ns.keys()
+
+
+class SilenceReader:
+    """Looks at the logs of ranks again and again: a `stat` of each, and some records of those that have not written lately."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir = run_dir
+        self._usual: dict[
+            int, tuple[int, float | None]
+        ] = {}  # by global rank: of which last write, and the longest pause before
+
+    def look(self, beats_ns: Mapping[int, int | None]) -> Silences:
+        """Look at the ranks that run, whose last heartbeats are given. Never raises."""
+        now_ns = time.time_ns()
+        logs: dict[int, os.stat_result] = {}
+        for rank in beats_ns:
+            with suppress(OSError):
+                logs[rank] = os.stat(self._run_dir.train_log(rank))  # noqa: PTH116 - of a thousand
+        written_ns = {rank: log.st_mtime_ns for rank, log in logs.items()}
+        signs_ns = {rank: max(time_ns, beats_ns[rank] or 0) for rank, time_ns in written_ns.items()}
+        ages_s = {rank: (now_ns - time_ns) / 1e9 for rank, time_ns in signs_ns.items()}
+        silent_s = {
+            rank: age_s
+            for rank, age_s in ages_s.items()
+            if age_s >= SILENT_FROM_S and self._is_unusual(rank, written_ns[rank], ages_s)
+        }
+        return Silences(
+            written_ns, silent_s, tuple((log.st_ino, log.st_size, log.st_mtime_ns) for log in logs.values())
+        )
+
+    def _is_unusual(self, rank: int, written_ns: int, ages_s: Mapping[int, float]) -> bool:
+        known = self._usual.get(rank)
+        if known is None or known[0] != written_ns:
+            known = self._usual[rank] = written_ns, usual_pause_s(self._run_dir.arrivals(rank))
+        if known[1] is not None:
+            return ages_s[rank] > TIMES_LONGER * known[1]
+        # It never wrote regularly; if most ranks do write, it is the exception.
+        talking = sum(age_s < ages_s[rank] / TIMES_LONGER for age_s in ages_s.values())
+        return 2 * talking > len(ages_s)
+
+
+def usual_pause_s(arrivals: Path) -> float | None:
+    """Return the longest of the last pauses between two writes to a log, in seconds; None where it had too few."""
+    with suppress(OSError), opened(arrivals) as descriptor:
+        size_bytes = os.fstat(descriptor).st_size
+        end = size_bytes - size_bytes % RECORD.size
+        data = bytes_between(descriptor, max(0, end - LAST_RECORDS * RECORD.size), end)
+        times_ns: list[int] = [time_ns for time_ns, _ in RECORD.iter_unpack(data)]
+        if len(times_ns) >= MIN_RECORDS and times_ns[-1] - times_ns[0] >= SILENT_FROM_S * 1e9:
+            return max(after - before for before, after in pairwise(times_ns)) / 1e9
+    return None
