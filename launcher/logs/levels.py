@@ -6,6 +6,7 @@ import re
 
 from launcher.core.errors import UsageError
 from launcher.logs.lines import Line
+from launcher.logs.message_sections import SectionLines
 from launcher.logs.traceback_blocks import (
     END_OF_REMOTE,
     EXCEPTION,
@@ -89,6 +90,7 @@ class Levels:
         self._header: str | None = None  # of a traceback, whose next line has not come
         self._prefix: str | None = None  # of the lines of a traceback, "[rank3]: "; None outside of one
         self._raised = False  # the traceback has come to its exception
+        self._sections = SectionLines()  # of the exception's message
         self._group: GroupFrame | None = None  # of the group of exceptions that began last
         self._of_group = self._level, ""  # and what lines outside of its frame begin with
 
@@ -107,7 +109,7 @@ class Levels:
             if self._prefix is None:
                 logged = self._is_own and self._level >= LEVELS["WARNING"]
                 self._level = self._level if logged else _highest_in(text) or LEVELS["ERROR"]
-            self._header, self._prefix = text, ""
+            self._header, self._prefix, self._sections = text, "", SectionLines()
             self._raised = self._is_own = False
             self._group = GroupFrame() if begins_group(text) else None
         elif self._prefix is None or not self._belongs(text):
@@ -143,7 +145,7 @@ class Levels:
             return False
         rest = text[len(prefix) :].rstrip("\r")
         if self._raised:
-            return bool(prefix) or rest.startswith(_BETWEEN) or not rest
+            return self._sections.holds(rest) or bool(prefix) or rest.startswith(_BETWEEN)
         is_exception = bool(rest) and not rest[0].isspace()
         self._raised = is_exception and not rest.endswith(HEADER)  # else it quotes another traceback, which follows
         return not is_exception or EXCEPTION.match(rest) is not None

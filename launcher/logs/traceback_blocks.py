@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from itertools import islice
 
 from launcher.core.frozen import frozen
+from launcher.logs.message_sections import SectionLines
+from launcher.preload.frames import innermost
 
 MESSAGE_LINES = 12  # of a message, after its first
+SECTION_LINES = 400  # of the sections of a message
 MESSAGE_CHARS = 2000  # of an exception and its message that are shown
 GROUP_LINES = 200  # of the exceptions in a group that are shown
 MAX_TRACEBACKS = 500  # that are looked at, the last ones: a program may print them without end
@@ -49,7 +52,7 @@ class Block:
     prefix: str
     type: str
     message: str
-    where: str | None
+    where: str | None  # the innermost frame of the program's own code, else of any
     thread: str | None
 
 
@@ -115,8 +118,9 @@ def _block(text: str, start: int) -> Block | None:
     frames = [frame for line in body if (frame := FRAME.match(line))]
     where = None
     if frames:
-        name = frames[-1]["file"].replace("\\", "/").rpartition("/")[2]
-        where = f"{name}:{frames[-1]['line']}" + (f" in {frames[-1]['function']}" if frames[-1]["function"] else "")
+        frame = innermost(frames, lambda frame: frame["file"])
+        name = frame["file"].replace("\\", "/").rpartition("/")[2]
+        where = f"{name}:{frame['line']}" + (f" in {frame['function']}" if frame["function"] else "")
     thread = _THREAD.match(before)
     shown = "\n".join([body[-1], *more])
     if len(shown) > MESSAGE_CHARS:
@@ -166,7 +170,22 @@ def _more_of_message(text: str, start: int, prefix: str, *, quotes: bool) -> tup
             break
         more.append(line)
         start = after
-    return more, start
+    sections, start = _sections(text, start, prefix)
+    return [*more, *sections], start
+
+
+def _sections(text: str, start: int, prefix: str) -> tuple[list[str], int]:
+    """Return the sections of a message of MindSpore's, from the empty line before them on; nothing where it has none."""
+    found = SectionLines()
+    lines: list[str] = []
+    end = start
+    for raw, after in islice(lines_of(text, start, len(text)), SECTION_LINES):
+        line = without_prefix(prefix, raw)
+        if line is None or not found.holds(line):
+            break
+        lines.append(line)
+        end = after
+    return (lines, end) if found.title else ([], start)
 
 
 def _group(text: str, start: int, prefix: str) -> tuple[list[str], int]:
@@ -249,6 +268,7 @@ class TracebackLines:
         self._prefix: str | None = None  # of the current traceback
         self._raised: str | None = None  # the prefix of one that has come to its exception, and may have more to say
         self._is_linked = False  # a sentence has announced another exception
+        self._sections = SectionLines()  # of the message of the last exception
 
     def put(self, text: str) -> int | None:
         """Return where the traceback's own text begins in this line, behind torch's prefix; None outside of a traceback.
@@ -260,7 +280,12 @@ class TracebackLines:
             self._header = None
         header = text.find(HEADER)
         if header >= 0 and text.endswith(HEADER):
-            self.continues = self._is_linked or (self._raised is not None and _IN_GROUP.match(text) is not None)
+            self.continues = (
+                self._is_linked
+                or self._sections.is_traceback
+                or (self._raised is not None and _IN_GROUP.match(text) is not None)
+            )
+            self._sections = SectionLines()
             self._header, self._raised, self._is_linked = text, None, False
             return header
         if self._prefix is None:
@@ -286,7 +311,8 @@ class TracebackLines:
         rest = without_prefix(mark, text)
         self._is_linked |= rest in LINKS
         is_blank = not text.strip()
+        in_section = rest is not None and self._sections.holds(rest)
         return (
-            is_blank or self._is_linked or _IN_GROUP.match(text) is not None
+            is_blank or in_section or self._is_linked or _IN_GROUP.match(text) is not None
             or (rest is not None and (bool(mark) or _INDENTED.match(rest) is not None))
         )  # fmt: skip

@@ -55,7 +55,7 @@ class FoundTraceback:
 
     type: str  # as printed: "ValueError", "torch.distributed.DistNetworkError"
     message: str
-    where: str | None  # the innermost frame, "train.py:88 in step"
+    where: str | None  # the innermost frame of the program's own code, else of any: "train.py:88 in step"
     text: str  # with the exceptions that it was raised from; its last `TRACEBACK_CHARS` characters, messages cut
     thread: str | None = None  # its name where it was not the main thread: the program went on
     lines_after: int = 0  # what the program still wrote, up to `MAX_LINES_AFTER`: many mean that it lived on

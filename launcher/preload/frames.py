@@ -7,12 +7,22 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from types import FrameType, TracebackType
-    from typing import Any
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + "/"
-_LIBRARY = os.path.dirname(os.__file__) + "/"
-_OTHERS = ("/site-packages/", "/dist-packages/", "<frozen ", _LIBRARY, _HERE)
+# The standard library of any Python, installed packages, and what Python or tlaunch put below the program.
+_LIBRARIES = (
+    "/lib/python3.",
+    "/lib/python3/",
+    "/lib64/python3.",
+    "/lib64/python3/",
+    os.path.dirname(os.__file__) + "/",
+)
+_OTHERS = ("/site-packages/", "/dist-packages/", "<frozen ", "/launcher/preload/", *_LIBRARIES, _HERE)
 
 
 def of_program(traceback: TracebackType | None) -> TracebackType | None:
@@ -44,8 +54,21 @@ def places_of_stack(frame: FrameType | None) -> list[tuple[str, int, str]]:
 
 def where(found: list[tuple[str, int, str]]) -> str | None:
     """Return "train.py:88 in step": the innermost frame of the program's own code, else of any."""
-    own = [place for place in found if not any(part in place[0] for part in _OTHERS)] or found
-    return "{}:{} in {}".format(os.path.basename(own[-1][0]), *own[-1][1:]) if own else None
+    if not found:
+        return None
+    file, line, function = innermost(found, lambda place: place[0])
+    return f"{os.path.basename(file)}:{line} in {function}"
+
+
+def innermost(frames: Sequence[T], file_of: Callable[[T], str]) -> T:
+    """Return the last frame of the program's own code, else of any. There is one."""
+    return next((frame for frame in reversed(frames) if is_of_program(file_of(frame))), frames[-1])
+
+
+def is_of_program(file: str) -> bool:
+    """Return whether a file is the program's own code: neither installed nor of Python's or tlaunch's."""
+    file = file.replace("\\", "/")
+    return not any(part in file for part in _OTHERS)
 
 
 def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:

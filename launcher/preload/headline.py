@@ -69,7 +69,9 @@ def _what(fields: dict[str, Any], log: str) -> str:
         what = f"exit code {fields['status']}" + (f": {message}" if message else "")
     what = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in what)
     what = what if len(what) <= _MAX_CHARS else what[:_MAX_CHARS] + "..."
-    return f"{what}, at {fields['where']}" if fields["where"] else what
+    if not fields["where"]:
+        return what
+    return f"{what if what.endswith('..') else what.removesuffix('.')}, at {fields['where']}"
 
 
 def _shown(path: str) -> str:

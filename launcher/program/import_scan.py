@@ -14,7 +14,7 @@ import ast
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -105,10 +105,13 @@ def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) 
 def uses_mindspore(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
     """Return whether the program, or a module of its own that it imports, imports MindSpore and calls its `init`.
 
-    The call is seen by its name alone: `init()`, `communication.init()`, `init_process_group()`.
+    The call is seen by its name alone: `init()`, `communication.init()`, `init_process_group()`, and what
+    `from mindspore.communication import init as` calls it.
     """
     program = _WholeProgram(command, cwd, environment)
-    return program.imports(MINDSPORE) and bool(program.called.intersection(_MEETING))
+    return program.imports(MINDSPORE) and not program.called.isdisjoint(
+        {*_MEETING, *program.aliases_of(MINDSPORE, _MEETING)}
+    )
 
 
 def own_files(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[Path, ...]:
@@ -122,6 +125,7 @@ class _Import:
 
     module: str
     name: str = ""
+    alias: str = ""  # `as alias`
 
     @property
     def root(self) -> str:
@@ -183,7 +187,7 @@ class _Source:
                 parts = self._package.split(".")
                 above = parts[: len(parts) - (level - 1)] if level else []
                 absolute = ".".join(part for part in (*above, module or "") if part)
-                return [_Import(absolute, alias.name) for alias in aliases]
+                return [_Import(absolute, alias.name, alias.asname or "") for alias in aliases]
         return []
 
 
@@ -274,6 +278,10 @@ class _WholeProgram:
     def imports(self, package: str) -> bool:
         """Return whether it imports something of a package of that name."""
         return any(found.root == package for found in self._imports)
+
+    def aliases_of(self, package: str, names: Collection[str]) -> set[str]:
+        """Return what it calls some functions of a package where it imports them under other names."""
+        return {found.alias for found in self._imports if found.root == package and found.name in names}
 
     def _note(self, read: Callable[[], _Source], path: Path | None) -> None:
         """Take down what one module imports, and which files those are."""

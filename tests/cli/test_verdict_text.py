@@ -85,6 +85,19 @@ def test_who_misses_the_rank_table_is_told_how_to_get_one():
     assert not any(line.startswith("hint: ") for line in lines("OTHER"))
 
 
+@pytest.mark.parametrize(
+    ("what", "where", "told"),
+    [
+        ("E: got 31.", "net.py:18", "E: got 31, at net.py:18"),
+        ("E: got 31.", None, "E: got 31."),
+        ("E: waiting...", "net.py:18", "E: waiting..., at net.py:18"),
+    ],
+)
+def test_the_full_stop_of_a_message_does_not_stand_before_its_place(what, where, told):
+    failure = Failure(0, Role.CAUSE, what, "r", where=where)
+    assert headline(Verdict(0, Confidence.CERTAIN, "", (failure,))) == f"rank 0: {told}"
+
+
 def lines_full_of(text, *others):
     """The headline and all lines of a verdict in which every text is this one."""
     failure = Failure(0, Role.CAUSE, text, text, 1, text, 1, text)

@@ -15,7 +15,7 @@ from launcher.logs.collapse import MAX_LINES_OF_RANK, WINDOW_NS, Collapser, coll
 from launcher.logs.lines import Line
 from launcher.logs.times import Clock
 
-from .conftest import GROUP, put
+from .conftest import GROUP, OF_DATASET, OF_NETWORK, put
 
 
 def line(global_rank, text):
@@ -115,6 +115,16 @@ def test_a_chain_of_exceptions_is_one_piece(mark):
 def test_a_group_of_exceptions_is_one_piece():
     told = collapsed(GROUP.splitlines(), GROUP.replace("88", "87").splitlines())
     assert [each[:3] for each in told] == ["[0]"] * 12 + ["[1]"] * 12
+
+
+@pytest.mark.parametrize("text", [OF_NETWORK, OF_DATASET])
+def test_an_exception_with_sections_is_one_piece(text):
+    """Though another rank writes meanwhile, and whatever comes behind it."""
+    lines = text.splitlines()
+    told = collapsed([*lines, "step 2"], [f"other {number}" for number in range(8)])
+    assert [each[4:] for each in told if each.startswith("[0]")] == [*lines, "step 2"]
+    first = told.index(f"[0] {lines[0]}")
+    assert told[first : first + len(lines)] == [f"[0] {each}" for each in lines]
 
 
 def test_a_rank_that_lost_a_line_does_not_lag_behind_ever_after():

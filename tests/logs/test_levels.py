@@ -13,7 +13,7 @@ from launcher.logs.levels import LEVELS, Levels, level_in, level_named
 from launcher.logs.lines import Line
 from launcher.logs.traceback_blocks import HEADER
 
-from .conftest import BROKEN_GROUP, LINK, TRACEBACK, lines_of, marked
+from .conftest import BROKEN_GROUP, LINK, OF_DATASET, OF_NETWORK, TRACEBACK, lines_of, marked
 
 NAMES = {number: name for name, number in LEVELS.items()}
 
@@ -92,6 +92,9 @@ BAR = " 20%|##  | 2/10"
     # What stands before a traceback, as a progress bar that no newline ends, is not before each of its lines.
     (f"step 1\n\r 10%|#\r{BAR}{TRACEBACK}step 2\n", "I EEEE I"),
     (f"{BAR}\r{marked(TRACEBACK)}step 2\n", "EEEE I"),
+    # The sections of a message belong to its exception, a traceback in one of them too.
+    *((f"step 1\n{text}{behind}\n", f"I {'E' * len(text.splitlines())} I")
+      for text in (OF_NETWORK, OF_DATASET) for behind in ("step 2", "[INFO] DISTRIBUTED(7,7f,python):2026-11-27 [a.cc:1] x")),
     # Every part of a line that is overwritten tells a level; the highest counts.
     ("DEBUG: x\rERROR: y\r 20%|##\nWARNING: x\r\n", "EW"),
     # A traceback that is cut off ends at the next line.

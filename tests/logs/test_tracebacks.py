@@ -21,7 +21,7 @@ from launcher.logs.tracebacks import (
     tracebacks_in,
 )
 
-from .conftest import GROUP, LINK, TRACEBACK, lines_of, marked
+from .conftest import GROUP, LINK, OF_NETWORK, TRACEBACK, lines_of, marked
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "blame_raise.py"
 
@@ -79,6 +79,11 @@ Original Traceback (most recent call last):
     parse()
 ValueError: bad line
 """
+BELOW_LIBRARIES = TRACEBACK.replace(
+    "ValueError",
+    '  File "/v/site-packages/mindspore/api.py", line 1805, in run\n    f()\n'
+    '  File "/usr/lib/python3.11/threading.py", line 3, in wait\n    g()\nValueError',
+)
 LOADING = TRACEBACK.replace("ValueError: no", "RuntimeError: Error(s) in loading state_dict for Net:")
 IGNORED, OF_THREAD = "Exception ignored in: <x>\n", "Exception in thread Thread-1 (run):\n"
 FRAMES = '  File "/a/b.py", line 1, in f\n    f()\n' * 1000
@@ -92,6 +97,12 @@ KEYS = '\tMissing key(s) in state_dict: "a".\n\tsize mismatch for b'
     (WORKER, {"message": "bad line", "where": "data.py:8 in load"}),
     # Printed earlier for its own sake, a traceback caused nothing.
     (f"{TRACEBACK}step 2\n{TRACEBACK}", {"text": TRACEBACK.strip()}),
+    # The place is the program's own line, not one of a library that it called.
+    (BELOW_LIBRARIES, {"where": "train.py:88 in step"}),
+    (BELOW_LIBRARIES.replace("/a/train.py", "/v/site-packages/a.py"), {"where": "threading.py:3 in wait"}),
+    # The sections of a message belong to it.
+    (f"{OF_NETWORK}[INFO] a(7,7f): x\n", {"message": OF_NETWORK.partition("ValueError: ")[2].strip(), "where": "net.py:51 in main",
+                                          "lines_after": 1}),
     # A program that was killed while it printed had printed another before.
     (f"{TRACEBACK}more\n{TRACEBACK[:60]}", {"where": "train.py:88 in step"}),
     # Indented lines below an exception belong to it, as torch writes them; a progress bar does not.

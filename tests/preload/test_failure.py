@@ -190,6 +190,7 @@ def announced(tmp_path):
     ("def step():\n    raise ValueError('no \\x1b such\\nword')\nstep()", "ValueError: no \\x1b such, at train.py:2 in step"),
     ("import sys\nprint('usage', file=sys.stderr)\nprint('wrong option', file=sys.stderr)\nsys.exit(2)",
      "exit code 2: wrong option, at train.py:4 in <module>"),
+    ("raise ValueError('No such word.')", "ValueError: No such word, at train.py:1 in <module>"),
     ("import sys\nsys.exit('why')", "exit code 1: why, at train.py:2 in <module>"),
     ("import os\nos._exit(5)", "exit code 5, at train.py:2 in <module>"),
 ])  # fmt: skip

@@ -38,7 +38,8 @@ HINTS = {
     "bdb.BdbQuit": _NO_INPUT,
     "EOFError: EOF when reading a line": _NO_INPUT,
     "RuntimeError: Maybe you are trying to call 'mindspore.communication.init()'": "--mindspore cluster starts the scheduler "
-    "at which ranks of MindSpore meet; without it, a program is only seen to need one where its own Python files import mindspore",
+    "at which ranks of MindSpore meet; without it, a program is only seen to need one where its own Python files import mindspore "
+    "and call `init()` or `init_process_group()`",
     "KeyError: 'RANK_TABLE_FILE'": "RANK_TABLE_FILE is set only where there is a rank table: `tlaunch table generate "
     "--devices N -o rank_table.json` makes one for this machine, --rank-table rank_table.json gives it to ranks",
 }
@@ -139,6 +140,8 @@ def _what(failure: Failure) -> str:
     if failure.status is not None and what == f"exit code {failure.status}":
         what = describe_status(failure.status)
     where = f", at {failure.where}" if failure.where and failure.where not in what else ""
+    if where and not what.endswith(".."):
+        what = what.removesuffix(".")
     return one_line(f"{what}{where}")
 
 

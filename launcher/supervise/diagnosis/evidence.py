@@ -9,7 +9,7 @@ from launcher.core.frozen import frozen
 from launcher.logs.tracebacks import FoundTraceback
 from launcher.supervise.diagnosis.error_patterns import SHOWN_CHARS, Kind, Symptom, of_exception, of_log
 from launcher.supervise.diagnosis.failure_files import FailureRecord
-from launcher.supervise.diagnosis.mindspore_errors import first_words, place_in_network
+from launcher.supervise.diagnosis.mindspore_errors import explained
 from launcher.supervise.diagnosis.rank_ends import LATE_S
 from launcher.supervise.diagnosis.stack_parser import RankStack
 
@@ -127,9 +127,10 @@ def _of_exception(
     evidence: RankEvidence, kind: str, message: str, where: str | None, traceback: str | None
 ) -> FailureSummary:
     symptom = _own_if_named(evidence, of_exception(kind, message, traceback or ""))
-    what, where = f"{kind}: {first_words(message)}", place_in_network(message) or where
+    told = explained(kind, message, traceback)
+    what, where = told.what, told.where or where
     short_kind = what.partition(": ")[0].rpartition(".")[2]
-    return FailureSummary(evidence, symptom, _one_line(what), _signature(short_kind, where), where, traceback)
+    return FailureSummary(evidence, symptom, _one_line(what), _signature(short_kind, where), where, told.traceback)
 
 
 def _of_signal(evidence: RankEvidence, number: int) -> FailureSummary:

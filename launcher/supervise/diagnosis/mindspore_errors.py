@@ -11,39 +11,45 @@ Exception thrown from dataset pipeline. Refer to 'Dataset Pipeline Error Message
 from __future__ import annotations
 
 import re
+from itertools import groupby
+
+from launcher.core.frozen import frozen
+from launcher.logs.message_sections import CALL_STACK, NET_CODE, sections_in
+from launcher.logs.tracebacks import find_traceback
+from launcher.preload.frames import is_of_program
 
 _REFERS = re.compile(r"(?:Refer to|check) '(?P<section>[^'\n]{1,80})'")
-_TITLE = re.compile(r"^-{20,}\n- (?P<title>[^\n]{1,80}?):[^\n]*\n-{20,}\n", re.MULTILINE)
 _LEVEL = re.compile(r"^\[[A-Z]+\] ?")
-_CONSTRUCT = re.compile(r"^# \d+ In file (?P<file>[^\n]+?):(?P<line>\d+)\b", re.MULTILINE)
-_CALL_STACK = "Python Call Stack"
-_NET_CODE = "The Traceback of Net Construct Code"
+_FRAME = re.compile(
+    r"^# \d+ In file (?P<file>[^\n]+?):(?P<line>\d+)\b.*\n?(?:[ \t]+(?!\(See file )[^\n]*\n?)*", re.MULTILINE
+)
 
 
-def first_words(message: str) -> str:
-    """Return the line that says what is wrong: the first, or that of the section to which it refers.
+@frozen
+class Explained:
+    """An exception, as the sections of its message tell it."""
 
-    Of a section that refers on to a Python traceback it is that one's exception.
-    """
-    line = message.strip().partition("\n")[0]
-    sections = _sections(message)
-    for _ in range(len(sections)):
-        refers = _REFERS.search(line)
-        text = sections.pop(refers["section"], "").strip() if refers else ""
-        if not refers or not text:
-            break
-        lines = text.splitlines()
-        line = lines[-1] if refers["section"] == _CALL_STACK else _LEVEL.sub("", lines[0])
-    return line
+    what: str  # "KeyError: 'label of image 40'"
+    where: str | None  # the line of the program's own code, where that is no frame of the exception's own
+    traceback: str | None  # the frames that lead there, and the exception
 
 
-def place_in_network(message: str) -> str | None:
-    """Return the line of a network's code that could not be compiled, "train.py:5"; None where the message has none."""
-    found = _CONSTRUCT.search(_sections(message).get(_NET_CODE, ""))
-    return None if found is None else f"{found['file'].rpartition('/')[2]}:{found['line']}"
-
-
-def _sections(message: str) -> dict[str, str]:
-    """Return the text of each section by its title."""
-    _, *parts = _TITLE.split(message)
-    return dict(zip(parts[::2], parts[1::2], strict=True))
+def explained(kind: str, message: str, traceback: str | None) -> Explained:
+    """Return what an exception of class `kind` is about: one of the program's dataset, a line of its network, or itself."""
+    before, sections = sections_in(message)
+    raised = find_traceback(sections.get(CALL_STACK, ""))
+    if raised is not None:
+        return Explained(f"{raised.type}: {raised.message}", raised.where, raised.text)
+    line = before.partition("\n")[0]
+    refers = _REFERS.search(line)
+    section = sections.get(refers["section"], "").strip() if refers else ""
+    said = _LEVEL.sub("", section.partition("\n")[0]) or line
+    what = f"{kind}: {said}"
+    frames = [frame for frame in _FRAME.finditer(sections.get(NET_CODE, "")) if is_of_program(frame["file"])]
+    if frames:
+        of_lines = [list(same)[-1] for _, same in groupby(frames, lambda frame: frame.group("file", "line"))]
+        where = f"{frames[-1]['file'].rpartition('/')[2]}:{frames[-1]['line']}"
+        return Explained(what, where, "\n".join([*(frame[0].rstrip() for frame in of_lines), what]))
+    shown = f"{kind}: {before}"
+    frames_before, found, _ = (traceback or "").rpartition(shown)
+    return Explained(what, None, f"{frames_before}{shown}" if found and sections and not section else traceback)

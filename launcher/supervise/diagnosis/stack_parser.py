@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from launcher.core.frozen import frozen
 from launcher.core.proc import mounts
+from launcher.preload.frames import is_of_program
 
 State = Literal["running", "stopped", "uninterruptible", "silent"]
 
@@ -41,11 +42,8 @@ _ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 _OTHERS_CUT = "..."  # faulthandler shows 100 threads, the newest first: the main thread is not among them
 
 _SHARED_MEMORY = r"/launcher/trainer/parallel/shared_memory\.py"  # the bundled program's library of communication
-# Not the user's own: the standard library, installed packages, what Python or tlaunch put below the program.
-_FOREIGN = re.compile(
-    r"/lib(?:64)?/python\d(?:\.\d+)?t?/|/python\d+\.zip/|/(?:site|dist)-packages/|^<frozen |/launcher/preload/"
-    rf"|/torch/(?:distributed|nn|autograd|utils)/|{_SHARED_MEMORY}"
-)
+# Not the user's own, too, wherever it is installed.
+_FOREIGN = re.compile(rf"/python\d+\.zip/|/torch/(?:distributed|nn|autograd|utils)/|{_SHARED_MEMORY}")
 _BUNDLED = re.compile(rf"(?!.*{_SHARED_MEMORY}).*/launcher/trainer/")  # wherever it is, the program that the user chose
 _COMMUNICATION = re.compile(
     rf"/(?:torch/distributed|torch_npu/distributed|mindspore/communication|mpi4py|horovod|hccl)/|{_SHARED_MEMORY}"
@@ -81,7 +79,7 @@ class Frame:
     @property
     def own(self) -> bool:
         """True if this is the user's code."""
-        return bool(_BUNDLED.match(self.file)) or not _FOREIGN.search(self.file)
+        return bool(_BUNDLED.match(self.file)) or (is_of_program(self.file) and not _FOREIGN.search(self.file))
 
     @property
     def collective(self) -> bool:

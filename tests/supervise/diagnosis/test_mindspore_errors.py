@@ -2,7 +2,8 @@
 
 import pytest
 
-from launcher.supervise.diagnosis.mindspore_errors import first_words, place_in_network
+from launcher.logs.tracebacks import find_traceback
+from launcher.supervise.diagnosis.mindspore_errors import explained
 
 RULE = "-" * 66
 DATASET = f"""Exception thrown from dataset pipeline. Refer to 'Dataset Pipeline Error Message'.
@@ -17,47 +18,145 @@ DATASET = f"""Exception thrown from dataset pipeline. Refer to 'Dataset Pipeline
 {RULE}
 mindspore/ccsrc/minddata/dataset/data_source/cifar_op.cc(142).
 """
-USERS_CODE = f"""Exception thrown from user defined Python function in dataset.
-
+ITEM = f"""Exception thrown from user defined Python function in dataset. \n
 {RULE}
-- Python Call Stack:
-{RULE}
+- Python Call Stack: \n{RULE}
 Traceback (most recent call last):
-  File "train.py", line 5, in __getitem__
-ValueError: Unable to avoid copy while creating an array as requested.
+  File "/v/lib/python3.11/site-packages/mindspore/dataset/engine/datasets_user_defined.py", line 136, in _cpp_sampler_fn
+    val = dataset[i]
+          ~~~~~~~^^^
+  File "/home/me/dset.py", line 18, in __getitem__
+    raise KeyError("label of image 40")
+KeyError: 'label of image 40'
 
 {RULE}
-- Dataset Pipeline Error Message:
+- Dataset Pipeline Error Message: \n{RULE}
+[ERROR] Execute user Python code failed, check 'Python Call Stack' above.
+
 {RULE}
+- C++ Call Stack: (For framework developers) \n{RULE}
+mindspore/ccsrc/minddata/dataset/data_source/generator_op.cc(383).
+
+
+
+"""
+MAP = f"""Exception thrown from user defined Python function in dataset. \n
+{RULE}
+- Python Call Stack: \n{RULE}
+map operation: [PyFunc] failed. Error description:
+ValueError: Traceback (most recent call last):
+  File "/v/lib/python3.11/site-packages/mindspore/dataset/transforms/py_transforms_util.py", line 202, in __call__
+    result = self.transform(*args)
+             ^^^^^^^^^^^^^^^^^^^^^
+  File "/home/me/dset.py", line 22, in scale
+    return x.reshape(17)
+           ^^^^^^^^^^^^^
+ValueError: cannot reshape array of size 16 into shape (17,)
+
+{RULE}
+- Dataset Pipeline Error Message: \n{RULE}
 [ERROR] Execute user Python code failed, check 'Python Call Stack' above.
 """
-NETWORK = """For 'MatMulExt' op, shape1[-1] must be equal to shape2[-2], but got 3 and 4.
+SHAPES = "For 'MatMul' the input dimensions must be equal, but got 'x1_col': 32 and 'x2_row': 31."
+USERS_FRAMES = """# 1 In file /home/me/net.py:47, 23~29
+        return loss_fn(net(x), y)
+                       ^~~~~~
+# 3 In file /home/me/net.py:18, 12~20
+        x = self.fc2(x)
+            ^~~~~~~~
+"""
+NETWORK = f"""{SHAPES}
 
 ----------------------------------------------------
 - C++ Call Stack: (For framework developers)
 ----------------------------------------------------
-mindspore/ops/infer/ops_func_impl//matmul_ext.cc:43 CheckMatMulShapes
+mindspore/ops/infer/ops_func_impl//matmul.cc:78 InferShape2D
 
 ----------------------------------------------------
 - The Traceback of Net Construct Code:
 ----------------------------------------------------
-# 0 In file /home/me/train.py:5, 15~31
-        return ops.matmul(x, y)
-# 1 In file /usr/lib/python3/mindspore/ops/function/math_func.py:8724, 11~49
+# 0 In file /v/lib/python3.11/site-packages/mindspore/ops/composite/base.py:615, 31~56
+                        return grad_(fn, weights)(*args)
+                               ^~~~~~~~~~~~~~~~~~~~~~~~~
+# 1 In file /home/me/net.py:47, 23~29
+        return loss_fn(net(x), y)
+                       ^~~~~~
+# 2 In file /home/me/net.py:18, 12~23
+        x = self.fc2(x)
+            ^~~~~~~~~~~
+# 3 In file /home/me/net.py:18, 12~20
+        x = self.fc2(x)
+            ^~~~~~~~
+# 4 In file /v/lib/python3.11/site-packages/mindspore/nn/layer/basic.py:808~809, 8~43
+        if self.has_bias:
+# 8 In file /v/lib/python3.11/site-packages/mindspore/nn/layer/basic.py:807, 12~39
+        x = self.matmul(x, self.weight)
+            ^~~~~~~~~~~~~~~~~~~~~~~~~~~
+ (See file '/home/me/rank_0/om/analyze_fail.ir' for more details.)
+"""
+OTHERS_NETWORK = NETWORK.replace("/home/me/", "/usr/lib/python3/dist-packages/")
+LAST = NETWORK.partition("# 4")[0] + " (See file 'analyze_fail.ir' for more details.)\n"
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/me/net.py", line 51, in main
+    loss, g = grad(x, y)
+  File "/v/lib/python3.11/site-packages/mindspore/graph/api.py", line 256, in wrapper
+    results = fn(*arg, **kwargs)
 """
 
 
 @pytest.mark.parametrize(
-    ("message", "words", "place"),
+    ("message", "what", "where"),
     [
-        (DATASET, "Invalid cifar10 file, failed to read data from: cifar/data_batch_1.bin, re-download dataset.", None),
-        (USERS_CODE, "Exception thrown from user defined Python function in dataset.", None),
-        (f"Refer to 'Dataset Pipeline Error Message'.\n{USERS_CODE}", "ValueError: Unable to avoid copy while creating an array as requested.", None),
-        (NETWORK, "For 'MatMulExt' op, shape1[-1] must be equal to shape2[-2], but got 3 and 4.", "train.py:5"),
-        ("no such word\nand more", "no such word", None),
-        ("Refer to 'Nothing'.", "Refer to 'Nothing'.", None),
-        ("", "", None),
+        (DATASET, "RuntimeError: Invalid cifar10 file, failed to read data from: cifar/data_batch_1.bin, re-download dataset.", None),
+        (ITEM, "KeyError: 'label of image 40'", "dset.py:18 in __getitem__"),
+        (MAP, "ValueError: cannot reshape array of size 16 into shape (17,)", "dset.py:22 in scale"),
+        (f"Refer to 'Dataset Pipeline Error Message'.\n{ITEM}", "KeyError: 'label of image 40'", "dset.py:18 in __getitem__"),
+        (NETWORK, f"RuntimeError: {SHAPES}", "net.py:18"),
+        (OTHERS_NETWORK, f"RuntimeError: {SHAPES}", None),
+        ("no such word\nand more", "RuntimeError: no such word", None),
+        ("Refer to 'Nothing'.", "RuntimeError: Refer to 'Nothing'.", None),
+        ("", "RuntimeError: ", None),
     ],
 )  # fmt: skip
-def test_the_section_that_says_it_is_found(message, words, place):
-    assert (first_words(message), place_in_network(message)) == (words, place)
+def test_the_section_that_says_it_is_found(message, what, where):
+    told = explained("RuntimeError", message, None)
+    assert (told.what, told.where) == (what, where)
+
+
+@pytest.mark.parametrize("message", [NETWORK, LAST])
+def test_of_a_network_the_programs_own_lines_are_shown_and_the_error(message):
+    assert explained("ValueError", message, TRACEBACK).traceback == f"{USERS_FRAMES}ValueError: {SHAPES}"
+
+
+def test_of_a_dataset_the_exception_of_the_programs_own_code_is_shown():
+    stack = ITEM[ITEM.index("Traceback") : ITEM.index("KeyError: '")]
+    assert explained("RuntimeError", ITEM, TRACEBACK).traceback == f"{stack}KeyError: 'label of image 40'"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "shown"),
+    [
+        ("ValueError", OTHERS_NETWORK, SHAPES),
+        ("RuntimeError", DATASET, DATASET),
+        ("ValueError", "no such word\n  and more", "no such word\n  and more"),
+    ],
+)
+def test_other_tracebacks_are_shown_without_sections_to_which_nothing_refers(kind, message, shown):
+    """An exception that it was raised from is still shown."""
+    before = f"{TRACEBACK}{kind}: {NETWORK}\nThe above exception was the direct cause of the following exception:\n\n{TRACEBACK}"
+    assert (
+        explained(kind, message, f"{before}{kind}: {message}\n").traceback.rstrip()
+        == f"{before}{kind}: {shown}".rstrip()
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "where"),
+    [("ValueError", NETWORK, "net.py:18"), ("RuntimeError", ITEM, "dset.py:18 in __getitem__"), ("RuntimeError", MAP, "dset.py:22 in scale")],
+)  # fmt: skip
+def test_a_log_tells_as_much_as_the_exception(kind, message, where):
+    """Where a shell has started the program, its traceback in the log is all there is."""
+    printed = f"{TRACEBACK}{kind}: {message}"
+    found = find_traceback(f"{printed}[INFO] DISTRIBUTED(7,7f,python):2026-11-27-23:38:44.088.396 [a.cc:1]\n")
+    logged, told = explained(found.type, found.message, found.text), explained(kind, message, printed)
+    assert (logged.what, logged.where or found.where, logged.traceback) == (told.what, where, told.traceback)

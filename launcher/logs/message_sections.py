@@ -1,0 +1,72 @@
+"""The sections of a message of MindSpore's, which follow the exception's line behind empty lines and reach to the next one.
+
+ValueError: For 'MatMul' the input dimensions must be equal, but got 'x1_col': 32 and 'x2_row': 31.
+
+----------------------------------------------------
+- The Traceback of Net Construct Code:
+----------------------------------------------------
+# 0 In file /home/me/train.py:18, 12~23
+        x = self.fc2(x)
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+NET_CODE = "The Traceback of Net Construct Code"
+CALL_STACK = "Python Call Stack"
+
+_RULE = re.compile(r"-{20,}$")
+_TITLE = re.compile(r"- (?P<title>[^\n]{1,80}?):[^\n]*$")
+_SECTION = re.compile(rf"^{_RULE.pattern}\n{_TITLE.pattern}\n{_RULE.pattern}\n", re.MULTILINE)
+_LOGGED = re.compile(r"\[[A-Z]+\] \w+\(\d+,")  # a line of MindSpore's log
+# The last section of many messages, which ends without an empty line, in front of any output.
+_LINES_OF = {
+    NET_CODE: re.compile(r"\s|# \d+ In file "),
+    "C++ Call Stack": re.compile(r"\S+\.\w+[:(]\d+"),
+}
+
+
+def sections_in(message: str) -> tuple[str, dict[str, str]]:
+    """Return what a message says before its sections, and the text of each by its title."""
+    before, *parts = _SECTION.split(message)
+    return before.strip(), dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+class SectionLines:
+    """Finds which lines behind an exception's are of such sections, line by line."""
+
+    def __init__(self) -> None:
+        self.title = ""  # of the last section
+        self._at: Literal["between", "rule", "title", "text"] = "between"
+
+    @property
+    def is_traceback(self) -> bool:
+        """True within the section that holds a traceback of Python."""
+        return self._at == "text" and self.title == CALL_STACK
+
+    def holds(self, line: str) -> bool:
+        """Return whether the next line is of a section, or an empty one between them."""
+        line = line.rstrip()
+        match self._at:
+            case "between" if not line:
+                return True
+            case "between" if _RULE.match(line):
+                self._at = "rule"
+            case "rule" if title := _TITLE.match(line):
+                self._at, self.title = "title", title["title"]
+            case "title" if _RULE.match(line):
+                self._at = "text"
+            case "text" if not line:
+                self._at = "between"
+            case "text" if self._goes_on(line):
+                pass
+            case _:
+                self._at = "between"
+                return False
+        return True
+
+    def _goes_on(self, line: str) -> bool:
+        known = _LINES_OF.get(self.title)
+        return not _LOGGED.match(line) if known is None else known.match(line) is not None
