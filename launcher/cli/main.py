@@ -66,7 +66,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "render": (
         "launcher.cli.commands.render.command:render",
-        "Write a job file for Slurm, Kubernetes, mpirun or bash.",
+        "Write a job file for Slurm, Kubernetes, mpirun, msrun or bash.",
     ),
     "validate": ("launcher.cli.commands.validate:validate", "Check rank tables as HCCL does."),
     "table": ("launcher.cli.commands.table:table", "Show, compare, make and repair rank tables."),
