@@ -83,7 +83,7 @@ def test_no_word_of_a_message_is_broken(columns):
         assert [word for row in rows for word in row.split()] == text.replace(excerpt, "").split()
         assert any("`tlaunch logs RUN --rank 3`" in row for row in rows) is (columns > 37)
     for name in ("a name of words", "x" * (columns - 6)):
-        painted = f"{click.style(name, bold=True)}: {'word ' * 30}`tlaunch logs RUN` {'word ' * 30}"
+        painted = f"{click.style(name, bold=True)}: {'word `tlaunch logs RUN` ' * 30}"
         assert click.unstyle(Screen(True, columns).wrapped(painted)) == Screen(False, columns).wrapped(
             click.unstyle(painted)
         )
