@@ -58,6 +58,7 @@ def test_a_group_without_a_command_shows_its_help(group, launcher):
 SPLIT = {
     "run --hang-timeout 10 m -- python train.py": "--hang-timeout 10m", "run --devices 2 --grace=1.5 sec": "--grace=1.5s",
     "logs --since 10 m": "--since 10m", "wait --timeout 2 hours": "--timeout 2h", "top --interval 2 s": "--interval 2s",
+    "prune --older-than 3 days": "--older-than 3d",
 }  # fmt: skip
 
 

@@ -78,6 +78,7 @@ def test_the_search_is_that_of_the_ranks(missing, tmp_path):
     assert missing("-m", "far", PYTHONPATH="lib") is None
     assert missing("-E", "-m", "far", PYTHONPATH="lib") == "far"
     assert missing("-I", "-m", "train") == "train"
+    assert missing("-E", "-m", "train", PYTHONSAFEPATH="1") is None
     assert missing("-m", "nosuch", PYTHONPATH="own") is None
     assert missing("train.py") is None
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from launcher.cli.launch.elastic import first_allotment
 from launcher.cli.launch.network import with_network
@@ -92,8 +93,11 @@ def explain(
     """
     if len(options["command"]) == 1 and re.fullmatch(r"RT\d{3}", code := options["command"][0]):
         raise UsageError(f"{code} is no program, but a problem of rank tables", hint=f"tlaunch table explain {code}")
+    given = {"--rank": context.get_parameter_source("global_rank") is ParameterSource.COMMANDLINE, "--all": everything}
+    for name in filter(given.get, given if of_settings else ()):
+        raise UsageError(f"--settings and {name}: one is about the bundled trainer, the other about variables of ranks")
     chosen = for_engine(RunOptions(**{**given_last(context, options), "dry_run": True, "detach": False}), os.environ)
-    prepared = with_network(prepare(chosen, os.environ), chosen)
+    prepared = with_network(prepare(chosen, os.environ, needs_data=not of_settings), chosen)
     for note in prepared.notes:
         say(note)
     request, own_table = prepared.request, None
