@@ -171,7 +171,7 @@ class Foot:
                 self._killed_at_s = now_s + self._grace_s
             case AttemptStarted() if event.number:
                 self._do("starting ranks")
-                self._killed_at_s = math.inf
+                self._began_s, self._killed_at_s = now_s, math.inf
                 self._status.hurry()
                 if self._measured is not None:
                     self._measured.forget()
