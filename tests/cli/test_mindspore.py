@@ -325,7 +325,7 @@ def test_msrun_is_rendered_with_its_own_options(launcher, table_of, snapshot):
 )
 def test_what_msrun_cannot_start_is_refused(launcher, table_of, ranks, command):
     launcher.write("train.py", SOURCE)
-    launcher.write("train.sh").chmod(0o755)
+    launcher.write("train.sh", "#!/bin/sh\n").chmod(0o755)
     done = launcher.call("render", "msrun", "--rank-table", table_of(ranks), "--", *command)
     assert done.returncode in {2, 3}
     assert "msrun would" in done.stderr

@@ -241,6 +241,26 @@ def test_a_status_is_redrawn_in_its_place(play, wait_until):
     assert [line[:18] for line in terminal.lines() if "4 ranks" in line] == ["4 ranks ended well"]
 
 
+FAILS_ONCE = """
+import os, pathlib, sys, time
+if os.environ["RANK"] == "0" and not os.path.exists("failed"):
+    time.sleep(4)
+    pathlib.Path("failed").touch()
+    sys.exit(1)
+while not os.path.exists("go"): time.sleep(0.05)
+"""
+
+
+def test_an_attempt_has_its_own_time(launcher, play):
+    """That of the run says nothing of how far it is."""
+    terminal = play(FAILS_ONCE, 80, "tlaunch run --devices 2 --max-restarts 1 -- python program.py")
+    told = terminal.wait_for(r"attempt 1, 2 ranks for \d+ s")
+    failed_s = time.time() - (launcher.directory / "failed").stat().st_mtime
+    terminal.touch("go")
+    assert terminal.ended() == 0
+    assert int(re.search(r"for (\d+) s", told)[1]) <= failed_s
+
+
 TRAINS = """
 import json, os, pathlib, time
 path = pathlib.Path(os.environ["TLAUNCH_HEARTBEAT_FILE"])

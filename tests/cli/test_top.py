@@ -191,11 +191,15 @@ def test_ranks_that_do_not_fit_are_grouped_and_those_that_differ_come_first(laun
     assert screen()[-2:] == ["figures of ranks 0-63 are read from logs", "? keys  q quit  g each rank  s sort"]
     view.press("g", len(HEADER))
     assert [cells[0] for cells in first_cells()] == [str(rank) for rank in range(19)]
-    for key in "sss":
-        view.press(key, len(HEADER))
+    view.press("s", len(HEADER))  # not by rank, as they are already
+    assert screen()[-1].split("  ")[-1] == "s sort: STATE"
+    view.press("s", len(HEADER))
     assert (first_cells()[0][0], screen()[-1].split("  ")[-1]) == ("5", "s sort: STEP")
     view.press("r", len(HEADER))
     assert first_cells()[0][:3] == ["0", "running", "120"]
+    for key, name in (("S", "STATE"), ("S", ""), ("S", "RANK"), ("s", ""), ("s", "STATE"), ("s", "STEP")):
+        view.press(key, len(HEADER))
+        assert screen()[-1].split("  ")[-1] == (f"s sort: {name}, reversed" if name else "s sort")
     view.press("?", len(HEADER))
     assert any(line.startswith("q ") for line in screen())
     view.press("x", len(HEADER))

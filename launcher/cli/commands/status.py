@@ -61,7 +61,7 @@ Exit codes: 0 whatever the run's state is; 2 wrong usage, or no such run.
 RIGHT = frozenset({"RANK", "DEVICE", "PID", "STEP", "LOSS", "BEAT", "LOG", "WRITTEN"})
 # On a narrow terminal, in this order: cut to so many columns, or left out (0).
 GIVING_WAY = (
-    ("END", 24), ("PID", 0), ("DEVICE", 0), ("WRITTEN", 0), ("LOG", 0), ("SERVER", 0), ("BEAT", 0), ("LOSS", 0), ("END", 8),
+    ("END", 24), ("DEVICE", 0), ("WRITTEN", 0), ("LOG", 0), ("SERVER", 0), ("PID", 0), ("BEAT", 0), ("LOSS", 0), ("END", 8),
 )  # fmt: skip
 LOG_FIGURES = ("step", "last_step", "epoch", "loss", "tokens_per_s", "steps_per_s", "counts_samples")
 GROUPED_FROM = 16  # ranks; so many are grouped on a terminal

@@ -15,7 +15,7 @@ from launcher.core.env import PYTHONSAFEPATH
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.text import did_you_mean, near
 from launcher.logs.terminal import escaped
-from launcher.program.command import PythonCommand, missing_interpreter, reads_program_from_stdin
+from launcher.program.command import PythonCommand, has_no_shebang, missing_interpreter, reads_program_from_stdin
 
 TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
 
@@ -41,6 +41,11 @@ def _missing_program(program: Program) -> UnreadableError | None:
     """Return what is wrong with the file that the command's first word names, or with its `#!` line."""
     name, search = program.argv[0], program.environment.get("PATH", os.defpath)
     if (found := shutil.which(name, path=search)) is not None:
+        if has_no_shebang(program.cwd / found):
+            return UnreadableError(
+                f"{name} has no #! line, so no rank could start it",
+                hint=f"name its interpreter: -- {_started_by(name)}",
+            )
         interpreter = missing_interpreter(program.cwd / found, search, program.cwd)
         return None if interpreter is None else _without_interpreter(name, found, interpreter)
     is_file = (program.cwd / name).is_file()
@@ -68,7 +73,8 @@ def _programs_on(search: str) -> Iterator[str]:
 
 
 def _started_by(name: str) -> str:
-    return shlex.join(("python", name)) if name.endswith(".py") else f"INTERPRETER {shlex.quote(name)}"
+    interpreter = {".py": "python", ".sh": "bash"}.get(os.path.splitext(name)[1], "INTERPRETER")  # noqa: PTH122
+    return f"{interpreter} {shlex.quote(name)}"
 
 
 def _without_interpreter(name: str, found: str, interpreter: str) -> UnreadableError:

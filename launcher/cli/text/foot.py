@@ -171,7 +171,7 @@ class Foot:
                 self._killed_at_s = now_s + self._grace_s
             case AttemptStarted() if event.number:
                 self._do("starting ranks")
-                self._killed_at_s = math.inf
+                self._began_s, self._killed_at_s = now_s, math.inf
                 self._status.hurry()
                 if self._measured is not None:
                     self._measured.forget()
@@ -196,6 +196,11 @@ class Foot:
             elif failed is not None:
                 why = f"rank {failed.global_rank} failed ({describe(failed)}); "
         self._status.show(text, why)
+
+    def tell_start(self) -> None:
+        """Say that all ranks have started, once they have; a terminal's row says it for as long as they run."""
+        if not self._status.on_terminal and len(self._progress.current.starts) == self._progress.rank_count:
+            self._status.show(self._started_text())
 
     def hint(self) -> tuple[str, ...]:
         """Return lines on how to see where ranks are that have been silent for unusually long; once, and else none."""
@@ -243,10 +248,12 @@ class Foot:
             return ranks
         if self._measured is not None and (measured := self._measured.text(attempt.starts)):
             return f"{ranks}: {measured}"
+        return self._started_text()
+
+    def _started_text(self) -> str:
+        ranks, number = counted(self._progress.rank_count, "rank"), self._progress.current.number
         # The directory is the run's, and has been shown before a restart.
-        if attempt.number:
-            return f"attempt {attempt.number}: {ranks} started"
-        return f"{ranks} started in {self._shown_dir}"
+        return f"attempt {number}: {ranks} started" if number else f"{ranks} started in {self._shown_dir}"
 
     def _live_text(self, ranks: str) -> str:
         """Return the row of a terminal, as much as fits: the run's time is in it, and what of its ranks is striking."""

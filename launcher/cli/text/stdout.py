@@ -94,5 +94,7 @@ def as_people_call_it(path: Path) -> Path:
     """Return the path relative to the working directory where that is below it, on one line. To be shown only."""
     from pathlib import Path  # every command imports this module, and `--help` needs no path
 
-    relative = Path(os.path.relpath(path))
-    return Path(printable(str(path if relative.parts[:1] == ("..",) else relative)))
+    here = os.getcwd()  # noqa: PTH109 - as `relpath` takes it
+    relative = Path(os.path.relpath(path, here))
+    is_below = relative.parts[:1] != ("..",) and here != "/"  # below the root is everything
+    return Path(printable(str(relative if is_below else path)))

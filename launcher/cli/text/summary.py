@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 from collections import Counter
@@ -24,6 +25,8 @@ from launcher.logs.terminal import escaped, one_line, printable
 from launcher.runs.progress import Progress
 
 LAST_LINES = 10
+# How tlaunch ran the program, in the dump of a crash: '  File ".../launcher/preload/run_main.py", line 54 in main'.
+_BELOW_PROGRAM = re.compile(r'  File ".*/launcher/preload/\w+\.py", line \d+ in \S+')
 
 
 def render(
@@ -122,7 +125,9 @@ def log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[str]:
     start = progress.current.starts.get(culprit)
     if start is None and progress.current.number > 0:
         return []  # it never ran in this attempt: whatever the log holds is older
-    return last_lines(run_dir.train_log(culprit), LAST_LINES, 0 if start is None else start.event.log_offset)
+    offset = 0 if start is None else start.event.log_offset
+    lines = last_lines(run_dir.train_log(culprit), 2 * LAST_LINES, offset)
+    return [line for line in lines if not _BELOW_PROGRAM.fullmatch(line)][-LAST_LINES:]
 
 
 def log_elsewhere(global_rank: int, first_server: str) -> str:
