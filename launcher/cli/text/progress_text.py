@@ -137,12 +137,13 @@ class ProgressText:
         interval_s = LOOK_EVERY_S if self._lead is None else SURVEY_EVERY_S
         self._next_survey_s = now_s + max(interval_s, SURVEY_S_PER_RANK * len(starts))
         if self._on_terminal:  # elsewhere each would be a line of its own
-            self._notice_signs({rank: each for rank, each in looks.items() if rank not in ended}, now_s)
+            started_ns = {rank: start.time_ns for rank, start in starts.items()}
+            self._notice_signs({rank: each for rank, each in looks.items() if rank not in ended}, started_ns, now_s)
             self._notice_lag(looks)
 
-    def _notice_signs(self, looks: Mapping[int, RankFigures], now_s: float) -> None:
+    def _notice_signs(self, looks: Mapping[int, RankFigures], started_ns: Mapping[int, int], now_s: float) -> None:
         beats_ns = {rank: None if each.heartbeat is None else each.heartbeat.time_ns for rank, each in looks.items()}
-        self.silences = self._silence_reader.look(beats_ns)
+        self.silences = self._silence_reader.look(beats_ns, started_ns)
         signs: list[object] = [*filter(None, beats_ns.values()), *self.silences.logs]
         if signs and signs != self._signs:
             self._sign_s = now_s
