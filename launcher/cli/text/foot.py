@@ -185,6 +185,7 @@ class Foot:
     def show(self, begun: Mapping[int, Begun], *, killed: bool) -> None:
         """Draw the lines of `begun`, by global rank, or how the run stands; `killed`: every rank gets SIGKILL."""
         attempt = self._progress.current
+        self._look()
         unended = {rank: line for rank, line in begun.items() if rank not in attempt.exits}
         if self._partial.show(unended) and self._status.on_terminal:
             return
@@ -196,6 +197,14 @@ class Foot:
             elif failed is not None:
                 why = f"rank {failed.global_rank} failed ({describe(failed)}); "
         self._status.show(text, why)
+
+    def _look(self) -> None:
+        """Read how far ranks are, and which are silent, while all run; also where lines that they have begun hide that."""
+        attempt = self._progress.current
+        all_started = len(attempt.starts) == self._progress.rank_count
+        goes_on = all_started and attempt.running and attempt.ending.stopping is None
+        if self._measured is not None and self._status.on_terminal and goes_on:
+            self._measured.look(attempt.starts, attempt.exits)
 
     def hint(self) -> tuple[str, ...]:
         """Return lines on how to see where ranks are that have been silent for unusually long; once, and else none."""
@@ -252,7 +261,6 @@ class Foot:
         """Return the row of a terminal, as much as fits: the run's time is in it, and what of its ranks is striking."""
         attempt, parts = self._progress.current, dict[str, str]()
         if self._measured is not None:
-            self._measured.look(attempt.starts, attempt.exits)
             parts = self._measured.parts()
         if not parts.keys() - {"silence"} and not attempt.number:
             parts["where"] = str(self._shown_dir)
