@@ -66,7 +66,7 @@ class FigurePatterns:
         self.about_training = _compiled(r"train|epoch|step|iter")
         # Tutorials of torch: "[1, 2000] loss: 2.2" (epoch and step), "loss: 2.3 [ 64/60000]" (samples).
         self.tutorial = re.compile(
-            rf"\[(?P<epoch>\d{{1,6}}), (?P<step>{whole})\] loss: |loss: {number} \[ ?(?P<sample>{whole})/(?P<of>{whole})\]$"
+            rf"\[(?P<epoch>\d{{1,6}}), (?P<step>{whole})\] loss: |loss: {number} \[ ?(?P<sample>{whole})/ ?(?P<of>{whole})\]$"
         )
         self.counts_epochs = _compiled(r"\bepochs?\s*:?\s*$")
 
