@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from launcher.cli.text.columns import counted, cut_off, whole_duration
 from launcher.cli.text.log_format import Format
 from launcher.cli.text.progress_text import ProgressText, about_silence, fitting
 from launcher.cli.text.status_line import StatusLine
-from launcher.cli.text.stdout import is_pipe
+from launcher.cli.text.stdout import as_argument, is_pipe
 from launcher.cli.text.summary import describe
 from launcher.core.events import (
     AttemptStarted,
@@ -122,7 +121,7 @@ class Foot:
 
     def __init__(self, spec: RunSpec, progress: Progress, shape: Format, shown_dir: Path) -> None:
         self._progress = progress
-        self._shown_dir = shown_dir
+        self._run_dir, self._shown_dir = RunDir(spec.run_dir), shown_dir
         self._server_count = len(spec.cluster.servers)
         # What `| tee` takes from a pipe, it writes to the terminal: behind a row that stands there.
         self._status = StatusLine(sys.stderr, alone=spec.console in {"status", "none"} or not is_pipe(sys.stdout))
@@ -137,7 +136,7 @@ class Foot:
         self._measured: ProgressText | None = None
         if spec.console == "status" or self._status.on_terminal:
             pattern = pattern_of(spec.progress_regex)
-            self._measured = ProgressText(RunDir(spec.run_dir), pattern, on_terminal=self._status.on_terminal)
+            self._measured = ProgressText(self._run_dir, pattern, on_terminal=self._status.on_terminal)
         self._replaces_steps = spec.console == "rank0" and self._status.on_terminal and shape.redraws
 
     @property
@@ -212,7 +211,7 @@ class Foot:
         if not silent_s or self._has_hinted or self._progress.current.ending.stopping is not None:
             return ()
         self._has_hinted = True
-        return about_silence(silent_s, self._progress.current.running, shlex.quote(str(self._shown_dir)))
+        return about_silence(silent_s, self._progress.current.running, as_argument(self._run_dir))
 
     def erase(self) -> str:
         """Erase the row; return what `StatusLine.erase` does."""

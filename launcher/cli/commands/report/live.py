@@ -17,9 +17,9 @@ from launcher.cli.commands.status import GROUPED_FROM
 from launcher.cli.commands.top.measured import time_spent
 from launcher.cli.commands.top.sampler import Row, Sampler
 from launcher.cli.commands.top.screen import columns_at, how_many_run, tells_apart
-from launcher.cli.options.chosen_run import as_argument
 from launcher.cli.text.rank_rows import cells, grouped
 from launcher.cli.text.run_text import printed_figures, shown_name
+from launcher.cli.text.stdout import as_argument
 from launcher.cli.text.verdict_text import headline
 from launcher.core.errors import UsageError
 from launcher.core.metrics import Record
