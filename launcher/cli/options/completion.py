@@ -23,7 +23,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
 def complete_runs(context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
     """Return the runs whose names begin so, the newest first, else the names that people gave (--name) which do.
 
-    Those that are elsewhere where commands would find them.
+    Where there are none in the directory of runs, and nobody has said which is meant, the runs of others that are known are offered.
     """
     named = context.params.get("runs_dir") or os.environ.get(TLAUNCH_RUNS_DIR)
     runs_dir = Path(named or DEFAULT_RUNS_DIR)
