@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 LONG = 6  # characters from which on a word may hold two slips
 MIN_BEGINNING = 3  # characters of an unfinished word
 SHOWN = 3
-UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+UNITS_S = {"ms": 0.001, "min": 60, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _AMOUNT = re.compile(rf"(\d{{1,9}}(?:\.\d{{1,9}})?)({'|'.join(UNITS_S)})")
 _DURATION = re.compile(f"(?:{_AMOUNT.pattern})+")
 

@@ -22,7 +22,7 @@ from launcher.core.run_dir import RunDir
 from launcher.supervise.event_log import EventLog, RunRecorder
 from launcher.supervise.event_loop import Listening, SignalPipe
 from launcher.supervise.port import HeldPort
-from launcher.supervise.share import Share
+from launcher.supervise.share import ServerShare, SpecifyAttempt
 from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import KILL_PATIENCE_S, NothingLeft, RunGroup, descendants, reap, signal_everything
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from launcher.supervise.local_control import LocalControl
     from launcher.supervise.mpi_proxy import MpiProxies, ProxyControl
     from launcher.supervise.remote_control import RemoteControl
-    from launcher.supervise.share import SpecifyAttempt
 
 
 @frozen
@@ -71,7 +70,7 @@ class Agent:
             self._proxy_control = ProxyControl(members, ranks, inherited)
             ranks = self._proxy_control.ranks
         port = port or HeldPort(spec.master_port)
-        self._share = Share(spec, ranks, inherited, server_index, port, first_attempt, first_allotment, specify)
+        self._share = ServerShare(spec, ranks, inherited, server_index, port, first_attempt, first_allotment, specify)
         self._head = head  # None without one, and once it is lost
         self._event_log = EventLog(
             run_dir.events, server_index, head.events_fd if head else None, link.tell if link else None

@@ -23,7 +23,7 @@ from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import RankGroup
 from launcher.supervise.scheduler import Scheduler, meeting_place
-from launcher.supervise.share import Share
+from launcher.supervise.share import ServerShare
 from launcher.supervise.spawner import Spawner
 from launcher.supervise.tree import RunGroup
 
@@ -49,7 +49,7 @@ class Attempts:
     arrivals: ArrivalNotes
 
     def __init__(
-        self, share: Share, *, spawner: Spawner, group: RunGroup, event_log: EventLog, others: bool = False
+        self, share: ServerShare, *, spawner: Spawner, group: RunGroup, event_log: EventLog, others: bool = False
     ) -> None:
         """`others`: the run has ranks on other servers, whose failures have those here started again as well."""
         self._share = share

@@ -13,7 +13,7 @@ SpecifyAttempt = Callable[[Allotment, int], tuple[RunSpec, Mapping[str, str]]]
 
 
 @frozen
-class Share:
+class ServerShare:
     """The part of a run that one agent has to do."""
 
     spec: RunSpec

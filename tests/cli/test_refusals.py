@@ -28,7 +28,7 @@ FILES = """
 --rank-table missing.json -- true; --config missing.toml; --data missing; -- no-such-program; -- ./missing
 -- ./plain.py; -- plain.py; --rank-table rank_table_8pcs.json; --rank-table elsewhere/rank_table_8pcs.json
 -- python; -- python -u -; -- env python; -- python nosuch.py; -- python -u plain.py/nosuch.py; -- env python nosuch.py x; --detach -- python nosuch.py
--- python -m nosuchmod; -- python -m plain.py; -- python -m package; --detach -- python -m package.nosuch
+-- python -m nosuchmod; -- python -I -m plain; -- python -P -m plain; -- python -E -m nosuchmod; -- python -m ''; -- python -m plain.py; -- python -m package; --detach -- python -m package.nosuch
 -- ./windows.sh; -- ./nosuch.sh; -- ./spaced.py
 --runs-dir plain.py -- true; --runs-dir plain.py/deeper/still -- true; --detach -- no-such-program
 """

@@ -76,10 +76,11 @@ def test_a_busy_rank_is_seen_to_be_busy(launcher):
         acted_run.make(launcher.runs / "a", [AgentStarted(me, None, 1), RankStarted(0, me.pid, me.started)])
     )
     sampler.look()
-    burnt_s = time.process_time()
+    began_s, burnt_s = time.monotonic(), time.process_time()
     while time.process_time() - burnt_s < 0.1:
         pass
-    assert sampler.look()[1][0].cpu_share > 0.05
+    share = sampler.look()[1][0].cpu_share
+    assert share > 0.5 * 0.1 / (time.monotonic() - began_s)  # of a machine that may be busy with other things
 
 
 def test_q_ends_it_and_the_run_goes_on(launcher, terminal):

@@ -38,6 +38,8 @@ def test_a_shell_is_told_how_to_complete(launcher, shell):
         ("tlaunch status 2026", ["20261121-053713-b", "20261121-053712-a"]),
         ("tlaunch report latest b", ["b"]),
         ("tlaunch logs -f b", ["b"]),
+        ("tlaunch status lat", ["latest"]),
+        ("tlaunch stop 2026", ["20261121-053713-b"]),  # the other is over
         ("tlaunch ckpt ls 20261121-053713", ["20261121-053713-b"]),
         ("tlaunch run --resume a", ["a"]),
         ("tlaunch run --recipe res", ["resnet50"]),
@@ -55,6 +57,7 @@ def test_what_begins_so_is_completed(launcher, words, completed):
         run = launcher.runs / name
         run.mkdir(parents=True)
         (run / "run.json").write_text("{}")
+    (launcher.runs / "20261121-053712-a" / "report.json").write_text("{}")
     count = str(len(words.split()) - 1)
     done = launcher.call(env={"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count})
     assert done.stdout.split() == [f"plain,{word}" for word in completed]

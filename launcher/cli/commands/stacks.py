@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, json_option, run_argument
+from launcher.cli.options.chosen_run import LIVE_RUN_HELP, active_run_argument, chosen_live, json_option
 from launcher.cli.text.run_text import describe, shown_name
 from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.verdict_text import rank_list
@@ -61,7 +61,7 @@ class Seen:
 @click.option("--rank", "ranks", metavar="LIST", help="Show these ranks only, such as 0,3-5.")
 @click.option("--full", is_flag=True, help="Show every frame, and the other threads of each group's first rank.")
 @json_option
-@run_argument
+@active_run_argument
 @click.pass_context
 def stacks(
     context: click.Context, /, *, run: str | None, ranks: str | None, full: bool, as_json: bool, runs_dir: Path

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from launcher.cli.options.chosen_run import ONLY_RUN_HELP, chosen_only, run_argument
+from launcher.cli.options.chosen_run import ONLY_RUN_HELP, active_run_argument, chosen_only
 from launcher.cli.options.types import Seconds
 from launcher.cli.text.columns import counted
 from launcher.cli.text.run_text import describe, shown_name
@@ -43,7 +43,7 @@ WAYS_OUT = {State.UNKNOWN: "use the tlaunch that started it", State.UNWATCHED: "
 @click.option(
     "--timeout", type=Seconds(min=0), metavar="TIME", help="Stop waiting after this time.  [default: no limit]"
 )
-@run_argument
+@active_run_argument
 @click.pass_context
 def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float | None, runs_dir: Path) -> None:
     run_dir = chosen_only(runs_dir, run)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, run_argument
+from launcher.cli.options.chosen_run import LIVE_RUN_HELP, active_run_argument, chosen_live
 from launcher.cli.options.types import Seconds
 from launcher.cli.text.run_text import describe, shown_name
 from launcher.cli.text.stdout import say
@@ -32,7 +32,7 @@ UNSEEN = frozenset({State.ELSEWHERE, State.UNKNOWN, State.UNWATCHED})
 @click.option(
     "--timeout", type=Seconds(min=0), metavar="TIME", help="Stop waiting after this time.  [default: no limit]"
 )
-@run_argument
+@active_run_argument
 @click.pass_context
 def wait(context: click.Context, *, run: str | None, timeout: float | None, runs_dir: Path) -> None:
     watch = RunStatusReader(chosen_live(runs_dir, run))

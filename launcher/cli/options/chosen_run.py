@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from launcher.cli.options.command_types import Command
-from launcher.cli.options.completion import complete_runs
+from launcher.cli.options.completion import Completer, complete_active_runs, complete_runs
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.errors import UnreadableError, UsageError
@@ -31,9 +32,17 @@ ONLY_RUN_HELP = f"{_RUN_IS.format(f'{_ONLY} newest')}  [default: {_ONLY} latest]
 
 
 def run_argument(command: Command) -> Command:
-    return click.argument("run", required=False, metavar="[RUN]", shell_complete=complete_runs)(
-        runs_dir_option(command)
-    )
+    return _run_argument(complete_runs)(command)
+
+
+def active_run_argument(command: Command) -> Command:
+    """Add the argument of a command that is of use while a run goes on: a shell completes no runs that are over."""
+    return _run_argument(complete_active_runs)(command)
+
+
+def _run_argument(completer: Completer) -> Callable[[Command], Command]:
+    argument = click.argument("run", required=False, metavar="[RUN]", shell_complete=completer)
+    return lambda command: argument(runs_dir_option(command))
 
 
 def json_option(command: Command) -> Command:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import shlex
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from click.core import ParameterSource
 
 from launcher.cli.options.types import complete_files
 from launcher.core.env import TLAUNCH_RUNS_DIR
-from launcher.core.run_dir import DEFAULT_RUNS_DIR
+from launcher.core.run_dir import DEFAULT_RUNS_DIR, LATEST, RunDir
 from launcher.runs.registry import registered
 from launcher.runs.store import given_names, run_names
 
@@ -23,16 +24,39 @@ Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
 def complete_runs(context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
     """Return the runs whose names begin so, the newest first, else the names that people gave (--name) which do.
 
-    Where there are none in the directory of runs, and nobody has said which is meant, the runs of others that are known are offered.
+    Runs of other directories are completed where commands would find them: where there are none here.
     """
+    return _begun(_names(context), begun)
+
+
+def complete_active_runs(context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
+    """Return what `complete_runs` does, but of runs without a report alone: they may be active. None is looked at closer."""
+    return _begun(_names(context, only_active=True), begun)
+
+
+def _names(context: click.Context, *, only_active: bool = False) -> list[str]:
     named = context.params.get("runs_dir") or os.environ.get(TLAUNCH_RUNS_DIR)
     runs_dir = Path(named or DEFAULT_RUNS_DIR)
     is_named = named and context.get_parameter_source("runs_dir") is not ParameterSource.DEFAULT
     places = (runs_dir,) if is_named or run_names(runs_dir) else registered()
-    names = sorted((name for place in places for name in run_names(place)), reverse=True)
+    return sorted(
+        (
+            name
+            for place in places
+            for name in run_names(place)
+            if not (only_active and RunDir(place / name).report.exists())
+        ),
+        reverse=True,
+    )
+
+
+def _begun(names: Sequence[str], begun: str) -> list[Any]:
+    """Return the names that begin so; none that a shell would take for more than a word, since bash puts them in as they are."""
     whole = [name for name in names if name.startswith(begun)]
     given = dict.fromkeys(chain.from_iterable(given_names(names).values()))
-    return whole or [name for name in given if name.startswith(begun)]
+    latest = [LATEST] if begun and names and LATEST.startswith(begun) else []
+    completed = whole or [*(name for name in given if name.startswith(begun)), *latest]
+    return [name for name in completed if shlex.quote(name) == name]
 
 
 def complete_runs_or_files(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:

@@ -15,7 +15,7 @@ import click
 
 from launcher.cli.options.command_types import PLACE, PROJECT_FILE
 from launcher.cli.options.project_place import MAX_BYTES
-from launcher.cli.options.types import FloatRange, IntRange, Seconds, Size, as_usage_error
+from launcher.cli.options.types import CALLED_HERE, FloatRange, IntRange, Seconds, Size, as_usage_error
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
@@ -87,7 +87,7 @@ class ProjectFile:
             elif section == names:  # else it may be an option that this command has no use for
                 raise UsageError(
                     f"{self.where('.'.join((*section, key)))}: tlaunch {' '.join(names)} has no option {key}",
-                    hint=did_you_mean(near(key, options)),
+                    hint=_called_here(key, options) or did_you_mean(near(key, options)),
                 )
         return {str(options[key].name): self._checked(options[key], *named) for key, named in values.items()}
 
@@ -196,3 +196,9 @@ def give_defaults(context: click.Context, name: str, command: click.Command) -> 
         groups.insert(0, at.info_name or "")
         at = at.parent
     context.default_map = {name: file.defaults((*groups, name), command)}
+
+
+def _called_here(key: str, options: Collection[str]) -> str | None:
+    """Return what an option of torchrun or msrun is called here, if the command has it."""
+    name = CALLED_HERE.get(f"--{key}", "").removeprefix("--")
+    return f"tlaunch calls it {name}" if name in options else None

@@ -50,8 +50,17 @@ class IntRange(_Bounded):
         try:
             number = int(value)
         except ValueError:
-            raise BadValue(f"{value!r} is not a whole number", param, ctx) from None
+            raise BadValue(f"{value!r} is not a whole number", param, ctx, _about_count(str(value))) from None
         return self.within_bounds(number, param, ctx)
+
+
+def _about_count(value: str) -> str | None:
+    """Return what to write instead of what users of torchrun (`auto`, `gpu`) and mpirun (`-np2`) write for a number of devices."""
+    if value in {"auto", "gpu", "cpu"}:
+        return "write how many, for instance 8"
+    if re.fullmatch(r"p\d+", value):
+        return f"put a blank between: -np {value[1:]}"
+    return None
 
 
 class FloatRange(_Bounded):
@@ -142,15 +151,19 @@ CALLED_HERE = {
     "--log-dir": "--runs-dir",
     "--log_dir": "--runs-dir",  # msrun, too
     "--local_worker_num": "--devices",
-    "--cluster_time_out": "--join-timeout",
     "--master_port": "--master-port",
     "--rank_table_file": "--rank-table",
+    "--rank-table-file": "--rank-table",
     "-x": "--env",
+    "-a": "--all",  # docker's, of ps
+    **dict.fromkeys(("-9", "-f", "--force"), "--kill"),
+    "-t": "--timestamps",  # of logs
+    "-V": "--version",
 }
 # What users of other tools call commands; the first word is a command's name here.
 COMMANDS_CALLED_HERE = {
     "kill": "stop", "cancel": "stop", "rm": "prune", "clean": "prune", "ls": "ps", "list": "ps", "tail": "logs -f", "attach": "top",
-    "watch": "top", "start": "run", "launch": "run", "help": "--help", "version": "--version", "check": "validate",
+    "watch": "top", "resume": "run --resume RUN", "start": "run", "launch": "run", "msrun": "run", "torchrun": "run", "help": "--help", "version": "--version", "check": "validate",
 }  # fmt: skip
 # What has no option of its own here, and what to do instead; for commands with --engine and --console.
 _SERVERS_FROM_TABLE = "on one machine leave it out; several are named by --rank-table: type the same command on each, or choose --engine mpi or slurm"
@@ -166,7 +179,8 @@ DONE_HERE = {
         "leave it out: --join-timeout and --lost-after are the limits of servers that come, and are lost",
     ),
     "--rdzv-backend": "leave it out: the ranks' MASTER_ADDR and MASTER_PORT are chosen by tlaunch",
-    "--worker_num": "--devices N are those of this machine; several are named by --rank-table",
+    "--worker_num": "on one machine it is --devices N (--local_worker_num); several machines are named by --rank-table",
+    "--cluster_time_out": "--env MS_TOPO_TIMEOUT=SECONDS is MindSpore's own limit; --join-timeout is that of servers",
     "--redirects": _LOGS,
     "--tee": _LOGS,
     "--output-filename": _LOGS,
@@ -196,6 +210,11 @@ DONE_HERE = {
     "-m": "write it behind two dashes: -- python -m MODULE",
     "--module": "write it behind two dashes: -- python -m MODULE",
     "--no-python": "leave it out, and write the program behind two dashes: -- PROGRAM",
+}
+# What no command needs an option for.
+DONE_ANYWHERE = {
+    **dict.fromkeys(("-w", "--watch"), "`tlaunch top` shows how a run goes on"),
+    "--color": "NO_COLOR=1 in the environment is without colours, FORCE_COLOR=1 with them",
 }
 _UNKNOWN_COMMAND = re.compile(r"No such command '(.*)'", re.DOTALL)
 _UNREADABLE = re.compile(r"\w+ '(.*)' is not readable\.", re.DOTALL)
@@ -247,7 +266,7 @@ def _no_such_option(option: str, context: click.Context | None) -> UsageError:
         hint = f"write it before the command: {context.find_root().command_path} --no-config ..."
     if hint is None and {"--engine", "--console"}.issubset(known):
         hint = DONE_HERE.get(option)
-    hint = hint or did_you_mean(near(option, known))
+    hint = hint or DONE_ANYWHERE.get(option) or did_you_mean(near(option, known))
     return UsageError(
         f"{context.command_path} has no option {option}", hint=hint or f"`{context.command_path} --help` lists them"
     )

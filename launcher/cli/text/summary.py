@@ -44,7 +44,7 @@ def render(
     elif ending.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir, server_index, screen)
     elif ending.cause is Cause.STOPPED:
-        yield from _stopped(progress, spec, shown_dir, screen)
+        yield from _stopped(progress, spec, shown_dir)
     elif ending.cause is Cause.AGENT_LOST:
         pid = progress.agent.pid if progress.agent else "unknown"
         yield (
@@ -55,8 +55,7 @@ def render(
         first, ended = printable(spec.ranks[0].server_id), _how_ended(progress)
         yield f"error: server {first}, whose launcher coordinated the run, is lost; ranks here: {ended}; logs in {shown_dir}"
     else:
-        well = f"{counted(progress.rank_count, 'rank')} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
-        yield screen.wrapped(well)
+        yield f"{counted(progress.rank_count, 'rank')} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
     if ending.leftovers:
         were = "was" if ending.leftovers == 1 else "were"
         yield f"{counted(ending.leftovers, 'process', 'processes')} that ranks had left running {were} ended"
@@ -74,7 +73,7 @@ def next_commands(progress: Progress, run_dir: RunDir, screen: Screen) -> Iterat
         return
     verbs = ("report", "rerun") if progress.current.verdict is None else ("why", "report", "rerun")
     *others, last = (f"`tlaunch {verb} {as_argument(run_dir)}`" for verb in verbs)
-    yield screen.paint(screen.wrapped(f"next: {', '.join(others)} or {last}"), FAINT)
+    yield screen.paint(f"next: {', '.join(others)} or {last}", FAINT)
 
 
 def not_begun(event: NotBegun) -> Iterator[str]:
@@ -89,11 +88,11 @@ def describe(ended: RankExit) -> str:
     return verdict_text.describe_status(ended.status) if ended.reason is None else ended.reason
 
 
-def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path, screen: Screen) -> Iterator[str]:
+def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
     # The end may have been asked for on another server.
     stopping = progress.current.ending.stopping
     by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
-    yield screen.wrapped(f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}")
+    yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
     yield from _going_on(spec)
 
 

@@ -14,7 +14,7 @@ from rich.live import Live
 
 from launcher.cli.commands.top.sampler import Sampler
 from launcher.cli.commands.top.screen import columns_at, to_screen
-from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, progress_regex_option, run_argument
+from launcher.cli.options.chosen_run import LIVE_RUN_HELP, active_run_argument, chosen_live, progress_regex_option
 from launcher.cli.options.types import Seconds
 from launcher.cli.text.keys import QUIT, keys_of_terminal, pressed
 from launcher.cli.text.rank_view import RankView
@@ -58,7 +58,7 @@ PLAIN_COLUMNS = 120
     help="Time between two updates.  [default: 2]",
 )  # fmt: skip
 @progress_regex_option
-@run_argument
+@active_run_argument
 def top(*, run: str | None, once: bool, interval: float, progress_regex: str | None, runs_dir: Path) -> None:
     sampler = Sampler(chosen_live(runs_dir, run), progress_regex)
     if not once and sys.stdout.isatty():
