@@ -151,11 +151,23 @@ def test_columns_without_a_value_give_way_first(launcher):
     assert (set(HEADER) - set(header)) == {"DEVICE", "BEAT", "CPU"}
 
 
+def test_how_to_see_the_log_of_the_scheduler_is_told_of_this_run(launcher):
+    """In a line that no terminal cuts, although another run is newer."""
+    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(acted_run.me(), None, 1)], ranks=1)
+    run_dir.scheduler.mkdir()
+    run_dir.scheduler_log.write_text("here\n")
+    acted_run.make(launcher.runs / "b", [AgentStarted(acted_run.me(), None, 1)], ranks=1)
+    [command] = [line for line in launcher.call("top", "a", code=0).stdout.splitlines() if "--scheduler" in line]
+    assert command == "  tlaunch logs a --scheduler"
+    assert launcher.call(*command.split()[1:], code=0).stdout == "here\n"
+
+
 def test_a_rank_that_is_silent_while_others_write_stands_apart(launcher):
     """In the table, and in a line that tells how to see where it is; all together are no outliers."""
     me = acted_run.me()
     events = [AgentStarted(me, None, 4), *(RankStarted(rank, me.pid, me.started) for rank in range(4))]
-    run_dir = acted_run.make(launcher.runs / "a", events, ranks=4)
+    run_dir = acted_run.make(launcher.runs / "a", ranks=4)
+    acted_run.append(run_dir, *events, first_ns=time.time_ns() - 70 * 10**9)
     for rank in range(4):
         run_dir.train_log(rank).write_text("here\n")
     os.utime(run_dir.train_log(2), ns=(0, time.time_ns() - 60 * 10**9))

@@ -14,7 +14,6 @@ import click
 
 from launcher.cli.options.chosen_run import (
     LIVE_RUN_HELP,
-    as_argument,
     chosen_live,
     json_option,
     progress_regex_option,
@@ -32,7 +31,7 @@ from launcher.cli.text.run_text import (
     scheduler_text,
     shown_name,
 )
-from launcher.cli.text.stdout import as_people_call_it, write_out
+from launcher.cli.text.stdout import as_argument, as_people_call_it, write_out
 from launcher.cli.text.style import Screen, screen_of
 from launcher.cli.text.verdict_text import describe_status, rank_list
 from launcher.core.codec import json_text

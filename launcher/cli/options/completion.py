@@ -12,10 +12,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from launcher.cli.launch.options import DEFAULT_RUNS_DIR
 from launcher.cli.options.types import complete_files
 from launcher.core.env import TLAUNCH_RUNS_DIR
-from launcher.core.run_dir import LATEST, RunDir
+from launcher.core.run_dir import DEFAULT_RUNS_DIR, LATEST, RunDir
 from launcher.runs.registry import registered
 from launcher.runs.store import given_names, run_names
 

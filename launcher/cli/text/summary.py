@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from launcher.cli.text import verdict_text
 from launcher.cli.text.columns import counted
+from launcher.cli.text.stdout import as_argument
 from launcher.cli.text.style import FAINT, PLAIN, Screen
 from launcher.core.devices import device_name
 from launcher.core.events import Cause, NotBegun
@@ -21,7 +21,7 @@ from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.logs.log_file import last_lines
-from launcher.logs.terminal import escaped, one_line, printable
+from launcher.logs.terminal import one_line, printable
 from launcher.runs.progress import Progress
 
 LAST_LINES = 10
@@ -67,16 +67,15 @@ def render(
         yield f"warning: these processes outlived SIGKILL, since they wait inside the kernel: {pids}"
 
 
-def next_commands(progress: Progress, shown_dir: Path, screen: Screen, *, is_found: bool) -> Iterator[str]:
+def next_commands(progress: Progress, run_dir: RunDir, screen: Screen) -> Iterator[str]:
     """Yield a line on what one may type after a run; none where nothing was begun, or how it ended is not known.
 
-    `is_found`: it is the latest of those that commands look at by themselves.
+    Each command names the run, since others may have begun meanwhile.
     """
     if not progress.ended or progress.not_begun is not None:
         return
-    run = "" if is_found else f" {shlex.quote(escaped(str(shown_dir)))}"
     verbs = ("report", "rerun") if progress.current.verdict is None else ("why", "report", "rerun")
-    *others, last = (f"tlaunch {verb}{run}" for verb in verbs)
+    *others, last = (f"`tlaunch {verb} {as_argument(run_dir)}`" for verb in verbs)
     yield screen.paint(f"next: {', '.join(others)} or {last}", FAINT)
 
 
@@ -97,14 +96,15 @@ def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str
     stopping = progress.current.ending.stopping
     by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
     yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
-    yield from _going_on(spec, shown_dir)
+    yield from _going_on(spec)
 
 
-def _going_on(spec: RunSpec, shown_dir: Path) -> Iterator[str]:
+def _going_on(spec: RunSpec) -> Iterator[str]:
     if RunDir(spec.run_dir).checkpoints.is_dir():
         from launcher.cli.text.saved_text import going_on  # others need none of it
 
-        yield from going_on(RunDir(spec.run_dir), shlex.quote(str(shown_dir)))
+        run_dir = RunDir(spec.run_dir)
+        yield from going_on(run_dir, as_argument(run_dir))
 
 
 # --- the last lines of the culprit's log, for `tlaunch why` too ---
@@ -149,7 +149,7 @@ def _failure(
     verdict = progress.current.verdict
     if verdict is None and progress.not_restarting is not None:
         yield f"error: the ranks could not start again: {progress.not_restarting}"
-        yield from _going_on(spec, shown_dir)
+        yield from _going_on(spec)
         return
     if verdict is None:
         yield "error: a rank failed, and nothing is known about it"
@@ -175,7 +175,7 @@ def _failure(
     yield from _restarts(progress)
     if is_full(spec.run_dir):
         yield f"the file system of {shown_dir} is full"
-    yield from _going_on(spec, shown_dir)
+    yield from _going_on(spec)
 
 
 def _restarts(progress: Progress) -> Iterator[str]:
