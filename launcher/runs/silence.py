@@ -1,7 +1,7 @@
 """Which ranks have written nothing for much longer than they usually do, or than the others.
 
 For what people look at alone: supervision finds hangs without it. A rank that prints seldom is not silent, nor are those of a
-program whose rank 0 alone prints.
+program whose rank 0 alone prints: where as many ranks are silent as write, none is named. Where one waits for another, all are.
 """
 
 from __future__ import annotations
@@ -71,6 +71,9 @@ class SilenceReader:
             for rank, age_s in ages_s.items()
             if age_s >= SILENT_FROM_S and self._is_unusual(rank, started_ns.get(rank, 0), written_ns[rank], ages_s)
         }
+        talking = sum(age_s < SILENT_FROM_S for age_s in ages_s.values())
+        if 0 < talking <= len(silent_s):  # ranks that went through the start aloud, and leave the rest to rank 0
+            silent_s = {}
         return Silences(
             written_ns, silent_s, tuple((log.st_ino, log.st_size, log.st_mtime_ns) for log in logs.values())
         )

@@ -103,3 +103,14 @@ def test_a_reader_forgets_the_pace_of_an_attempt_when_the_next_begins(run_dir):
     reader = SilenceReader(run_dir)
     assert reader.look({0: None}, {0: 0}).all_are_silent
     assert not reader.look({0: None}, {0: time.time_ns() - 20 * SECOND_NS}).silent_s
+
+
+def test_ranks_that_leave_what_is_printed_to_rank_0_are_not_silent(run_dir):
+    """Though each of them printed while it started."""
+    written(run_dir, 0, 1, [1] * 60)
+    for rank in (1, 2, 3):
+        written(run_dir, rank, 40, [2] * 10)
+    assert silent(run_dir, 4) == set()
+    for rank in (1, 2):
+        written(run_dir, rank, 1, [1] * 60)
+    assert silent(run_dir, 4) == {3}
