@@ -54,7 +54,7 @@ function chartOf(chart) {
   const label = chart.series.map((series) => `${series.label}, last ${series.last}`).join("; ");
   const svg = shape("svg", {
     viewBox: "0 0 1000 1000", preserveAspectRatio: "none", role: "img",
-    "aria-label": `${chart.title} from step ${chart.steps[0]} to ${chart.steps[1]}: ${label}`,
+    "aria-label": `${chart.title} from ${chart.unit} ${chart.steps[0]} to ${chart.steps[1]}: ${label}`,
   });
   const axis = element("div", { className: "y", ariaHidden: "true" });
   for (const [text, y] of chart.grid) {
@@ -74,7 +74,7 @@ function chartOf(chart) {
     const sample = shape("svg", { viewBox: "0 0 24 8", "aria-hidden": "true" }, line("M12 -2V10", "again"));
     legend.append(element("span", {}, sample, "begun again"));
   }
-  const steps = chart.steps.map((step, at) => element("span", {}, at ? step : `step ${step}`));
+  const steps = chart.steps.map((step, at) => element("span", {}, at ? step : `${chart.unit} ${step}`));
   const figure = element("figure", { className: "card" },
     element("figcaption", {}, chart.title),
     element("div", { className: "plot" }, axis, svg, element("div", { className: "x" }, ...steps)),

@@ -66,7 +66,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "render": (
         "launcher.cli.commands.render.command:render",
-        "Write a job file for Slurm, Kubernetes, mpirun or bash.",
+        "Write a job file for Slurm, Kubernetes, mpirun, msrun or bash.",
     ),
     "validate": ("launcher.cli.commands.validate:validate", "Check rank tables as HCCL does."),
     "table": ("launcher.cli.commands.table:table", "Show, compare, make and repair rank tables."),
@@ -168,14 +168,27 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _call(words: Sequence[str]) -> Any:
-    """Run a command line; an error tells of a duration that was split into two words."""
+    """Run a command line; what click refuses becomes an error of our own."""
     try:
         return tlaunch.main(words, prog_name="tlaunch", standalone_mode=False)
     except TlaunchError as error:
-        from launcher.cli.options.split_durations import hint_of_duration  # most command lines are correct
-
-        error.hint = hint_of_duration(error, words, tlaunch) or error.hint
+        _tell_of_duration(error, words)
         raise
+    except click.ClickException as error:
+        # A group without a command shows its help, which is an error for newer versions of click.
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+            raise
+        from launcher.cli.options.types import as_usage_error  # most command lines are correct
+
+        raise _tell_of_duration(as_usage_error(error), words) from None
+
+
+def _tell_of_duration(error: TlaunchError, words: Sequence[str]) -> TlaunchError:
+    """Add the hint to an error that is about a duration which was split into two words."""
+    from launcher.cli.options.split_durations import hint_of_duration  # most command lines are correct
+
+    error.hint = hint_of_duration(error, words, tlaunch) or error.hint
+    return error
 
 
 def exit_after(work: Callable[[], Any]) -> NoReturn:
@@ -204,14 +217,8 @@ def _exit_code_of(work: Callable[[], Any]) -> int:
     except TlaunchError as error:
         _complain(error)
         return error.exit_code
-    except click.ClickException as error:
-        # A group without a command shows its help, which is an error for newer versions of click.
-        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
-            say(error.format_message())
-        else:
-            from launcher.cli.options.types import as_usage_error  # most command lines are correct
-
-            _complain(as_usage_error(error))
+    except click.ClickException as error:  # the help of a group
+        say(error.format_message())
         return error.exit_code
     except (click.Abort, KeyboardInterrupt, _Ended, RuntimeError) as error:
         if (exit_code := _code_of_wish(error)) is None:

@@ -86,6 +86,11 @@ _PARAMETER = re.compile(r"""(?P<before>[?&](?P<name>[\w.-]{1,100})=)(?P<value>[^
 _SHELL_VALUE = r"""(?P<value>"[^"]*"|'[^']*'|[^\s;&|"'-][^\s;&|"']*)"""
 _VARIABLE = re.compile(rf"""(?P<before>(?<![\w.-])(?P<name>[A-Z_][A-Z0-9_]*)=){_SHELL_VALUE}""", re.ASCII)
 _OPTION = re.compile(rf"""(?P<before>(?<!\S)(?P<name>--?[A-Za-z][\w-]*)(?:=|[ \t]+)){_SHELL_VALUE}""", re.ASCII)
+# Tokens that their issuers (Hugging Face, OpenAI, GitHub, GitLab, AWS) have begin so that they are known without a name.
+_KNOWN_TOKEN = re.compile(
+    r"\b(?:(?:hf_|sk-(?:[a-z0-9]{1,9}-){0,2}|gh[pousr]_|github_pat_|glpat-)[A-Za-z0-9]{20}[\w-]*|AKIA[A-Z0-9]{16}\b)",
+    re.ASCII,
+)
 _SIGNATURE = "sig"  # of a URL that gives access to its holder
 _ASSIGNMENT = re.compile(r"(?P<name>[\w.-]+)=")
 MASK = "********"
@@ -103,7 +108,7 @@ def is_secret(name: str) -> bool:
 def masked(name: str, value: str) -> str:
     """`value` as it may be shown: wholly masked when `name` looks secret, secrets inside it masked always.
 
-    Those are credentials of URLs, and what stands after a secret's name in a header, a JSON object, a URL's parameters
+    Those are credentials of URLs, tokens that tell by their beginning what they are, and what stands after a secret's name in a header, a JSON object, a URL's parameters
     or a line of shell.
 
     >>> masked("HF_TOKEN", "abc"), masked("PROXY", "http://me:pw@host:80"), masked("", "X-Api-Key: abc")
@@ -114,7 +119,7 @@ def masked(name: str, value: str) -> str:
     text = _AUTHORIZATION.sub(rf"\1 {MASK}", _URL_CREDENTIALS.sub(rf"\g<scheme>{MASK}@", value))
     for named in (_HEADER, _MEMBER, _PARAMETER, _VARIABLE, _OPTION):
         text = named.sub(_masked_value, text)
-    return text
+    return _KNOWN_TOKEN.sub(MASK, text)
 
 
 def masked_argv(argv: Sequence[str]) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ from pathlib import Path
 
 from launcher.core.frozen import frozen
 
+DEFAULT_RUNS_DIR = Path("runs")
 LATEST = "latest"
 
 

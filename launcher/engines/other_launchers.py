@@ -191,7 +191,7 @@ def _met(family: _Family, environment: Mapping[str, str], decided: Mapping[str, 
 
 
 def _narrow(name: str, environment: Mapping[str, str], decided: Mapping[str, str | None]) -> Conflict | None:
-    """Fewer visible devices than ranks. None visible at all is a wish to compute without."""
+    """Return the conflict of fewer visible devices than ranks; None where there are enough, or none, which is a wish to compute without."""
     value = decided[name] if name in decided else environment.get(name)
     visible = [word for word in (value or "").split(",") if word.strip() not in {"", "-1", "NoDevFiles"}]
     rank_count = int(decided.get(env.LOCAL_WORLD_SIZE) or 1)

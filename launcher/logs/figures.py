@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.logs.figure_patterns import figure_patterns
+from launcher.logs.figure_patterns import figure_patterns, line_forms
 from launcher.logs.terminal import without_colours
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
     if pattern is not None:
         return _by(pattern, line)
     line = " ".join(line.split())  # expressions have many places for blanks, and would try each of them in each
-    if (bar := figure_patterns().bar.match(line)) is not None:
+    if (bar := line_forms().bar.match(line)) is not None:
         return _of_bar(bar)
-    tutorial = figure_patterns().tutorial.match(line)
+    tutorial = line_forms().tutorial.match(line)
     if tutorial is None:
         return _of_text(line)
     if tutorial["epoch"] is not None:
@@ -167,12 +167,12 @@ def _of_text(line: str) -> Figures | None:
 
 
 def _of_bar(bar: re.Match[str]) -> Figures | None:
-    patterns, text = figure_patterns(), bar["text"]
+    patterns, forms, text = figure_patterns(), line_forms(), bar["text"]
     loss = _loss(bar["rest"])
-    if patterns.other_data.search(text) or (loss is None and not patterns.about_training.search(text)):
+    if patterns.other_data.search(text) or (loss is None and not forms.about_training.search(text)):
         return None
     step, last = _whole(bar["step"]), _whole(bar["last"])
-    if patterns.counts_epochs.search(text):
+    if forms.counts_epochs.search(text):
         return None if step is None else Figures(epoch=float(step), loss=loss)
     epoch = patterns.epoch.search(text)
     epoch_value = None if epoch is None else float(epoch["epoch"])

@@ -12,7 +12,7 @@ import faulthandler
 import os
 import sys
 import time
-from _signal import SIG_IGN, SIGRTMAX, signal  # type: ignore[import-not-found] # without the imports of `signal`
+from _signal import SIG_IGN, SIGINT, SIGRTMAX, SIGTERM, signal  # type: ignore[import-not-found] # without the imports of `signal`
 
 from . import frames
 from .protocol import to_json
@@ -30,6 +30,7 @@ _SCHEMA = 1
 _MAX_TRACEBACK_CHARS = 8000
 _MAX_MESSAGE_CHARS = 8000
 _MIN_DESCRIPTOR = 100
+_STATUSES_OF_WISHES = (128 + SIGINT, 128 + SIGTERM)
 
 
 class _Hook:
@@ -56,10 +57,18 @@ class _Hook:
                 os.close(descriptor)
             os.replace(aside, self.path)
         except OSError:
-            os.unlink(aside)
+            try:
+                os.unlink(aside)
+            except OSError:  # not even that is there
+                pass
         finally:
-            if self.headline is not None and fields["type"] != "KeyboardInterrupt":  # which is a person's wish
+            if self.headline is not None and not _is_wish(fields):
                 self.headline.print_failure(fields)
+
+
+def _is_wish(fields: dict[str, Any]) -> bool:
+    """Return whether the rank ends since a person or an engine wants it to."""
+    return fields["type"] == "KeyboardInterrupt" or fields["status"] in _STATUSES_OF_WISHES
 
 
 _hook: _Hook | None = None
@@ -92,9 +101,11 @@ def note_exception(error: BaseException) -> None:
     """Record the exception that ends the program."""
     time_ns = time.time_ns()
     try:
-        found = frames.places(frames.of_program(error.__traceback__))
-        _record(time_ns, "exception", 1, error=error, found=found)
-        _leave_mpi_with(130 if isinstance(error, KeyboardInterrupt) else 1)
+        try:
+            found = frames.places(frames.of_program(error.__traceback__))
+            _record(time_ns, "exception", 1, error=error, found=found)
+        finally:
+            _leave_mpi_with(130 if isinstance(error, KeyboardInterrupt) else 1)
     except Exception:
         pass
 
@@ -109,11 +120,14 @@ def note_exit(stop: SystemExit) -> None:
     time_ns = time.time_ns()
     try:
         status = exit_status(stop)
-        if status:
+        if not status:
+            return
+        try:
             # The traceback of sys.exit says nothing, but the exception that led to it might.
             found = frames.places(frames.of_program(stop.__traceback__))
             message = "" if isinstance(stop.code, int) else frames.message(stop.code)
             _record(time_ns, "exit", status, error=stop.__context__, found=found, message=message)
+        finally:
             _leave_mpi_with(status)
     except Exception:
         pass

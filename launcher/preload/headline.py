@@ -34,17 +34,9 @@ class Headline:
         what = _what(fields, os.path.join(self._device_dir, _LOG))
         rank = device.removeprefix("device")
         hint = f"`tlaunch why {self._run}` shows more, `tlaunch logs {self._run} --rank {rank}` its log"
-        text = f"error: rank {rank}: {what}\nhint: {hint}\n".encode("utf-8", "backslashreplace")
-        try:
-            said = os.open(os.path.join(run_dir, FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        except FileExistsError:
-            return
-        except OSError:  # a full disk; the engine's stderr may take it
-            pass
-        else:
-            os.write(said, text)
-            os.close(said)
-        if self._is_there():
+        lines = (f"error: rank {rank}: {what}", f"hint: {hint}")
+        text = "".join(f"{_escaped(line)}\n" for line in lines).encode()
+        if _is_first(os.path.join(run_dir, FILE), text) and self._is_there():
             os.write(self._descriptor, text)
 
     def _is_there(self) -> bool:
@@ -59,6 +51,26 @@ class Headline:
             os.close(self._descriptor)
 
 
+def _is_first(path: str, text: bytes) -> bool:
+    """Leave the text there; return whether no other rank has done so before."""
+    try:
+        said = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        return not isinstance(error, FileExistsError)  # but a full disk, say; the engine's stderr may take it
+    try:
+        os.write(said, text)
+    except OSError:
+        pass
+    finally:
+        os.close(said)
+    return True
+
+
+def _escaped(line: str) -> str:
+    """Return a line of which nothing acts on a terminal."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
 def _what(fields: dict[str, Any], log: str) -> str:
     """Return the exception, or the exit code with what was said last, and where."""
     message = fields["message"].strip().partition("\n")[0]
@@ -67,7 +79,6 @@ def _what(fields: dict[str, Any], log: str) -> str:
     else:
         message = message or _last_line(log)
         what = f"exit code {fields['status']}" + (f": {message}" if message else "")
-    what = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in what)
     what = what if len(what) <= _MAX_CHARS else what[:_MAX_CHARS] + "..."
     if not fields["where"]:
         return what

@@ -85,6 +85,16 @@ def missing_interpreter(script: Path, search_path: str | None, cwd: Path) -> str
     return command if _find(command, search_path, cwd) is None else None
 
 
+def has_no_shebang(script: Path) -> bool:
+    """Return whether a file is text without a `#!` line, for which the kernel starts no interpreter."""
+    try:
+        with script.open("rb") as file:
+            beginning = file.read(_MAX_SHEBANG_BYTES)
+    except OSError:
+        return False
+    return not beginning.startswith(b"#!") and b"\0" not in beginning  # a program for any processor has zeros there
+
+
 def program_file(argv: Sequence[str], search_path: str | None, cwd: Path) -> Path | None:
     """Return the file that `argv` would run, for `env COMMAND` that of COMMAND; None if it is not found."""
     words = _without_env(list(argv))

@@ -59,14 +59,21 @@ def is_of_mpi4py(command: PythonCommand) -> bool:
     return command.kind == "module" and command.target.partition(".")[0] == MPI
 
 
+def heeds(command: PythonCommand, environment: Mapping[str, str]) -> tuple[bool, bool]:
+    """Return whether Python looks for modules beside the program, and whether in PYTHONPATH: -P, -E and -I forbid it."""
+    letters = {letter for option in command.options if option[:1] == "-" and option[1:].isalpha() for letter in option}
+    inherits = not letters & set("IE")
+    return not (letters & set("IP") or (inherits and environment.get(PYTHONSAFEPATH))), inherits
+
+
 def roots_of(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
     """Return the directories of the program's own modules: sys.path, as far as it is known without asking Python."""
-    letters = "".join(option[1:] for option in command.options if option.startswith("-") and option[1:].isalpha())
-    first = [] if set("IP") & set(letters) or environment.get(PYTHONSAFEPATH) else [cwd]
+    beside, inherits = heeds(command, environment)
+    first = [cwd] if beside else []
     if command.kind == "script":
         script = cwd / command.target
         first = [script] if script.is_dir() else [script.resolve().parent] if first else []
-    inherited = "" if set("IE") & set(letters) else environment.get("PYTHONPATH", "")
+    inherited = environment.get("PYTHONPATH", "") if inherits else ""
     return first + [cwd / entry for entry in inherited.split(os.pathsep) if entry]
 
 

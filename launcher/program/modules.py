@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from launcher.program.command import PythonCommand
 from launcher.program.files import roots_of
 
 MAX_BYTES = 1_000_000
-# Of a package's __init__.py: words by which it may have its modules come from elsewhere.
+# Words by which a module may have others come from elsewhere than files below it.
 _FINDING = (b"__path__", b"sys.modules", b"meta_path", b"path_hooks")
 _CUSTOMIZING = ("sitecustomize", "usercustomize")  # imported by Python at its start; they may add places
 _DECIDING = ("PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "HOME")  # where Python looks
@@ -56,7 +57,7 @@ def _first_missing(parts: Sequence[str], search: list[str]) -> str | None:
     name, around, spec = "", list[ModuleSpec](), None
     for part in (*parts, "__main__"):
         if spec is not None and spec.submodule_search_locations is None:  # a module
-            return None if name == ".".join(parts) else _unless_elsewhere(f"{name}.{part}", around)
+            return None if name == ".".join(parts) else _unless_elsewhere(f"{name}.{part}", [*around, spec])
         if spec is not None:
             around.append(spec)
             search = list(spec.submodule_search_locations or ())
@@ -76,7 +77,7 @@ def _found(name: str, search: list[str]) -> ModuleSpec | None:
 
 
 def _unless_elsewhere(name: str, around: Sequence[ModuleSpec]) -> str | None:
-    """Return `name` if no package around it can have its modules come from elsewhere than its directory."""
+    """Return `name` if nothing around it can have its modules come from elsewhere than its directory."""
     for package in around:
         if package.origin is None:  # a directory without an __init__.py
             continue
@@ -86,4 +87,20 @@ def _unless_elsewhere(name: str, around: Sequence[ModuleSpec]) -> str | None:
             text = file.read(MAX_BYTES + 1)
         if len(text) > MAX_BYTES or any(word in text for word in _FINDING):
             return None
+        if package.submodule_search_locations is not None and any(map(_acts, ast.parse(text).body)):
+            return None
     return name
+
+
+def _acts(statement: ast.stmt) -> bool:
+    """Return whether a statement of a package may do more at its import than name things: it may end Python, or find modules."""
+    match statement:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return bool(statement.decorator_list)
+        case ast.Import():
+            return any(alias.name.partition(".")[0] not in sys.stdlib_module_names for alias in statement.names)
+        case ast.ImportFrom(module=str(module), level=0):
+            return module.partition(".")[0] not in sys.stdlib_module_names
+        case ast.Assign() | ast.AnnAssign() | ast.Expr() | ast.Pass():
+            return any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(statement))
+    return True

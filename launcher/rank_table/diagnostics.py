@@ -47,36 +47,30 @@ def render_each(
     document: Document,
     name: str,
     style: Style = plain,
-    wrapped: Callable[[str], str] = str,
 ) -> list[str]:
-    """Return a text of several lines for each of the first `MAX_SHOWN` problems; the last one counts the others.
-
-    `wrapped` breaks a line of words where a terminal is too narrow for it.
-    """
+    """Return a text of several lines for each of the first `MAX_SHOWN` problems; the last one counts the others."""
     shown = []
     for problem in problems[:MAX_SHOWN]:
         source, caret = _excerpt(document.line_text(problem.line), problem.column, problem.width)
         lines = [
-            headline(problem, name, style, wrapped),
+            headline(problem, name, style),
             f"{problem.line:>5} | {source}".rstrip(),
             f"{'':>5} | {caret}",
         ]
         if problem.hint:
-            lines.append(wrapped(f"{'':>5} hint: {problem.hint}"))
+            lines.append(f"{'':>5} hint: {problem.hint}")
         shown.append("\n".join(lines))
     if len(problems) > MAX_SHOWN:
         shown.append(f"... and {len(problems) - MAX_SHOWN} more")
     return shown
 
 
-def headline(problem: Problem, name: str, style: Style = plain, wrapped: Callable[[str], str] = str) -> str:
+def headline(problem: Problem, name: str, style: Style = plain) -> str:
     """Return `hccl.json:8:9: warning[RT333]: message`. Whatever the file's name holds moves no cursor."""
     severity = problem.severity
     place, kind = f"{printable(name)}:{problem.line}:{problem.column}:", f"{severity.value}[{problem.code}]"
-    text = wrapped(f"{place} {kind}: {problem.message}")
-    for word, painted in zip((place, kind), style(place, kind, severity), strict=True):
-        text = text.replace(word, painted, 1)  # colours take no column
-    return text
+    place, kind = style(place, kind, severity)
+    return f"{place} {kind}: {problem.message}"
 
 
 def count_problems(problems: Sequence[Problem]) -> str:

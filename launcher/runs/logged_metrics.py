@@ -7,6 +7,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from launcher.core.frozen import frozen
 from launcher.core.metrics import StepMetrics
 from launcher.core.run_dir import RunDir
 from launcher.logs.lines import Line
@@ -23,22 +24,33 @@ END_BYTES = 8 << 20  # of the end of the log: 150,000 lines, read in some second
 HEAD_BYTES = 1 << 18  # of an attempt, in which its first epoch is looked for
 
 
-def logged_steps(state: RunState, pattern: Matcher | None = None) -> tuple[int | None, tuple[StepMetrics, ...]]:
-    """Return the lowest rank whose log tells of steps at its end, and these steps; None and nothing where none does.
+@frozen
+class LoggedSteps:
+    """The steps that a rank has printed."""
 
-    Their times are those of their lines, 0 where they carry none. Steps of epochs, which begin anew with each of them, go on; they are
+    global_rank: int | None = None  # None: no rank has printed any
+    steps: tuple[StepMetrics, ...] = ()
+    counts_samples: bool = False  # each `step` is a number of samples
+
+
+def logged_steps(state: RunState, pattern: Matcher | None = None) -> LoggedSteps:
+    """Return the steps of the lowest rank whose log tells of them at its end.
+
+    Their times are those of their lines, 0 where they carry none. Steps and samples of epochs, which begin anew with each of them, go on; they are
     left out where the end of a long log does not tell for certain how many came before.
 
     Raises:
         UsageError: the pattern takes too long.
     """
     reader = FiguresReader(state.run_dir, pattern)
-    global_rank = next((rank.global_rank for rank in state.ranks if reader.logged(rank.global_rank) is not None), None)
+    newest = ((rank.global_rank, reader.logged(rank.global_rank)) for rank in state.ranks)
+    global_rank, figures = next(((rank, found) for rank, found in newest if found is not None), (None, None))
     if reader.refused is not None:
         raise reader.refused
-    if global_rank is None:
-        return None, ()
-    return global_rank, tuple(_steps(state.run_dir, global_rank, state.started_ns or 0, pattern))
+    if global_rank is None or figures is None:
+        return LoggedSteps()
+    steps = tuple(_steps(state.run_dir, global_rank, state.started_ns or 0, pattern))
+    return LoggedSteps(global_rank, steps, figures.counts_samples)
 
 
 def _steps(run_dir: RunDir, global_rank: int, near_ns: int, pattern: Matcher | None) -> Iterator[StepMetrics]:
@@ -69,7 +81,7 @@ def _steps(run_dir: RunDir, global_rank: int, near_ns: int, pattern: Matcher | N
         step = found.step or 0
         if number != attempt:
             base = 0
-        elif found.epoch is not None and step < last:
+        elif (found.epoch is not None or found.counts_samples) and step < last:
             base += last
         attempt, last = number, step
         if attempt == first_attempt and first_base is None:
@@ -83,12 +95,15 @@ def _steps(run_dir: RunDir, global_rank: int, near_ns: int, pattern: Matcher | N
 def _steps_before(end: Sequence[Figures], begin: Figures | None) -> int | None:
     """Return how many steps lie in the epochs before those that `end` begins with; None where that is not certain.
 
-    `begin`: the first figures of the attempt. 0 where steps go on over epochs, so that none is to be added.
+    `begin`: the first figures of the attempt. 0 where steps go on over epochs, so that none is to be added. It is never certain
+    where samples are counted and no epoch is told.
 
     Worked example: an attempt begins with epoch 1, `end` with step 500 of epoch 46. Once step 1 of epoch 47 follows step 1000,
     an epoch has 1000 steps, and (46 - 1) * 1000 lie before.
     """
     with_epoch = [each for each in end if each.epoch is not None]
+    if not with_epoch and end[0].counts_samples:
+        return None
     if not with_epoch or (begin is not None and begin.epoch == with_epoch[0].epoch):
         return 0
     for before, after in pairwise(with_epoch):

@@ -1,7 +1,7 @@
 """Which ranks have written nothing for much longer than they usually do, or than the others.
 
 For what people look at alone: supervision finds hangs without it. A rank that prints seldom is not silent, nor are those of a
-program whose rank 0 alone prints.
+program whose rank 0 alone prints: where as many ranks are silent as write, none is named. Where one waits for another, all are.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ LAST_RECORDS = 32
 class Silences:
     """One look at the ranks that run, by global rank."""
 
-    written_ns: Mapping[int, int] = field(
-        default_factory=dict
-    )  # the last write to its log, since 1970; of logs that are here
-    silent_s: Mapping[int, float] = field(default_factory=dict)  # of those that are silent for unusually long
-    logs: tuple[
-        tuple[int, int, int], ...
-    ] = ()  # inode, size and time of each, by which it is seen whether any has changed
+    # The last write to its log, since 1970; of logs that are here.
+    written_ns: Mapping[int, int] = field(default_factory=dict)
+    # Of those that are silent for unusually long.
+    silent_s: Mapping[int, float] = field(default_factory=dict)
+    # Inode, size and time of each, by which it is seen whether any has changed.
+    logs: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def all_are_silent(self) -> bool:
@@ -48,33 +47,42 @@ class SilenceReader:
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
-        self._usual: dict[
-            int, tuple[int, float | None]
-        ] = {}  # by global rank: of which last write, and the longest pause before
+        # By global rank: of which start and which last write, and the longest pause between them.
+        self._usual: dict[int, tuple[tuple[int, int], float | None]] = {}
 
-    def look(self, beats_ns: Mapping[int, int | None]) -> Silences:
-        """Look at the ranks that run, whose last heartbeats are given. Never raises."""
+    def look(self, beats_ns: Mapping[int, int | None], started_ns: Mapping[int, int]) -> Silences:
+        """Look at the ranks that run, whose last heartbeats are given. Never raises.
+
+        `started_ns`: when the current attempt of each has begun, where that is known. What it wrote in those before says
+        nothing of how often it writes while it starts again.
+        """
         now_ns = time.time_ns()
         logs: dict[int, os.stat_result] = {}
         for rank in beats_ns:
             with suppress(OSError):
                 logs[rank] = os.stat(self._run_dir.train_log(rank))  # noqa: PTH116 - of a thousand
         written_ns = {rank: log.st_mtime_ns for rank, log in logs.items()}
-        signs_ns = {rank: max(time_ns, beats_ns[rank] or 0) for rank, time_ns in written_ns.items()}
+        signs_ns = {
+            rank: max(time_ns, beats_ns[rank] or 0, started_ns.get(rank, 0)) for rank, time_ns in written_ns.items()
+        }
         ages_s = {rank: (now_ns - time_ns) / 1e9 for rank, time_ns in signs_ns.items()}
         silent_s = {
             rank: age_s
             for rank, age_s in ages_s.items()
-            if age_s >= SILENT_FROM_S and self._is_unusual(rank, written_ns[rank], ages_s)
+            if age_s >= SILENT_FROM_S and self._is_unusual(rank, started_ns.get(rank, 0), written_ns[rank], ages_s)
         }
+        talking = sum(age_s < SILENT_FROM_S for age_s in ages_s.values())
+        if 0 < talking <= len(silent_s):  # ranks that went through the start aloud, and leave the rest to rank 0
+            silent_s = {}
         return Silences(
             written_ns, silent_s, tuple((log.st_ino, log.st_size, log.st_mtime_ns) for log in logs.values())
         )
 
-    def _is_unusual(self, rank: int, written_ns: int, ages_s: Mapping[int, float]) -> bool:
+    def _is_unusual(self, rank: int, started_ns: int, written_ns: int, ages_s: Mapping[int, float]) -> bool:
         known = self._usual.get(rank)
-        if known is None or known[0] != written_ns:
-            known = self._usual[rank] = written_ns, usual_pause_s(self._run_dir.arrivals(rank))
+        if known is None or known[0] != (started_ns, written_ns):
+            pause_s = usual_pause_s(self._run_dir.arrivals(rank), started_ns)
+            known = self._usual[rank] = (started_ns, written_ns), pause_s
         if known[1] is not None:
             return ages_s[rank] > TIMES_LONGER * known[1]
         # It never wrote regularly; if most ranks do write, it is the exception.
@@ -82,13 +90,13 @@ class SilenceReader:
         return 2 * talking > len(ages_s)
 
 
-def usual_pause_s(arrivals: Path) -> float | None:
-    """Return the longest of the last pauses between two writes to a log, in seconds; None where it had too few."""
+def usual_pause_s(arrivals: Path, started_ns: int) -> float | None:
+    """Return the longest of the last pauses between two writes to a log since a start, in seconds; None where it had too few."""
     with suppress(OSError), opened(arrivals) as descriptor:
         size_bytes = os.fstat(descriptor).st_size
         end = size_bytes - size_bytes % RECORD.size
         data = bytes_between(descriptor, max(0, end - LAST_RECORDS * RECORD.size), end)
-        times_ns: list[int] = [time_ns for time_ns, _ in RECORD.iter_unpack(data)]
+        times_ns: list[int] = [time_ns for time_ns, _ in RECORD.iter_unpack(data) if time_ns >= started_ns]
         if len(times_ns) >= MIN_RECORDS and times_ns[-1] - times_ns[0] >= SILENT_FROM_S * 1e9:
             return max(after - before for before, after in pairwise(times_ns)) / 1e9
     return None

@@ -35,9 +35,7 @@ def find_run(runs_dir: Path, reference: str | None, note: Callable[[str], None] 
         return _older(runs_dir, int(reference.partition("~")[2] or 0), note)
     newest, *others = find_runs(runs_dir, reference)
     if others:
-        names = _listed([run_dir.root.name for run_dir in others])
-        rest = "the other is" if len(others) == 1 else "the others are"
-        note(f"{len(others) + 1} runs are named {escaped(reference)}: this is the newest, {rest} {names}")
+        note(f"the newest of {len(others) + 1} runs named {escaped(reference)} (tlaunch ps --all lists them)")
     return newest
 
 

@@ -7,7 +7,6 @@ import socket
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.port_holder import reason_of
 
 _PORT_TROUBLE = (errno.EADDRINUSE, errno.EACCES)  # as opposed to a machine without IPv6
 
@@ -47,6 +46,8 @@ def check_port(number: int) -> HeldPort:
     try:
         _bound_socket(number, reuse=True).close()
     except OSError as error:
+        from launcher.core.port_holder import reason_of  # noqa: PLC0415 - most ports are free
+
         hint = "leave --master-port out to get a free one"
         raise UsageError(f"port {number} cannot be used: {reason_of(error, number)}", hint=hint) from error
     return HeldPort(number)

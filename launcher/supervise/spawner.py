@@ -24,6 +24,8 @@ from launcher.supervise.fork_server import (
 )
 from launcher.supervise.spawn import Complaints, Program, common, overlaid, read_at_import, spawn
 
+# With these a shell ends whose command there is not, or does not start: for one that stands for Python, ranks find the same.
+NO_PYTHON = frozenset({126, 127})
 FORK_PATIENCE_S = 10.0  # a fork server that takes longer to fork is stopped, or stuck
 
 
@@ -51,6 +53,7 @@ class _Preload:
     def __init__(self, event_log: EventLog, import_patience_s: float | None) -> None:
         """`import_patience_s`: the longest that it may import without using processor time; None: any time."""
         self.server: ForkServer | None = None
+        self.pid = 0  # of the process that was made last
         self.environment: Mapping[str, str] = {}  # in which it imports
         self.ready = False
         self.imitable = True  # False: the bootstrap does not run in the ranks' Python at all
@@ -58,6 +61,7 @@ class _Preload:
         self._event_log = event_log
         self._import_patience_s = import_patience_s
         self._forked: dict[int, int] = {}  # pid by global rank, of this attempt
+        self.status: int | None = None  # of the process that was made last; None until it is reaped
         self.killed: set[int] = set()  # pids of fork servers that are not reaped yet
         self.forked_in_vain: dict[int, str] = {}  # why forked processes never became their programs, by pid
         self._closing = False  # to be ended as soon as it owes no answer
@@ -79,6 +83,7 @@ class _Preload:
         """Start the process. If that fails, an event reports it."""
         modules = spec.supervision.preload or ()
         self.ready = self._closing = False
+        self.status = None
         self.environment = environment
         try:
             self.server = ForkServer(
@@ -92,7 +97,8 @@ class _Preload:
         except OSError as error:
             self._event_log.record(Trouble(f"no fork server could be made: {error.strerror}"))
             return
-        self._event_log.record(Preloading(self.server.pid, modules))
+        self.pid = self.server.pid
+        self._event_log.record(Preloading(self.pid, modules))
 
     def begin_attempt(self) -> None:
         self._forked.clear()
@@ -143,6 +149,12 @@ class _Preload:
             self.server.close()
             self.server = None
 
+    def note_ends(self, statuses: Mapping[int, int]) -> None:
+        self.status = statuses.get(self.pid, self.status)
+        self.killed.difference_update(statuses)
+        if self.server is not None and self.server.pid in statuses:
+            self.server.note_reaped()
+
     def _news(self) -> list[fork_server.Answer]:
         if self.server is None:
             return []
@@ -182,6 +194,7 @@ class Spawner:
         self._complaints = Complaints()
         self._waiting: deque[StartRequest] = deque()
         self._not_wanted: list[NotWanted] = []
+        self._untold: str | None = None  # why preloading was given up, until the process's exit code is known
         self._wanted = True  # False once the end has begun: nothing more is started
         self._preload = _Preload(event_log, spec.supervision.hang_timeout_s)
         # A server of spare devices has no ranks yet: those of others have the same program.
@@ -238,7 +251,8 @@ class Spawner:
             if not self._wanted:
                 self.forget()
             else:
-                self._event_log.record(Trouble(f"ranks start one by one: {reason}"))
+                self._untold = reason
+                self._tell_lost()
         results += self._not_wanted
         self._not_wanted.clear()
         server = self._preload.server
@@ -262,11 +276,10 @@ class Spawner:
             self._waiting.clear()
         return results
 
-    def note_ends(self, pids: Collection[int]) -> None:
+    def note_ends(self, statuses: Mapping[int, int]) -> None:
         """Take note that these children have been reaped: from now on other processes may get their pids."""
-        self._preload.killed.difference_update(pids)
-        if self._preload.server is not None and self._preload.server.pid in pids:
-            self._preload.server.note_reaped()
+        self._preload.note_ends(statuses)
+        self._tell_lost()
 
     def reason_of(self, pid: int) -> str | None:
         """Return why the process `pid`, already reaped, never became its program; None if it did."""
@@ -292,6 +305,14 @@ class Spawner:
             self._event_log.record(Trouble(f"ranks start one by one: {reason}"))
         else:
             self._preload.begin(self._python, common(environments), self._spec, self._run_dir)
+
+    def _tell_lost(self) -> None:
+        """Say why there is no fork server any more, but not where it never ran and ranks will say so themselves."""
+        if self._untold is None or (not self._preload.imitable and self._preload.status is None):
+            return
+        if self._preload.imitable or self._preload.status not in NO_PYTHON:
+            self._event_log.record(Trouble(f"ranks start one by one: {self._untold}"))
+        self._untold = None
 
     def _start(self, wanted: StartRequest) -> ForkResult | ForkFailed:
         """Start one rank without the fork server. Python programs get the failure hook this way too."""

@@ -49,8 +49,10 @@ def test_a_run_has_many_names(three, command, reference, name):
     """A note on stderr says where several have one."""
     done = three.call(command, reference)
     assert done.returncode == (NO_RANK_LIVES if command == "stacks" else 0), done.stderr
-    assert name in done.stdout + done.stderr.replace("other is 20260101-000000-mine", "")
-    assert ("2 runs are named mine" in done.stderr) == (reference == "mine")
+    assert name in done.stdout + done.stderr
+    assert ("note: the newest of 2 runs named mine (tlaunch ps --all lists them)\n" in done.stderr) == (
+        reference == "mine"
+    )
 
 
 def test_what_several_are_called_is_wrong_usage(three, snapshot):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.cli.text.console import Console
-from launcher.core.events import COORDINATOR, Awaiting, Cause, RankStarted, Stopping, TimestampedEvent
+from launcher.core.events import COORDINATOR, Awaiting, Cause, RankEnded, RankStarted, Stopping, TimestampedEvent
 from launcher.core.records import Cluster, Device, Layout, RankSpec, RunSpec, Server
 
 RANKS = tuple(
@@ -62,6 +62,16 @@ def test_a_server_counts_its_own_ranks(console, capfd, shows, words):
     watch(here, (1, RankStarted(2, 5)), (1, RankStarted(3, 6)))
     assert here.progress.rank_count == 2
     assert capfd.readouterr().err[: len(words) or None] == words
+
+
+def test_ranks_that_end_at_once_were_started(console, capfd):
+    """It is said of them, too, when they have all ended before anything could be drawn."""
+    started = [(0, RankStarted(rank, 5 + rank)) for rank in range(4)]
+    ended = [(0, RankEnded(rank, 5 + rank, 0)) for rank in range(4)]
+    watch(console(None, "none"), *started, *ended)
+    assert capfd.readouterr().err == ""
+    watch(console(None, "status"), *started[:2], *ended[:2], *started[2:], *ended[2:])
+    assert capfd.readouterr().err.startswith("4 ranks started in ")
 
 
 def test_who_is_awaited_is_said(console, capfd, snapshot):

@@ -145,3 +145,15 @@ def test_settings_that_would_not_start_are_refused(launcher):
     assert "known settings" in launcher.call("explain", "--settings", "--set", "no.such=1", code=2).stderr
     launcher.call("explain", "--settings", "--devices", "3", "--mp", "3", code=3)
     assert "COMMAND is another program" in launcher.call("explain", "--settings", "--", "true", code=2).stderr
+    for option in ("--all", "--rank=0"):
+        assert (
+            f"--settings and {option[:6].rstrip('=')}" in launcher.call("explain", "--settings", option, code=2).stderr
+        )
+
+
+def test_settings_need_no_data(launcher):
+    """Nothing is trained; a directory that is named has to be right all the same."""
+    assert "[train]\n" in launcher.call("explain", "--settings", "--recipe", "resnet50", code=0).stdout
+    launcher.call("explain", "--recipe", "resnet50", code=2)
+    (launcher.directory / "empty").mkdir()
+    launcher.call("explain", "--settings", "--recipe", "resnet50", "--data", "empty", code=2)

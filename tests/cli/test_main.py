@@ -65,8 +65,11 @@ json.dump(sorted(sys.modules), sys.stderr)
         ("run --help", HEAVY),
         ("data preprocess --help", {*HEAVY, "launcher.corpus"}),
         (RUN_TRAINER, {"torch", "numpy", "psutil", "launcher.trainer"}),
-        # Neither a reader of tables, nor what several servers ask each other, nor what looks at ranks that hang.
-        ("run --devices 2 -- true", {*HEAVY, "launcher.core.messages", "launcher.supervise.survey"}),
+        # Neither a reader of tables, nor what several servers ask each other, nor what looks at ranks that hang or at taken ports.
+        (
+            "run --devices 2 -- true",
+            {*HEAVY, "launcher.core.messages", "launcher.core.port_holder", "launcher.supervise.survey"},
+        ),
     ],
     ids=["help", "table help", "ckpt help", "run help", "data help", "dry run", "run"],
 )

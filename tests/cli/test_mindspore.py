@@ -7,6 +7,7 @@ tests/end_to_end/test_mindspore.py.
 import json
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -161,6 +162,22 @@ def test_a_scheduler_without_mindspore_is_to_blame(launcher):
     assert "error: MindSpore's scheduler: ModuleNotFoundError: No module named 'mindspore'" in done.stderr
 
 
+def test_an_engine_waits_for_no_scheduler_of_a_rank_that_has_ended(launcher):
+    """The pipe to the engine, on which failures are announced, is the rank's alone."""
+    stands_for = "import pathlib, signal\ndef init():\n    pathlib.Path('began').touch()\n    signal.pause()\n"
+    launcher.write("packages/mindspore/communication.py", stands_for)
+    launcher.write("train.py", "import os, time\nwhile not os.path.exists('began'):\n    time.sleep(0.01)\n")
+    paths = (str(launcher.directory / "packages"), os.environ.get("PYTHONPATH", ""))
+    env = {"PMI_RANK": "0", "PMI_SIZE": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    process = launcher.start(
+        "exec", "--name", "one", *CLUSTER, "--", "python", "train.py", env=env, stderr=subprocess.PIPE
+    )
+    said = process.stderr.read()
+    [scheduler] = launcher.processes()
+    os.kill(scheduler, signal.SIGKILL)
+    assert process.wait() == 0, said
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("waits", [False, True], ids=["", "as a child of a shell"])
 def test_a_launcher_that_is_ended_leaves_no_scheduler(launcher, wait_until, number, waits):
@@ -313,7 +330,7 @@ def test_msrun_is_rendered_with_its_own_options(launcher, table_of, snapshot):
 )
 def test_what_msrun_cannot_start_is_refused(launcher, table_of, ranks, command):
     launcher.write("train.py", SOURCE)
-    launcher.write("train.sh").chmod(0o755)
+    launcher.write("train.sh", "#!/bin/sh\n").chmod(0o755)
     done = launcher.call("render", "msrun", "--rank-table", table_of(ranks), "--", *command)
     assert done.returncode in {2, 3}
     assert "msrun would" in done.stderr

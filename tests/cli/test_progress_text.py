@@ -116,6 +116,30 @@ def test_samples_are_called_so(run_dir):
     assert text.text(STARTS) == "epoch 1, sample 640 of 60000, loss 2.2500"
 
 
+@pytest.mark.parametrize(
+    ("form", "epochs"),
+    [("loss: 2.5  [{sample:>5}/60000]\n", False), ("Train Epoch: {epoch} [{sample}/60000 (1%)]\tLoss: 2.5\n", True)],
+)
+def test_samples_are_counted_anew_in_each_epoch(run_dir, monkeypatch, form, epochs):
+    """Their pace is that of the epoch, also where its first line is not seen; how long the training takes, they do not tell."""
+    now_s = [1000.0]
+    monkeypatch.setattr(progress_text.time, "time_ns", lambda: int(now_s[0] * 1e9))
+    monkeypatch.setattr(progress_text.time, "monotonic", lambda: now_s[0])
+    text = ProgressText(run_dir, on_terminal=True)
+
+    def told(epoch, sample):
+        write(run_dir, 0, form.format(epoch=epoch, sample=sample))
+        now_s[0] += 3
+        return text.text(STARTS).removeprefix(f"epoch {epoch}, ")
+
+    assert told(1, 640) == "sample 640 of 60000, loss 2.5000"
+    assert told(1, 30640) == "sample 30640 of 60000, loss 2.5000, 10,000 samples/s"
+    assert told(2, 1280) == "sample 1280 of 60000, loss 2.5000"
+    assert told(2, 31280) == "sample 31280 of 60000, loss 2.5000, 10,000 samples/s"
+    if epochs:
+        assert told(3, 32000) == "sample 32000 of 60000, loss 2.5000"
+
+
 def test_a_rank_that_stays_behind_is_named(run_dir):
     """Not one that is a step behind, nor one that is seen so once."""
     text = ProgressText(run_dir, on_terminal=True)

@@ -3,10 +3,12 @@
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from launcher.cli.commands.ps import HEADER, to_lines
+from launcher.cli.text.stdout import as_people_call_it
 from launcher.core.events import AgentEnded, AgentStarted, Cause, Judged, RankEnded, RankStarted
 from launcher.core.proc import identify
 from launcher.core.report import Report
@@ -101,6 +103,15 @@ def test_colours_of_a_failure_take_no_column(launcher):
     assert line.endswith("1  rank 1: Boom: no such word in all of it")
     assert to_lines(states, len(line))[1] == line
     assert to_lines(states, len(line) - 1)[1] == line[:-2] + "…"
+
+
+@pytest.mark.parametrize(
+    ("here", "shown"), [("/", "/var/lib/runs"), ("/var", "lib/runs"), ("/var/lib", "runs"), ("/dev", "/var/lib/runs")]
+)
+def test_a_directory_is_shown_from_where_one_stands(monkeypatch, here, shown):
+    """As it is from the root, below which is everything, and from beside it."""
+    monkeypatch.chdir(here)
+    assert as_people_call_it(Path("/var/lib/runs")) == Path(shown)
 
 
 @pytest.mark.parametrize("width", [200, 100, 80, 70, 60, 50, 40, 30, 24])

@@ -28,8 +28,8 @@ FILES = """
 --rank-table missing.json -- true; --config missing.toml; --data missing; -- no-such-program; -- ./missing
 -- ./plain.py; -- plain.py; --rank-table rank_table_8pcs.json; --rank-table elsewhere/rank_table_8pcs.json
 -- python; -- python -u -; -- env python; -- python nosuch.py; -- python -u plain.py/nosuch.py; -- env python nosuch.py x; --detach -- python nosuch.py
--- python -m nosuchmod; -- python -m plain.py; -- python -m package; --detach -- python -m package.nosuch
--- ./windows.sh; -- ./nosuch.sh; -- ./spaced.py
+-- python -m nosuchmod; -- python -I -m plain; -- python -P -m plain; -- python -E -m nosuchmod; -- python -m ''; -- python -m plain.py; -- python -m package; --detach -- python -m package.nosuch
+-- ./windows.sh; -- ./nosuch.sh; -- ./spaced.py; -- ./bare.sh; -- ./bare.py
 --runs-dir plain.py -- true; --runs-dir plain.py/deeper/still -- true; --detach -- no-such-program
 """
 LAYOUTS = """
@@ -55,6 +55,8 @@ def test_missing_files_end_with_2(launcher, snapshot):
         "windows.sh": "#!/bin/sh\r",
         "nosuch.sh": "#!/nowhere/sh",
         "spaced.py": "#!/usr/bin/env python3 -u",
+        "bare.sh": "python train.py",
+        "bare.py": "import torch",
     }.items():
         executable(launcher.directory / name, f"{line}\n")
     assert launcher.refused(2, *lines_of(FILES)) == snapshot

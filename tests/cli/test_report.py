@@ -428,3 +428,20 @@ def test_what_was_printed_is_reported_where_nothing_else_was_measured(launcher):
     assert (done.returncode, said) == (0, (True, True)), done.stderr
     figures = json.loads(launcher.call("report", "a", "--json").stdout)["runs"][0]
     assert (figures["steps"], figures["final_loss"], figures["printed_by"]) == (8, 1.0, 1)
+    assert not figures["counts_samples"]
+
+
+def test_samples_that_were_printed_are_called_so(launcher):
+    """Beside a run that tells steps, which have the row then."""
+    launcher.runs.mkdir()
+    for name, text in (("a", "loss: 2.5  [   64/  128]\nloss: 1.5  [  128/  128]\n"), ("b", "step 1200 loss 2\n")):
+        run_dir = acted_run.make(launcher.runs / name, [AgentStarted(AGENT, None, 1)])
+        run_dir.train_log(0).write_text(text * 2)
+    printed = launcher.call("report", "a").stdout
+    rows = [line.split() for line in printed.splitlines()]
+    assert ["samples", "256"] in rows
+    assert any(row[:6] == ["best", "loss", "1.5000", "at", "sample", "128"] for row in rows)
+    assert "samples and losses are those in the last lines" in printed
+    assert json.loads(launcher.call("report", "a", "--json").stdout)["runs"][0]["counts_samples"]
+    both = launcher.call("report", "a", "b", env={"COLUMNS": "120"}).stdout
+    assert ["steps", "256", "samples", "1,200"] in [line.split() for line in both.splitlines()]

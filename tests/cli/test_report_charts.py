@@ -17,6 +17,7 @@ from launcher.core.errors import UsageError
 from launcher.core.metrics import StepMetrics, Validation
 from launcher.core.records import ResumedFrom
 from launcher.runs.course import own_course
+from launcher.runs.logged_metrics import LoggedSteps
 from launcher.runs.metrics import Metrics
 from launcher.runs.timeline import AttemptSpan, Mark, RankSpan, Timeline
 
@@ -29,7 +30,8 @@ class Facts:
 
     def __init__(self, name, steps, validations=(), continued=None):
         self.name, self.metrics, self.continued = name, Metrics(tuple(steps), tuple(validations), ()), continued
-        self.course = own_course(self.metrics)
+        self.course, self.printed = own_course(self.metrics), LoggedSteps()
+        self.unit = "step"
 
 
 def steps(*losses, attempt=0, first=1, **more):

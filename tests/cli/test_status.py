@@ -2,6 +2,8 @@
 
 import json
 
+from launcher.cli.commands.status import GIVING_WAY
+from launcher.cli.text.columns import fitted
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, NotBegun, RankEnded, RankStarted
 from launcher.core.heartbeat import Beat, beat
@@ -34,6 +36,14 @@ def test_every_rank_is_shown(launcher, snapshot):
     assert [rank["state"] for rank in whole["each"]] == ["running", "stopped"]
     first = whole["each"][0]
     assert (whole["state"], first["heartbeat"]["step"], first["log_bytes"]) == ("running", 12, 2048)
+
+
+def test_a_narrow_terminal_keeps_the_pid(snapshot):
+    """By which one looks at a process with another tool."""
+    header = ("RANK", "SERVER", "DEVICE", "STATE", "PID", "STEP", "LOSS", "BEAT", "LOG", "WRITTEN", "END")
+    row = ("0", "127.0.0.1", "0", "running", "3211970", "12600", "0.0370", "0.2 s", "530.5 KiB", "0.2 s", "-")
+    tables = [fitted(header, [row], width, giving_way=GIVING_WAY) for width in (90, 80, 60, 50, 40)]
+    assert "\n".join(line for table in tables for line in table) == snapshot
 
 
 def test_a_run_that_is_over_shows_how_its_ranks_ended(launcher, snapshot):

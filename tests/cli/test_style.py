@@ -82,10 +82,17 @@ def test_no_word_of_a_message_is_broken(columns):
         assert max(map(len, rows)) <= columns
         assert [word for row in rows for word in row.split()] == text.replace(excerpt, "").split()
         assert any("`tlaunch logs RUN --rank 3`" in row for row in rows) is (columns > 37)
-    painted = f"{click.style('a name of words', bold=True)}: {'word ' * 30}"
-    assert click.unstyle(Screen(True, columns).wrapped(painted)) == Screen(False, columns).wrapped(
-        click.unstyle(painted)
-    )
+    for name in ("a name of words", "x" * (columns - 6)):
+        painted = f"{click.style(name, bold=True)}: {'word `tlaunch logs RUN` ' * 30}"
+        assert click.unstyle(Screen(True, columns).wrapped(painted)) == Screen(False, columns).wrapped(
+            click.unstyle(painted)
+        )
+
+
+def test_a_comment_for_a_shell_stays_in_its_line():
+    """Its rest would be a command when it is pasted."""
+    comment = f"# MASTER_PORT 29500 is an {'example ' * 30}"
+    assert Screen(columns=40).message(f"note: one\n{comment}") == f"note: one\n{comment}"
 
 
 def test_rows_of_explain_and_validate_fit_a_terminal(launcher, sample_tables):
@@ -101,6 +108,8 @@ def test_rows_of_explain_and_validate_fit_a_terminal(launcher, sample_tables):
     launcher.write("a table with quite a long name.json", text)
     shown = launcher.seen("validate", "a table with quite a long name.json", COLUMNS="60")
     assert all(len(click.unstyle(row)) <= 60 for row in shown.splitlines() if "|" not in row)
+    shown = launcher.seen("validate", "a table with quite a long name.json", COLUMNS="30")
+    assert "\x1b[1ma table with quite a long\n    name.json:" in shown
 
 
 def words(text):

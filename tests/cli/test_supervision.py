@@ -21,6 +21,7 @@ from launcher.core.events import (
     from_line,
 )
 from launcher.core.proc import stat
+from tests.conftest import executable
 
 UNTIL_GO = "while not os.path.exists('go'): time.sleep(0.01)"
 WAITS = ["print('ready', flush=True)", "time.sleep(1000)"]
@@ -221,6 +222,16 @@ def test_a_preload_process_that_is_killed_is_done_without(launcher, preloading, 
     assert process.wait(60) == 0
     assert len(launcher.events(RankStarted)) == 2
     assert len(launcher.events(Trouble)) == 1
+
+
+@pytest.mark.parametrize(("code", "troubles"), [(127, 0), (3, 1)], ids=["not there", "fails"])
+def test_a_python_that_is_not_there_is_told_by_the_ranks(launcher, code, troubles):
+    """As a wrapper's exit code says it (pyenv's, for one); that preloading failed for it, too, says no more."""
+    python = executable(launcher.directory / "bin" / "python3", f"#!/bin/sh\nexit {code}\n")
+    launcher.write("train.py", "print()")
+    launcher.run("run", "--devices", 2, "--", python, "train.py", code=code)
+    assert launcher.events(Preloading)
+    assert len(launcher.events(Trouble)) == troubles
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ run --max-restarts 10000000; run --micro-batches x; run --hang-timeout 10x; run 
 run --hang-timeout nan; run --grace nan; run --grace -1; run --grace inf; run --engine slrum
 top --interval nan; stop --timeout nan; logs -n x; render; render csh; exec --; exec; data preprocess
 status a b; doctor --devices 2 train.py; doctor --dp 2
-ps -a; status -w; logs -t; stop -9; -V; why --color; resume; run -n auto; run -np2
+ps -a; status -w; logs -t; stop -9; -V; why --color; resume; run -n auto; run -np2; msrun; run --cluster_time_out=9; run --rank-table-file t
 stop ''; status ''; logs ''; validate ''; table show ''; run --dry-run --rank-table ''
 """
 NOTHING_AFTER_DASHES = """
@@ -58,6 +58,7 @@ def test_a_group_without_a_command_shows_its_help(group, launcher):
 SPLIT = {
     "run --hang-timeout 10 m -- python train.py": "--hang-timeout 10m", "run --devices 2 --grace=1.5 sec": "--grace=1.5s",
     "logs --since 10 m": "--since 10m", "wait --timeout 2 hours": "--timeout 2h", "top --interval 2 s": "--interval 2s",
+    "prune --older-than 3 days": "--older-than 3d",
 }  # fmt: skip
 
 

@@ -84,7 +84,15 @@ def test_runs_elsewhere_are_completed_where_a_command_finds_them(launcher, monke
 
 def test_what_is_completed_imports_little(launcher):
     """Neither what checks options and tables thoroughly, nor what draws."""
-    for words in ("table explain RT3", "table convert x --to v", "run --recipe t", "status x", "logs --level e"):
+    (launcher.runs / "x-run").mkdir(parents=True)
+    launcher.write("runs/x-run/run.json", "{}")
+    for words, expected in (
+        ("table explain RT3", "RT301"),
+        ("table convert x --to v", "v1.0"),
+        ("run --recipe t", "transformer"),
+        ("status x", "x-run"),
+        ("logs --level e", "ERROR"),
+    ):
         asked = {"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": f"tlaunch {words}"}
         count = str(len(words.split()))
         slow = "import atexit, sys; atexit.register(lambda: print(sorted({'pydantic', 'rich', 'torch', 'jinja2'} & set(sys.modules))))"
@@ -92,7 +100,9 @@ def test_what_is_completed_imports_little(launcher):
             [sys.executable, "-c", f"{slow}; from launcher.cli.main import main; sys.exit(main())"],
             env={**asked, "COMP_CWORD": count},
         )
-        assert done.stdout.splitlines()[-1] == "[]", words
+        *completed, imported = done.stdout.splitlines()
+        assert f"plain,{expected}" in completed, words
+        assert imported == "[]", words
 
 
 @pytest.mark.parametrize(

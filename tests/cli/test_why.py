@@ -1,6 +1,7 @@
 """`tlaunch why`."""
 
 import json
+import sys
 
 from launcher.core.events import AgentEnded, AgentStarted, Cause, NotBegun, Stopping
 from tests.programs import acted_run
@@ -31,6 +32,16 @@ def test_a_traceback_is_enough(launcher):
     shown = launcher.call("why", "a").stdout
     assert "  | Traceback: deep" in shown
     assert "last words" not in shown
+
+
+def test_a_crash_below_a_library_is_the_program_s(launcher):
+    """Its headline names the program's own line, and its log is told without what tlaunch put below the program."""
+    launcher.write("train.py", "import ctypes\nctypes.string_at(0)\n")
+    done = launcher.run("run", "--", sys.executable, "train.py", code=139)
+    for told in (done.stderr, launcher.call("why", code=0).stdout):
+        assert "SIGSEGV (signal 11), at train.py:2 in <module>" in told
+        assert " in string_at" in told
+        assert "preload" not in told
 
 
 def test_the_log_of_an_attempt_before_is_not_quoted(launcher):

@@ -10,8 +10,8 @@ from launcher import __version__
 ROOT = Path(__file__).resolve().parents[2]
 SUBSTITUTES = (
     (re.escape(str(ROOT / "rank_tables")), "<tables>"),
+    (rf"{re.escape(str(Path(sys.executable).parent))}/python[\d.]*", "<python>"),  # which may lie in the repository
     (re.escape(str(ROOT)), "<repository>"),
-    (re.escape(sys.executable), "<python>"),
     (re.escape(str(Path(sys.executable).parent)), "<bin>"),
     (rf"(?<![\d.]){re.escape(__version__)}(?![\d.])", "<version>"),
     (r"(is (?:no|not a) (?:template|regular expression)): [^\n]+", r"\1: <Python's words>"),

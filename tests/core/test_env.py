@@ -52,6 +52,8 @@ def test_parts_of_words_say_nothing(name):
         ("cd /x && API_KEY='a b' python t.py", f"cd /x && API_KEY={MASK} python t.py"),
         ("python t.py --hf-token abc --lr 3", f"python t.py --hf-token {MASK} --lr 3"),
         ('exec t --password="a b" x', f"exec t --password={MASK} x"),
+        ("login hf_ABCDEFGHIJKLMNOPQRSTUVWXYZ012345 now", f"login {MASK} now"),
+        ("x sk-proj-abcdefghijABCDEFGHIJ_1234-5", f"x {MASK}"),
     ],
 )
 def test_a_secret_inside_a_value_is_masked(value, shown):
@@ -67,6 +69,7 @@ def test_a_secret_inside_a_value_is_masked(value, shown):
         "/usr/bin:/bin", "sorted(x, key=len, reverse=True)", "https://h/x?max_tokens=3&q=token", "3", "/home", "a@b:c",
         "python t.py --max-tokens 512 --token --lr 3", "PATH=/x:$PATH; LR=3", "C:\\x", "Accept: text/html",
         "max-tokens: 512", "/opt/token:/bin", "a: b",
+        "runs/hf_transformers_on_eight_devices_2026", "sk-learn-baseline-with-many-words-2026",
     ],
 )  # fmt: skip
 def test_other_values_are_shown(value):

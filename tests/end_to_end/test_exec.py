@@ -253,7 +253,7 @@ def test_devices_that_stay_idle_are_cut_from_the_table(mpirun, tmp_path):
     assert done.stderr.count("192.0.2.77 of the rank table is not known to be this machine") == 1
 
 
-@pytest.mark.parametrize(("content", "code"), [("#!{inner}\n", 127), ("junk", 126)])
+@pytest.mark.parametrize(("content", "code"), [("#!{inner}\n", 127), ("junk\0", 126)])
 def test_a_program_that_cannot_start_is_told_by_the_engine(mpirun, tmp_path, content, code):
     """Though its output goes to a file. An interpreter that is there may be a script itself, of one that is not."""
     inner = executable(tmp_path / "inner", "#!/no/such/interpreter\n")

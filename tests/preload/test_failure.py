@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -168,20 +169,24 @@ def test_a_crash_leaves_the_stack_in_the_log(train):
 def announced(tmp_path):
     """Runs a source as a rank of an engine; returns what the engine's stderr got, and what the log has."""
 
-    def run(source, rank=3, log="", **options):
-        device_dir = tmp_path / "runs" / "a run" / f"device{rank}"
+    def run(source, rank=3, log="", name="a run", is_heard=True):
+        device_dir = tmp_path / "runs" / name / f"device{rank}"
         device_dir.mkdir(parents=True)
         (device_dir / "train.log").write_text(log)
         (tmp_path / "train.py").write_text(source)
         command = parse_python([sys.executable, "train.py"], None, tmp_path)
         reader, writer = os.pipe()
-        with (device_dir / "train.log").open("a") as output, os.fdopen(reader) as engines_stderr:
+        with (device_dir / "train.log").open("a+") as output, os.fdopen(reader) as engines_stderr:
+            if not is_heard:
+                engines_stderr.close()
             argv = bootstrap_argv(command, device_dir, writer)
-            subprocess.run(
-                argv, cwd=tmp_path, stdout=output, stderr=output, pass_fds=[writer], check=False, timeout=60, **options
+            done = subprocess.run(
+                argv, cwd=tmp_path, stdout=output, stderr=output, pass_fds=[writer], check=False, timeout=60
             )
             os.close(writer)
-            return engines_stderr.read(), (device_dir / "train.log").read_text()
+            run.status = done.returncode
+            output.seek(0)
+            return engines_stderr.read() if is_heard else "", output.read()
 
     return run
 
@@ -203,12 +208,51 @@ def test_the_first_failure_under_an_engine_is_announced(announced, source, what)
     assert announced(source, rank=0)[0] == ""
 
 
-@pytest.mark.parametrize(
-    "source", ["", "raise KeyboardInterrupt", "raise SystemExit(0)", "import os\nos.kill(os.getpid(), 9)"]
-)
+def test_no_name_acts_on_the_terminal_of_an_engine(announced):
+    """Neither that of a file nor that of the run."""
+    said, _ = announced("exec(compile('1 / 0', 'a\\x1b[2J.py', 'exec'))", name="b\x1b]0;c\x07")
+    assert said.replace("\n", "").isprintable()
+    assert ", at a\\x1b[2J.py:1 in <module>\n" in said
+    assert "tlaunch why 'runs/b\\x1b]0;c\\x07'" in said
+
+
+@pytest.mark.parametrize("source", [
+    "", "raise KeyboardInterrupt", "raise SystemExit(0)", "import os\nos.kill(os.getpid(), 9)", "raise SystemExit(130)",
+    "import os, signal, sys\nsignal.signal(15, lambda *_: sys.exit(143))\nos.kill(os.getpid(), 15)\nsignal.pause()",
+])  # fmt: skip
 def test_nothing_else_is_announced(announced, source):
     """Neither a good end nor a person's wish, nor what no Python sees."""
     assert announced(source)[0] == ""
+
+
+FULL = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"  # no file gets a byte more
+# Stands for a world of several ranks: whoever gets as far as MPI_Finalize, which mpi4py calls so, is seen by its signal.
+WORLD = """
+import ctypes, sys, types
+sys.modules["mpi4py"] = types.SimpleNamespace(rc=types.SimpleNamespace(finalize=None))
+sys.modules["mpi4py.MPI"] = types.SimpleNamespace(
+    Is_initialized=lambda: True, Is_finalized=lambda: False, COMM_WORLD=types.SimpleNamespace(Get_size=lambda: 2)
+)
+ctypes.pythonapi.Py_AtExit(ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p))
+"""
+
+
+@pytest.mark.parametrize("end", ["raise ValueError", "sys.exit(1)"])
+def test_no_failed_rank_waits_for_others_in_mpi(announced, tmp_path, end):
+    """Also where its failure can be written nowhere: neither to the engine, nor to a disk."""
+    lost = "import shutil\nshutil.rmtree('runs')\n"
+    for before, is_heard in (("", True), (FULL, True), (lost, True), ("", False)):
+        announced(f"{WORLD}{before}{end}", is_heard=is_heard)
+        assert announced.status == 1, before
+        shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+    announced(WORLD)
+    assert announced.status == -signal.SIGABRT
+
+
+def test_on_a_full_disk_a_failure_is_announced_all_the_same(announced, tmp_path):
+    said, _ = announced(f"{FULL}1 / 0")
+    assert said.startswith("error: rank 3: ZeroDivisionError: division by zero, at train.py:3 in <module>\n")
+    assert (tmp_path / "runs" / "a run" / "headline").stat().st_size == 0
 
 
 def test_the_engines_stderr_is_not_the_programs(announced):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.program.command import PythonCommand, missing_interpreter, parse_python
+from launcher.program.command import PythonCommand, has_no_shebang, missing_interpreter, parse_python
 from tests.conftest import executable
 
 
@@ -112,6 +112,15 @@ def test_other_first_lines_are_none_of_ours(parse, bin_dir, tmp_path, line):
 def test_it_agrees_with_this_python():
     found = parse_python([sys.executable, "-c", "pass"], os.environ["PATH"], Path.cwd())
     assert found == PythonCommand(sys.executable, (), "code", "pass", (), sys.executable)
+
+
+@pytest.mark.parametrize(("text", "lacks"), [
+    (b"print()\n", True), (b"", True), (b"\n#!/bin/sh\n", True), (b"#!/bin/sh\n", False), (b"#!", False), (b"\x7fELF\2\1\1\0", False), (None, False),
+])  # fmt: skip
+def test_a_script_may_lack_its_first_line(tmp_path, text, lacks):
+    if text is not None:
+        (tmp_path / "script").write_bytes(text)
+    assert has_no_shebang(tmp_path / "script") == lacks
 
 
 @pytest.mark.parametrize(("line", "name"), [

@@ -17,6 +17,8 @@ def missing(tmp_path, monkeypatch):
         "train.py": "", "package/__init__.py": "", "package/tool.py": "", "package/inner/__init__.py": "",
         "package/inner/__main__.py": "", "bare/tool.py": "", "moving/__init__.py": "__path__.append('elsewhere')\n",
         "lib/far.py": "", "own/sitecustomize.py": "", "compiled/__init__.pyc": "",
+        "hooked/__init__.py": "from hooked import helper\n", "hooked/helper.py": "", "ending/__init__.py": "raise SystemExit(0)\n",
+        "calling/__init__.py": "import tool\ntool.add(__name__)\n",
     }.items():  # fmt: skip
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +44,7 @@ def missing(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("target", "name"), [
     ("nosuchmod", "nosuchmod"), ("nosuch.deep.mod", "nosuch"), ("package.nosuch", "package.nosuch"),
     ("package", "package.__main__"), ("bare", "bare.__main__"), ("train.py", "train.py"), ("./train.py", "./train.py"),
-    ("package.tool.x", "package.tool.x"), ("http.nosuch", "http.nosuch"), ("far", "far"),
+    ("package.tool.x", "package.tool.x"), ("email.nosuch", "email.nosuch"), ("far", "far"),
 ])  # fmt: skip
 def test_what_python_does_not_find_is_named(missing, target, name):
     assert missing("-m", target) == name
@@ -50,7 +52,21 @@ def test_what_python_does_not_find_is_named(missing, target, name):
 
 @pytest.mark.parametrize(
     "target",
-    ["train", "package.tool", "package.inner", "bare.tool", "http.server", "pytest", "moving.any", "compiled.x"],
+    [
+        "train",
+        "package.tool",
+        "package.inner",
+        "bare.tool",
+        "http.server",
+        "pytest",
+        "moving.any",
+        "compiled.x",
+        "hooked.virtual",
+        "ending",
+        "ending.sub",
+        "calling.any",
+        "os.path",
+    ],
 )
 def test_what_is_there_or_may_be_is_not(missing, target):
     """A package may name other places for its modules, which only importing it would tell."""
@@ -62,6 +78,7 @@ def test_the_search_is_that_of_the_ranks(missing, tmp_path):
     assert missing("-m", "far", PYTHONPATH="lib") is None
     assert missing("-E", "-m", "far", PYTHONPATH="lib") == "far"
     assert missing("-I", "-m", "train") == "train"
+    assert missing("-E", "-m", "train", PYTHONSAFEPATH="1") is None
     assert missing("-m", "nosuch", PYTHONPATH="own") is None
     assert missing("train.py") is None
 

@@ -24,8 +24,8 @@ def run_of(directory, text, offset=None, **fields):
 
 
 def steps_of(run_dir, pattern=None):
-    global_rank, steps = logged_steps(look(run_dir), pattern)
-    return global_rank, [(each.attempt, each.step, each.loss) for each in steps]
+    logged = logged_steps(look(run_dir), pattern)
+    return logged.global_rank, [(each.attempt, each.step, each.loss) for each in logged.steps]
 
 
 def test_steps_are_those_of_the_lines_of_each_attempt(tmp_path):
@@ -86,3 +86,20 @@ def test_steps_that_go_on_over_epochs_are_those_of_a_long_log(tmp_path, monkeypa
     monkeypatch.setattr(logged_metrics, "END_BYTES", 1024)
     text = b"".join(b"Epoch %d | Step %d/999 | loss=1\n" % (step // 10, step) for step in range(900))
     assert steps_of(run_of(tmp_path, text))[1][-1] == (0, 899, 1.0)
+
+
+QUICKSTART = b"".join(b"loss: %d.5  [%d/192]\n" % (epoch, sample) for epoch in (2, 1) for sample in (64, 128, 192))
+MNIST = b"".join(b"Train Epoch: %d [%d/128 (50%%)]\tLoss: 2.5\n" % (epoch, n) for epoch in (1, 2) for n in (0, 64))
+
+
+@pytest.mark.parametrize(("text", "samples"), [(QUICKSTART, [64, 128, 192, 256, 320, 384]), (MNIST, [0, 64, 64, 128])])
+def test_samples_of_epochs_go_on_and_are_called_so(tmp_path, text, samples):
+    """Whether lines tell the epoch or not."""
+    run_dir = run_of(tmp_path, text)
+    assert logged_steps(look(run_dir)).counts_samples
+    assert [step for _, step, _ in steps_of(run_dir)[1]] == samples
+
+
+def test_samples_in_the_end_of_a_long_log_are_left_out_where_no_epoch_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(logged_metrics, "END_BYTES", 64)
+    assert steps_of(run_of(tmp_path, QUICKSTART)) == (1, [])

@@ -28,8 +28,9 @@ def written(run_dir, rank, ago_s, pauses_s=()):
     run_dir.arrivals(rank).write_bytes(b"".join(records))
 
 
-def silent(run_dir, count, beats_ns=None):
-    return set(SilenceReader(run_dir).look({rank: (beats_ns or {}).get(rank) for rank in range(count)}).silent_s)
+def silent(run_dir, count, beats_ns=None, started_ns=None):
+    beats_ns = {rank: (beats_ns or {}).get(rank) for rank in range(count)}
+    return set(SilenceReader(run_dir).look(beats_ns, started_ns or {}).silent_s)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,38 @@ def test_logs_that_are_not_here_tell_nothing(run_dir):
 def test_all_may_be_silent(run_dir):
     for rank in range(2):
         written(run_dir, rank, 60, [2] * 20)
-    found = SilenceReader(run_dir).look({0: None, 1: None})
+    found = SilenceReader(run_dir).look({0: None, 1: None}, {})
     assert found.all_are_silent
     assert len(found.logs) == 2
+
+
+def test_a_rank_that_starts_again_is_not_measured_by_an_attempt_before(run_dir):
+    """Neither by its pauses then, nor by ranks that began to write sooner after the restart."""
+    restarted_ns = time.time_ns() - 30 * SECOND_NS
+    for rank in range(3):
+        written(run_dir, rank, 35, [1] * 30)
+    assert silent(run_dir, 3) == {0, 1, 2}
+    assert silent(run_dir, 3, started_ns=dict.fromkeys(range(3), restarted_ns)) == set()
+    for rank in range(2):
+        written(run_dir, rank, 1)
+    assert silent(run_dir, 3, started_ns=dict.fromkeys(range(3), time.time_ns() - 10 * SECOND_NS)) == set()
+    assert silent(run_dir, 3, started_ns=dict.fromkeys(range(3), restarted_ns)) == {2}
+
+
+def test_a_reader_forgets_the_pace_of_an_attempt_when_the_next_begins(run_dir):
+    """Also where nothing has been written since."""
+    written(run_dir, 0, 60, [2] * 20)
+    reader = SilenceReader(run_dir)
+    assert reader.look({0: None}, {0: 0}).all_are_silent
+    assert not reader.look({0: None}, {0: time.time_ns() - 20 * SECOND_NS}).silent_s
+
+
+def test_ranks_that_leave_what_is_printed_to_rank_0_are_not_silent(run_dir):
+    """Though each of them printed while it started."""
+    written(run_dir, 0, 1, [1] * 60)
+    for rank in (1, 2, 3):
+        written(run_dir, rank, 40, [2] * 10)
+    assert silent(run_dir, 4) == set()
+    for rank in (1, 2):
+        written(run_dir, rank, 1, [1] * 60)
+    assert silent(run_dir, 4) == {3}

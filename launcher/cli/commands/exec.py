@@ -96,14 +96,14 @@ def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **
     with reported_once(rank):
         joined = _join(rank, _run_options(options, rank), server or os.environ.get(TLAUNCH_SERVER) or None)
     run_dir, global_rank = joined.run_dir, joined.rank.global_rank
+    if joined.starts_scheduler:
+        start_beside(joined.spec, joined.environment)
     argv = joined.rank.argv
     if joined.program.python is not None:
         stderr = None
-        if not no_log:  # else the engine gets all that is said there
+        if not no_log:  # else the engine gets all that is said there; made last, as nothing else may inherit it
             os.set_inheritable(stderr := os.dup(2), True)
         argv = bootstrap_argv(joined.program.python, run_dir.device(global_rank), stderr)
-    if joined.starts_scheduler:
-        start_beside(joined.spec, joined.environment)
     context.exit(become(argv, joined.environment, None if no_log else run_dir.train_log(global_rank)))
 
 

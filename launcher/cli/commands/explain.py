@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from launcher.cli.launch.elastic import first_allotment
 from launcher.cli.launch.network import with_network
@@ -26,7 +27,7 @@ from launcher.cli.text.membership_text import attempt_text
 from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.style import screen_of
 from launcher.core.codec import encode, json_text
-from launcher.core.env import MASTER_PORT, masked, masked_argv
+from launcher.core.env import MASTER_PORT, MS_SCHED_PORT, masked, masked_argv
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
@@ -53,6 +54,7 @@ Exit codes: 0; 2 wrong usage, or a file that cannot be read; 3 a refused table o
 NOT_TAKEN = ("dry_run", "json", "quiet", "verbose")
 REMOVED = "(removed)"
 FREE_PORT = "(a free port)"
+PORTS = (MASTER_PORT, MS_SCHED_PORT)  # the same one
 MAX_VALUE_COLUMNS = 28  # columns that all rows keep for values; a longer one pushes its own origin to the right
 MIN_ORIGIN_COLUMNS = 16  # in which an origin is wrapped; a narrower terminal does so itself
 MAX_PROSE_COLUMNS = 100  # columns of prose
@@ -91,8 +93,11 @@ def explain(
     """
     if len(options["command"]) == 1 and re.fullmatch(r"RT\d{3}", code := options["command"][0]):
         raise UsageError(f"{code} is no program, but a problem of rank tables", hint=f"tlaunch table explain {code}")
+    given = {"--rank": context.get_parameter_source("global_rank") is ParameterSource.COMMANDLINE, "--all": everything}
+    for name in filter(given.get, given if of_settings else ()):
+        raise UsageError(f"--settings and {name}: one is about the bundled trainer, the other about variables of ranks")
     chosen = for_engine(RunOptions(**{**given_last(context, options), "dry_run": True, "detach": False}), os.environ)
-    prepared = with_network(prepare(chosen, os.environ), chosen)
+    prepared = with_network(prepare(chosen, os.environ, needs_data=not of_settings), chosen)
     for note in prepared.notes:
         say(note)
     request, own_table = prepared.request, None
@@ -132,7 +137,7 @@ def _explained(chosen: Draft, request: Request, *, port_given: bool, everything:
     decided = [one for one in chosen.variables if one.value is not None or one.instead_of is not None]
     if not port_given:  # which port is free is known when the run starts
         why = "chosen when the run starts"
-        decided = [replace(one, value=FREE_PORT, why=why) if one.name == MASTER_PORT else one for one in decided]
+        decided = [replace(one, value=FREE_PORT, why=why) if one.name in PORTS else one for one in decided]
     found = conflicts(request.inherited_env, {one.name: one.value for one in decided})
     kept = {one.name for conflict in found for one in conflict.found}
     known = {one.name for one in chosen.variables}

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from launcher.cli.launch import start
-from launcher.cli.launch.options import DEFAULT_RUNS_DIR, RunOptions
+from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.recorded import as_words, given_again, masked_in, recorded_options
 from launcher.cli.options.chosen_run import RUN_HELP, chosen, run_argument
 from launcher.cli.options.command_types import TakesCommand
@@ -20,6 +20,7 @@ from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
 from launcher.cli.text.stdout import say, write_out
 from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
+from launcher.core.run_dir import DEFAULT_RUNS_DIR
 
 EPILOG = """\b
 Examples:

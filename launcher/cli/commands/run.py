@@ -32,9 +32,9 @@ TLAUNCH_RUN_DIR, TLAUNCH_DP, _MP, _PP, _MICRO_BATCHES. Its output goes to <runs-
 TIME is a number of seconds, or has units: 90s, 10m, 1h30m.
 
 The first failing rank ends the run: tlaunch collects the stacks of all ranks, sends SIGTERM, and SIGKILL after --grace
-seconds. Ctrl-C ends the run in the same way, a second Ctrl-C kills at once; Ctrl-Z stops the ranks until `fg`. The
-bundled trainer with checkpoints (--set checkpoint.every_steps=N) saves one at SIGTERM, and at SIGUSR1, after which it
-goes on.
+seconds. Ctrl-C sends the same signals and collects no stacks: before it, `tlaunch stacks` in another terminal shows where
+a run hangs. A second Ctrl-C kills at once; Ctrl-Z stops the ranks until `fg`. The bundled trainer with checkpoints
+(--set checkpoint.every_steps=N) saves one at SIGTERM, and at SIGUSR1, after which it goes on.
 
 Exit codes: 0 all ranks succeeded; the exit code of the rank that failed first, or 128 + its signal; 1 a server was lost
 or did not join; 2 wrong usage, or a file or program that is missing or unreadable; 3 a refused table or layout; 124 a

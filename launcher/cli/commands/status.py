@@ -14,7 +14,6 @@ import click
 
 from launcher.cli.options.chosen_run import (
     LIVE_RUN_HELP,
-    as_argument,
     chosen_live,
     json_option,
     progress_regex_option,
@@ -32,7 +31,7 @@ from launcher.cli.text.run_text import (
     scheduler_text,
     shown_name,
 )
-from launcher.cli.text.stdout import as_people_call_it, write_out
+from launcher.cli.text.stdout import as_argument, as_people_call_it, write_out
 from launcher.cli.text.style import Screen, screen_of
 from launcher.cli.text.verdict_text import describe_status, rank_list
 from launcher.core.codec import json_text
@@ -61,7 +60,7 @@ Exit codes: 0 whatever the run's state is; 2 wrong usage, or no such run.
 RIGHT = frozenset({"RANK", "DEVICE", "PID", "STEP", "LOSS", "BEAT", "LOG", "WRITTEN"})
 # On a narrow terminal, in this order: cut to so many columns, or left out (0).
 GIVING_WAY = (
-    ("END", 24), ("PID", 0), ("DEVICE", 0), ("WRITTEN", 0), ("LOG", 0), ("SERVER", 0), ("BEAT", 0), ("LOSS", 0), ("END", 8),
+    ("END", 24), ("DEVICE", 0), ("WRITTEN", 0), ("LOG", 0), ("SERVER", 0), ("PID", 0), ("BEAT", 0), ("LOSS", 0), ("END", 8),
 )  # fmt: skip
 LOG_FIGURES = ("step", "last_step", "epoch", "loss", "tokens_per_s", "steps_per_s", "counts_samples")
 GROUPED_FROM = 16  # ranks; so many are grouped on a terminal

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from launcher.cli.options.chosen_run import ONLY_RUN_HELP, active_run_argument, as_argument, chosen_only
+from launcher.cli.options.chosen_run import ONLY_RUN_HELP, active_run_argument, chosen_only
 from launcher.cli.options.types import Seconds
 from launcher.cli.text.columns import counted
 from launcher.cli.text.run_text import describe, shown_name
 from launcher.cli.text.saved_text import going_on
-from launcher.cli.text.stdout import say
+from launcher.cli.text.stdout import as_argument, say
 from launcher.cli.text.verdict_text import rank_list
 from launcher.core.errors import EXIT_FAILURE, TlaunchError
 from launcher.runs import ending

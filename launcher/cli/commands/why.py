@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from launcher.cli.options.chosen_run import RUN_HELP, as_argument, chosen, json_option, run_argument
+from launcher.cli.options.chosen_run import RUN_HELP, chosen, json_option, run_argument
 from launcher.cli.text.columns import duration
 from launcher.cli.text.run_text import as_json, describe, self_reported_verdict, shown_name
-from launcher.cli.text.stdout import as_people_call_it, write_out
+from launcher.cli.text.stdout import as_argument, as_people_call_it, write_out
 from launcher.cli.text.style import PLAIN, Screen, screen_of
 from launcher.cli.text.summary import LAST_LINES, log_elsewhere, log_tail, not_begun, quoted, tells_enough
 from launcher.cli.text.verdict_text import describe_status, headline, rank_list, render

@@ -24,7 +24,6 @@ from typing import Any, TextIO
 from launcher.cli.launch.options import (
     DEFAULT_JOIN_S,
     DEFAULT_LOST_S,
-    DEFAULT_RUNS_DIR,
     EngineName,
     MindSporeWay,
     RunOptions,
@@ -36,7 +35,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import DEFAULT_GRACE_S, Console
 from launcher.core.report import Attempt
 from launcher.core.resources import PACKAGE
-from launcher.core.run_dir import RunDir
+from launcher.core.run_dir import DEFAULT_RUNS_DIR, RunDir
 from launcher.core.verdict import Verdict
 from launcher.engines.placement import Bind
 from launcher.runs.status import look

@@ -12,6 +12,7 @@ from launcher.core import env
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import DEFAULT_GRACE_S, Console
+from launcher.core.run_dir import DEFAULT_RUNS_DIR
 from launcher.engines.placement import Bind
 from launcher.logs.terminal import escaped
 
@@ -23,7 +24,6 @@ BRING_ALL = frozenset(("mpi", "slurm"))  # engines that start the agents of all 
 DEFAULT_JOIN_S = 300.0
 DEFAULT_LOST_S = 15.0
 DEFAULT_COORDINATOR_PORT = 29450
-DEFAULT_RUNS_DIR = Path("runs")
 MAX_NAME_BYTES = 200  # of the 255 that a file system takes
 FORWARDABLE = ("USR1", "USR2", "HUP", "WINCH", "URG")
 _FLAGS = {"engine_options": "--engine-option", "settings": "--set"}  # those that are called otherwise

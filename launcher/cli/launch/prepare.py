@@ -68,13 +68,14 @@ def prepare(
     engine: str | None = None,
     elsewhere: Elsewhere | None = None,
     unnamed: Cluster | None = None,
+    needs_data: bool = True,
 ) -> Prepared:
     """Check options, table, layout, recipe and command, in this order. Starts and creates nothing.
 
     `engine` has started the ranks already, on every server; None where tlaunch shall start them. `elsewhere`: nothing
     will be started from here. Several servers are fine then, and a program that is missing here is a note where it is
     other servers, or an image, that need it. `unnamed`: servers that are known by their number only, in place of what
-    `options` say of devices.
+    `options` say of devices. `needs_data`: as `trainer_program`.
 
     Raises:
         UsageError, UnreadableError, RefusedTableError, RefusedLayoutError: with a hint, and an exit code of its own.
@@ -85,7 +86,7 @@ def prepare(
     cluster, table = _cluster(options, notes) if unnamed is None else (unnamed, _Table())
     layout = _layout(options, cluster)
     used = used_cluster(cluster, layout.world_size)
-    program, layout = _program(options, layout, {**inherited, **variables}, notes)
+    program, layout = _program(options, layout, {**inherited, **variables}, notes, needs_data=needs_data)
     if program.recipe is None or not options.dry_run:
         notes += _check_program(program, elsewhere, used)
     notes += _idle_devices(options, cluster, used)
@@ -116,7 +117,7 @@ def _layout(options: RunOptions, cluster: Cluster) -> Layout:
 
 
 def _program(
-    options: RunOptions, layout: Layout, environment: Mapping[str, str], notes: list[str]
+    options: RunOptions, layout: Layout, environment: Mapping[str, str], notes: list[str], *, needs_data: bool
 ) -> tuple[Program, Layout]:
     """Return what ranks run, and its layout, which the bundled trainer may change; add its notes."""
     try:
@@ -125,7 +126,7 @@ def _program(
         raise UnreadableError("the current directory has been removed, and ranks would start in it") from None
     if options.command:
         return Program(options.command, cwd, environment), layout
-    program, layout, more = trainer_program(options, layout, cwd, environment)
+    program, layout, more = trainer_program(options, layout, cwd, environment, needs_data=needs_data)
     notes += more
     return program, layout
 

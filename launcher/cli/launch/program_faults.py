@@ -7,14 +7,15 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from launcher.cli.launch.program import Program
+from launcher.core.env import PYTHONSAFEPATH
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.text import did_you_mean, near
 from launcher.logs.terminal import escaped
-from launcher.program.command import missing_interpreter, reads_program_from_stdin
+from launcher.program.command import PythonCommand, has_no_shebang, missing_interpreter, reads_program_from_stdin
 
 TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
 
@@ -40,6 +41,11 @@ def _missing_program(program: Program) -> UnreadableError | None:
     """Return what is wrong with the file that the command's first word names, or with its `#!` line."""
     name, search = program.argv[0], program.environment.get("PATH", os.defpath)
     if (found := shutil.which(name, path=search)) is not None:
+        if has_no_shebang(program.cwd / found):
+            return UnreadableError(
+                f"{name} has no #! line, so no rank could start it",
+                hint=f"name its interpreter: -- {_started_by(name)}",
+            )
         interpreter = missing_interpreter(program.cwd / found, search, program.cwd)
         return None if interpreter is None else _without_interpreter(name, found, interpreter)
     is_file = (program.cwd / name).is_file()
@@ -67,7 +73,8 @@ def _programs_on(search: str) -> Iterator[str]:
 
 
 def _started_by(name: str) -> str:
-    return shlex.join(("python", name)) if name.endswith(".py") else f"INTERPRETER {shlex.quote(name)}"
+    interpreter = {".py": "python", ".sh": "bash"}.get(os.path.splitext(name)[1], "INTERPRETER")  # noqa: PTH122
+    return f"{interpreter} {shlex.quote(name)}"
 
 
 def _without_interpreter(name: str, found: str, interpreter: str) -> UnreadableError:
@@ -116,8 +123,10 @@ def _missing_module(program: Program) -> UnreadableError | None:
     from launcher.program.modules import missing_module  # others need none of it
 
     assert program.python is not None
-    name, target = missing_module(program.python, program.cwd, program.environment), program.target
-    if name is None:
+    if not (target := program.target):
+        hint = "write it behind -m (an empty variable?): -- python -m train"
+        return UnreadableError("-m is followed by an empty name, so no rank could run a module", hint=hint)
+    if (name := missing_module(program.python, program.cwd, program.environment)) is None:
         return None
     if name == f"{target}.__main__":
         hint = f"name a module in it, for instance -- python -m {target}.train"
@@ -125,9 +134,24 @@ def _missing_module(program: Program) -> UnreadableError | None:
     if (program.cwd / target).is_file():
         hint = f"-m takes the name of a module; a file is started without it: -- python {shlex.quote(target)}"
     else:
-        hint = "Python looks in the directory you are in, in PYTHONPATH, and among its installed packages"
+        hint = _where_python_looks(program.python, program.environment)
     message = f"{program.python.interpreter} finds no module {name}, so no rank could run it"
     return UnreadableError(message, hint=hint)
+
+
+def _where_python_looks(python: PythonCommand, environment: Mapping[str, str]) -> str:
+    from launcher.program.files import heeds  # others need none of it
+
+    beside, inherits = heeds(python, environment)
+    if beside and inherits:
+        return "Python looks in the directory you are in, in PYTHONPATH, and among its installed packages"
+    places = (
+        "in the directory you are in and " * beside,
+        "in PYTHONPATH and " * inherits,
+        "among its installed packages",
+    )
+    by = PYTHONSAFEPATH if all(heeds(python, {})) else shlex.join(python.options)
+    return f"with {by}, Python looks only {''.join(places)}"
 
 
 def _wrong_syntax(program: Program) -> UsageError | None:

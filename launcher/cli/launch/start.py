@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,11 +11,10 @@ from pathlib import Path
 
 from launcher.cli.launch.attempt_specs import attempt_specs
 from launcher.cli.launch.detach import Announcing, Detached, detach
-from launcher.cli.launch.options import DEFAULT_RUNS_DIR, RunOptions, check_server_id, for_engine
+from launcher.cli.launch.options import RunOptions, check_server_id, for_engine
 from launcher.cli.launch.prepare import Prepared, prepare
 from launcher.cli.launch.recorded import to_record
-from launcher.cli.text.stdout import as_people_call_it, say
-from launcher.core.env import TLAUNCH_RUNS_DIR
+from launcher.cli.text.stdout import as_argument, say
 from launcher.core.errors import EXIT_OK
 from launcher.core.frozen import frozen
 from launcher.core.records import RunSpec
@@ -110,13 +108,8 @@ def say_notes(prepared: Prepared, spec: RunSpec) -> None:
 
 def wait_for_start(detached: Detached, spec: RunSpec, options: RunOptions) -> Outcome:
     """Wait in the parent of a detached run until it has begun, or could not."""
-    reference = spec.name if _is_found_by_name(spec) else str(as_people_call_it(spec.run_dir))
-    return Outcome(detached.wait_started(spec.name, None if options.quiet else shlex.quote(reference)), spec.run_dir)
-
-
-def _is_found_by_name(spec: RunSpec) -> bool:
-    """Return whether commands look for the run where it is, without being told."""
-    return spec.run_dir.parent == Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).absolute()
+    reference = None if options.quiet else as_argument(RunDir(spec.run_dir))
+    return Outcome(detached.wait_started(spec.name, reference), spec.run_dir)
 
 
 def attendance(
@@ -144,10 +137,9 @@ def attendance(
     def last_words() -> Iterator[str]:
         screen = screen_of(sys.stderr)
         offers = server_index is None and screen.columns is not None and not quiet
-        found = _is_found_by_name(spec)
         return chain(
             summary.render(console.progress, spec, console.shown_dir, server_index, screen),
-            summary.next_commands(console.progress, console.shown_dir, screen, is_found=found) if offers else (),
+            summary.next_commands(console.progress, RunDir(spec.run_dir), screen) if offers else (),
         )
 
     def attend() -> Outcome:

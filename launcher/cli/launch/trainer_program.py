@@ -51,9 +51,11 @@ def _config_words(config: str) -> tuple[list[str], tuple[str, ...]]:
 
 
 def trainer_program(
-    options: RunOptions, layout: Layout, cwd: Path, environment: Mapping[str, str]
+    options: RunOptions, layout: Layout, cwd: Path, environment: Mapping[str, str], *, needs_data: bool = True
 ) -> tuple[Program, Layout, tuple[str, ...]]:
     """Return the bundled trainer, its layout, and notes, once recipe, layout and data are known to fit each other.
+
+    `needs_data`: it shall train; else data that are not named are not missed.
 
     Raises:
         TlaunchError: they do not.
@@ -77,7 +79,8 @@ def trainer_program(
     for setting in chosen:
         argv += ["--set", setting]
     notes += recipe.notes(settings, layout)
-    recipe.check_data(settings, options.data)
+    if needs_data or options.data is not None:
+        recipe.check_data(settings, options.data)
     if options.data is not None:
         argv += ["--data", str(options.data.absolute())]
     if (options.elastic or options.max_restarts) and not settings.checkpoint.is_on:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,12 +9,10 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from launcher.cli.launch.options import DEFAULT_RUNS_DIR
 from launcher.cli.options.command_types import Command
 from launcher.cli.options.completion import Completer, complete_active_runs, complete_runs
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.stdout import as_people_call_it, say
-from launcher.core.env import TLAUNCH_RUNS_DIR
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.run_dir import RunDir
 from launcher.logs.terminal import escaped
@@ -58,13 +54,6 @@ def progress_regex_option(command: Command) -> Command:
         "--progress-regex", metavar="REGEX",
         help="Read figures from lines that match, as with `tlaunch run`.  [default: what the run was started with]",
     )(command)  # fmt: skip
-
-
-def as_argument(run_dir: RunDir) -> str:
-    """Return RUN as one types it into a shell to name this run again from the same directory."""
-    own = Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).resolve()
-    root = run_dir.root
-    return shlex.quote(escaped(root.name if root.parent == own else str(as_people_call_it(root))))
 
 
 def places_elsewhere(runs_dir: Path, *, asked: bool = False) -> tuple[Path, ...]:

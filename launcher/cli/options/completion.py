@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -11,10 +12,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from launcher.cli.launch.options import DEFAULT_RUNS_DIR
 from launcher.cli.options.types import complete_files
 from launcher.core.env import TLAUNCH_RUNS_DIR
-from launcher.core.run_dir import LATEST, RunDir
+from launcher.core.run_dir import DEFAULT_RUNS_DIR, LATEST, RunDir
 from launcher.runs.registry import registered
 from launcher.runs.store import given_names, run_names
 
@@ -51,10 +51,12 @@ def _names(context: click.Context, *, only_active: bool = False) -> list[str]:
 
 
 def _begun(names: Sequence[str], begun: str) -> list[Any]:
+    """Return the names that begin so; none that a shell would take for more than a word, since bash puts them in as they are."""
     whole = [name for name in names if name.startswith(begun)]
     given = dict.fromkeys(chain.from_iterable(given_names(names).values()))
     latest = [LATEST] if begun and names and LATEST.startswith(begun) else []
-    return whole or [*(name for name in given if name.startswith(begun)), *latest]
+    completed = whole or [*(name for name in given if name.startswith(begun)), *latest]
+    return [name for name in completed if shlex.quote(name) == name]
 
 
 def complete_runs_or_files(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:

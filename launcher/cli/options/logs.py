@@ -127,7 +127,7 @@ class LogOptions:
         chosen = (self.since, self.until, self.level, self.attempt, by_server)
         return by_text or any(each is not None for each in chosen)
 
-    def look(self) -> LineOptions:
+    def line_options(self) -> LineOptions:
         """Return how lines look. Raises UsageError for what is no regular expression."""
         marked = tuple(map(self._matcher, (*self.grep, *self.highlight)))
         return LineOptions(

@@ -15,7 +15,6 @@ from launcher.cli.launch.options import (
     DEFAULT_COORDINATOR_PORT,
     DEFAULT_JOIN_S,
     DEFAULT_LOST_S,
-    DEFAULT_RUNS_DIR,
     ENGINES,
     MINDSPORE_WAYS,
 )
@@ -24,6 +23,7 @@ from launcher.cli.options.completion import complete_runs_or_files, one_of, reci
 from launcher.cli.options.types import FILE, IntRange, Seconds, Size, complete_files
 from launcher.core.env import TLAUNCH_MAX_TABLE_SIZE, TLAUNCH_RUNS_DIR, TLAUNCH_SERVER
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
+from launcher.core.run_dir import DEFAULT_RUNS_DIR
 from launcher.engines.placement import BINDS
 
 MAX_RESTARTS = 10**6

@@ -151,9 +151,9 @@ CALLED_HERE = {
     "--log-dir": "--runs-dir",
     "--log_dir": "--runs-dir",  # msrun, too
     "--local_worker_num": "--devices",
-    "--cluster_time_out": "--join-timeout",
     "--master_port": "--master-port",
     "--rank_table_file": "--rank-table",
+    "--rank-table-file": "--rank-table",
     "-x": "--env",
     "-a": "--all",  # docker's, of ps
     **dict.fromkeys(("-9", "-f", "--force"), "--kill"),
@@ -163,7 +163,7 @@ CALLED_HERE = {
 # What users of other tools call commands; the first word is a command's name here.
 COMMANDS_CALLED_HERE = {
     "kill": "stop", "cancel": "stop", "rm": "prune", "clean": "prune", "ls": "ps", "list": "ps", "tail": "logs -f", "attach": "top",
-    "watch": "top", "resume": "run --resume RUN", "start": "run", "launch": "run", "help": "--help", "version": "--version", "check": "validate",
+    "watch": "top", "resume": "run --resume RUN", "start": "run", "launch": "run", "msrun": "run", "torchrun": "run", "help": "--help", "version": "--version", "check": "validate",
 }  # fmt: skip
 # What has no option of its own here, and what to do instead; for commands with --engine and --console.
 _SERVERS_FROM_TABLE = "on one machine leave it out; several are named by --rank-table: type the same command on each, or choose --engine mpi or slurm"
@@ -179,7 +179,8 @@ DONE_HERE = {
         "leave it out: --join-timeout and --lost-after are the limits of servers that come, and are lost",
     ),
     "--rdzv-backend": "leave it out: the ranks' MASTER_ADDR and MASTER_PORT are chosen by tlaunch",
-    "--worker_num": "--devices N are those of this machine; several are named by --rank-table",
+    "--worker_num": "on one machine it is --devices N (--local_worker_num); several machines are named by --rank-table",
+    "--cluster_time_out": "--env MS_TOPO_TIMEOUT=SECONDS is MindSpore's own limit; --join-timeout is that of servers",
     "--redirects": _LOGS,
     "--tee": _LOGS,
     "--output-filename": _LOGS,

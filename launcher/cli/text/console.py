@@ -27,6 +27,7 @@ from launcher.core.events import (
     Joined,
     Leftovers,
     RankEnded,
+    RankStarted,
     Slow,
     Stopping,
     TimestampedEvent,
@@ -76,8 +77,8 @@ class Console:
         self.progress.take(stamped)
         self._foot.event(stamped.event)
         match stamped.event:
-            case RankEnded(global_rank=global_rank):
-                self._feed.rank_ended(global_rank)
+            case RankStarted() | RankEnded():
+                self._note_rank(stamped.event)
             case Stopping() as stopping:
                 self._say_stopping(stopping)
             case Leftovers(count=count):
@@ -118,14 +119,18 @@ class Console:
             self._say_ending(self._asked_elsewhere)
         self._asked_elsewhere = ""
         more = self._show_lines(time.monotonic() + AT_ONCE_S)
-        is_within_line = self._stdout.pending
-        if not is_within_line and self._spec.console != "none":
+        if self._shows_foot:
             self._foot.show(self._feed.begun() if self._foot.wants_lines else {}, killed=self._at_once)
             for line in self._foot.hint():
                 self._tell(line)
         return more
 
     # --- the rest ---
+
+    @property
+    def _shows_foot(self) -> bool:
+        """False while a line has been written in part, which the foot would break."""
+        return not self._stdout.pending and self._spec.console != "none"
 
     @staticmethod
     def _shown_of(spec: RunSpec, ranks: tuple[int, ...]) -> tuple[int, ...]:
@@ -141,6 +146,12 @@ class Console:
         run_dir = RunDir(self._spec.run_dir, self._server_index)
         shown = self._shown_of(self._spec, ranks)
         self._feed = feed_of(self._spec, shown, self._shape, self._say_truncated, (run_dir, event.number))
+
+    def _note_rank(self, event: RankStarted | RankEnded) -> None:
+        if isinstance(event, RankEnded):
+            self._feed.rank_ended(event.global_rank)
+        elif self._shows_foot:
+            self._foot.tell_start()  # ranks may have ended before the next tick
 
     def _say_truncated(self, global_rank: int, what: Truncation) -> None:
         self.say(truncated(RunDir(self.shown_dir).train_log(global_rank), what))

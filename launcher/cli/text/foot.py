@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from launcher.cli.text.columns import counted, cut_off, whole_duration
 from launcher.cli.text.log_format import Format
 from launcher.cli.text.progress_text import ProgressText, about_silence, fitting
 from launcher.cli.text.status_line import StatusLine
-from launcher.cli.text.stdout import is_pipe
+from launcher.cli.text.stdout import as_argument, is_pipe
 from launcher.cli.text.summary import describe
 from launcher.core.events import (
     AttemptStarted,
@@ -122,7 +121,7 @@ class Foot:
 
     def __init__(self, spec: RunSpec, progress: Progress, shape: Format, shown_dir: Path) -> None:
         self._progress = progress
-        self._shown_dir = shown_dir
+        self._run_dir, self._shown_dir = RunDir(spec.run_dir), shown_dir
         self._server_count = len(spec.cluster.servers)
         # What `| tee` takes from a pipe, it writes to the terminal: behind a row that stands there.
         self._status = StatusLine(sys.stderr, alone=spec.console in {"status", "none"} or not is_pipe(sys.stdout))
@@ -137,7 +136,7 @@ class Foot:
         self._measured: ProgressText | None = None
         if spec.console == "status" or self._status.on_terminal:
             pattern = pattern_of(spec.progress_regex)
-            self._measured = ProgressText(RunDir(spec.run_dir), pattern, on_terminal=self._status.on_terminal)
+            self._measured = ProgressText(self._run_dir, pattern, on_terminal=self._status.on_terminal)
         self._replaces_steps = spec.console == "rank0" and self._status.on_terminal and shape.redraws
 
     @property
@@ -171,7 +170,7 @@ class Foot:
                 self._killed_at_s = now_s + self._grace_s
             case AttemptStarted() if event.number:
                 self._do("starting ranks")
-                self._killed_at_s = math.inf
+                self._began_s, self._killed_at_s = now_s, math.inf
                 self._status.hurry()
                 if self._measured is not None:
                     self._measured.forget()
@@ -185,6 +184,7 @@ class Foot:
     def show(self, begun: Mapping[int, Begun], *, killed: bool) -> None:
         """Draw the lines of `begun`, by global rank, or how the run stands; `killed`: every rank gets SIGKILL."""
         attempt = self._progress.current
+        self._look()
         unended = {rank: line for rank, line in begun.items() if rank not in attempt.exits}
         if self._partial.show(unended) and self._status.on_terminal:
             return
@@ -197,13 +197,26 @@ class Foot:
                 why = f"rank {failed.global_rank} failed ({describe(failed)}); "
         self._status.show(text, why)
 
+    def tell_start(self) -> None:
+        """Say that all ranks have started, once they have; a terminal's row says it for as long as they run."""
+        if not self._status.on_terminal and len(self._progress.current.starts) == self._progress.rank_count:
+            self._status.show(self._started_text())
+
+    def _look(self) -> None:
+        """Read how far ranks are, and which are silent, while all run; also where lines that they have begun hide that."""
+        attempt = self._progress.current
+        all_started = len(attempt.starts) == self._progress.rank_count
+        goes_on = all_started and attempt.running and attempt.ending.stopping is None
+        if self._measured is not None and self._status.on_terminal and goes_on:
+            self._measured.look(attempt.starts, attempt.exits)
+
     def hint(self) -> tuple[str, ...]:
         """Return lines on how to see where ranks are that have been silent for unusually long; once, and else none."""
         silent_s = {} if self._measured is None else self._measured.silences.silent_s
         if not silent_s or self._has_hinted or self._progress.current.ending.stopping is not None:
             return ()
         self._has_hinted = True
-        return about_silence(silent_s, self._progress.current.running, shlex.quote(str(self._shown_dir)))
+        return about_silence(silent_s, self._progress.current.running, as_argument(self._run_dir))
 
     def erase(self) -> str:
         """Erase the row; return what `StatusLine.erase` does."""
@@ -243,16 +256,17 @@ class Foot:
             return ranks
         if self._measured is not None and (measured := self._measured.text(attempt.starts)):
             return f"{ranks}: {measured}"
+        return self._started_text()
+
+    def _started_text(self) -> str:
+        ranks, number = counted(self._progress.rank_count, "rank"), self._progress.current.number
         # The directory is the run's, and has been shown before a restart.
-        if attempt.number:
-            return f"attempt {attempt.number}: {ranks} started"
-        return f"{ranks} started in {self._shown_dir}"
+        return f"attempt {number}: {ranks} started" if number else f"{ranks} started in {self._shown_dir}"
 
     def _live_text(self, ranks: str) -> str:
         """Return the row of a terminal, as much as fits: the run's time is in it, and what of its ranks is striking."""
         attempt, parts = self._progress.current, dict[str, str]()
         if self._measured is not None:
-            self._measured.look(attempt.starts, attempt.exits)
             parts = self._measured.parts()
         if not parts.keys() - {"silence"} and not attempt.number:
             parts["where"] = str(self._shown_dir)

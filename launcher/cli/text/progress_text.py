@@ -47,7 +47,8 @@ class ProgressText:
         self._next_s = self._next_survey_s = 0.0
         self._figures = RankFigures()
         self._lead: int | None = None
-        self._first: tuple[int, int] | None = None  # the first step that was read, and when that was
+        self._first: tuple[int, int] | None = None  # the first step that was read since steps began, and when that was
+        self._last = RankFigures()  # the last ones with a step
         self._time_ns = 0  # of the figures: when the heartbeat was written, or the line was read
         self._noticed_s = 0.0  # when they were seen first
         self._lagging: tuple[int, str] | None = None  # at the last survey: which rank, and where it is
@@ -124,8 +125,10 @@ class ProgressText:
             self._time_ns = figures.heartbeat.time_ns if is_beat and figures.heartbeat else time.time_ns()
             self._noticed_s = time.monotonic()
         self._figures = figures
-        if figures.step is not None and (self._first is None or self._first[0] > figures.step):
-            self._first = (figures.step, self._time_ns)
+        if figures.step is not None:
+            if self._first is None or _begins_anew(self._last, figures):
+                self._first = (figures.step, self._time_ns)
+            self._last = figures
 
     def _survey(self, starts: Mapping[int, RankStart], ended: Collection[int], now_s: float) -> None:
         """Look at all ranks: which is told of, whether one lags, and whether any has written something."""
@@ -137,12 +140,13 @@ class ProgressText:
         interval_s = LOOK_EVERY_S if self._lead is None else SURVEY_EVERY_S
         self._next_survey_s = now_s + max(interval_s, SURVEY_S_PER_RANK * len(starts))
         if self._on_terminal:  # elsewhere each would be a line of its own
-            self._notice_signs({rank: each for rank, each in looks.items() if rank not in ended}, now_s)
+            started_ns = {rank: start.time_ns for rank, start in starts.items()}
+            self._notice_signs({rank: each for rank, each in looks.items() if rank not in ended}, started_ns, now_s)
             self._notice_lag(looks)
 
-    def _notice_signs(self, looks: Mapping[int, RankFigures], now_s: float) -> None:
+    def _notice_signs(self, looks: Mapping[int, RankFigures], started_ns: Mapping[int, int], now_s: float) -> None:
         beats_ns = {rank: None if each.heartbeat is None else each.heartbeat.time_ns for rank, each in looks.items()}
-        self.silences = self._silence_reader.look(beats_ns)
+        self.silences = self._silence_reader.look(beats_ns, started_ns)
         signs: list[object] = [*filter(None, beats_ns.values()), *self.silences.logs]
         if signs and signs != self._signs:
             self._sign_s = now_s
@@ -191,7 +195,10 @@ class ProgressText:
         return f"{rank_list(silent_s)} silent for {duration(max(silent_s.values()))}"
 
     def _pace(self) -> float | None:
-        """Return the steps in a second since the first that was read; None where too little is known."""
+        """Return the steps in a second since the first that was read of the epoch, if they begin anew with it, or of all.
+
+        None where too little is known.
+        """
         if self._first is None or self._figures.step is None:
             return None
         steps, seconds = self._figures.step - self._first[0], (self._time_ns - self._first[1]) / 1e9
@@ -202,15 +209,23 @@ class ProgressText:
         if figures.tokens_per_s is not None:
             return f"{number(figures.tokens_per_s, ',.0f')} tokens/s"
         pace = figures.steps_per_s or self._pace()
-        return "" if pace is None else f"{number(pace, '.3g')} {self._unit}s/s"
+        return "" if pace is None else f"{number(pace, ',.0f' if pace >= 100 else '.3g')} {self._unit}s/s"
 
     def _left_s(self) -> float | None:
         """Return the seconds until the last step, at the pace so far; None where it is unknown, or an epoch's."""
         step, last, pace = self._figures.step, self._figures.last_step, self._pace()
-        if step is None or last is None or step >= last or self._figures.epoch is not None or pace is None:
+        is_of_epoch = self._figures.epoch is not None or self._figures.counts_samples
+        if step is None or last is None or step >= last or is_of_epoch or pace is None:
             return None
         left_s = (last - step) / pace - (time.monotonic() - self._noticed_s)
         return left_s if left_s > 0 else None  # it takes longer than steps before
+
+
+def _begins_anew(before: RankFigures, now: RankFigures) -> bool:
+    """Return whether steps have been counted from the beginning again since `before`, as samples are with each epoch."""
+    falls = now.step is not None and before.step is not None and now.step < before.step
+    goes_back = now.epoch is not None and before.epoch is not None and now.epoch < before.epoch
+    return falls or goes_back or (now.counts_samples and now.epoch != before.epoch)
 
 
 def about_silence(silent_s: Mapping[int, float], running: int, argument: str) -> tuple[str, str]:

@@ -49,8 +49,8 @@ class RankView:
         elif key == "r":
             self.reverse, self.first = not self.reverse, 0
         elif key in {"s", "S"}:
-            # Before the first column and behind the last one is the order without a choice.
-            places: list[int | None] = [None, *range(column_count)]
+            # Before all columns is the order without a choice: by the first one, unless ranks are grouped.
+            places: list[int | None] = [None, *range(1, column_count), 0]
             self.sorted_by = places[(places.index(self.sorted_by) + (1 if key == "s" else -1)) % len(places)]
             self.first = 0
 

@@ -17,6 +17,8 @@ from launcher.core.text import printable
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from launcher.core.run_dir import RunDir
+
 
 def is_pipe(stream: TextIO) -> bool:
     """Return whether another process reads what is written to a stream."""
@@ -94,5 +96,20 @@ def as_people_call_it(path: Path) -> Path:
     """Return the path relative to the working directory where that is below it, on one line. To be shown only."""
     from pathlib import Path  # every command imports this module, and `--help` needs no path
 
-    relative = Path(os.path.relpath(path))
-    return Path(printable(str(path if relative.parts[:1] == ("..",) else relative)))
+    here = os.getcwd()  # noqa: PTH109 - as `relpath` takes it
+    relative = Path(os.path.relpath(path, here))
+    is_below = relative.parts[:1] != ("..",) and here != "/"  # below the root is everything
+    return Path(printable(str(relative if is_below else path)))
+
+
+def as_argument(run_dir: RunDir) -> str:
+    """Return RUN as one types it into a shell to name this run again from the same directory."""
+    import shlex
+    from pathlib import Path
+
+    from launcher.core.env import TLAUNCH_RUNS_DIR
+    from launcher.core.run_dir import DEFAULT_RUNS_DIR
+    from launcher.logs.terminal import escaped
+
+    own, root = Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).resolve(), run_dir.root
+    return shlex.quote(escaped(root.name if root.parent.resolve() == own else str(as_people_call_it(root))))

@@ -35,7 +35,9 @@ _SOURCES = ("cyan", "green", "magenta", "blue")
 OF_RANKS = (*(Look(fg=colour) for colour in _SOURCES), *(Look(fg=colour, bold=True) for colour in _SOURCES))
 
 _MESSAGE = re.compile(r"^(?:(error)|(warning)|hint|note):(?= )", re.MULTILINE)
-_QUOTING = re.compile(r"(?! +(?:error|warning|hint|note): )(?:\s|\d+ \| )")  # an excerpt; a hint within it is words
+_QUOTING = re.compile(
+    r"(?! +(?:error|warning|hint|note): )(?:\s|\d+ \| |# )"
+)  # an excerpt, a shell's comment; a hint within it is words
 _WORD = re.compile(r"\s*\S+")
 _COMMAND = re.compile(r"\s*`[^`]+`\S*|\s*\S+")  # a command, or another word
 _INDENT = re.compile(r" *(?:\| +)?")  # also of what is quoted
@@ -84,7 +86,7 @@ class Screen:
         indent = _INDENT.match(line)
         further = f"{indent[0] if indent else ''}    "
         pieces = _COMMAND.findall(line)
-        if any(len(piece.strip()) > self.columns - len(further) for piece in pieces):
+        if any(len(click.unstyle(piece).strip()) > self.columns - len(further) for piece in pieces):
             pieces = _WORD.findall(line)
         lines = [""]
         for piece in pieces:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from launcher.cli.text import verdict_text
 from launcher.cli.text.columns import counted
+from launcher.cli.text.stdout import as_argument
 from launcher.cli.text.style import FAINT, PLAIN, Screen
 from launcher.core.devices import device_name
 from launcher.core.events import Cause, NotBegun
@@ -20,10 +21,12 @@ from launcher.core.report import RankExit
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.logs.log_file import last_lines
-from launcher.logs.terminal import escaped, one_line, printable
+from launcher.logs.terminal import one_line, printable
 from launcher.runs.progress import Progress
 
 LAST_LINES = 10
+# How tlaunch ran the program, in the dump of a crash: '  File ".../launcher/preload/run_main.py", line 54 in main'.
+_BELOW_PROGRAM = re.compile(r'  File ".*/launcher/preload/\w+\.py", line \d+ in \S+')
 
 
 def render(
@@ -44,7 +47,7 @@ def render(
     elif ending.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir, server_index, screen)
     elif ending.cause is Cause.STOPPED:
-        yield from _stopped(progress, spec, shown_dir, screen)
+        yield from _stopped(progress, spec, shown_dir)
     elif ending.cause is Cause.AGENT_LOST:
         pid = progress.agent.pid if progress.agent else "unknown"
         yield (
@@ -55,8 +58,7 @@ def render(
         first, ended = printable(spec.ranks[0].server_id), _how_ended(progress)
         yield f"error: server {first}, whose launcher coordinated the run, is lost; ranks here: {ended}; logs in {shown_dir}"
     else:
-        well = f"{counted(progress.rank_count, 'rank')} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
-        yield screen.wrapped(well)
+        yield f"{counted(progress.rank_count, 'rank')} ended well after {progress.seconds:.2f} s; logs in {shown_dir}"
     if ending.leftovers:
         were = "was" if ending.leftovers == 1 else "were"
         yield f"{counted(ending.leftovers, 'process', 'processes')} that ranks had left running {were} ended"
@@ -65,17 +67,16 @@ def render(
         yield f"warning: these processes outlived SIGKILL, since they wait inside the kernel: {pids}"
 
 
-def next_commands(progress: Progress, shown_dir: Path, screen: Screen, *, is_found: bool) -> Iterator[str]:
+def next_commands(progress: Progress, run_dir: RunDir, screen: Screen) -> Iterator[str]:
     """Yield a line on what one may type after a run; none where nothing was begun, or how it ended is not known.
 
-    `is_found`: it is the latest of those that commands look at by themselves.
+    Each command names the run, since others may have begun meanwhile.
     """
     if not progress.ended or progress.not_begun is not None:
         return
-    run = "" if is_found else f" {shlex.quote(escaped(str(shown_dir)))}"
     verbs = ("report", "rerun") if progress.current.verdict is None else ("why", "report", "rerun")
-    *others, last = (f"tlaunch {verb}{run}" for verb in verbs)
-    yield screen.paint(screen.wrapped(f"next: {', '.join(others)} or {last}"), FAINT)
+    *others, last = (f"`tlaunch {verb} {as_argument(run_dir)}`" for verb in verbs)
+    yield screen.paint(f"next: {', '.join(others)} or {last}", FAINT)
 
 
 def not_begun(event: NotBegun) -> Iterator[str]:
@@ -90,19 +91,20 @@ def describe(ended: RankExit) -> str:
     return verdict_text.describe_status(ended.status) if ended.reason is None else ended.reason
 
 
-def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path, screen: Screen) -> Iterator[str]:
+def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
     # The end may have been asked for on another server.
     stopping = progress.current.ending.stopping
     by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
-    yield screen.wrapped(f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}")
-    yield from _going_on(spec, shown_dir)
+    yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
+    yield from _going_on(spec)
 
 
-def _going_on(spec: RunSpec, shown_dir: Path) -> Iterator[str]:
+def _going_on(spec: RunSpec) -> Iterator[str]:
     if RunDir(spec.run_dir).checkpoints.is_dir():
         from launcher.cli.text.saved_text import going_on  # others need none of it
 
-        yield from going_on(RunDir(spec.run_dir), shlex.quote(str(shown_dir)))
+        run_dir = RunDir(spec.run_dir)
+        yield from going_on(run_dir, as_argument(run_dir))
 
 
 # --- the last lines of the culprit's log, for `tlaunch why` too ---
@@ -123,7 +125,9 @@ def log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[str]:
     start = progress.current.starts.get(culprit)
     if start is None and progress.current.number > 0:
         return []  # it never ran in this attempt: whatever the log holds is older
-    return last_lines(run_dir.train_log(culprit), LAST_LINES, 0 if start is None else start.event.log_offset)
+    offset = 0 if start is None else start.event.log_offset
+    lines = last_lines(run_dir.train_log(culprit), 2 * LAST_LINES, offset)
+    return [line for line in lines if not _BELOW_PROGRAM.fullmatch(line)][-LAST_LINES:]
 
 
 def log_elsewhere(global_rank: int, first_server: str) -> str:
@@ -145,7 +149,7 @@ def _failure(
     verdict = progress.current.verdict
     if verdict is None and progress.not_restarting is not None:
         yield f"error: the ranks could not start again: {progress.not_restarting}"
-        yield from _going_on(spec, shown_dir)
+        yield from _going_on(spec)
         return
     if verdict is None:
         yield "error: a rank failed, and nothing is known about it"
@@ -171,7 +175,7 @@ def _failure(
     yield from _restarts(progress)
     if is_full(spec.run_dir):
         yield f"the file system of {shown_dir} is full"
-    yield from _going_on(spec, shown_dir)
+    yield from _going_on(spec)
 
 
 def _restarts(progress: Progress) -> Iterator[str]:

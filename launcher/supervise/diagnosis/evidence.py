@@ -11,7 +11,7 @@ from launcher.supervise.diagnosis.error_patterns import SHOWN_CHARS, Kind, Sympt
 from launcher.supervise.diagnosis.failure_files import FailureRecord
 from launcher.supervise.diagnosis.mindspore_errors import explained
 from launcher.supervise.diagnosis.rank_ends import LATE_S
-from launcher.supervise.diagnosis.stack_parser import RankStack
+from launcher.supervise.diagnosis.stack_parser import RankStack, crash_place
 
 # A traceback with more output after it is one that the program survived.
 LAST_WORDS_LINES = 20
@@ -22,8 +22,6 @@ _SAYS_WHY = re.compile(r"(?:\S+: )?(?:fatal |usage )?(?:error|fatal): \S", re.IG
 NEVER_NS = 1 << 63
 # Signals that come from outside: they say nothing about the program.
 FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-# Written by faulthandler, which Python programs have enabled: '  File "train.py", line 40 in step', innermost first.
-_CRASH_FRAME = re.compile(r'Current thread .*\n  File "(?:.*/)?(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 
 
 @frozen
@@ -146,8 +144,7 @@ def _of_signal(evidence: RankEvidence, number: int) -> FailureSummary:
         return FailureSummary(evidence, symptom, what, None)
     if number == signal.SIGABRT:
         symptom = _own_if_named(evidence, of_log(evidence.log_tail))
-    crash = _CRASH_FRAME.search(evidence.log_tail)
-    where = f"{crash['file']}:{crash['line']} in {crash['function']}" if crash else None
+    where = crash_place(evidence.log_tail)
     return FailureSummary(evidence, symptom, what, _signature(name, where), where)
 
 

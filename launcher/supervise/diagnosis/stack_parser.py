@@ -123,14 +123,22 @@ def parse_faulthandler(data: bytes) -> Dump | None:
                 threads, cut = [], False
             threads.append([])
         elif threads and (match := _FRAME.fullmatch(line)):
-            line_number = int(match["line"]) if match["line"].isdecimal() else None
-            threads[-1].append(Frame(_unescaped(match["file"] or "???"), line_number, _unescaped(match["function"])))
+            threads[-1].append(_frame(match))
         cut = cut or (line == _OTHERS_CUT and not before)
         before = line
     found = tuple(tuple(thread) for thread in threads if thread)
     if not found:
         return None
     return Dump((), found) if cut else Dump(found[-1], found[:-1])  # the oldest thread comes last
+
+
+def crash_place(log_tail: str) -> str | None:
+    """Return where the thread was that crashed, by its dump in a log: the innermost frame of the user's code, else of any."""
+    _, header, dump = log_tail.rpartition("Current thread 0x")
+    lines = takewhile(bool, dump.split("\n")) if header else ()
+    frames = [_frame(match) for line in lines if (match := _FRAME.fullmatch(line))]
+    place = next((frame for frame in frames if frame.own), frames[0] if frames else None)
+    return None if place is None else place.shown(1)
 
 
 def parse_py_spy(data: bytes, pid: int) -> Dump | None:
@@ -161,6 +169,11 @@ def understood(dump: Dump, sources: Sources, cwd: str = "") -> RankStack:
     else:
         doing = f"at {place.shown(1)}" if place is innermost else f"at {place.shown(1)}, inside {innermost.shown(1)}"
     return RankStack("running", doing, place.shown(1), name is not None, _shown(dump.main), others)
+
+
+def _frame(match: re.Match[str]) -> Frame:
+    line_number = int(match["line"]) if match["line"].isdecimal() else None
+    return Frame(_unescaped(match["file"] or "???"), line_number, _unescaped(match["function"]))
 
 
 def _py_spy_frames(thread: dict[str, Any]) -> Frames:

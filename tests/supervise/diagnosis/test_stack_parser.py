@@ -13,6 +13,7 @@ from launcher.supervise.diagnosis.stack_parser import (
     MAX_BYTES,
     Frame,
     Sources,
+    crash_place,
     is_local,
     parse_faulthandler,
     parse_py_spy,
@@ -119,6 +120,18 @@ def test_py_spy_names_the_main_thread_by_its_number():
     for number in ("1e400", "-1", "1.5", "true", "1" + "0" * 400, '"7"', "null"):
         odd = said.replace("40", number).encode()
         assert parse_py_spy(odd, 7).main == (Frame("/home/me/train.py", None, "step"),)
+
+
+@pytest.mark.parametrize(("log", "place"), [
+    (PLAIN, "data.py:88 in load"), (NAMED, "train.py:40 in step"), (NAMED + b"\n" + PLAIN, "data.py:88 in load"),
+    (b"Current thread 0x1 (most recent call first):\n" + b'  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n'
+     b'  File "train.py", line 2 in <module>', "train.py:2 in <module>"),
+    (b"Current thread 0x1 (most recent call first):\n" + b'  File "/usr/lib/python3.11/runpy.py", line 5 in run\n', "runpy.py:5 in run"),
+    (b'step 1\n  File "train.py", line 2 in f\n', None), (b"Current thread 0x1\n  <no Python frame>\n", None), (b"", None),
+])  # fmt: skip
+def test_a_crash_is_placed_in_the_user_s_own_code(log, place):
+    """Of the thread that crashed; in a library only where nothing else is known."""
+    assert crash_place(log.decode()) == place
 
 
 def test_garbage_is_no_dump():

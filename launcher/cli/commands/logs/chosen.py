@@ -110,13 +110,13 @@ def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
         log = run_dir.scheduler_log if options.scheduler else run_dir.train_log(global_rank)
         notices.append(truncated(as_people_call_it(log), truncation))
 
+    # These refuse expressions, before there are logs to close.
+    shape, selector = _format(options, recorded, global_ranks, places), options.selector()
     logs = RankLogs(
         run_dir, global_ranks, state.started_ns or time.time_ns(), environment=options.environment,
         on_truncation=note_truncation, places=places, wanted=_wanted(options, places), timed=options.timed,
     )  # fmt: skip
-    return ChosenLogs(
-        options, watch, logs, _format(options, recorded, global_ranks, places), options.selector(), notices
-    )
+    return ChosenLogs(options, watch, logs, shape, selector, notices)
 
 
 def _format(options: LogOptions, recorded: Recorded, global_ranks: Collection[int], places: AttemptPlaces) -> Format:
@@ -124,7 +124,7 @@ def _format(options: LogOptions, recorded: Recorded, global_ranks: Collection[in
     if options.scheduler:
         known = (replace(known[0], global_rank=SCHEDULER),)
     places_of = places.of if options.by_attempt else None
-    return Format(options.look(), sys.stdout, known, global_ranks, places_of=places_of)
+    return Format(options.line_options(), sys.stdout, known, global_ranks, places_of=places_of)
 
 
 def _wanted(options: LogOptions, places: AttemptPlaces) -> Callable[[Line], bool] | None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from launcher.cli.commands.logs.chosen import choose
-from launcher.cli.commands.logs.finished import show_all
+from launcher.cli.commands.logs.existing import show_all
 from launcher.cli.commands.logs.following import show_live
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, run_argument
 from launcher.cli.options.completion import one_of

@@ -150,7 +150,7 @@ def _list(context: click.Context, _parameter: click.Parameter, wanted: bool) -> 
 def render(
     kind: str, *, output: Path | None, force: bool, templates: Path | None, submit: bool, **options: Any
 ) -> None:
-    """Write a job file for Slurm, Kubernetes, mpirun or bash.
+    """Write a job file for Slurm, Kubernetes, mpirun, msrun or bash.
 
     The other options and COMMAND are those of `tlaunch run`.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby, pairwise
 
-from launcher.cli.commands.report.facts import Measured, Point, RunFacts, points
+from launcher.cli.commands.report.facts import Measured, Point, RunFacts, points, unit_of
 from launcher.cli.text.columns import UNITS, counted, duration
 from launcher.cli.text.run_text import continued_from
 from launcher.cli.text.verdict_text import describe_status, rank_list
@@ -53,6 +53,7 @@ class Chart:
     is_log: bool = False
     restarts: tuple[tuple[float, str], ...] = ()  # at which step an attempt or a run began, and what it went on from
     note: str = ""  # how many points cannot be shown
+    unit: str = "step"  # what the lines are over; "sample" where programs have printed numbers of samples
 
 
 def charts_of(runs: Sequence[Measured]) -> Iterator[Chart]:
@@ -66,7 +67,12 @@ def charts_of(runs: Sequence[Measured]) -> Iterator[Chart]:
         attempts = [list(steps) for _, steps in groupby(facts.metrics.steps, lambda each: each.attempt)]
         for before, after in pairwise(attempts):
             last, first = before[-1].step, after[0].step
-            restarts.append((first, f"{whose}attempt {after[0].attempt} begins at step {first:,}, after step {last:,}"))
+            restarts.append(
+                (
+                    first,
+                    f"{whose}attempt {after[0].attempt} begins at {facts.unit} {first:,}, after {facts.unit} {last:,}",
+                )
+            )
     for field, title, from_zero in QUANTITIES:
         series = []
         for number, facts in enumerate(runs):
@@ -90,7 +96,7 @@ def charts_of(runs: Sequence[Measured]) -> Iterator[Chart]:
             f"{counted(count, 'point')}{f' of {label}' if len(series) > 1 else ''}" for label, count in gaps if count
         ]
         note = f"{' and '.join(texts)} without a finite value: the line stops there." if texts else ""
-        yield Chart(title_and_scale, tuple(series), divisor, from_zero, is_log, tuple(restarts), note)
+        yield Chart(title_and_scale, tuple(series), divisor, from_zero, is_log, tuple(restarts), note, unit_of(runs))
 
 
 def axis_number(value: float) -> str:

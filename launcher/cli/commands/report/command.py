@@ -15,7 +15,6 @@ from launcher.cli.commands.report.facts import RunFacts, gather
 from launcher.cli.commands.report.text import to_lines
 from launcher.cli.options.chosen_run import (
     RUN_HELP,
-    as_argument,
     chosen,
     chosen_live,
     json_option,
@@ -26,7 +25,7 @@ from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import has_blocks
 from launcher.cli.text.output_file import put
 from launcher.cli.text.run_text import describe, shown_name
-from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.stdout import as_argument, say, write_out
 from launcher.core.codec import json_text
 from launcher.core.errors import UsageError
 from launcher.logs.terminal import escaped

@@ -46,6 +46,7 @@ def drawn(chart: Chart) -> dict[str, Any]:
     return {
         "title": chart.title,
         "note": chart.note,
+        "unit": chart.unit,
         "steps": [axis_number(first), axis_number(last)],
         "grid": [[axis_number(float(text)), round(y)] for text, y in lines.items()],
         "restarts": [[round(to_x(x)), without_colours(text)] for x, text in chart.restarts if first <= x <= last],

@@ -130,7 +130,7 @@ def _draw_lines(axes: Axes, chart: Chart) -> Drawn:
     legend: list[tuple[Artist, str]] = []
     tips: list[str] = []
     axes.set_title(chart.title)
-    axes.set_xlabel("step")
+    axes.set_xlabel(chart.unit)
     axes.grid(axis="y")
     if chart.is_log:
         axes.set_yscale("log")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import chain
@@ -29,7 +29,7 @@ from launcher.logs.log_file import TAIL_BYTES, bytes_between, opened
 from launcher.logs.terminal import one_line, printable, shortened
 from launcher.runs.changes import Change, changes_of
 from launcher.runs.course import own_course, whole_course
-from launcher.runs.logged_metrics import logged_steps
+from launcher.runs.logged_metrics import LoggedSteps, logged_steps
 from launcher.runs.metrics import Metrics, median_of, part_shares, read_metrics
 from launcher.runs.progress import State
 from launcher.runs.rank_figures import pattern_for
@@ -52,7 +52,7 @@ class Totals:
 
     attempts: int
     duration_s: float | None
-    steps: int | None  # the highest that was reached
+    steps: int | None  # the highest that was reached; a number of samples where the program has printed such
     final_loss: float | None  # of the last line with a loss, which may be a mean; None where it is not finite
     best_loss: float | None
     best_loss_step: int | None
@@ -76,12 +76,17 @@ class Measured:
     metrics: Metrics  # all that the run has recorded
     course: Metrics  # the same without what was computed again, after those of the runs that it goes on from
     continued: ResumedFrom | None
-    printed_by: int | None  # the rank whose log has the steps of `metrics`, where there is no metrics.jsonl
+    printed: LoggedSteps  # where there is no metrics.jsonl: those are the steps of `metrics`
 
     @property
     def name(self) -> str:
         """The run's name, safe to show."""
         return shown_name(self.state)
+
+    @property
+    def unit(self) -> str:
+        """What a step of `metrics` and `course` is: "step", or "sample" where the program has printed numbers of samples."""
+        return "sample" if self.printed.counts_samples else "step"
 
 
 @frozen
@@ -131,7 +136,8 @@ class RunFacts(Measured):
             "strange_lines": self.metrics.strange,
             "first_strange_line": self.metrics.first_strange,
             "metrics_unreadable": self.metrics.unreadable,
-            "printed_by": self.printed_by,
+            "printed_by": self.printed.global_rank,
+            "counts_samples": self.printed.counts_samples,
         }
 
 
@@ -146,8 +152,13 @@ def sentence_of(state: RunState) -> str:
     return f"{words}; {counted(restarts, 'restart')}" if restarts else words
 
 
-def with_printed(metrics: Metrics, state: RunState, pattern: Matcher | None) -> tuple[int | None, Metrics]:
-    """Return metrics with the steps that a rank has printed, and that rank, where there is no metrics.jsonl.
+def unit_of(runs: Sequence[Measured]) -> str:
+    """Return what steps of all these runs are; "step" where they differ."""
+    return "sample" if all(facts.printed.counts_samples for facts in runs) else "step"
+
+
+def with_printed(metrics: Metrics, state: RunState, pattern: Matcher | None) -> tuple[LoggedSteps, Metrics]:
+    """Return the steps that a rank has printed, and metrics with them, where there is no metrics.jsonl.
 
     `pattern`: finds figures in its lines, in place of the known forms.
 
@@ -155,9 +166,9 @@ def with_printed(metrics: Metrics, state: RunState, pattern: Matcher | None) -> 
         UsageError: the pattern takes too long.
     """
     if metrics.found or metrics.unreadable is not None:
-        return None, metrics
-    printed_by, steps = logged_steps(state, pattern)
-    return printed_by, replace(metrics, steps=steps)
+        return LoggedSteps(), metrics
+    printed = logged_steps(state, pattern)
+    return printed, replace(metrics, steps=printed.steps)
 
 
 def gather(run_dir: RunDir, progress_regex: str | None = None) -> RunFacts:
@@ -180,15 +191,15 @@ def gather(run_dir: RunDir, progress_regex: str | None = None) -> RunFacts:
     duration_s = None
     if state.started_ns is not None and (state.engine is None or ended_ns is not None):
         duration_s = max(0.0, ((ended_ns or state.looked_ns) - state.started_ns) / 1e9)
-    printed_by = None
+    printed = LoggedSteps()
     try:
-        printed_by, metrics = with_printed(metrics, state, pattern)
+        printed, metrics = with_printed(metrics, state, pattern)
     except UsageError as error:
         say(f"warning: {error}")
     own = own_course(metrics)
     course = whole_course(run_dir, own)
     totals = _totals(state, duration_s, metrics, own, course)
-    return RunFacts(state, metrics, course, continued_by(run_dir), printed_by, record, totals, times, ended_ns)
+    return RunFacts(state, metrics, course, continued_by(run_dir), printed, record, totals, times, ended_ns)
 
 
 def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Metrics, course: Metrics) -> Totals:

@@ -17,9 +17,9 @@ from launcher.cli.commands.status import GROUPED_FROM
 from launcher.cli.commands.top.measured import time_spent
 from launcher.cli.commands.top.sampler import Row, Sampler
 from launcher.cli.commands.top.screen import columns_at, how_many_run, tells_apart
-from launcher.cli.options.chosen_run import as_argument
 from launcher.cli.text.rank_rows import cells, grouped
 from launcher.cli.text.run_text import printed_figures, shown_name
+from launcher.cli.text.stdout import as_argument
 from launcher.cli.text.verdict_text import headline
 from launcher.core.errors import UsageError
 from launcher.core.metrics import Record
@@ -27,6 +27,7 @@ from launcher.core.run_dir import RunDir
 from launcher.logs.piece import Piece, Place, piece_after
 from launcher.logs.terminal import shortened
 from launcher.runs.course import own_course, whole_course
+from launcher.runs.logged_metrics import LoggedSteps
 from launcher.runs.metrics import MetricsReader, metrics_of, read_metrics
 from launcher.runs.rank_figures import pattern_for
 from launcher.runs.record import continued_by
@@ -61,16 +62,16 @@ class CourseReader:
             self._records.clear()
         self._beginnings = self._reader.beginnings
         self._records += new
-        printed_by, metrics = None, metrics_of(self._records, self._reader)
+        printed, metrics = LoggedSteps(), metrics_of(self._records, self._reader)
         if not self._gave_up:
             try:
-                printed_by, metrics = with_printed(metrics, state, self._pattern)
+                printed, metrics = with_printed(metrics, state, self._pattern)
             except UsageError:
                 self._gave_up = True
         course = whole_course(self._run_dir, own_course(metrics), self._read_earlier)
         now_s = time.monotonic()
         self._next_s = now_s + (now_s - begun_s) / SHARE
-        return Measured(state, metrics, course, continued_by(self._run_dir), printed_by)
+        return Measured(state, metrics, course, continued_by(self._run_dir), printed)
 
 
 class LiveView:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from launcher.cli.commands.report.facts import Measured, RunFacts, finite, points
+from launcher.cli.commands.report.facts import Measured, RunFacts, finite, points, unit_of
 from launcher.cli.text.columns import columns_of, counted, cut_off, duration, number, padded, size, sparkline, step_time
 from launcher.cli.text.membership_text import change_text
 from launcher.cli.text.run_text import continued_from, culprit
@@ -41,6 +41,7 @@ COURSES = {
 def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
     """Return the figures that are known of any run, by name, with a text for each run."""
     final = "last loss" if any(facts.state.state.going_on for facts in runs) else "final loss"
+    unit = unit_of(runs)
     rows: dict[str, list[str]] = {}
     for facts in runs:
         state, totals, course = facts.state, facts.totals, facts.course
@@ -52,10 +53,13 @@ def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
             ("continues", continued_from(facts.continued) if facts.continued else UNKNOWN),
             ("attempts", str(totals.attempts)),
             ("duration", duration(totals.duration_s)),
-            ("steps", number(totals.steps, ",d")),
-            (final, _last_loss(course.steps, "loss")),
-            ("best loss", number(totals.best_loss, ".4f") + ("" if best_step is None else f" at step {best_step:,}")),
-            ("last validation", _last_loss(course.validations, "validation_loss", perplexity)),
+            (f"{unit}s", number(totals.steps, ",d") + (f" {facts.unit}s" if facts.unit != unit else "")),
+            (final, _last_loss(course.steps, "loss", facts.unit)),
+            (
+                "best loss",
+                number(totals.best_loss, ".4f") + ("" if best_step is None else f" at {facts.unit} {best_step:,}"),
+            ),
+            ("last validation", _last_loss(course.validations, "validation_loss", facts.unit, perplexity)),
             ("median tokens/s", number(totals.tokens_per_s, ",.0f")),
             ("step time", step_time(totals.step_s, totals.step_shares)),
             ("stages busy", ", ".join(number(share, ".0%") for share in totals.stage_busy) or UNKNOWN),
@@ -67,7 +71,7 @@ def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
     return {name: values for name, values in rows.items() if set(values) != {UNKNOWN}}
 
 
-def _last_loss(records: Sequence[Any], field: str, more: str = "") -> str:
+def _last_loss(records: Sequence[Any], field: str, unit: str, more: str = "") -> str:
     """Return the last loss, its step where it needs one, and the last finite loss where the last is not finite."""
     known = [(each.step, loss) for each in records if (loss := getattr(each, field)) is not None]
     if not known:
@@ -75,10 +79,10 @@ def _last_loss(records: Sequence[Any], field: str, more: str = "") -> str:
     step, loss = known[-1]
     text = number(loss, ".4f") + ("" if math.isfinite(loss) else " (not finite)")
     if field == "validation_loss" or step != records[-1].step:
-        text += f" at step {step:,}"
+        text += f" at {unit} {step:,}"
     step, last_finite = next(((at, each) for at, each in reversed(known) if finite(each) is not None), (0, None))
     if last_finite is not None and not math.isfinite(loss):
-        more += f"; last finite {number(last_finite, '.4f')} at step {step:,}"
+        more += f"; last finite {number(last_finite, '.4f')} at {unit} {step:,}"
     return text + more
 
 
@@ -94,10 +98,10 @@ def notes(runs: Sequence[Measured]) -> list[str]:
             parts.append(f"the rest cannot be read: {metrics.unreadable}")
         if parts:
             skipped.append(f"{whose}metrics.jsonl: {'; '.join(parts)}")
-        if facts.printed_by is not None and metrics.steps:
-            log = facts.state.run_dir.train_log(facts.printed_by)
+        if facts.printed.global_rank is not None and metrics.steps:
+            log = facts.state.run_dir.train_log(facts.printed.global_rank)
             missing.append(
-                f"{whose}without metrics.jsonl, steps and losses are those in the last lines of {log.parent.name}/{log.name}"
+                f"{whose}without metrics.jsonl, {facts.unit}s and losses are those in the last lines of {log.parent.name}/{log.name}"
             )
         elif not metrics.steps and metrics.unreadable:
             missing.append(f"{whose}no metrics: metrics.jsonl cannot be read: {metrics.unreadable}")

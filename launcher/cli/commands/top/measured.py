@@ -27,9 +27,8 @@ class RecentMetrics:
         self._reader = MetricsReader(run_dir.metrics, last_bytes=TAIL_BYTES)
         self._beginnings = 0
         self._before: list[StepMetrics] = []
-        for earlier, continued in islice(
-            runs_before(run_dir), 1
-        ):  # nobody begins two runs within five minutes, as a rule
+        # Nobody begins two runs within five minutes, as a rule.
+        for earlier, continued in islice(runs_before(run_dir), 1):
             steps = _steps_in(MetricsReader(earlier.metrics, last_bytes=TAIL_BYTES).read())
             self._before = standing(steps, steps, continued.step + 1)
         self._steps: deque[StepMetrics] = deque(maxlen=MAX_STEPS)
@@ -37,7 +36,8 @@ class RecentMetrics:
     def look(self) -> list[StepMetrics]:
         """Return the steps of the five minutes before the last one, the last 15,000 at most, in the order of their lines.
 
-        With those of the run that this one goes on from, and without what a restart has computed again. None of a file that is gone, nor those whose times are still to come, or later than the last one's.
+        The steps of the run that this one goes on from are among them, those that a restart has computed again are not. Left out are
+        also steps of a file that is gone, and those whose times are still to come, or later than the last one's.
         """
         records = self._reader.read()
         if not self._reader.found or self._reader.beginnings != self._beginnings:

@@ -70,7 +70,8 @@ class Sampler:
         beats_ns = {rank: None if each.heartbeat is None else each.heartbeat.time_ns for rank, each in figures.items()}
         running = [look.global_rank for look in ranks if look.state is RankState.RUNNING]
         self.silences = self._silence.look(
-            {look.global_rank: beats_ns[look.global_rank] for look in ranks if look.state in alive}
+            {look.global_rank: beats_ns[look.global_rank] for look in ranks if look.state in alive},
+            {rank: start.time_ns for rank, start in starts.items()},
         )
         slow = state.progress.current.slow.keys() & set(running)
         rows = []

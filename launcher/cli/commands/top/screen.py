@@ -8,12 +8,12 @@ from rich.console import Group
 from rich.text import Text
 
 from launcher.cli.commands.top.sampler import Row
-from launcher.cli.options.chosen_run import as_argument
 from launcher.cli.text.columns import duration, number, size
 from launcher.cli.text.progress_text import about_silence
 from launcher.cli.text.rank_rows import Column, age_s, alike, listed, most, same
 from launcher.cli.text.rank_view import RankView
 from launcher.cli.text.run_text import describe, printed_figures, scheduler_text, shown_name
+from launcher.cli.text.stdout import as_argument
 from launcher.cli.text.style import PLAIN, Screen
 from launcher.runs.status import RankState, RunState
 
@@ -75,7 +75,11 @@ def to_screen(
     title = f"{shown_name(state)}: {look.description(describe(state))}{how_many_run(state, len(rows))}"
     said = [*printed_figures({row.rank.global_rank: row.figures for row in rows}), *_about_silent(rows, state)]
     if scheduler := scheduler_text(state):
-        said.append(f"MindSpore's scheduler: {scheduler}; tlaunch logs --scheduler shows its log")
+        # The command has a line of its own, so that no terminal cuts it.
+        said += [
+            f"MindSpore's scheduler: {scheduler}; its log:",
+            f"  tlaunch logs {as_argument(state.run_dir)} --scheduler",
+        ]
     most_rows = None if height is None else height - LINES_AROUND - len(measured) - len(said)
     if most_rows is not None and most_rows < 1:  # ranks are more important
         measured, said, most_rows = [], [], max(1, most_rows + len(measured) + len(said))

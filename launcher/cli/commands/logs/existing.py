@@ -54,5 +54,5 @@ def _all_that_is(chosen: ChosenLogs) -> Iterator[Line | Shown | None]:
 
 
 def _last(selection: Selection, lines: Iterator[Line], count: int) -> Iterator[Line]:
-    """Read when it is asked for."""
+    """Yield the last `count` lines of a log that are to be shown; the log is read when the first is asked for."""
     yield from selection.last(lines, count)
