@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from launcher.core.frozen import frozen
+from launcher.logs.mindspore_sections import end_of_sections
 
 MESSAGE_LINES = 12  # of a message, after its first
 MESSAGE_CHARS = 2000  # of an exception and its message that are shown
@@ -111,6 +112,8 @@ def _block(text: str, start: int) -> Block | None:
     if exception is None:
         return None
     more, end = _more_of_message(text, end, prefix, quotes=body[-1].endswith(HEADER))
+    begin, end = end, end_of_sections(text, end, before=HEADER)
+    more += text[begin:end].splitlines()
     group, end = _group(text, end, prefix) if begins_group(header) else ([], end)
     frames = [frame for line in body if (frame := FRAME.match(line))]
     where = None

@@ -45,11 +45,32 @@ mindspore/ops/infer/ops_func_impl//matmul_ext.cc:43 CheckMatMulShapes
         return ops.matmul(x, y)
 # 1 In file /usr/lib/python3/mindspore/ops/function/math_func.py:8724, 11~49
 """
+KERNEL = """
+----------------------------------------------------
+- Kernel error:
+----------------------------------------------------
+Launch kernel failed: Default/AllReduce-op0
+
+----------------------------------------------------
+- The Traceback of Net Construct Code:
+----------------------------------------------------
+
+# In file /usr/lib/python3/mindspore/nn/wrap/grad_reducer.py:365~388, 4~23
+    @jit(backend="ms_backend")
+    ^
+
+
+----------------------------------------------------
+- C++ Call Stack: (For framework developers)
+----------------------------------------------------
+mindspore/ccsrc/backend/ms_backend/runtime/actors/base/kernel_actor.cc:995 OnMemoryAllocFinish
+"""
 
 
 @pytest.mark.parametrize(
     ("message", "words", "place"),
     [
+        (KERNEL, "Launch kernel failed: Default/AllReduce-op0", None),
         (DATASET, "Invalid cifar10 file, failed to read data from: cifar/data_batch_1.bin, re-download dataset.", None),
         (USERS_CODE, "Exception thrown from user defined Python function in dataset.", None),
         (f"Refer to 'Dataset Pipeline Error Message'.\n{USERS_CODE}", "ValueError: Unable to avoid copy while creating an array as requested.", None),
