@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.control.events import Diagnosed, EngineExited, Setup
+from launcher.control.events import ASKS_TO_STOP, Diagnosed, EngineExited, Setup
 from launcher.control.orders import EndRanks, Finish, Order, Record
 from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, EXIT_OK, TlaunchError, exit_code_of
 from launcher.core.events import Cause, Event, Judged, NotBegun, NotRestarting, Stopping, Trouble
@@ -227,7 +227,8 @@ def exit_code(
 ) -> int:
     """Return the exit code of a run that ended of `cause`.
 
-    That of a failed run is the culprit's own or, if that had not ended by itself, that of the first rank that had.
+    That of a failed run is the culprit's own or, if that had not ended by itself, that of the first rank that had; not of
+    one that its library ended by a signal that asks to stop, as MindSpore's does: nobody has asked the run to.
     `exits`: global ranks and statuses, in the order in which they ended. `signal_number`: the first that asked to stop.
     """
     match cause:
@@ -240,7 +241,8 @@ def exit_code(
         case Cause.FAILED if verdict is not None and verdict.culprit is not None:
             known = {(failure.global_rank, failure.status) for failure in verdict.failures}
             failed = [(rank, status) for rank, status in exits if status != 0 and (rank, status) in known]
-            culprits = [(rank, status) for rank, status in failed if rank == verdict.culprit]
-            return exit_code_of((culprits or failed)[0][1]) if failed else EXIT_FAILURE
+            own = [status for rank, status in failed if rank == verdict.culprit]
+            others = [status for _, status in failed if -status not in ASKS_TO_STOP]
+            return exit_code_of((own or others)[0]) if own or others else EXIT_FAILURE
         case _:
             return EXIT_FAILURE

@@ -23,7 +23,7 @@ _SECTION = re.compile(rf"^{_RULE.pattern}\n{_TITLE.pattern}\n{_RULE.pattern}\n",
 _LOGGED = re.compile(r"\[[A-Z]+\] \w+\(\d+,")  # a line of MindSpore's log
 # The last section of many messages, which ends without an empty line, in front of any output.
 _LINES_OF = {
-    NET_CODE: re.compile(r"\s|# \d+ In file "),
+    NET_CODE: re.compile(r"\s|# (?:\d+ )?In file "),
     "C++ Call Stack": re.compile(r"\S+\.\w+[:(]\d+"),
 }
 
@@ -39,12 +39,12 @@ class SectionLines:
 
     def __init__(self) -> None:
         self.title = ""  # of the last section
-        self._at: Literal["between", "rule", "title", "text"] = "between"
+        self._at: Literal["between", "rule", "title", "beginning", "text"] = "between"
 
     @property
     def is_traceback(self) -> bool:
         """True within the section that holds a traceback of Python."""
-        return self._at == "text" and self.title == CALL_STACK
+        return self._at in {"beginning", "text"} and self.title == CALL_STACK
 
     def holds(self, line: str) -> bool:
         """Return whether the next line is of a section, or an empty one between them."""
@@ -57,11 +57,13 @@ class SectionLines:
             case "rule" if title := _TITLE.match(line):
                 self._at, self.title = "title", title["title"]
             case "title" if _RULE.match(line):
+                self._at = "beginning"
+            case "beginning" if not line:
+                pass
+            case "beginning" | "text" if line and self._goes_on(line):
                 self._at = "text"
             case "text" if not line:
                 self._at = "between"
-            case "text" if self._goes_on(line):
-                pass
             case _:
                 self._at = "between"
                 return False

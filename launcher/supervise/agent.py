@@ -238,10 +238,13 @@ class Agent:
         return exit_code
 
     def _end_rest_of_scheduler(self, spared: Collection[int]) -> None:
-        """Kill what a scheduler that was a shell has left, and reap it; wait no longer than that takes."""
+        """Kill what a scheduler that was a shell has left, and reap it; wait no longer than that takes.
+
+        A process with many threads counts as dead once its first one is, and can be reaped only after the last.
+        """
         deadline_s = time.monotonic() + KILL_PATIENCE_S
         self._reap()
-        while not self._childless and descendants(spared) and time.monotonic() < deadline_s:
+        while not self._childless and (not spared or descendants(spared)) and time.monotonic() < deadline_s:
             signal_everything((), signal.SIGKILL, spared)
             time.sleep(0.005)
             self._reap()

@@ -114,7 +114,7 @@ class AttemptMonitor:
         self._spawner.note_ends(statuses)
         scheduler_failed = self._scheduler.note_ends(statuses)
         self._look_at_ends(self._rank_group.note_ends(statuses, time.time_ns()))
-        if scheduler_failed and not self._rank_group.all_ended:
+        if scheduler_failed and self._scheduler.is_missed and not self._rank_group.all_ended:
             self.collect()
 
     def pause(self, *, pauses: bool) -> None:
@@ -208,7 +208,7 @@ class AttemptMonitor:
         if self._collector:
             self._collector.step()
         elif not (self.ender.begun or self._rank_group.all_ended):
-            if self._scheduler.has_failed:  # it could not be started
+            if self._scheduler.is_missed:  # it could not be started, or no rank has failed alike
                 self.collect()
             else:
                 self._look()

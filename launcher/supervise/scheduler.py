@@ -41,6 +41,7 @@ EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - as the stores of torch listen
 _OF_RANKS_ALONE = (env.MS_NODE_ID, env.TLAUNCH_HEARTBEAT_FILE)
 LEAVING_S = 30.0  # for ranks that an engine has started to leave it, once rank 0 has ended
 LOOK_S = 0.2
+ALIKE_S = 2.0  # for ranks to fail of what a scheduler has failed of that is their own command
 # Signals for the programs of ranks, and those of a terminal, which engines turn into an end of their own.
 _FORWARDED_BY_ENGINES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT, signal.SIGWINCH, signal.SIGURG)
 _REAP_S = 1.0  # for a process that has got SIGKILL
@@ -70,6 +71,7 @@ class Scheduler:
         self._ended_ns = 0  # since 1970
         self._began_s = time.monotonic()
         self._lived_s = 0.0
+        self._is_command = False  # that of the ranks, which has started it: it may fail of what they fail of
         self._log, self._log_offset = Path(), 0  # where the present attempt's part of it begins
 
     @property
@@ -97,6 +99,7 @@ class Scheduler:
         rank_0 = next((rank for rank in ranks if rank.global_rank == 0), None)
         if spec.supervision.scheduler is None or rank_0 is None:
             return
+        self._is_command = spec.supervision.scheduler == rank_0.argv
         environment = overlaid(inherited, {**rank_0.env, **variables})
         try:
             is_alone = len(ranks) == len(spec.ranks)
@@ -131,6 +134,14 @@ class Scheduler:
     def has_failed(self) -> bool:
         return self._ended is not None
 
+    @property
+    def is_missed(self) -> bool:
+        """True if it has failed, and ranks have had time to fail of the same by themselves."""
+        if self._ended is None:
+            return False
+        is_alike = self._is_command and self._ended.status > 0 and self._ended.reason is None
+        return not is_alike or time.monotonic() >= self._began_s + self._lived_s + ALIKE_S
+
     def failure(self) -> SchedulerFailure | None:
         """Return how it failed, with what its log tells of that; None where it has not."""
         if self._ended is None:
@@ -139,7 +150,13 @@ class Scheduler:
 
         ended = self._ended
         return read_scheduler_failure(
-            ended.status, self._ended_ns, self._log, self._log_offset, lived_s=self._lived_s, reason=ended.reason
+            ended.status,
+            self._ended_ns,
+            self._log,
+            self._log_offset,
+            lived_s=self._lived_s,
+            is_command=self._is_command,
+            reason=ended.reason,
         )
 
     def pause(self, *, pauses: bool) -> None:

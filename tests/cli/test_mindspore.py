@@ -155,6 +155,18 @@ def test_a_scheduler_that_fails_once_is_started_again_with_the_ranks(launcher, m
     assert all(attempt.verdict.scheduler for attempt in attempts)
 
 
+@pytest.mark.parametrize("late_s", [0, 0.5], ids=["", "after its scheduler"])
+def test_a_script_that_fails_before_its_program_is_a_ranks_fault(launcher, late_s):
+    """It is its own scheduler, which fails of the same, and may be the first."""
+    script = launcher.write("train.sh", f'[ "$MS_ROLE" = MS_SCHED ] || sleep {late_s}\ncd /nowhere || exit 3\n')
+    done = launcher.run("run", "--devices", 2, *CLUSTER, "--", "sh", script, code=3)
+    verdict = launcher.report.verdict
+    assert verdict.culprit is not None
+    assert verdict.scheduler is None
+    assert "/nowhere" in done.stderr
+    assert not launcher.processes()
+
+
 def test_a_scheduler_without_mindspore_is_to_blame(launcher):
     """Here, where the ranks' Python has none: the scheduler of a Python program is `init()` alone, in that Python."""
     launcher.write("train.py", "import time\ntime.sleep(1000)\n")

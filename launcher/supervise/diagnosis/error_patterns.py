@@ -116,7 +116,7 @@ _OTHERS = (
     (Kind.PEER_FAILED, r"total number of timed out node is \d+"),  # MindSpore's scheduler
     (
         Kind.TIMEOUT,
-        r"Launch kernel failed, name:(?:\S{0,300}/)?(?:AllReduce|AllGather|AlltoAll|Broadcast|ReduceScatter|Reduce|Barrier|Collective(?:Gather|Scatter)|Send|Receive)-op",
+        r"Launch kernel failed(?:, name)?: ?(?:\S{0,300}/)?(?:AllReduce|AllGather|AlltoAll|Broadcast|ReduceScatter|Reduce|Barrier|Collective(?:Gather|Scatter)|Send|Receive)-op",
     ),  # MindSpore on CPU
     (Kind.PEER_FAILED, r"There's worker exits with exception, kill all other workers"),  # msrun
     (Kind.PEER_FAILED, r"MPI_ERR_PROC_FAILED|MPI_ERR_REVOKED"),  # MPI with fault tolerance

@@ -6,6 +6,8 @@ Exception thrown from dataset pipeline. Refer to 'Dataset Pipeline Error Message
 - Dataset Pipeline Error Message:
 ------------------------------------------------------------------
 [ERROR] Invalid cifar10 file, failed to read data from: cifar/data_batch_1.bin
+
+That of a kernel that could not be launched has no first line, and begins with a section.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from launcher.preload.frames import is_of_program
 _REFERS = re.compile(r"(?:Refer to|check) '(?P<section>[^'\n]{1,80})'")
 _LEVEL = re.compile(r"^\[[A-Z]+\] ?")
 _FRAME = re.compile(
-    r"^# \d+ In file (?P<file>[^\n]+?):(?P<line>\d+)\b.*\n?(?:[ \t]+(?!\(See file )[^\n]*\n?)*", re.MULTILINE
+    r"^# (?:\d+ )?In file (?P<file>[^\n]+?):(?P<line>\d+)\b.*\n?(?:[ \t]+(?!\(See file )[^\n]*\n?)*", re.MULTILINE
 )
 
 
@@ -40,7 +42,8 @@ def explained(kind: str, message: str, traceback: str | None) -> Explained:
     raised = find_traceback(sections.get(CALL_STACK, ""))
     if raised is not None:
         return Explained(f"{raised.type}: {raised.message}", raised.where, raised.text)
-    line = before.partition("\n")[0]
+    first = next(iter(sections.values()), "").strip()  # of a kernel that failed: nothing stands before it
+    line = (before or first).partition("\n")[0]
     refers = _REFERS.search(line)
     section = sections.get(refers["section"], "").strip() if refers else ""
     said = _LEVEL.sub("", section.partition("\n")[0]) or line
@@ -52,4 +55,6 @@ def explained(kind: str, message: str, traceback: str | None) -> Explained:
         return Explained(what, where, "\n".join([*(frame[0].rstrip() for frame in of_lines), what]))
     shown = f"{kind}: {before}"
     frames_before, found, _ = (traceback or "").rpartition(shown)
-    return Explained(what, None, f"{frames_before}{shown}" if found and sections and not section else traceback)
+    return Explained(
+        what, None, f"{frames_before}{shown if before else what}" if found and sections and not section else traceback
+    )

@@ -87,10 +87,15 @@ class _Rules:
         self._evidence, self._summaries, self._hung = evidence, summaries, hung
         self._healthy = [rank for rank in evidence if rank.heard and rank.global_rank not in failed]
         self._waiting = len(summaries) + sum(_waits(rank) for rank in self._healthy)
-        self._meanwhile = f", while {counted(self._waiting, 'other rank')} waited for it" if self._waiting else ""
 
     def stopped(self) -> list[MissingRank]:
-        what, reason = "does not take part", f"stopped (SIGSTOP){self._meanwhile}"
+        """Return those that are. Others at one place wait, too: libraries written in C do not show what they wait in."""
+        others = [rank for rank in self._healthy if rank.alive and not stopped(rank) and not _waits(rank)]
+        wait = len(others) >= MIN_ALIKE and len({_place(rank) for rank in others}) == 1
+        meanwhile = (
+            _meanwhile(self._waiting + len(others)) if wait else _meanwhile(self._waiting, at_least=bool(others))
+        )
+        what, reason = "does not take part", f"stopped (SIGSTOP){meanwhile}"
         return [MissingRank(rank, what, reason, Confidence.CERTAIN) for rank in self._healthy if stopped(rank)]
 
     def leaving(self) -> list[MissingRank]:
@@ -122,20 +127,24 @@ class _Rules:
         ]
 
     def busy(self) -> list[MissingRank]:
-        """Return those that live and are seen to do something else than wait for others."""
-        surely = 0 < self._waiting == len(self._evidence) - 1
-        return [
-            MissingRank(
-                rank,
-                "does not take part",
-                f"{seen.doing}{self._meanwhile}",
-                Confidence.CERTAIN if surely else Confidence.LIKELY,
-                hang_at(rank),
-            )
+        """Return those that live and are seen to do something else than wait for others.
+
+        Of several, those wait that are at the place where a rank gave up waiting: libraries written in C do not show it.
+        """
+        found = [
+            (rank, seen)
             for rank in self._healthy
             if (seen := rank.seen) is not None
             and not seen.in_collective
             and (seen.state == "uninterruptible" or (seen.state == "running" and seen.place))
+        ]
+        gave_up_at = {one.where for one in self._summaries if one.symptom.kind is Kind.TIMEOUT}
+        busy = [(rank, seen) for rank, seen in found if seen.place not in gave_up_at] or found
+        waiting = self._waiting + len(found) - len(busy)
+        confidence = Confidence.CERTAIN if 0 < waiting == len(self._evidence) - 1 else Confidence.LIKELY
+        return [
+            MissingRank(rank, "does not take part", f"{seen.doing}{_meanwhile(waiting)}", confidence, hang_at(rank))
+            for rank, seen in busy
         ]
 
     def ended(self) -> list[MissingRank]:
@@ -169,7 +178,7 @@ class _Rules:
         if self._waiting != len(self._evidence) - 1:
             return []
         return [
-            MissingRank(rank, "does not take part", f"{rank.seen.doing}{self._meanwhile}")
+            MissingRank(rank, "does not take part", f"{rank.seen.doing}{_meanwhile(self._waiting)}")
             for rank in self._healthy
             if rank.seen is not None and not rank.seen.in_collective and not rank.seen.place
         ]
@@ -183,6 +192,11 @@ class _Rules:
             for rank in self._healthy
             if rank.alive and rank.step is not None and rank.step < ahead
         ]
+
+
+def _meanwhile(waiting: int, *, at_least: bool = False) -> str:
+    number = f"{'at least ' if at_least else ''}{counted(waiting, 'other rank')}"
+    return f", while {number} waited for it" if waiting else ""
 
 
 def _waits(rank: RankEvidence) -> bool:

@@ -6,6 +6,8 @@
 |     others, or has ended well without them                              |               |            |
 | it gave up, and says which rank it has not heard                        | that rank     | likely     |
 | a rank failed by itself, and was noticed first                          | that rank     | as it is   |
+| it is the ranks' own command, and a rank failed alike, before they met  | that rank     | likely     |
+| ... or failed otherwise                                                 | the scheduler | likely     |
 | anything else                                                           | the scheduler | certain    |
 
 It gives up when a rank does not come, or is not heard for half a minute (never within `PATIENT_S`); then MindSpore ends other ranks by SIGTERM, which
@@ -23,12 +25,13 @@ from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.supervise.diagnosis.error_patterns import of_log
 from launcher.supervise.diagnosis.evidence import RankEvidence, summarize
 from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail
-from launcher.supervise.diagnosis.root_cause import judge
+from launcher.supervise.diagnosis.root_cause import ALIKE_S, judge
 from launcher.supervise.diagnosis.verdicts import at_most_likely, with_remark
 
 TAIL_BYTES = 16 << 10
 PATIENT_S = 10.0  # one that gives up sooner has not waited for a rank: its port is taken, say
 _NO_RANK = -1
+_ALIKE = "MindSpore's scheduler, which the same command starts, failed alike"
 
 
 @frozen
@@ -39,10 +42,18 @@ class SchedulerFailure:
     lived_s: float
     signature: str | None = None  # as that of a verdict
     missed: tuple[int, ...] = ()  # global ranks that it has not heard for too long, as it says
+    is_command: bool = False  # the ranks' own command has started it, and may fail in each of them as it did here
 
 
 def read_scheduler_failure(
-    status: int, ended_ns: int, log: Path, log_offset: int, *, lived_s: float, reason: str | None = None
+    status: int,
+    ended_ns: int,
+    log: Path,
+    log_offset: int,
+    *,
+    lived_s: float,
+    is_command: bool = False,
+    reason: str | None = None,
 ) -> SchedulerFailure:
     """Return what its status and its log, from `log_offset` (bytes) on, tell. `reason`: why it could not be started."""
     as_of_rank = RankEvidence(
@@ -56,7 +67,7 @@ def read_scheduler_failure(
     )
     summary = summarize(as_of_rank)
     missed = of_log(as_of_rank.log_tail).named if status > 0 else ()
-    return SchedulerFailure(summary.what, status, ended_ns, lived_s, summary.signature, missed)
+    return SchedulerFailure(summary.what, status, ended_ns, lived_s, summary.signature, missed, is_command)
 
 
 def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: SchedulerFailure) -> Verdict:
@@ -72,15 +83,24 @@ def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: Sc
     cause = _cause_of(verdict)
     if cause is not None and cause.status is not None and (cause.time_ns or 0) <= failure.ended_ns:
         return verdict
+    by_itself = cause if cause is not None and cause.status else None
+    before_they_met = failure.is_command and failure.status > 0 and failure.lived_s < PATIENT_S
+    if before_they_met and by_itself and _failed_alike(by_itself, verdict, failure):
+        return with_remark(replace(verdict, confidence=at_most_likely(verdict)), _ALIKE)
     return Verdict(
         culprit=None,
-        confidence=Confidence.CERTAIN,
+        confidence=Confidence.LIKELY if before_they_met and by_itself else Confidence.CERTAIN,
         reason="MindSpore's scheduler, at which ranks meet, ended before any rank failed by itself",
         failures=tuple(replace(one, role=Role.CONSEQUENCE) for one in verdict.failures if one.status is not None),
         stacks=verdict.stacks,
         scheduler=failure.what,
         signature=None if failure.signature is None else f"scheduler: {failure.signature}",
     )
+
+
+def _failed_alike(cause: Failure, verdict: Verdict, failure: SchedulerFailure) -> bool:
+    later_s = abs((cause.time_ns or 0) - failure.ended_ns) / 1e9
+    return cause.status == failure.status and verdict.signature == failure.signature and later_s <= ALIKE_S
 
 
 def _blame_unheard(global_rank: int, verdict: Verdict, ranks: Sequence[RankEvidence]) -> Verdict:

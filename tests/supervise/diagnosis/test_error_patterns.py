@@ -116,6 +116,8 @@ BELOW_TORCH = '  File "/v/site-packages/torch/distributed/run.py", line 9, in ma
     ("horovod.common.exceptions.HorovodInternalError", "Horovod has been shut down", "", Kind.PEER_FAILED, True),
     ("RuntimeError", "Launch kernel failed, name:Default/AllReduce-op0", "", Kind.TIMEOUT, True),  # MindSpore
     ("RuntimeError", "Launch kernel failed, name:Default/ReduceSum-op0", "", Kind.OWN_FAULT, True),
+    ("RuntimeError", "\n----\n- Kernel error:\n----\nLaunch kernel failed: Default/AllReduce-op0\n", "", Kind.TIMEOUT, True),
+    ("RuntimeError", "\n----\n- Kernel error:\n----\nLaunch kernel failed: Default/Cholesky-op0\n", "", Kind.OWN_FAULT, True),
 ])  # fmt: skip
 def test_exceptions_are_sorted_by_their_words_and_their_place(type_name, message, traceback, kind, certain):
     """General errors are consequences for certain only if a communication library raised them."""

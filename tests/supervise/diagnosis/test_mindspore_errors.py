@@ -102,11 +102,32 @@ TRACEBACK = """Traceback (most recent call last):
   File "/v/lib/python3.11/site-packages/mindspore/graph/api.py", line 256, in wrapper
     results = fn(*arg, **kwargs)
 """
+KERNEL = """
+----------------------------------------------------
+- Kernel error:
+----------------------------------------------------
+Launch kernel failed: Default/AllReduce-op0
+
+----------------------------------------------------
+- The Traceback of Net Construct Code:
+----------------------------------------------------
+
+# In file /usr/lib/python3/mindspore/nn/wrap/grad_reducer.py:365~388, 4~23
+    @jit(backend="ms_backend")
+    ^
+
+
+----------------------------------------------------
+- C++ Call Stack: (For framework developers)
+----------------------------------------------------
+mindspore/ccsrc/backend/ms_backend/runtime/actors/base/kernel_actor.cc:995 OnMemoryAllocFinish
+"""
 
 
 @pytest.mark.parametrize(
     ("message", "what", "where"),
     [
+        (KERNEL, "RuntimeError: Launch kernel failed: Default/AllReduce-op0", None),
         (DATASET, "RuntimeError: Invalid cifar10 file, failed to read data from: cifar/data_batch_1.bin, re-download dataset.", None),
         (ITEM, "KeyError: 'label of image 40'", "dset.py:18 in __getitem__"),
         (MAP, "ValueError: cannot reshape array of size 16 into shape (17,)", "dset.py:22 in scale"),

@@ -113,6 +113,7 @@ SEGFAULT = (
 )
 WATCHDOG = "[rank0]:[E] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8) ran for 600020 ms\n"
 BARRIER = "Rank 2 failed to pass monitoredBarrier in 2000 ms"
+KERNEL = f"\n{'-' * 52}\n- Kernel error:\n{'-' * 52}\nLaunch kernel failed: Default/AllReduce-op0\n"  # MindSpore
 ABORT = "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD"
 CAUSES = [
     # A rank failed by itself: the hook tells what, then the end of the log, then the signal or the exit code.
@@ -194,6 +195,12 @@ CAUSES = [
     case("busy", 1, CERTAIN, lost(0, 3000, TIMED_OUT), living(1, SLEEPING), living(2, WAITING), living(3, WAITING)),
     case("busy, another unknown", 1, LIKELY, lost(0, 3000, TIMED_OUT), living(1, SLEEPING), living(2)),
     case("stopped", 1, CERTAIN, lost(0, 3000, TIMED_OUT), living(1, STOPPED), living(2, COMPUTING)),
+    case("stopped, others in a library of C", 1, CERTAIN, ended(0, 3000, -signal.SIGTERM, meets_scheduler=True),
+         living(1, STOPPED), living(2, COMPUTING), living(3, COMPUTING)),
+    case("busy, another where one gave up", 1, CERTAIN,
+         raised(0, 3000, "RuntimeError", KERNEL, where=COMPUTING.place), living(1, SLEEPING), living(2, COMPUTING)),
+    case("kernels alike", 1, CERTAIN, lost(0, 3000, KERNEL), living(1, SLEEPING), lost(2, 3001, KERNEL)),
+    case("kernel, ended early", 1, LIKELY, lost(0, 30, KERNEL), ended(1, 20, 0)),
     case("two busy", 2, UNSURE, lost(0, 3000, TIMED_OUT), living(1, SLEEPING, step=4), living(2, COMPUTING, step=3)),
     case("behind", 1, LIKELY, lost(0, 3000, TIMED_OUT), living(1, WAITING, step=4), living(2, WAITING, step=5)),
     case("silent", 1, LIKELY, lost(0, 3000, TIMED_OUT), living(1, SILENT), living(2, WAITING)),

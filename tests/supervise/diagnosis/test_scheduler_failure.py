@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.core.verdict import Role
+from launcher.core.verdict import Confidence, Role
 from launcher.supervise.diagnosis.failure_files import FailureRecord
 from launcher.supervise.diagnosis.root_cause import RankEvidence
 from launcher.supervise.diagnosis.scheduler_failure import SchedulerFailure, read_scheduler_failure
@@ -64,6 +64,37 @@ def test_a_rank_that_it_says_to_have_missed_is_to_blame(tmp_path):
     failure = read_scheduler_failure(1, AT, log, 0, lived_s=40)
     verdict = Evidence((living(0), living(1), living(2)), scheduler=failure).verdict
     assert (verdict.culprit, verdict.scheduler, failure.missed) == (1, None, (1,))
+
+
+NO_DIRECTORY = "train.sh: line 3: cd: /data/imagenet: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("of_rank", "of_scheduler", "culprit", "confidence"),
+    [
+        ((1, 0.1), (True, 0.1), 0, Confidence.LIKELY),
+        ((1, -0.1), (True, 0.1), 0, Confidence.CERTAIN),
+        ((2, 0.1), (True, 0.1), None, Confidence.LIKELY),
+        ((1, 9), (True, 0.1), None, Confidence.LIKELY),
+        ((1, 0.1), (True, 40), None, Confidence.CERTAIN),
+        ((1, 0.1), (False, 0.1), None, Confidence.CERTAIN),
+    ],
+)
+def test_a_command_that_fails_before_its_program_is_the_ranks_fault(
+    tmp_path, of_rank, of_scheduler, culprit, confidence
+):
+    """It is started once more as its own scheduler, which fails of the same, and may be the first.
+
+    `of_rank`: exit code, seconds after the scheduler's end. `of_scheduler`: whether it is that command, seconds that it lived.
+    """
+    (status, after_s), (is_command, lived_s) = of_rank, of_scheduler
+    log = tmp_path / "scheduler.log"
+    log.write_text(NO_DIRECTORY)
+    failure = read_scheduler_failure(1, AT, log, 0, lived_s=lived_s, is_command=is_command)
+    rank = RankEvidence(0, status, AT + int(after_s * SECOND), 0, log_tail=NO_DIRECTORY)
+    verdict = Evidence((rank, living(1)), scheduler=failure).verdict
+    assert (verdict.culprit, verdict.confidence) == (culprit, confidence)
+    assert (verdict.scheduler is None) == (culprit is not None)
 
 
 def test_the_clock_of_its_server_is_taken_into_account():
