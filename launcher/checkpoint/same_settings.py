@@ -1,4 +1,4 @@
-"""Which settings of a training must be those of a checkpoint for it to go on from there, and which may change."""
+"""Compares the settings of a training with those of the checkpoint that it goes on from: some must be the same, others may change."""
 
 from __future__ import annotations
 

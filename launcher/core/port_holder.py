@@ -1,4 +1,4 @@
-"""Which process of this machine has a TCP port, as far as /proc shows it to this user."""
+"""Finds the process of this machine that has a TCP port, as far as /proc shows it to this user."""
 
 from __future__ import annotations
 

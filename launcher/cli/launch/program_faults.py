@@ -1,4 +1,4 @@
-"""What is missing or wrong of a program before a rank runs it. Files are read; nothing of the program is executed."""
+"""Finds what is missing or wrong of a program before a rank runs it. Files are read; nothing of the program is executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shell completes: names of runs, and words that a command knows. Slow modules are imported once they are asked for."""
+"""The words that a shell completes: names of runs, and words that a command knows. Slow modules are imported once they are asked for."""
 
 from __future__ import annotations
 

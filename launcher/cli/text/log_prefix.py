@@ -1,4 +1,4 @@
-"""What is shown before each line of a log: the rank, and the fields of `--prefix`."""
+"""The prefix of each line of a log: the rank, and the fields of `--prefix`."""
 
 from __future__ import annotations
 

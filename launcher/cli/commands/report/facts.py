@@ -85,7 +85,7 @@ class Measured:
 
     @property
     def unit(self) -> str:
-        """What a step of `metrics` and `course` is: "step", or "sample" where the program has printed numbers of samples."""
+        """The noun for a step of `metrics` and `course`: "step", or "sample" where the program has printed numbers of samples."""
         return "sample" if self.printed.counts_samples else "step"
 
 

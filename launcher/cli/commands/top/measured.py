@@ -1,4 +1,4 @@
-"""What a run has measured in its last minutes, and how `tlaunch top` shows it."""
+"""The figures that a run has measured in its last minutes, and the lines of `tlaunch top` that show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tlaunch top` sees of a run at one look."""
+"""Samples a run for `tlaunch top`: the state, use of the machine and progress of each rank at one look."""
 
 from __future__ import annotations
 
