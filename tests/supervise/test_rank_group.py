@@ -96,7 +96,7 @@ def test_a_rank_that_ends_before_its_pid_is_reported_is_in_no_known_order(make, 
     assert rank_group.all_ended
 
 
-def test_an_attempt_in_another_environment_is_preloaded_anew(make, wait_until):
+def test_an_attempt_in_another_environment_is_preloaded_anew(make, wait_until, reap):
     """An elastic run's attempt on fewer devices has other numbers of threads, which imports read only once."""
     rank = replace(RANK, argv=(sys.executable, "-c", "pass"), env={"OMP_NUM_THREADS": "1"})
     _, spawner = make(0, rank, os.environ, preload=("json",))
@@ -108,7 +108,7 @@ def test_an_attempt_in_another_environment_is_preloaded_anew(make, wait_until):
     assert server != before
     assert b"OMP_NUM_THREADS=2" in Path(f"/proc/{server}/environ").read_bytes().split(b"\0")
     for pid in (first.pid, second.pid, before):
-        os.waitpid(pid, 0)
+        reap(pid)
 
 
 def test_a_server_of_spare_devices_preloads_what_ranks_of_others_run(tmp_path):
