@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -11,12 +12,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from launcher.cli.launch.program import Program
-from launcher.core.env import PYTHONSAFEPATH
+from launcher.core.env import PYTHONSAFEPATH, masked_argv
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.text import did_you_mean, near
 from launcher.logs.terminal import escaped
 from launcher.program.command import PythonCommand, has_no_shebang, missing_interpreter, reads_program_from_stdin
 
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_SHELL_SIGNS = re.compile(r"[;&|<>$`]+")
+_SHELL_COMMANDS = frozenset((".", "cd", "eval", "exec", "export", "set", "source", "ulimit", "umask", "unset"))
 TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
 
 
@@ -50,6 +54,8 @@ def _missing_program(program: Program) -> UnreadableError | None:
         return None if interpreter is None else _without_interpreter(name, found, interpreter)
     is_file = (program.cwd / name).is_file()
     by_interpreter = f"a script is started by its interpreter: -- {_started_by(name)}"
+    if (of_shell := _of_shell(program, search)) is not None:
+        return of_shell
     if "/" in name:
         reason = "is not executable" if (program.cwd / name).exists() else "does not exist"
         return UnreadableError(f"{name} {reason}, so no rank could start it", hint=by_interpreter if is_file else None)
@@ -64,6 +70,29 @@ def _missing_program(program: Program) -> UnreadableError | None:
     return UnreadableError(
         f"{name}: {reason}", hint=meant or "a program that lies elsewhere is named with its directory"
     )
+
+
+def _of_shell(program: Program, search: str) -> UnreadableError | None:
+    """Return the error for a first word that only a shell understands: a variable, a command of its own, or a whole command."""
+    name, *rest = masked_argv(program.argv)
+    if _ASSIGNMENT.match(name):
+        count = next((at for at, word in enumerate(rest) if not _ASSIGNMENT.match(word)), len(rest))
+        given = " ".join(f"--env {shlex.quote(word)}" for word in (name, *rest[:count]))
+        hint = f"write it before the dashes: {given} -- {shlex.join(rest[count:]) or 'PROGRAM'}"
+        return UnreadableError(f"{name} sets a variable, and COMMAND is started without a shell", hint=hint)
+    signs = " ".join(word if _SHELL_SIGNS.fullmatch(word) else shlex.quote(word) for word in rest)
+    by_shell = f"name a shell: -- bash -c {shlex.quote(f'{name} {signs}'.strip())}"
+    if name in _SHELL_COMMANDS:
+        return UnreadableError(f"{name} is a command of a shell, and COMMAND is started without one", hint=by_shell)
+    try:
+        words = shlex.split(name)
+    except ValueError:  # a quote that does not end
+        return None
+    is_command = bool(words) and (words[0] in _SHELL_COMMANDS or shutil.which(words[0], path=search) is not None)
+    if words == [name] or not is_command or (program.cwd / name).exists():
+        return None
+    hint = by_shell if _SHELL_SIGNS.search(name) else f"leave out its quotes: -- {shlex.join((*words, *rest))}"
+    return UnreadableError(f"{name}: a whole command stands in one word, which would be a program's name", hint=hint)
 
 
 def _programs_on(search: str) -> Iterator[str]:
@@ -163,7 +192,7 @@ def _wrong_syntax(program: Program) -> UsageError | None:
     if (error := error_in(program.python, program.cwd, sys.executable)) is None:
         return None
     name = "the code after -c" if program.kind == "code" else escaped(program.target)
-    place = name if error.lineno is None else f"{name}, line {error.lineno}"
+    place = f"{name}, line {error.lineno}" if error.lineno else name
     wrong = UsageError("\n".join((f"{place}: {escaped(error.msg)}", *map(escaped, excerpt(error)))))
     wrong.has_lines = True
     return wrong
