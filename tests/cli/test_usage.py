@@ -17,7 +17,7 @@ run --max-restarts 10000000; run --micro-batches x; run --hang-timeout 10x; run 
 run --hang-timeout nan; run --grace nan; run --grace -1; run --grace inf; run --engine slrum
 top --interval nan; stop --timeout nan; logs -n x; render; render csh; exec --; exec; data preprocess
 status a b; doctor --devices 2 train.py; doctor --dp 2
-ps -a; status -w; logs -t; stop -9; -V; why --color; resume; run -n auto; run -np2; msrun; run --cluster_time_out=9; run --rank-table-file t
+ps -a; status -w; logs -t; stop -9; -V; why --color; resume; run -n auto; run -np2; msrun; run --cluster_time_out=9; run --rank-table-file t; run --epochs 3; rerun --epochs 3; stop --epochs 3
 stop ''; status ''; logs ''; validate ''; table show ''; run --dry-run --rank-table ''
 """
 WHOLE_LINES = """

@@ -54,8 +54,8 @@ def _missing_program(program: Program) -> UnreadableError | None:
         return None if interpreter is None else _without_interpreter(name, found, interpreter)
     is_file = (program.cwd / name).is_file()
     by_interpreter = f"a script is started by its interpreter: -- {_started_by(name)}"
-    if (of_shell := _of_shell(program, search)) is not None:
-        return of_shell
+    if (no_program := _no_program(program, search)) is not None:
+        return no_program
     if "/" in name:
         reason = "is not executable" if (program.cwd / name).exists() else "does not exist"
         return UnreadableError(f"{name} {reason}, so no rank could start it", hint=by_interpreter if is_file else None)
@@ -72,9 +72,12 @@ def _missing_program(program: Program) -> UnreadableError | None:
     )
 
 
-def _of_shell(program: Program, search: str) -> UnreadableError | None:
-    """Return the error for a first word that only a shell understands: a variable, a command of its own, or a whole command."""
+def _no_program(program: Program, search: str) -> UnreadableError | None:
+    """Return the error for a first word that is no program: an option, or what only a shell understands."""
     name, *rest = masked_argv(program.argv)
+    if name.startswith("-"):
+        hint = f"write the program before its arguments: -- python train.py {shlex.join((name, *rest))}"
+        return UnreadableError(f"{name} is an option, where COMMAND begins with a program", hint=hint)
     if _ASSIGNMENT.match(name):
         count = next((at for at, word in enumerate(rest) if not _ASSIGNMENT.match(word)), len(rest))
         given = " ".join(f"--env {shlex.quote(word)}" for word in (name, *rest[:count]))

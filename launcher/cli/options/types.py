@@ -11,6 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from launcher.cli.options.command_types import TakesCommand
 from launcher.core.errors import UsageError
 from launcher.core.text import did_you_mean, duration_s, near
 
@@ -225,9 +226,10 @@ def _no_such_option(option: str, context: click.Context | None, words: Sequence[
     if hint is None and of_other is not None and (of_other.here in known or LIKE_RUN.issubset(known)):
         hint = of_other.advice
     hint = hint or DONE_ANYWHERE.get(option) or did_you_mean(near(option, known))
-    return UsageError(
-        f"{context.command_path} has no option {option}", hint=hint or f"`{context.command_path} --help` lists them"
-    )
+    listed = f"`{context.command_path} --help` lists them"
+    if isinstance(context.command, TakesCommand):
+        listed += "; those of the program stand behind --"
+    return UsageError(f"{context.command_path} has no option {option}", hint=hint or listed)
 
 
 def _bad_value(error: click.BadParameter, param: click.Parameter) -> UsageError:
