@@ -94,7 +94,7 @@ def parsed(words: Sequence[str], own: Mapping[str, int]) -> Parsed:
             count = 0
         else:
             unknown.append(name)
-            count = next((at for at, each in enumerate(rest) if each.startswith("-") or _is_python(each)), len(rest))
+            count = next((at for at, each in enumerate(rest) if each.startswith("-") or is_python(each)), len(rest))
         del rest[: max(0, count)]
     return Parsed(tuple(kept), tuple(typed), tuple(unknown), tuple(rest[1:] if rest[:1] == ["--"] else rest))
 
@@ -108,12 +108,10 @@ def tlaunch_line(
     if keys & set(_MODULE):
         program[:0] = ["python", "-m"]
     elif (
-        program
-        and _NO_PYTHON not in keys
-        and (program[0].endswith(".py") or (by_python and not _is_python(program[0])))
+        program and _NO_PYTHON not in keys and (program[0].endswith(".py") or (by_python and not is_python(program[0])))
     ):
         program.insert(0, "python")
-    of_mpi = by_mpi and bool(program) and not _is_python(program[0])
+    of_mpi = by_mpi and bool(program) and not is_python(program[0])
     places = _places(line, of_mpi=of_mpi or bool(keys & set(_MCA)))
     options, left_out = _options(line.typed, of_mpi="mpi" in places.options, several="--devices" not in places.options)
     words = [
@@ -123,6 +121,8 @@ def tlaunch_line(
     ]
     table = shlex.join(places.table) if places.table else None
     notes = [places.note] if places.note else []
+    if line.unknown:
+        left_out.append(f"{', '.join(line.unknown)}: not known here, and left out")
     if places.table and not places.from_one:
         notes.insert(0, f"the second line is typed on every server, with the same {TABLE}")
     run = " ".join((command, *words))
@@ -131,7 +131,8 @@ def tlaunch_line(
     return TlaunchLine(table, run, (*notes, *left_out))
 
 
-def _is_python(word: str) -> bool:
+def is_python(word: str) -> bool:
+    """Return whether a word is called like a Python program, or like Python."""
     return word.endswith(".py") or _INTERPRETER.fullmatch(word) is not None
 
 

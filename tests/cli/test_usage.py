@@ -25,6 +25,7 @@ run --worker_num 8 --local_worker_num 4 --master_addr 10.0.0.1 --master_port 811
 run --nnodes 2 --nproc-per-node 8 --node-rank 0 --master-addr h1 train.py --lr 1; explain --nproc-per-node 2 -m train; run --nnodes 2 --nproc-per-node 8
 run -np 8 --allow-run-as-root python train.py; run -mca btl self -np 2 --hostfile hosts ./a.out; run --nosuch 1 --nproc-per-node 2 train.py
 torchrun --nproc-per-node 2 train.py; msrun --worker_num 2 train.py; mpirun -n 2 ./a.out; mpirun; --no-config run --nproc-per-node 2 train.py
+train.py --lr 1; python -m train; --devices 2 python train.py; -n 2 --tee 3 train.py; --quiet logs; accelerate launch --multi_gpu --num_processes 2 train.py
 """
 NOTHING_AFTER_DASHES = """
 run --devices 2 --; run --; run --detach --; run --dry-run --; explain --rank 1 --devices 2 --

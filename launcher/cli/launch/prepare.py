@@ -225,7 +225,10 @@ def _cluster(options: RunOptions, notes: list[str]) -> tuple[Cluster, _Table]:
 
         return cluster_of(read_allocation(os.environ), options.devices), _Table()
     if options.rank_table is None:
-        notes += [one_rank_note(os.environ)] if options.devices is None else []
+        if options.devices is None:
+            behind = next((word for word in options.command if word.partition("=")[0] in _OF_DEVICES), None)
+            theirs = f"; {escaped(behind)} stands behind COMMAND, so it is the program's" if behind else ""
+            notes.append(f"{one_rank_note(os.environ)}{theirs}")
         return Cluster.local(options.devices or 1), _Table()
     from launcher.rank_table import Profile, read_rank_table  # --devices needs none of it
     from launcher.rank_table.diagnostics import headline
@@ -241,6 +244,9 @@ def _cluster(options: RunOptions, notes: list[str]) -> tuple[Cluster, _Table]:
         raise refused
     notes += [headline(problem, str(options.rank_table)) for problem in report.warnings]
     return report.cluster, _Table(report.document.text, report.format.value if report.format else "")
+
+
+_OF_DEVICES = ("--devices", "--rank-table")
 
 
 def one_rank_note(environment: Mapping[str, str], device_files: Path = DEVICE_FILES) -> str:

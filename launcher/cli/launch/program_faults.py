@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from launcher.cli.launch.program import Program
@@ -48,12 +48,12 @@ def _missing_program(program: Program) -> UnreadableError | None:
         if has_no_shebang(program.cwd / found):
             return UnreadableError(
                 f"{name} has no #! line, so no rank could start it",
-                hint=f"name its interpreter: -- {_started_by(name)}",
+                hint=f"name its interpreter: -- {_started_by(program.argv)}",
             )
         interpreter = missing_interpreter(program.cwd / found, search, program.cwd)
-        return None if interpreter is None else _without_interpreter(name, found, interpreter)
+        return None if interpreter is None else _without_interpreter(program, found, interpreter)
     is_file = (program.cwd / name).is_file()
-    by_interpreter = f"a script is started by its interpreter: -- {_started_by(name)}"
+    by_interpreter = f"a script is started by its interpreter: -- {_started_by(program.argv)}"
     if (no_program := _no_program(program, search)) is not None:
         return no_program
     if "/" in name:
@@ -104,19 +104,20 @@ def _programs_on(search: str) -> Iterator[str]:
             yield from (entry.name for entry in entries if os.access(entry.path, os.X_OK) and not entry.is_dir())
 
 
-def _started_by(name: str) -> str:
-    interpreter = {".py": "python", ".sh": "bash"}.get(os.path.splitext(name)[1], "INTERPRETER")  # noqa: PTH122
-    return f"{interpreter} {shlex.quote(name)}"
+def _started_by(argv: Sequence[str]) -> str:
+    interpreter = {".py": "python", ".sh": "bash"}.get(os.path.splitext(argv[0])[1], "INTERPRETER")  # noqa: PTH122
+    return f"{interpreter} {shlex.join(masked_argv(argv))}"
 
 
-def _without_interpreter(name: str, found: str, interpreter: str) -> UnreadableError:
+def _without_interpreter(program: Program, found: str, interpreter: str) -> UnreadableError:
     """Return the error for a script whose `#!` line names a program that is not there."""
+    name = program.argv[0]
     if interpreter.endswith("\r"):
         return UnreadableError(
             f"{name} has line ends of Windows (CR LF), so its #! line names an interpreter that does not exist",
             hint=f"remove them: sed -i 's/\\r$//' {shlex.quote(found)}",
         )
-    hint = f"correct that line, or name an interpreter: -- {_started_by(name)}"
+    hint = f"correct that line, or name an interpreter: -- {_started_by(program.argv)}"
     if " " in interpreter:  # the kernel hands all that follows `env` over as one word
         hint = f"options of an interpreter need -S: #!/usr/bin/env -S {interpreter}"
     return UnreadableError(f"{name}: its #! line names {interpreter}, which does not exist", hint=hint)

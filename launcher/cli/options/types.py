@@ -190,27 +190,29 @@ def as_usage_error(error: click.ClickException, words: Sequence[str] = ()) -> Us
 
 
 def _no_such_command(name: str, context: click.Context, words: Sequence[str]) -> UsageError:
-    from launcher.cli.options.whole_lines import as_other_launcher  # as above
+    from launcher.cli.options.whole_lines import as_other_launcher, as_without_run  # as above
+    from launcher.program.translation import is_python
 
-    group, path = context.command, context.command_path
-    if context.parent is None and (whole := as_other_launcher(words[words.index(name) :])) is not None:
+    group, path, rest = context.command, context.command_path, words[words.index(name) :]
+    whole = as_other_launcher(rest) if context.parent is None else None
+    if whole is None and is_python(name):
+        whole = as_without_run(context, rest)
+    if whole is not None:
         return whole
     known = group.list_commands(context) if isinstance(group, click.Group) else ()
     hint = did_you_mean(near(name, known))
     if context.parent is None and name in COMMANDS_CALLED_HERE:
         hint = f"tlaunch calls it `{path} {COMMANDS_CALLED_HERE[name]}`"
-    if hint is None and context.parent is None and name.endswith(".py"):
-        hint = f"`{path} run --devices N -- python {name}` starts it"
     return UsageError(f"{path} has no command {name}", hint=hint or f"`{path} --help` lists them")
 
 
 def _no_such_option(option: str, context: click.Context | None, words: Sequence[str]) -> UsageError:
-    from launcher.cli.options.whole_lines import LIKE_RUN, as_of_run  # most command lines are correct
+    from launcher.cli.options.whole_lines import LIKE_RUN, as_of_run, as_without_run  # most command lines are correct
     from launcher.program.launcher_options import counterpart
 
     if context is None:
         return UsageError(f"no such option: {option}")
-    if (whole := as_of_run(context, words)) is not None:
+    if (whole := as_of_run(context, words) or as_without_run(context, words)) is not None:
         return whole
     known = [
         name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -20,12 +20,7 @@ def as_of_run(context: click.Context, words: Sequence[str]) -> UsageError | None
 
     None where something else is wrong, or a single option is all there is. `words`: the whole command line.
     """
-    own = {
-        name: 0 if param.is_flag else param.nargs
-        for param in context.command.params
-        if isinstance(param, click.Option)
-        for name in (*param.opts, *param.secondary_opts)
-    }
+    own = _options_of(context.command)
     takes_program = any(
         param.name == "command" and isinstance(param, click.Argument) for param in context.command.params
     )
@@ -36,7 +31,35 @@ def as_of_run(context: click.Context, words: Sequence[str]) -> UsageError | None
     if line.unknown or not names or not (line.program or len(names) > 1):
         return None
     options = f"option{'s' * (len(names) > 1)} {', '.join(names)}"
-    return _answer(f"{context.command_path} has no {options}", tlaunch_line(line, command=context.command_path))
+    return _answer(
+        f"{context.command_path} has no {options}; this does the same:",
+        tlaunch_line(line, command=context.command_path),
+    )
+
+
+def as_without_run(context: click.Context, words: Sequence[str]) -> UsageError | None:
+    """Return the answer to `tlaunch --devices 2 python train.py`, which lacks the word run; None for another line."""
+    group = context.command
+    if (
+        not isinstance(group, click.Group)
+        or context.parent is not None
+        or (run := group.get_command(context, "run")) is None
+    ):
+        return None
+    line = parsed(words, _options_of(run))
+    if line.unknown or not line.program or line.program[0] in group.list_commands(context):
+        return None
+    return _answer("`run` is missing behind tlaunch:", tlaunch_line(line))
+
+
+def _options_of(command: click.Command) -> Mapping[str, int]:
+    """Return the names of a command's options, each with how many values it takes."""
+    return {
+        name: 0 if param.is_flag else param.nargs
+        for param in command.params
+        if isinstance(param, click.Option)
+        for name in (*param.opts, *param.secondary_opts)
+    }
 
 
 def as_other_launcher(words: Sequence[str]) -> UsageError | None:
@@ -44,14 +67,12 @@ def as_other_launcher(words: Sequence[str]) -> UsageError | None:
     found = other_launcher(words, None)
     if found is None or found.as_tlaunch is None:
         return None
-    return _answer(f"tlaunch has no command {words[0]}", found.as_tlaunch)
+    return _answer(f"tlaunch has no command {words[0]}; this does the same:", found.as_tlaunch)
 
 
 def _answer(wrong: str, line: TlaunchLine) -> UsageError:
     """Return an error that quotes the lines to type below each other."""
     lines = [f"{INDENT}{printable(each)}" for each in (line.table, line.run) if each is not None]
-    error = UsageError(
-        "\n".join((printable(f"{wrong}; this does the same:"), *lines)), hint="; ".join(line.notes) or None
-    )
+    error = UsageError("\n".join((printable(wrong), *lines)), hint="; ".join(line.notes) or None)
     error.has_lines = True
     return error
