@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from launcher.core.frozen import frozen
 from launcher.program.command import PythonCommand
-from launcher.program.translation import TlaunchLine, parsed, tlaunch_line
+
+if TYPE_CHECKING:
+    from launcher.program.translation import TlaunchLine
 
 _OF_MPI = frozenset(
     ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpirun.mpich", "orterun", "prterun")
@@ -39,6 +42,8 @@ def other_launcher(argv: Sequence[str], python: PythonCommand | None) -> OtherLa
         words = list(argv[1:])
         if program not in PROGRAMS:
             return None
+    from launcher.program.translation import TlaunchLine, parsed, tlaunch_line  # noqa: PLC0415 - most programs are no launchers
+
     if program in _STARTING:
         if words[:1] != [_STARTING[program]]:
             return None
