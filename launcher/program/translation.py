@@ -113,7 +113,9 @@ def tlaunch_line(
         program.insert(0, "python")
     of_mpi = by_mpi and bool(program) and not is_python(program[0])
     places = _places(line, of_mpi=of_mpi or bool(keys & set(_MCA)))
-    options, left_out = _options(line.typed, of_mpi="mpi" in places.options, several="--devices" not in places.options)
+    options, left_out = _options(
+        line.typed, of_mpi="mpi" in (*places.options, *line.own), several="--devices" not in places.options
+    )
     words = [
         *map(shlex.quote, (*places.options, *line.own)),
         *options,

@@ -30,6 +30,7 @@ ONE_MACHINE = {
     "-np 8 --allow-run-as-root python train.py --nnodes 3": "--devices 8 -- python train.py --nnodes 3",
     "-np 2 -x A=1 -x B python train.py": "--devices 2 --env A=1 -- python train.py",
     "-np 2 --mca btl self ./a.out": "--engine mpi --devices 2 --engine-option=--mca --engine-option=btl --engine-option=self -- ./a.out",
+    "--engine mpi -np 2 --mca btl self a.py": "--devices 2 --engine mpi --engine-option=--mca --engine-option=btl --engine-option=self -- python a.py",
     "-e A=1 --elastic --tee 3 --devices 2 -- python 'a b.py'": "--devices 2 -e A=1 --elastic -- python 'a b.py'",
     "-n8 --tee 3 --rank-table t.json python a.py": "-n8 --rank-table t.json -- python a.py",
     "--rank_table_file t.json --worker_num 8 a.py": "--rank-table t.json -- python a.py",
