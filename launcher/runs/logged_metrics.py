@@ -44,7 +44,8 @@ def logged_steps(state: RunState, pattern: Matcher | None = None) -> LoggedSteps
     """
     reader = FiguresReader(state.run_dir, pattern)
     newest = ((rank.global_rank, reader.logged(rank.global_rank)) for rank in state.ranks)
-    global_rank, figures = next(((rank, found) for rank, found in newest if found is not None), (None, None))
+    told = ((rank, found) for rank, found in newest if found is not None and not found.is_bare)
+    global_rank, figures = next(told, (None, None))
     if reader.refused is not None:
         raise reader.refused
     if global_rank is None or figures is None:
@@ -67,7 +68,7 @@ def _steps(run_dir: RunDir, global_rank: int, near_ns: int, pattern: Matcher | N
             (line.time_ns or 0, line.attempt or 0, found)
             for line in log.whole()
             for found in reversed(tuple(figures_in(_ended(line), pattern)))
-            if found.step is not None
+            if found.step is not None and not found.is_bare
         )
     finally:
         log.close()
@@ -126,7 +127,12 @@ def _first_figures(run_dir: RunDir, global_rank: int, attempt: int, pattern: Mat
     offset = next((offset for offset, number in starts.of(global_rank) if number == attempt), 0)
     with suppress(OSError), opened(run_dir.train_log(global_rank)) as log:
         lines = bytes_between(log, offset, offset + HEAD_BYTES).splitlines(keepends=True)
-        each = (found for line in lines for found in figures_in(line, pattern) if found.step is not None)
+        each = (
+            found
+            for line in lines
+            for found in figures_in(line, pattern)
+            if found.step is not None and not found.is_bare
+        )
         return next(each, None)
     return None
 

@@ -41,6 +41,13 @@ def test_steps_of_epochs_go_on(tmp_path):
     assert steps_of(run_of(tmp_path, text))[1] == [(0, 1, 1.0), (0, 2, 2.0), (0, 3, 1.0), (0, 4, 2.0)]
 
 
+def test_bars_without_words_are_no_course(tmp_path):
+    """They may be of epochs and evaluations in turn."""
+    bar = b" 37%%|###7  | %d/9 [00:03<00:06,  9.98it/s]\r"
+    assert steps_of(run_of(tmp_path / "alone", bar % 3)) == (None, [])
+    assert steps_of(run_of(tmp_path / "beside", b"step 1 loss 3\n" + bar % 3)) == (1, [(0, 1, 3.0)])
+
+
 def test_the_end_of_a_long_log_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(logged_metrics, "END_BYTES", 4096)
     text = b"".join(b"step %d loss 1\n" % step for step in range(1000))
