@@ -6,11 +6,12 @@ own machine.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -95,6 +96,21 @@ def note_process(run_dir: RunDir, global_rank: int, process: ProcessId) -> None:
         OSError: it cannot be written.
     """
     atomic.write_text(run_dir.process(global_rank), json.dumps(asdict(process)) + "\n")
+
+
+@contextmanager
+def announcement(run_dir: RunDir) -> Iterator[bool]:
+    """Yield whether no rank of this server has announced the run yet; others wait until this one has done so.
+
+    A rank becomes its program after that alone: an engine ends all ranks when one fails, also those that are still to begin.
+    """
+    with run_dir.announced.open("a") as file:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        is_first = os.fstat(file.fileno()).st_size == 0
+        yield is_first
+        if is_first:
+            file.write("announced\n")
 
 
 class EngineRanks:

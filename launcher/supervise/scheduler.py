@@ -41,7 +41,9 @@ EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - as the stores of torch listen
 _OF_RANKS_ALONE = (env.MS_NODE_ID, env.TLAUNCH_HEARTBEAT_FILE)
 LEAVING_S = 30.0  # for ranks that an engine has started to leave it, once rank 0 has ended
 LOOK_S = 0.2
-ALIKE_S = 2.0  # for ranks to fail of what a scheduler has failed of that is their own command
+# For ranks to fail of what a scheduler has failed of: as long as that has lived, within these. They began at one moment.
+MIN_ALIKE_S = 2.0
+MAX_ALIKE_S = 5.0
 # Signals for the programs of ranks, and those of a terminal, which engines turn into an end of their own.
 _FORWARDED_BY_ENGINES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT, signal.SIGWINCH, signal.SIGURG)
 _REAP_S = 1.0  # for a process that has got SIGKILL
@@ -139,8 +141,12 @@ class Scheduler:
         """True if it has failed, and ranks have had time to fail of the same by themselves."""
         if self._ended is None:
             return False
-        is_alike = self._is_command and self._ended.status > 0 and self._ended.reason is None
-        return not is_alike or time.monotonic() >= self._began_s + self._lived_s + ALIKE_S
+        from launcher.supervise.diagnosis.evidence import FROM_OUTSIDE  # noqa: PLC0415 - as the collector
+
+        if self._ended.reason is not None or -self._ended.status in FROM_OUTSIDE:
+            return True
+        alike_s = min(max(self._lived_s, MIN_ALIKE_S), MAX_ALIKE_S)
+        return time.monotonic() >= self._began_s + self._lived_s + alike_s
 
     def failure(self) -> SchedulerFailure | None:
         """Return how it failed, with what its log tells of that; None where it has not."""

@@ -13,7 +13,7 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
 from launcher.core.run_dir import RunDir
-from launcher.runs.engine_ranks import join_run
+from launcher.runs.engine_ranks import announcement, join_run
 from launcher.runs.record import Place, create_run, free_name, read_recorded
 
 RANKS = 16
@@ -140,6 +140,22 @@ def test_a_file_in_the_way_is_called_so(tmp_path, make, words):
     with pytest.raises(UnreadableError, match=words):
         make(tmp_path / "file")
     assert names(tmp_path) == ["file"]
+
+
+def test_one_rank_announces_the_run_and_others_wait_for_it(tmp_path):
+    run_dir = RunDir(tmp_path)
+
+    def announce():
+        with announcement(run_dir) as is_first:
+            return is_first
+
+    with ThreadPoolExecutor(1) as pool:
+        with announcement(run_dir) as is_first:
+            assert is_first
+            other = pool.submit(announce)
+            with pytest.raises(TimeoutError):
+                other.result(timeout=0.1)
+        assert not other.result()
 
 
 def test_ranks_that_come_at_once_make_one_whole_run(tmp_path):

@@ -138,6 +138,7 @@ class RunFacts(Measured):
             "metrics_unreadable": self.metrics.unreadable,
             "printed_by": self.printed.global_rank,
             "counts_samples": self.printed.counts_samples,
+            "steps_at_least": self.printed.at_least,
         }
 
 
