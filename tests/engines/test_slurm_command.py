@@ -1,4 +1,4 @@
-"""The command that starts agents by srun, word by word. tests/end_to_end has a real one."""
+"""The job of Slurm as it is read, and the command that starts agents by srun, word by word. tests/end_to_end has a real one."""
 
 import re
 import socket
@@ -12,8 +12,16 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Device, Server, Supervision
 from launcher.doctor import network
-from launcher.engines import slurm
-from launcher.engines.slurm import Allocation, Node, cpus_notes, nodes_of, read_allocation, short_here
+from launcher.engines.slurm import cpus_notes, nodes_of, slurm_command
+from launcher.engines.slurm_allocation import (
+    Allocation,
+    Node,
+    cluster_of,
+    cpus_per_node,
+    read_allocation,
+    short_here,
+    short_of_cpus,
+)
 from launcher.engines.slurm_time import seconds_of, time_left_s, within_job
 from tests.conftest import executable
 from tests.servers import servers
@@ -24,7 +32,7 @@ HOSTFILE = Path("/runs/x/hosts")
 
 
 def command(*names, job=JOB, agent=("agent",), **more):
-    return slurm.slurm_command(job, servers(*names), agent, directory=Path("/runs/x"), **more)
+    return slurm_command(job, servers(*names), agent, directory=Path("/runs/x"), **more)
 
 
 def slurm_here(directory, **programs):
@@ -132,15 +140,15 @@ def test_gpus_are_counted_however_they_were_asked_for(tmp_path, given, count):
 
 
 def test_a_job_makes_a_rank_table():
-    made = slurm.cluster_of(replace(JOB, gpus_per_node=2))
+    made = cluster_of(replace(JOB, gpus_per_node=2))
     assert [(one.server_id, [device.global_rank for device in one.devices]) for one in made.servers] == [
         ("n1", [0, 1]), ("n2", [2, 3]), ("n3", [4, 5]),
     ]  # fmt: skip
-    assert slurm.cluster_of(JOB, 4).device_count == 12
+    assert cluster_of(JOB, 4).device_count == 12
     with pytest.raises(UsageError, match="does not say how many devices"):
-        slurm.cluster_of(JOB)
+        cluster_of(JOB)
     with pytest.raises(UsageError, match="--devices 0"):
-        slurm.cluster_of(JOB, 0)
+        cluster_of(JOB, 0)
 
 
 def test_the_time_that_is_left_is_that_of_this_job_alone(tmp_path):
@@ -190,7 +198,7 @@ def test_processes_for_all_ranks_are_those_of_an_mpi():
     ("1(x2)", (1, 1)), ("72,36(x2),4", (72, 36, 36, 4)), ("8", (8,)), ("", ()), ("x(y)", ()), ("8,", ()), (None, ()),
 ])  # fmt: skip
 def test_the_cpus_of_each_node_are_read_as_slurm_writes_them(given, cpus):
-    assert slurm.cpus_per_node({} if given is None else {"SLURM_JOB_CPUS_PER_NODE": given}) == cpus
+    assert cpus_per_node({} if given is None else {"SLURM_JOB_CPUS_PER_NODE": given}) == cpus
 
 
 def test_ranks_that_share_a_cpu_are_reported_with_numbers_and_remedy():
@@ -198,11 +206,11 @@ def test_ranks_that_share_a_cpu_are_reported_with_numbers_and_remedy():
     on_n1 = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": "1"}
     [said] = short_here(on_n1, 8)
     assert all(part in said for part in ("1 CPU on n1 for 8 ranks", "--exclusive", "--cpus-per-task=8"))
-    [said] = slurm.short_of_cpus([("n1", 2, 4), ("n2", 8, 8), ("n3", 1, 4)])
+    [said] = short_of_cpus([("n1", 2, 4), ("n2", 8, 8), ("n3", 1, 4)])
     assert "1 CPU on n3 for 4 ranks, and too few on 1 more" in said
     for cpus in (2, 3):
         assert short_here({**on_n1, "SLURM_CPUS_ON_NODE": str(cpus)}, 2) == ()
-        assert slurm.short_of_cpus([("n1", cpus, 2), ("n2", cpus, 1)]) == ()
+        assert short_of_cpus([("n1", cpus, 2), ("n2", cpus, 1)]) == ()
     # A shell of salloc on another machine, on no node of the job, knows the job, and has that machine's CPUs.
     for missing in ({}, *({name} for name in on_n1)):
         assert short_here({name: value for name, value in on_n1.items() if missing and name not in missing}, 8) == ()

@@ -101,7 +101,8 @@ def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int |
 
 def _within_allocation(prepared: Prepared, host: Host) -> Prepared:
     """Return the run with the grace that its Slurm job leaves, and with notes of the job's CPUs."""
-    from launcher.engines.slurm import cpus_notes, read_allocation  # other runs need none of it
+    from launcher.engines.slurm import cpus_notes  # other runs need none of it
+    from launcher.engines.slurm_allocation import read_allocation
     from launcher.engines.slurm_time import within_job
 
     request, allocation = prepared.request, read_allocation(os.environ)
