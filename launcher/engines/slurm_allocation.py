@@ -15,7 +15,8 @@ from launcher.core.records import Cluster
 from launcher.engines.render.kinds import check_host_name
 from launcher.logs.terminal import escaped
 from launcher.rank_table.generate import devices_per_server
-from launcher.rank_table.hostfiles import Place, counted_cluster, expand
+from launcher.rank_table.hostfiles import Place, counted_cluster
+from launcher.rank_table.nodelists import expand
 
 ASK_TIMEOUT_S = 30.0  # for scontrol and squeue: a controller under load takes its time
 HINT_ALLOCATE = (
