@@ -11,7 +11,7 @@ from launcher.rank_table.catalogue import CATALOGUE, Found, Severity
 from launcher.rank_table.document import Document
 from launcher.rank_table.positions import Place, Pointer, json_pointer
 from launcher.rank_table.profile import Chip
-from launcher.rank_table.syntax import Fault
+from launcher.rank_table.syntax_errors import Fault
 
 WINDOW = 110  # characters of a source line that are shown around the caret
 MAX_SHOWN = 50  # problems printed in full
