@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.text.columns import counted
-from launcher.cli.text.run_text import as_json, culprit, describe, shown_name
+from launcher.cli.text.run_text import as_json, culprit, describe_run, shown_name
 from launcher.cli.text.stdout import say
 from launcher.core.codec import encode
 from launcher.core.errors import UsageError
@@ -134,7 +134,7 @@ class RunFacts(Measured):
 
 def sentence_of(state: RunState) -> str:
     """Return state and verdict of a run, as `RunFacts.sentence` has them."""
-    words = describe(state, restarts=False)
+    words = describe_run(state, restarts=False)
     if failure := culprit(state):
         who, _, what = failure.partition(": ")
         is_rank = who.startswith("rank ") and state.state is not State.HUNG
