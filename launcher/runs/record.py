@@ -161,6 +161,23 @@ def _continued(fields: Mapping[str, Any]) -> ResumedFrom | None:
 
 # --- making the directory ---
 
+_ELSEWHERE = "--runs-dir DIR, or TLAUNCH_RUNS_DIR, names another place"
+
+
+@contextmanager
+def filling(run_dir: RunDir) -> Iterator[None]:
+    """Have an OSError from within, which makes or fills a run's directory, say so.
+
+    Raises:
+        UnreadableError: in the place of that OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UnreadableError(
+            f"{run_dir.root}: this run directory cannot be made or filled: {error.strerror}", hint=_ELSEWHERE
+        ) from error
+
 
 def free_name(runs_dir: Path, wanted: str) -> str:
     """Return `wanted`, or the first of wanted-2, wanted-3, ... that is free in `runs_dir`."""
@@ -191,10 +208,7 @@ def create_run(
     except OSError as error:
         no_directory = isinstance(error, FileExistsError | NotADirectoryError)
         why = "it is not a directory" if no_directory else error.strerror
-        raise UnreadableError(
-            f"{runs_dir}: no run directory can be made here: {why}",
-            hint="--runs-dir DIR, or TLAUNCH_RUNS_DIR, names another place",
-        ) from error
+        raise UnreadableError(f"{runs_dir}: no run directory can be made here: {why}", hint=_ELSEWHERE) from error
     point_latest(runs_dir, spec.name)
     return spec
 
