@@ -180,7 +180,7 @@ def _call(words: Sequence[str]) -> Any:
             raise
         from launcher.cli.options.types import as_usage_error  # most command lines are correct
 
-        raise _tell_of_duration(as_usage_error(error), words) from None
+        raise _tell_of_duration(as_usage_error(error, words), words) from None
 
 
 def _tell_of_duration(error: TlaunchError, words: Sequence[str]) -> TlaunchError:

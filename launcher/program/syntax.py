@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import traceback
 import warnings
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 from launcher.program.command import PythonCommand
 
 MAX_BYTES = 5_000_000
+_MAX_COOKIE_BYTES = 1 << 16  # of two lines
+_COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", re.ASCII)  # as in PEP 263
 
 
 def error_in(command: PythonCommand, cwd: Path, interpreter: str) -> SyntaxError | None:
@@ -36,10 +39,24 @@ def error_in(command: PythonCommand, cwd: Path, interpreter: str) -> SyntaxError
             warnings.simplefilter("ignore")  # the ranks will give them
             ast.parse(text, "<string>" if command.kind == "code" else command.target)
     except SyntaxError as error:
-        return error
+        return error if error.lineno else _placed(error, text)
     except (OSError, ValueError, RecursionError, MemoryError):  # Python will say it
         return None
     return None
+
+
+def _placed(error: SyntaxError, source: str | bytes) -> SyntaxError:
+    """Return an error for which Python gives no line with that of the null byte, or of the comment that names the encoding."""
+    head = source if isinstance(source, str) else source[:_MAX_COOKIE_BYTES].decode("utf-8-sig", errors="replace")
+    if "null bytes" in error.msg:
+        error.lineno = head.partition("\0")[0].count("\n") + 1 if "\0" in head else None
+        return error
+    for number, line in enumerate(head.splitlines()[:2], 1):
+        if (cookie := _COOKIE.match(line)) is not None:
+            error.lineno, error.text = number, line
+            error.offset, error.end_offset = cookie.start(1) + 1, cookie.end(1) + 1
+            break
+    return error
 
 
 def excerpt(error: SyntaxError) -> tuple[str, ...]:

@@ -13,7 +13,9 @@ from launcher.rank_table.positions import Place, Pointer, json_pointer
 from launcher.rank_table.profile import Chip
 from launcher.rank_table.syntax_errors import Fault
 
-WINDOW = 110  # characters of a source line that are shown around the caret
+MAX_COLUMNS = 120  # of a source line with its number, also where there is no terminal, or a wider one
+MIN_EXCERPT_COLUMNS = 20  # of a source line on a narrow terminal
+MAX_CHARACTERS = 4 * MAX_COLUMNS  # of a cut line: those that combine take no column
 MAX_SHOWN = 50  # problems printed in full
 Style = Callable[[str, str, Severity], tuple[str, str]]  # the place and the kind of a problem, marked for a terminal
 
@@ -36,9 +38,12 @@ def plain(place: str, kind: str, _severity: Severity) -> tuple[str, str]:
     return place, kind
 
 
-def render_problems(problems: Sequence[Problem], document: Document, name: str) -> str:
-    """Return all problems with their source lines, and a line that counts them. `name` is what the user calls the file."""
-    shown = render_each(problems, document, name)
+def render_problems(problems: Sequence[Problem], document: Document, name: str, *, columns: int | None = None) -> str:
+    """Return all problems with their source lines, and a line that counts them. `name` is what the user calls the file.
+
+    `columns`: of the terminal, None where there is none.
+    """
+    shown = render_each(problems, document, name, columns=columns)
     return "\n".join([*shown, f"{printable(name)}: {count_problems(problems)}"])
 
 
@@ -47,15 +52,19 @@ def render_each(
     document: Document,
     name: str,
     style: Style = plain,
+    *,
+    columns: int | None = None,
 ) -> list[str]:
     """Return a text of several lines for each of the first `MAX_SHOWN` problems; the last one counts the others."""
     shown = []
     for problem in problems[:MAX_SHOWN]:
-        source, caret = _excerpt(document.line_text(problem.line), problem.column, problem.width)
+        number = f"{problem.line:>5} | "
+        room = max(min(columns or MAX_COLUMNS, MAX_COLUMNS) - len(number), MIN_EXCERPT_COLUMNS)
+        source, caret = _excerpt(document.line_text(problem.line), problem.column, problem.width, room)
         lines = [
             headline(problem, name, style),
-            f"{problem.line:>5} | {source}".rstrip(),
-            f"{'':>5} | {caret}",
+            f"{number}{source}".rstrip(),
+            f"{'| ':>{len(number)}}{caret}",
         ]
         if problem.hint:
             lines.append(f"{'':>5} hint: {problem.hint}")
@@ -80,23 +89,48 @@ def count_problems(problems: Sequence[Problem]) -> str:
     return ", ".join(words) or "no problems"
 
 
-def _excerpt(line: str, column: int, width: int) -> tuple[str, str]:
-    """Return the part of `line` around `column` and the caret line under it, aligned as a terminal shows them."""
-    first = max(0, column - 1 - WINDOW // 2) if len(line) > WINDOW else 0
-    part = line[first : first + WINDOW]
-    lead = "…" if first else ""
-    tail = "…" if first + WINDOW < len(line) else ""
-    at = column - 1 - first
-    carets = max(1, min(width, len(part) - at))
-    padding = len(lead) + sum(_cells(char) for char in part[:at])
-    under = sum(_cells(char) for char in part[at : at + carets])
+def _excerpt(line: str, column: int, width: int, room: int) -> tuple[str, str]:
+    """Return the part of `line` around `column` that takes at most `room` columns of a terminal, and the caret line under it.
+
+    The place of the fault stands in the middle where the line goes on at both sides; "…" is where it does.
+    """
+    at = min(column - 1, len(line))
+    first, end = 0, len(line)
+    if end > room or sum(map(_cells, line)) > room:
+        first, end = _window(line, at, width, room - 2)
+    fault_end = min(at + width, end)
     # One cell for every control character, so that no table can move the cursor of a terminal.
-    visible = (" " if char == "\t" else char if char.isprintable() else "\N{MIDDLE DOT}" for char in part)
-    return f"{lead}{''.join(visible)}{tail}", " " * padding + "^" * max(1, under)
+    visible = (" " if char == "\t" else char if char.isprintable() else "\N{MIDDLE DOT}" for char in line[first:end])
+    lead, tail = "…" if first else "", "…" if end < len(line) else ""
+    padding = len(lead) + sum(map(_cells, line[first:at]))
+    return f"{lead}{''.join(visible)}{tail}", " " * padding + "^" * max(1, sum(map(_cells, line[at:fault_end])))
+
+
+def _window(line: str, at: int, width: int, room: int) -> tuple[int, int]:
+    """Return the first and the end of a part of `line` that takes at most `room` columns, with what is marked in the middle.
+
+    Of what is wider than a half of it the beginning is.
+    """
+    first = end = at
+    context = room // 2
+    while end < min(at + width, len(line), at + MAX_COLUMNS) and (cells := _cells(line[end])) <= room - context:
+        end, room = end + 1, room - cells
+    left = right = 0  # columns at each side
+    while end - first < MAX_CHARACTERS:
+        before = _cells(line[first - 1]) if first > 0 else room + 1
+        after = _cells(line[end]) if end < len(line) else room + 1
+        if before <= room and (left <= right or after > room):
+            first, left, room = first - 1, left + before, room - before
+        elif after <= room:
+            end, right, room = end + 1, right + after, room - after
+        else:
+            break
+    return first, end
 
 
 def _cells(char: str) -> int:
-    if unicodedata.combining(char):
+    """Return how many columns a character takes as it is shown."""
+    if unicodedata.category(char) in {"Mn", "Me"}:  # it combines with the one before it
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
@@ -106,8 +140,10 @@ def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> 
     findings = list(found)
     located = [(fault, "") for fault in document.faults]
     for repeat in document.repeats:
-        key, line = str(repeat.pointer[-1]), document.position(repeat.first).line
-        message = f'key "{key[:40]}" is written twice, first on line {line}; the last one counts'
+        key = str(repeat.pointer[-1])
+        message = (
+            f'key "{key[:40]}" is written twice, {_first(document, repeat.first, repeat.again)}; the last one counts'
+        )
         fault = Fault("RT405", repeat.again, len(key) + 2, message, "remove one of the two")
         located.append((fault, json_pointer(repeat.pointer)))
     pointers = {finding.pointer for _, finding in findings} | {finding.earlier for _, finding in findings}
@@ -116,7 +152,7 @@ def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> 
         place = next((places[part] for part in _with_parents(finding.pointer) if part in places), Place(None, 0, 1))
         message, at, width = finding.message, place.start, place.end - place.start
         if finding.earlier is not None and finding.earlier in places:
-            message += f", first on line {document.position(places[finding.earlier].start).line}"
+            message += f", {_first(document, places[finding.earlier].start, at)}"
         if finding.at_key and place.key is not None:
             at, width = place.key, len(str(finding.pointer[-1])) + 2
         located.append((Fault(code, at, width, message, finding.hint), json_pointer(finding.pointer)))
@@ -128,6 +164,12 @@ def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> 
         message = printable(fault.message)
         problems.append(Problem(fault.code, severity, message, hint, pointer, line, column, fault.width))
     return tuple(problems)
+
+
+def _first(document: Document, earlier: int, again: int) -> str:
+    """Return where in the text something stands for the first time; the column, where that is the same line."""
+    line, column = document.position(earlier)
+    return f"first in column {column}" if line == document.position(again).line else f"first on line {line}"
 
 
 def _with_parents(pointer: Pointer) -> Iterator[Pointer]:

@@ -82,8 +82,9 @@ class TableReport:
     def warnings(self) -> tuple[Problem, ...]:
         return tuple(problem for problem in self.problems if problem.severity is Severity.WARNING)
 
-    def render(self) -> str:
-        return render_problems(self.problems, self.document, str(self.path))
+    def render(self, columns: int | None = None) -> str:
+        """Return the problems as `render_problems` does, for a terminal of so many columns if there is one."""
+        return render_problems(self.problems, self.document, str(self.path), columns=columns)
 
 
 def read_rank_table(path: Path, profile: Profile = AS_HCCL, *, max_bytes: int = MAX_TABLE_BYTES) -> TableReport:

@@ -43,6 +43,8 @@ def test_devices_are_not_counted_where_there_is_one_or_visibility_is_limited(dev
 def test_one_rank_by_default_is_noted(launcher, command):
     done = launcher.call(*command.split(), "--", "true")
     assert (done.returncode, done.stderr.count(NOTE), NOTE in done.stdout) == (0, 1, False)
+    behind = launcher.call(*command.split(), "--", "true", "--devices=2").stderr
+    assert f"{NOTE}; --devices=2 stands behind COMMAND, so it is the program's\n" in behind
     asked = launcher.call(*command.split(), "--devices", "1", "--", "true")
     assert (asked.returncode, NOTE in asked.stderr) == (0, False)
 

@@ -26,9 +26,10 @@ USAGE = """
 """
 FILES = """
 --rank-table missing.json -- true; --config missing.toml; --data missing; -- no-such-program; -- ./missing
--- ./plain.py; -- plain.py; --rank-table rank_table_8pcs.json; --rank-table elsewhere/rank_table_8pcs.json
+-- ./plain.py; -- plain.py; -- plain.py --lr '1 2'; --rank-table rank_table_8pcs.json; --rank-table elsewhere/rank_table_8pcs.json
 -- python; -- python -u -; -- env python; -- python nosuch.py; -- python -u plain.py/nosuch.py; -- env python nosuch.py x; --detach -- python nosuch.py
 -- python -m nosuchmod; -- python -I -m plain; -- python -P -m plain; -- python -E -m nosuchmod; -- python -m ''; -- python -m plain.py; -- python -m package; --detach -- python -m package.nosuch
+-- 'python plain.py --x 1'; -- 'python plain.py' 'a b'; -- VAR=1 'B=2 3' python plain.py; API_KEY=1; -- 'cd x && python plain.py'; -- source env.sh; -- './a b'; -- --lr 1
 -- ./windows.sh; -- ./nosuch.sh; -- ./spaced.py; -- ./bare.sh; -- ./bare.py
 --runs-dir plain.py -- true; --runs-dir plain.py/deeper/still -- true; --detach -- no-such-program
 """
@@ -75,6 +76,24 @@ def test_a_program_with_wrong_syntax_is_not_started(launcher):
     rendered = launcher.call("render", "kubernetes", "--devices", "2", "--image", "i", "--", "python", "train.py")
     assert rendered.returncode == 0
     assert "warning: train.py, line 2: " in rendered.stderr
+
+
+def test_an_encoding_that_there_is_not_is_placed_at_its_comment(launcher):
+    """In the first line or the second, and behind a byte order mark."""
+    cookie = "# ä coding: nosuch"
+    sources = {f"{cookie}\n": 1, f"#!/bin/x\n{cookie}\nx = 1\n": 2, "\ufeff# coding: latin-1\n": 1}
+    for source, line in sources.items():
+        launcher.write("train.py", source)
+        told = launcher.call("run", "--", "python", "train.py", code=2).stderr
+        assert told.startswith(f"error: train.py, line {line}: ")
+        assert ("# ä coding: nosuch\n                ^^^^^^\n" in told) == (cookie in source)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11, 4), reason="Python calls it an error of syntax since then")
+def test_a_null_byte_is_placed_at_its_line(launcher):
+    launcher.write("train.py", "# coding: utf-8\nx\0\n")
+    told = launcher.call("run", "--", "python", "train.py", code=2).stderr
+    assert told.startswith("error: train.py, line 2: source code ")
 
 
 def test_layouts_that_do_not_fit_end_with_3(launcher, sample_tables, snapshot):

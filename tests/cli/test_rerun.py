@@ -58,6 +58,19 @@ def test_a_dry_run_prints_what_one_would_type(launcher, command):
     assert len(list(launcher.runs.iterdir())) == 2
 
 
+def test_arguments_alone_are_put_behind_those_of_the_program(launcher, command):
+    """Dashes, or a program, begin what stands behind the two; the bundled trainer has no arguments."""
+    launcher.run("run", "--devices", 1, "--env", "A=1", "--", *command, "--epochs", 3, code=0)
+    launcher.run("rerun", "--", "--epochs", 1, "a b", code=0)
+    assert said(launcher)[3:] == ["--epochs", "3", "--epochs", "1", "a", "b"]
+    assert shlex.split(launcher.call("rerun", "--dry-run", "--", "true", "--epochs", 1, code=0).stdout)[-3:] == [
+        "true", "--epochs", "1",
+    ]  # fmt: skip
+    path = launcher.latest / "run.json"
+    path.write_text(json.dumps(record(launcher) | {"options": {"devices": 1}}))
+    assert "the bundled trainer, which has settings" in launcher.call("rerun", "--", "--epochs", 1, code=2).stderr
+
+
 def test_the_exit_code_is_that_of_the_run(launcher):
     launcher.run("run", "--devices", 1, "--", "sh", "-c", "exit 7", code=7)
     launcher.run("rerun", code=7)

@@ -17,8 +17,15 @@ run --max-restarts 10000000; run --micro-batches x; run --hang-timeout 10x; run 
 run --hang-timeout nan; run --grace nan; run --grace -1; run --grace inf; run --engine slrum
 top --interval nan; stop --timeout nan; logs -n x; render; render csh; exec --; exec; data preprocess
 status a b; doctor --devices 2 train.py; doctor --dp 2
-ps -a; status -w; logs -t; stop -9; -V; why --color; resume; run -n auto; run -np2; msrun; run --cluster_time_out=9; run --rank-table-file t
+ps -a; status -w; logs -t; stop -9; -V; why --color; resume; run -n auto; run -np2; msrun; run --cluster_time_out=9; run --rank-table-file t; run --epochs 3; rerun --epochs 3; stop --epochs 3
 stop ''; status ''; logs ''; validate ''; table show ''; run --dry-run --rank-table ''
+"""
+WHOLE_LINES = """
+run --worker_num 8 --local_worker_num 4 --master_addr 10.0.0.1 --master_port 8118 --node_rank 0 --log_dir logs --join True --cluster_time_out 300 train.py --epochs 2
+run --nnodes 2 --nproc-per-node 8 --node-rank 0 --master-addr h1 train.py --lr 1; explain --nproc-per-node 2 -m train; run --nnodes 2 --nproc-per-node 8
+run -np 8 --allow-run-as-root python train.py; run -mca btl self -np 2 --hostfile hosts ./a.out; run --nosuch 1 --nproc-per-node 2 train.py
+torchrun --nproc-per-node 2 train.py; msrun --worker_num 2 train.py; mpirun -n 2 ./a.out; mpirun; --no-config run --nproc-per-node 2 train.py
+train.py --lr 1; python -m train; --devices 2 python train.py; -n 2 --tee 3 train.py; --quiet logs; accelerate launch --multi_gpu --num_processes 2 train.py
 """
 NOTHING_AFTER_DASHES = """
 run --devices 2 --; run --; run --detach --; run --dry-run --; explain --rank 1 --devices 2 --
@@ -32,6 +39,21 @@ def test_wrong_usage_is_an_error_with_a_hint(launcher, snapshot):
     told = launcher.refused(2, *typed_lines(WRONG))
     assert told.count("! error: ") == len(typed_lines(WRONG))
     assert told == snapshot
+
+
+def test_a_whole_line_of_another_launcher_is_answered_by_one_of_tlaunch(launcher, snapshot):
+    """All of its options at once, and what is quoted can be copied."""
+    told = launcher.refused(2, *typed_lines(WHOLE_LINES))
+    assert told == snapshot
+
+
+def test_the_quoted_lines_work(launcher):
+    """They are typed into a shell as they stand."""
+    launcher.write("train.py")
+    typed = ["run", "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "train.py"]
+    make, run = (line.split()[1:] for line in launcher.call(*typed, code=2).stderr.splitlines()[1:3])
+    launcher.call(*(word.replace("HOST2", "127.0.0.2") for word in make), code=0)
+    launcher.call(*run[:1], "--dry-run", *run[1:], code=0)
 
 
 def test_nothing_after_two_dashes_starts_no_demo(launcher, snapshot):

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from launcher.cli.options.run import CHIP_NAMES, CONSUMER_NAMES
 from launcher.logs.terminal import without_colours
@@ -232,3 +233,13 @@ def test_no_word_is_broken_on_a_narrow_terminal(launcher):
     shown = without_colours(launcher.seen("validate", "a.json", COLUMNS="60"))
     assert shown.split() == words.split()
     assert max(map(len, shown.splitlines())) <= 60
+
+
+def test_the_source_fits_the_terminal(launcher, table):
+    """Of a table of one line, the part around each fault."""
+    wrong = json.loads(table(("192.4.40.10", "192.4.40.1000"), ("10.0.40.11", "字" * 20)))
+    launcher.write("a.json", json.dumps(wrong, ensure_ascii=False))
+    lines = without_colours(launcher.seen("validate", "a.json", COLUMNS="60")).splitlines()
+    sources = [line for line in lines if line.startswith("    1 | ")]
+    assert sources
+    assert all("…" in line and cell_len(line) <= 60 for line in sources)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from rich.cells import cell_len
 
 from launcher.core.errors import RefusedTableError, UnreadableError
 from launcher.core.records import Device, Server
@@ -139,13 +140,28 @@ def test_terminal_controls_in_a_table_stay_harmless(report):
         assert all(char.isprintable() or char == "\n" for char in shown)
 
 
-def test_caret_of_a_long_line_stays_in_view(report):
-    """In a table of one long line only the part around the fault is shown, with the caret under it."""
-    found = report(json.dumps(servers(8, 8).make({"d5.3/device_ip": "nowhere"})))
-    _, source, caret, *_ = found.render().split("\n")
-    assert len(source) < 130
-    start = caret.index("^")
-    assert source[start : start + len('"nowhere"')] == '"nowhere"'
+@pytest.mark.parametrize("columns", [None, 80, 40])
+@pytest.mark.parametrize(
+    "filler", ["a", "字", "e\u0301", "\t", "\u202e"], ids=["narrow", "wide", "combining", "tab", "control"]
+)
+@pytest.mark.parametrize(("before", "after"), [(200, 200), (0, 200), (200, 0), (1, 1)])
+def test_a_long_line_is_cut_to_the_terminal_around_its_fault(report, columns, filler, before, after):
+    """The caret stands under it in columns of a terminal, and an ellipsis at each side that is cut; a tab is one space."""
+    fillers = [filler * count if filler == "\t" else f'{{"x":"{filler * count}"}}' for count in (before, after)]
+    comma = "" if filler == "\t" else ","
+    _, source, caret, *_ = report(f"[{fillers[0]}{comma}nosuch{comma}{fillers[1]}]").render(columns).split("\n")
+    assert cell_len(source) <= (columns or 120)
+    assert cell_len(source.partition("nosuch")[0]) == caret.index("^")
+    assert caret.endswith(" ^^^^^^")
+    assert (source[8] == "…", source.endswith("…")) == (before == 200, after == 200)
+    assert "\t" not in source
+
+
+def test_the_first_of_two_in_one_line_is_told_by_its_column(report):
+    found = report(json.dumps(servers(1, 2).make({"d0.1/rank_id": "0"})))
+    [problem] = [problem for problem in found.problems if problem.code == "RT302"]
+    first = found.document.text.index('"rank_id": ') + len('"rank_id": ')
+    assert problem.message.endswith(f", first in column {first + 1}")
 
 
 def test_caret_stands_under_its_character_after_wide_ones(report, table):

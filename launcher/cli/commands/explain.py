@@ -127,7 +127,7 @@ def _settings_text(options: RunOptions, layout: Layout, *, as_json: bool) -> str
 
     found = effective_settings(options, layout)
     if not as_json:
-        return "".join(f"{line}\n" for line in toml_lines(found)).rstrip("\n") + "\n"
+        return "".join(f"{line}\n" for line in toml_lines(options, found)).rstrip("\n") + "\n"
     return json_text(
         {each.name: {"value": each.value, "default": each.default, "origin": each.origin} for each in found}
     )

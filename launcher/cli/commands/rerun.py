@@ -26,12 +26,14 @@ EPILOG = """\b
 Examples:
   tlaunch rerun
   tlaunch rerun 20261121-053712-train --devices 4 --max-restarts 0
+  tlaunch rerun -- --epochs 1
   tlaunch rerun --env NCCL_DEBUG=INFO -- python train.py --epochs 1
   tlaunch rerun --dry-run
 
 The run starts in the directory in which that one was started, with the environment of this shell, and its directory is made
-beside that one's. Options that are given take the place of recorded ones; --env and --set add to them. What is secret is
-masked in a record: `tlaunch rerun` refuses such a run and names what has to be given again.
+beside that one's. Options that are given take the place of recorded ones; --env and --set add to them. A COMMAND that begins
+with - is arguments, which are put behind those of the recorded program; for most programs the last one of a name counts.
+What is secret is masked in a record: `tlaunch rerun` refuses such a run and names what has to be given again.
 
 Exit codes: those of `tlaunch run`; 2 also: no such run, or its record does not hold its options.
 """
@@ -64,6 +66,8 @@ def rerun(context: click.Context, /, *, run: str | None, dry_run: bool, runs_dir
     recorded, cwd = recorded_options(run_dir)
     given = {name: value for name, value in options.items() if _is_given(context, name, value)}
     given |= {name: _absolute(given[name]) for name in PATHS if name in given}
+    if "command" in given and given["command"][0].startswith("-"):
+        given["command"] = _with_arguments(recorded, given["command"], run_dir.root.name)
     again = replace(given_again(recorded, given), runs_dir=run_dir.root.parent)
     line = _command_line(again, cwd)
     secrets = ", ".join(masked_in(again))
@@ -93,6 +97,16 @@ def _is_given(context: click.Context, name: str, value: Any) -> bool:
     if name == "command":
         return bool(value)
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _with_arguments(recorded: RunOptions, arguments: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """Return the recorded program with more arguments behind its own."""
+    if not recorded.command:
+        message = (
+            f"{arguments[0]} is no program, and {name} ran the bundled trainer, which has settings and no arguments"
+        )
+        raise UsageError(message, hint="change a setting by --set KEY=VALUE, without the dashes")
+    return (*recorded.command, *arguments)
 
 
 def _absolute(value: Any) -> Any:

@@ -150,7 +150,7 @@ def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
 def to_text(report: TableReport, settings: Settings) -> str:
     """Return the problems with their source lines, then a summary; empty where --quiet leaves nothing to say."""
     style = partial(_coloured, settings.screen)
-    problems = render_each(report.problems, report.document, str(report.path), style)
+    problems = render_each(report.problems, report.document, str(report.path), style, columns=settings.screen.columns)
     closing = "" if settings.quiet and passes(report, strict=settings.strict) else _closing(report, settings)
     return "".join(f"{settings.screen.prose(part)}\n" for part in (*problems, closing) if part)
 

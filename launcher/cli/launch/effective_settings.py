@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 from launcher.cli.launch.options import RunOptions
+from launcher.cli.launch.recorded import as_words
 from launcher.cli.launch.trainer_program import PROFILED, chosen_settings
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
@@ -17,6 +20,7 @@ from launcher.recipes.load import origins
 from launcher.recipes.settings import all_settings, as_toml
 
 DEFAULT = "default"
+FILE = "settings.toml"
 MICRO_BATCHES = "train.micro_batches"
 
 
@@ -55,8 +59,14 @@ def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSe
     )  # fmt: skip
 
 
-def toml_lines(settings: Sequence[EffectiveSetting]) -> Iterator[str]:
-    """Yield the lines of a file for --config that sets all of them, with the origins as comments."""
+def toml_lines(options: RunOptions, settings: Sequence[EffectiveSetting]) -> Iterator[str]:
+    """Yield the lines of a file for --config that sets all of them, with the origins as comments.
+
+    First comes the command that gives the same run, with the options that are no settings: data, devices, layout.
+    """
+    others = replace(options, config=None, settings=(), profile=False, micro_batches=None, dry_run=False)
+    yield f"# `{printable(shlex.join(('tlaunch', 'run', *as_words(others), f'--config={FILE}')))}` gives the same run, where this is {FILE}."
+    yield ""
     for section, of_section in groupby(settings, lambda each: each.name.partition(".")[0]):
         yield f"[{section}]"
         for each in of_section:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from launcher.cli.launch.program import Program
 from launcher.cli.launch.program_faults import fault_of
 from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hinted
 from launcher.cli.launch.trainer_program import trainer_program
+from launcher.cli.text.style import screen_of
 from launcher.core.errors import RefusedTableError, UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.proc import DEVICE_FILES, davinci_ids, nvidia_ids
@@ -223,7 +225,10 @@ def _cluster(options: RunOptions, notes: list[str]) -> tuple[Cluster, _Table]:
 
         return cluster_of(read_allocation(os.environ), options.devices), _Table()
     if options.rank_table is None:
-        notes += [one_rank_note(os.environ)] if options.devices is None else []
+        if options.devices is None:
+            behind = next((word for word in options.command if word.partition("=")[0] in _OF_DEVICES), None)
+            theirs = f"; {escaped(behind)} stands behind COMMAND, so it is the program's" if behind else ""
+            notes.append(f"{one_rank_note(os.environ)}{theirs}")
         return Cluster.local(options.devices or 1), _Table()
     from launcher.rank_table import Profile, read_rank_table  # --devices needs none of it
     from launcher.rank_table.diagnostics import headline
@@ -234,11 +239,14 @@ def _cluster(options: RunOptions, notes: list[str]) -> tuple[Cluster, _Table]:
         path = found_table(options.rank_table, notes.append)
         report = read_rank_table(path, Profile(chip), max_bytes=max_table_bytes())
     if report.cluster is None:
-        refused = RefusedTableError(report.render())
+        refused = RefusedTableError(report.render(screen_of(sys.stderr).columns))
         refused.problems = report.problems
         raise refused
     notes += [headline(problem, str(options.rank_table)) for problem in report.warnings]
     return report.cluster, _Table(report.document.text, report.format.value if report.format else "")
+
+
+_OF_DEVICES = ("--devices", "--rank-table")
 
 
 def one_rank_note(environment: Mapping[str, str], device_files: Path = DEVICE_FILES) -> str:

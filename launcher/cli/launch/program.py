@@ -107,11 +107,10 @@ class Program:
 
         if (found := other_launcher(self.argv, self.python)) is None:
             return None
-        instead = (
-            ""
-            if found.as_tlaunch is None
-            else f"; `{escaped(found.as_tlaunch)}` starts that program once for each rank"
-        )
+        instead = ""
+        if (line := found.as_tlaunch) is not None:
+            table = "" if line.table is None else f", with the rank table of `{escaped(line.table)}`,"
+            instead = f"; `{escaped(line.run)}`{table} starts that program once for each rank"
         return f"{found.name} starts ranks itself, and every rank of this run would start its own{instead}"
 
     def preload(self, options: RunOptions) -> tuple[str, ...] | None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from launcher.cli.launch.program import Program
-from launcher.core.env import PYTHONSAFEPATH
+from launcher.core.env import PYTHONSAFEPATH, masked_argv
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.text import did_you_mean, near
 from launcher.logs.terminal import escaped
 from launcher.program.command import PythonCommand, has_no_shebang, missing_interpreter, reads_program_from_stdin
 
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_SHELL_SIGNS = re.compile(r"[;&|<>$`]+")
+_SHELL_COMMANDS = frozenset((".", "cd", "eval", "exec", "export", "set", "source", "ulimit", "umask", "unset"))
 TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
 
 
@@ -44,12 +48,14 @@ def _missing_program(program: Program) -> UnreadableError | None:
         if has_no_shebang(program.cwd / found):
             return UnreadableError(
                 f"{name} has no #! line, so no rank could start it",
-                hint=f"name its interpreter: -- {_started_by(name)}",
+                hint=f"name its interpreter: -- {_started_by(program.argv)}",
             )
         interpreter = missing_interpreter(program.cwd / found, search, program.cwd)
-        return None if interpreter is None else _without_interpreter(name, found, interpreter)
+        return None if interpreter is None else _without_interpreter(program, found, interpreter)
     is_file = (program.cwd / name).is_file()
-    by_interpreter = f"a script is started by its interpreter: -- {_started_by(name)}"
+    by_interpreter = f"a script is started by its interpreter: -- {_started_by(program.argv)}"
+    if (no_program := _no_program(program, search)) is not None:
+        return no_program
     if "/" in name:
         reason = "is not executable" if (program.cwd / name).exists() else "does not exist"
         return UnreadableError(f"{name} {reason}, so no rank could start it", hint=by_interpreter if is_file else None)
@@ -66,25 +72,52 @@ def _missing_program(program: Program) -> UnreadableError | None:
     )
 
 
+def _no_program(program: Program, search: str) -> UnreadableError | None:
+    """Return the error for a first word that is no program: an option, or what only a shell understands."""
+    name, *rest = masked_argv(program.argv)
+    if name.startswith("-"):
+        hint = f"write the program before its arguments: -- python train.py {shlex.join((name, *rest))}"
+        return UnreadableError(f"{name} is an option, where COMMAND begins with a program", hint=hint)
+    if _ASSIGNMENT.match(name):
+        count = next((at for at, word in enumerate(rest) if not _ASSIGNMENT.match(word)), len(rest))
+        given = " ".join(f"--env {shlex.quote(word)}" for word in (name, *rest[:count]))
+        hint = f"write it before the dashes: {given} -- {shlex.join(rest[count:]) or 'PROGRAM'}"
+        return UnreadableError(f"{name} sets a variable, and COMMAND is started without a shell", hint=hint)
+    signs = " ".join(word if _SHELL_SIGNS.fullmatch(word) else shlex.quote(word) for word in rest)
+    by_shell = f"name a shell: -- bash -c {shlex.quote(f'{name} {signs}'.strip())}"
+    if name in _SHELL_COMMANDS:
+        return UnreadableError(f"{name} is a command of a shell, and COMMAND is started without one", hint=by_shell)
+    try:
+        words = shlex.split(name)
+    except ValueError:  # a quote that does not end
+        return None
+    is_command = bool(words) and (words[0] in _SHELL_COMMANDS or shutil.which(words[0], path=search) is not None)
+    if words == [name] or not is_command or (program.cwd / name).exists():
+        return None
+    hint = by_shell if _SHELL_SIGNS.search(name) else f"leave out its quotes: -- {shlex.join((*words, *rest))}"
+    return UnreadableError(f"{name}: a whole command stands in one word, which would be a program's name", hint=hint)
+
+
 def _programs_on(search: str) -> Iterator[str]:
     for directory in search.split(os.pathsep):
         with suppress(OSError), os.scandir(directory or ".") as entries:
             yield from (entry.name for entry in entries if os.access(entry.path, os.X_OK) and not entry.is_dir())
 
 
-def _started_by(name: str) -> str:
-    interpreter = {".py": "python", ".sh": "bash"}.get(os.path.splitext(name)[1], "INTERPRETER")  # noqa: PTH122
-    return f"{interpreter} {shlex.quote(name)}"
+def _started_by(argv: Sequence[str]) -> str:
+    interpreter = {".py": "python", ".sh": "bash"}.get(os.path.splitext(argv[0])[1], "INTERPRETER")  # noqa: PTH122
+    return f"{interpreter} {shlex.join(masked_argv(argv))}"
 
 
-def _without_interpreter(name: str, found: str, interpreter: str) -> UnreadableError:
+def _without_interpreter(program: Program, found: str, interpreter: str) -> UnreadableError:
     """Return the error for a script whose `#!` line names a program that is not there."""
+    name = program.argv[0]
     if interpreter.endswith("\r"):
         return UnreadableError(
             f"{name} has line ends of Windows (CR LF), so its #! line names an interpreter that does not exist",
             hint=f"remove them: sed -i 's/\\r$//' {shlex.quote(found)}",
         )
-    hint = f"correct that line, or name an interpreter: -- {_started_by(name)}"
+    hint = f"correct that line, or name an interpreter: -- {_started_by(program.argv)}"
     if " " in interpreter:  # the kernel hands all that follows `env` over as one word
         hint = f"options of an interpreter need -S: #!/usr/bin/env -S {interpreter}"
     return UnreadableError(f"{name}: its #! line names {interpreter}, which does not exist", hint=hint)
@@ -163,7 +196,7 @@ def _wrong_syntax(program: Program) -> UsageError | None:
     if (error := error_in(program.python, program.cwd, sys.executable)) is None:
         return None
     name = "the code after -c" if program.kind == "code" else escaped(program.target)
-    place = name if error.lineno is None else f"{name}, line {error.lineno}"
+    place = f"{name}, line {error.lineno}" if error.lineno else name
     wrong = UsageError("\n".join((f"{place}: {escaped(error.msg)}", *map(escaped, excerpt(error)))))
     wrong.has_lines = True
     return wrong

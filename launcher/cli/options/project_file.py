@@ -15,7 +15,7 @@ import click
 
 from launcher.cli.options.command_types import PLACE, PROJECT_FILE
 from launcher.cli.options.project_place import MAX_BYTES
-from launcher.cli.options.types import CALLED_HERE, FloatRange, IntRange, Seconds, Size, as_usage_error
+from launcher.cli.options.types import FloatRange, IntRange, Seconds, Size, as_usage_error
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
@@ -200,5 +200,8 @@ def give_defaults(context: click.Context, name: str, command: click.Command) -> 
 
 def _called_here(key: str, options: Collection[str]) -> str | None:
     """Return what an option of torchrun or msrun is called here, if the command has it."""
-    name = CALLED_HERE.get(f"--{key}", "").removeprefix("--")
+    from launcher.program.launcher_options import counterpart  # most files are correct
+
+    found = counterpart(f"--{key}")
+    name = None if found is None or found.here is None else found.here.removeprefix("--")
     return f"tlaunch calls it {name}" if name in options else None

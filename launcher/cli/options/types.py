@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from launcher.cli.options.command_types import TakesCommand
 from launcher.core.errors import UsageError
 from launcher.core.text import did_you_mean, duration_s, near
 
@@ -141,20 +143,9 @@ def complete_files(_context: click.Context, _parameter: click.Parameter, begun: 
 
 # --- what click refuses ---
 
-# What users of other tools type, and what it is called here; only what a command has is offered.
+# What users of other tools type, and what it is called here; only what a command has is offered. The options of other
+# launchers are those of `launcher.program.launcher_options`.
 CALLED_HERE = {
-    "--nproc-per-node": "--devices",  # torchrun
-    "--nproc_per_node": "--devices",
-    **dict.fromkeys(
-        ("--nproc", "--gpus", "--num-gpus", "--num_gpus", "--num_processes", "--num-processes"), "--devices"
-    ),
-    "--log-dir": "--runs-dir",
-    "--log_dir": "--runs-dir",  # msrun, too
-    "--local_worker_num": "--devices",
-    "--master_port": "--master-port",
-    "--rank_table_file": "--rank-table",
-    "--rank-table-file": "--rank-table",
-    "-x": "--env",
     "-a": "--all",  # docker's, of ps
     **dict.fromkeys(("-9", "-f", "--force"), "--kill"),
     "-t": "--timestamps",  # of logs
@@ -165,52 +156,6 @@ COMMANDS_CALLED_HERE = {
     "kill": "stop", "cancel": "stop", "rm": "prune", "clean": "prune", "ls": "ps", "list": "ps", "tail": "logs -f", "attach": "top",
     "watch": "top", "resume": "run --resume RUN", "start": "run", "launch": "run", "msrun": "run", "torchrun": "run", "help": "--help", "version": "--version", "check": "validate",
 }  # fmt: skip
-# What has no option of its own here, and what to do instead; for commands with --engine and --console.
-_SERVERS_FROM_TABLE = "on one machine leave it out; several are named by --rank-table: type the same command on each, or choose --engine mpi or slurm"
-_LOGS = "leave it out: every rank has its log in <runs-dir>/<run>/device<rank>/train.log; --console shows them"
-DONE_HERE = {
-    "--nnodes": f"{_SERVERS_FROM_TABLE}; --elastic goes on with fewer",  # torchrun
-    "--node-rank": _SERVERS_FROM_TABLE,
-    "--node_rank": _SERVERS_FROM_TABLE,  # msrun, too
-    "--rdzv-endpoint": _SERVERS_FROM_TABLE,
-    "--rdzv_endpoint": _SERVERS_FROM_TABLE,
-    **dict.fromkeys(
-        ("--rdzv-id", "--rdzv_id", "--rdzv-conf", "--rdzv_conf", "--rdzv_backend"),
-        "leave it out: --join-timeout and --lost-after are the limits of servers that come, and are lost",
-    ),
-    "--rdzv-backend": "leave it out: the ranks' MASTER_ADDR and MASTER_PORT are chosen by tlaunch",
-    "--worker_num": "on one machine it is --devices N (--local_worker_num); several machines are named by --rank-table",
-    "--cluster_time_out": "--env MS_TOPO_TIMEOUT=SECONDS is MindSpore's own limit; --join-timeout is that of servers",
-    "--redirects": _LOGS,
-    "--tee": _LOGS,
-    "--output-filename": _LOGS,
-    "--standalone": "leave it out: a run on one machine needs no rendezvous",
-    "--master-addr": "leave it out: the ranks' MASTER_ADDR is the server of rank 0",
-    "--master_addr": "leave it out: the ranks' MASTER_ADDR is the server of rank 0",
-    "--bind_core": "leave it out: ranks are bound to cores where that helps; --bind says how",
-    "--bind_numa": "leave it out: ranks are bound to cores where that helps; --bind says how",
-    "--sim_level": "set MS_SIMULATION_LEVEL by --env, with --devices 1 --mindspore off",
-    "--sim_rank_id": "set RANK_ID of a single process yourself: MindSpore's simulation needs no launcher",
-    "--worker_log_name": _LOGS,
-    "--tail_worker_log": "--console rank0, all, collapse or none says whose output is shown",
-    "--join": "leave it out: tlaunch waits for its ranks, unless it has --detach",
-    "--host": _SERVERS_FROM_TABLE,  # mpirun
-    "--hostfile": "`tlaunch table convert HOSTFILE -o table.json` makes a table of it, for --rank-table table.json",
-    "--rankfile": _SERVERS_FROM_TABLE,
-    "--ntasks": _SERVERS_FROM_TABLE,
-    "-N": _SERVERS_FROM_TABLE,
-    "--bind-to": "leave it out: ranks are bound to cores where that helps; --bind says how",
-    "--map-by": "leave it out: ranks are numbered as the rank table says",
-    "--oversubscribe": "leave it out: --devices N starts N ranks on any number of cores",
-    "--allow-run-as-root": "leave it out: tlaunch allows it, and has mpirun allow it",
-    "--tag-output": "--console all puts each rank's number before its lines",
-    "--monitor-interval": "leave it out: tlaunch notices the end of a rank at once",
-    "--timeout": "--hang-timeout is for ranks that stand still, --join-timeout for servers that do not come",
-    "-H": _SERVERS_FROM_TABLE,
-    "-m": "write it behind two dashes: -- python -m MODULE",
-    "--module": "write it behind two dashes: -- python -m MODULE",
-    "--no-python": "leave it out, and write the program behind two dashes: -- PROGRAM",
-}
 # What no command needs an option for.
 DONE_ANYWHERE = {
     **dict.fromkeys(("-w", "--watch"), "`tlaunch top` shows how a run goes on"),
@@ -221,12 +166,12 @@ _UNREADABLE = re.compile(r"\w+ '(.*)' is not readable\.", re.DOTALL)
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
 
 
-def as_usage_error(error: click.ClickException) -> UsageError:
-    """Return the same complaint as an error of our own."""
+def as_usage_error(error: click.ClickException, words: Sequence[str] = ()) -> UsageError:
+    """Return the same complaint as an error of our own. `words`: the whole command line."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     match error:
         case click.NoSuchOption():
-            return _no_such_option(error.option_name, context)
+            return _no_such_option(error.option_name, context, words)
         case click.BadOptionUsage():
             needs = "needs a value" if "requires" in error.message else "takes no value"
             return UsageError(f"{error.option_name} {needs}")
@@ -236,14 +181,7 @@ def as_usage_error(error: click.ClickException) -> UsageError:
             return _bad_value(error, param)
     message = error.message
     if context is not None and (unknown := _UNKNOWN_COMMAND.match(message)):
-        name, group, path = unknown[1], context.command, context.command_path
-        known = group.list_commands(context) if isinstance(group, click.Group) else ()
-        hint = did_you_mean(near(name, known))
-        if context.parent is None and name in COMMANDS_CALLED_HERE:
-            hint = f"tlaunch calls it `{path} {COMMANDS_CALLED_HERE[name]}`"
-        if hint is None and context.parent is None and name.endswith(".py"):
-            hint = f"`{path} run --devices N -- python {name}` starts it"
-        return UsageError(f"{path} has no command {name}", hint=hint or f"`{path} --help` lists them")
+        return _no_such_command(unknown[1], context, words)
     if context is not None and (extra := _EXTRA.search(message)):
         message = f"{context.command_path} does not take more arguments: {extra[1]}"
     else:
@@ -251,25 +189,49 @@ def as_usage_error(error: click.ClickException) -> UsageError:
     return UsageError(message, hint=_usage(context))
 
 
-def _no_such_option(option: str, context: click.Context | None) -> UsageError:
+def _no_such_command(name: str, context: click.Context, words: Sequence[str]) -> UsageError:
+    from launcher.cli.options.whole_lines import as_other_launcher, as_without_run  # as above
+    from launcher.program.translation import is_python
+
+    group, path, rest = context.command, context.command_path, words[words.index(name) :]
+    whole = as_other_launcher(rest) if context.parent is None else None
+    if whole is None and is_python(name):
+        whole = as_without_run(context, rest)
+    if whole is not None:
+        return whole
+    known = group.list_commands(context) if isinstance(group, click.Group) else ()
+    hint = did_you_mean(near(name, known))
+    if context.parent is None and name in COMMANDS_CALLED_HERE:
+        hint = f"tlaunch calls it `{path} {COMMANDS_CALLED_HERE[name]}`"
+    return UsageError(f"{path} has no command {name}", hint=hint or f"`{path} --help` lists them")
+
+
+def _no_such_option(option: str, context: click.Context | None, words: Sequence[str]) -> UsageError:
+    from launcher.cli.options.whole_lines import LIKE_RUN, as_of_run, as_without_run  # most command lines are correct
+    from launcher.program.launcher_options import counterpart
+
     if context is None:
         return UsageError(f"no such option: {option}")
+    if (whole := as_of_run(context, words) or as_without_run(context, words)) is not None:
+        return whole
     known = [
         name
         for param in context.command.get_params(context)
         if isinstance(param, click.Option) and not param.hidden
         for name in (*param.opts, *param.secondary_opts)
     ]
+    of_other = counterpart(option)
     called_here = CALLED_HERE.get(option)
     hint = f"tlaunch calls it {called_here}" if called_here in known else None
     if option == "--no-config":  # which every command heeds
         hint = f"write it before the command: {context.find_root().command_path} --no-config ..."
-    if hint is None and {"--engine", "--console"}.issubset(known):
-        hint = DONE_HERE.get(option)
+    if hint is None and of_other is not None and (of_other.here in known or LIKE_RUN.issubset(known)):
+        hint = of_other.advice
     hint = hint or DONE_ANYWHERE.get(option) or did_you_mean(near(option, known))
-    return UsageError(
-        f"{context.command_path} has no option {option}", hint=hint or f"`{context.command_path} --help` lists them"
-    )
+    listed = f"`{context.command_path} --help` lists them"
+    if isinstance(context.command, TakesCommand):
+        listed += "; those of the program stand behind --"
+    return UsageError(f"{context.command_path} has no option {option}", hint=hint or listed)
 
 
 def _bad_value(error: click.BadParameter, param: click.Parameter) -> UsageError:

@@ -63,7 +63,7 @@ def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_j
     ]
     if broken:
         for report in broken:
-            say(report.render())
+            say(report.render(screen_of(sys.stderr).columns))
         names = " and ".join(printable(str(report.path)) for report in broken)
         are = "is" if len(broken) == 1 else "are"
         text = f"nothing to compare: HCCL cannot read {names}, which {are} not JSON\n"

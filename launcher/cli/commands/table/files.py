@@ -13,6 +13,7 @@ from typing import Any
 from launcher.cli.launch.samples import found_table, max_table_bytes, sample_hinted
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.style import screen_of
 from launcher.core.atomic import write_text
 from launcher.core.codec import encode
 from launcher.core.errors import UnreadableError, UsageError
@@ -72,7 +73,7 @@ def warn(text: str) -> None:
 def shown(report: TableReport) -> Cluster | None:
     """Return the report's cluster; None after its problems were written to stderr, where warnings are only counted."""
     if report.cluster is None:
-        say(report.render())
+        say(report.render(screen_of(sys.stderr).columns))
     elif report.warnings:
         codes = ", ".join(dict.fromkeys(warning.code for warning in report.warnings))
         name = printable(str(report.path))

@@ -116,7 +116,7 @@ def _report_lines(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
     yield from _listed("repaired", fixed.repairs, name)
     yield from _listed("offered", fixed.offers, name)
     if fixed.report.problems:
-        yield fixed.report.render()
+        yield fixed.report.render(screen_of(sys.stdout).columns)
     yield f"{name}: {_summary(fixed, file, written=written)}"
 
 

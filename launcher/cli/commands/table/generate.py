@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import click
 from launcher.cli.commands.table.files import check_output, hand_over, note, warn
 from launcher.cli.commands.table.sources import Wanted, gather
 from launcher.cli.text.stdout import say
+from launcher.cli.text.style import screen_of
 from launcher.core.errors import RefusedTableError
 from launcher.rank_table import parse_rank_table, render_table
 from launcher.rank_table.generate import build_cluster
@@ -80,7 +82,7 @@ def generate(*, sort: bool, output: Path | None, force: bool, **options: Any) ->
     # The reader that all tables pass checks this one, too.
     report = parse_rank_table(text.encode(), output or Path("rank_table.json"))
     if report.cluster is None:
-        raise RefusedTableError(report.render())
+        raise RefusedTableError(report.render(screen_of(sys.stderr).columns))
     for problem in report.warnings:
         if problem.code not in SAID_ALREADY:
             say(f"warning[{problem.code}]: {problem.message}")

@@ -18,6 +18,7 @@ from launcher.cli.options.run import max_table_size_option, table_chip_option
 from launcher.cli.options.types import IntRange, complete_files
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.style import screen_of
 from launcher.core.codec import json_text
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.frozen import frozen
@@ -61,7 +62,7 @@ def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **op
     """
     report = read_table(file, Profile(chip=chip))
     if report.cluster is None:
-        say(report.render())
+        say(report.render(screen_of(sys.stderr).columns))
         context.exit(EXIT_FAILURE)
     for problem in report.warnings:
         say(headline(problem, str(report.path)))
