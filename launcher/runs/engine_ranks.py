@@ -17,11 +17,11 @@ from typing import Any
 
 from launcher.core import atomic
 from launcher.core.codec import decode
-from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
+from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.proc import ProcessId
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
-from launcher.runs.record import Recorded, point_latest, spec_to_json
+from launcher.runs.record import Recorded, filling, point_latest, spec_to_json
 
 
 def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = None) -> RunDir:
@@ -36,7 +36,7 @@ def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = No
         UnreadableError: the directory cannot be made or filled.
     """
     run_dir = RunDir(spec.run_dir)
-    try:
+    with filling(run_dir):
         run_dir.device(rank.global_rank).mkdir(parents=True, exist_ok=True)
         try:  # one process alone succeeds in making a rank's env.log, on NFS too
             os.close(os.open(run_dir.env_log(rank.global_rank), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -49,11 +49,6 @@ def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = No
         _write_or_compare(run_dir, spec_to_json(spec))
         for name, text in (files or {}).items():
             atomic.write_text(run_dir.root / name, text)  # all ranks have the same
-    except OSError as error:
-        raise UnreadableError(
-            f"{run_dir.root}: this run directory cannot be made or filled: {error.strerror}",
-            hint="--runs-dir DIR, or TLAUNCH_RUNS_DIR, names another place",
-        ) from error
     return run_dir
 
 

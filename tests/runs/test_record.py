@@ -14,7 +14,7 @@ from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
 from launcher.core.run_dir import RunDir
 from launcher.runs.engine_ranks import announcement, join_run
-from launcher.runs.record import Place, create_run, free_name, read_recorded
+from launcher.runs.record import RankPlace, create_run, free_name, read_recorded
 
 RANKS = 16
 
@@ -238,7 +238,7 @@ def test_what_is_written_for_a_run_can_be_read(tmp_path):
     """Places, grace and restarts of the real record."""
     spec = create_run(tmp_path, "one", specify(tmp_path, 9, supervision=Supervision(grace_s=2.5, max_restarts=3)))
     recorded = read_recorded(RunDir(spec.run_dir))
-    assert recorded.places[7:] == (Place(7, "server0", 0, 7), Place(8, "server1", 1, 8))
+    assert recorded.places[7:] == (RankPlace(7, "server0", 0, 7), RankPlace(8, "server1", 1, 8))
     assert (recorded.grace_s, recorded.max_restarts) == (2.5, 3)
 
 

@@ -58,7 +58,7 @@ def read_scheduler_failure(
     is_command: bool = False,
     reason: str | None = None,
 ) -> SchedulerFailure:
-    """Return what its status and its log, from `log_offset` (bytes) on, tell. `reason`: why it could not be started."""
+    """Return what the scheduler's status and its log, from `log_offset` (bytes) on, tell. `reason`: why it could not be started."""
     as_of_rank = RankEvidence(
         _NO_RANK,
         status,
