@@ -7,7 +7,7 @@ import signal
 import socket
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import hypothesis
@@ -131,6 +131,14 @@ def free_port():
         port = random.randrange(min(10_000, lowest // 2), lowest)
         with suppress(OSError), socket.create_server(("", port)):
             return port
+
+
+@contextmanager
+def refusing_port():
+    """A port of 127.0.0.1 at which nothing listens, and which nobody else gets meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
 
 
 def pids_in(runs):
