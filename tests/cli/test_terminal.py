@@ -12,10 +12,10 @@ from itertools import cycle
 import pytest
 
 from launcher.cli.text.log_format import MARK
+from tests.conftest import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 WIDTHS = (80, 200)
-PATIENCE_S = 60
 HISTORY_LINES = 20_000
 TIME = r"\d+(\.\d s| s| min( \d+ s)?)"  # as the row tells it, however slow the machine is
 # All ranks begin together; else, on a busy machine, most say their first lines later than they are waited for.

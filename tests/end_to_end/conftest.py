@@ -32,7 +32,6 @@ PATIENCE_S = 240
 STARTS = 3  # of virtual hosts
 SLURM_STARTS_S = 120
 BY_HAND = ("127.0.0.1", "127.0.0.2")
-BY_HAND_PATIENCE_S = 60
 BESIDE = Path(sys.executable).parent
 TLAUNCH = (sys.executable, "-m", "launcher")
 OF_OTHER_JOBS = (
@@ -365,7 +364,7 @@ class Servers:
 
     def end(self, *processes):
         """Their exit codes."""
-        return [process.wait(BY_HAND_PATIENCE_S) for process in processes]
+        return [process.wait(PATIENCE_S) for process in processes]
 
     @property
     def latest(self):

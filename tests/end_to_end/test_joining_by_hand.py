@@ -11,12 +11,12 @@ import pytest
 
 from launcher.core.events import Judged
 from launcher.supervise.port import hold_port
+from tests.conftest import PATIENCE_S
 
 from .conftest import BY_HAND, ROOT, table_of
 
 READY = "print('ready', flush=True)"
 WAIT = "while not os.path.exists('go'): time.sleep(0.02)"
-PATIENCE_S = 60
 
 pytestmark = [pytest.mark.slow]
 
