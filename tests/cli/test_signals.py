@@ -145,7 +145,7 @@ def test_a_stopped_agent_is_ended(launcher, suspend):
     assert launcher.processes() == []
 
 
-def test_second_interrupt_kills_at_once(launcher):
+def test_second_interrupt_kills_at_once(launcher, wait_until):
     """Ctrl-C in a terminal is told and repeated: the second ends ranks that ignore the first, without any grace."""
     head, terminal = pty.openpty()
     process = launcher.stubborn(
@@ -155,8 +155,8 @@ def test_second_interrupt_kills_at_once(launcher):
     os.close(terminal)
     os.write(head, b"\x03")
     shown = read_until(head, b"Ctrl-C again kills them at once")
+    wait_until(lambda: len(launcher.processes()) == 4, "the end of what has forked the ranks, and of nothing else")
     assert process.poll() is None
-    assert len(launcher.processes()) == 4
     os.write(head, b"\x03")
     shown += read_until(head, None)
     os.close(head)
