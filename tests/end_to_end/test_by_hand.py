@@ -231,7 +231,7 @@ def test_suspending_the_first_launcher_stops_all_ranks(servers):
     """Ctrl-Z, then `fg`; time in between is no hang, and nobody is lost."""
     first, second = servers.both("--hang-timeout", 30, "--lost-after", 6, command=servers.python(READY, WAIT))
     servers.wait_ready()
-    pids = servers.pids().values()
+    pids = servers.pids(4).values()
     first.send_signal(signal.SIGTSTP)
     servers.wait_until(lambda: all(stat(pid).stopped for pid in [first.pid, *pids]), "everything stopped")
     first.send_signal(signal.SIGCONT)

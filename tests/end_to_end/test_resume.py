@@ -11,7 +11,7 @@ import pytest
 from launcher.checkpoint.index import checkpoints_in, read_index
 from launcher.core.events import RankStarted, from_line
 
-from .conftest import TLAUNCH, tlaunch
+from .conftest import TLAUNCH, tlaunch, wait_until
 
 STEPS = 16
 SIZES = [
@@ -138,9 +138,12 @@ def step_reached(run):
 
 def pid_of(run, rank):
     """Of its last start; asked of no command, which may begin when the training has ended."""
-    lines = (run / "events.jsonl").read_text().split("\n")[:-1]
-    events = [from_line(line).event for line in lines]
-    return [event.pid for event in events if isinstance(event, RankStarted) and event.global_rank == rank][-1]
+
+    def known():
+        events = [from_line(line).event for line in (run / "events.jsonl").read_text().split("\n")[:-1]]
+        return [event.pid for event in events if isinstance(event, RankStarted) and event.global_rank == rank]
+
+    return wait_until(known, f"the start of rank {rank}")[-1]
 
 
 def digests(checkpoint):
