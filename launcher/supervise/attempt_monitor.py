@@ -134,6 +134,7 @@ class AttemptMonitor:
 
     def forward(self, number: int) -> None:
         """Hand a signal to the process of every rank, but not to what ranks have started."""
+        self.start()  # a rank that the fork server has reported may be waiting for this signal already
         for pid in self._rank_group.leaders:
             with suppress(OSError):
                 os.kill(pid, number)  # not reaped yet, so the pid is the rank's own

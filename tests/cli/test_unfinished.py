@@ -14,9 +14,9 @@ from launcher.cli.text import foot
 from launcher.cli.text.log_format import Format, LineOptions
 from launcher.logs.lines import Begun
 from launcher.runs.record import RankPlace
+from tests.conftest import PATIENCE_S
 
 COLUMNS = 60
-PATIENCE_S = 60
 MARK = "<mark>"
 
 

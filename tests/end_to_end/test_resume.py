@@ -9,8 +9,9 @@ import subprocess
 import pytest
 
 from launcher.checkpoint.index import checkpoints_in, read_index
+from launcher.core.events import RankStarted, from_line
 
-from .conftest import TLAUNCH, tlaunch
+from .conftest import TLAUNCH, tlaunch, wait_until
 
 STEPS = 16
 SIZES = [
@@ -106,8 +107,7 @@ def test_a_restart_goes_on(whole, small_text, tmp_path, wait_until):
     try:
         run = tmp_path / "latest"
         wait_until(lambda: checkpoints_in(run / "checkpoints"), "a checkpoint")
-        state = json.loads(tlaunch("status", "--json", "--runs-dir", tmp_path).stdout)
-        os.kill(next(rank["pid"] for rank in state["each"] if rank["global_rank"] == 1), signal.SIGKILL)
+        os.kill(pid_of(run, 1), signal.SIGKILL)
         said, _ = process.communicate(timeout=120)
     finally:
         process.kill()
@@ -136,6 +136,16 @@ def step_reached(run):
     return max((step for _, step in losses_in(log_of(run))), default=0)
 
 
+def pid_of(run, rank):
+    """Of its last start; asked of no command, which may begin when the training has ended."""
+
+    def known():
+        events = [from_line(line).event for line in (run / "events.jsonl").read_text().split("\n")[:-1]]
+        return [event.pid for event in events if isinstance(event, RankStarted) and event.global_rank == rank]
+
+    return wait_until(known, f"the start of rank {rank}")[-1]
+
+
 def digests(checkpoint):
     """Of weights and moments as each rank has written them."""
     files = read_index(checkpoint).files
@@ -157,9 +167,8 @@ def test_signals_save_and_nothing_is_lost(small_text, tmp_path, wait_until):
         wait_until(lambda: checkpoints_in(saved), "the checkpoint that was asked for")
         first = read_index(checkpoints_in(saved)[0]).step
         wait_until(lambda: step_reached(run) > first + 2, "steps after it")
-        state = json.loads(tlaunch("status", "--json", "--runs-dir", tmp_path).stdout)
         before = checkpoints_in(saved)
-        os.kill(next(rank["pid"] for rank in state["each"] if rank["global_rank"] == 1), signal.SIGUSR1)
+        os.kill(pid_of(run, 1), signal.SIGUSR1)
         wait_until(lambda: len(checkpoints_in(saved)) > len(before), "the one that a single rank was asked for")
         process.send_signal(signal.SIGTERM)
         said, _ = process.communicate(timeout=120)
@@ -220,11 +229,7 @@ def test_where_the_step_does_not_end_nothing_is_saved(small_text, tmp_path, wait
     run = tmp_path / "latest"
     try:
         wait_until(lambda: step_reached(run), "a step")
-        pid = process.pid
-        if number == signal.SIGKILL:
-            state = json.loads(tlaunch("status", "--json", "--runs-dir", tmp_path).stdout)
-            pid = next(rank["pid"] for rank in state["each"] if rank["global_rank"] == 1)
-        os.kill(pid, number)
+        os.kill(pid_of(run, 1) if number == signal.SIGKILL else process.pid, number)
         said, _ = process.communicate(timeout=120)
     finally:
         process.kill()

@@ -147,7 +147,11 @@ def test_the_lines_of_a_text_together_take_no_longer_than_one_may(monkeypatch):
 )
 def test_no_line_takes_long(piece):
     """However it is made: a reader may meet a thousand of them."""
-    before_s = time.process_time()
-    for line in ((piece * 2000)[:2000], "step 1 loss 1 " + (piece * 2000)[:1980], "epoch " + (piece * 2000)[:1990]):
-        figures_of(line)
-    assert time.process_time() - before_s < 0.2
+
+    def cpu_s():
+        before_s = time.process_time()
+        for line in ((piece * 2000)[:2000], "step 1 loss 1 " + (piece * 2000)[:1980], "epoch " + (piece * 2000)[:1990]):
+            figures_of(line)
+        return time.process_time() - before_s
+
+    assert any(cpu_s() < 0.2 for _ in range(3))  # a machine whose caches and cores are shared only ever adds
