@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launcher.core.frozen import frozen
 from launcher.program.command import PythonCommand
 
 if TYPE_CHECKING:
+    from launcher.program.launcher_options import Launcher
     from launcher.program.translation import TlaunchLine
 
-_OF_MPI = frozenset(
-    ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpirun.mpich", "orterun", "prterun")
-)  # fmt: skip
-PROGRAMS = _OF_MPI | {"torchrun", "srun", "msrun", "deepspeed", "horovodrun", "accelerate", "tlaunch"}
-MODULES = frozenset(("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "launcher"))
+# By their names; None: their lines are not translated (horovodrun's ranks meet by variables of its own).
+PROGRAMS: Mapping[str, Launcher | None] = {
+    **dict.fromkeys(
+        ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpirun.mpich", "orterun", "prterun"), "mpirun"
+    ),
+    "torchrun": "torchrun", "msrun": "msrun", "deepspeed": "deepspeed", "accelerate": "accelerate", "srun": "srun",
+    "horovodrun": None, "tlaunch": None,
+}  # fmt: skip
+MODULES: Mapping[str, Launcher | None] = {
+    "torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun", "accelerate.commands.launch": "accelerate",
+    "launcher": None,
+}  # fmt: skip
 _STARTING = {"tlaunch": "run", "launcher": "run", "accelerate": "launch"}  # of these only this subcommand starts ranks
-_BY_PYTHON = frozenset(("torchrun", "msrun", "torch.distributed.run", "torch.distributed.launch"))
+_BY_MPI_OR_SLURM = frozenset(("mpirun", "srun"))  # all others start a program by Python
+_GIVE_LOCAL_RANK = frozenset(("deepspeed", "torch.distributed.launch"))
+_WITHOUT_LOCAL_RANK = frozenset(("--use-env", "--no-local-rank"))
 
 
 @frozen
@@ -37,20 +48,34 @@ def other_launcher(argv: Sequence[str], python: PythonCommand | None) -> OtherLa
     """
     if python is not None and python.kind == "module" and python.target in MODULES:
         program, name, words = python.target, f"python -m {python.target}", list(python.arguments)
+        launcher = MODULES[program]
     else:
         program = name = argv[0].rpartition("/")[2]
         words = list(argv[1:])
         if program not in PROGRAMS:
             return None
-    from launcher.program.translation import TlaunchLine, parsed, tlaunch_line  # noqa: PLC0415 - most programs are no launchers
-
+        launcher = PROGRAMS[program]
     if program in _STARTING:
         if words[:1] != [_STARTING[program]]:
             return None
         if program != "accelerate":
-            return OtherLauncher(name, TlaunchLine(None, shlex.join(("tlaunch", *words)), ()))
+            from launcher.program.translation import TlaunchLine  # noqa: PLC0415 - most programs are no launchers
+
+            return OtherLauncher(name, TlaunchLine(None, shlex.join(("tlaunch", *words))))
         del words[0]
-    line = parsed(words, {})
+    return OtherLauncher(name, None if launcher is None else _as_tlaunch(program, launcher, words))
+
+
+def _as_tlaunch(program: str, launcher: Launcher, words: Sequence[str]) -> TlaunchLine | None:
+    from launcher.program.foreign_lines import parse_line  # noqa: PLC0415 - most programs are no launchers
+    from launcher.program.translation import tlaunch_line  # noqa: PLC0415
+
+    line = parse_line(words, {}, launcher)
     if not line.program:
-        return OtherLauncher(name, None)
-    return OtherLauncher(name, tlaunch_line(line, by_python=program in _BY_PYTHON, by_mpi=program in _OF_MPI))
+        return None
+    found = tlaunch_line(line, by_python=launcher not in _BY_MPI_OR_SLURM)
+    if found is None or program not in _GIVE_LOCAL_RANK or _WITHOUT_LOCAL_RANK & {each.key for each in line.typed}:
+        return found
+    return replace(
+        found, notes=(*found.notes, f"ranks have LOCAL_RANK; {program}'s --local_rank is not among their arguments")
+    )
