@@ -17,6 +17,7 @@ from launcher.cli.launch.prepare import Prepared, prepare
 from launcher.cli.launch.program import Program
 from launcher.cli.launch.samples import is_sample
 from launcher.cli.options import run as of_run
+from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.types import complete_files
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import as_people_call_it, say
@@ -61,7 +62,7 @@ table, layout, order of hosts or MPI library; 126 COMMAND could not be started, 
 """
 
 
-@click.command("exec", context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
+@click.command("exec", cls=TakesCommand, context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
 @of_run.rank_table_option
 @of_run.devices_option(", all on one machine.  [default: the engine's number of ranks]")
 @of_run.layout_options
