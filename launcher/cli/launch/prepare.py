@@ -254,7 +254,7 @@ def _cluster(options: RunOptions, notes: list[str]) -> tuple[Cluster, _Table]:
 
 def _says_devices(word: str) -> bool:
     """Return whether a word of COMMAND would say how many ranks there are, if it stood before that."""
-    from launcher.program.launcher_options import counterpart  # runs whose devices are given need none of it
+    from launcher.cli.launch.foreign.options import counterpart  # runs whose devices are given need none of it
 
     found = counterpart(word.partition("=")[0]) if word.startswith("--") else None
     of_table = word.partition("=")[0] == "--rank-table" or (found is not None and found.here == "--rank-table")

@@ -103,7 +103,7 @@ class Program:
         """Says what a person should know of a program that starts ranks itself; None for others."""
         if self.recipe is not None:
             return None
-        from launcher.program.launchers import other_launcher  # the bundled programs need none of it
+        from launcher.cli.launch.foreign.launchers import other_launcher  # the bundled programs need none of it
 
         if (found := other_launcher(self.argv, self.python)) is None:
             return None

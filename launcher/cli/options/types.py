@@ -144,7 +144,7 @@ def complete_files(_context: click.Context, _parameter: click.Parameter, begun: 
 # --- what click refuses ---
 
 # What users of other tools type, and what it is called here; only what a command has is offered. The options of other
-# launchers are those of `launcher.program.launcher_options`.
+# launchers are those of `launcher.cli.launch.foreign.options`.
 CALLED_HERE = {
     "-a": "--all",  # docker's, of ps
     **dict.fromkeys(("-9", "-f", "--force"), "--kill"),
@@ -191,9 +191,9 @@ def as_usage_error(error: click.ClickException, words: Sequence[str] = ()) -> Us
 
 def _no_such_command(words: Sequence[str], context: click.Context) -> UsageError:
     """Return the error for words that begin with no command of this group."""
+    from launcher.cli.launch.foreign.launchers import PROGRAMS
+    from launcher.cli.launch.foreign.lines import names_program
     from launcher.cli.options.whole_lines import as_other_launcher, as_without_run  # most command lines are correct
-    from launcher.program.foreign_lines import names_program
-    from launcher.program.launchers import PROGRAMS
 
     name, group, path = words[0], context.command, context.command_path
     whole = as_other_launcher(words) if context.parent is None else None
@@ -211,8 +211,8 @@ def _no_such_command(words: Sequence[str], context: click.Context) -> UsageError
 
 
 def _no_such_option(option: str, context: click.Context | None, words: Sequence[str]) -> UsageError:
+    from launcher.cli.launch.foreign.options import counterpart
     from launcher.cli.options.whole_lines import as_of_run, as_without_run  # most command lines are correct
-    from launcher.program.launcher_options import counterpart
 
     if context is None:
         return UsageError(f"no such option: {option}")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
+from launcher.cli.launch.foreign.launchers import other_launcher
+from launcher.cli.launch.foreign.lines import parse_line
+from launcher.cli.launch.foreign.tlaunch_line import TlaunchLine, tlaunch_line
 from launcher.cli.options.command_types import TakesCommand
 from launcher.core.errors import UsageError
 from launcher.core.text import printable, shell_words
 from launcher.program.command import parse_python
-from launcher.program.foreign_lines import parse_line
-from launcher.program.launchers import other_launcher
-from launcher.program.translation import TlaunchLine, tlaunch_line
 
 INDENT = " " * 4  # of lines to be copied, which a terminal does not break
 

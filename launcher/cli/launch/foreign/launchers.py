@@ -11,8 +11,8 @@ from launcher.core.frozen import frozen
 from launcher.program.command import PythonCommand
 
 if TYPE_CHECKING:
-    from launcher.program.launcher_options import Launcher
-    from launcher.program.translation import TlaunchLine
+    from launcher.cli.launch.foreign.options import Launcher
+    from launcher.cli.launch.foreign.tlaunch_line import TlaunchLine
 
 # By their names; None: their lines are not translated (horovodrun's ranks meet by variables of its own).
 PROGRAMS: Mapping[str, Launcher | None] = {
@@ -59,7 +59,7 @@ def other_launcher(argv: Sequence[str], python: PythonCommand | None) -> OtherLa
         if words[:1] != [_STARTING[program]]:
             return None
         if program != "accelerate":
-            from launcher.program.translation import TlaunchLine  # noqa: PLC0415 - most programs are no launchers
+            from launcher.cli.launch.foreign.tlaunch_line import TlaunchLine
 
             return OtherLauncher(name, TlaunchLine(None, shlex.join(("tlaunch", *words))))
         del words[0]
@@ -67,8 +67,8 @@ def other_launcher(argv: Sequence[str], python: PythonCommand | None) -> OtherLa
 
 
 def _as_tlaunch(program: str, launcher: Launcher, words: Sequence[str]) -> TlaunchLine | None:
-    from launcher.program.foreign_lines import parse_line  # noqa: PLC0415 - most programs are no launchers
-    from launcher.program.translation import tlaunch_line  # noqa: PLC0415
+    from launcher.cli.launch.foreign.lines import parse_line
+    from launcher.cli.launch.foreign.tlaunch_line import tlaunch_line
 
     line = parse_line(words, {}, launcher)
     if not line.program:

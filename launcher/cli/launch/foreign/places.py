@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
+from launcher.cli.launch.foreign.lines import Line, number
+from launcher.cli.launch.foreign.options import TABLE, Launcher, Subject, table_of_file
 from launcher.core.frozen import frozen
-from launcher.program.foreign_lines import Line, number
-from launcher.program.launcher_options import TABLE, Launcher, Subject, table_of_file
 
 MAX_NAMED = 4  # servers that a line names; more are left to be filled in
 # How many ranks a server has where a launcher's line does not say it. Those of msrun are no more than --worker_num.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launcher.cli.launch.foreign.lines import Line, Typed, names_program
+from launcher.cli.launch.foreign.options import TABLE, Subject
+from launcher.cli.launch.foreign.places import Places, places_of, says_places
 from launcher.core.env import MASK
 from launcher.core.frozen import frozen
 from launcher.core.text import shell_words
 from launcher.program.command import is_python
-from launcher.program.foreign_lines import Line, Typed, names_program
-from launcher.program.launcher_options import TABLE, Subject
-from launcher.program.rank_places import Places, places_of, says_places
 
 _MODULE, _NO_PYTHON = frozenset(("-m", "--module")), "--no-python"
 _OF_TABLE: tuple[Subject, ...] = ("meeting", "first server")  # what these say is found from it

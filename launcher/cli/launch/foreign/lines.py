@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from launcher.core.env import masked_argv
-from launcher.core.frozen import frozen
-from launcher.program.command import is_python
-from launcher.program.launcher_options import (
+from launcher.cli.launch.foreign.options import (
     Counterpart,
     Launcher,
     Subject,
@@ -19,6 +16,9 @@ from launcher.program.launcher_options import (
     key_of,
     launcher_with,
 )
+from launcher.core.env import masked_argv
+from launcher.core.frozen import frozen
+from launcher.program.command import is_python
 
 _RANK_TABLE = ("-t", "--rank-table")
 _PER_SERVER = re.compile(r"ppr:(\d+):node.*")  # of mpirun's --map-by
