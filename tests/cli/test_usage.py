@@ -62,6 +62,15 @@ def test_the_quoted_lines_work(launcher):
     launcher.call(*run[:1], "--dry-run", *run[1:], code=0)
 
 
+def test_a_program_with_its_directory_lacks_the_word_run(launcher):
+    """A file that is none does not."""
+    launcher.write("train.sh", "#!/bin/sh\n").chmod(0o755)
+    launcher.write("table.json")
+    assert "tlaunch run --devices N -- ./train.sh --lr 1\n" in launcher.call("./train.sh", "--lr", "1", code=2).stderr
+    for name in ("./table.json", "./", "/" * 300 + "x" * 300):
+        assert "`run` is missing" not in launcher.call(name, code=2).stderr
+
+
 def test_nothing_after_two_dashes_starts_no_demo(launcher, snapshot):
     """A variable of a script that is empty must not train the bundled model; no dashes at all are fine."""
     assert launcher.refused(2, *typed_lines(NOTHING_AFTER_DASHES)) == snapshot

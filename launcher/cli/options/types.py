@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -197,7 +198,7 @@ def _no_such_command(words: Sequence[str], context: click.Context) -> UsageError
 
     name, group, path = words[0], context.command, context.command_path
     whole = as_other_launcher(words) if context.parent is None else None
-    if whole is None and (names_program(name) or name in _SHELLS or "/" in name):
+    if whole is None and (names_program(name) or name in _SHELLS or _is_program_here(name)):
         whole = as_without_run(context, words)
     if whole is not None:
         return whole
@@ -208,6 +209,11 @@ def _no_such_command(words: Sequence[str], context: click.Context) -> UsageError
     elif context.parent is None and name in PROGRAMS:
         hint = f"what {name} starts is started by `{path} run`: `{path} run --help`"
     return UsageError(f"{path} has no command {name}", hint=hint or f"`{path} --help` lists them")
+
+
+def _is_program_here(name: str) -> bool:
+    """Return whether a word names a program with its directory: `./train.sh`."""
+    return "/" in name and os.path.isfile(name) and os.access(name, os.X_OK)  # noqa: PTH113 - a Path raises for some
 
 
 def _no_such_option(option: str, context: click.Context | None, words: Sequence[str]) -> UsageError:
