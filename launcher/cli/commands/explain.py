@@ -43,7 +43,7 @@ Examples:
   tlaunch explain --devices 4 --mp 2 -- python train.py
   tlaunch explain --rank 3 --rank-table rank_tables/rank_table_8pcs.json
   tlaunch explain --all --json --devices 2 -- python train.py
-  tlaunch explain --settings --config my.toml --set train.steps=5 > settings.toml
+  tlaunch explain --settings --set train.steps=5 > settings.toml
 
 Origins: layout, rank table: derived from them; --env: set by that option; inherited: from your shell; tlaunch: any other
 variable that tlaunch sets; removed: left by another launcher in your shell, and not passed to ranks.
