@@ -11,7 +11,7 @@ import pytest
 from launcher.checkpoint.index import checkpoints_in, read_index
 from launcher.core.events import RankStarted, from_line
 
-from .conftest import TLAUNCH, tlaunch
+from .conftest import TLAUNCH, tlaunch, wait_until
 
 STEPS = 16
 SIZES = [
@@ -134,14 +134,18 @@ def log_of(run, rank=0):
     return path.read_text() if path.exists() else ""
 
 
-def pid_of(run, rank):
-    """Of a rank of the first attempt; sooner than `tlaunch status` starts, while the ranks go on."""
-    events = (from_line(line).event for line in (run / "events.jsonl").read_text().split("\n")[:-1])
-    return next(event.pid for event in events if isinstance(event, RankStarted) and event.global_rank == rank)
-
-
 def step_reached(run):
     return max((step for _, step in losses_in(log_of(run))), default=0)
+
+
+def pid_of(run, rank):
+    """Of its last start; asked of no command, which may begin when the training has ended."""
+
+    def known():
+        events = [from_line(line).event for line in (run / "events.jsonl").read_text().split("\n")[:-1]]
+        return [event.pid for event in events if isinstance(event, RankStarted) and event.global_rank == rank]
+
+    return wait_until(known, f"the start of rank {rank}")[-1]
 
 
 def digests(checkpoint):
