@@ -155,11 +155,12 @@ def test_a_rank_that_raises_in_its_own_words(tmp_path):
 
 @with_mindspore
 def test_a_rank_that_is_stopped_is_to_blame_for_what_mindspore_does_then(tmp_path):
-    """MindSpore ends other ranks by SIGTERM once its scheduler has not heard one for half a minute."""
+    """MindSpore ends other ranks by SIGTERM once its scheduler has not heard one for long: without the variable, half a minute."""
     source = (EXAMPLES / "all_reduce.py").read_text()
     stops = "import os, signal, time\nif rank == 1:\n    os.kill(os.getpid(), signal.SIGSTOP)\ntotal = Sum"
     (tmp_path / "train.py").write_text(source.replace("total = Sum", stops))
-    done = tlaunch("run", "--devices", 3, "--grace", 5, "--", PYTHON, "train.py", cwd=tmp_path, env=environment({}))
+    env = environment({"MS_NODE_TIMEOUT": "15"})
+    done = tlaunch("run", "--devices", 3, "--grace", 5, "--", PYTHON, "train.py", cwd=tmp_path, env=env)
     assert done.returncode != 0
     assert "error: rank 1: does not take part" in done.stderr
 
