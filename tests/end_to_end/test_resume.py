@@ -56,7 +56,7 @@ def test_another_layout_goes_on(whole, small_text, tmp_path):
     assert ours == {step: loss for step, loss in losses.items() if step > (1, STEPS - 6)}
     assert f"resumed: {oldest}, after step {STEPS - 6}" in log
 
-    more = ("--devices", 2, "--set", f"train.steps={STEPS + 2}")
+    more = ("--devices", 1, "--set", f"train.steps={STEPS + 2}")
     by_name, _ = train(runs_dir, small_text, "--resume", run.name, *more)
     by_itself, log = train(runs_dir, small_text, "--resume", "auto", *more, "--set", f"train.steps={STEPS + 4}")
     assert list(by_name) == [(1, STEPS + 1), (1, STEPS + 2)]
@@ -79,8 +79,8 @@ def test_what_is_no_checkpoint_of_this_training_is_refused(whole, small_text, tm
     assert "other data" in (tmp_path / "latest" / "device0" / "train.log").read_text()
     done = tlaunch("run", "--devices", 1, "--resume", "no-such-run", "--runs-dir", tmp_path)
     assert done.returncode == 2
-    other = ("--set", "train.seed=2", "--set", "train.steps=1")
-    done = tlaunch("run", "--devices", 1, *other, "--resume", "auto", "--runs-dir", tmp_path)
+    other = [word for setting in [*SIZES, "train.seed=2", "train.steps=1"] for word in ("--set", setting)]
+    done = tlaunch("run", "--devices", 1, "--data", small_text, *other, "--resume", "auto", "--runs-dir", tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "note: --resume auto" in done.stderr
 
