@@ -1,9 +1,11 @@
 """Claim: what a launch costs with tlaunch, as ratios to torchrun, torchrun's fork mode, mpirun and a shell loop.
 
 Measured are the start, from the command until the last rank runs (each notes the time in a file of its own, in the first line
-after its imports), the end, from there until the command returns, and the whole. One import is the start of one such
-program without a launcher. Every round runs each launcher once, in turn; a ratio is the median of the rounds' ratios. The launcher's modules are compiled before, as pip does with what it installs (an
-editable installation is left as it is, and with PYTHONDONTWRITEBYTECODE for ever). Then the memory (PSS of the whole process tree) of eight ranks that have torch
+after its imports), the end, from there until the command returns, and the whole. Every round runs each launcher once, in turn; a
+ratio is the median of the rounds' ratios. One import is the start of one such program without a launcher: it takes less than a
+round, so it is measured in pairs with further runs of tlaunch, one right after the other. The launcher's modules are compiled
+before, as pip does with what it installs (an editable installation is left as it is, and with PYTHONDONTWRITEBYTECODE for ever).
+Then the memory (PSS of the whole process tree) of eight ranks that have torch
 loaded, and `tlaunch --help` and `validate` beside a bare Python. Exits with 1 if a ratio that must hold does not.
 """
 
@@ -49,15 +51,16 @@ class Case:
     rounds: int
     must: dict[str, Bound]  # of the start, by peer
     must_whole: dict[str, Bound] = field(default_factory=dict)
-    peers: tuple[str, ...] = (IMPORT, TORCHRUN, FORKED, MPIRUN, SHELL)  # as far as they are there, and can run it
+    peers: tuple[str, ...] = (TORCHRUN, FORKED, MPIRUN, SHELL)  # as far as they are there, and can run it
+    pairs: int = 0  # of one import and a run of tlaunch
 
 
 CASES = (
     Case(
         "torch", 8, TORCH, 3, {TORCHRUN: Bound(0.25, 0.20), FORKED: Bound(1.0, 0.95)},
-        {IMPORT: Bound(1.5, 1.3), TORCHRUN: Bound(0.16, 0.14)},
+        {IMPORT: Bound(1.5, 1.3), TORCHRUN: Bound(0.16, 0.14)}, pairs=5,
     ),
-    Case("torch-64", 64, TORCH, 1, {}, {TORCHRUN: Bound(0.16, 0.1)}, peers=(IMPORT, TORCHRUN)),
+    Case("torch-64", 64, TORCH, 1, {}, {TORCHRUN: Bound(0.16, 0.1)}, peers=(TORCHRUN,), pairs=5),
     Case("no-op", 8, BARE, 7, {TORCHRUN: Bound(0.15, 0.12), SHELL: Bound(2.5, 2.5)}),
     Case("no-op-64", 64, BARE, 3, {}),
     Case("true", 8, NO_PYTHON, 7, {}),
@@ -101,9 +104,12 @@ class Bench:
         if self._mpirun:
             made[MPIRUN] = [self._mpirun, "--allow-run-as-root", "--oversubscribe", "-np", count, *program]
         made[SHELL] = ["sh", "-c", f'for i in $(seq {count}); do "$@" & done; wait', "sh", *program]
-        if case.program == TORCH:
-            made[IMPORT] = program
         return {name: command for name, command in made.items() if name in {TLAUNCH, *case.peers}}
+
+    def pair(self, case: Case, command: Sequence[str]) -> dict[str, Took]:
+        """One import, and right after it a run of tlaunch by `command`."""
+        alone = self.run(case, IMPORT, [sys.executable, str(PROGRAMS / case.program)])
+        return {IMPORT: alone, TLAUNCH: self.run(case, TLAUNCH, command)}
 
     def run(self, case: Case, name: str, command: Sequence[str]) -> Took:
         times = self._fresh_times()
@@ -177,23 +183,28 @@ def pss_bytes(pid: int) -> int:
     return 0
 
 
-def measure(bench: Bench, case: Case, rounds: int, checks: Checks) -> None:
+def measure(bench: Bench, case: Case, rounds: int, pairs: int, checks: Checks) -> None:
     commands = bench.commands(case)
     if case.ranks <= MANY:
         for name, command in commands.items():  # files are read from the disk once, before anything is measured
             bench.run(case, name, command)
     played = [{name: bench.run(case, name, command) for name, command in commands.items()} for _ in range(rounds)]
-    print(f"{case.ranks} ranks of {case.program}, {rounds} rounds, medians:")
+    paired = [bench.pair(case, commands[TLAUNCH]) for _ in range(pairs)]
+    print(f"{case.ranks} ranks of {case.program}, {rounds} rounds{f' and {pairs} pairs' if pairs else ''}, medians:")
     for part, bounds in (("start", case.must), ("end", {}), ("whole", case.must_whole)):
         column = [{name: getattr(took, f"{part}_s") for name, took in row.items()} for row in played]
         if column[0][TLAUNCH] is None:
             continue
-        if IMPORT in commands:  # only that, whatever part it is compared with
-            column = [{**seconds, IMPORT: row[IMPORT].start_s} for seconds, row in zip(column, played, strict=True)]
+        # The start of one import, whatever part it is compared with.
+        beside = [{TLAUNCH: getattr(row[TLAUNCH], f"{part}_s"), IMPORT: row[IMPORT].start_s} for row in paired]
         medians = {name: statistics.median(row[name] for row in column) for name in commands}
         print(f" {part}: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in medians.items()))
         for peer in list(commands)[1:]:
             checks.tell(f"tlaunch takes of {peer}", median_ratio(column, TLAUNCH, peer), bounds.get(peer), form=".2f")
+        if beside:
+            seconds = statistics.median(row[IMPORT] for row in beside)
+            told = f"tlaunch takes of {IMPORT} beside it ({seconds:.2f} s)"
+            checks.tell(told, median_ratio(beside, TLAUNCH, IMPORT), bounds.get(IMPORT), form=".2f")
     tell_phases(bench, case, commands[TLAUNCH], rounds)
 
 
@@ -247,7 +258,13 @@ def main() -> int:
         bench = Bench(Path(folder), mpirun)
         for case in CASES:
             if case.name in wanted:
-                measure(bench, case, arguments.rounds or case.rounds, checks)
+                measure(
+                    bench,
+                    case,
+                    arguments.rounds or case.rounds,
+                    case.pairs and (arguments.rounds or case.pairs),
+                    checks,
+                )
         if "memory" in wanted:
             measure_memory(bench, arguments.rounds or 1, checks)
     if "commands" in wanted:

@@ -8,13 +8,14 @@ import subprocess
 import time
 from contextlib import contextmanager
 
+from tests.conftest import PATIENCE_S
+
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # As root, where CI runs, it starts without its own sandbox alone.
 OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-extensions", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
-PATIENCE_S = 60
 
 
 def found():

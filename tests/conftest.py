@@ -7,7 +7,7 @@ import signal
 import socket
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import hypothesis
@@ -23,8 +23,9 @@ from .parallel import (  # noqa: F401 - hooks
     pytest_xdist_make_scheduler,
 )
 
-SETTLE_S = 30  # an agent that was left alone ends its ranks and writes its report first
-PATIENCE_S = 60  # how long to wait for what must happen; never how long it may take
+SETTLE_S = 60  # an agent that was left alone ends its ranks and writes its report first
+# How long to wait for what must happen; never how long it may take. On a busy machine ranks that import torch may take a minute.
+PATIENCE_S = 150
 # The machine may be busy: how long an example takes, or the making of one, proves nothing. Examples are others in each
 # run, so few of them find in a week of runs what many would find in one.
 BUSY = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
@@ -144,6 +145,14 @@ def free_port():
         port = random.randrange(min(10_000, lowest // 2), lowest)
         with suppress(OSError), socket.create_server(("", port)):
             return port
+
+
+@contextmanager
+def refusing_port():
+    """A port of 127.0.0.1 at which nothing listens, and which nobody else gets meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
 
 
 def pids_in(runs):

@@ -1,9 +1,23 @@
-"""Servers of a rank table, and machines, as tests write them."""
+"""Servers of a rank table, machines, and a job of Slurm, as tests write them."""
 
 import json
 
 from launcher.core.records import Device, Server
+from launcher.engines import slurm_allocation
 from launcher.engines.placement import Machine, Node
+
+SLURM_JOB = slurm_allocation.Allocation(
+    job_id="12",
+    nodes=(
+        slurm_allocation.Node("n1", "n1", "10.0.0.1"),
+        slurm_allocation.Node("n2", "host2", "10.0.0.2"),
+        slurm_allocation.Node("n3", "n3", "10.0.0.3"),
+    ),
+    ends_at_s=None,
+    gpus_per_node=None,
+    here=None,
+    version="Slurm 22.05.8",
+)
 
 
 def server(name, first=0, count=2, **more):

@@ -36,7 +36,7 @@ from launcher.core.messages import (
 from launcher.core.records import RunSpec
 from launcher.core.resources import fingerprint
 from launcher.core.run_dir import RunDir
-from launcher.runs.record import spec_to_json
+from launcher.runs.record import filling, spec_to_json
 from launcher.supervise.link import Link
 
 CONNECT_S = 3.0  # for one address to answer
@@ -221,7 +221,7 @@ def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> No
             hint="the program and its directory have to be at the same path on every server",
         )
     run_dir = RunDir(spec.run_dir, server_index)
-    try:
+    with filling(run_dir):
         run_dir.report.parent.mkdir(parents=True, exist_ok=True)
         for rank in spec.ranks:
             if rank.server_index == server_index:
@@ -232,11 +232,6 @@ def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> No
         for name, text in files.items():
             if not (run_dir.root / name).exists():
                 atomic.write_text(run_dir.root / name, text)
-    except OSError as error:
-        raise UnreadableError(
-            f"{run_dir.root}: this run directory cannot be made or filled: {error.strerror}",
-            hint="--runs-dir DIR, or TLAUNCH_RUNS_DIR, names another place",
-        ) from error
 
 
 def _enter(address: tuple[str, int], token: str, member: AgentInfo, until: float) -> Session | str:

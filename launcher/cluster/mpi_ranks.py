@@ -26,7 +26,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Server
 from launcher.core.text import ranges
 from launcher.supervise.mpi_member import hand_over, meeting_name
-from launcher.supervise.mpi_proxy import Left, MpiProxies
+from launcher.supervise.mpi_proxy import MemberLeft, MpiProxies
 
 GATHER_S = 60.0  # for all of a server's processes to come; an engine starts them at about the same time
 # An engine sends SIGTERM and then, a second later, SIGKILL, when a rank calls MPI_Abort: that rank's own end is to be
@@ -44,7 +44,7 @@ class Stretch:
 
 
 @frozen
-class Place:
+class ProcessPlace:
     """The place of one of the engine's processes in the run."""
 
     global_rank: int
@@ -68,7 +68,7 @@ def members_text(stretches: Sequence[Stretch]) -> str:
     return ",".join(f"{stretch.server_index}x{stretch.count}" for stretch in stretches)
 
 
-def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> Place | None:
+def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> ProcessPlace | None:
     """Return None where the engine starts nothing but an agent on each server.
 
     Raises:
@@ -95,13 +95,13 @@ def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> 
         )
     here = servers[engine_rank.global_rank]
     mates = frozenset(global_rank for global_rank, index in enumerate(servers) if index == here)
-    return Place(engine_rank.global_rank, here, mates)
+    return ProcessPlace(engine_rank.global_rank, here, mates)
 
 
 # --- a process that stands for a rank ---
 
 
-def stand_for(place: Place, token: str, environment: Mapping[str, str], guard: int | None) -> None:
+def stand_for(place: ProcessPlace, token: str, environment: Mapping[str, str], guard: int | None) -> None:
     """Hand this process's identity over to its server's agent and wait for the end of the run. Blocks.
 
     `guard`: the agent's, where it is a child of this process. It gets the signals that the engine sends.
@@ -133,7 +133,7 @@ def fork_guard() -> int:
 # --- the agent's guard ---
 
 
-def open_endpoint(place: Place, token: str) -> MpiProxies:
+def open_endpoint(place: ProcessPlace, token: str) -> MpiProxies:
     """Open the socket at which the processes of this server are awaited.
 
     Raises:
@@ -163,12 +163,12 @@ def gather(members: MpiProxies, patience_s: float = GATHER_S) -> None:
                 f"the engine's processes of ranks {ranges(members.missing)} did not come within {patience_s:g} s",
                 hint="engine.log in the run directory says what the engine has to say",
             )
-        left = [one.global_rank for one in members.step() if isinstance(one, Left)]
+        left = [one.global_rank for one in members.step() if isinstance(one, MemberLeft)]
         if left:
             raise TlaunchError(f"the engine's processes of ranks {ranges(left)} ended before their ranks were started")
 
 
-def check_server(place: Place, server_index: int, servers: Sequence[Server]) -> None:
+def check_server(place: ProcessPlace, server_index: int, servers: Sequence[Server]) -> None:
     """Check that an engine's process is on the server whose ranks it stands for.
 
     Raises:
@@ -182,5 +182,5 @@ def check_server(place: Place, server_index: int, servers: Sequence[Server]) -> 
         )
 
 
-def _name(place: Place, token: str) -> bytes:
+def _name(place: ProcessPlace, token: str) -> bytes:
     return meeting_name(token, str(place.server_index))

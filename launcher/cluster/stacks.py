@@ -26,7 +26,7 @@ from launcher.core.messages import (
     proof_of,
 )
 from launcher.core.records import Server
-from launcher.supervise.survey import Part, part_from
+from launcher.supervise.survey import SurveyAnswer, answer_from
 
 ANSWER_LIMIT_S = 4.0  # for all servers to answer; each asks its ranks for less than two seconds
 PURPOSE = "stacks"  # a proof of this is good for nothing else
@@ -111,7 +111,7 @@ class CoordinatorUnreachableError(TlaunchError):
 
 def ask_stacks(
     endpoint: AskerEndpoint, ranks: tuple[tuple[int, int], ...] | None
-) -> tuple[Sequence[Part], Mapping[str, str]]:
+) -> tuple[Sequence[SurveyAnswer], Mapping[str, str]]:
     """Return what every server reports of its ranks, and by its id why a server does not.
 
     Blocks, for `CONNECT_S` seconds for each address and `ANSWER_S` for the answer at most.
@@ -124,7 +124,7 @@ def ask_stacks(
         try:
             with closing(Channel(socket.create_connection((host, port), timeout=CONNECT_S))) as channel:
                 answer = _ask(channel, endpoint.key, ranks)
-            return tuple(map(part_from, answer.content)), answer.silent
+            return tuple(map(answer_from, answer.content)), answer.silent
         except (OSError, UnicodeError, ValueError, ChannelClosedError) as error:  # noqa: PERF203 - few addresses; a timeout is an OSError
             reasons.append(f"{host} port {port}: {getattr(error, 'strerror', None) or str(error) or 'no answer'}")
     raise CoordinatorUnreachableError(f"the run's coordinator cannot be asked: {'; '.join(reasons)}")

@@ -170,6 +170,15 @@ def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
     }
 
 
+def core_wait_s(pid: int) -> float | None:
+    """Return for how long its main thread could run and had no core since its start; None where that is not known."""
+    try:
+        with open(f"{PROC}/{pid}/schedstat", "rb", buffering=0) as file:  # noqa: PTH123 - for every rank at every look
+            return int(file.read(256).split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):  # of kernels that do not count it, there is no such file
+        return None
+
+
 def _leader_of(pid: int, processes: Mapping[int, Stat], leaders: Collection[int]) -> int | None:
     for _ in range(_MAX_GENERATIONS):  # a pid that was used again during the scan could close a circle
         if pid in leaders:

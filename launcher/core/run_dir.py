@@ -12,6 +12,7 @@
         agent.log         a traceback, if the supervision itself ever breaks
         preload.log       what modules print while they are imported for all ranks, if they do
         console.log       what a detached launcher would have shown
+        announced         made once the ranks that an engine started have said where their run is (launcher/runs/engine_ranks.py)
         headline          the first failure among ranks that an engine started, as it was printed (launcher/preload/headline.py)
         device0/train.log, env.log
         device0/arrivals      when train.log had grown to how many bytes (launcher/core/arrivals.py)
@@ -74,6 +75,7 @@ class RunDir:
     strategy = _Named("strategy")
     excluded = _Named("excluded")
     scheduler = _Named("scheduler")
+    announced = _Named("announced")
     events = _Named("events.jsonl", is_servers=True)
     report = _Named("report.json", is_servers=True)
     agent_log = _Named("agent.log", is_servers=True)

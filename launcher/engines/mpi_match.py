@@ -29,7 +29,7 @@ from launcher.logs.terminal import escaped
 from launcher.program.command import parse_python, program_file
 from launcher.program.elf import needed_libraries
 from launcher.program.files import TRAINER, first_on_path, mentions_mpi
-from launcher.program.import_scan import uses_mpi
+from launcher.program.whole_program import uses_mpi
 
 if TYPE_CHECKING:
     from launcher.engines.mpi import Mpirun

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from launcher.core.errors import UnreadableError
 from launcher.core.records import Supervision
-from launcher.engines.slurm import Allocation, ask
+from launcher.engines.slurm_allocation import Allocation, ask
 from launcher.logs.terminal import escaped
 
 # Minutes, M:S, H:M:S; or after days H, H:M, H:M:S.

@@ -68,6 +68,8 @@ class LineForms:
         self.bar = re.compile(
             rf"(?P<text>[^|]*?)(?<!\d)\d{{1,3}}%\|[^|]*\|\s*(?P<step>{WHOLE})/(?P<last>{WHOLE})\s*\[(?P<rest>.*)"
         )
+        # What follows the bar's counts where tqdm was not told what they count: "00:03<00:06, 9.98it/s, acc=0.5]".
+        self.bare = re.compile(rf"[\d:]+<[\d:]+, ?{NUMBER}(?:it/s|s/it)(?:, .*)?\]$")
         # In the text before a bar, and at its end.
         self.about_training = _compiled(r"train|epoch|step|iter")
         self.counts_epochs = _compiled(r"\bepochs?\s*:?\s*$")

@@ -9,7 +9,7 @@
 A wrong number is worse than none, so a line counts only if it says enough by itself: a step beside a loss, a speed, an
 epoch or a learning rate, or an epoch beside a loss. A progress bar counts if its text before the bar is about training, or
 if it tells a loss. What is said of a validation or a test is left out, and so is the loss whose name says that it is
-another one ("val loss", "aux_loss"). All figures are those of one line: what another line says is never added to them.
+another one ("val loss", "aux_loss"). A bar of tqdm without any words counts, too, but may be of anything, and says so. All figures are those of one line: what another line says is never added to them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 MAX_LINE_CHARS = 2000  # characters of a line that is looked at
 MAX_SEARCH_S = 0.5  # of CPU time that a person's expression may take for the lines of one text
+MAX_BARE_STEPS_PER_S = (
+    10_000  # of a bar without words: what is faster are bytes of a download, or records that are read
+)
 MAX_DIGITS = 15  # of a step: more are a time or an id
+CURSOR_UP = "\x1b[A"  # behind a bar of tqdm that is below another one
 LINE_END = re.compile(rb"[\r\n]")
 # In small letters; a line without any of them has no figures. Thousands of lines are passed over by these alone.
 WORDS = (b"step", b"iter", b"epoch", b"batch", b"updates", b"%|", b"loss: ")
@@ -59,6 +63,7 @@ class Figures:
     tokens_per_s: float | None = None  # as the line says it, of this rank or of all
     steps_per_s: float | None = None
     counts_samples: bool = False  # `step` and `last_step` are numbers of samples
+    is_bare: bool = False  # of a bar without words: of the whole training, of an epoch, or of another loop
 
 
 GROUPS = frozenset({"step", "last_step", "epoch", "loss", "tokens_per_s"})
@@ -96,12 +101,13 @@ def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
     """
     if len(line) > MAX_LINE_CHARS:
         return None
+    is_below = line.endswith(CURSOR_UP)
     line = without_colours(line)
     if pattern is not None:
         return _by(pattern, line)
     line = " ".join(line.split())  # expressions have many places for blanks, and would try each of them in each
     if (bar := line_forms().bar.match(line)) is not None:
-        return _of_bar(bar)
+        return _of_bar(bar, is_below=is_below)
     tutorial = line_forms().tutorial.match(line)
     if tutorial is None:
         return _of_text(line)
@@ -166,8 +172,12 @@ def _of_text(line: str) -> Figures | None:
     return Figures(step, last, epoch_value, loss, tokens, steps)
 
 
-def _of_bar(bar: re.Match[str]) -> Figures | None:
+def _of_bar(bar: re.Match[str], *, is_below: bool) -> Figures | None:
+    """`is_below`: another bar, whose loop this one's is a part of, or an evaluation of."""
     patterns, forms, text = figure_patterns(), line_forms(), bar["text"]
+    if not text.strip() and forms.bare.match(bar["rest"]) and _loss(bar["rest"]) is None:
+        bare = Figures(_whole(bar["step"]), _whole(bar["last"]), steps_per_s=_steps_per_s(bar["rest"]), is_bare=True)
+        return None if is_below or not 0 < (bare.steps_per_s or 0) <= MAX_BARE_STEPS_PER_S else bare
     loss = _loss(bar["rest"])
     if patterns.other_data.search(text) or (loss is None and not forms.about_training.search(text)):
         return None

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from launcher.program.command import parse_python, program_file
 from launcher.program.files import MPI, is_of_mpi4py, roots_of
-from launcher.program.import_scan import own_files
+from launcher.program.whole_program import own_files
 
 MAX_BYTES = 32 << 20  # of one file; of a longer one its size and its beginning count
 DIGEST_CHARS = 12

@@ -21,7 +21,8 @@ from launcher.rank_table.formats.rank_list.write import V2_0
 from launcher.rank_table.formats.server_list.write import V1_0, V1_2
 from launcher.rank_table.formats.writing import DEVICE_LIMITS, Reason, Target, equal_servers, plain_host_names
 from launcher.rank_table.generate import HARDWARE, marked_as_cpu
-from launcher.rank_table.hostfiles import order_of_slurm, write_hostfile, write_nodelist, write_rankfile
+from launcher.rank_table.hostfiles import write_hostfile, write_rankfile
+from launcher.rank_table.nodelists import order_of_slurm, write_nodelist
 from launcher.rank_table.table_format import NEVER_READ, NODE_TABLE_OPTIONS, SUPER_POD
 
 _Record = TypeVar("_Record", Server, Device)

@@ -13,7 +13,8 @@ from itertools import dropwhile, islice
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.records import Cluster
 from launcher.rank_table.document import OTHER_DATA, Document
-from launcher.rank_table.hostfiles import is_host_name, parse_hostfile, parse_nodelist, parse_rankfile
+from launcher.rank_table.hostfiles import is_host_name, parse_hostfile, parse_rankfile
+from launcher.rank_table.nodelists import parse_nodelist
 from launcher.rank_table.table_format import recognise
 
 # One of these is enough; a server_list alone is common elsewhere too.

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.text import printable
-from launcher.rank_table.hostfiles import in_ranges
 from launcher.rank_table.ip import FAMILY_NAMES, UNSET, address_family
+from launcher.rank_table.nodelists import in_ranges
 from launcher.rank_table.profile import CHIPS
 
 ASCEND_VARIABLES = ("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES")  # the first one that is set counts

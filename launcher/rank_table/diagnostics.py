@@ -11,7 +11,7 @@ from launcher.rank_table.catalogue import CATALOGUE, Found, Severity
 from launcher.rank_table.document import Document
 from launcher.rank_table.positions import Place, Pointer, json_pointer
 from launcher.rank_table.profile import Chip
-from launcher.rank_table.syntax import Fault
+from launcher.rank_table.syntax_errors import Fault
 
 MAX_COLUMNS = 120  # of a source line with its number, also where there is no terminal, or a wider one
 MIN_EXCERPT_COLUMNS = 20  # of a source line on a narrow terminal

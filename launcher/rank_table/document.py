@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 from launcher.rank_table.positions import Lines, Place, Pointer, RepeatedKey, locate
-from launcher.rank_table.syntax import END, SCALAR, Fault, LongInteger, next_token
+from launcher.rank_table.syntax_errors import Fault
+from launcher.rank_table.tokens import END, SCALAR, next_token
 
 _WIDE_MARKS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -28,6 +29,13 @@ _MAX_INTEGER_DIGITS = 19  # digits; beyond it HCCL's parser keeps a float, and s
 _MIN_DATA_VALUES = 1_000_000  # of a v2.0 table with 65,536 ranks in two layers
 _MIN_VALUE_LENGTH = 10  # characters with all that belongs to it; a rank table has more than 13 for each comma
 _SPACED_COLON = re.compile(r'"[ \t\n\r]+:')
+
+
+class LongInteger(float):
+    """An integer of more digits than HCCL's parser keeps: the float that it makes of it."""
+
+    def __init__(self, digits: str) -> None:
+        self.digits = len(digits.removeprefix("-"))
 
 
 class Position(NamedTuple):

@@ -14,9 +14,10 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Device, Server
 from launcher.core.text import printable
 from launcher.rank_table.devices import DEVICE_ID_LIMIT, MAX_DEVICES, FoundDevice
-from launcher.rank_table.hostfiles import MAX_COUNT, Place, expand, is_host_name
+from launcher.rank_table.hostfiles import MAX_COUNT, Place, is_host_name
 from launcher.rank_table.ip import address_family, is_unspecified, packed_address, what_it_is_instead
 from launcher.rank_table.model import SERVER_ID_LIMIT
+from launcher.rank_table.nodelists import expand
 
 HARDWARE = "hardware_type"  # "gpu" or "cpu": HCCL is not meant to read the table
 

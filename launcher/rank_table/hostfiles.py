@@ -1,13 +1,12 @@
-"""Hostfiles, Open MPI rankfiles and Slurm's node lists: how many processes a host gets, or which rank goes where.
+"""Hostfiles and Open MPI's rankfiles: how many processes a host gets, or which rank goes where.
 
-`node[01-04,7],login` names five hosts and says nothing about devices. Written is the dialect that Open MPI reads; read are those of Open MPI and MPICH. A fault is reported with its line.
+Written is the dialect that Open MPI reads; read are those of Open MPI and MPICH. A fault is reported with its line.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from itertools import product
+from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
 from launcher.core.errors import TlaunchError, UsageError
@@ -21,10 +20,6 @@ _HOST_NAME = re.compile(r"(?!-)[\w.%:-]+")  # what no launcher takes for anythin
 _RANK_LINE = re.compile(r"rank\s*(?P<rank>[0-9]+)\s*=\s*(?P<host>\S+)\s+slots?\s*=\s*(?P<slot>\S.*)", re.IGNORECASE)
 _SLOT = r"p?[0-9]+(-[0-9]+)?(:([0-9]+(-[0-9]+)?|\*))?"  # 3, 0-3, p7, 1:2, 1:0-3, 1:*
 _SLOT_LIST = re.compile(rf"{_SLOT}([,;]{_SLOT})*", re.IGNORECASE)
-MAX_HOSTS = 65_536  # what one list may name: a slip of the keyboard in a range must not fill the memory
-_LAST_NUMBER = re.compile(r"(?P<prefix>.*?)(?P<digits>[0-9]{1,18})(?P<suffix>[^0-9]*)", re.DOTALL)
-_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
-_DIGITS = re.compile(r"([0-9]+)")
 
 
 class Place(NamedTuple):
@@ -212,134 +207,3 @@ def _why_cores(hosts: dict[str, dict[int, str]]) -> str | None:
         if len({int(slot) for slot in slots.values()}) < len(slots):
             return f"{host} has a slot twice, so slots are cores; devices are counted from 0 on each host"
     return None
-
-
-def write_nodelist(cluster: Cluster) -> str:
-    """Write one line, compressed, in the order of the servers. Only for servers with equally many devices."""
-    return f"{compress([server.server_id for server in cluster.servers])}\n"
-
-
-def parse_nodelist(text: str, name: str, devices: int = 1) -> Cluster:
-    """Return the hosts as listed, each with `devices` devices. Lines are joined as if commas stood between them.
-
-    Raises:
-        TlaunchError: brackets, ranges or names that are not understood, more than `MAX_HOSTS` hosts, or one of them
-            twice; the message starts with `name` and the line.
-    """
-    seen: dict[str, int] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
-        place = Place(name, number)
-        for host in expand(line.partition("#")[0], place, MAX_HOSTS - len(seen)):
-            if host in seen:
-                place.refuse(f"{host[:60]!r} is listed twice, first on line {seen[host]}", "list each host once")
-            seen[host] = number
-    if not seen:
-        raise TlaunchError(f"{name}: it names no host", hint="for instance node[01-04]")
-    return counted_cluster([(host, devices) for host in seen])
-
-
-def expand(line: str, place: Place, limit: int = MAX_HOSTS) -> Iterator[str]:
-    """Yield the hosts that `line` names, in its order; of several brackets the last one runs fastest.
-
-    >>> list(expand("r[1-2]n[08-09],login", Place("nodes", 1)))
-    ['r1n08', 'r1n09', 'r2n08', 'r2n09', 'login']
-    """
-    for item in _items(line, place):
-        count, alternatives = 1, []
-        # Plain text and what a pair of brackets stands for take turns.
-        for index, part in enumerate(re.split(r"[\[\]]", item)):
-            alternatives.append(_numbers(part, item, place, limit) if index % 2 else [part])
-            count *= len(alternatives[-1])
-            if count > limit:
-                place.refuse(f"{item[:40]!r} leads beyond {MAX_HOSTS:,} hosts", "check the ranges")
-        limit -= count
-        for name in map("".join, product(*alternatives)):
-            if not is_host_name(name):
-                place.refuse(f"{item[:40]!r} is not a valid host name", "write node[01-04,7]")
-            yield name
-
-
-def order_of_slurm(cluster: Cluster) -> Iterator[str]:
-    """Yield a note where the servers are in another order than Slurm puts nodes into by itself."""
-    names = [server.server_id for server in cluster.servers]
-    # node2 comes before node10: texts and numbers take turns, so like meets like.
-    split = {name: enumerate(_DIGITS.split(name)) for name in names}
-    by_value = {
-        name: [(len(text.lstrip("0")), text.lstrip("0")) if at % 2 else (0, text) for at, text in parts]
-        for name, parts in split.items()
-    }
-    if names != sorted(names, key=by_value.__getitem__):
-        yield (
-            "Slurm sorts the nodes of `srun -w`, and ranks would follow its order: to keep this one, give the names line "
-            "by line in the file SLURM_HOSTFILE, with `srun -m arbitrary`"
-        )
-
-
-def compress(names: list[str]) -> str:
-    """Return the shortest list that keeps the order: neighbours that differ in their last number alone share brackets.
-
-    >>> compress(["node01", "node02", "node04", "login"])
-    'node[01-02,04],login'
-    """
-    groups: list[tuple[str, str, list[str]]] = []  # what stands around the last number, and that number of each name
-    for name in names:
-        match = _LAST_NUMBER.fullmatch(name)
-        prefix, digits, suffix = match.group("prefix", "digits", "suffix") if match else (name, "", "")
-        if groups and digits and groups[-1][:2] == (prefix, suffix) and groups[-1][2][0]:
-            groups[-1][2].append(digits)
-        else:
-            groups.append((prefix, suffix, [digits]))
-    return ",".join(
-        f"{prefix}{numbers[0] if len(numbers) == 1 else f'[{in_ranges(numbers)}]'}{suffix}"
-        for prefix, suffix, numbers in groups
-    )
-
-
-def _items(line: str, place: Place) -> Iterator[str]:
-    """Yield the items between the commas that are outside of brackets."""
-    depth, item = 0, ""
-    for char in line:
-        depth += (char == "[") - (char == "]")
-        if depth not in (0, 1):
-            place.refuse(f"brackets inside brackets or none to close: {line.strip()[:40]!r}", "write node[01-04,7]")
-        if depth == 0 and (char == "," or char.isspace()):
-            if item:
-                yield item
-            item = ""
-        else:
-            item += char
-    if depth:
-        place.refuse(f"a bracket is not closed: {line.strip()[:40]!r}", "write node[01-04,7]")
-    if item:
-        yield item
-
-
-def _numbers(ranges: str, item: str, place: Place, limit: int) -> list[str]:
-    """Return the numbers of a pair of brackets: 08-10 is 08, 09, 10, for the width of the first number counts."""
-    numbers: list[str] = []
-    for entry in map(str.strip, ranges.split(",")):
-        match = _RANGE.fullmatch(entry)
-        if match is None:
-            place.refuse(f"{entry[:40]!r} in {item[:40]!r} is not a number or a range", "write node[01-04,7]")
-        first, last = match[1], match[2] or match[1]
-        if int(last) < int(first):
-            place.refuse(f"the range {entry} in {item[:40]!r} runs backwards", f"write {last}-{first}")
-        if int(last) - int(first) >= limit - len(numbers):
-            place.refuse(f"{entry} in {item[:40]!r} leads beyond {MAX_HOSTS:,} hosts", "check the range")
-        numbers.extend(f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
-    return numbers
-
-
-def in_ranges(numbers: Iterable[str]) -> str:
-    """Return a list of numbers in which neighbours of one width that follow each other are a range.
-
-    >>> in_ranges(["08", "09", "10", "12"])
-    '08-10,12'
-    """
-    runs: list[list[str]] = []
-    for number in numbers:
-        if runs and number == f"{int(runs[-1][-1]) + 1:0{len(runs[-1][0])}d}":
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

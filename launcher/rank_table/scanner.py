@@ -10,7 +10,7 @@ still be checked with every offset unchanged.
 
     Scanner    what may come next, token by token
     Stack      the containers that are open, their keys, and which of those are repeated
-    ErrorLog   the errors, the patches, and whether the patches are enough (in `syntax`, as are longer messages)
+    ErrorLog   the errors, the patches, and whether the patches are enough (in `syntax_errors`, as are longer messages)
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from launcher.rank_table import syntax
+from launcher.rank_table import syntax_errors, tokens
 from launcher.rank_table.positions import Edit, RepeatedKey, overwritten
-from launcher.rank_table.syntax import (
+from launcher.rank_table.syntax_errors import ErrorLog, Fault, remedy
+from launcher.rank_table.tokens import (
     CLOSING,
     SCALAR,
     STRING,
-    ErrorLog,
-    Fault,
     Token,
     entry_pattern,
     has_repeated_key,
     member_pattern,
     next_token,
-    remedy,
 )
 
 MAX_DEPTH = 100  # a rank table of any format needs fewer than 15 levels
@@ -117,7 +115,7 @@ class Scanner:
         self._stack = _Stack(only_repeats=only_repeats)
         self._max_depth = max_depth
         self._done = False
-        self._last = Token(syntax.END, 0, 0)  # the token before the present one
+        self._last = Token(tokens.END, 0, 0)  # the token before the present one
         self._expect: Callable[[Token], None] = self._value  # what handles the next token
 
     def run(self) -> Scan:
@@ -129,7 +127,7 @@ class Scanner:
             token = next_token(self.text, at)
             at = token.end
             if self._touches_last(token):
-                self._log.stop(syntax.unpaired_quote(self.text, self._last, token))
+                self._log.stop(syntax_errors.unpaired_quote(self.text, self._last, token))
                 break
             # After the table anything may stand.
             known = token if self._expect == self._end else self._plain_token(token)
@@ -153,8 +151,8 @@ class Scanner:
         if token.start != self._last.end or self._expect == self._end or not self._last.end:
             return False
         kinds = {self._last.kind, token.kind}
-        quoted = kinds & {STRING, syntax.BROKEN_STRING}
-        return bool(quoted) and kinds != {STRING} and kinds <= {STRING, SCALAR, syntax.WORD, syntax.BROKEN_STRING}
+        quoted = kinds & {STRING, tokens.BROKEN_STRING}
+        return bool(quoted) and kinds != {STRING} and kinds <= {STRING, SCALAR, tokens.WORD, tokens.BROKEN_STRING}
 
     # --- what may come next: each handler takes a token and sets what handles the one after it ---
 
@@ -224,7 +222,7 @@ class Scanner:
                 before_entry = next_token(self.text, token.end).kind in (STRING, *CLOSING)
                 hint = "write a comma in its place" if before_entry else "remove it"
                 self._log.stop(Fault("RT102", token.start, 1, "there is no key before this colon", hint))
-        elif token.kind == syntax.END:
+        elif token.kind == tokens.END:
             self._cut_off()
         else:
             self._log.missing(",", self._last.end, "two entries")
@@ -237,7 +235,7 @@ class Scanner:
 
     def _end(self, token: Token) -> None:
         self._done = True
-        if token.kind != syntax.END:
+        if token.kind != tokens.END:
             hint = "remove it; if it is a bracket, one was closed too early above"
             fault = Fault("RT109", token.start, 1, "there is text after the end of the table", hint)
             self._log.overwrite(fault, token.start, len(self.text))
@@ -284,9 +282,9 @@ class Scanner:
     def _plain_token(self, token: Token) -> Token | None:
         """Return the token of JSON that stands for one that JSON has not; None where there is nothing to stand for."""
         log, text = self._log, self.text
-        if token.kind == syntax.COMMENT:
-            log.overwrite(syntax.comment(text, token), token.start, token.end)
-        elif token.kind == syntax.ELLIPSIS:
+        if token.kind == tokens.COMMENT:
+            log.overwrite(syntax_errors.comment(text, token), token.start, token.end)
+        elif token.kind == tokens.ELLIPSIS:
             message, width = "a part of the table is left out here", token.end - token.start
             fault = Fault("RT113", token.start, width, message, "write every entry in full")
             log.overwrite(fault, token.start, token.end)
@@ -295,38 +293,38 @@ class Scanner:
             self._stack.top.comma, self._stack.top.elided = None, True
             if self._expect == self._comma:
                 self._expect = self._entry
-        elif token.kind in (syntax.SINGLE_QUOTED, syntax.TYPOGRAPHIC):
+        elif token.kind in (tokens.SINGLE_QUOTED, tokens.TYPOGRAPHIC):
             replacement = f'"{text[token.start + 1 : token.end - 1]}"'
-            wrong = syntax.single_quoted if token.kind == syntax.SINGLE_QUOTED else syntax.typographic
+            wrong = syntax_errors.single_quoted if token.kind == tokens.SINGLE_QUOTED else syntax_errors.typographic
             log.overwrite(wrong(text, token, replacement), token.start, token.end, replacement)
             return token._replace(kind=STRING)
-        elif token.kind == syntax.WIDE_MARK:
-            mark = syntax.WIDE_MARKS[text[token.start]]
-            log.overwrite(syntax.typographic(text, token, mark), token.start, token.end, mark)
+        elif token.kind == tokens.WIDE_MARK:
+            mark = tokens.WIDE_MARKS[text[token.start]]
+            log.overwrite(syntax_errors.typographic(text, token, mark), token.start, token.end, mark)
             return token._replace(kind=mark)
-        elif token.kind == syntax.WORD:
+        elif token.kind == tokens.WORD:
             return self._word(token)
-        elif token.kind == syntax.OPEN_COMMENT:
+        elif token.kind == tokens.OPEN_COMMENT:
             message = "JSON has no comments, and this one is not closed"
             log.stop(Fault("RT104", token.start, 2, message, "remove it"))
-        elif token.kind == syntax.BROKEN_STRING:
-            log.stop(syntax.broken_string(text, token))
+        elif token.kind == tokens.BROKEN_STRING:
+            log.stop(syntax_errors.broken_string(text, token))
         else:
             return token
         return None
 
     def _word(self, token: Token) -> Token | None:
         char = self.text[token.start]
-        if char in syntax.WIDE_BLANKS:
-            self._log.overwrite(syntax.typographic(self.text, token, " "), token.start, token.end)
+        if char in tokens.WIDE_BLANKS:
+            self._log.overwrite(syntax_errors.typographic(self.text, token, " "), token.start, token.end)
             return None
         # Of a quote, the other half is missing.
-        fault = syntax.typographic(self.text, token, None) if char in syntax.MEANT else None
+        fault = syntax_errors.typographic(self.text, token, None) if char in tokens.MEANT else None
         if fault is None and self._expect in (self._value, self._key, self._entry):
             self._log.unquoted(token)
             return token._replace(kind=STRING)
         word = self.text[token.start : token.end]
-        message = f"{syntax.shown(word)} is not expected here"
+        message = f"{syntax_errors.shown(word)} is not expected here"
         self._log.stop(fault or Fault("RT102", token.start, len(word), message, self._expected()))
         return None
 
@@ -347,10 +345,10 @@ class Scanner:
         if frame.comma is not None and follows == CLOSING[frame.bracket]:
             needless = "before"
         opened, after_comma = (frame.bracket, _line_of(frame, self.text)), frame.comma is not None
-        self._log.stop(syntax.unmatched(token, opened, way, after_comma=after_comma, needless_comma=needless))
+        self._log.stop(syntax_errors.unmatched(token, opened, way, after_comma=after_comma, needless_comma=needless))
 
     def _refuse(self, token: Token, what: str) -> None:
-        if token.kind == syntax.END:
+        if token.kind == tokens.END:
             self._cut_off()
         else:
             self._log.stop(Fault("RT102", token.start, 1, what, self._expected()))

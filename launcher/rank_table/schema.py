@@ -15,9 +15,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.rank_table.catalogue import Finding, Found
+from launcher.rank_table.document import LongInteger
 from launcher.rank_table.model import Fields
 from launcher.rank_table.positions import Pointer
-from launcher.rank_table.syntax import LongInteger
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

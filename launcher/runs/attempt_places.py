@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from launcher.core.records import Allotment
 from launcher.logs.lines import Line
-from launcher.runs.record import Place, Recorded
+from launcher.runs.record import RankPlace, Recorded
 
 
 class AttemptPlaces:
@@ -15,7 +15,7 @@ class AttemptPlaces:
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
         self._allotments: dict[int, Allotment | None] = {}  # by attempt
-        self._of_attempt: dict[int, Mapping[int, Place]] = {}
+        self._of_attempt: dict[int, Mapping[int, RankPlace]] = {}
 
     @property
     def change(self) -> bool:
@@ -27,7 +27,7 @@ class AttemptPlaces:
         self._allotments[attempt] = allotment
         self._of_attempt.pop(attempt, None)
 
-    def of(self, attempt: int | None) -> Mapping[int, Place]:
+    def of(self, attempt: int | None) -> Mapping[int, RankPlace]:
         """Return the places of an attempt's ranks by global rank, the same mapping until more is known; None: the first."""
         number = attempt or 0
         if number not in self._of_attempt:
@@ -35,6 +35,6 @@ class AttemptPlaces:
             self._of_attempt[number] = {place.global_rank: place for place in places}
         return self._of_attempt[number]
 
-    def of_line(self, line: Line) -> Place | None:
+    def of_line(self, line: Line) -> RankPlace | None:
         """Return the place at which a rank has written a line; None where its attempt has no such rank."""
         return self.of(line.attempt).get(line.global_rank)

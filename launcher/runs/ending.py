@@ -57,7 +57,7 @@ def _group(pid: int) -> int | None:
     return None
 
 
-class Outcome(str, Enum):
+class StopOutcome(str, Enum):
     ENDED = "ended"  # it ran, and nothing of it runs any more
     NOT_RUNNING = "not running"  # there was nothing to end
     STILL_ENDING = "still ending"  # asked, but the time to wait is over
@@ -68,7 +68,7 @@ class Outcome(str, Enum):
 class Stopped:
     """The outcome of a request to end a run."""
 
-    outcome: Outcome
+    outcome: StopOutcome
     state: RunState  # afterwards
     orphans: tuple[int, ...] = ()  # global ranks that lived without launcher and agent, and were asked to end
     killed: tuple[int, ...] = ()  # those of them that had to be killed
@@ -88,13 +88,13 @@ def stop(watch: RunStatusReader, *, kill: bool, timeout_s: float | None) -> Stop
     # A run that is being started gets a moment in which its agent writes its first event.
     state = _look_until(lambda now: now.progress.agent is not None or now.state is not State.STARTING, watch, deadline)
     if state.state in {State.ELSEWHERE, State.UNWATCHED, State.UNKNOWN}:
-        return Stopped(Outcome.OUT_OF_REACH, state)
+        return Stopped(StopOutcome.OUT_OF_REACH, state)
     if not _ask_launcher(state, kill=kill):
         return _end_orphans(watch, watch.look(), deadline, kill=kill)
     if not kill and not _is_ending(_look_until(_is_ending, watch, deadline)):
         _ask(state.progress.agent, signal.SIGTERM)
     gone = _wait(watch, deadline)
-    return Stopped(Outcome.ENDED if gone else Outcome.STILL_ENDING, watch.look())
+    return Stopped(StopOutcome.ENDED if gone else StopOutcome.STILL_ENDING, watch.look())
 
 
 def _look_until(reached: Callable[[RunState], bool], watch: RunStatusReader, deadline: float) -> RunState:
@@ -131,7 +131,7 @@ def _end_orphans(watch: RunStatusReader, state: RunState, deadline: float, *, ki
     """End ranks of a lost run that outlived launcher and agent, though the kernel should have ended them."""
     orphans = {look.global_rank: Orphan.of(look.process) for look in state.ranks if look.process and look.process.lives}
     if not orphans or state.state is not State.LOST:
-        return Stopped(Outcome.NOT_RUNNING, state)
+        return Stopped(StopOutcome.NOT_RUNNING, state)
     grace_s = 0.0
     if not kill:
         try:
@@ -146,7 +146,7 @@ def _end_orphans(watch: RunStatusReader, state: RunState, deadline: float, *, ki
         _wait_for_ends(orphans, deadline)
     else:
         stubborn = []
-    outcome = Outcome.STILL_ENDING if any(each.living() for each in orphans.values()) else Outcome.ENDED
+    outcome = StopOutcome.STILL_ENDING if any(each.living() for each in orphans.values()) else StopOutcome.ENDED
     return Stopped(outcome, watch.look(), tuple(orphans), tuple(stubborn), grace_s)
 
 

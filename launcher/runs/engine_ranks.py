@@ -6,21 +6,22 @@ own machine.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
 from launcher.core import atomic
 from launcher.core.codec import decode
-from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
+from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.proc import ProcessId
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
-from launcher.runs.record import Recorded, point_latest, spec_to_json
+from launcher.runs.record import Recorded, filling, point_latest, spec_to_json
 
 
 def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = None) -> RunDir:
@@ -35,7 +36,7 @@ def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = No
         UnreadableError: the directory cannot be made or filled.
     """
     run_dir = RunDir(spec.run_dir)
-    try:
+    with filling(run_dir):
         run_dir.device(rank.global_rank).mkdir(parents=True, exist_ok=True)
         try:  # one process alone succeeds in making a rank's env.log, on NFS too
             os.close(os.open(run_dir.env_log(rank.global_rank), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -48,11 +49,6 @@ def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = No
         _write_or_compare(run_dir, spec_to_json(spec))
         for name, text in (files or {}).items():
             atomic.write_text(run_dir.root / name, text)  # all ranks have the same
-    except OSError as error:
-        raise UnreadableError(
-            f"{run_dir.root}: this run directory cannot be made or filled: {error.strerror}",
-            hint="--runs-dir DIR, or TLAUNCH_RUNS_DIR, names another place",
-        ) from error
     return run_dir
 
 
@@ -95,6 +91,21 @@ def note_process(run_dir: RunDir, global_rank: int, process: ProcessId) -> None:
         OSError: it cannot be written.
     """
     atomic.write_text(run_dir.process(global_rank), json.dumps(asdict(process)) + "\n")
+
+
+@contextmanager
+def announcement(run_dir: RunDir) -> Iterator[bool]:
+    """Yield whether no rank of this server has announced the run yet; others wait until this one has done so.
+
+    A rank becomes its program after that alone: an engine ends all ranks when one fails, also those that are still to begin.
+    """
+    with run_dir.announced.open("a") as file:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        is_first = os.fstat(file.fileno()).st_size == 0
+        yield is_first
+        if is_first:
+            file.write("announced\n")
 
 
 class EngineRanks:

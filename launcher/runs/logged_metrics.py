@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ class LoggedSteps:
     global_rank: int | None = None  # None: no rank has printed any
     steps: tuple[StepMetrics, ...] = ()
     counts_samples: bool = False  # each `step` is a number of samples
+    at_least: bool = False  # each `step` may be too low: what an epoch did after its last line was not printed
 
 
 def logged_steps(state: RunState, pattern: Matcher | None = None) -> LoggedSteps:
@@ -44,30 +45,34 @@ def logged_steps(state: RunState, pattern: Matcher | None = None) -> LoggedSteps
     """
     reader = FiguresReader(state.run_dir, pattern)
     newest = ((rank.global_rank, reader.logged(rank.global_rank)) for rank in state.ranks)
-    global_rank, figures = next(((rank, found) for rank, found in newest if found is not None), (None, None))
+    told = ((rank, found) for rank, found in newest if found is not None and not found.is_bare)
+    global_rank, figures = next(told, (None, None))
     if reader.refused is not None:
         raise reader.refused
     if global_rank is None or figures is None:
         return LoggedSteps()
-    steps = tuple(_steps(state.run_dir, global_rank, state.started_ns or 0, pattern))
-    return LoggedSteps(global_rank, steps, figures.counts_samples)
+    steps, at_least = _steps(state.run_dir, global_rank, state.started_ns or 0, pattern)
+    return LoggedSteps(global_rank, steps, figures.counts_samples, at_least)
 
 
-def _steps(run_dir: RunDir, global_rank: int, near_ns: int, pattern: Matcher | None) -> Iterator[StepMetrics]:
+def _steps(
+    run_dir: RunDir, global_rank: int, near_ns: int, pattern: Matcher | None
+) -> tuple[tuple[StepMetrics, ...], bool]:
+    """Return the steps, and whether they are counted on from an epoch that was not printed to its end."""
     from launcher.logs.figures import figures_in  # noqa: PLC0415 - most runs have metrics.jsonl
 
     logs = RankLogs(run_dir, [global_rank], near_ns)
     logs.note_attempts()
     log = logs.of_rank.get(global_rank)
     if log is None:
-        return
+        return (), False
     try:
         skipped = log.skip_to_last_bytes(END_BYTES)
         printed = tuple(
             (line.time_ns or 0, line.attempt or 0, found)
             for line in log.whole()
             for found in reversed(tuple(figures_in(_ended(line), pattern)))
-            if found.step is not None
+            if found.step is not None and not found.is_bare
         )
     finally:
         log.close()
@@ -76,20 +81,24 @@ def _steps(run_dir: RunDir, global_rank: int, near_ns: int, pattern: Matcher | N
     if skipped and printed:
         of_first = [found for _, number, found in printed if number == first_attempt]
         first_base = _steps_before(of_first, _first_figures(run_dir, global_rank, first_attempt, pattern))
-    attempt, last, base = first_attempt, 0, first_base or 0  # the last step is as it was printed
+    steps: list[StepMetrics] = []
+    at_least = bool(first_base)
+    attempt, last, last_of_epoch, base = first_attempt, 0, None, first_base or 0  # the last step is as it was printed
     for time_ns, number, found in printed:
         step = found.step or 0
         if number != attempt:
             base = 0
         elif (found.epoch is not None or found.counts_samples) and step < last:
             base += last
-        attempt, last = number, step
+            at_least |= last != last_of_epoch
+        attempt, last, last_of_epoch = number, step, found.last_step
         if attempt == first_attempt and first_base is None:
             continue
-        yield StepMetrics(
+        steps.append(StepMetrics(
             time_ns, attempt, base + step, found.loss, tokens_per_s=found.tokens_per_s,
             step_s=None if not found.steps_per_s else 1 / found.steps_per_s,
-        )  # fmt: skip
+        ))  # fmt: skip
+    return tuple(steps), at_least
 
 
 def _steps_before(end: Sequence[Figures], begin: Figures | None) -> int | None:
@@ -126,7 +135,12 @@ def _first_figures(run_dir: RunDir, global_rank: int, attempt: int, pattern: Mat
     offset = next((offset for offset, number in starts.of(global_rank) if number == attempt), 0)
     with suppress(OSError), opened(run_dir.train_log(global_rank)) as log:
         lines = bytes_between(log, offset, offset + HEAD_BYTES).splitlines(keepends=True)
-        each = (found for line in lines for found in figures_in(line, pattern) if found.step is not None)
+        each = (
+            found
+            for line in lines
+            for found in figures_in(line, pattern)
+            if found.step is not None and not found.is_bare
+        )
         return next(each, None)
     return None
 

@@ -56,7 +56,7 @@ ENDED_AS = {
 
 
 @dataclass(slots=True)
-class Ending:
+class AttemptEnd:
     """The end of an attempt, from the first SIGTERM to SIGKILL."""
 
     stopping: events.Stopping | None = None
@@ -124,7 +124,7 @@ class AttemptProgress:
     verdict: Verdict | None = None
     slow: dict[int, events.Slow] = field(default_factory=dict)  # by global rank; the last event of each
     paused: bool = False
-    ending: Ending = field(default_factory=Ending)
+    ending: AttemptEnd = field(default_factory=AttemptEnd)
 
     @property
     def running(self) -> int:

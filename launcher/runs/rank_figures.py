@@ -19,6 +19,7 @@ from launcher.core.run_dir import RunDir
 from launcher.logs.log_file import bytes_between, opened
 
 if TYPE_CHECKING:
+    from launcher.logs.figures import Figures
     from launcher.logs.select import Matcher
 
 LOOK_BYTES = 1 << 15  # of a log at a time: there may be a thousand
@@ -37,6 +38,7 @@ class RankFigures:
     tokens_per_s: float | None = None
     steps_per_s: float | None = None  # from a log
     counts_samples: bool = False  # `step` and `last_step` are numbers of samples, as a log tells them
+    is_bare: bool = False  # of a progress bar without words, which may be that of an epoch, or of another loop
     refused: str | None = None  # why its log is not read: --progress-regex has taken too long
 
     @property
@@ -152,6 +154,12 @@ class FiguresReader:
             first_end = LINE_END.search(text)
             text = text[first_end.end() if first_end else 0 :]
         log.position = found.st_size - len(text) + max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
-        newest = next(figures_in(text, self._pattern), None)
-        if newest is not None:
+        newest: Figures | None = None
+        for each in figures_in(text, self._pattern):
+            newest = newest or each
+            if not each.is_bare:
+                newest = each
+                break
+        # Lines that say more stay, though bars without words come more often.
+        if newest is not None and (not newest.is_bare or log.found is None or log.found.is_bare):
             log.found = RankFigures(from_log=True, **vars(newest))

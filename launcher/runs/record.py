@@ -69,7 +69,7 @@ def masked_environment(environment: Mapping[str, str | None]) -> dict[str, str |
 
 
 @frozen
-class Place:
+class RankPlace:
     """The place of a rank, as the rank table has it."""
 
     global_rank: int
@@ -80,15 +80,15 @@ class Place:
 
 @frozen
 class Recorded:
-    places: tuple[Place, ...]  # ascending by global rank
+    places: tuple[RankPlace, ...]  # ascending by global rank
     grace_s: float
     max_restarts: int
     engine: str | None = None  # the user's own that started the ranks; None: tlaunch did
     continues: ResumedFrom | None = None
     # Of an elastic run, all that it may use, by the ranks that the whole table gives them.
-    devices: tuple[Place, ...] = ()
+    devices: tuple[RankPlace, ...] = ()
 
-    def places_in(self, allotment: Allotment | None) -> tuple[Place, ...]:
+    def places_in(self, allotment: Allotment | None) -> tuple[RankPlace, ...]:
         """Return the places of the ranks of an attempt, ascending by global rank."""
         if allotment is None or len(self.devices) <= max(allotment.devices):
             return self.places
@@ -105,7 +105,7 @@ def read_recorded(run_dir: RunDir) -> Recorded:
     try:
         fields: Any = json.loads(path.read_bytes())
         supervision = fields.get("supervision", {})
-        places = [decode(Place, rank) for rank in fields["ranks"]]
+        places = [decode(RankPlace, rank) for rank in fields["ranks"]]
         return Recorded(
             places=_ascending(places),
             grace_s=float(supervision.get("grace_s", fields.get("grace_s", DEFAULT_GRACE_S))),
@@ -137,13 +137,13 @@ def read_options(run_dir: RunDir) -> tuple[Mapping[str, Any], Path] | None:
     return (options, cwd) if isinstance(options, dict) else None
 
 
-def _devices(servers: Any) -> Iterator[Place]:
+def _devices(servers: Any) -> Iterator[RankPlace]:
     for index, server in enumerate(servers):
         for device in server["devices"]:
-            yield Place(device["global_rank"], server["server_id"], index, device["device_id"])
+            yield RankPlace(device["global_rank"], server["server_id"], index, device["device_id"])
 
 
-def _ascending(places: Iterable[Place]) -> tuple[Place, ...]:
+def _ascending(places: Iterable[RankPlace]) -> tuple[RankPlace, ...]:
     return tuple(sorted(places, key=lambda place: place.global_rank))
 
 
@@ -160,6 +160,23 @@ def _continued(fields: Mapping[str, Any]) -> ResumedFrom | None:
 
 
 # --- making the directory ---
+
+_ELSEWHERE = "--runs-dir DIR, or TLAUNCH_RUNS_DIR, names another place"
+
+
+@contextmanager
+def filling(run_dir: RunDir) -> Iterator[None]:
+    """Have an OSError from within, which makes or fills a run's directory, say so.
+
+    Raises:
+        UnreadableError: in the place of that OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UnreadableError(
+            f"{run_dir.root}: this run directory cannot be made or filled: {error.strerror}", hint=_ELSEWHERE
+        ) from error
 
 
 def free_name(runs_dir: Path, wanted: str) -> str:
@@ -191,10 +208,7 @@ def create_run(
     except OSError as error:
         no_directory = isinstance(error, FileExistsError | NotADirectoryError)
         why = "it is not a directory" if no_directory else error.strerror
-        raise UnreadableError(
-            f"{runs_dir}: no run directory can be made here: {why}",
-            hint="--runs-dir DIR, or TLAUNCH_RUNS_DIR, names another place",
-        ) from error
+        raise UnreadableError(f"{runs_dir}: no run directory can be made here: {why}", hint=_ELSEWHERE) from error
     point_latest(runs_dir, spec.name)
     return spec
 

@@ -22,7 +22,7 @@ _REMOVED = ".removed"  # ends the hidden name of a run whose files are being rem
 
 
 @frozen
-class Found:
+class FoundRun:
     """A run in a directory of runs."""
 
     root: Path  # as it stands there, perhaps a link
@@ -35,11 +35,11 @@ class Found:
         return self.state.ended_ns or self.state.started_ns or 0
 
 
-def runs_found(runs_dir: Path) -> list[Found]:
+def runs_found(runs_dir: Path) -> list[FoundRun]:
     """Return all runs in `runs_dir`, the newest first."""
     roots = (runs_dir / name for name in newest_first(runs_dir))
     states = ((root, look(run_at(root))) for root in roots)
-    return [Found(root, state, _why_it_stays(root, state)) for root, state in states]
+    return [FoundRun(root, state, _why_it_stays(root, state)) for root, state in states]
 
 
 def _why_it_stays(root: Path, state: RunState) -> str | None:

@@ -98,7 +98,7 @@ class RunState:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """The last one may be active. A report has the exact order in which ranks ended."""
+        """All attempts, of which the last one may be active. A report has the exact order in which ranks ended."""
         return self.report.attempts if self.report and self.report.attempts else self.progress.attempts
 
     @property

@@ -43,7 +43,7 @@ LEFTOVER_PATIENCE_S = 0.25
 WAKE_EVERY_S = LATE_S / 2
 
 
-class Stage(Enum):
+class AttemptStage(Enum):
     RUNNING = "running"  # or being started
     COLLECTING = "collecting evidence"  # a failure is known, and nothing has been ended yet
     COLLECTED = "evidence collected"
@@ -134,6 +134,7 @@ class AttemptMonitor:
 
     def forward(self, number: int) -> None:
         """Hand a signal to the process of every rank, but not to what ranks have started."""
+        self.start()  # a rank that the fork server has reported may be waiting for this signal already
         for pid in self._rank_group.leaders:
             with suppress(OSError):
                 os.kill(pid, number)  # not reaped yet, so the pid is the rank's own
@@ -152,12 +153,12 @@ class AttemptMonitor:
         return self._scheduler.has_failed
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> AttemptStage:
         if self._collector:
-            return Stage.COLLECTED if self._collector.done else Stage.COLLECTING
+            return AttemptStage.COLLECTED if self._collector.done else AttemptStage.COLLECTING
         if self.ender.begun:
-            return Stage.ENDING_LEFTOVERS if self.cause is Cause.FINISHED else Stage.ENDING
-        return Stage.ENDED_WELL if self._rank_group.all_ended else Stage.RUNNING
+            return AttemptStage.ENDING_LEFTOVERS if self.cause is Cause.FINISHED else AttemptStage.ENDING
+        return AttemptStage.ENDED_WELL if self._rank_group.all_ended else AttemptStage.RUNNING
 
     def evidence(self) -> Evidence:
         """Return what is known by now, also of ranks that have all ended."""

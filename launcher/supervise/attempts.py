@@ -17,7 +17,7 @@ from launcher.core.report import Attempt
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.supervise.arrival_notes import ArrivalNotes
-from launcher.supervise.attempt_monitor import AttemptMonitor, Stage
+from launcher.supervise.attempt_monitor import AttemptMonitor, AttemptStage
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.port import HeldPort, hold_port
 from launcher.supervise.progress_monitor import ProgressMonitor
@@ -193,7 +193,7 @@ class Attempts:
     @property
     def undisturbed(self) -> bool:
         """True if ranks run, and neither a failure nor a request has begun to end them."""
-        return self.monitor.stage is Stage.RUNNING
+        return self.monitor.stage is AttemptStage.RUNNING
 
     def held_port(self) -> int | None:
         """Return the port that is held here for the next attempt; None if another server has rank 0, or the user chose."""

@@ -167,7 +167,7 @@ class ForkServer:
             self._say({"fork": forks})
 
     def send(self) -> None:
-        """Send what it takes without blocking."""
+        """Send what the process takes without blocking."""
         try:
             while self._outgoing:
                 del self._outgoing[: self._socket.send(self._outgoing)]
@@ -177,7 +177,7 @@ class ForkServer:
             self._outgoing.clear()
 
     def take(self) -> list[Answer]:
-        """Return everything that it has sent since the last call."""
+        """Return all answers that the process has sent since the last call."""
         answers: list[Answer] = []
         ended = self._receive() if self._usable else None
         *lines, self._incoming = self._incoming.split(b"\n")

@@ -10,7 +10,7 @@ from launcher.control.events import Setup
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import Cause, DevicesChanged, NotRestarting
 from launcher.core.records import RunSpec
-from launcher.supervise.attempt_monitor import Stage
+from launcher.supervise.attempt_monitor import AttemptStage
 from launcher.supervise.attempts import Attempts
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.event_loop import drive
@@ -37,7 +37,7 @@ class LocalControl:
 
             self._exclusions = exclusions_of(spec, spec.supervision.elastic, event_log.record)
         self._exits_reported = 0  # ends of ranks of this attempt
-        self._stage = Stage.RUNNING  # as it was reported
+        self._stage = AttemptStage.RUNNING  # as it was reported
         self.not_restarting: str | None = None  # why restarts that were left were not used
 
     def begin(self) -> None:
@@ -69,17 +69,17 @@ class LocalControl:
             self._report(events.RankEnded(ended.global_rank, ended.status))
             self._exits_reported += 1
         stage = monitor.stage
-        if stage in {Stage.COLLECTING, Stage.COLLECTED} and self._stage is Stage.RUNNING:
+        if stage in {AttemptStage.COLLECTING, AttemptStage.COLLECTED} and self._stage is AttemptStage.RUNNING:
             self._report(events.RankFailed(SERVER))
-        if stage is Stage.COLLECTED:
+        if stage is AttemptStage.COLLECTED:
             self._report(events.EvidenceReport(SERVER))
-        elif stage is Stage.ENDING_LEFTOVERS and self._stage is not stage:
+        elif stage is AttemptStage.ENDING_LEFTOVERS and self._stage is not stage:
             self._report(events.EndingLeftovers(SERVER))
         self._stage = stage
         self._report(events.Tick())
         # Only now: the diagnosis may have ended an attempt of which no process is left that could wake this one.
         if monitor.over(childless=childless):
-            self._exits_reported, self._stage = 0, Stage.RUNNING
+            self._exits_reported, self._stage = 0, AttemptStage.RUNNING
             self._report(events.AttemptEnded(SERVER, attempts.end(), attempts.master_port))
             self._report(events.Tick())
         return self._controller.phase is not Phase.LEAVING

@@ -18,7 +18,7 @@ What an engine does about a failed rank, it does when a member *ends*. So late e
 | srun --mpi=pmix   | exit 0: nothing; killed: KILL to all members     | KILL to all members at once                        |
 
 MpiProxies hold their PMI_FD open while they wait, for Hydra kills all members when it sees its end.
-A member that is killed shows to the agent as Left, and an agent that is killed to its members as None.
+A member that is killed shows to the agent as MemberLeft, and an agent that is killed to its members as None.
 An agent that is to survive members that are killed must not be one of them, but a child in a session of its own.
 """
 
@@ -45,27 +45,27 @@ _MAX_BYTES = 1 << 23  # the kernel gives no process a larger environment, unless
 
 
 @frozen
-class Joined:
+class MemberJoined:
     """The member of this rank has sent its identity."""
 
     global_rank: int
 
 
 @frozen
-class Left:
+class MemberLeft:
     """A member ended, or closed its socket, before its rank's end was reported: most likely the engine killed it."""
 
     global_rank: int
 
 
 @frozen
-class Refused:
+class MemberRefused:
     """A process that is not a member, or sends nonsense."""
 
     reason: str
 
 
-MemberEvent = Joined | Left | Refused
+MemberEvent = MemberJoined | MemberLeft | MemberRefused
 
 
 class _Caller:
@@ -184,7 +184,7 @@ class MpiProxies:
             user = user_of(connection)
             if user != os.getuid():
                 connection.close()
-                happened.append(Refused(f"a process of another user (uid {user}) tried to join as a rank"))
+                happened.append(MemberRefused(f"a process of another user (uid {user}) tried to join as a rank"))
                 continue
             connection.setblocking(False)
             self._callers[connection.fileno()] = _Caller(connection)
@@ -197,7 +197,7 @@ class MpiProxies:
             happened.append(self._admit(caller))
             stays = stays and caller.global_rank is not None
         elif len(caller.received) > _MAX_BYTES:
-            happened.append(Refused(f"a process sent more than {_MAX_BYTES} bytes without a line end"))
+            happened.append(MemberRefused(f"a process sent more than {_MAX_BYTES} bytes without a line end"))
             stays = False
         if not stays:
             self._epoll.unregister(caller.connection)
@@ -205,7 +205,7 @@ class MpiProxies:
                 del self._callers[caller.connection.fileno()]
                 caller.close()
             elif caller.global_rank not in self._released:  # its descriptor stays open: its rank may run on
-                happened.append(Left(caller.global_rank))
+                happened.append(MemberLeft(caller.global_rank))
         return happened
 
     def _admit(self, caller: _Caller) -> MemberEvent:
@@ -214,15 +214,15 @@ class MpiProxies:
             global_rank = int(fields["rank"])
             environment = {str(name): str(value) for name, value in fields["environment"].items()}
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            return Refused(f"a process sent a line that cannot be read: {error}")
+            return MemberRefused(f"a process sent a line that cannot be read: {error}")
         finally:
             caller.received.clear()
         if global_rank not in self.missing:
             has = "has a member already" if global_rank in self._joined else "is not on this server"
-            return Refused(f"a process tried to join as rank {global_rank}, which {has}")
+            return MemberRefused(f"a process tried to join as rank {global_rank}, which {has}")
         caller.global_rank, caller.environment = global_rank, environment
         self._joined[global_rank] = caller
-        return Joined(global_rank)
+        return MemberJoined(global_rank)
 
 
 class ProxyControl:
@@ -255,10 +255,10 @@ class ProxyControl:
     def step(self, event_log: EventLog) -> str | None:
         """Take what has come. Return, once, what to report when the engine has killed members and enough time has passed."""
         for event in self._members.step():
-            if isinstance(event, Left):
+            if isinstance(event, MemberLeft):
                 self._left.add(event.global_rank)
                 self._deadline = self._deadline or time.monotonic() + ABORT_PATIENCE_S
-            elif isinstance(event, Refused):
+            elif isinstance(event, MemberRefused):
                 event_log.record(Trouble(event.reason))
         if self._deadline is None or time.monotonic() < self._deadline:
             return None

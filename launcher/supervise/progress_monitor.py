@@ -19,7 +19,7 @@ from pathlib import Path
 
 from launcher.core.events import Hung, Slow
 from launcher.core.heartbeat import read_heartbeat
-from launcher.core.proc import TICKS_PER_S, usage_of
+from launcher.core.proc import TICKS_PER_S, core_wait_s, usage_of
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
 from launcher.supervise.slowness import Slowness
@@ -52,6 +52,7 @@ class _Watched:
     progressed: bool = False  # a change was noticed since the last look
     hangs: bool = False  # that was reported
     idle_s: float = 0.0
+    waits: tuple[int, float] | None = None  # at a step that it reported: that, and how long it had waited for a core
 
 
 class ProgressMonitor:
@@ -163,7 +164,7 @@ class ProgressMonitor:
             watched.step = step
             watched.highest = step if watched.highest is None else max(step, watched.highest)
             if heartbeat.beat.busy_s is not None and watched.pid is not None:
-                self._slowness.note(global_rank, step, heartbeat.beat.busy_s)
+                self._slowness.note(global_rank, step, heartbeat.beat.busy_s, _core_wait_of_step(watched, step))
 
     def _notice_work(self, living: Mapping[int, _Watched], now: float) -> None:
         """Take note of logs and CPU time of ranks that have not reported a step yet."""
@@ -198,6 +199,15 @@ class ProgressMonitor:
         for watched in hung.values():
             watched.hangs = True
         return [Hung(tuple(sorted(hung)), max(watched.idle_s for watched in hung.values()))]
+
+
+def _core_wait_of_step(watched: _Watched, step: int) -> float:
+    """Return how long a rank has waited for a core in each step since its last known one; 0 where that is not known."""
+    waited_s = None if watched.pid is None else core_wait_s(watched.pid)
+    before, watched.waits = watched.waits, None if waited_s is None else (step, waited_s)
+    if before is None or waited_s is None or step <= before[0]:
+        return 0.0
+    return max(0.0, waited_s - before[1]) / (step - before[0])
 
 
 def _signature(path: str) -> _Signature | None:

@@ -32,7 +32,7 @@ from launcher.core.messages import (
 from launcher.core.messages import ForwardSignal as ForwardedSignal
 from launcher.core.records import RunSpec
 from launcher.core.verdict import Confidence, Verdict
-from launcher.supervise.attempt_monitor import Stage
+from launcher.supervise.attempt_monitor import AttemptStage
 from launcher.supervise.attempts import Attempts
 from launcher.supervise.diagnosis.servers import judged, merge_evidence
 from launcher.supervise.diagnosis.verdicts import with_remark
@@ -92,7 +92,7 @@ class RemoteControl:
     def _hear(self, message: Message) -> None:
         match message:
             case EvidenceRequest(attempt=attempt) if attempt == self._attempts.number:
-                if self._waits or self._attempts.monitor.stage is Stage.ENDING_LEFTOVERS:
+                if self._waits or self._attempts.monitor.stage is AttemptStage.ENDING_LEFTOVERS:
                     self._report_evidence()
                 else:
                     self._attempts.monitor.collect()
@@ -154,7 +154,7 @@ class RemoteControl:
             pids = {*attempts.rank_group.leaders, *attempts.monitor.ender.left()}
             self._link.send(replace(answer, ports=listening_ports(pids)))
         if not self._waits:
-            if self._attempts.monitor.stage is Stage.COLLECTED and not self._reported:
+            if self._attempts.monitor.stage is AttemptStage.COLLECTED and not self._reported:
                 self._report_evidence()
             if self._attempts.monitor.over(childless=childless):
                 self._waits = True
@@ -198,7 +198,7 @@ class RemoteControl:
         """End the ranks, also if no evidence was asked for yet; they may all have ended well before others failed."""
         if self._waits and self._attempts.over[-1].cause is not Cause.FINISHED:
             return
-        if not self._waits and self._attempts.monitor.stage is Stage.ENDING:
+        if not self._waits and self._attempts.monitor.stage is AttemptStage.ENDING:
             return
         self._event_log.record(Judged(decided.verdict))
         self._record_stopping(decided.cause, restarts=decided.restarts)
@@ -213,11 +213,11 @@ class RemoteControl:
         stage = self._attempts.monitor.stage
         if self._waits:
             return
-        if stage in {Stage.ENDING, Stage.ENDING_LEFTOVERS}:
+        if stage in {AttemptStage.ENDING, AttemptStage.ENDING_LEFTOVERS}:
             if not stop.restarts:
                 self._attempts.monitor.ender.forget_repeat()
             return
-        if stage in {Stage.COLLECTING, Stage.COLLECTED}:
+        if stage in {AttemptStage.COLLECTING, AttemptStage.COLLECTED}:
             verdict = self._judged_alone()
             if stop.cause is not Cause.COORDINATOR_LOST or verdict.confidence is not Confidence.UNSURE:
                 cause = self._attempts.monitor.failure_cause

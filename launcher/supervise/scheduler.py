@@ -41,7 +41,9 @@ EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - as the stores of torch listen
 _OF_RANKS_ALONE = (env.MS_NODE_ID, env.TLAUNCH_HEARTBEAT_FILE)
 LEAVING_S = 30.0  # for ranks that an engine has started to leave it, once rank 0 has ended
 LOOK_S = 0.2
-ALIKE_S = 2.0  # for ranks to fail of what a scheduler has failed of that is their own command
+# For ranks to fail of what a scheduler has failed of: as long as that has lived, within these. They began at one moment.
+MIN_ALIKE_S = 2.0
+MAX_ALIKE_S = 5.0
 # Signals for the programs of ranks, and those of a terminal, which engines turn into an end of their own.
 _FORWARDED_BY_ENGINES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT, signal.SIGWINCH, signal.SIGURG)
 _REAP_S = 1.0  # for a process that has got SIGKILL
@@ -76,12 +78,12 @@ class Scheduler:
 
     @property
     def processes(self) -> Collection[int]:
-        """Its pid while it lives: no leftover of ranks."""
+        """The scheduler's pid while it lives: no leftover of ranks."""
         return () if self._pid is None else (self._pid,)
 
     @property
     def is_ending(self) -> bool:
-        """True if it was killed, and has not gone yet."""
+        """True if the scheduler was killed, and has not gone yet."""
         return self._killed and self._pid is not None
 
     def start(
@@ -92,7 +94,7 @@ class Scheduler:
         variables: Mapping[str, str],
         attempt: int = 0,
     ) -> None:
-        """Start it if rank 0 is one of `ranks`; their `variables` of this attempt are laid over those of its spec.
+        """Start the scheduler if rank 0 is one of `ranks`; their `variables` of this attempt are laid over those of its spec.
 
         One that cannot be started has failed.
         """
@@ -136,14 +138,18 @@ class Scheduler:
 
     @property
     def is_missed(self) -> bool:
-        """True if it has failed, and ranks have had time to fail of the same by themselves."""
+        """True if the scheduler has failed, and ranks have had time to fail of the same by themselves."""
         if self._ended is None:
             return False
-        is_alike = self._is_command and self._ended.status > 0 and self._ended.reason is None
-        return not is_alike or time.monotonic() >= self._began_s + self._lived_s + ALIKE_S
+        from launcher.supervise.diagnosis.evidence import FROM_OUTSIDE  # noqa: PLC0415 - as the collector
+
+        if self._ended.reason is not None or -self._ended.status in FROM_OUTSIDE:
+            return True
+        alike_s = min(max(self._lived_s, MIN_ALIKE_S), MAX_ALIKE_S)
+        return time.monotonic() >= self._began_s + self._lived_s + alike_s
 
     def failure(self) -> SchedulerFailure | None:
-        """Return how it failed, with what its log tells of that; None where it has not."""
+        """Return how the scheduler failed, with what its log tells of that; None where it has not."""
         if self._ended is None:
             return None
         from launcher.supervise.diagnosis.scheduler_failure import read_scheduler_failure  # noqa: PLC0415 - as the collector
@@ -160,16 +166,16 @@ class Scheduler:
         )
 
     def pause(self, *, pauses: bool) -> None:
-        """Stop it with the ranks, which could not answer it, or continue it."""
+        """Stop the scheduler with the ranks, which could not answer it, or continue it."""
         self._signal(signal.SIGSTOP if pauses else signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it: no rank needs it any more. May be called at any time."""
+        """End the scheduler: no rank needs it any more. May be called at any time."""
         self._killed = True
         self._signal(signal.SIGKILL)
 
     def close(self) -> bool:
-        """End it, and wait until it has gone; return whether it was there."""
+        """End the scheduler, and wait until it has gone; return whether it was there."""
         was_there = self._pid is not None
         self.kill()
         deadline_s = time.monotonic() + _REAP_S
@@ -185,7 +191,7 @@ class Scheduler:
         return was_there
 
     def _signal(self, number: int) -> None:
-        """Signal its process group: it may be a shell that has started the scheduler itself."""
+        """Signal the process group: its first process may be a shell that has started the scheduler itself."""
         if self._pid is not None:
             signal_rank(self._pid, number)
 

@@ -6,6 +6,10 @@ The rule. A step of a rank is slow if its busy time is more than 5 ms and
     more than 1.5 times that of the other, if there are two: either may be the normal one;
     more than 3 times the median of all other ranks, if none of them does the same work.
 
+Before it is compared, what the rank waited for a core in that time is taken off its own busy time, and not off the
+others': where more processes run than there are cores, each is held up now and then. Its work must be more than theirs
+with all of their waiting.
+
 Peers are the ranks of the same pipeline stage: every stage has work of its own, and the last one has much more than
 the others. A rank is named when each of its last five observed steps was slow. It is named once, and again only after
 five observed steps in a row that were not.
@@ -36,8 +40,9 @@ class _Pace:
     stage: int
     step: int
     busy_s: float
+    core_wait_s: float  # of the busy time, or more
     fresh: bool = True  # not judged yet
-    # Of the last steps, the oldest first: busy time, the time that it was compared with, and whether it was slow.
+    # Of the last steps, the oldest first: time of its own work, the time that it was compared with, and whether it was slow.
     judged: deque[tuple[float, float, bool]] = field(default_factory=lambda: deque(maxlen=STEPS))
     named: bool = False
 
@@ -52,14 +57,17 @@ class Slowness:
         self._layout = layout  # None: all ranks do the same work
         self._paces: dict[int, _Pace] = {}
 
-    def note(self, global_rank: int, step: int, busy_s: float) -> None:
-        """Take note that a rank has done step number `step` in `busy_s` seconds of its own. A step counts once."""
+    def note(self, global_rank: int, step: int, busy_s: float, core_wait_s: float = 0.0) -> None:
+        """Take note that a rank has done step number `step` in `busy_s` seconds of its own. A step counts once.
+
+        `core_wait_s`: how long it could have run in the step, and had no core.
+        """
         pace = self._paces.get(global_rank)
         if pace is None:
             stage = 0 if self._layout is None else coordinate_of(global_rank, self._layout).pp
-            self._paces[global_rank] = _Pace(stage, step, busy_s)
+            self._paces[global_rank] = _Pace(stage, step, busy_s, core_wait_s)
         elif pace.step != step:
-            pace.step, pace.busy_s, pace.fresh = step, busy_s, True
+            pace.step, pace.busy_s, pace.core_wait_s, pace.fresh = step, busy_s, core_wait_s, True
 
     def forget(self, global_rank: int) -> None:
         """Take note that the rank has ended: others are no longer compared with it."""
@@ -82,7 +90,8 @@ class Slowness:
             return None
         pace.fresh = False
         usual_s, factor = limit
-        pace.judged.append((pace.busy_s, usual_s, pace.busy_s > max(MIN_S, factor * usual_s)))
+        own_s = pace.busy_s - pace.core_wait_s
+        pace.judged.append((own_s, usual_s, own_s > max(MIN_S, factor * usual_s)))
         if pace.named and pace.all_alike(slow=False):
             pace.named = False
         if pace.named or not pace.all_alike(slow=True):
@@ -90,7 +99,7 @@ class Slowness:
         pace.named = True
         return Slow(
             global_rank,
-            busy_s=_median(busy_s for busy_s, _, _ in pace.judged),
+            busy_s=_median(own_s for own_s, _, _ in pace.judged),
             median_s=_median(usual_s for _, usual_s, _ in pace.judged),
             steps=STEPS,
         )

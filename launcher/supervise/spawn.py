@@ -42,7 +42,7 @@ def become_subreaper() -> None:
 
 
 def signal_of_parents_end(number: int) -> None:
-    """Ask for that signal, and do no more: check afterwards whether the parent has ended already.
+    """Have the kernel signal this process when its parent ends: check afterwards whether that has ended already.
 
     "Parent" is the thread that forked, which is why agents fork from their main thread only.
     """

@@ -51,7 +51,7 @@ class _Preload:
     """The fork server while there is one, and the ranks that it was asked to fork."""
 
     def __init__(self, event_log: EventLog, import_patience_s: float | None) -> None:
-        """`import_patience_s`: the longest that it may import without using processor time; None: any time."""
+        """`import_patience_s`: the longest that a fork server may import without using processor time; None: any time."""
         self.server: ForkServer | None = None
         self.pid = 0  # of the process that was made last
         self.environment: Mapping[str, str] = {}  # in which it imports
@@ -72,7 +72,7 @@ class _Preload:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until its patience is up; None if there is nothing to wait for."""
+        """Seconds until the fork server has taken too long; None if there is nothing to wait for."""
         if self.server is not None and self.forking:
             return max(0.0, FORK_PATIENCE_S - self.server.waiting_for_s)
         if self.server is not None and not self.ready and self._import_patience_s is not None:
@@ -217,7 +217,7 @@ class Spawner:
 
     @property
     def dying(self) -> Collection[int]:
-        """Processes of its own that it has killed, and that have not gone yet: the kernel takes its time for their memory."""
+        """Fork servers that were killed, and have not gone yet: the kernel takes its time for their memory."""
         return self._preload.killed
 
     @property

@@ -26,18 +26,20 @@ class Located:
 
 
 @frozen
-class Part:
+class SurveyAnswer:
+    """What one server answers to a question for stacks."""
+
     ranks: tuple[Located, ...] = ()
     trouble: str | None = None  # why there is no answer
 
 
-def part_from(content: Any) -> Part:
+def answer_from(content: Any) -> SurveyAnswer:
     """Return the answer that `Survey` has sent.
 
     Raises:
         ValueError: `content` is something else.
     """
-    return decode(Part, content)
+    return decode(SurveyAnswer, content)
 
 
 class Survey:
@@ -67,7 +69,7 @@ class Survey:
             targets = {rank: Target(pid, self._run_dir.stacks_log(rank)) for rank, pid in pids.items()}
             self._open[asked.number] = pids, Gathering(targets)
         except Exception as error:  # noqa: BLE001 - see above
-            self._answer(asked.number, Part(trouble=repr(error)))
+            self._answer(asked.number, SurveyAnswer(trouble=repr(error)))
 
     def step(self) -> None:
         for number, (pids, gathering) in list(self._open.items()):
@@ -78,13 +80,15 @@ class Survey:
                 stacks = gathering.stacks()
                 beats = {rank: read_heartbeat(self._run_dir.heartbeat(rank)) for rank in sorted(pids)}
                 steps = {rank: found.beat.step if found else None for rank, found in beats.items()}
-                part = Part(tuple(Located(rank, pids[rank], step, stacks.get(rank)) for rank, step in steps.items()))
+                answer = SurveyAnswer(
+                    tuple(Located(rank, pids[rank], step, stacks.get(rank)) for rank, step in steps.items())
+                )
             except Exception as error:  # noqa: BLE001 - see above
-                part = Part(trouble=repr(error))
+                answer = SurveyAnswer(trouble=repr(error))
             del self._open[number]
             with suppress(Exception):  # what it holds is lost then, and its answers are not
                 gathering.close()
-            self._answer(number, part)
+            self._answer(number, answer)
 
     def close(self) -> None:
         """Let go of all questions. May be called again."""
@@ -92,5 +96,5 @@ class Survey:
             gathering.close()
         self._open.clear()
 
-    def _answer(self, number: int, part: Part) -> None:
-        self._send(Stacks(number, encode(part)))
+    def _answer(self, number: int, answer: SurveyAnswer) -> None:
+        self._send(Stacks(number, encode(answer)))

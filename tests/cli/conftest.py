@@ -18,13 +18,12 @@ import pytest
 from launcher.core.events import from_line
 from launcher.core.report import Report
 from tests import servers
-from tests.conftest import pids_in
+from tests.conftest import PATIENCE_S, pids_in
 
 from .in_process import call
 from .transcript import transcript
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
-PATIENCE_S = 60  # how long to wait for what must happen; never how long it may take
 BEGINNING_BYTES = 1 << 20
 
 

@@ -135,7 +135,8 @@ def test_a_run_that_is_killed_says_so(launcher, programs, wait_until, snapshot):
         wait_until(lambda: "Stopping" in (launcher.latest / "events.jsonl").read_text(), "that it is heard")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert normalised((started + errors).decode(), launcher.directory).splitlines() == snapshot
+    told = normalised((started + errors).decode(), launcher.directory).splitlines()
+    assert [line for line in told if " to end, " not in line] == snapshot  # how many are left, if the second is late
 
 
 @pytest.mark.parametrize(("code", "words"), [(0, b"ending 1 process"), (3, b"ending processes")])

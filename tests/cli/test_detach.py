@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from launcher.core.proc import stat
+from tests.conftest import PATIENCE_S
 
 from .conftest import read_until
 
-PATIENCE_S = 60
 # What the launcher does around `detach`: the wish says how the child fares.
 DRIVER = """
 import os, signal, sys, time

@@ -17,10 +17,10 @@ import pytest
 
 from launcher.cluster.join import AgentInfo, Endpoint, join
 from launcher.core.messages import ProbeQuestion
+from tests.conftest import PATIENCE_S
 
 SERVERS = ("127.0.0.1", "127.0.0.2")
 MEASURED = {"links-measured", "slow-link"}  # a busy machine may be slow one way
-PATIENCE_S = 60
 EXAMINED = {"sound", "findings", "servers", "links"}  # keys of an examination as JSON
 
 

@@ -19,9 +19,9 @@ import pytest
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankStarted
 from launcher.core.proc import identify
 from launcher.core.report import Report
+from tests.conftest import PATIENCE_S
 from tests.programs import acted_run
 
-PATIENCE_S = 60
 UNTIL_GO = "until [ -e go ]; do sleep 0.01; done"
 TALKS = "import time\nwhile True:\n    print('on', flush=True)\n    time.sleep(0.1)"
 ALL_MODES = [(), ("--merge",), ("--collapse",)]

@@ -7,9 +7,9 @@ import pytest
 
 from launcher.cli.text.log_format import KEPT_CHARS, MARK, Beginnings, Format, LineOptions
 from launcher.logs.lines import PIECE_BYTES, Line, LineReader
-from launcher.runs.record import Place
+from launcher.runs.record import RankPlace
 
-PLACES = [Place(rank, "10.0.0.1", 0, 4 + rank) for rank in range(2)]
+PLACES = [RankPlace(rank, "10.0.0.1", 0, 4 + rank) for rank in range(2)]
 LONG = "é" * PIECE_BYTES + "x"  # three pieces
 
 

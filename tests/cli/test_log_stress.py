@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cli.text.log_stream import PIPE_BYTES
 from launcher.core.events import AgentEnded, AgentStarted, Cause
 from launcher.core.proc import identify
 from tests.programs import acted_run
@@ -32,9 +33,9 @@ MODES = [(), ("--merge",)]
 pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 
 
-def start(launcher, wait_until, ranks, *waits, options=()):
+def start(launcher, wait_until, ranks, *waits, options=(), lines=LINES):
     """A run of ranks that number their lines, once all have a log."""
-    program = [sys.executable, PROGRAMS / "numbered.py", LINES, launcher.directory, *waits]
+    program = [sys.executable, PROGRAMS / "numbered.py", lines, launcher.directory, *waits]
     head = launcher.start("run", "--devices", ranks, *options, "--", *program)
     wait_until(lambda: len(list(launcher.latest.glob("device*/train.log"))) == ranks, "all logs", PATIENCE_S)
     return head
@@ -68,18 +69,18 @@ def by_rank(text):
     return b"".join(b"".join(lines[rank]) for rank in sorted(lines))
 
 
-def check_numbers(text, ranks, attempts=1):
+def check_numbers(text, ranks, attempts=1, lines=LINES):
     """Every rank's every line stands there, once, whole, in the order in which it was written."""
     seen = dict.fromkeys(range(ranks), 0)
     for line in text.splitlines():
         if match := NUMBERED.fullmatch(line):
             shown_rank, number, rank, attempt = map(int, match.groups()[:4])
-            assert (shown_rank, attempt, number) == (rank, *divmod(seen[rank], LINES)), line
+            assert (shown_rank, attempt, number) == (rank, *divmod(seen[rank], lines)), line
             assert len(match[5]) == number % 50, line
             seen[rank] += 1
         else:
             assert re.fullmatch(rb"\[\d+\] --- attempt [12] ---", line), line
-    assert set(seen.values()) == {attempts * LINES}
+    assert set(seen.values()) == {attempts * lines}
 
 
 def test_every_line_of_many_ranks_is_followed_once_and_in_order(launcher, wait_until):
@@ -117,7 +118,8 @@ def test_attempts_of_many_ranks_are_followed(launcher, wait_until):
 
 def test_a_slow_reader_of_the_follower_holds_nothing_up(launcher, wait_until):
     """The run ends while hardly anything of it was read; then all of it can be, however the pipe takes it."""
-    head = start(launcher, wait_until, 4, "half")
+    lines = max(LINES, 2 * PIPE_BYTES // (4 * 64))  # of 64 bytes, one with another: more than the pipe takes
+    head = start(launcher, wait_until, 4, "half", lines=lines)
     with ExitStack() as stack:
         followers = []
         for options, blocking in zip(MODES, (True, False), strict=True):
@@ -136,7 +138,7 @@ def test_a_slow_reader_of_the_follower_holds_nothing_up(launcher, wait_until):
                 read.append(block)
                 time.sleep(0.002)
             assert follower.wait(PATIENCE_S) == 0
-            check_numbers(b"".join(read), 4)
+            check_numbers(b"".join(read), 4, lines=lines)
 
 
 # --- logs that are truncated under their writers ---

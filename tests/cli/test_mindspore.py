@@ -167,6 +167,21 @@ def test_a_script_that_fails_before_its_program_is_a_ranks_fault(launcher, late_
     assert not launcher.processes()
 
 
+@pytest.mark.parametrize("late_s", [0, 0.5], ids=["", "after its scheduler"])
+def test_an_environment_in_which_mindspore_cannot_be_imported_is_the_ranks_fault(launcher, late_s):
+    """The scheduler fails of the same, and mostly first; the line of the program that imports it is named."""
+    launcher.write("site-packages/mindspore/__init__.py", "raise ImportError('no libgomp')\n")
+    launcher.write("train.py", f"import time\ntime.sleep({late_s})\nimport mindspore\n")
+    paths = (str(launcher.directory / "site-packages"), os.environ.get("PYTHONPATH", ""))
+    env = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = launcher.run("run", "--devices", 2, *CLUSTER, "--", "python", "train.py", env=env, code=1)
+    verdict = launcher.report.verdict
+    assert (verdict.scheduler, verdict.confidence) == (None, Confidence.CERTAIN)
+    assert verdict.failures[0].where == "train.py:3 in <module>"
+    assert "MindSpore's scheduler failed alike" in done.stderr or not late_s
+    assert not launcher.processes()
+
+
 def test_a_scheduler_without_mindspore_is_to_blame(launcher):
     """Here, where the ranks' Python has none: the scheduler of a Python program is `init()` alone, in that Python."""
     launcher.write("train.py", "import time\ntime.sleep(1000)\n")

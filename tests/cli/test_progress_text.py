@@ -110,6 +110,18 @@ def test_the_lowest_rank_with_figures_is_told_of(run_dir):
     assert text.text(behind) == ""
 
 
+def test_a_bar_without_words_tells_its_step_and_speed(run_dir, monkeypatch):
+    """And no time left, since it may be of an epoch alone."""
+    now_s = [1000.0]
+    monkeypatch.setattr(progress_text.time, "time_ns", lambda: int(now_s[0] * 1e9))
+    monkeypatch.setattr(progress_text.time, "monotonic", lambda: now_s[0])
+    text = ProgressText(run_dir, on_terminal=True)
+    for step in (7, 37):
+        write(run_dir, 0, f"\r  7%|7    | {step}/100 [00:03<00:06,  9.98it/s]\r")
+        now_s[0] += 3
+        assert text.text(STARTS) == f"step {step} of 100, 9.98 steps/s"
+
+
 def test_samples_are_called_so(run_dir):
     text = ProgressText(run_dir, on_terminal=True)
     write(run_dir, 0, "Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.25\n")

@@ -114,4 +114,4 @@ def test_sigterm_ends_the_ranks(launcher, script, wait_until):
     process.send_signal(signal.SIGTERM)
     code, _ = ended(process)
     assert code != 0
-    assert launcher.processes() == []
+    wait_until(lambda: not launcher.processes(), "the end of what mpirun has killed")

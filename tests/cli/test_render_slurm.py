@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import PATIENCE_S
 from tests.end_to_end.conftest import _slurm  # noqa: F401 - a fixture
 
-PATIENCE_S = 60
 EXEC, RUN = ("slurm", "--flavor", "exec"), ("slurm", "--flavor", "run")
 TRIES = """
 import os, subprocess, sys, time

@@ -431,6 +431,16 @@ def test_what_was_printed_is_reported_where_nothing_else_was_measured(launcher):
     assert not figures["counts_samples"]
 
 
+def test_a_number_that_is_the_least_possible_is_called_so(launcher):
+    """The last batches of each epoch have told nothing."""
+    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(AGENT, None, 1)])
+    run_dir.train_log(0).write_text("".join(f"Epoch: {n} [{at}/128 (1%)]\tLoss: 2\n" for n in (1, 2) for at in (0, 96)))
+    said = launcher.call("report", "a").stdout
+    assert re.search(r"^  samples +at least 192$", said, re.MULTILINE), said
+    assert "counted on from the last line of each epoch" in " ".join(said.split())
+    assert json.loads(launcher.call("report", "a", "--json").stdout)["runs"][0]["steps_at_least"]
+
+
 def test_samples_that_were_printed_are_called_so(launcher):
     """Beside a run that tells steps, which have the row then."""
     launcher.runs.mkdir()

@@ -25,11 +25,11 @@ from launcher.core.metrics import StepMetrics, to_line
 from launcher.core.proc import Usage, identify
 from launcher.core.run_dir import RunDir
 from launcher.runs.engine_ranks import note_process
+from tests.conftest import PATIENCE_S
 from tests.programs import acted_run
 
 from .conftest import read_until
 
-PATIENCE_S = 60
 HEADER = [column.name for column in columns_at(0)]
 
 

@@ -13,10 +13,10 @@ import pytest
 from launcher.cli.text import foot
 from launcher.cli.text.log_format import Format, LineOptions
 from launcher.logs.lines import Begun
-from launcher.runs.record import Place
+from launcher.runs.record import RankPlace
+from tests.conftest import PATIENCE_S
 
 COLUMNS = 60
-PATIENCE_S = 60
 MARK = "<mark>"
 
 
@@ -29,7 +29,7 @@ class Terminal:
     def begun(self, *states, ranks=None):
         """A row in which lines of these ranks are to be shown, as they have been for long enough; and the lines."""
         ranks = range(len(states)) if ranks is None else ranks
-        places = [Place(rank, "10.0.0.1", 0, rank) for rank in range(8)]
+        places = [RankPlace(rank, "10.0.0.1", 0, rank) for rank in range(8)]
         row = foot.PartialLines(Format(LineOptions(), self.stream, places, range(8)), self.stream)
         begun = {rank: Begun(0, state) for rank, state in zip(ranks, states, strict=True)}
         assert not row.show(begun)  # it may be ended at the next moment

@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
@@ -111,6 +111,34 @@ def test_no_line_acts_on_the_terminal_or_is_without_a_limit():
     for line in lines_full_of(evil, Failure(1, Role.CONSEQUENCE, evil, evil)):
         assert not any(ord(char) < 32 or 127 <= ord(char) < 160 for char in line), repr(line)
     assert max(map(len, lines_full_of("x" * 5000))) < 1020
+
+
+def frame(file, *lines):
+    return [f'  File "{file}", line 7, in step', *(f"    {line}" for line in lines)]
+
+
+LIBRARY = frame("/v/lib/python3.11/site-packages/mindspore/nn/cell.py", "return self.construct(*args)", "^^^^")
+USERS = "/home/me/net.py"
+STATEMENT = [f"x = {number}" for number in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("frames", "first", "left_out"),
+    [
+        ([*frame(USERS, "x = fc(x)"), *LIBRARY * 3], f'  File "{USERS}", line 7, in step', None),
+        ([*LIBRARY, *frame(USERS, "x = fc(x)"), *LIBRARY * 6], f'  File "{USERS}", line 7, in step', 12),
+        ([*frame(USERS, *STATEMENT), *LIBRARY * 2], f'  File "{USERS}", line 7, in step', 29),
+        (LIBRARY * 6, "    return self.construct(*args)", None),
+    ],
+)
+def test_the_line_of_the_users_program_is_shown_above_those_of_libraries(frames, first, left_out):
+    """As of MindSpore in PyNative mode, whose own frames are many. The last lines are shown in any case."""
+    traceback = "\n".join(["Traceback (most recent call last):", *frames, "ValueError: no such shape"])
+    verdict = replace(VERDICT, failures=(replace(CAUSE, traceback=traceback),))
+    shown = [line.removeprefix("  | ") for line in render(verdict) if line.startswith("  | ")]
+    assert len(shown) <= 12
+    assert (shown[0], shown[-1]) == (first, "ValueError: no such shape")
+    assert [line for line in shown if "left out" in line] == ([f"  [{left_out} lines left out]"] if left_out else [])
 
 
 def test_how_a_process_ended():

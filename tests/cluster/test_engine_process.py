@@ -12,6 +12,7 @@ from launcher.cluster import engine_process
 from launcher.cluster.engine_process import LAST_LINES, EngineProcess, unreachable
 from launcher.core.errors import UnreadableError
 from launcher.engines.command import EngineCommand
+from tests.conftest import refusing_port
 
 
 def test_an_engine_finds_what_its_command_names(start_engine, tmp_path):
@@ -64,15 +65,15 @@ def test_what_the_remote_shell_says_last_is_the_reason(ask):
 
 def test_a_server_that_is_reached_and_does_not_reach_this_machine_is_reported(ask):
     """It is asked to connect to where its agent would. One address that it reaches is enough."""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        refusing = f"127.0.0.1:{closed.getsockname()[1]}"
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listening = f"127.0.0.1:{listener.getsockname()[1]}"
-        assert ask('eval "$1"', "h1", endpoints=[refusing, listening]) == {}
-    # The system reports a missing route at once, where other failures come later.
-    for endpoint, why in ((refusing, "Connection refused"), ("255.255.255.255:1", "Network is unreachable")):
-        found = ask('eval "$1"', "h1", endpoints=[endpoint])
-        assert found == {"h1": f"it does not reach this machine: {endpoint}: {why}"}
+    with refusing_port() as port:
+        refusing = f"127.0.0.1:{port}"
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listening = f"127.0.0.1:{listener.getsockname()[1]}"
+            assert ask('eval "$1"', "h1", endpoints=[refusing, listening]) == {}
+        # The system reports a missing route at once, where other failures come later.
+        for endpoint, why in ((refusing, "Connection refused"), ("255.255.255.255:1", "Network is unreachable")):
+            found = ask('eval "$1"', "h1", endpoints=[endpoint])
+            assert found == {"h1": f"it does not reach this machine: {endpoint}: {why}"}
 
 
 def test_a_shell_whose_child_holds_its_output_is_not_waited_for(ask, monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.cluster import mpi_ranks
-from launcher.cluster.mpi_ranks import Place, check_server, gather, open_endpoint, place_of
+from launcher.cluster.mpi_ranks import ProcessPlace, check_server, gather, open_endpoint, place_of
 from launcher.core.engine_rank import EngineRank
 from launcher.core.env import TLAUNCH_MEMBERS
 from launcher.core.errors import RefusedLayoutError, TlaunchError, UsageError
@@ -27,7 +27,7 @@ def test_processes_are_wanted_in_the_order_of_global_ranks(servers, text):
     for index, one in enumerate(servers):
         ranks = frozenset(device.global_rank for device in one.devices)
         for rank in ranks:
-            assert place_of({TLAUNCH_MEMBERS: text}, engine_rank(rank)) == Place(rank, index, ranks)
+            assert place_of({TLAUNCH_MEMBERS: text}, engine_rank(rank)) == ProcessPlace(rank, index, ranks)
 
 
 def test_the_lowest_of_a_server_becomes_its_agent_too():
@@ -48,7 +48,7 @@ def test_what_an_engine_makes_of_it_is_checked(text, rank, message):
 
 
 def test_ranks_belong_where_the_table_has_them():
-    place = Place(1, 0, frozenset({0, 1}))
+    place = ProcessPlace(1, 0, frozenset({0, 1}))
     servers = [server("a", 0, 1), server("b", 2)]
     check_server(place, 0, servers)
     with pytest.raises(RefusedLayoutError, match="rank 1 is on server b, and that rank belongs to a"):
@@ -57,7 +57,7 @@ def test_ranks_belong_where_the_table_has_them():
 
 def test_processes_that_do_not_come_are_named(tmp_path):
     """After a while; and there is one agent for a run and a server."""
-    place = Place(0, 0, frozenset({0, 1, 2, 7}))
+    place = ProcessPlace(0, 0, frozenset({0, 1, 2, 7}))
     members = open_endpoint(place, str(tmp_path))
     try:
         with pytest.raises(TlaunchError, match="ranks 0-2,7 did not come"):

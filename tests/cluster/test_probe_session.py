@@ -15,8 +15,7 @@ from launcher.core.channel import Channel
 from launcher.core.events import Cause
 from launcher.core.messages import Finish, ProbeAnswer, ProbeQuestion, Welcome
 from launcher.core.proc import SPARE
-
-PATIENCE_S = 20
+from tests.conftest import PATIENCE_S
 
 PREAMBLE = """
 import json, resource, sys
@@ -43,7 +42,11 @@ def session_of(count, code, alone=None, join_timeout_s=60.0):
 def told_by(code, directory):
     """What it prints, as JSON."""
     done = subprocess.run(
-        [sys.executable, "-c", PREAMBLE + code, directory], stdout=subprocess.PIPE, text=True, timeout=60, check=True
+        [sys.executable, "-c", PREAMBLE + code, directory],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
     )
     return json.loads(done.stdout)
 

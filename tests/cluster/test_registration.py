@@ -21,7 +21,7 @@ from launcher.core.errors import RefusedError, RefusedLayoutError, TlaunchError
 from launcher.core.events import Cause
 from launcher.core.messages import Begin, Challenge, Finish, Refused, TakenIn, Waiting, Welcome
 from launcher.core.resources import fingerprint
-from tests.conftest import PATIENCE_S
+from tests.conftest import PATIENCE_S, refusing_port
 
 
 @pytest.fixture(autouse=True)
@@ -262,10 +262,9 @@ def test_a_coordinator_that_goes_or_is_silent_is_lost(house, agents, silence_s, 
 
 def test_the_first_address_that_answers_is_taken(house, agents):
     opened, another = house(), house(token="another run's")
-    with listen() as silent:
-        dead = silent.getsockname()[1]
-    future = agents.join(opened, ports=[dead, another.port, opened.port])
-    opened.attend(lambda: another._step() or future.done())
+    with refusing_port() as dead:
+        future = agents.join(opened, ports=[dead, another.port, opened.port])
+        opened.attend(lambda: another._step() or future.done())
     assert future.result().welcome.run_name == "a-run"
 
 

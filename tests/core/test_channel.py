@@ -10,8 +10,7 @@ import pytest
 
 from launcher.core.channel import CHUNK_BYTES, Channel, ChannelClosedError
 from launcher.core.messages import Begin, Done, EventReport, Ping, to_line
-
-PATIENCE_S = 60
+from tests.conftest import PATIENCE_S
 
 
 @pytest.fixture(name="pair")

@@ -22,6 +22,7 @@ from launcher.doctor import network
 from launcher.doctor.collect import collect, folder
 from launcher.doctor.facts import Facts, Request
 from launcher.doctor.network import resolve
+from tests.conftest import free_port
 
 TABLE = '{"version": "1.0", "server_count": "1"}'
 
@@ -75,19 +76,20 @@ def test_a_directory_that_takes_no_file_is_not_writable(tmp_path):
 
 
 def test_a_port_is_tried_as_a_store_would_take_it():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        number = listener.getsockname()[1]
+    number = free_port()  # none that a connection of another process may get once its listener has gone
+    with socket.create_server(("127.0.0.1", number)):
         assert network.try_port(number).trouble == "Address already in use"
     assert network.try_port(number).trouble is None
     assert network.try_port(number).trouble is None
     assert network.try_port(70000).trouble == "no port has this number"
     # The end that closes a connection first keeps the port for a minute (TIME_WAIT): a store could listen there.
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        number = listener.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", number)) as caller:
-            connection, _ = listener.accept()
-            connection.close()
-            assert caller.recv(1) == b""
+    with (
+        socket.create_server(("127.0.0.1", number)) as listener,
+        socket.create_connection(("127.0.0.1", number)) as caller,
+    ):
+        connection, _ = listener.accept()
+        connection.close()
+        assert caller.recv(1) == b""
     assert network.try_port(number).trouble is None
 
 

@@ -13,6 +13,7 @@ from launcher.core.codec import decode, encode
 from launcher.doctor import reach
 from launcher.doctor.listener import ACKNOWLEDGED, ANSWER_BYTES, CALL_BYTES, GREETING, LARGE, Listener, answer_to
 from launcher.doctor.reach import Attempt, Outcome, Target, try_reach
+from tests.conftest import refusing_port
 
 SECRET = "of this examination"
 PATIENCE_S = 30.0  # never waited for where something answers
@@ -50,14 +51,6 @@ def answering(answer):
 
         pool.submit(serve)
         yield server.getsockname()[1]
-
-
-@contextmanager
-def refusing():
-    """A port at which nothing listens."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield bound.getsockname()[1]
 
 
 def tried(port, timeout_s=PATIENCE_S, addresses=HERE, *, gets_large=False):
@@ -131,7 +124,7 @@ def test_what_is_not_the_listener_of_that_server():
     for of_another in (listening(2), listening(1, secret="another")):
         with of_another as found:
             assert tried(found.port).outcome is Outcome.WRONG_ANSWER
-    with refusing() as port:
+    with refusing_port() as port:
         assert tried(port).outcome is Outcome.REFUSED
 
 
@@ -182,7 +175,7 @@ def test_a_server_that_is_held_up_listens_to_the_answer_nevertheless(monkeypatch
 
 def test_more_targets_than_are_tried_at_once_are_all_tried(monkeypatch):
     monkeypatch.setattr(reach, "MAX_AT_ONCE", 3)
-    with listening(0) as other, refusing() as dead:
+    with listening(0) as other, refusing_port() as dead:
         targets = [Target(0, str(number), dead if number % 3 else other.port, HERE) for number in range(20)]
         found = try_reach(targets, SECRET, PATIENCE_S)
     assert [attempt.host for attempt in found] == [str(number) for number in range(20)]

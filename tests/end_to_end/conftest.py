@@ -32,7 +32,6 @@ PATIENCE_S = 240
 STARTS = 3  # of virtual hosts
 SLURM_STARTS_S = 120
 BY_HAND = ("127.0.0.1", "127.0.0.2")
-BY_HAND_PATIENCE_S = 60
 BESIDE = Path(sys.executable).parent
 TLAUNCH = (sys.executable, "-m", "launcher")
 OF_OTHER_JOBS = (
@@ -365,7 +364,7 @@ class Servers:
 
     def end(self, *processes):
         """Their exit codes."""
-        return [process.wait(BY_HAND_PATIENCE_S) for process in processes]
+        return [process.wait(PATIENCE_S) for process in processes]
 
     @property
     def latest(self):
@@ -383,8 +382,11 @@ class Servers:
         lines = path.read_text().split("\n")[:-1] if path.is_file() else []
         return [event for event in (from_line(line).event for line in lines) if isinstance(event, kind)]
 
-    def pids(self):
-        return {event.global_rank: event.pid for event in self.events(RankStarted)}
+    def pids(self, count=0):
+        """By global rank, once so many are known: a rank may be ready before the coordinator has heard of it."""
+        known = lambda: {event.global_rank: event.pid for event in self.events(RankStarted)}  # noqa: E731
+        self.wait_until(lambda: len(known()) >= count, f"{count} ranks that the coordinator knows")
+        return known()
 
     def agent(self, server_index):
         """The pid of the one that supervises a server's ranks."""

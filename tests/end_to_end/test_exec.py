@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import PROGRAMS, TLAUNCH, TOLD, executable, own_address, stub_of_mpi4py, table_of, tlaunch
+from .conftest import PROGRAMS, TLAUNCH, TOLD, environment, executable, own_address, stub_of_mpi4py, table_of, tlaunch
 
 SHOW = (sys.executable, TOLD)
 OTHER_MPI = "MPICH Version:      5.0.2\nMPICH configure:    --with-pm=hydra\n"
@@ -82,6 +82,17 @@ def test_the_first_failure_is_announced_once(mpirun):
     [why] = re.findall(r"`tlaunch (why \S+)`", done.stderr)
     assert "rank 1: ValueError: bad" in tlaunch(*why.split(), cwd=mpirun.directory).stdout
     assert "ValueError" in tlaunch("logs", *why.split()[1:], "--rank", "1", cwd=mpirun.directory).stdout
+
+
+def test_where_the_run_is_is_said_by_whichever_rank_is_first(tmp_path):
+    """And so before any program fails, at which the engine ends ranks that are still to begin: rank 0 here."""
+    said = []
+    for rank in ("1", "0"):
+        env = environment({"PMI_SIZE": "2", "PMI_RANK": rank, "TLAUNCH_RUN_ID": "mine"})
+        done = tlaunch("exec", "--", "sh", "-c", "exit 0", cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stderr
+        said.append("2 ranks of MPICH or Intel MPI in runs/mine\n" in done.stderr)
+    assert said == [True, False]
 
 
 def test_mpi_in_the_program_sees_its_world(mpirun):

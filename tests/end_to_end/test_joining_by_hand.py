@@ -11,12 +11,12 @@ import pytest
 
 from launcher.core.events import Judged
 from launcher.supervise.port import hold_port
+from tests.conftest import PATIENCE_S
 
 from .conftest import BY_HAND, ROOT, table_of
 
 READY = "print('ready', flush=True)"
 WAIT = "while not os.path.exists('go'): time.sleep(0.02)"
-PATIENCE_S = 60
 
 pytestmark = [pytest.mark.slow]
 
@@ -58,7 +58,7 @@ def test_a_server_with_another_token_is_not_let_in(servers):
     """It is told nothing, and the others wait on."""
     first = servers.start(1, command=["true"], variables={"TLAUNCH_COORDINATOR_TOKEN": "a"})
     servers.wait_until(servers.endpoint_open, "the endpoint")
-    second = servers.start(2, "--join-timeout", 3, command=["true"], variables={"TLAUNCH_COORDINATOR_TOKEN": "b"})
+    second = servers.start(2, "--join-timeout", 10, command=["true"], variables={"TLAUNCH_COORDINATOR_TOKEN": "b"})
     assert servers.end(second) == [1]
     said = servers.said(second)
     assert f"127.0.0.1 port {servers.port}: another tlaunch run, or this one with another token, listens there" in said
@@ -69,9 +69,9 @@ def test_a_server_with_another_token_is_not_let_in(servers):
 
 def test_a_server_that_never_comes_is_named(servers):
     """After --join-timeout, in which this server's own agent comes; nothing was started."""
-    first = servers.start(1, "--join-timeout", 5, command=servers.python(READY))
+    first = servers.start(1, "--join-timeout", 15, command=servers.python(READY))
     assert servers.end(first) == [1]
-    assert "error: server 127.0.0.2 did not come: after 5 s (--join-timeout)" in servers.said(first)
+    assert "error: server 127.0.0.2 did not come: after 15 s (--join-timeout)" in servers.said(first)
     assert not any(servers.latest.glob("device*/train.log"))
 
 

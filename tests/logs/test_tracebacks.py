@@ -20,6 +20,7 @@ from launcher.logs.tracebacks import (
     traceback_in,
     tracebacks_in,
 )
+from tests.mindspore_messages import KERNEL
 
 from .conftest import GROUP, LINK, OF_NETWORK, TRACEBACK, lines_of, marked
 
@@ -280,33 +281,13 @@ def test_a_traceback_far_before_those_that_do_not_count_is_found():
     assert traceback_in(text.encode()).thread is None
 
 
-RULE = "-" * 52
-SECTIONS = f"""{RULE}
-- Kernel error:
-{RULE}
-Launch kernel failed: Default/AllReduce-op0
-
-{RULE}
-- The Traceback of Net Construct Code:
-{RULE}
-
-# In file /usr/lib/python3/mindspore/nn/wrap/grad_reducer.py:365~388, 4~23
-    @jit(backend="ms_backend")
-
-{RULE}
-- C++ Call Stack: (For framework developers)
-{RULE}
-mindspore/ccsrc/backend/ms_backend/runtime/actors/base/kernel_actor.cc:995 OnMemoryAllocFinish
-"""
-
-
 @pytest.mark.parametrize("after", ["", "\nstep 7\n", TRACEBACK])
 @pytest.mark.parametrize("first", ["", "Exception thrown from dataset pipeline.\n"])
 def test_the_sections_of_mindspores_messages_belong_to_them(first, after):
     """Though they have empty lines, and are not indented."""
-    text = f"{TRACEBACK.removesuffix(chr(10)).rpartition(chr(10))[0]}\nRuntimeError: {first}\n{SECTIONS}{after}"
+    text = f"{TRACEBACK.removesuffix(chr(10)).rpartition(chr(10))[0]}\nRuntimeError: {first}{KERNEL}{after}"
     found = next(iter(tracebacks_in(text)))
-    assert (found.type, found.message) == ("RuntimeError", f"{first}\n{SECTIONS}".strip())
+    assert (found.type, found.message) == ("RuntimeError", f"{first}{KERNEL}".strip())
     assert find_traceback(text).lines_after == (0 if after == TRACEBACK else len(after.splitlines()[1:]))
 
 

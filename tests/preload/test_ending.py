@@ -276,7 +276,10 @@ def test_python_ends_ranks_of_a_python_with_other_needs(ways, ended, source, var
 def test_a_torch_program(ways, ended):
     """What training leaves in torch has no end to be seen, but for a process group, whose work may not be done."""
     pytest.importorskip("torch")
-    source = (PROGRAMS / "preload_torch.py").read_text().replace("    compute()", "    exec(os.environ['GROUP'])")
+    # Threads that fed the workers with numbers end a moment after the loader does, and daemons are left to Python.
+    fed = "import _thread, time\n    while _thread._count(): time.sleep(0.01)\n"
+    last = f"    {fed}    exec(os.environ['GROUP'])"
+    source = (PROGRAMS / "preload_torch.py").read_text().replace("    compute()", last)
     init = "import os, torch\ndef init():\n    torch.distributed.init_process_group('gloo', init_method=f'file://{os.getcwd()}/store', rank=0, world_size=1)\n"
     (ways.cwd / "train.py").write_text(init + source)
     groups = {"": False, "init()": True, "init(); torch.distributed.destroy_process_group()": False}

@@ -14,7 +14,7 @@ import pytest
 
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
 from launcher.preload import fork_safety
-from launcher.program.import_scan import LIBRARY
+from launcher.program.preload_scan import LIBRARY
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.fork_server import ForkFailed, Ready, Unusable
 from launcher.supervise.spawn import become_subreaper

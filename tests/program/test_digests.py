@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.program.digests import UNREADABLE, digests_of, essential_words
-from launcher.program.import_scan import MAX_FILES
+from launcher.program.source import MAX_FILES
 
 
 @pytest.fixture

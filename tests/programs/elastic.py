@@ -1,6 +1,7 @@
 """Say where this rank is, then wait for a file called `go`. Ranks on the device that FAILS_ON names fail instead.
 
-With SERVER in the environment two ranks on one device of that server are an error. With STUBBORN it ignores SIGTERM.
+With SERVER in the environment two ranks on one device of that server are an error. With STUBBORN it ignores SIGTERM, and
+ends once there is a file called `leave`.
 """
 
 import fcntl
@@ -20,5 +21,5 @@ names = ("RANK", "WORLD_SIZE", "DEVICE_ID", "TLAUNCH_DP", "TLAUNCH_MICRO_BATCHES
 print("ready", *(os.environ[name] for name in names), flush=True)
 if device == os.environ.get("FAILS_ON"):
     sys.exit(f"device {device} is broken")
-while not Path("go").exists():
+while not Path("go").exists() and not ("STUBBORN" in os.environ and Path("leave").exists()):
     time.sleep(0.02)

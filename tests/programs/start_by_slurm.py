@@ -8,7 +8,8 @@ from pathlib import Path
 
 from launcher.core.errors import TlaunchError
 from launcher.core.records import Device, Server
-from launcher.engines.slurm import cluster_of, read_allocation, slurm_command
+from launcher.engines.slurm import slurm_command
+from launcher.engines.slurm_allocation import cluster_of, read_allocation
 from launcher.engines.slurm_time import time_left_s
 
 directory, told, *command = sys.argv[1:]

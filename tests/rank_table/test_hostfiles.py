@@ -9,16 +9,8 @@ from hypothesis import strategies as st
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.records import Cluster, Device, Server
 from launcher.rank_table.detect import certainly_plain, read_plain, recognise_plain
-from launcher.rank_table.hostfiles import (
-    Place,
-    compress,
-    expand,
-    is_host_name,
-    order_of_slurm,
-    parse_hostfile,
-    parse_nodelist,
-    parse_rankfile,
-)
+from launcher.rank_table.hostfiles import Place, is_host_name, parse_hostfile, parse_rankfile
+from launcher.rank_table.nodelists import compress, expand, order_of_slurm, parse_nodelist
 
 AT = Place("hosts", 1)
 

@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 import launcher.rank_table.check  # noqa: F401 - declares all shapes
+from launcher.rank_table.document import LongInteger
 from launcher.rank_table.schema import Shape
-from launcher.rank_table.syntax import LongInteger
 
 VALUES = ["", "1", 0, True, 1.5, None, [], [1], {}, {"a": 1}, LongInteger("1" * 30)]
 

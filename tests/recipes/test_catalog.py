@@ -6,7 +6,7 @@ import pytest
 
 from launcher.core.errors import UsageError
 from launcher.core.resources import data_dir
-from launcher.program.import_scan import trainer_modules
+from launcher.program.preload_scan import trainer_modules
 from launcher.recipes.catalog import RECIPES, recipe_named
 from launcher.recipes.settings import all_settings
 from launcher.recipes.train import TrainConfig

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.core.events import AgentStarted, RankStarted
 from launcher.core.proc import identify
-from launcher.runs.ending import Outcome, send, stop
+from launcher.runs.ending import StopOutcome, send, stop
 from launcher.runs.progress import State
 from launcher.runs.status import RunStatusReader
 from tests.programs import acted_run
@@ -38,7 +38,11 @@ def test_a_run_is_asked_and_waited_for(tmp_path, monkeypatch, wish):
     with acted_run.playing(tmp_path / "a", wish):
         stopped = stop_run(tmp_path / "a")
         state = stopped.state
-        assert (stopped.outcome, state.state, state.exit_code) == (Outcome.ENDED, State.STOPPED, 128 + signal.SIGTERM)
+        assert (stopped.outcome, state.state, state.exit_code) == (
+            StopOutcome.ENDED,
+            State.STOPPED,
+            128 + signal.SIGTERM,
+        )
         assert not state.progress.agent.lives
 
 
@@ -46,10 +50,10 @@ def test_the_wait_can_be_limited_and_the_grace_too(tmp_path):
     """A run that does not end in time is told as such, and ends at once when it is killed; then there is none."""
     with acted_run.playing(tmp_path / "a", "deaf"):
         stopped = stop_run(tmp_path / "a", timeout_s=0.3)
-        assert (stopped.outcome, stopped.state.state) == (Outcome.STILL_ENDING, State.RUNNING)
+        assert (stopped.outcome, stopped.state.state) == (StopOutcome.STILL_ENDING, State.RUNNING)
         stopped = stop_run(tmp_path / "a", kill=True)
-        assert (stopped.outcome, stopped.state.exit_code) == (Outcome.ENDED, 128 + signal.SIGQUIT)
-        assert stop_run(tmp_path / "a").outcome is Outcome.NOT_RUNNING
+        assert (stopped.outcome, stopped.state.exit_code) == (StopOutcome.ENDED, 128 + signal.SIGQUIT)
+        assert stop_run(tmp_path / "a").outcome is StopOutcome.NOT_RUNNING
 
 
 @pytest.mark.parametrize("kill", [False, True])
@@ -59,7 +63,7 @@ def test_a_pid_that_is_used_again_is_never_signalled(tmp_path, bystander, kill):
     before = replace(stranger, started=stranger.started - 1)
     events = [AgentStarted(before, before, 1), RankStarted(0, before.pid, before.started)]
     acted_run.make(tmp_path / "a", events)
-    assert stop_run(tmp_path / "a", kill=kill).outcome is Outcome.NOT_RUNNING
+    assert stop_run(tmp_path / "a", kill=kill).outcome is StopOutcome.NOT_RUNNING
     assert not send(before, signal.SIGTERM)
     assert bystander.poll() is None
     assert stranger.lives
@@ -70,7 +74,7 @@ def test_a_run_of_another_machine_is_left_alone(tmp_path, bystander):
     agent = replace(identify(bystander.pid), host="another")
     acted_run.make(tmp_path / "a", [AgentStarted(agent, agent, 1)])
     stopped = stop_run(tmp_path / "a")
-    assert (stopped.outcome, stopped.state.host) == (Outcome.OUT_OF_REACH, "another")
+    assert (stopped.outcome, stopped.state.host) == (StopOutcome.OUT_OF_REACH, "another")
     assert bystander.poll() is None
 
 
@@ -105,19 +109,19 @@ def test_ranks_without_launcher_and_agent_are_ended(tmp_path, orphaned):
     """By the run's own grace rule, whoever has less patience; who was ended, and how, is told."""
     ranks, _ = orphaned(HEEDS, STUBBORN, supervision={"grace_s": 2.0})
     stopped = stop_run(tmp_path / "a", timeout_s=0.2)
-    assert (stopped.outcome, stopped.killed, ranks[1].poll()) == (Outcome.STILL_ENDING, (), None)
+    assert (stopped.outcome, stopped.killed, ranks[1].poll()) == (StopOutcome.STILL_ENDING, (), None)
     assert ranks[0].wait(LONG_S) == -signal.SIGTERM
     stopped = stop_run(tmp_path / "a")
-    assert (stopped.outcome, stopped.orphans, stopped.killed, stopped.grace_s) == (Outcome.ENDED, (1,), (1,), 2.0)
+    assert (stopped.outcome, stopped.orphans, stopped.killed, stopped.grace_s) == (StopOutcome.ENDED, (1,), (1,), 2.0)
     assert ranks[1].wait(LONG_S) == -signal.SIGKILL
-    assert stop_run(tmp_path / "a").outcome is Outcome.NOT_RUNNING
+    assert stop_run(tmp_path / "a").outcome is StopOutcome.NOT_RUNNING
 
 
 def test_ranks_without_launcher_and_agent_are_killed_at_once_if_wanted(tmp_path, orphaned):
     """None gets a SIGTERM before."""
     ranks, _ = orphaned(HEEDS, HEEDS)
     stopped = stop_run(tmp_path / "a", kill=True)
-    assert (stopped.outcome, stopped.orphans, stopped.killed) == (Outcome.ENDED, (0, 1), (0, 1))
+    assert (stopped.outcome, stopped.orphans, stopped.killed) == (StopOutcome.ENDED, (0, 1), (0, 1))
     assert [rank.wait(LONG_S) for rank in ranks] == [-signal.SIGKILL] * 2
 
 
@@ -126,7 +130,7 @@ def test_a_child_in_the_group_of_a_rank_that_is_alone_is_ended_with_it(tmp_path,
     _, [child] = orphaned("trap '' TERM; sleep 1000 & trap 'exit 0' TERM; echo $!; wait")
     known = identify(int(child))
     stopped = stop_run(tmp_path / "a")
-    assert (stopped.outcome, stopped.orphans, stopped.killed) == (Outcome.ENDED, (0,), ())
+    assert (stopped.outcome, stopped.orphans, stopped.killed) == (StopOutcome.ENDED, (0,), ())
     assert not known.lives
 
 

@@ -41,6 +41,13 @@ def test_steps_of_epochs_go_on(tmp_path):
     assert steps_of(run_of(tmp_path, text))[1] == [(0, 1, 1.0), (0, 2, 2.0), (0, 3, 1.0), (0, 4, 2.0)]
 
 
+def test_bars_without_words_are_no_course(tmp_path):
+    """They may be of epochs and evaluations in turn."""
+    bar = b" 37%%|###7  | %d/9 [00:03<00:06,  9.98it/s]\r"
+    assert steps_of(run_of(tmp_path / "alone", bar % 3)) == (None, [])
+    assert steps_of(run_of(tmp_path / "beside", b"step 1 loss 3\n" + bar % 3)) == (1, [(0, 1, 3.0)])
+
+
 def test_the_end_of_a_long_log_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(logged_metrics, "END_BYTES", 4096)
     text = b"".join(b"step %d loss 1\n" % step for step in range(1000))
@@ -92,11 +99,19 @@ QUICKSTART = b"".join(b"loss: %d.5  [%d/192]\n" % (epoch, sample) for epoch in (
 MNIST = b"".join(b"Train Epoch: %d [%d/128 (50%%)]\tLoss: 2.5\n" % (epoch, n) for epoch in (1, 2) for n in (0, 64))
 
 
-@pytest.mark.parametrize(("text", "samples"), [(QUICKSTART, [64, 128, 192, 256, 320, 384]), (MNIST, [0, 64, 64, 128])])
-def test_samples_of_epochs_go_on_and_are_called_so(tmp_path, text, samples):
-    """Whether lines tell the epoch or not."""
+@pytest.mark.parametrize(
+    ("text", "samples", "at_least"),
+    [
+        (QUICKSTART, [64, 128, 192, 256, 320, 384], False),
+        (MNIST, [0, 64, 64, 128], True),
+        (MNIST[: len(MNIST) // 2], [0, 64], False),
+    ],
+)
+def test_samples_of_epochs_go_on_and_are_called_so(tmp_path, text, samples, at_least):
+    """Whether lines tell the epoch or not. They are more where an epoch was not printed to its end."""
     run_dir = run_of(tmp_path, text)
-    assert logged_steps(look(run_dir)).counts_samples
+    logged = logged_steps(look(run_dir))
+    assert (logged.counts_samples, logged.at_least) == (True, at_least)
     assert [step for _, step, _ in steps_of(run_dir)[1]] == samples
 
 

@@ -6,7 +6,7 @@ from launcher.core import events
 from launcher.core.events import COORDINATOR, AttemptStarted, Cause, RankEnded, RankStarted, Stopping, TimestampedEvent
 from launcher.core.proc import ProcessId
 from launcher.core.verdict import Confidence, Verdict
-from launcher.runs.progress import Ending, Progress, State
+from launcher.runs.progress import AttemptEnd, Progress, State
 
 AGENT = ProcessId(11, 500, "host", "boot")
 STARTED = events.AgentStarted(AGENT, None, 2)
@@ -140,7 +140,7 @@ def test_what_several_servers_count_is_added_up():
     progress = told_by(*OF_TWO_SERVERS, *words)
     assert (progress.current.ending.killed, progress.current.ending.leftovers, progress.unkillable) == (7, 3, (7, 8, 9))
     again = told_by(*OF_TWO_SERVERS, *words, (COORDINATOR, AttemptStarted(1, 10)))
-    assert (again.current.ending, again.past[0].killed) == (Ending(), 7)
+    assert (again.current.ending, again.past[0].killed) == (AttemptEnd(), 7)
 
 
 def test_clocks_of_servers_that_differ_a_little_turn_no_time_back():

@@ -34,6 +34,23 @@ def test_the_newest_line_with_figures_counts(run_dir):
     assert (reader.look(0).step, reader.look(0).loss) == (2, 4.0)
 
 
+BAR = " 37%|###7    | {step}/100 [00:03<00:06,  9.98it/s]"
+
+
+def test_a_bar_without_words_counts_where_no_line_says_more(run_dir):
+    """It may be of an epoch or of an evaluation, and comes more often than what tells the loss."""
+    reader = FiguresReader(run_dir)
+    write(run_dir, f"\r{BAR.format(step=37)}\r{BAR.format(step=38)}\r")
+    figures = reader.look(0)
+    assert (figures.step, figures.last_step, figures.steps_per_s) == (38, 100, 9.98)
+    write(run_dir, f"\n\r{BAR.format(step=5)}\x1b[A\r{BAR.format(step=39)}\r")  # with another one below it
+    assert reader.look(0).step == 39
+    write(run_dir, f"\n{{'loss': 0.4, 'epoch': 0.3}}\n{BAR.format(step=40)}\r")
+    assert (reader.look(0).step, reader.look(0).loss) == (None, 0.4)
+    write(run_dir, f"{BAR.format(step=41)}\r")
+    assert (reader.look(0).step, reader.look(0).loss) == (None, 0.4)
+
+
 def test_a_heartbeat_counts_before_a_log(run_dir):
     """One that was touched alone says nothing of steps."""
     reader = FiguresReader(run_dir)

@@ -13,8 +13,8 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
 from launcher.core.run_dir import RunDir
-from launcher.runs.engine_ranks import join_run
-from launcher.runs.record import Place, create_run, free_name, read_recorded
+from launcher.runs.engine_ranks import announcement, join_run
+from launcher.runs.record import RankPlace, create_run, free_name, read_recorded
 
 RANKS = 16
 
@@ -142,6 +142,22 @@ def test_a_file_in_the_way_is_called_so(tmp_path, make, words):
     assert names(tmp_path) == ["file"]
 
 
+def test_one_rank_announces_the_run_and_others_wait_for_it(tmp_path):
+    run_dir = RunDir(tmp_path)
+
+    def announce():
+        with announcement(run_dir) as is_first:
+            return is_first
+
+    with ThreadPoolExecutor(1) as pool:
+        with announcement(run_dir) as is_first:
+            assert is_first
+            other = pool.submit(announce)
+            with pytest.raises(TimeoutError):
+                other.result(timeout=0.1)
+        assert not other.result()
+
+
 def test_ranks_that_come_at_once_make_one_whole_run(tmp_path):
     """Sixteen on two servers, over one file system."""
     spec = joined_spec(tmp_path / "runs")
@@ -222,7 +238,7 @@ def test_what_is_written_for_a_run_can_be_read(tmp_path):
     """Places, grace and restarts of the real record."""
     spec = create_run(tmp_path, "one", specify(tmp_path, 9, supervision=Supervision(grace_s=2.5, max_restarts=3)))
     recorded = read_recorded(RunDir(spec.run_dir))
-    assert recorded.places[7:] == (Place(7, "server0", 0, 7), Place(8, "server1", 1, 8))
+    assert recorded.places[7:] == (RankPlace(7, "server0", 0, 7), RankPlace(8, "server1", 1, 8))
     assert (recorded.grace_s, recorded.max_restarts) == (2.5, 3)
 
 

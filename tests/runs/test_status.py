@@ -15,10 +15,9 @@ from launcher.runs import status
 from launcher.runs.engine_ranks import note_process
 from launcher.runs.progress import State
 from launcher.runs.status import FIRST_EVENT_S, RankState, RunStatusReader, look, read_report, runs_going_on
+from tests.conftest import PATIENCE_S
 from tests.programs import acted_run
 from tests.programs.acted_run import me, someone_gone
-
-PATIENCE_S = 60
 
 
 def report(cause, exit_code):

@@ -14,7 +14,7 @@ import pytest
 
 from launcher.core.errors import TlaunchError
 from launcher.supervise.mpi_member import hand_over, meeting_name
-from launcher.supervise.mpi_proxy import Joined, Left, MpiProxies, Refused
+from launcher.supervise.mpi_proxy import MemberJoined, MemberLeft, MemberRefused, MpiProxies
 from tests.conftest import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +78,7 @@ def test_a_member_waits_for_the_end_of_its_rank(members, start):
     """
     odd = {"ODD": "line\nline \udcff =é", "LONG": "x" * 100_000, "PMI_FD": "987"}
     process = start(1, **odd)
-    assert hear(members, 1) == [Joined(1)]
+    assert hear(members, 1) == [MemberJoined(1)]
     assert members.missing == {0}
     environment = members.environment_of(1)
     assert {name: environment[name] for name in odd} == odd
@@ -120,7 +120,7 @@ def test_a_killed_member_and_a_lost_agent_are_noticed(members, start):
     killed, alone = start(0), start(1)
     hear(members, 2)
     killed.kill()
-    assert hear(members, 1) == [Left(0)]
+    assert hear(members, 1) == [MemberLeft(0)]
     assert members.environment_of(0)["NAME"]
     members.tell_end(0, 0)
     members.close()
@@ -133,7 +133,7 @@ def test_a_member_may_come_before_its_agent(name, start, wait_until):
     ignored = re.compile(r"SigIgn:\s*[0-9a-f]*[4-7c-f][0-9a-f]{3}\n")  # the bit of SIGTERM
     wait_until(lambda: ignored.search(Path(f"/proc/{first.pid}/status").read_text()), "a member that has begun")
     with closing(MpiProxies(name, [0])) as members:
-        assert hear(members, 1) == [Joined(0)]
+        assert hear(members, 1) == [MemberJoined(0)]
         second = start(0)
         (refused,) = hear(members, 1)
         assert "has a member already" in refused.reason
@@ -152,7 +152,7 @@ def test_what_makes_no_sense_is_refused(name, members, line, word):
         stranger.connect(name)
         stranger.sendall(line)
         (refused,) = hear(members, 1)
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, MemberRefused)
         assert word in refused.reason
         assert stranger.recv(1) == b""
     assert members.missing == {0, 1}

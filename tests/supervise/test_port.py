@@ -6,6 +6,7 @@ import pytest
 
 from launcher.core.errors import UsageError
 from launcher.supervise.port import check_port, hold_port
+from tests.conftest import free_port
 
 
 @pytest.fixture
@@ -49,8 +50,8 @@ def test_the_kernel_never_gives_a_held_port(held):
 
 
 def test_a_chosen_port_must_be_free(held):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        number = server.getsockname()[1]
+    number = free_port()  # none that a connection of another process may get once its listener has gone
+    with socket.create_server(("127.0.0.1", number)) as server:
         with pytest.raises(UsageError, match=f"port {number} cannot be used: Address already in use"):
             check_port(number)
         client = socket.create_connection(server.getsockname())

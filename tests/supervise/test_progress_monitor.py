@@ -15,7 +15,7 @@ import pytest
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import Slow
 from launcher.core.heartbeat import Beat, beat
-from launcher.core.proc import usage_of
+from launcher.core.proc import core_wait_s, usage_of
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
 from launcher.supervise.progress_monitor import LOOKS_PER_HANG_TIMEOUT, Hung, ProgressMonitor
@@ -217,6 +217,30 @@ def test_a_slow_rank_is_named(ranks):
             watched.monitor.steps()
 
         assert watched.looks(20, beat) == [Slow(2, busy_s=0.3, median_s=0.1, steps=5)]
+
+
+def test_a_rank_that_waits_for_a_core_is_not_slow(ranks, wait_until):
+    """It shares one with other processes, and reports as work what it waited for them."""
+    watched = ranks("spin", "", "", "")
+    pid = watched.processes[0].pid
+    core = min(os.sched_getaffinity(0))
+    os.sched_setaffinity(pid, {core})
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        for hog in hogs:
+            os.sched_setaffinity(hog.pid, {core})
+
+        def beat(look):
+            waited_s = core_wait_s(pid)
+            wait_until(lambda: core_wait_s(pid) > waited_s + 0.05, "a core that others have")
+            for global_rank in range(4):
+                watched.beat(global_rank, step=look, busy_s=0.14 if global_rank == 0 else 0.1)
+
+        assert watched.looks(8, beat) == []
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
 
 
 def test_without_a_hang_timeout_looks_become_rare_until_someone_beats(ranks, monkeypatch):

@@ -12,9 +12,13 @@ import pytest
 
 from launcher.core.records import Cluster, Layout, RankSpec, RunSpec, Supervision
 from launcher.core.run_dir import RunDir
+from launcher.supervise.attempt_monitor import AttemptMonitor
 from launcher.supervise.event_log import EventLog
+from launcher.supervise.progress_monitor import ProgressMonitor
 from launcher.supervise.rank_group import RankGroup
+from launcher.supervise.scheduler import Scheduler
 from launcher.supervise.spawner import Spawner, StartRequest
+from launcher.supervise.tree import RunGroup
 
 RANK = RankSpec(0, 0, "127.0.0.1", 0, 0, ("true",), {})
 
@@ -94,6 +98,27 @@ def test_a_rank_that_ends_before_its_pid_is_reported_is_in_no_known_order(make, 
     [end] = wait_until(lambda: rank_group.start()[1], "its pid")
     assert (end.status, end.ended_ns, end.order_known) == (3, 5, False)
     assert rank_group.all_ended
+
+
+def test_a_rank_whose_pid_has_not_been_read_yet_gets_a_forwarded_signal(make, tmp_path, wait_until, reap):
+    """It runs by then, and may have said that it is ready for one."""
+    program = (
+        "import signal; signal.signal(signal.SIGUSR1, lambda *_: exit(3)); print('ready', flush=True); signal.pause()"
+    )
+    rank = replace(RANK, argv=(sys.executable, "-c", program))
+    run_dir, supervision = RunDir(tmp_path), Supervision()
+    with closing(EventLog(tmp_path / "others.jsonl", 0)) as event_log:
+        rank_group, spawner = make(0, rank, os.environ, preload=("json",))
+        monitor = AttemptMonitor(
+            rank_group, ProgressMonitor(run_dir, [0]), supervision, run_dir=run_dir, spawner=spawner,
+            group=RunGroup(os.getpid()), scheduler=Scheduler(event_log), event_log=event_log,
+            may_repeat=False, others=False,
+        )  # fmt: skip
+        wait_until(lambda: rank_group.start() == ([], []) and spawner.preloading.waiting_for_s, "the wish for a rank")
+        log = run_dir.train_log(0)
+        wait_until(lambda: log.exists() and log.read_text() == "ready\n", "the rank")
+        monitor.forward(signal.SIGUSR1)
+        assert reap(rank_group.running[0]) == 3
 
 
 def test_an_attempt_in_another_environment_is_preloaded_anew(make, wait_until, reap):

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.core.messages import ProbeTarget
 from launcher.supervise.reach_probes import ReachProbes, listening_ports
-from tests.conftest import PATIENCE_S, wait_until
+from tests.conftest import PATIENCE_S, refusing_port, wait_until
 
 
 @pytest.fixture(name="two")
@@ -26,20 +26,19 @@ def answer_of(reach_probes, *others):
 def test_servers_are_reached_by_any_address_and_port(two):
     """The other server lets the connection go; one that refuses is not reached, nor one without an address."""
     asking, asked = two
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        refusing = closed.getsockname()[1]
     here = ("127.0.0.1",)
-    for number, targets, unreached in (
-        (7, [(3, here, (asked.port,))], ()),
-        (8, [], ()),
-        (9, [(1, here, (refusing,)), (2, (), (asked.port,))], ((1, "Connection refused"), (2, "no answer"))),
-        (10, [(1, ("127.0.0.2", "127.0.0.1"), (refusing, asked.port))], ()),
-        (11, [(3, here, (1 << 40,)), (4, ("a:b",), (1,))], ((3, "no answer"), (4, "no answer"))),
-    ):
-        asking.begin(number, [ProbeTarget(*each) for each in targets], PATIENCE_S)
-        answer = answer_of(asking, asked)
-        assert (answer.number, answer.unreached) == (number, unreached)
-        assert asking.timeout_s is None
+    with refusing_port() as refusing:
+        for number, targets, unreached in (
+            (7, [(3, here, (asked.port,))], ()),
+            (8, [], ()),
+            (9, [(1, here, (refusing,)), (2, (), (asked.port,))], ((1, "Connection refused"), (2, "no answer"))),
+            (10, [(1, ("127.0.0.2", "127.0.0.1"), (refusing, asked.port))], ()),
+            (11, [(3, here, (1 << 40,)), (4, ("a:b",), (1,))], ((3, "no answer"), (4, "no answer"))),
+        ):
+            asking.begin(number, [ProbeTarget(*each) for each in targets], PATIENCE_S)
+            answer = answer_of(asking, asked)
+            assert (answer.number, answer.unreached) == (number, unreached)
+            assert asking.timeout_s is None
 
 
 def test_without_a_descriptor_nothing_is_known(two):

@@ -64,6 +64,18 @@ def test_ranks_are_held_against_those_that_do_the_same_work(layout, round_, name
     assert told == [Slow(rank, busy_s=busy_s, median_s=median_s, steps=STEPS) for rank, busy_s, median_s in named]
 
 
+@pytest.mark.parametrize(("busy_s", "core_wait_s", "own_s"), [(0.3, 0.2, None), (0.3, 0.0, 0.3), (0.5, 0.25, 0.25)])
+def test_what_a_rank_waits_for_a_core_is_not_its_work(busy_s, core_wait_s, own_s):
+    """That of others is not taken off: their times are what is usual on this machine now."""
+    slowness, told = Slowness(ALIKE), []
+    for step in range(1, 10):
+        for global_rank in (0, 1, 3):
+            slowness.note(global_rank, step, 0.1, 0.08)
+        slowness.note(2, step, busy_s, core_wait_s)
+        told += slowness.newly_slow()
+    assert told == ([] if own_s is None else [Slow(2, busy_s=own_s, median_s=0.1, steps=STEPS)])
+
+
 def test_a_rank_that_has_ended_is_no_measure():
     slowness = Slowness(ALIKE)
     run(slowness, {0: 0.1, 1: 0.1, 2: 0.3, 3: 0.3})

@@ -7,7 +7,7 @@ import pytest
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.messages import TakeStacks
 from launcher.core.run_dir import RunDir
-from launcher.supervise.survey import Survey, part_from
+from launcher.supervise.survey import Survey, answer_from
 from tests.conftest import wait_until
 
 
@@ -24,7 +24,7 @@ def survey(tmp_path, sent):
 
 def answers(survey, sent, count):
     wait_until(lambda: (survey.step(), len(sent) >= count)[-1], "the answers")
-    return {told.number: part_from(told.content) for told in sent}
+    return {told.number: answer_from(told.content) for told in sent}
 
 
 def test_two_questions_at_once_are_both_answered(tmp_path, ranks, survey, sent):
@@ -64,6 +64,6 @@ def test_a_failure_is_answered_too_and_once(survey, sent, monkeypatch, broken, t
     survey.step()
     survey.step()
     (told,) = sent
-    part = part_from(told.content)
-    assert (told.number, part.ranks) == (1, ())
-    assert trouble in part.trouble if trouble else not part.trouble
+    answer = answer_from(told.content)
+    assert (told.number, answer.ranks) == (1, ())
+    assert trouble in answer.trouble if trouble else not answer.trouble

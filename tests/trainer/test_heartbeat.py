@@ -132,4 +132,6 @@ def test_busy_time_is_that_of_the_slow_rank_only(tmp_path):
         )
         assert slow_seconds >= slow_busy_s >= 0.5, axis
         assert seconds - busy_s > 0.4, axis
-        assert (communication_s > 0.4, bubble_s > 0.4) == (axis != "pp", axis == "pp"), axis
+        waited_s, other_s = (bubble_s, communication_s) if axis == "pp" else (communication_s, bubble_s)
+        assert waited_s > 0.4, axis
+        assert waited_s > other_s, axis  # which a busy machine may make longer than 0.4 s

@@ -377,10 +377,12 @@ def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path, train, shown, 
     process = train(tmp_path, "--devices", "2", "--pp", "2", "--max-restarts", "1", settings=settings)
     run_dir = RunDir(tmp_path / "runs" / "latest")
     wait_until(lambda: lines_of(run_dir), "a step", PATIENCE_S)
-    started = [
-        stamped.event for stamped in EventReader(run_dir.events).read() if isinstance(stamped.event, RankStarted)
-    ]
-    os.kill(next(event.pid for event in started if event.global_rank == 0), signal.SIGKILL)
+
+    def pid():
+        events = [stamped.event for stamped in EventReader(run_dir.events).read()]
+        return [event.pid for event in events if isinstance(event, RankStarted) and event.global_rank == 0]
+
+    os.kill(wait_until(pid, "the start of rank 0")[0], signal.SIGKILL)
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
 

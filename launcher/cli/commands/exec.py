@@ -33,7 +33,7 @@ from launcher.engines.external_run import check_size, master_port, run_name, unu
 from launcher.engines.host_match import check_server, own_interface, read_host
 from launcher.engines.mpi_match import check_library
 from launcher.engines.other_launchers import conflicts, notes
-from launcher.runs.engine_ranks import join_run, note_process
+from launcher.runs.engine_ranks import announcement, join_run, note_process
 from launcher.supervise.fork_server import bootstrap_argv
 from launcher.supervise.port import check_port
 from launcher.supervise.scheduler import meeting_place, start_beside
@@ -179,12 +179,14 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     if process := identify(os.getpid()):  # else `tlaunch status` could not tell whether this rank has ended
         with suppress(OSError):  # a full disk does not harm the rank
             note_process(run_dir, rank.global_rank, process)
-    if rank.global_rank == 0:
+    if rank.server_index == spec.ranks[0].server_index:
         forgotten = tuple(unused(name, port, options.name, options.master_port, os.environ))
         chosen = {**os.environ, **request.user_env}
         network = note_of_interface(used.servers, interface, chosen) if interface else ()
         more = (*forgotten, *network, *note_of_mpi(needed, chosen))
-        _say(prepared, spec, (*more, *((f"warning: {warning}",) if warning else ())))
+        with suppress(OSError), announcement(run_dir) as is_first:
+            if is_first:
+                _say(prepared, spec, rank, (*more, *((f"warning: {warning}",) if warning else ())))
     return _Joined(prepared.program, spec, rank, run_dir, environment)
 
 
@@ -200,11 +202,11 @@ def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str
     return None if used.source is not None and is_sample(used.source) else warning
 
 
-def _say(prepared: Prepared, spec: RunSpec, more: Iterable[str]) -> None:
-    """Print notes once for all ranks, on the engine's stderr."""
+def _say(prepared: Prepared, spec: RunSpec, rank: RankSpec, more: Iterable[str]) -> None:
+    """Print notes, and where the run is, on the engine's stderr: once for all ranks, by one on the server of rank 0."""
     # MASTER_PORT has a note of its own
     environment = {name: value for name, value in prepared.request.inherited_env.items() if name != MASTER_PORT}
-    inherited = notes(conflicts(environment, spec.ranks[0].env, within_engine=True))
+    inherited = notes(conflicts(environment, rank.env, within_engine=True))
     for note in (*prepared.notes, *more, *inherited):
         say(note)
     say(f"{counted(len(spec.ranks), 'rank')} of {spec.engine} in {as_people_call_it(spec.run_dir)}")

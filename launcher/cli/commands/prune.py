@@ -19,7 +19,7 @@ from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from launcher.core.files import bytes_in
 from launcher.runs.progress import State
 from launcher.runs.registry import registered
-from launcher.runs.removal import Found, Removal, continued_among, runs_found
+from launcher.runs.removal import FoundRun, Removal, continued_among, runs_found
 from launcher.runs.store import run_names
 
 EPILOG = """\b
@@ -86,7 +86,7 @@ def prune(
     )
 
 
-def _is_wanted(found: Found, older_than_s: float | None, states: tuple[str, ...]) -> bool:
+def _is_wanted(found: FoundRun, older_than_s: float | None, states: tuple[str, ...]) -> bool:
     """Return whether a run that may go is chosen; of one that stays for another reason than that it is active, say so."""
     state = found.state
     if states and state.state.value not in states:
@@ -98,7 +98,7 @@ def _is_wanted(found: Found, older_than_s: float | None, states: tuple[str, ...]
     return found.stays is None
 
 
-def _without_needed(found: Iterable[Found], chosen: list[Found], others: list[Path]) -> list[Found]:
+def _without_needed(found: Iterable[FoundRun], chosen: list[FoundRun], others: list[Path]) -> list[FoundRun]:
     """Return the chosen runs without those that one which is left, here or elsewhere, goes on from; say which they are."""
     while True:
         left = [each.root for each in found if each not in chosen]
@@ -111,7 +111,7 @@ def _without_needed(found: Iterable[Found], chosen: list[Found], others: list[Pa
         chosen = [each for each in chosen if each.root not in needed]
 
 
-def _remove_all(going: Iterable[Found], removal: Removal, bytes_of: Callable[[Found], int]) -> int:
+def _remove_all(going: Iterable[FoundRun], removal: Removal, bytes_of: Callable[[FoundRun], int]) -> int:
     freed_bytes, code = 0, EXIT_OK
     removal.finish_earlier()
     try:
@@ -136,10 +136,10 @@ def _remove_all(going: Iterable[Found], removal: Removal, bytes_of: Callable[[Fo
     return code
 
 
-def _say_kept(found: Found, why: str) -> None:
+def _say_kept(found: FoundRun, why: str) -> None:
     say(f"kept {shown_name(found.state)}: {why}")
 
 
-def _row(found: Found, size_bytes: int) -> tuple[str, ...]:
+def _row(found: FoundRun, size_bytes: int) -> tuple[str, ...]:
     over_s = max(0.0, (time.time_ns() - found.over_ns) / 1e9)
     return shown_name(found.state), found.state.state.value, duration(over_s), size(size_bytes)

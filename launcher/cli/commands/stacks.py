@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, active_run_argument, chosen_live, json_option
-from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.run_text import describe_run, shown_name
 from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.verdict_text import rank_list
 from launcher.cluster.coordinator_files import read_endpoint
@@ -23,7 +23,7 @@ from launcher.core.verdict import StackGroup
 from launcher.logs.terminal import printable
 from launcher.runs.status import RunState, look
 from launcher.supervise.diagnosis.stacks import RankStack, Target, gather, group, sentence
-from launcher.supervise.survey import Part
+from launcher.supervise.survey import SurveyAnswer
 
 EPILOG = """\b
 Examples:
@@ -119,17 +119,17 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
 
 
 def _answered(
-    state: RunState, wanted: tuple[RankRange, ...] | None, parts: Iterable[Part], silent: Mapping[str, str]
+    state: RunState, wanted: tuple[RankRange, ...] | None, answers: Iterable[SurveyAnswer], silent: Mapping[str, str]
 ) -> Seen:
     """Return what the agents of all servers have found.
 
     Raises:
         TlaunchError: no rank lives, or that is not known.
     """
-    parts = tuple(parts)
-    ranks = sorted((rank for part in parts for rank in part.ranks), key=lambda rank: rank.global_rank)
+    answers = tuple(answers)
+    ranks = sorted((rank for answer in answers for rank in answer.ranks), key=lambda rank: rank.global_rank)
     unasked = {f"server {server}": why for server, why in silent.items()}
-    unasked |= {f"a server ({number})": part.trouble for number, part in enumerate(parts) if part.trouble}
+    unasked |= {f"a server ({number})": answer.trouble for number, answer in enumerate(answers) if answer.trouble}
     stacks = {rank.global_rank: rank.stack for rank in ranks if rank.stack is not None}
     if stacks:
         steps = {rank.global_rank: rank.step for rank in ranks}
@@ -138,7 +138,7 @@ def _answered(
         raise TlaunchError(_ended(rank.global_rank for rank in ranks))
     which = "living rank" if wanted is None else "living rank among those asked for"
     missing = "".join(f"; {server} is not known: {why}" for server, why in unasked.items())
-    raise TlaunchError(f"{shown_name(state)} has no {which}: it is {describe(state)}{missing}")
+    raise TlaunchError(f"{shown_name(state)} has no {which}: it is {describe_run(state)}{missing}")
 
 
 def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, int]:
@@ -149,7 +149,7 @@ def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, 
     """
     living = {look.global_rank: look.process.pid for look in state.ranks if look.process and look.process.lives}
     if not living:
-        raise TlaunchError(f"{shown_name(state)} ({describe(state)}) has no living rank here")
+        raise TlaunchError(f"{shown_name(state)} ({describe_run(state)}) has no living rank here")
     if wanted is None:
         return living
     chosen_ones = {rank: pid for rank, pid in living.items() if any(first <= rank <= last for first, last in wanted)}

@@ -25,7 +25,7 @@ from launcher.cli.text.run_text import as_json as run_as_json
 from launcher.cli.text.run_text import (
     continued_from,
     culprit,
-    describe,
+    describe_run,
     printed_figures,
     scheduler_json,
     scheduler_text,
@@ -38,7 +38,7 @@ from launcher.core.codec import json_text
 from launcher.core.frozen import frozen
 from launcher.logs.terminal import one_line
 from launcher.runs.rank_figures import FiguresReader, RankFigures, pattern_for
-from launcher.runs.record import Place, Recorded, read_recorded
+from launcher.runs.record import RankPlace, Recorded, read_recorded
 from launcher.runs.status import RankLook, RunState, look
 
 EPILOG = """\b
@@ -71,7 +71,7 @@ class RankStatus:
     """All that is known of one rank."""
 
     look: RankLook
-    place: Place | None
+    place: RankPlace | None
     figures: RankFigures
     log_bytes: int | None  # None where there is no log
     log_written_ns: int | None
@@ -110,7 +110,7 @@ def status(*, run: str | None, groups: bool | None, progress_regex: str | None, 
         )
 
 
-def _rank_status(look: RankLook, places: tuple[Place, ...], state: RunState, reader: FiguresReader) -> RankStatus:
+def _rank_status(look: RankLook, places: tuple[RankPlace, ...], state: RunState, reader: FiguresReader) -> RankStatus:
     place = next((place for place in places[look.global_rank :] if place.global_rank == look.global_rank), None)
     path = state.run_dir.train_log(look.global_rank)
     log_bytes = logged_ns = None
@@ -125,7 +125,7 @@ def _rank_status(look: RankLook, places: tuple[Place, ...], state: RunState, rea
 def _lines(
     state: RunState, ranks: list[RankStatus], recorded: Recorded, screen: Screen, *, wants_groups: bool
 ) -> Iterator[str]:
-    yield f"{shown_name(state)}: {screen.description(describe(state, restarts=not recorded.max_restarts))}"
+    yield f"{shown_name(state)}: {screen.description(describe_run(state, restarts=not recorded.max_restarts))}"
     yield from _about(state, recorded)
     if failure := culprit(state):
         yield f"  first failure: {failure}"

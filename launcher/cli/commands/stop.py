@@ -10,13 +10,13 @@ import click
 from launcher.cli.options.chosen_run import ONLY_RUN_HELP, active_run_argument, chosen_only
 from launcher.cli.options.types import Seconds
 from launcher.cli.text.columns import counted
-from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.run_text import describe_run, shown_name
 from launcher.cli.text.saved_text import going_on
 from launcher.cli.text.stdout import as_argument, say
 from launcher.cli.text.verdict_text import rank_list
 from launcher.core.errors import EXIT_FAILURE, TlaunchError
 from launcher.runs import ending
-from launcher.runs.ending import Outcome, Stopped
+from launcher.runs.ending import StopOutcome, Stopped
 from launcher.runs.progress import State
 from launcher.runs.status import RunStatusReader
 
@@ -55,30 +55,30 @@ def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float 
             hint=f"sudo tlaunch stop {shlex.quote(str(run_dir.root))}",
         ) from None
     say(_report(stopped, kill=kill))
-    if stopped.outcome is Outcome.ENDED and stopped.state.state is not State.FINISHED:
+    if stopped.outcome is StopOutcome.ENDED and stopped.state.state is not State.FINISHED:
         for line in going_on(run_dir, as_argument(run_dir)):
             say(line)
-    if stopped.outcome in {Outcome.STILL_ENDING, Outcome.OUT_OF_REACH}:
+    if stopped.outcome in {StopOutcome.STILL_ENDING, StopOutcome.OUT_OF_REACH}:
         context.exit(EXIT_FAILURE)
 
 
 def _report(stopped: Stopped, *, kill: bool) -> str:
-    name, how = shown_name(stopped.state), describe(stopped.state)
+    name, how = shown_name(stopped.state), describe_run(stopped.state)
     match stopped.outcome:
-        case Outcome.ENDED:
+        case StopOutcome.ENDED:
             killed = stopped.state.attempts[-1].killed
             forced = f"; {counted(killed, 'process', 'processes')} had to be killed" if killed else ""
             return f"{name}: {how}{_orphans(stopped) if stopped.orphans else forced}"
-        case Outcome.NOT_RUNNING:
+        case StopOutcome.NOT_RUNNING:
             return f"{name} is not running: {how}"
-        case Outcome.STILL_ENDING:
+        case StopOutcome.STILL_ENDING:
             progress = stopped.state.progress
             left = [look.global_rank for look in stopped.state.ranks if look.process and look.process.lives]
             count = len(left) if stopped.orphans else progress.current.running
             who = rank_list(left) if stopped.orphans else f"{count} of {progress.rank_count} ranks"
             hint = "" if kill else "\nhint: --kill skips the grace time"
             return f"{name}: asked, but {who} still run{'s' if count == 1 else ''}{hint}"
-        case Outcome.OUT_OF_REACH:
+        case StopOutcome.OUT_OF_REACH:
             there = "tlaunch stop there, or end the job that it belongs to"
             hint = WAYS_OUT.get(stopped.state.state, there)
             return f"error: {name} cannot be ended from here: it is {how}\nhint: {hint}"

@@ -9,7 +9,7 @@ import click
 
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, active_run_argument, chosen_live
 from launcher.cli.options.types import Seconds
-from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.run_text import describe_run, shown_name
 from launcher.cli.text.stdout import say
 from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, TlaunchError
 from launcher.runs.progress import State
@@ -39,10 +39,10 @@ def wait(context: click.Context, *, run: str | None, timeout: float | None, runs
     until_s = None if timeout is None else time.monotonic() + timeout
     while not (state := watch.look()).state.over:
         if state.state in UNSEEN:
-            raise TlaunchError(f"{shown_name(state)} cannot be waited for: it is {describe(state)}")
+            raise TlaunchError(f"{shown_name(state)} cannot be waited for: it is {describe_run(state)}")
         if until_s is not None and time.monotonic() >= until_s:
-            say(f"{shown_name(state)}: {describe(state)}")
+            say(f"{shown_name(state)}: {describe_run(state)}")
             context.exit(EXIT_HUNG)
         time.sleep(LOOK_S)
-    say(f"{shown_name(state)}: {describe(state)}")
+    say(f"{shown_name(state)}: {describe_run(state)}")
     context.exit(EXIT_FAILURE if state.exit_code is None else state.exit_code)

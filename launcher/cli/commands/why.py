@@ -13,10 +13,10 @@ import click
 
 from launcher.cli.options.chosen_run import RUN_HELP, chosen, json_option, run_argument
 from launcher.cli.text.columns import duration
-from launcher.cli.text.run_text import as_json, describe, self_reported_verdict, shown_name
+from launcher.cli.text.run_text import as_json, describe_run, self_reported_verdict, shown_name
 from launcher.cli.text.stdout import as_argument, as_people_call_it, write_out
 from launcher.cli.text.style import PLAIN, Screen, screen_of
-from launcher.cli.text.summary import LAST_LINES, log_elsewhere, log_tail, not_begun, quoted, tells_enough
+from launcher.cli.text.summary import LAST_LINES, culprit_log_tail, log_elsewhere, not_begun, quoted, tells_enough
 from launcher.cli.text.verdict_text import describe_status, headline, rank_list, render
 from launcher.core.codec import json_text
 from launcher.core.errors import UnreadableError
@@ -58,7 +58,7 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
     """Yield everything that is known of the failures of a run, safe to show on `screen`."""
     failed = [attempt for attempt in state.attempts if _failed(attempt, state)]
     nothing = "; nothing failed" if not failed and state.state.going_on else ""
-    yield f"{shown_name(state)}: {'still ' if nothing else ''}{screen.description(describe(state))}{nothing}"
+    yield f"{shown_name(state)}: {'still ' if nothing else ''}{screen.description(describe_run(state))}{nothing}"
     for attempt in failed:
         yield ""
         if len(state.attempts) > 1:
@@ -136,7 +136,7 @@ def _log(culprit: int, attempt: int, state: RunState, *, with_end: bool) -> Iter
     yield printable(f"log of rank {culprit}: {as_people_call_it(path)}")
     if attempt == state.attempts[-1].number == state.progress.current.number and with_end:
         with suppress(OSError):
-            yield from quoted(log_tail(culprit, state.progress, state.run_dir))
+            yield from quoted(culprit_log_tail(culprit, state.progress, state.run_dir))
 
 
 def _last_known(state: RunState) -> Iterator[str]:

@@ -9,7 +9,7 @@ from launcher.cli.launch.attempt_specs import attempt_specs
 from launcher.cluster.agent_setup import awaited_begin, check_table, get_ready, is_examination, received_job, start
 from launcher.cluster.join import AgentInfo, Endpoint, join
 from launcher.cluster.launcher_loop import LauncherLoop
-from launcher.cluster.mpi_ranks import Place, check_server, gather, open_endpoint
+from launcher.cluster.mpi_ranks import ProcessPlace, check_server, gather, open_endpoint
 from launcher.cluster.unheard import longest_s, tell_freed_apart
 from launcher.core import env
 from launcher.core.engine_rank import EngineRank
@@ -24,7 +24,7 @@ from launcher.supervise.mpi_proxy import MpiProxies
 from launcher.supervise.tree import something_left
 
 
-def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Place | None, until: float) -> None:
+def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: ProcessPlace | None, until: float) -> None:
     """Guard this server's agent. `place`: where the engine has started a process for each rank. `until`: monotonic."""
     members, trouble = (None, None) if place is None else _members(place, endpoint)
     membership = join(endpoint, _info(engine_rank, place), until, lambda _why: None)
@@ -54,7 +54,7 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Place |
         tell_freed_apart(membership.address, endpoint.token, membership.nonce, limit_s)
 
 
-def _members(place: Place, endpoint: Endpoint) -> tuple[MpiProxies | None, TlaunchError | None]:
+def _members(place: ProcessPlace, endpoint: Endpoint) -> tuple[MpiProxies | None, TlaunchError | None]:
     """Return the engine's processes of this server, or the trouble with them that the coordinator is to report."""
     try:
         members = open_endpoint(place, endpoint.token)
@@ -64,7 +64,7 @@ def _members(place: Place, endpoint: Endpoint) -> tuple[MpiProxies | None, Tlaun
     return members, None
 
 
-def _info(engine_rank: EngineRank | None, place: Place | None) -> AgentInfo:
+def _info(engine_rank: EngineRank | None, place: ProcessPlace | None) -> AgentInfo:
     """Return by what the coordinator recognises this server."""
     host = read_host()
     number = None if engine_rank is None else engine_rank.global_rank
@@ -77,7 +77,7 @@ def _info(engine_rank: EngineRank | None, place: Place | None) -> AgentInfo:
 
 
 def _check_place(
-    request: Request, place: Place | None, server_index: int, trouble: TlaunchError | None
+    request: Request, place: ProcessPlace | None, server_index: int, trouble: TlaunchError | None
 ) -> Mapping[str, str]:
     """Return the variables that the MPI library which a rank of this server would find needs besides.
 

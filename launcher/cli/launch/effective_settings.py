@@ -35,7 +35,7 @@ class EffectiveSetting:
 
 
 def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSetting, ...]:
-    """Return all of them, in the order of `templates/NAME.toml`; `layout`: of the run, once all is known to fit.
+    """Return all settings of the program, in the order of `templates/NAME.toml`; `layout`: of the run, once all is known to fit.
 
     Raises:
         TlaunchError: as `Recipe.load`.

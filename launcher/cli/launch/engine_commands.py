@@ -65,7 +65,8 @@ def engine_for(
     places = tuple(servers[stretch.server_index] for stretch in stretches) or servers
     counts = [stretch.count for stretch in stretches] or None
     if options.engine == "slurm":
-        from launcher.engines.slurm import read_allocation, slurm_command
+        from launcher.engines.slurm import slurm_command
+        from launcher.engines.slurm_allocation import read_allocation
 
         _refuse_several()
         make = partial(slurm_command, read_allocation(os.environ))

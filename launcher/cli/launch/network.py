@@ -43,7 +43,10 @@ def with_network(prepared: Prepared, options: RunOptions, host: Host | None = No
 
 
 def note_of_interface(servers: Sequence[Server], interface: str | None, chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """`interface`: of this machine's ranks; None: it is no server of the run. `chosen`: what the user has set."""
+    """Return a note on the interface that ranks connect by, unless the user has set it.
+
+    `interface`: of this machine's ranks; None: it is no server of the run. `chosen`: the variables that the user has set.
+    """
     names = [name.removesuffix("SOCKET_IFNAME") for name in INTERFACE_VARIABLES if name not in chosen]
     if not names or are_on_loopback(servers):
         return ()
@@ -53,7 +56,7 @@ def note_of_interface(servers: Sequence[Server], interface: str | None, chosen: 
 
 
 def note_of_mpi(variables: Mapping[str, str], chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """`variables`: what the ranks' MPI needs. What the user has set is left alone, and worth no note."""
+    """Return a note on those `variables` for the ranks' MPI that the user has not set, which are left alone."""
     missing = [f"{name}={value}" for name, value in variables.items() if name not in chosen]
     why = (
         "the library of Open MPI 5 under the mpirun of Open MPI 4 would hang in MPI_Barrier over servers known by name"

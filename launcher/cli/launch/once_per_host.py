@@ -15,7 +15,10 @@ from hashlib import sha256
 from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import TlaunchError
 
-LINGER_S = 1.0  # while others know that it was reported; and Open MPI may hang on ranks that end at once
+LINGER_S = 1.0  # Open MPI may hang on ranks that end at once
+FIRST_LINGERS_S = (
+    5.0  # while others know that it was reported, which may start later; engines end it with the first of them
+)
 _held: list[socket.socket] = []
 
 
@@ -25,8 +28,9 @@ def reported_once(rank: EngineRank) -> Iterator[None]:
     try:
         yield
     except TlaunchError as error:
-        atexit.register(time.sleep, LINGER_S)
         error.is_reported = not _is_first(rank, error)
+        waits_for_others = not error.is_reported and (rank.local_world_size or 1) > 1
+        atexit.register(time.sleep, FIRST_LINGERS_S if waits_for_others else LINGER_S)
         if not error.is_reported:  # of several servers only one may lack a file, or have another table
             host = os.uname().nodename
             named = rf"is on (server )?(\S+ \()?{re.escape(host)}[),]"  # by launcher/engines/host_match.py

@@ -213,7 +213,7 @@ def _doubts(
     if not options.by_engine and (name := program.alone_in_mpi) is not None:
         yield f"{name} imports mpi4py: every rank is alone in its MPI_COMM_WORLD; --engine mpi makes them one job"
     if options.engine is None and len(used.servers) == 1 and "SLURM_JOB_ID" in inherited:
-        from launcher.engines.slurm import short_here  # others need none of it
+        from launcher.engines.slurm_allocation import short_here  # others need none of it
 
         yield from short_here(inherited, used.device_count)  # of a job that has fewer CPUs here than ranks
 
@@ -221,7 +221,7 @@ def _doubts(
 def _cluster(options: RunOptions, notes: list[str]) -> tuple[Cluster, _Table]:
     """Return the devices and the table that names them; add to `notes` what a person should know of them."""
     if options.rank_table is None and options.engine == "slurm":
-        from launcher.engines.slurm import cluster_of, read_allocation  # others need none of it
+        from launcher.engines.slurm_allocation import cluster_of, read_allocation  # others need none of it
 
         return cluster_of(read_allocation(os.environ), options.devices), _Table()
     if options.rank_table is None:

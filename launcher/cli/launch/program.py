@@ -64,7 +64,7 @@ class Program:
             from launcher.engines.mpi_match import compiled_for  # others need none of it
 
             return compiled_for(self.argv, self.environment.get("PATH"), self.cwd) is not None or None
-        from launcher.program.import_scan import uses_mpi  # the same
+        from launcher.program.whole_program import uses_mpi  # the same
 
         return uses_mpi(self.python, self.cwd, self.environment)
 
@@ -94,7 +94,7 @@ class Program:
 
         if not has_installed(MINDSPORE, self.python, self.environment):
             return False
-        from launcher.program.import_scan import uses_mindspore  # most programs need none of it
+        from launcher.program.whole_program import uses_mindspore  # most programs need none of it
 
         return uses_mindspore(self.python, self.cwd, self.environment)
 
@@ -130,6 +130,6 @@ class Program:
             return preloaded_modules(options.preload)
         if self.python is None:
             return None
-        from launcher.program.import_scan import modules_to_preload  # --no-preload needs none of it
+        from launcher.program.preload_scan import modules_to_preload  # --no-preload needs none of it
 
         return modules_to_preload(self.python, self.cwd, self.environment)

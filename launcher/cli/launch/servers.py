@@ -19,7 +19,7 @@ from launcher.cli.launch.engine_commands import engine_for, own_agent, reachable
 from launcher.cli.launch.network import with_network
 from launcher.cli.launch.options import RunOptions, check_server_id
 from launcher.cli.launch.prepare import Prepared
-from launcher.cli.launch.start import Outcome, attendance, begin_run, say_notes, wait_for_start
+from launcher.cli.launch.start import LaunchOutcome, attendance, begin_run, say_notes, wait_for_start
 from launcher.cli.text.columns import awaited, server_list
 from launcher.cli.text.stdout import say
 from launcher.cluster.agent_connection import RANK_TABLE, listen
@@ -47,7 +47,7 @@ from launcher.runs.store import last_agent
 LOOK_S = 0.2  # between looks at a process that is waited for
 
 
-def run_on_servers(prepared: Prepared, options: RunOptions) -> Outcome:
+def run_on_servers(prepared: Prepared, options: RunOptions) -> LaunchOutcome:
     """Start this machine's part, and whatever the engine starts; return how the run ended once nothing is left.
 
     Raises:
@@ -67,7 +67,7 @@ def run_on_servers(prepared: Prepared, options: RunOptions) -> Outcome:
 # --- on the machine that coordinates ---
 
 
-def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int | None) -> Outcome:
+def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int | None) -> LaunchOutcome:
     """Coordinate the run. `here`: which server this is; None where an engine brings all."""
     from launcher.cluster.coordinator import Coordinator  # the servers that take part need none of it
 
@@ -101,7 +101,8 @@ def _coordinate(prepared: Prepared, options: RunOptions, host: Host, here: int |
 
 def _within_allocation(prepared: Prepared, host: Host) -> Prepared:
     """Return the run with the grace that its Slurm job leaves, and with notes of the job's CPUs."""
-    from launcher.engines.slurm import cpus_notes, read_allocation  # other runs need none of it
+    from launcher.engines.slurm import cpus_notes  # other runs need none of it
+    from launcher.engines.slurm_allocation import read_allocation
     from launcher.engines.slurm_time import within_job
 
     request, allocation = prepared.request, read_allocation(os.environ)
@@ -159,7 +160,7 @@ def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, E
 # --- on other servers that are started by hand ---
 
 
-def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -> Outcome:
+def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -> LaunchOutcome:
     """Join the run that the first server coordinates, and attend to this server's ranks."""
     until = time.monotonic() + options.join_timeout
 
@@ -201,7 +202,7 @@ def _take_part(prepared: Prepared, options: RunOptions, host: Host, here: int) -
         begin = awaited_begin(part, membership, tell)
     except RunOverError as over:
         say(over.message)
-        return Outcome(over.exit_code, part.spec.run_dir)
+        return LaunchOutcome(over.exit_code, part.spec.run_dir)
     with signals_held_back():
         specify = attempt_specs(part.request, prepared.table_format, part.spec.name, begin.master_port)
         agent = start(part, membership, begin, specify=specify)

@@ -28,14 +28,14 @@ from launcher.supervise.port import check_port, hold_port
 
 
 @frozen
-class Outcome:
+class LaunchOutcome:
     """The end of a run, as far as its launcher knows."""
 
     exit_code: int
     run_dir: Path | None = None  # None where nothing was started
 
 
-def run(options: RunOptions) -> Outcome:
+def run(options: RunOptions) -> LaunchOutcome:
     """Check everything, then start the run, attend until nothing of it is left, and return how it ended.
 
     With `detach` it returns as soon as the run has begun, with `dry_run` when it has been shown. Signals act on the run
@@ -59,7 +59,7 @@ def run(options: RunOptions) -> Outcome:
         from launcher.cli.launch.dry_run import show  # others need none of it
 
         show(prepared, chosen)
-        return Outcome(EXIT_OK)
+        return LaunchOutcome(EXIT_OK)
     if chosen.engine is not None or len(prepared.used.servers) > 1:
         from launcher.cli.launch.servers import run_on_servers  # others need none of it
 
@@ -106,10 +106,10 @@ def say_notes(prepared: Prepared, spec: RunSpec) -> None:
         say(note)
 
 
-def wait_for_start(detached: Detached, spec: RunSpec, options: RunOptions) -> Outcome:
+def wait_for_start(detached: Detached, spec: RunSpec, options: RunOptions) -> LaunchOutcome:
     """Wait in the parent of a detached run until it has begun, or could not."""
     reference = None if options.quiet else as_argument(RunDir(spec.run_dir))
-    return Outcome(detached.wait_started(spec.name, reference), spec.run_dir)
+    return LaunchOutcome(detached.wait_started(spec.name, reference), spec.run_dir)
 
 
 def attendance(
@@ -119,7 +119,7 @@ def attendance(
     server_index: int | None = None,
     *,
     quiet: bool = False,
-) -> Callable[[], Outcome]:
+) -> Callable[[], LaunchOutcome]:
     """Return what passes signals down, shows what happens, and blocks until nothing of the run is left.
 
     Call this inside `signals_held_back`, right after `start_agent`, and the result outside. `server_index`: of this
@@ -142,9 +142,9 @@ def attendance(
             summary.next_commands(console.progress, RunDir(spec.run_dir), screen) if offers else (),
         )
 
-    def attend() -> Outcome:
+    def attend() -> LaunchOutcome:
         exit_code = head.attend()
         console.finish(last_words)
-        return Outcome(exit_code, spec.run_dir)
+        return LaunchOutcome(exit_code, spec.run_dir)
 
     return attend

@@ -78,7 +78,7 @@ _Event = Line | _Answered | _Ended
 
 @contextmanager
 def translators(model: Path, how: Decoding, *, scores: bool = False) -> Iterator[Translators]:
-    """Give processes that have loaded the model. They have ended afterwards. `scores`: scores will be asked for, too.
+    """Give processes that have loaded the model, and end them afterwards. `scores`: scores will be asked for, too.
 
     Raises:
         UnreadableError: a package that they need is not installed.

@@ -19,7 +19,7 @@ PLACE, PROJECT_FILE = "launcher.project_place", "launcher.project_file"
 
 
 class LazyGroup(click.Group):
-    """Its help reads `lookup` and imports no command."""
+    """A group of commands whose help reads `lookup`, and imports none of them."""
 
     def __init__(self, *args: Any, lookup: Commands, hidden_lookup: Commands | None = None, **attributes: Any) -> None:
         """`hidden_lookup`: commands that no help lists."""

@@ -13,7 +13,7 @@ from launcher.core.frozen import frozen
 from launcher.core.text import ranges
 from launcher.logs.levels import level_named
 from launcher.logs.select import Matcher, Selector, moment, ranks_of
-from launcher.runs.record import Place, Recorded
+from launcher.runs.record import RankPlace, Recorded
 from launcher.runs.status import RunState
 
 ALL, FIRST_FAILED = "all", "first-failed"
@@ -164,7 +164,7 @@ class LogOptions:
             after=max(self.after, self.around),
         )
 
-    def is_chosen(self, place: Place) -> bool:
+    def is_chosen(self, place: RankPlace) -> bool:
         """Return whether lines of a rank are shown that it has written at that place."""
         return self.server in {None, place.server_id, str(place.server_index)}
 

@@ -16,7 +16,7 @@ from launcher.cli.text.log_format import Format
 from launcher.cli.text.progress_text import ProgressText, about_silence, fitting
 from launcher.cli.text.status_line import StatusLine
 from launcher.cli.text.stdout import as_argument, is_pipe
-from launcher.cli.text.summary import describe
+from launcher.cli.text.summary import describe_exit
 from launcher.core.events import (
     AttemptStarted,
     Awaiting,
@@ -194,7 +194,7 @@ class Foot:
             if verdict is not None:
                 why = f"{verdict_text.headline(verdict)}; "
             elif failed is not None:
-                why = f"rank {failed.global_rank} failed ({describe(failed)}); "
+                why = f"rank {failed.global_rank} failed ({describe_exit(failed)}); "
         self._status.show(text, why)
 
     def tell_start(self) -> None:

@@ -17,7 +17,7 @@ from launcher.logs.lines import OVERWRITES, Line, shown, without_mark, without_m
 from launcher.logs.select import Matcher
 from launcher.logs.terminal import MAX_LINE_CHARS, certainly_printable, printable_lines, shortened, without_colours
 from launcher.logs.tracebacks import Folded
-from launcher.runs.record import Place
+from launcher.runs.record import RankPlace
 
 GAP = "--"  # between lines that were left out, as grep writes it
 NEWLINE = "\n"
@@ -39,8 +39,8 @@ class Format:
     """Makes bytes of lines, such as may be written to `stream`, whatever the lines hold."""
 
     def __init__(
-        self, options: LineOptions, stream: TextIO, places: Collection[Place], global_ranks: Collection[int], *,
-        places_of: Callable[[int | None], Mapping[int, Place]] | None = None,
+        self, options: LineOptions, stream: TextIO, places: Collection[RankPlace], global_ranks: Collection[int], *,
+        places_of: Callable[[int | None], Mapping[int, RankPlace]] | None = None,
     ) -> None:  # fmt: skip
         """`places_of` gives the places of the ranks of an attempt, where attempts have others than `places`."""
         self._encoding = stream.encoding or "utf-8"

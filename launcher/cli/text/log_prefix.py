@@ -8,7 +8,7 @@ from datetime import datetime
 
 from launcher.cli.text.style import OF_RANKS, Screen
 from launcher.logs.lines import Line
-from launcher.runs.record import Place
+from launcher.runs.record import RankPlace
 
 Fields = Mapping[str, int | str]
 PLACE_FIELDS = frozenset({"local_rank", "server", "device"})
@@ -18,15 +18,15 @@ class Prefixes:
     """The prefixes of lines, by a template: of its rank, with its place and time where the template asks for them."""
 
     def __init__(
-        self, template: str, screen: Screen, places: Collection[Place],
-        places_of: Callable[[int | None], Mapping[int, Place]] | None = None,
+        self, template: str, screen: Screen, places: Collection[RankPlace],
+        places_of: Callable[[int | None], Mapping[int, RankPlace]] | None = None,
     ) -> None:  # fmt: skip
         """`places_of` gives the places of the ranks of an attempt, where attempts have others than `places`."""
         self._template, self._screen = template, screen
         self.names_rank = any(name == "global_rank" for name, _ in prefix_fields(template))
         self._fields = _prefix_fields(places)
         self._places_of = places_of if tells_place(template) else None
-        self._fields_of: dict[int | None, tuple[Mapping[int, Place], Mapping[int, Fields]]] = {}  # by attempt
+        self._fields_of: dict[int | None, tuple[Mapping[int, RankPlace], Mapping[int, Fields]]] = {}  # by attempt
         self._of_ranks: Mapping[int, str] | None = None  # by global rank; None: each line's own
         if not tells_time(template) and self._places_of is None:
             self._of_ranks = {
@@ -78,7 +78,7 @@ def tells_place(template: str) -> bool:
     return any(name in PLACE_FIELDS for name, _ in prefix_fields(template))
 
 
-def _prefix_fields(places: Collection[Place]) -> Mapping[int, Fields]:
+def _prefix_fields(places: Collection[RankPlace]) -> Mapping[int, Fields]:
     """Return the prefix's fields by global rank; `time` is each line's own."""
     ordered = sorted(places, key=lambda each: each.global_rank, reverse=True)
     first_of = {place.server_index: place.global_rank for place in ordered}

@@ -27,7 +27,7 @@ from launcher.logs.lines import Begun, Line
 from launcher.logs.log_file import GrowingLog, Truncation
 from launcher.logs.terminal import printable_lines
 from launcher.logs.tracebacks import Folded
-from launcher.runs.record import Place
+from launcher.runs.record import RankPlace
 
 TOGETHER = 1000  # lines that are written at once
 TOGETHER_BYTES = 1 << 20  # as far as one line alone has not more
@@ -97,7 +97,7 @@ class PlainFeed:
 
 
 def format_of(spec: RunSpec, shown: tuple[int, ...], stdout: TextIO) -> Format:
-    places = [Place(rank.global_rank, rank.server_id, rank.server_index, rank.device_id) for rank in spec.ranks]
+    places = [RankPlace(rank.global_rank, rank.server_id, rank.server_index, rank.device_id) for rank in spec.ranks]
     return Format(LineOptions(keeps_color=True), stdout, places, shown)
 
 

@@ -214,7 +214,7 @@ class ProgressText:
     def _left_s(self) -> float | None:
         """Return the seconds until the last step, at the pace so far; None where it is unknown, or an epoch's."""
         step, last, pace = self._figures.step, self._figures.last_step, self._pace()
-        is_of_epoch = self._figures.epoch is not None or self._figures.counts_samples
+        is_of_epoch = self._figures.epoch is not None or self._figures.counts_samples or self._figures.is_bare
         if step is None or last is None or step >= last or is_of_epoch or pace is None:
             return None
         left_s = (last - step) / pace - (time.monotonic() - self._noticed_s)

@@ -31,7 +31,7 @@ def shown_name(state: RunState) -> str:
     return printable(state.name.encode(errors="surrogateescape").decode(errors="backslashreplace"))
 
 
-def describe(state: RunState, *, restarts: bool = True) -> str:
+def describe_run(state: RunState, *, restarts: bool = True) -> str:
     """Return one clause: "running for 3 min 12 s", "failed after 12 s with exit code 7", "lost: ...".
 
     Without `restarts` those of an active run are left out, for a command that shows them elsewhere.

@@ -86,7 +86,7 @@ def not_begun(event: NotBegun) -> Iterator[str]:
         yield f"hint: {printable(event.hint)}"
 
 
-def describe(ended: RankExit) -> str:
+def describe_exit(ended: RankExit) -> str:
     """Return how a rank ended: "exit code 7", "SIGKILL (signal 9)", or why there was no program to run."""
     return verdict_text.describe_status(ended.status) if ended.reason is None else ended.reason
 
@@ -116,7 +116,7 @@ def tells_enough(verdict: Verdict) -> bool:
     return failure is not None and bool(failure.traceback)
 
 
-def log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[str]:
+def culprit_log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[str]:
     """Return the end of the culprit's log, as far as the attempt wrote it that `progress` is in. Safe to show.
 
     Raises:
@@ -224,7 +224,7 @@ def _log_of(
         yield words
         return
     try:
-        lines = log_tail(culprit, progress, run_dir)
+        lines = culprit_log_tail(culprit, progress, run_dir)
     except OSError as error:
         yield f"{words}, which cannot be read: {error.strerror}"
         return
@@ -247,7 +247,11 @@ def _how_ended(progress: Progress, *, without: RankExit | None = None) -> str:
     counts: Counter[str] = Counter()
     for ended in attempt.exits.values():
         if ended is not without:
-            way = f"{'by' if ended.status < 0 else 'with'} {describe(ended)}" if ended.reason is None else "not started"
+            way = (
+                f"{'by' if ended.status < 0 else 'with'} {describe_exit(ended)}"
+                if ended.reason is None
+                else "not started"
+            )
             counts[f"{way}{grace}" if way.startswith("by SIGKILL") else way] += 1
     unknown = len(attempt.starts.keys() - attempt.exits.keys())
     counts["lost with their server"] += unknown

@@ -15,15 +15,19 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from launcher.cli.text.style import FAINT, PLAIN, STRONG, Screen
-from launcher.core.text import ranges
+from launcher.core.text import counted, ranges
 from launcher.core.verdict import Failure, Role, Verdict
 from launcher.logs.terminal import one_line, printable, shortened
+from launcher.logs.traceback_blocks import FRAME
+from launcher.preload.frames import is_of_program
 
-TRACEBACK_LINES = 12  # the last ones; train.log has them all
+TRACEBACK_LINES = 12  # train.log has them all
+MAX_FRAME_LINES = 5  # of one frame in them: a statement may have many
+_BELOW_A_FRAME = "    "  # its line of code, and what marks a part of that
 FRAMES = 8  # the innermost ones of a group of ranks
 SIGNALLED = 128  # and the signal's number: the code of a shell
 _COPIED = "hint: "  # a person may copy what it says to type, and no line is broken there
@@ -152,7 +156,29 @@ def _about(failure: Failure, place: Callable[[int], str] | None, *, traceback: b
     if known := [detail for detail in details if detail]:
         yield f"  {printable(', '.join(known))}"
     if traceback and failure.traceback:
-        yield from (f"  | {printable(line)}" for line in failure.traceback.rstrip().split("\n")[-TRACEBACK_LINES:])
+        yield from (f"  | {printable(line)}" for line in _excerpt(failure.traceback.rstrip().split("\n")))
+
+
+def _excerpt(lines: Sequence[str]) -> list[str]:
+    """Return the last lines of a traceback, and before them the innermost frame of the program's own code.
+
+    That frame mostly is above those of a library, which are many where it calls itself through several layers.
+    """
+    begin = max(0, len(lines) - TRACEBACK_LINES)
+    frames = [index for index, line in enumerate(lines) if FRAME.match(line)]
+    own = next((index for index in reversed(frames) if is_of_program(_file_in(lines[index]))), None)
+    if own is None or own >= begin:
+        return list(lines[begin:])
+    below = range(own + 1, own + MAX_FRAME_LINES)
+    end = next((index for index in below if not lines[index].startswith(_BELOW_A_FRAME)), below.stop)
+    begin += end - own + 1  # for that frame, and for the line that says how many are left out
+    begin = next((index for index in frames if index >= begin), begin)
+    return [*lines[own:end], f"  [{counted(begin - end, 'line')} left out]", *lines[begin:]]
+
+
+def _file_in(frame: str) -> str:
+    match = FRAME.match(frame)
+    return match["file"] if match else ""
 
 
 def _listed(title: str, failures: Iterable[Failure]) -> Iterator[str]:

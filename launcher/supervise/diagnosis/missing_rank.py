@@ -66,7 +66,7 @@ def stopped(rank: RankEvidence) -> bool:
 
 
 def leaves(rank: RankEvidence) -> bool:
-    """Return whether it is about to close its connections."""
+    """Return whether a rank is about to close its connections."""
     return rank.seen is not None and rank.seen.doing.startswith("in destroy_process_group")
 
 
@@ -89,7 +89,7 @@ class _Rules:
         self._waiting = len(summaries) + sum(_waits(rank) for rank in self._healthy)
 
     def stopped(self) -> list[MissingRank]:
-        """Return those that are. Others at one place wait, too: libraries written in C do not show what they wait in."""
+        """Return the stopped ranks. Others at one place wait, too: libraries written in C do not show what they wait in."""
         others = [rank for rank in self._healthy if rank.alive and not stopped(rank) and not _waits(rank)]
         wait = len(others) >= MIN_ALIKE and len({_place(rank) for rank in others}) == 1
         meanwhile = (
@@ -104,7 +104,7 @@ class _Rules:
         return [MissingRank(rank, "leaves the group", f"{_doing(rank)}; {closes}") for rank in leavers]
 
     def only_hung(self) -> list[MissingRank]:
-        """Return the one that makes no progress while all others do, unless it is seen to wait for them."""
+        """Return the rank that alone makes no progress, unless it is seen to wait for the others."""
         found = [rank for rank in self._healthy if rank.global_rank in self._hung]
         if not len(found) == 1 < len(self._healthy) or _waits(found[0]):
             return []
@@ -114,7 +114,7 @@ class _Rules:
         return [MissingRank(found[0], "makes no progress", reason, signature=hang_at(found[0]))]
 
     def odd(self) -> list[MissingRank]:
-        """Return the one that is elsewhere while all others are at one place: perhaps these wait in an unknown way."""
+        """Return the rank that is elsewhere while all others are at one place: perhaps these wait in an unknown way."""
         living = [rank for rank in self._healthy if rank.alive]
         [(usual, times), *others] = Counter(map(_place, living)).most_common() or [("", 0)]
         if self._waiting not in {0, len(self._evidence)} or times < MIN_ALIKE or [each[1] for each in others] != [1]:
@@ -127,7 +127,7 @@ class _Rules:
         ]
 
     def busy(self) -> list[MissingRank]:
-        """Return those that live and are seen to do something else than wait for others.
+        """Return living ranks that are seen to do something else than wait for others.
 
         Of several, those wait that are at the place where a rank gave up waiting: libraries written in C do not show it.
         """
@@ -148,9 +148,9 @@ class _Rules:
         ]
 
     def ended(self) -> list[MissingRank]:
-        """Return those that ended well before the first failure, as far as noticed ends show it.
+        """Return ranks that ended well before the first failure, as far as noticed ends show it.
 
-        Where all did but the one that failed, it is that one that differs.
+        Where all did but the rank that failed, that rank is what differs, and none is returned.
         """
         first_ns = self._summaries[0].time_ns if self._summaries else None
         ended = [
@@ -165,7 +165,7 @@ class _Rules:
         return [MissingRank(rank, "ended too early", reason) for rank in ended]
 
     def named(self) -> list[MissingRank]:
-        """Return those that the message of a failure names."""
+        """Return the ranks that the message of a failure names."""
         witnesses = {rank: one for one in reversed(self._summaries) for rank in one.symptom.named}
         return [
             MissingRank(rank, "does not take part", f"rank {witness.global_rank} says: {witness.symptom.evidence}")
@@ -174,7 +174,7 @@ class _Rules:
         ]
 
     def silent(self) -> list[MissingRank]:
-        """Return the living one without a Python stack, while all others wait."""
+        """Return the living rank without a Python stack, while all others wait."""
         if self._waiting != len(self._evidence) - 1:
             return []
         return [
@@ -184,7 +184,7 @@ class _Rules:
         ]
 
     def behind(self) -> list[MissingRank]:
-        """Return those that are behind in steps."""
+        """Return the living ranks that are behind in steps."""
         ahead = max((rank.step for rank in self._evidence if rank.step is not None), default=0)
         others = f"while others have come to step {ahead}"
         return [

@@ -68,7 +68,7 @@ def waited_for(found: Stat) -> Stat:
 
 
 def working_directory(pid: int) -> str:
-    """Return it, or an empty text where it is not known."""
+    """Return the directory that a process is in; an empty text where that is not known."""
     try:
         return os.readlink(f"{PROC}/{pid}/cwd")  # noqa: PTH115
     except OSError:
@@ -96,7 +96,7 @@ class PySpy:
         return os.geteuid() == 0 or restricted == "0"
 
     def __init__(self, pid: int, sources: Sources) -> None:
-        """Start it. Raises OSError, among them BlockingIOError where too many are running and this one has to wait."""
+        """Start py-spy. Raises OSError, BlockingIOError where too many are running and this one has to wait."""
         if PySpy._running >= PY_SPIES_AT_ONCE:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         self._pid = pid

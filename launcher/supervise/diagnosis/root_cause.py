@@ -94,7 +94,7 @@ def first_by_itself(summaries: Sequence[FailureSummary]) -> FailureSummary | Non
 
 
 def is_doubtful(one: FailureSummary) -> bool:
-    """Return whether it is a lost connection or a timeout of unknown origin."""
+    """Return whether a failure is a lost connection or a timeout of unknown origin."""
     return one.symptom.consequence and not one.symptom.certain
 
 

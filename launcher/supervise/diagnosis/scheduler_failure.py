@@ -2,11 +2,13 @@
 
 | what is found beside it                                                 | the cause     | confidence |
 |-------------------------------------------------------------------------|---------------|------------|
+| a rank failed by itself with the same words                             | that rank     | as it is   |
 | it gave up by itself, and one rank is stopped, is elsewhere than all    | that rank     | likely     |
 |     others, or has ended well without them                              |               |            |
 | it gave up, and says which rank it has not heard                        | that rank     | likely     |
 | a rank failed by itself, and was noticed first                          | that rank     | as it is   |
-| it is the ranks' own command, and a rank failed alike, before they met  | that rank     | likely     |
+| it is the ranks' own command, and a rank failed with the same exit      | that rank     | likely     |
+|     code, before they met                                               |               |            |
 | ... or failed otherwise                                                 | the scheduler | likely     |
 | anything else                                                           | the scheduler | certain    |
 
@@ -23,7 +25,7 @@ from pathlib import Path
 from launcher.core.frozen import frozen
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.supervise.diagnosis.error_patterns import of_log
-from launcher.supervise.diagnosis.evidence import RankEvidence, summarize
+from launcher.supervise.diagnosis.evidence import FROM_OUTSIDE, RankEvidence, summarize
 from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail
 from launcher.supervise.diagnosis.root_cause import ALIKE_S, judge
 from launcher.supervise.diagnosis.verdicts import at_most_likely, with_remark
@@ -31,7 +33,8 @@ from launcher.supervise.diagnosis.verdicts import at_most_likely, with_remark
 TAIL_BYTES = 16 << 10
 PATIENT_S = 10.0  # one that gives up sooner has not waited for a rank: its port is taken, say
 _NO_RANK = -1
-_ALIKE = "MindSpore's scheduler, which the same command starts, failed alike"
+_ALIKE = "MindSpore's scheduler failed alike"
+_ALIKE_BY_COMMAND = "MindSpore's scheduler, which the same command starts, failed alike"
 
 
 @frozen
@@ -55,7 +58,7 @@ def read_scheduler_failure(
     is_command: bool = False,
     reason: str | None = None,
 ) -> SchedulerFailure:
-    """Return what its status and its log, from `log_offset` (bytes) on, tell. `reason`: why it could not be started."""
+    """Return what the scheduler's status and its log, from `log_offset` (bytes) on, tell. `reason`: why it could not be started."""
     as_of_rank = RankEvidence(
         _NO_RANK,
         status,
@@ -72,21 +75,23 @@ def read_scheduler_failure(
 
 def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: SchedulerFailure) -> Verdict:
     """Return the verdict on ranks and scheduler, once `verdict` is that on the ranks alone."""
+    cause = _cause_of(verdict)
+    if cause is not None and verdict.confidence is not Confidence.UNSURE and _says_the_same(cause, failure):
+        return with_remark(verdict, _ALIKE)
     if failure.status > 0 and failure.lived_s >= PATIENT_S:
         missed = judge(ranks, hung=[rank.global_rank for rank in ranks if rank.status is None])
-        cause = _cause_of(missed)
-        if cause is not None and not cause.status and missed.confidence is not Confidence.UNSURE:
+        absent = _cause_of(missed)
+        if absent is not None and not absent.status and missed.confidence is not Confidence.UNSURE:
             gave_up = f"MindSpore's scheduler gave up: {failure.what}"
             return with_remark(replace(missed, stacks=verdict.stacks, confidence=at_most_likely(missed)), gave_up)
         if failure.missed:
             return _blame_unheard(failure.missed[0], verdict, ranks)
-    cause = _cause_of(verdict)
     if cause is not None and cause.status is not None and (cause.time_ns or 0) <= failure.ended_ns:
         return verdict
     by_itself = cause if cause is not None and cause.status else None
     before_they_met = failure.is_command and failure.status > 0 and failure.lived_s < PATIENT_S
     if before_they_met and by_itself and _failed_alike(by_itself, verdict, failure):
-        return with_remark(replace(verdict, confidence=at_most_likely(verdict)), _ALIKE)
+        return with_remark(replace(verdict, confidence=at_most_likely(verdict)), _ALIKE_BY_COMMAND)
     return Verdict(
         culprit=None,
         confidence=Confidence.LIKELY if before_they_met and by_itself else Confidence.CERTAIN,
@@ -96,6 +101,13 @@ def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: Sc
         scheduler=failure.what,
         signature=None if failure.signature is None else f"scheduler: {failure.signature}",
     )
+
+
+def _says_the_same(cause: Failure, failure: SchedulerFailure) -> bool:
+    """Return whether a rank and the scheduler failed of one fault of what both run, as an `import mindspore` that raises."""
+    tells = -failure.status not in FROM_OUTSIDE and failure.what != f"exit code {failure.status}"
+    later_s = abs((cause.time_ns or 0) - failure.ended_ns) / 1e9
+    return tells and cause.what == failure.what and later_s <= max(ALIKE_S, failure.lived_s)
 
 
 def _failed_alike(cause: Failure, verdict: Verdict, failure: SchedulerFailure) -> bool:

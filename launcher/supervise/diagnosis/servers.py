@@ -160,7 +160,7 @@ class Loss:
 
 
 @frozen
-class Finding:
+class LossEffect:
     """The effect of losses on a verdict."""
 
     loss: Loss | None  # that is to blame; None: the verdict stands
@@ -174,7 +174,7 @@ def has_own_fault(summaries: Sequence[FailureSummary]) -> bool:
     return cause is not None and not is_doubtful(cause)
 
 
-def weigh(verdict: Verdict, evidence: Evidence, losses: Sequence[Loss], stalled_ns: int | None) -> Finding:
+def weigh(verdict: Verdict, evidence: Evidence, losses: Sequence[Loss], stalled_ns: int | None) -> LossEffect:
     """Return whether `verdict`, on what was heard, stands beside `losses`.
 
     `evidence`: what was heard. `stalled_ns`: since when, at the latest, ranks have made no progress, where they hang.
@@ -182,7 +182,7 @@ def weigh(verdict: Verdict, evidence: Evidence, losses: Sequence[Loss], stalled_
     silent = sorted((loss for loss in losses if not loss.testified), key=lambda loss: loss.probably_ns)
     if not silent:
         names = verdict.culprit is not None and verdict.confidence is not Confidence.UNSURE
-        return Finding(None, verdict.confidence) if names else Finding(losses[0], Confidence.LIKELY)
+        return LossEffect(None, verdict.confidence) if names else LossEffect(losses[0], Confidence.LIKELY)
     summaries = summaries_of(evidence.ranks)
     cause = first_by_itself(summaries)
     if cause is not None and not is_doubtful(cause):
@@ -192,14 +192,14 @@ def weigh(verdict: Verdict, evidence: Evidence, losses: Sequence[Loss], stalled_
 
 def _beside_own_fault(
     verdict: Verdict, cause: FailureSummary, summaries: Sequence[FailureSummary], silent: Sequence[Loss]
-) -> Finding:
+) -> LossEffect:
     first, since_ns = silent[0], min(loss.since_ns for loss in silent)
     if cause.latest_ns < since_ns:
         if since_ns - cause.latest_ns >= ENDED_S * 1e9:
-            return Finding(None, verdict.confidence)
-        return Finding(None, at_most_likely(verdict), "what its ranks did is not known")
+            return LossEffect(None, verdict.confidence)
+        return LossEffect(None, at_most_likely(verdict), "what its ranks did is not known")
     if cause.earliest_ns <= first.until_ns and cause.time_ns < first.probably_ns:
-        return Finding(None, at_most_likely(verdict), "which of the two came first is not known")
+        return LossEffect(None, at_most_likely(verdict), "which of the two came first is not known")
     perhaps = [one.global_rank for one in summaries if one.earliest_ns <= first.until_ns]
     return _blame_loss(silent, f"rank {perhaps[0]} failed too, perhaps before" if perhaps else "")
 
@@ -210,14 +210,14 @@ def _beside_missing_rank(
     summaries: Sequence[FailureSummary],
     silent: Sequence[Loss],
     stalled_ns: int | None,
-) -> Finding:
+) -> LossEffect:
     """Weigh what is no rank's own fault, and may have followed from a loss."""
     since_ns = min(loss.since_ns for loss in silent)
     missed_ns = [one.latest_ns for one in summaries] + ([] if stalled_ns is None else [stalled_ns])
     doubt = ""
     if missed_ns and min(missed_ns) < since_ns:
         if any(stopped(rank) and rank.global_rank == verdict.culprit for rank in evidence.ranks):
-            return Finding(None, at_most_likely(verdict), "what its ranks did is not known")
+            return LossEffect(None, at_most_likely(verdict), "what its ranks did is not known")
         doubt = "others had failed or waited in vain before"
     elif verdict.culprit is not None:
         # A failure that needs a dead peer has no other rank to follow from, unless one has ended well or leaves.
@@ -235,7 +235,7 @@ def _beside_missing_rank(
     return _blame_loss(silent, doubt)
 
 
-def _blame_loss(silent: Sequence[Loss], doubt: str) -> Finding:
+def _blame_loss(silent: Sequence[Loss], doubt: str) -> LossEffect:
     """Blame the first loss. What is known of the lost servers comes before `doubt`."""
     first, ended = silent[0], [rank for loss in silent for rank in loss.ended]
     if any(loss.alone for loss in silent):
@@ -244,4 +244,4 @@ def _blame_loss(silent: Sequence[Loss], doubt: str) -> Finding:
         doubt = f"{counted(len(ended), 'rank')} of those lost had failed before, rank {ended[0]} first"
     # The verdict names all of those that were lost at about the same time.
     at_once = any(first.since_ns <= other.until_ns and other.since_ns <= first.until_ns for other in silent[1:])
-    return Finding(first, Confidence.LIKELY if doubt or at_once else Confidence.CERTAIN, doubt)
+    return LossEffect(first, Confidence.LIKELY if doubt or at_once else Confidence.CERTAIN, doubt)

@@ -72,7 +72,7 @@ class Frame:
     function: str
 
     def shown(self, parts: int) -> str:
-        """Return it with the last `parts` parts of the file's path: "train.py:40 in step"."""
+        """Return the frame with the last `parts` parts of the file's path: "train.py:40 in step"."""
         name = "/".join(self.file.split("/")[-parts:])
         return f"{name}:{'?' if self.line is None else self.line} in {self.function}"
 
@@ -83,7 +83,7 @@ class Frame:
 
     @property
     def collective(self) -> bool:
-        """True if it waits for other ranks, by file and name, which say nothing in the user's own code."""
+        """True if the frame waits for other ranks, by file and name, which say nothing in the user's own code."""
         if _COMMUNICATION.search(self.file):
             return True
         return not self.own and bool(_COLLECTIVE_NAME.fullmatch(self.function)) and "-packages/" in self.file

@@ -17,5 +17,5 @@ def with_remark(verdict: Verdict, remark: str) -> Verdict:
 
 
 def at_most_likely(verdict: Verdict) -> Confidence:
-    """Return its confidence, where something makes it less than certain."""
+    """Return the confidence of a verdict that something makes less than certain."""
     return Confidence.LIKELY if verdict.confidence is Confidence.CERTAIN else verdict.confidence

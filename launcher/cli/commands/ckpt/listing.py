@@ -24,7 +24,6 @@ from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.text import printable
 from launcher.runs.store import run_names
 
-WHICH = "CHECKPOINT is its directory, or a directory of some or a run, of which the newest is meant."
 LS_EPILOG = "Exit codes: 0, also if there is none; 2 wrong usage, or no such run."
 SHOW_EPILOG = """\b
 Examples:

@@ -48,9 +48,9 @@ class Remains:
 
 
 def guarded(options: RunOptions, remains: Remains) -> list[str]:
-    """Return the command that runs what those options say, as a child of this thread, and ends with the doctor.
+    """Return the command of a guard: a child of this thread that makes the run of `options`, and ends with the doctor.
 
-    It then removes what both have made, which a doctor that is killed cannot do.
+    The guard then removes what both have made, which a doctor that is killed cannot do.
     """
     setup = [str(os.getpid()), json.dumps(encode(remains)), json.dumps(encode(options))]
     return [sys.executable, "-m", "launcher.cli.commands.doctor.trial_run", *setup]
@@ -106,7 +106,7 @@ def trial_options(options: Mapping[str, Any], runs_dir: Path, coordinator_port: 
 
 
 class TrialRun:
-    """One server's part of that run, or all of it. `close` it: only what it measured is left then."""
+    """One server's part of a run that measures links, or all of it. `close` leaves only what was measured."""
 
     def __init__(self, options: Mapping[str, Any], remains: Remains) -> None:
         # Without a name, so that a doctor that is killed leaves none behind.
@@ -117,9 +117,9 @@ class TrialRun:
         )  # fmt: skip
 
     def attend(self, meanwhile: Callable[[float], None], is_in_vain: Callable[[], bool]) -> int:
-        """Wait for its exit code, `ENDED` if it had to be ended. `meanwhile` is called with times until which it may block.
+        """Wait for the run's exit code, `ENDED` if it had to be ended. `meanwhile` is called with times until which it may block.
 
-        Once it `is_in_vain` it may take `LAST_S` more to fail by itself.
+        Once the run `is_in_vain` it may take `LAST_S` more to fail by itself.
         """
         deadline = time.monotonic() + 3 * SECONDS + JOIN_S + STARTS_S
         was_in_vain = False
@@ -146,7 +146,7 @@ class TrialRun:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """End it if it runs. Blocks meanwhile; it may be called again, and by another thread."""
+        """End the run if it is active. Blocks meanwhile; may be called again, and by another thread."""
         for number, patience_s in ((signal.SIGTERM, 5 * GRACE_S), (signal.SIGKILL, GRACE_S)):
             if self._process.poll() is None:
                 self._process.send_signal(number)
@@ -197,7 +197,7 @@ class OwnPart:
         self._trial: TrialRun | None = None
 
     def answer(self, message: Mapping[str, Any], is_over: Callable[[], bool]) -> Mapping[str, Any] | None:
-        """Run that part and return its answer; None to all other messages. Blocks; `is_over`: the next message waits."""
+        """Take part in a run that `message` asks for, and return the answer; None to other messages. Blocks; `is_over`: the next one waits."""
         if message.get("do") != "measure":
             return None
         runs_dir = Path(message["runs_dir"])

@@ -11,7 +11,7 @@ from launcher.cli.commands.logs.chosen import ChosenLogs
 from launcher.cli.text.arranged_lines import ArrangedFeed
 from launcher.cli.text.foot import PartialLines
 from launcher.cli.text.log_stream import Feed, PlainFeed, Writer
-from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.run_text import describe_run, shown_name
 from launcher.cli.text.stdout import say
 from launcher.core.errors import EXIT_FAILURE, UnreadableError
 from launcher.runs.progress import State
@@ -39,7 +39,7 @@ def show_live(chosen: ChosenLogs) -> int:
         state = _follow(chosen, feed, Writer(shape), unfinished)
     chosen.say_what_is_missing()
     if state.state is State.LOST:
-        say(f"{shown_name(state)}: {describe(state)}")
+        say(f"{shown_name(state)}: {describe_run(state)}")
     return EXIT_FAILURE if state.exit_code is None else state.exit_code
 
 
@@ -59,7 +59,7 @@ def _follow(chosen: ChosenLogs, feed: Feed, writer: Writer, unfinished: PartialL
     watch = chosen.watch
     looked_s, state = 0.0, watch.look()
     if state.state in _FOLLOWED_UNTIL:
-        say(f"{shown_name(state)}: {describe(state)}; followed until {_FOLLOWED_UNTIL[state.state]}")
+        say(f"{shown_name(state)}: {describe_run(state)}; followed until {_FOLLOWED_UNTIL[state.state]}")
     noted: set[tuple[int, int]] = set()  # attempts and ranks that ended in them
     while True:
         if time.monotonic() - looked_s >= LOOK_S:

@@ -40,8 +40,9 @@ from launcher.core.env import masked, masked_argv
 from launcher.core.errors import UsageError
 from launcher.core.text import printable
 from launcher.engines.assemble import Request
-from launcher.engines.render.job import VARIABLES, Job, Nodes, Wishes, job_of, with_workers
+from launcher.engines.render.job import VARIABLES, Job, Wishes, job_of, with_workers
 from launcher.engines.render.kinds import KINDS, Kind
+from launcher.engines.render.nodes import Nodes
 from launcher.engines.render.templates import FILTERS, built_in, fill
 from launcher.rank_table import render_table
 from launcher.rank_table.read import read_bytes

@@ -21,9 +21,10 @@ from launcher.cli.options.run import MAX_DEVICES
 from launcher.cli.options.types import IntRange
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.records import Cluster
-from launcher.engines.render.job import Claim, Nodes, SecretVariable, Wishes, nodes_for, unnamed_cluster
+from launcher.engines.render.job import Claim, SecretVariable, Wishes
+from launcher.engines.render.nodes import Nodes, nodes_for, unnamed_cluster
 from launcher.engines.render.templates import sbatch
-from launcher.engines.slurm import answer_of
+from launcher.engines.slurm_allocation import answer_of
 from launcher.engines.slurm_time import seconds_of
 
 MAX_NAME_CHARS = 253  # of an object of Kubernetes, and of a key of a Secret

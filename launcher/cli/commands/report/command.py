@@ -24,7 +24,7 @@ from launcher.cli.options.completion import complete_runs
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import has_blocks
 from launcher.cli.text.output_file import put
-from launcher.cli.text.run_text import describe, shown_name
+from launcher.cli.text.run_text import describe_run, shown_name
 from launcher.cli.text.stdout import as_argument, say, write_out
 from launcher.core.codec import json_text
 from launcher.core.errors import UsageError
@@ -132,7 +132,7 @@ def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_reg
     state = look(run_dir)
     if not state.lives:
         hint = f"tlaunch report {as_argument(run_dir)}"
-        raise UsageError(f"{shown_name(state)} cannot be followed: {describe(state)}", hint=hint)
+        raise UsageError(f"{shown_name(state)} cannot be followed: {describe_run(state)}", hint=hint)
 
     def announce(address: str) -> None:
         write_out(f"{address}\n")

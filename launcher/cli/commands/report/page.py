@@ -11,8 +11,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from launcher import __version__
+from launcher.cli.commands.report.attempts import attempts_of
 from launcher.cli.commands.report.charts import Chart, RankChart, charts_of, rank_chart, safe
-from launcher.cli.commands.report.facts import RunFacts, attempts_of, mapping
+from launcher.cli.commands.report.facts import RunFacts, mapping
 from launcher.cli.commands.report.text import UNKNOWN, figures, notes, to_lines
 from launcher.cli.launch.options import DECIDED_BY_TLAUNCH
 from launcher.cli.text.columns import aligned, counted, cut_off

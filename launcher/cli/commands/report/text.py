@@ -53,7 +53,12 @@ def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
             ("continues", continued_from(facts.continued) if facts.continued else UNKNOWN),
             ("attempts", str(totals.attempts)),
             ("duration", duration(totals.duration_s)),
-            (f"{unit}s", number(totals.steps, ",d") + (f" {facts.unit}s" if facts.unit != unit else "")),
+            (
+                f"{unit}s",
+                "at least " * (facts.printed.at_least and totals.steps is not None)
+                + number(totals.steps, ",d")
+                + (f" {facts.unit}s" if facts.unit != unit else ""),
+            ),
             (final, _last_loss(course.steps, "loss", facts.unit)),
             (
                 "best loss",
@@ -100,8 +105,9 @@ def notes(runs: Sequence[Measured]) -> list[str]:
             skipped.append(f"{whose}metrics.jsonl: {'; '.join(parts)}")
         if facts.printed.global_rank is not None and metrics.steps:
             log = facts.state.run_dir.train_log(facts.printed.global_rank)
+            counted_on = ", counted on from the last line of each epoch" * facts.printed.at_least
             missing.append(
-                f"{whose}without metrics.jsonl, {facts.unit}s and losses are those in the last lines of {log.parent.name}/{log.name}"
+                f"{whose}without metrics.jsonl, {facts.unit}s and losses are those in the last lines of {log.parent.name}/{log.name}{counted_on}"
             )
         elif not metrics.steps and metrics.unreadable:
             missing.append(f"{whose}no metrics: metrics.jsonl cannot be read: {metrics.unreadable}")

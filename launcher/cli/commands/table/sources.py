@@ -113,7 +113,7 @@ def _check_several(wanted: Wanted, sources: list[str]) -> None:
 
 
 @frozen
-class Found:
+class ServerDevices:
     """The devices of one server, and what a person should know about them."""
 
     devices: tuple[FoundDevice, ...]
@@ -191,7 +191,7 @@ def _counted(number: int, chosen: Sequence[int] | None) -> tuple[FoundDevice, ..
     return tuple(FoundDevice(one) for one in (range(number) if chosen is None else chosen))
 
 
-def _first_that_answers(wanted: Wanted, environment: Mapping[str, str]) -> Found:
+def _first_that_answers(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices:
     """Ask the first that this machine has of hccn_tool, hccn.conf and nvidia-smi; the file stands in for a failing tool."""
     notes: tuple[Note, ...] = ()
     has_conf = discover.HCCN_CONF.exists()
@@ -213,32 +213,32 @@ def _first_that_answers(wanted: Wanted, environment: Mapping[str, str]) -> Found
     )
 
 
-def _said_first(source: str, found: Found, *notes: Note) -> Found:
-    return Found(found.devices, (*notes, Note(f"devices from {source}"), *found.notes), found.hardware)
+def _said_first(source: str, found: ServerDevices, *notes: Note) -> ServerDevices:
+    return ServerDevices(found.devices, (*notes, Note(f"devices from {source}"), *found.notes), found.hardware)
 
 
-def _plain(wanted: Wanted, text: str, environment: Mapping[str, str]) -> Found:
+def _plain(wanted: Wanted, text: str, environment: Mapping[str, str]) -> ServerDevices:
     (number,) = devices_per_server(text, 1)
     if wanted.device_ids is not None:
-        return Found(_counted(number, parse_device_ids(wanted.device_ids, DEVICE_IDS)))
+        return ServerDevices(_counted(number, parse_device_ids(wanted.device_ids, DEVICE_IDS)))
     visible = visible_devices(environment, ASCEND_VARIABLES)
     if visible is None:
-        return Found(_counted(number, None))
+        return ServerDevices(_counted(number, None))
     variable, ids = visible
     if number > len(ids):
         raise UsageError(
             f"--devices {number}, but {variable} lets {len(ids)} be seen",
             hint=f"unset {variable}, or give --device-ids",
         )
-    return Found(_counted(number, ids[:number]), (Note(f"{variable}: {name_devices(ids[:number])}"),))
+    return ServerDevices(_counted(number, ids[:number]), (Note(f"{variable}: {name_devices(ids[:number])}"),))
 
 
-def _nvidia_smi(wanted: Wanted, environment: Mapping[str, str]) -> Found:
+def _nvidia_smi(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices:
     gpus = discover.ask_nvidia_smi()
     return _narrowed(gpus, _chosen(wanted, environment, CUDA_VARIABLES, gpus), hardware="gpu")
 
 
-def _hccn_conf(wanted: Wanted, path: Path, environment: Mapping[str, str]) -> Found:
+def _hccn_conf(wanted: Wanted, path: Path, environment: Mapping[str, str]) -> ServerDevices:
     """Read hccn.conf. The devices that this machine's environment lets be seen count for its own file alone."""
     name = "standard input" if str(path) == STDIN else str(path)
     try:
@@ -254,10 +254,10 @@ def _hccn_conf(wanted: Wanted, path: Path, environment: Mapping[str, str]) -> Fo
     ]
     found = _narrowed((*conf.devices, *absent), chosen)
     notes = map(Note, conf.notes)
-    return Found(found.devices, (*notes, *found.notes, *_unset_notes(found.devices)))
+    return ServerDevices(found.devices, (*notes, *found.notes, *_unset_notes(found.devices)))
 
 
-def _hccn_tool(wanted: Wanted, environment: Mapping[str, str]) -> Found:
+def _hccn_tool(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices:
     present = discover.davinci_ids()
     chosen = _chosen(wanted, environment, ASCEND_VARIABLES)
     if not present and chosen is None and discover.hccn_tool():
@@ -265,7 +265,7 @@ def _hccn_tool(wanted: Wanted, environment: Mapping[str, str]) -> Found:
     known = tuple(FoundDevice(one) for one in present or (chosen[1] if chosen else ()))
     narrowed = _narrowed(known, chosen)
     devices = discover.ask_hccn_tool([device.device_id for device in narrowed.devices])
-    return Found(devices, (*narrowed.notes, *_unset_notes(devices)))
+    return ServerDevices(devices, (*narrowed.notes, *_unset_notes(devices)))
 
 
 def _chosen(
@@ -279,12 +279,12 @@ def _chosen(
 
 def _narrowed(
     found: Sequence[FoundDevice], chosen: tuple[str, tuple[int, ...]] | None, *, hardware: str | None = None
-) -> Found:
+) -> ServerDevices:
     if chosen is None:
-        return Found(tuple(found), hardware=hardware)
+        return ServerDevices(tuple(found), hardware=hardware)
     origin, ids = chosen
     notes = () if origin == DEVICE_IDS else (Note(f"{origin}: {name_devices(ids)} of {len(found)}"),)
-    return Found(select_devices(found, ids, origin), notes, hardware)
+    return ServerDevices(select_devices(found, ids, origin), notes, hardware)
 
 
 def _unset_notes(devices: Sequence[FoundDevice]) -> Iterator[Note]:

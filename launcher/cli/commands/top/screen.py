@@ -12,7 +12,7 @@ from launcher.cli.text.columns import duration, number, size
 from launcher.cli.text.progress_text import about_silence
 from launcher.cli.text.rank_rows import Column, age_s, alike, listed, most, same
 from launcher.cli.text.rank_view import RankView
-from launcher.cli.text.run_text import describe, printed_figures, scheduler_text, shown_name
+from launcher.cli.text.run_text import describe_run, printed_figures, scheduler_text, shown_name
 from launcher.cli.text.stdout import as_argument
 from launcher.cli.text.style import PLAIN, Screen
 from launcher.runs.status import RankState, RunState
@@ -72,7 +72,7 @@ def to_screen(
     All rows without `height`, each rank in one if `view` does not group them.
     """
     view, columns = view or RankView(), columns_at(state.looked_ns)
-    title = f"{shown_name(state)}: {look.description(describe(state))}{how_many_run(state, len(rows))}"
+    title = f"{shown_name(state)}: {look.description(describe_run(state))}{how_many_run(state, len(rows))}"
     said = [*printed_figures({row.rank.global_rank: row.figures for row in rows}), *_about_silent(rows, state)]
     if scheduler := scheduler_text(state):
         # The command has a line of its own, so that no terminal cuts it.

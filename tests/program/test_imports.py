@@ -7,7 +7,9 @@ import pytest
 
 from launcher.program.command import PythonCommand
 from launcher.program.files import mentions_mpi
-from launcher.program.import_scan import MAX_FILES, modules_to_preload, own_files, trainer_modules, uses_mpi
+from launcher.program.preload_scan import modules_to_preload, trainer_modules
+from launcher.program.source import MAX_FILES
+from launcher.program.whole_program import own_files, uses_mpi
 
 
 @pytest.fixture

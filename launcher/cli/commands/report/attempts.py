@@ -1,0 +1,106 @@
+"""The attempts of a run in words, each with the verdict on it and the last lines of the rank that failed."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.cli.commands.report.facts import RunFacts
+from launcher.cli.text.columns import duration
+from launcher.cli.text.membership_text import change_text
+from launcher.cli.text.verdict_text import NUMBER, culprit_failure, headline, rank_list
+from launcher.core.events import Cause, RankStarted
+from launcher.core.frozen import frozen
+from launcher.core.run_dir import RunDir, mark_of
+from launcher.core.verdict import Role
+from launcher.logs.log_file import TAIL_BYTES, bytes_between, opened
+from launcher.logs.terminal import one_line, printable, shortened
+from launcher.runs.rank_logs import AttemptStarts
+from launcher.runs.status import EventReader
+
+MAX_LINES = 15  # of a traceback or a log
+
+
+@frozen
+class AttemptSummary:
+    """One attempt in words."""
+
+    number: int
+    took: str
+    cause: str
+    devices: str = ""  # of an attempt of an elastic run, beside the one before
+    verdict: str = ""
+    confidence: str = ""  # of the verdict, and its reason
+    culprit: int | None = None
+    last_lines: tuple[str, ...] = ()  # the culprit's traceback, else the end of its log in this attempt
+    log: str = ""  # the culprit's
+    consequences: str = ""  # which ranks failed only because another had, and how
+
+
+def attempts_of(facts: RunFacts) -> list[AttemptSummary]:
+    """Return the run's attempts in their order; an empty list where there was only one, without a verdict."""
+    state, found = facts.state, []
+    devices = {change.attempt: change_text(change) for change in facts.changes}
+    logs = _spans_of_logs(state.run_dir)
+    for attempt in state.attempts:
+        verdict = attempt.verdict
+        is_open = attempt.number == state.attempts[-1].number and state.report is None
+        ended_ns = (facts.ended_ns or state.looked_ns) if is_open else attempt.ended_ns
+        took = duration(max(0.0, (ended_ns - attempt.started_ns) / 1e9))
+        cause = state.state.value if is_open else attempt.cause.value
+        if verdict is None:
+            is_missing = attempt.cause in {Cause.FAILED, Cause.HUNG}
+            said = "no judgement was recorded" * is_missing
+            found.append(AttemptSummary(attempt.number, took, cause, devices.get(attempt.number, ""), said))
+            continue
+        failure, culprit = culprit_failure(verdict), verdict.culprit
+        followers = [failure for failure in verdict.failures if failure.role is Role.CONSEQUENCE]
+        consequences, text, log = "", (failure and failure.traceback) or "", ""
+        if followers:
+            others = " and others" if len({NUMBER.sub("#", follower.what) for follower in followers}) > 1 else ""
+            ranks = rank_list(follower.global_rank for follower in followers)
+            consequences = f"{ranks}: {shortened(one_line(followers[0].what))}{others}"
+        if culprit is not None:
+            log = str(state.run_dir.train_log(culprit))
+            text = text or _end_of_log(Path(log), *logs.get((culprit, attempt.number), (0, 0, b"")))
+        last_lines = text.rstrip().split("\n")[-MAX_LINES:] if text.strip() and log else []
+        confidence = f"{verdict.confidence.value}: {failure.reason if failure else verdict.reason}"
+        shown = tuple(shortened(printable(line)) for line in last_lines)
+        values = (headline(verdict), confidence, culprit, shown, log, consequences)
+        found.append(AttemptSummary(attempt.number, took, cause, devices.get(attempt.number, ""), *values))
+    return found if len(found) > 1 or any(each.verdict for each in found) else []
+
+
+# An attempt in a rank's log: where its text begins, and where the mark of the next one begins, with that mark.
+_Span = tuple[int, int | None, bytes]
+
+
+def _spans_of_logs(run_dir: RunDir) -> dict[tuple[int, int], _Span]:
+    """Return where each attempt stands in each rank's log, by global rank and attempt; some may be gone from the log."""
+    spans: dict[tuple[int, int], _Span] = {}
+    latest: dict[int, int] = {}
+    starts = AttemptStarts()
+    for stamped in EventReader(run_dir.events).read():
+        starts.apply(stamped.event)
+        match stamped.event:
+            case RankStarted(global_rank=rank, log_offset=text_offset):
+                mark_offset, attempt = starts.of(rank)[-1]
+                if rank in latest:
+                    begin, _, _ = spans[rank, latest[rank]]
+                    spans[rank, latest[rank]] = (begin, mark_offset, mark_of(attempt))
+                latest[rank] = attempt
+                spans.setdefault((rank, attempt), (text_offset, None, b""))
+    return spans
+
+
+def _end_of_log(path: Path, begin: int, end: int | None, mark: bytes) -> str:
+    """Return the end of what an attempt wrote, as far as that is still there: the log may have been emptied."""
+    with suppress(OSError), opened(path) as log:
+        if end is None:
+            end = os.fstat(log).st_size
+        elif bytes_between(log, end, end + len(mark)) != mark:
+            return ""  # the log was emptied in that attempt, or later
+        begin = begin if begin <= end else 0  # behind the end: emptied in this attempt
+        return bytes_between(log, max(begin, end - TAIL_BYTES), end).decode(errors="replace")
+    return ""
