@@ -172,7 +172,7 @@ def test_the_first_loss_is_that_of_the_bundled_resnet(tmp_path):
     assert tlaunch("data", "sample", "--recipe", "resnet50", "--output", tmp_path / "cifar").returncode == 0
     train = PROGRAMS / "mindspore_resnet.py"
     prepared = run_to_end(
-        (sys.executable, train, "prepare", tmp_path / "cifar", 1, tmp_path / "batches.npz"),
+        (sys.executable, train, "prepare", tmp_path / "cifar", 2, tmp_path / "batches.npz"),
         env=environment({"PYTHONPATH": str(ROOT)}),
     )
     assert prepared.returncode == 0, prepared.stderr
@@ -182,7 +182,7 @@ def test_the_first_loss_is_that_of_the_bundled_resnet(tmp_path):
     assert done.returncode == 0, done.stderr
     log = (tmp_path / "runs" / "latest" / "device0" / "train.log").read_text()
     theirs = [json.loads(line)["loss"] for line in log.splitlines() if line.startswith('{"step"')]
-    settings = ("train.steps=1",)
+    settings = ("train.steps=2", "train.learning_rate=1e-12")
     ours = tlaunch(
         "run", "--devices", 2, "--recipe", "resnet50", "--data", tmp_path / "cifar", "--runs-dir", tmp_path / "ours",
         *(word for setting in settings for word in ("--set", setting)), cwd=tmp_path, env=environment({}),
