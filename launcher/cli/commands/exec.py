@@ -180,13 +180,13 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
         with suppress(OSError):  # a full disk does not harm the rank
             note_process(run_dir, rank.global_rank, process)
     if rank.server_index == spec.ranks[0].server_index:
-        forgotten = tuple(unused(name, port, options.name, options.master_port, os.environ))
-        chosen = {**os.environ, **request.user_env}
-        network = note_of_interface(used.servers, interface, chosen) if interface else ()
-        more = (*forgotten, *network, *note_of_mpi(needed, chosen))
-        with suppress(OSError), announcement(run_dir) as is_first:
+        with announcement(run_dir, without_mark=rank.global_rank == 0) as is_first:
             if is_first:
-                _say(prepared, spec, rank, (*more, *((f"warning: {warning}",) if warning else ())))
+                chosen = {**os.environ, **request.user_env}
+                network = note_of_interface(used.servers, interface, chosen) if interface else ()
+                forgotten = unused(name, port, options.name, options.master_port, os.environ)
+                warnings = (f"warning: {warning}",) if warning else ()
+                _say(prepared, spec, rank, (*forgotten, *network, *note_of_mpi(needed, chosen), *warnings))
     return _Joined(prepared.program, spec, rank, run_dir, environment)
 
 
