@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.logs.figure_patterns import figure_patterns, line_forms
-from launcher.logs.terminal import without_colours
+from launcher.logs.terminal import printable, without_colours
 
 if TYPE_CHECKING:
     from launcher.logs.select import Matcher
@@ -133,6 +133,13 @@ def figures_in(text: bytes, pattern: Matcher | None = None) -> Iterator[Figures]
             raise pattern.refused("takes too long on the lines of this log")
         if part and (found := figures_of(part.decode(errors="replace"), pattern)) is not None:
             yield found
+
+
+def last_line(text: bytes) -> bytes | None:
+    """Return the last finished line of a text that shows anything, with its end; None if there is none."""
+    lines = LINE_END.split(text[: max(0, text.rfind(b"\n"), text.rfind(b"\r"))])
+    shown = (line for line in reversed(lines) if without_colours(printable(line.decode(errors="replace"))).strip())
+    return next((line + b"\n" for line in shown), None)
 
 
 def _may_have_figures(text: bytes) -> bool:
