@@ -9,7 +9,8 @@
 A wrong number is worse than none, so a line counts only if it says enough by itself: a step beside a loss, a speed, an
 epoch or a learning rate, or an epoch beside a loss. A progress bar counts if its text before the bar is about training, or
 if it tells a loss. What is said of a validation or a test is left out, and so is the loss whose name says that it is
-another one ("val loss", "aux_loss"). A bar of tqdm without any words counts, too, but may be of anything, and says so. All figures are those of one line: what another line says is never added to them.
+another one ("val loss", "aux_loss"). A bar of tqdm without any words counts, too, but may be of anything, and says so. All
+figures are those of one line: what another line says is never added to them.
 """
 
 from __future__ import annotations
@@ -29,9 +30,8 @@ if TYPE_CHECKING:
 
 MAX_LINE_CHARS = 2000  # characters of a line that is looked at
 MAX_SEARCH_S = 0.5  # of CPU time that a person's expression may take for the lines of one text
-MAX_BARE_STEPS_PER_S = (
-    10_000  # of a bar without words: what is faster are bytes of a download, or records that are read
-)
+# Of a bar without words: what is faster are bytes of a download, or records that are read.
+MAX_BARE_STEPS_PER_S = 10_000
 MAX_DIGITS = 15  # of a step: more are a time or an id
 CURSOR_UP = "\x1b[A"  # behind a bar of tqdm that is below another one
 LINE_END = re.compile(rb"[\r\n]")
@@ -180,7 +180,10 @@ def _of_text(line: str) -> Figures | None:
 
 
 def _of_bar(bar: re.Match[str], *, is_below: bool) -> Figures | None:
-    """`is_below`: another bar, whose loop this one's is a part of, or an evaluation of."""
+    """Return the figures of a progress bar; None where it may be of no training.
+
+    `is_below`: another bar, whose loop this one's is a part of, or an evaluation of.
+    """
     patterns, forms, text = figure_patterns(), line_forms(), bar["text"]
     if not text.strip() and forms.bare.match(bar["rest"]) and _loss(bar["rest"]) is None:
         bare = Figures(_whole(bar["step"]), _whole(bar["last"]), steps_per_s=_steps_per_s(bar["rest"]), is_bare=True)
