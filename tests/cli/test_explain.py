@@ -133,8 +133,19 @@ def test_settings_are_a_file_that_says_where_each_comes_from(launcher):
 def test_settings_begin_with_the_command_of_the_same_run(launcher):
     """Data, devices and layout are no settings; what is one stands in the file alone."""
     launcher.call("data", "sample", "--output", "my data", code=0)
-    given = "--devices 2 --mp 2 --data 'my data' --set train.steps=5 --micro-batches 2 --profile"
-    options = shlex.split(given)
+    options = (
+        "--devices",
+        "2",
+        "--mp",
+        "2",
+        "--data",
+        "my data",
+        "--set",
+        "train.steps=5",
+        "--micro-batches",
+        "2",
+        "--profile",
+    )
     shown = launcher.call("explain", "--settings", *options, code=0).stdout
     command = shlex.split(shown.splitlines()[0].split("`")[1])
     assert command == ["tlaunch", "run", "--devices=2", "--mp=2", "--data=my data", "--config=settings.toml"]

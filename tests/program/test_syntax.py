@@ -53,16 +53,6 @@ def test_what_is_sound_or_not_ours_to_judge_is_not_refused(found, text, words, n
     assert not recwarn.list
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11, 4), reason="Python tells of null bytes by another error")
-@pytest.mark.parametrize(
-    ("before", "line"),
-    [(b"x = 1\ny = ", 2), (b"# %b\n" % (b"." * (1 << 16)), None)],
-    ids=["in the beginning", "behind it"],
-)
-def test_a_null_byte_is_placed_where_it_is_near_the_beginning(found, before, line):
-    assert found(before + b"\0\n").lineno == line
-
-
 def test_the_code_of_c_is_read(found):
     assert found(b"", "-c", "x = = 1").lineno == 1
 
