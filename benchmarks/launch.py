@@ -1,12 +1,13 @@
 """Claim: what a launch costs with tlaunch, as ratios to torchrun, torchrun's fork mode, mpirun and a shell loop.
 
-Measured are the start, from the command until the last rank runs (each notes the time in a file of its own, in the first line
-after its imports), the end, from there until the command returns, and the whole. Every round runs each launcher once, in turn; a
-ratio is the median of the rounds' ratios. One import is the start of one such program without a launcher: it takes less than a
-round, so it is measured in pairs with further runs of tlaunch, one right after the other. The launcher's modules are compiled
-before, as pip does with what it installs (an editable installation is left as it is, and with PYTHONDONTWRITEBYTECODE for ever).
-Then the memory (PSS of the whole process tree) of eight ranks that have torch
-loaded, and `tlaunch --help` and `validate` beside a bare Python. Exits with 1 if a ratio that must hold does not.
+Measured are the start, from the command until the last rank runs (each notes the time in a file of its own, in the
+first line after its imports), the end, from there until the command returns, and the whole. Every round runs each
+launcher once, in turn; a ratio is the median of the rounds' ratios. One import is the start of one such program without
+a launcher: it takes less than a round, so it is measured in pairs with further runs of tlaunch, one right after the
+other. The launcher's modules are compiled before, as pip does with what it installs (an editable installation is left
+as it is, and with PYTHONDONTWRITEBYTECODE for ever). Then the memory (PSS of the whole process tree) of eight ranks that
+have torch loaded, and `tlaunch --help` and `validate` beside a bare Python. Exits with 1 if a ratio that must hold does
+not.
 """
 
 from __future__ import annotations
@@ -258,13 +259,8 @@ def main() -> int:
         bench = Bench(Path(folder), mpirun)
         for case in CASES:
             if case.name in wanted:
-                measure(
-                    bench,
-                    case,
-                    arguments.rounds or case.rounds,
-                    case.pairs and (arguments.rounds or case.pairs),
-                    checks,
-                )
+                pairs = case.pairs and (arguments.rounds or case.pairs)
+                measure(bench, case, arguments.rounds or case.rounds, pairs, checks)
         if "memory" in wanted:
             measure_memory(bench, arguments.rounds or 1, checks)
     if "commands" in wanted:

@@ -10,17 +10,17 @@ GROUPS = {
     **dict.fromkeys((
         "tests/end_to_end/test_doctor.py",
         "tests/end_to_end/test_networks.py",
+        "tests/trainer/test_links.py",
     ), "hosts: doctor"),
     **dict.fromkeys((
-        "tests/end_to_end/test_elastic.py",
+        "tests/end_to_end/test_elastic_trainer.py",
         "tests/end_to_end/test_no_common_disk.py",
         "tests/end_to_end/test_server_faults.py",
-        "tests/trainer/test_links.py",
     ), "hosts: faults"),
     **dict.fromkeys((
         "tests/end_to_end/test_engine_commands.py",
         "tests/end_to_end/test_engines.py",
-        "tests/end_to_end/test_mindspore.py",
+        "tests/end_to_end/test_mindspore_hosts.py",
         "tests/end_to_end/test_mpi_world.py",
         "tests/end_to_end/test_rendered_mpi_job.py",
     ), "hosts: engines"),
@@ -31,8 +31,11 @@ GROUPS = {
         "tests/end_to_end/test_slurm_values.py",
     ), "slurm"),
 }  # fmt: skip
-FIRST = (  # they take longest
-    "hosts: doctor", "hosts: faults", "hosts: engines", "slurm", "tests/trainer/test_layouts.py", "tests/torture/test_torture.py",
+FIRST = (  # they take longest: one that began at the end would keep one worker busy, and the others idle
+    "hosts: engines", "hosts: faults", "hosts: doctor", "slurm",
+    *(f"tests/trainer/test_{name}.py" for name in ("checkpoint", "decode", "api", "resnet_ranks", "layouts", "resharded", "memory", "optimizer")),
+    *(f"tests/end_to_end/test_{name}.py" for name in ("resume", "mindspore", "transformer")),
+    "tests/torture/test_torture.py", "tests/trainer/test_shared_memory.py", "tests/preload/test_ending.py",
 )  # fmt: skip
 WAITING_WORKERS = 3  # hosts and Slurm are waited for more than they compute
 

@@ -3,12 +3,15 @@
 Any program may take part. The file's path is in TLAUNCH_HEARTBEAT_FILE. Rewriting (or touching) it says "I am getting
 on"; one JSON object in it, all of whose keys are optional, says more:
 
-    {"step": 12, "last_step": 400, "busy_s": 0.41, "loss": 3.2, "tokens_per_s": 5100.0, "device_memory_bytes": 73400320}
+    {"step": 12, "last_step": 400, "busy_s": 0.41, "pid": 4711, "loss": 3.2, "tokens_per_s": 5100.0,
+     "device_memory_bytes": 73400320}
 
     step                  of the training, counted from wherever the program likes; it grows
     last_step             after which the training is over
     busy_s                seconds that this rank itself worked for the step, its waiting for others left out: only so
                           can a slow rank be distinguished from those that wait. Leave it out where that is not known.
+    pid                   of the process that worked so long: what it waited for a core is taken off. Without it, or where
+                          it is of another session, that is the process that tlaunch started, which may be a shell.
     loss                  of the last step
     tokens_per_s          of all ranks together
     device_memory_bytes   the most that this rank has held on its accelerator
@@ -53,10 +56,11 @@ class Beat:
 
 @frozen
 class Heartbeat:
-    """A beat with the time at which it was written: wall clock, nanoseconds since 1970."""
+    """A beat with the time at which it was written (wall clock, nanoseconds since 1970), and who says to have worked."""
 
     time_ns: int
     beat: Beat
+    pid: int | None = None
 
 
 def beat(environment: Mapping[str, str], values: Beat) -> None:
@@ -68,6 +72,8 @@ def beat(environment: Mapping[str, str], values: Beat) -> None:
     if not path:
         return
     numbers = {name: plain(value) for name, value in vars(values).items() if value is not None}
+    if numbers.get("busy_s") is not None:
+        numbers["pid"] = os.getpid()
     line = json.dumps({name: value for name, value in numbers.items() if value is not None}).encode()
     # As long as others, as a rule: of threads that write at the same time none cuts off what another has written.
     line = line.ljust(LINE_BYTES - 1) + b"\n"
@@ -104,13 +110,16 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             found = os.fstat(file.fileno())
-            return Heartbeat(found.st_mtime_ns, _read(file) or Beat()) if stat.S_ISREG(found.st_mode) else None
+            if not stat.S_ISREG(found.st_mode):
+                return None
+            beat, pid = _read(file)
+            return Heartbeat(found.st_mtime_ns, beat, pid)
     except OSError:
         return None
 
 
-def _read(file: BinaryIO) -> Beat | None:
-    """Return the beat in the file, or None if it is empty. A file that is being rewritten may be torn: it is read again."""
+def _read(file: BinaryIO) -> tuple[Beat, int | None]:
+    """Return the beat and the pid in the file. A file that is being rewritten may be torn: it is read again."""
     for _ in range(TRIES):
         file.seek(0)
         # Up to its end: one read alone may stop where the file ended before it was rewritten.
@@ -118,7 +127,7 @@ def _read(file: BinaryIO) -> Beat | None:
         with suppress(ValueError, RecursionError):
             fields, _ = json.JSONDecoder().raw_decode(text)
             if isinstance(fields, dict):
-                return Beat(
+                beat = Beat(
                     step=whole_number(fields.get("step")),
                     busy_s=real_number(fields.get("busy_s")),
                     loss=real_number(fields.get("loss"), finite=False),
@@ -126,7 +135,8 @@ def _read(file: BinaryIO) -> Beat | None:
                     device_memory_bytes=whole_number(fields.get("device_memory_bytes")),
                     last_step=whole_number(fields.get("last_step")),
                 )
-    return None
+                return beat, whole_number(fields.get("pid"))
+    return Beat(), None
 
 
 def plain(value: Any) -> float | None:

@@ -12,7 +12,7 @@
         agent.log         a traceback, if the supervision itself ever breaks
         preload.log       what modules print while they are imported for all ranks, if they do
         console.log       what a detached launcher would have shown
-        announced         made once the ranks that an engine started have said where their run is (launcher/runs/engine_ranks.py)
+        announced         a byte once a rank that an engine started says where the run is (launcher/runs/engine_ranks.py)
         headline          the first failure among ranks that an engine started, as it was printed (launcher/preload/headline.py)
         device0/train.log, env.log
         device0/arrivals      when train.log had grown to how many bytes (launcher/core/arrivals.py)

@@ -9,7 +9,8 @@
 A wrong number is worse than none, so a line counts only if it says enough by itself: a step beside a loss, a speed, an
 epoch or a learning rate, or an epoch beside a loss. A progress bar counts if its text before the bar is about training, or
 if it tells a loss. What is said of a validation or a test is left out, and so is the loss whose name says that it is
-another one ("val loss", "aux_loss"). A bar of tqdm without any words counts, too, but may be of anything, and says so. All figures are those of one line: what another line says is never added to them.
+another one ("val loss", "aux_loss"). A bar of tqdm without any words counts, too, but may be of anything, and says so. All
+figures are those of one line: what another line says is never added to them.
 """
 
 from __future__ import annotations
@@ -22,16 +23,15 @@ from typing import TYPE_CHECKING
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.logs.figure_patterns import figure_patterns, line_forms
-from launcher.logs.terminal import without_colours
+from launcher.logs.terminal import printable, without_colours
 
 if TYPE_CHECKING:
     from launcher.logs.select import Matcher
 
 MAX_LINE_CHARS = 2000  # characters of a line that is looked at
 MAX_SEARCH_S = 0.5  # of CPU time that a person's expression may take for the lines of one text
-MAX_BARE_STEPS_PER_S = (
-    10_000  # of a bar without words: what is faster are bytes of a download, or records that are read
-)
+# Of a bar without words: what is faster are bytes of a download, or records that are read.
+MAX_BARE_STEPS_PER_S = 10_000
 MAX_DIGITS = 15  # of a step: more are a time or an id
 CURSOR_UP = "\x1b[A"  # behind a bar of tqdm that is below another one
 LINE_END = re.compile(rb"[\r\n]")
@@ -135,6 +135,13 @@ def figures_in(text: bytes, pattern: Matcher | None = None) -> Iterator[Figures]
             yield found
 
 
+def last_line(text: bytes) -> bytes | None:
+    """Return the last finished line of a text that shows anything, with its end; None if there is none."""
+    lines = LINE_END.split(text[: max(0, text.rfind(b"\n"), text.rfind(b"\r"))])
+    shown = (line for line in reversed(lines) if without_colours(printable(line.decode(errors="replace"))).strip())
+    return next((line + b"\n" for line in shown), None)
+
+
 def _may_have_figures(text: bytes) -> bool:
     lowered = text.lower()
     return any(word in lowered for word in WORDS)
@@ -173,7 +180,10 @@ def _of_text(line: str) -> Figures | None:
 
 
 def _of_bar(bar: re.Match[str], *, is_below: bool) -> Figures | None:
-    """`is_below`: another bar, whose loop this one's is a part of, or an evaluation of."""
+    """Return the figures of a progress bar; None where it may be of no training.
+
+    `is_below`: another bar, whose loop this one's is a part of, or an evaluation of.
+    """
     patterns, forms, text = figure_patterns(), line_forms(), bar["text"]
     if not text.strip() and forms.bare.match(bar["rest"]) and _loss(bar["rest"]) is None:
         bare = Figures(_whole(bar["step"]), _whole(bar["last"]), steps_per_s=_steps_per_s(bar["rest"]), is_bare=True)

@@ -152,7 +152,7 @@ def _record(
         "type": None if error is None else frames.kind(error),
         "message": (message or ("" if error is None else frames.message(error)))[:_MAX_MESSAGE_CHARS],
         "where": frames.where(found),
-        "traceback": frames.text(error, found)[-_MAX_TRACEBACK_CHARS:],
+        "traceback": frames.shortened(frames.text(error, found), found, _MAX_TRACEBACK_CHARS),
         "status": status,
         "thread": _thread_name(),
     }

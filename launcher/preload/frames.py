@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+_MAX_SOURCE_CHARS = 500  # of a line of code
+HEADER = "Traceback (most recent call last):\n"
 _HERE = os.path.dirname(os.path.abspath(__file__)) + "/"
 # The standard library of any Python, installed packages, and what Python or tlaunch put below the program.
 _LIBRARIES = (
@@ -76,13 +79,45 @@ def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
     library: Any = sys.modules.get("traceback")
     if error is not None and hasattr(library, "format_exception"):
         return "".join(library.format_exception(type(error), error, of_program(error.__traceback__)))
-    lines = ["Traceback (most recent call last):\n"]
-    lines += [f'  File "{file}", line {line}, in {function}\n{_source(file, line)}' for file, line, function in found]
+    lines = [HEADER, *map(_frame, found)]
     if error is not None:
         cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         before = text(cause, places(cause.__traceback__)) + "\n" if cause is not None else ""
-        return before + "".join(lines) + kind(error) + f": {message(error)}\n"
+        return before + "".join(lines) + kind(error) + f": {message(error)}\n" + _parts(error)
     return "".join(lines)
+
+
+def shortened(traceback: str, found: list[tuple[str, int, str]], max_chars: int) -> str:
+    """Return the last lines of a traceback; before them the innermost frame of the program's own code, if it is above them.
+
+    Of an endless recursion inside a library, for instance, it is.
+    """
+    if len(traceback) <= max_chars:
+        return traceback
+    kept = traceback[-max_chars:]
+    kept = kept.partition("\n")[2] or kept
+    own = next((place for place in reversed(found) if is_of_program(place[0])), None)
+    if own is None or _frame(own) in kept:
+        return kept
+    return f"{HEADER}{_frame(own)}  [lines left out]\n{kept}"
+
+
+def _frame(place: tuple[str, int, str]) -> str:
+    file, line, function = place
+    return f'  File "{file}", line {line}, in {function}\n{_source(file, line)}'
+
+
+def _parts(error: BaseException) -> str:
+    """Return the exceptions of a group, with a margin as Python shows them; empty for any other exception."""
+    group = getattr(builtins, "BaseExceptionGroup", None)  # of Python 3.11
+    if group is None or not isinstance(error, group):
+        return ""
+    shown = ""
+    for number, part in enumerate(error.exceptions, 1):
+        lines = text(part, places(part.__traceback__)).removeprefix("" if part.__traceback__ else HEADER).splitlines()
+        shown += f"  {'+-+' if number == 1 else '  +'}---------------- {number} ----------------\n"
+        shown += "".join(f"    | {line}\n" for line in lines)
+    return f"{shown}    +------------------------------------\n"
 
 
 def message(value: object) -> str:
@@ -105,7 +140,7 @@ def _source(file: str, line: int) -> str:
         with open(file, encoding="utf-8", errors="replace") as lines:
             for number, text_of_line in enumerate(lines, 1):
                 if number == line:
-                    return f"    {text_of_line.strip()}\n"
+                    return f"    {text_of_line.strip()[:_MAX_SOURCE_CHARS]}\n"
     except (OSError, ValueError):
         pass
     return ""

@@ -98,7 +98,7 @@ class _TopLevel:
         return True
 
     def run_files(self, files: Iterable[SourceFile]) -> bool:
-        """Do so for modules that are imported one after the other; each runs once."""
+        """Run the files of modules that are imported one after the other, each once; return as `run` does."""
         for file in files:
             if file not in self._seen:
                 self._seen.add(file)

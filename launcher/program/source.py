@@ -28,7 +28,7 @@ class Import:
         return self.module.partition(".")[0]
 
     def files(self, roots: Iterable[Path]) -> list[SourceFile]:
-        """Return the files of the program's own that it runs."""
+        """Return the files of the program's own that this import runs."""
         whole_name = f"{self.module}.{self.name}" if self.name not in {"", "*"} else self.module
         return [SourceFile(path, package) for path, package in files_of(whole_name, roots)]
 
@@ -42,7 +42,7 @@ class SourceFile:
     is_program: bool = False  # it is run as `__main__`
 
     def read(self) -> Source:
-        """Parse it. Raises one of `READ_ERRORS`."""
+        """Return the text of the module, parsed. Raises one of `READ_ERRORS`."""
         return Source(self.path.read_bytes(), self.package, is_program=self.is_program)
 
 

@@ -77,7 +77,7 @@ class _WholeProgram:
                     size_bytes += file.path.stat().st_size
 
     def imports_mpi(self) -> bool:
-        """Return whether it imports mpi4py, and that is no module of the program's own.
+        """Return whether the program imports mpi4py, and that is no module of its own.
 
         mpi4py itself may be on PYTHONPATH: modules of clusters put it there.
         """
@@ -86,11 +86,11 @@ class _WholeProgram:
         return not is_own and self.imports(MPI)
 
     def imports(self, package: str) -> bool:
-        """Return whether it imports something of a package of that name."""
+        """Return whether the program imports something of a package of that name."""
         return any(found.root == package for found in self._imports)
 
     def aliases_of(self, package: str, names: Collection[str]) -> set[str]:
-        """Return what it calls some functions of a package where it imports them under other names."""
+        """Return what the program calls some functions of a package where it imports them under other names."""
         return {found.alias for found in self._imports if found.root == package and found.name in names}
 
     def _note(self, read: Callable[[], Source], path: Path | None) -> None:

@@ -63,7 +63,7 @@ _MEMBER = rf"{_PLAIN_STRING}{_BLANKS}:{_BLANKS}(?:{_PLAIN_SCALAR}|{_VALUES}){_BL
 _OBJECT = rf"\{{{_BLANKS}(?:{_MEMBER}(?:,{_BLANKS}{_MEMBER}){{0,32}})?\}}"
 
 
-# These three patterns take longer to compile than a valid table to check, which needs none of them.
+# The next two patterns take longer to compile than a valid table to check, which needs none of them.
 @cache
 def member_pattern() -> re.Pattern[str]:
     """Return what matches a member of an object up to its comma, which is part of it, or to the closing bracket, which is not."""

@@ -94,18 +94,26 @@ def note_process(run_dir: RunDir, global_rank: int, process: ProcessId) -> None:
 
 
 @contextmanager
-def announcement(run_dir: RunDir) -> Iterator[bool]:
-    """Yield whether no rank of this server has announced the run yet; others wait until this one has done so.
+def announcement(run_dir: RunDir, *, without_mark: bool) -> Iterator[bool]:
+    """Yield whether this rank is to announce the run: the first of its server is, and others wait until it has done so.
 
     A rank becomes its program after that alone: an engine ends all ranks when one fails, also those that are still to begin.
+    `without_mark`: whether it is to where the run's directory does not take the mark that one has done so.
     """
-    with run_dir.announced.open("a") as file:
+    try:
+        file = run_dir.announced.open("a")
+    except OSError:
+        yield without_mark
+        return
+    with file:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)
-        is_first = os.fstat(file.fileno()).st_size == 0
+        try:
+            is_first = os.fstat(file.fileno()).st_size == 0
+            os.ftruncate(file.fileno(), 1)  # a byte that is not written takes no room of a full disk
+        except OSError:
+            is_first = without_mark
         yield is_first
-        if is_first:
-            file.write("announced\n")
 
 
 class EngineRanks:

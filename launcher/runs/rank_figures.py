@@ -49,6 +49,11 @@ class RankFigures:
         return 100 * self.step // self.last_step if self.last_step else None
 
     @property
+    def is_over(self) -> bool:
+        """True for a progress bar without words that has come to its end: its loop is over, and another may be going on."""
+        return self.is_bare and self.step is not None and self.step == self.last_step
+
+    @property
     def known(self) -> bool:
         """True where anything is known of the training."""
         return any(value is not None for value in (self.step, self.epoch, self.loss, self.tokens_per_s))
@@ -145,7 +150,7 @@ class FiguresReader:
             log.position = log.offset
         if found.st_size < log.position:  # it was truncated: by logrotate, as a rule
             log.position = 0
-        from launcher.logs.figures import LINE_END, figures_in  # noqa: PLC0415 - programs with heartbeats need none of it
+        from launcher.logs.figures import LINE_END, figures_in, last_line  # noqa: PLC0415 - programs with heartbeats need none
 
         with opened(log.path) as descriptor:
             begin = max(log.position, found.st_size - LOOK_BYTES)
@@ -163,3 +168,8 @@ class FiguresReader:
         # Lines that say more stay, though bars without words come more often.
         if newest is not None and (not newest.is_bare or log.found is None or log.found.is_bare):
             log.found = RankFigures(from_log=True, **vars(newest))
+        if log.found is not None and log.found.is_over:
+            # Of a loop that is over the speed is none any more, and nothing is once the program has printed of other things.
+            line = last_line(text)
+            goes_on = line is not None and next(figures_in(line, self._pattern), None) is None
+            log.found = None if goes_on else replace(log.found, steps_per_s=None)

@@ -166,10 +166,10 @@ _ELSEWHERE = "--runs-dir DIR, or TLAUNCH_RUNS_DIR, names another place"
 
 @contextmanager
 def filling(run_dir: RunDir) -> Iterator[None]:
-    """Have an OSError from within, which makes or fills a run's directory, say so.
+    """Turn an OSError of the block into the error of a run directory that cannot be made or filled.
 
     Raises:
-        UnreadableError: in the place of that OSError.
+        UnreadableError: that error.
     """
     try:
         yield

@@ -16,10 +16,11 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from launcher.core.events import Hung, Slow
-from launcher.core.heartbeat import read_heartbeat
-from launcher.core.proc import TICKS_PER_S, core_wait_s, usage_of
+from launcher.core.heartbeat import Heartbeat, read_heartbeat
+from launcher.core.proc import TICKS_PER_S, core_wait_s, stat, usage_of
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
 from launcher.supervise.slowness import Slowness
@@ -37,6 +38,14 @@ WORKS = 0.02  # of a core
 _Signature = tuple[int, int, int, int]
 
 
+class _Waits(NamedTuple):
+    """How long the process that works for a rank had waited for a core when it reported a step."""
+
+    pid: int
+    step: int
+    waited_s: float
+
+
 @dataclass
 class _Watched:
     """The state of one rank in this attempt."""
@@ -52,7 +61,7 @@ class _Watched:
     progressed: bool = False  # a change was noticed since the last look
     hangs: bool = False  # that was reported
     idle_s: float = 0.0
-    waits: tuple[int, float] | None = None  # at a step that it reported: that, and how long it had waited for a core
+    waits: _Waits | None = None  # at the last step with a busy time
 
 
 class ProgressMonitor:
@@ -164,7 +173,9 @@ class ProgressMonitor:
             watched.step = step
             watched.highest = step if watched.highest is None else max(step, watched.highest)
             if heartbeat.beat.busy_s is not None and watched.pid is not None:
-                self._slowness.note(global_rank, step, heartbeat.beat.busy_s, _core_wait_of_step(watched, step))
+                self._slowness.note(
+                    global_rank, step, heartbeat.beat.busy_s, _core_wait_of_step(watched, watched.pid, heartbeat, step)
+                )
 
     def _notice_work(self, living: Mapping[int, _Watched], now: float) -> None:
         """Take note of logs and CPU time of ranks that have not reported a step yet."""
@@ -201,13 +212,20 @@ class ProgressMonitor:
         return [Hung(tuple(sorted(hung)), max(watched.idle_s for watched in hung.values()))]
 
 
-def _core_wait_of_step(watched: _Watched, step: int) -> float:
-    """Return how long a rank has waited for a core in each step since its last known one; 0 where that is not known."""
-    waited_s = None if watched.pid is None else core_wait_s(watched.pid)
-    before, watched.waits = watched.waits, None if waited_s is None else (step, waited_s)
-    if before is None or waited_s is None or step <= before[0]:
+def _core_wait_of_step(watched: _Watched, rank_pid: int, heartbeat: Heartbeat, step: int) -> float:
+    """Return how long a rank has waited for a core in each step since its last known one; 0 where that is not known.
+
+    The waits of the process that beats count, where it is one of the rank's session, and else those of the rank's own
+    process `rank_pid`: that may be a shell, which only waits for it.
+    """
+    pid = heartbeat.pid
+    found = None if pid is None or pid == rank_pid else stat(pid)
+    worker = rank_pid if found is None or found.session != rank_pid else found.pid
+    waited_s = core_wait_s(worker)
+    before, watched.waits = watched.waits, None if waited_s is None else _Waits(worker, step, waited_s)
+    if before is None or waited_s is None or before.pid != worker or step <= before.step:
         return 0.0
-    return max(0.0, waited_s - before[1]) / (step - before[0])
+    return max(0.0, waited_s - before.waited_s) / (step - before.step)
 
 
 def _signature(path: str) -> _Signature | None:

@@ -41,9 +41,7 @@ EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - as the stores of torch listen
 _OF_RANKS_ALONE = (env.MS_NODE_ID, env.TLAUNCH_HEARTBEAT_FILE)
 LEAVING_S = 30.0  # for ranks that an engine has started to leave it, once rank 0 has ended
 LOOK_S = 0.2
-# For ranks to fail of what a scheduler has failed of: as long as that has lived, within these. They began at one moment.
-MIN_ALIKE_S = 2.0
-MAX_ALIKE_S = 5.0
+MIN_ALIKE_S = 2.0  # for ranks to fail of what the scheduler has failed of
 # Signals for the programs of ranks, and those of a terminal, which engines turn into an end of their own.
 _FORWARDED_BY_ENGINES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT, signal.SIGWINCH, signal.SIGURG)
 _REAP_S = 1.0  # for a process that has got SIGKILL
@@ -59,6 +57,16 @@ def meeting_place(master_addr: str, master_port: int) -> dict[str, str]:
     with suppress(OSError, UnicodeError):
         host = str(socket.getaddrinfo(master_addr, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     return {env.MS_SCHED_HOST: host, env.MS_SCHED_PORT: str(master_port)}
+
+
+def patience_s(lived_s: float) -> float:
+    """Return for how many seconds ranks may still fail of what a scheduler has failed of that lived for `lived_s`.
+
+    They began at one moment with it, and may do as slowly what it did.
+    """
+    from launcher.supervise.diagnosis.root_cause import ALIKE_S  # noqa: PLC0415 - as the collector
+
+    return min(max(lived_s, MIN_ALIKE_S), ALIKE_S)
 
 
 class Scheduler:
@@ -145,8 +153,7 @@ class Scheduler:
 
         if self._ended.reason is not None or -self._ended.status in FROM_OUTSIDE:
             return True
-        alike_s = min(max(self._lived_s, MIN_ALIKE_S), MAX_ALIKE_S)
-        return time.monotonic() >= self._began_s + self._lived_s + alike_s
+        return time.monotonic() >= self._began_s + self._lived_s + patience_s(self._lived_s)
 
     def failure(self) -> SchedulerFailure | None:
         """Return how the scheduler failed, with what its log tells of that; None where it has not."""

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from launcher.cli.commands.ps import to_lines
+from launcher.runs.registry import register
 from launcher.runs.status import look
 from tests.programs import acted_run
 
@@ -12,16 +13,15 @@ from .test_chosen_run import make_failed
 
 
 @pytest.fixture
-def places(launcher):
+def places(launcher, monkeypatch):
     """A directory without runs, and two that a run was begun in: one with `20260101-000000-mine`, one with `-other`."""
-    env = {"XDG_STATE_HOME": str(launcher.directory / "state")}
+    monkeypatch.setenv("XDG_STATE_HOME", str(launcher.directory / "state"))
     for place, name in (("one", "20260101-000000-mine"), ("two", "20260102-000000-other")):
         (launcher.directory / place).mkdir()
-        launcher.ended(launcher.argv("run", "-n", 1, "--", "true"), cwd=launcher.directory / place, env=env, code=0)
-        (launcher.directory / place / "runs" / "latest").unlink()
         make_failed(launcher.directory / place / "runs" / name)
+        register(launcher.directory / place / "runs")
     (launcher.directory / "none").mkdir()
-    return Places(launcher, env)
+    return Places(launcher, {})
 
 
 class Places:
@@ -35,6 +35,15 @@ class Places:
 
     def runs(self, place):
         return self.launcher.directory / place / "runs"
+
+
+def test_a_run_notes_where_it_was_begun(places):
+    there = places.launcher.directory / "new"
+    there.mkdir()
+    places.launcher.ended(places.launcher.argv("run", "-n", 1, "--", "true"), cwd=there, code=0)
+    assert (
+        str(there / "runs") in places.call("none", "status", (there / "runs" / "latest").resolve().name, code=0).stderr
+    )
 
 
 def test_a_run_is_found_by_name_from_anywhere(places):

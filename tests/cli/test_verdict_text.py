@@ -141,6 +141,20 @@ def test_the_line_of_the_users_program_is_shown_above_those_of_libraries(frames,
     assert [line for line in shown if "left out" in line] == ([f"  [{left_out} lines left out]"] if left_out else [])
 
 
+def test_the_line_of_the_users_program_is_found_in_a_group_of_exceptions():
+    """As asyncio's TaskGroup raises; there a margin stands before each line."""
+    inside = [f"    | {line}" for line in [*frame(USERS, "await load()"), *LIBRARY * 6, "OSError: disk full"]]
+    group = [
+        "  + Exception Group Traceback (most recent call last):",
+        "  +-+---------------- 1 ----------------",
+        *inside,
+    ]
+    verdict = replace(VERDICT, failures=(replace(CAUSE, traceback="\n".join(group)),))
+    shown = [line.removeprefix("  | ") for line in render(verdict) if line.startswith("  | ")]
+    assert shown[:2] == [f'    |   File "{USERS}", line 7, in step', "    |     await load()"]
+    assert shown[2].endswith("lines left out]")
+
+
 def test_how_a_process_ended():
     """The codes of shells are explained; ranks are listed in order."""
     words = {0: "exit code 0", 7: "exit code 7", -9: "SIGKILL (signal 9)", -77: "signal 77"}

@@ -31,6 +31,13 @@ def test_what_is_written_is_read(file, environment):
     assert file.read_text().split() == ["{}"]  # a shorter beat leaves nothing of a longer one
 
 
+def test_a_beat_tells_which_process_has_worked(file, environment):
+    """Where it tells how long; a shell need not."""
+    for values, pid in ((Beat(1, busy_s=0.4), os.getpid()), (Beat(2), None)):
+        beat(environment, values)
+        assert read_heartbeat(file).pid == pid
+
+
 def test_touching_keeps_the_beat_and_makes_the_first_file(file, environment):
     """A long validation says that it gets on, not that the step is another."""
     touch(environment)

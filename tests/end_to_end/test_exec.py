@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.core.run_dir import RunDir
+
 from .conftest import PROGRAMS, TLAUNCH, TOLD, environment, executable, own_address, stub_of_mpi4py, table_of, tlaunch
 
 SHOW = (sys.executable, TOLD)
@@ -84,15 +86,22 @@ def test_the_first_failure_is_announced_once(mpirun):
     assert "ValueError" in tlaunch("logs", *why.split()[1:], "--rank", "1", cwd=mpirun.directory).stdout
 
 
-def test_where_the_run_is_is_said_by_whichever_rank_is_first(tmp_path):
-    """And so before any program fails, at which the engine ends ranks that are still to begin: rank 0 here."""
+@pytest.mark.parametrize("mark", [None, "/dev/full", "/nowhere/at/all"])
+def test_where_the_run_is_is_said_by_whichever_rank_is_first(tmp_path, mark):
+    """And so before any program fails, at which the engine ends ranks that are still to begin: rank 0 here.
+
+    Where they cannot know which of them that is, as on a full disk, rank 0 says it.
+    """
+    if mark is not None:
+        (tmp_path / "runs" / "mine").mkdir(parents=True)
+        RunDir(tmp_path / "runs" / "mine").announced.symlink_to(mark)
     said = []
     for rank in ("1", "0"):
         env = environment({"PMI_SIZE": "2", "PMI_RANK": rank, "TLAUNCH_RUN_ID": "mine"})
         done = tlaunch("exec", "--", "sh", "-c", "exit 0", cwd=tmp_path, env=env)
         assert done.returncode == 0, done.stderr
         said.append("2 ranks of MPICH or Intel MPI in runs/mine\n" in done.stderr)
-    assert said == [True, False]
+    assert said == ([True, False] if mark is None else [False, True])
 
 
 def test_mpi_in_the_program_sees_its_world(mpirun):
@@ -216,6 +225,7 @@ def test_no_job_gets_into_the_directory_of_another(mpirun):
 REFUSED = {
     "too few ranks": (["--devices", "4"], 3, "started 2 ranks, but dp * mp * pp = 4 * 1 * 1 = 4"),
     "a table that is not there": (["--rank-table", "nowhere.json"], 2, "nowhere.json"),
+    "an option that it does not have": (["--nosuch"], 2, "tlaunch exec has no option --nosuch"),
     "a server of no table": (["--server", "h7"], 2, "--server h7: the rank table has no such server"),
 }
 

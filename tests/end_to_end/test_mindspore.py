@@ -1,4 +1,4 @@
-"""Programs of MindSpore, unchanged: on this machine, on two hosts by mpirun and by hand, and in Slurm's jobs.
+"""Programs of MindSpore, unchanged, on this machine; on two hosts: test_mindspore_hosts.py.
 
 TLAUNCH_TEST_MINDSPORE_PYTHON names a Python that has MindSpore 2; without it, a program that meets at a scheduler as
 MindSpore's ranks do is all that is tested.
@@ -16,7 +16,7 @@ import pytest
 from launcher.core.events import AttemptStarted, RankEnded, SchedulerStarted
 from launcher.core.report import Report
 
-from .conftest import AS_ROOT, PROGRAMS, ROOT, TLAUNCH, environment, pids_in, run_to_end, table_of, tlaunch
+from .conftest import AS_ROOT, PROGRAMS, ROOT, TLAUNCH, environment, pids_in, run_to_end, tlaunch
 
 MEETS = PROGRAMS / "meets_at_scheduler.py"
 EXAMPLES = ROOT / "examples" / "mindspore"
@@ -136,9 +136,9 @@ def wanted(count):
 
 @with_mindspore
 def test_ranks_of_this_machine_reduce(tmp_path):
-    done = tlaunch("run", "--devices", 4, "--", PYTHON, EXAMPLES / "all_reduce.py", cwd=tmp_path, env=environment({}))
+    done = tlaunch("run", "--devices", 3, "--", PYTHON, EXAMPLES / "all_reduce.py", cwd=tmp_path, env=environment({}))
     assert done.returncode == 0, done.stderr
-    assert sums(tmp_path / "runs" / "latest", 4) == wanted(4)
+    assert sums(tmp_path / "runs" / "latest", 3) == wanted(3)
     assert "left running" not in done.stderr
 
 
@@ -155,46 +155,14 @@ def test_a_rank_that_raises_in_its_own_words(tmp_path):
 
 @with_mindspore
 def test_a_rank_that_is_stopped_is_to_blame_for_what_mindspore_does_then(tmp_path):
-    """MindSpore ends other ranks by SIGTERM once its scheduler has not heard one for half a minute."""
+    """MindSpore ends other ranks by SIGTERM once its scheduler has not heard one for long: without the variable, half a minute."""
     source = (EXAMPLES / "all_reduce.py").read_text()
     stops = "import os, signal, time\nif rank == 1:\n    os.kill(os.getpid(), signal.SIGSTOP)\ntotal = Sum"
     (tmp_path / "train.py").write_text(source.replace("total = Sum", stops))
-    done = tlaunch("run", "--devices", 3, "--grace", 5, "--", PYTHON, "train.py", cwd=tmp_path, env=environment({}))
+    env = environment({"MS_NODE_TIMEOUT": "15"})
+    done = tlaunch("run", "--devices", 3, "--grace", 5, "--", PYTHON, "train.py", cwd=tmp_path, env=env)
     assert done.returncode != 0
     assert "error: rank 1: does not take part" in done.stderr
-
-
-@with_mindspore
-@pytest.mark.distributed
-def test_ranks_of_two_hosts_reduce(two_hosts, tmp_path_factory):
-    """By mpirun, and by the same command on each host."""
-    directory = tmp_path_factory.mktemp("hosts")
-    table = table_of(directory / "table.json", two_hosts.addresses(), 1)
-    program = (PYTHON, EXAMPLES / "all_reduce.py")
-    run = (*TLAUNCH, "run", "--rank-table", table, "--runs-dir", directory / "mpi", "--engine", "mpi", "--", *program)
-    done = run_to_end((two_hosts.root / "hub", *run), cwd=directory, env=two_hosts.environment())
-    assert done.returncode == 0, done.stderr
-    assert sums(directory / "mpi" / "latest", 2) == wanted(2)
-    by_hand = (*TLAUNCH, "run", "--rank-table", table, "--runs-dir", directory / "hand", "--", *program)
-    started = [
-        subprocess.Popen(
-            list(map(str, (two_hosts.root / "on", host, "env", f"PYTHONPATH={ROOT}", *by_hand))), cwd=directory
-        )
-        for host in ("h1", "h2")
-    ]
-    assert [process.wait(300) for process in started] == [0, 0]
-    assert sums(directory / "hand" / "latest", 2) == wanted(2)
-
-
-@with_mindspore
-@pytest.mark.distributed
-def test_ranks_of_two_nodes_of_slurm_reduce(two_hosts, slurm_on_hosts, tmp_path_factory):
-    """Which Slurm calls by names, and MindSpore by addresses."""
-    directory = tmp_path_factory.mktemp("job")
-    run = (*TLAUNCH, "run", "--engine", "slurm", "--devices", 1, "--", PYTHON, EXAMPLES / "all_reduce.py")
-    done = run_to_end((two_hosts.root / "hub", "salloc", "--nodes=2", *run), cwd=directory, env=slurm_on_hosts)
-    assert done.returncode == 0, done.stderr
-    assert sums(directory / "runs" / "latest", 2) == wanted(2)
 
 
 @with_mindspore

@@ -56,7 +56,7 @@ def test_another_layout_goes_on(whole, small_text, tmp_path):
     assert ours == {step: loss for step, loss in losses.items() if step > (1, STEPS - 6)}
     assert f"resumed: {oldest}, after step {STEPS - 6}" in log
 
-    more = ("--devices", 2, "--set", f"train.steps={STEPS + 2}")
+    more = ("--devices", 1, "--set", f"train.steps={STEPS + 2}")
     by_name, _ = train(runs_dir, small_text, "--resume", run.name, *more)
     by_itself, log = train(runs_dir, small_text, "--resume", "auto", *more, "--set", f"train.steps={STEPS + 4}")
     assert list(by_name) == [(1, STEPS + 1), (1, STEPS + 2)]
@@ -79,8 +79,8 @@ def test_what_is_no_checkpoint_of_this_training_is_refused(whole, small_text, tm
     assert "other data" in (tmp_path / "latest" / "device0" / "train.log").read_text()
     done = tlaunch("run", "--devices", 1, "--resume", "no-such-run", "--runs-dir", tmp_path)
     assert done.returncode == 2
-    other = ("--set", "train.seed=2", "--set", "train.steps=1")
-    done = tlaunch("run", "--devices", 1, *other, "--resume", "auto", "--runs-dir", tmp_path)
+    other = [word for setting in [*SIZES, "train.seed=2", "train.steps=1"] for word in ("--set", setting)]
+    done = tlaunch("run", "--devices", 1, "--data", small_text, *other, "--resume", "auto", "--runs-dir", tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "note: --resume auto" in done.stderr
 
@@ -99,7 +99,9 @@ def test_where_nothing_is_left_to_train_that_is_said_and_the_model_validated(who
 def test_a_restart_goes_on(whole, small_text, tmp_path, wait_until):
     """A rank is killed after the first checkpoint: the losses are those of the run that was not disturbed."""
     losses, _ = whole
-    settings = [word for setting in [*SIZES, "train.steps=200"] for word in ("--set", setting)]
+    settings = [
+        word for setting in [*SIZES, "train.steps=100", "checkpoint.every_steps=4"] for word in ("--set", setting)
+    ]
     argv = ["run", "--devices", "2", "--mp", "2", "--max-restarts", "1", "--data", small_text, *settings]
     process = subprocess.Popen(
         [*TLAUNCH, *argv, "--runs-dir", tmp_path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -117,7 +119,7 @@ def test_a_restart_goes_on(whole, small_text, tmp_path, wait_until):
     assert process.returncode == 0, said
     assert re.search(r"^resumed: .*/checkpoints/step-\d+, after step \d+$", log, re.MULTILINE)
     assert {step: found[step] for step in losses} == losses
-    assert len(found) == 200
+    assert len(found) == 100
 
 
 def begin(runs_dir, text, *more):

@@ -5,6 +5,7 @@ import select
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,12 +44,18 @@ class Ways:
         return self._start(bootstrap_argv(command, device_dir), env, device_dir, executable=command.interpreter)
 
     def preload(self, argv, env=None, modules=()):
+        with self.preloaded(argv, env, modules) as fork_server:
+            [ended] = self.fork(fork_server, [self.request(env=env)])
+            return ended
+
+    @contextmanager
+    def preloaded(self, argv, env=None, modules=()):
+        """A fork server that has imported these modules, for as many ranks as the caller wants."""
         fork_server = self.fork_server(argv, env, modules)
         try:
             [ready] = listen(fork_server)
             assert isinstance(ready, Ready), ready
-            [ended] = self.fork(fork_server, [self.request(env=env)])
-            return ended
+            yield fork_server
         finally:
             fork_server.close()
             os.waitpid(fork_server.pid, 0)

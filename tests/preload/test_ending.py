@@ -130,12 +130,12 @@ WHOLE = {
 @pytest.fixture
 def ended(ways):
     """Run a program plainly and forked, assert that nothing differs, and return whether CPython ended the rank."""
+    (ways.cwd / "witness.py").write_text(WITNESS)
+    (ways.cwd / "own.py").write_text("out = open('own.txt', 'w'); out.write('kept back')")
+    (ways.cwd / "package").mkdir()
+    (ways.cwd / "package" / "part.py").write_text("from own import out")
 
-    def compare(*arguments, python=sys.executable, env=None, modules=PRELOADED):
-        (ways.cwd / "witness.py").write_text(WITNESS)
-        (ways.cwd / "own.py").write_text("out = open('own.txt', 'w'); out.write('kept back')")
-        (ways.cwd / "package").mkdir(exist_ok=True)
-        (ways.cwd / "package" / "part.py").write_text("from own import out")
+    def compare(*arguments, python=sys.executable, env=None, modules=PRELOADED, fork_server=None):
         own = {path.name for path in ways.cwd.iterdir()} | {"__pycache__"}
 
         def results():
@@ -151,7 +151,10 @@ def ended(ways):
 
         plain = ways.plain([python, *arguments], env)
         expected, _ = results()
-        forked = ways.preload([python, *arguments], env, modules)
+        if fork_server is None:
+            forked = ways.preload([python, *arguments], env, modules)
+        else:
+            [forked] = ways.fork(fork_server, [ways.request(env=env)])
         found, is_whole = results()
         assert (forked.status, forked.log, found) == (plain.status, plain.log, expected)
         return is_whole
@@ -270,15 +273,16 @@ def test_python_ends_ranks_of_a_python_with_other_needs(ways, ended, source, var
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("group", "is_whole"), [("", False), ("init()", True), ("init(); torch.distributed.destroy_process_group()", False)]
-)
-def test_a_torch_program(ways, ended, group, is_whole):
+def test_a_torch_program(ways, ended):
     """What training leaves in torch has no end to be seen, but for a process group, whose work may not be done."""
     pytest.importorskip("torch")
     # Threads that fed the workers with numbers end a moment after the loader does, and daemons are left to Python.
     fed = "import _thread, time\n    while _thread._count(): time.sleep(0.01)\n"
-    source = (PROGRAMS / "preload_torch.py").read_text().replace("    compute()", f"    {fed}    {group}")
+    last = f"    {fed}    exec(os.environ['GROUP'])"
+    source = (PROGRAMS / "preload_torch.py").read_text().replace("    compute()", last)
     init = "import os, torch\ndef init():\n    torch.distributed.init_process_group('gloo', init_method=f'file://{os.getcwd()}/store', rank=0, world_size=1)\n"
     (ways.cwd / "train.py").write_text(init + source)
-    assert ended("train.py", modules=("torch", "torch._dynamo", "witness")) == is_whole
+    groups = {"": False, "init()": True, "init(); torch.distributed.destroy_process_group()": False}
+    with ways.preloaded([sys.executable, "train.py"], None, ("torch", "torch._dynamo", "witness")) as fork_server:
+        found = {group: ended("train.py", env={"GROUP": group}, fork_server=fork_server) for group in groups}
+    assert found == groups

@@ -92,9 +92,34 @@ def test_an_exception_that_cannot_be_shown_is_noted(train, loaded, failing, end,
 
 
 def test_a_long_traceback_keeps_its_end(train):
+    """And the line of the program that led to it, where that is far above: of a recursion inside a library it is."""
     traceback = noted(train("import traceback\nraise ValueError('x' * 20000 + 'end')"))["traceback"]
-    assert len(traceback) == 8000
+    assert 8000 < len(traceback) < 8300
     assert traceback.endswith("end\n")
+    source = (
+        "import copy\nclass Odd:\n    def __init__(self): self.odd = []\none = Odd()\ninner = one.odd\n"
+        "for _ in range(5000):\n    inner.append([])\n    inner = inner[0]\ncopy.deepcopy(one)"
+    )
+    for loaded in ("", "import traceback\n"):
+        found = noted(train(loaded + source))
+        lines = found["traceback"].splitlines()
+        assert (found["type"], lines[0]) == ("RecursionError", "Traceback (most recent call last):")
+        assert lines[2:4] == ["    copy.deepcopy(one)", "  [lines left out]"]
+        assert lines[1].endswith(f'train.py", line {10 if loaded else 9}, in <module>')
+        assert len(found["traceback"]) < 8300
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has groups of exceptions from 3.11 on")
+@pytest.mark.parametrize("loaded", ["", "import traceback\n"])
+def test_the_traceback_shows_what_a_group_consists_of(train, loaded):
+    source = (
+        f"{loaded}found = [OSError('disk full')]\ntry:\n    1 / 0\nexcept ZeroDivisionError as error:\n    found.append(error)\n"
+        "raise ExceptionGroup('workers failed', [*found, ExceptionGroup('inner', [KeyError('a')])])"
+    )
+    lines = [line.lstrip(" |+") for line in noted(train(source))["traceback"].splitlines()]
+    for line in ("OSError: disk full", "1 / 0", "ZeroDivisionError: division by zero", "KeyError: 'a'"):
+        assert line in lines
+    assert "ExceptionGroup: workers failed (2 sub-exceptions)".replace("2", "3") in lines
 
 
 @pytest.mark.parametrize("source", [

@@ -53,12 +53,6 @@ def test_what_is_sound_or_not_ours_to_judge_is_not_refused(found, text, words, n
     assert not recwarn.list
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11, 4), reason="Python calls it an error of syntax since then")
-def test_a_null_byte_far_behind_the_beginning_has_no_line(found):
-    assert found(b"x = 1\n\0").lineno == 2
-    assert found(b"#\n" * 40_000 + b"\0").lineno is None
-
-
 def test_the_code_of_c_is_read(found):
     assert found(b"", "-c", "x = = 1").lineno == 1
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo  # else each rank imports it where it makes an optimizer of torch
 from ranks import fork_ranks
 from torch import nn
 
@@ -307,18 +308,23 @@ def off_by(directory, name, expected):
     return max(float((found[key] - each).abs().max()) for key, each in expected.items())
 
 
-def alone(case, directory):
-    """Return what one process comes to. It is a process of its own: this one must not run tensor operations before it forks."""
-    path = directory / "alone.pt"
-    without = {"lambda_func": None} if "lambda_func" in case.network else {}
-    kind = Case(make=case.make, network={**case.network, **without}, dtype=case.dtype)
+def alone(case, directory, made={}):  # noqa: B006 - what it has made stays
+    """Return what one process comes to, made once for all cases that compute the same.
 
-    def work():
-        output = Path(tempfile.mkdtemp(dir=directory))
-        torch.save(trained_plainly(case) if case.is_plain else trained(kind, output), path)
+    It is a process of its own: this one must not run tensor operations before it forks.
+    """
+    without = {name: value for name, value in case.network.items() if name != "lambda_func"}
+    kind = Case(make=case.make, network=without, dtype=case.dtype, is_plain=case.is_plain)
+    if repr(kind) not in made:
+        made[repr(kind)] = directory / f"alone{len(made)}.pt"
 
-    fork_ranks("alone", dp=1, mp=1, pp=1, micro_batches=1, work=work)
-    return torch.load(path, weights_only=True)
+        def work():
+            output = Path(tempfile.mkdtemp(dir=directory))
+            weights = trained_plainly(kind) if kind.is_plain else trained(kind, output)
+            torch.save(weights, made[repr(kind)])
+
+        fork_ranks("alone", dp=1, mp=1, pp=1, micro_batches=1, work=work)
+    return torch.load(made[repr(kind)], weights_only=True)
 
 
 def resumed(directory):

@@ -10,6 +10,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import torch
+import torch.distributed.tensor  # else each rank imports it in its first assert_close
 from ranks import fork_ranks
 from torch import nn
 

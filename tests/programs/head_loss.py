@@ -8,6 +8,7 @@ import functools
 import itertools
 
 import torch
+import torch.distributed.tensor  # else each rank imports it in its first assert_close
 from ranks import fork_ranks
 from torch import nn
 from torch.nn import functional

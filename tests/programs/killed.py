@@ -22,7 +22,7 @@ from resumed import LAYOUTS, TOLERANCE, train
 
 from launcher.checkpoint.index import checkpoints_in, damage_of, read_index
 
-STEPS, EVERY = 60, 3
+STEPS, EVERY = 30, 3
 ONE = "one"
 OF_ONE_TRAINING = [name for name in LAYOUTS if not name.endswith("shared")]
 PR_SET_CHILD_SUBREAPER = 36
@@ -62,11 +62,13 @@ def disturbed(directory, kills, numbers, names):
             _, status = os.waitpid(leader, 0)
             assert status == 0, (directory / "log").read_text()[-3000:]
             return
-        before = len(losses_of(directory))
-        wait_s = numbers.uniform(0, 0.3)  # after its first step, or after so long
-        deadline = time.monotonic() + numbers.choice((0.5, 5.0))
-        while len(losses_of(directory)) == before and time.monotonic() < deadline:
-            if os.waitpid(leader, os.WNOHANG) != (0, 0):
+        before, wait_s = len(losses_of(directory)), numbers.uniform(0, 0.1)
+        awaited = numbers.randint(1, 8)  # steps after which it is killed, or after so long
+        deadline = time.monotonic() + numbers.choice((0.5, 20.0))
+        while len(losses_of(directory)) < before + awaited and time.monotonic() < deadline:
+            if os.waitid(os.P_PID, leader, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                if any(line["step"] == STEPS for line in losses_of(directory)[before:]):
+                    break  # it was over before
                 raise SystemExit(f"it ended by itself: {(directory / 'log').read_text()[-3000:]}")
             time.sleep(0.002)
         time.sleep(wait_s)

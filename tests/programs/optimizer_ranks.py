@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.tensor  # else each rank imports it in its first assert_close
 from ranks import fork_ranks
 from torch import nn
 

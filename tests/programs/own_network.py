@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch._dynamo  # else each rank imports it where it makes an optimizer of torch
 import torch.distributed as dist
 from ranks import fork_ranks
 from shard_networks import Attention, Convolutions, Perceptron, Quickstart, inputs_of, network_of

@@ -5,7 +5,8 @@
 What is compared after one step: the loss, the gradient of every parameter, the running statistics, and loss and accuracy on
 the test images. Where norms are local the loop normalises each rank's images apart. Then each way of saving: the checkpoint of
 step 1 is damaged where the way has copies, gone on from on another number of ranks in another mode, merged, and loaded in one
-process. "share" is a part of it, "ways" only the ways of saving, and "large" one step on images of 224 pixels. Exit 0 when all are equal.
+process. "share" is a part of it by a network of fewer and narrower blocks of each kind, "ways" only the ways of saving, and "large" one
+step on images of 224 pixels. Exit 0 when all are equal.
 
 More steps would compare rounding: batch norms of so few images make it a hundred times larger in each.
 """
@@ -18,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import torch._dynamo  # else each rank imports it where it makes an optimizer of torch
 from ranks import fork_ranks
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -29,6 +31,7 @@ from launcher.corpus.images import find_images
 from launcher.recipes.catalog import recipe_named
 from launcher.trainer.data.images import ImageOrder, ImageSet, ImageShape, Shard, training_batches, validation_batches
 from launcher.trainer.files import Files
+from launcher.trainer.model import resnet
 from launcher.trainer.model.resnet import initial_weight, resnet50, set_initial_weights
 from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.world import open_world
@@ -94,6 +97,12 @@ CASES = {
     "hybrid, 2 copies of 1 rank": Case(HYBRID, 2, 2, rounds=(HALVES,)),
 }
 SHARE = ("data parallel, 2 ranks", "hybrid, 2 copies of 2 ranks")
+SMALL = (
+    (2, 32),
+    (1, 64),
+    (2, 64),
+    (1, 128),
+)  # blocks and width of each stage: downsampled without a stride, and with one, or not
 
 
 # --- what is expected: a plain loop ---
@@ -286,6 +295,8 @@ def main(directory, chosen):
         for name in ("data parallel, 2 ranks", "searched, 2 ranks"):
             proof.one_step(name)
         return
+    if chosen == "share":
+        resnet.STAGES = SMALL
     proof = Proof(directory)
     modes, ways = {"share": (SHARE, WAYS_SAVED[:1]), "ways": ((), WAYS_SAVED), "all": (CASES, WAYS_SAVED)}[chosen]
     for name in modes:

@@ -33,7 +33,7 @@ from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.world import open_world
 from launcher.trainer.session import Session, meta_model
 
-STEPS, SAVED = 8, 4
+STEPS, SAVED = 4, 2
 TOLERANCE = 1e-12
 LAYOUTS = {
     "one": (1, 1, 1, "float64", ()),

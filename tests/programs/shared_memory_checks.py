@@ -13,13 +13,14 @@ import sys
 import time
 from contextlib import contextmanager, redirect_stdout
 from datetime import timedelta
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from io import StringIO
 from itertools import product
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.tensor  # else each rank imports it in its first assert_close
 from ranks import fork_ranks
 
 from launcher.core.errors import UsageError
@@ -33,6 +34,7 @@ PATIENCE = timedelta(seconds=90)
 CPU = torch.device("cpu")
 COMBINE = {"sum": torch.add, "max": torch.maximum}
 MANY = 300  # rounds, in which a slot that is filled too early would be noticed
+DRAWN = 99_991  # numbers of a rank, which repeat; a prime, so that no slot and no part has them as another one has
 
 
 def opened():
@@ -40,11 +42,17 @@ def opened():
     return open_world(this_place(micro_batches=1), CPU, "shared_memory")
 
 
+@cache
+def drawn(rank, times):
+    """Numbers of one sign, so that nothing cancels out: drawing all that is brought would take most of the time."""
+    numbers = torch.Generator().manual_seed(rank)
+    return ((torch.rand(DRAWN, generator=numbers, dtype=torch.float64) + 0.5) * 1000).repeat(times)
+
+
 def content(rank, count, dtype, seed=0):
     """What `rank` brings: every rank knows it of all."""
-    numbers = torch.Generator().manual_seed(1000 * seed + rank)
-    drawn = torch.rand(count, generator=numbers, dtype=torch.float64) + 0.5  # of one sign: nothing cancels out
-    return (drawn * 1000).to(dtype)
+    first = 7919 * seed % DRAWN  # another one for each of so many seeds
+    return drawn(rank, 1 + (first + count) // DRAWN)[first : first + count].to(dtype)
 
 
 def in_order(parts, operation):
@@ -52,8 +60,8 @@ def in_order(parts, operation):
     return reduce(COMBINE[operation], parts)
 
 
-def check_all_reduce(world, count, dtype, operation):
-    parts = [content(rank, count, dtype) for rank in world.dp.ranks]
+def check_all_reduce(world, parts, operation):
+    count, dtype = len(parts[0]), parts[0].dtype
     ours, backends = parts[world.dp.index].clone(), parts[world.dp.index].clone()
     collectives.all_reduce(ours, world.dp, operation)
     assert torch.equal(ours, in_order(parts, operation)), (count, dtype, operation)
@@ -70,8 +78,9 @@ def equal():
         whole = WHOLE_BYTES // 8 // world.dp.size
         counts = (0, 1, 3, 1001, whole, whole + 1, 2 * SLOT_BYTES // 8 + 7)
         for count, dtype in product(counts, (torch.float32, torch.float64, torch.bfloat16, torch.int64)):
+            parts = [content(rank, count, dtype) for rank in world.dp.ranks]
             for operation in COMBINE:
-                check_all_reduce(world, count, dtype, operation)
+                check_all_reduce(world, parts, operation)
         strided = torch.ones(4, 6).t()
         try:
             collectives.all_reduce(strided, world.dp)

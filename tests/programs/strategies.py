@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import torch
+import torch._dynamo  # else each rank imports it where it makes an optimizer of torch
 from ranks import fork_ranks
 from shard_networks import NETWORKS, inputs_of, network_of
 

@@ -38,11 +38,8 @@ def test_a_run_is_asked_and_waited_for(tmp_path, monkeypatch, wish):
     with acted_run.playing(tmp_path / "a", wish):
         stopped = stop_run(tmp_path / "a")
         state = stopped.state
-        assert (stopped.outcome, state.state, state.exit_code) == (
-            StopOutcome.ENDED,
-            State.STOPPED,
-            128 + signal.SIGTERM,
-        )
+        ended = (StopOutcome.ENDED, State.STOPPED, 128 + signal.SIGTERM)
+        assert (stopped.outcome, state.state, state.exit_code) == ended
         assert not state.progress.agent.lives
 
 

@@ -75,8 +75,10 @@ def test_steps_of_epochs_in_the_end_of_a_long_log_are_counted_from_its_beginning
         (epochs(first, first + 39), None, 0),
         (text + epochs(first, first + 39), len(text), 1),
     ):
-        steps = steps_of(run_of(tmp_path / str(attempt), whole, offset))[1]
+        run_dir = run_of(tmp_path / str(attempt), whole, offset)
+        steps = steps_of(run_dir)[1]
         assert (len(steps) < 300, steps[-1]) == (True, (attempt, 2000, 1.0))
+        assert logged_steps(look(run_dir)).at_least  # the epochs before may not have been printed to their ends
         assert [step for _, step, _ in steps] == list(range(2001 - len(steps), 2001))
 
 

@@ -51,6 +51,26 @@ def test_a_bar_without_words_counts_where_no_line_says_more(run_dir):
     assert (reader.look(0).step, reader.look(0).loss) == (None, 0.4)
 
 
+def test_a_bar_without_words_that_has_come_to_its_end_has_no_speed(run_dir):
+    """Its loop is over. Once something else is printed it is not known to have been that of the training."""
+    reader = FiguresReader(run_dir)
+    write(run_dir, f"\r{BAR.format(step=99)}\r{BAR.format(step=100)}\n")
+    figures = reader.look(0)
+    assert (figures.step, figures.last_step, figures.steps_per_s) == (100, 100, None)
+    write(run_dir, "\n\x1b[A\r \r")  # as tqdm cleans up
+    assert reader.look(0).step == 100
+    write(run_dir, "evaluat")
+    assert reader.look(0).step == 100
+    write(run_dir, "ing\n")
+    assert not reader.look(0).known
+    write(run_dir, f"\r{BAR.format(step=3)}\r")
+    assert (reader.look(0).step, reader.look(0).steps_per_s) == (3, 9.98)
+    write(run_dir, "between two of its lines\n")
+    assert reader.look(0).step == 3
+    write(run_dir, f"\r{BAR.format(step=100)}\nsaved\n")  # both since the last look
+    assert not reader.look(0).known
+
+
 def test_a_heartbeat_counts_before_a_log(run_dir):
     """One that was touched alone says nothing of steps."""
     reader = FiguresReader(run_dir)

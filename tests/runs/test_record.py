@@ -146,11 +146,11 @@ def test_one_rank_announces_the_run_and_others_wait_for_it(tmp_path):
     run_dir = RunDir(tmp_path)
 
     def announce():
-        with announcement(run_dir) as is_first:
+        with announcement(run_dir, without_mark=True) as is_first:
             return is_first
 
     with ThreadPoolExecutor(1) as pool:
-        with announcement(run_dir) as is_first:
+        with announcement(run_dir, without_mark=False) as is_first:
             assert is_first
             other = pool.submit(announce)
             with pytest.raises(TimeoutError):

@@ -1,5 +1,6 @@
 """Whether ranks make progress."""
 
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import Slow
 from launcher.core.heartbeat import Beat, beat
-from launcher.core.proc import core_wait_s, usage_of
+from launcher.core.proc import core_wait_s, every_process, stat, usage_of
 from launcher.core.records import Layout
 from launcher.core.run_dir import RunDir
 from launcher.supervise.progress_monitor import LOOKS_PER_HANG_TIMEOUT, Hung, ProgressMonitor
@@ -219,28 +220,72 @@ def test_a_slow_rank_is_named(ranks):
         assert watched.looks(20, beat) == [Slow(2, busy_s=0.3, median_s=0.1, steps=5)]
 
 
-def test_a_rank_that_waits_for_a_core_is_not_slow(ranks, wait_until):
-    """It shares one with other processes, and reports as work what it waited for them."""
-    watched = ranks("spin", "", "", "")
-    pid = watched.processes[0].pid
-    core = min(os.sched_getaffinity(0))
-    os.sched_setaffinity(pid, {core})
-    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
-    try:
-        for hog in hogs:
-            os.sched_setaffinity(hog.pid, {core})
+def worker_of(leader, wait_until):
+    """Return the process that computes in the session of a rank: the rank itself, or an orphan."""
+
+    def busy():
+        return [
+            process.pid for process in every_process() if process.session == leader and stat(process.pid).ticks > 20
+        ]
+
+    wait_until(lambda: set(busy()) - {leader} or stat(leader).ticks > 60, "a process that computes")
+    return max(busy())
+
+
+@pytest.fixture(name="slow_ranks")
+def _slow_ranks(ranks, wait_until):
+    """Return a function that starts four ranks, lets the first share a core, and returns those that are called slow."""
+    hogs = []
+
+    def slow_ranks(deed, step_of=lambda look: look, busy_s=0.14, pid=None):
+        watched = ranks(deed, "", "", "")
+        worker = worker_of(watched.processes[0].pid, wait_until)
+        core = min(os.sched_getaffinity(0))
+        os.sched_setaffinity(worker, {core})
+        for _ in range(2):
+            hogs.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            os.sched_setaffinity(hogs[-1].pid, {core})
 
         def beat(look):
-            waited_s = core_wait_s(pid)
-            wait_until(lambda: core_wait_s(pid) > waited_s + 0.05, "a core that others have")
-            for global_rank in range(4):
-                watched.beat(global_rank, step=look, busy_s=0.14 if global_rank == 0 else 0.1)
+            waited_s = core_wait_s(worker)
+            wait_until(lambda: core_wait_s(worker) > waited_s + 0.05, "a core that others have")
+            said = {"step": step_of(look), "busy_s": busy_s, "pid": pid or worker, "nth": look}
+            watched.run_dir.heartbeat(0).write_text(json.dumps(said))
+            for global_rank in range(1, 4):
+                watched.beat(global_rank, step=look, busy_s=0.1)
 
-        assert watched.looks(8, beat) == []
-    finally:
-        for hog in hogs:
-            hog.kill()
-            hog.wait()
+        return [slow.global_rank for slow in watched.looks(8, beat)]
+
+    yield slow_ranks
+    for hog in hogs:
+        hog.kill()
+        hog.wait()
+
+
+@pytest.mark.parametrize(
+    ("deed", "pid"),
+    [("spin", None), ("tree", None), ("spin", "none"), ("spin", os.getpid()), ("spin", 2**31)],
+    ids=["named", "in a shell", "not named", "of another session", "of a container"],
+)
+def test_a_rank_that_waits_for_a_core_is_not_slow(slow_ranks, deed, pid):
+    """It shares one with other processes, and reports as work what it waited for them. Its program may run in a shell.
+
+    The rank's own process counts where no other of its session is named: a container has other numbers.
+    """
+    assert slow_ranks(deed, pid=pid) == []
+
+
+@pytest.mark.parametrize(
+    ("step_of", "busy_s", "slow"),
+    [
+        (lambda look: look * 10**6, 0.14, [0]),  # it has waited for almost nothing in each of these steps
+        (lambda look: 100 - look, 0.125, []),  # its count begins anew: nothing is known of the wait
+        (lambda _look: 7, 0.14, []),  # the same step, told again
+    ],
+    ids=["many", "backwards", "same"],
+)
+def test_what_a_rank_waits_is_that_of_each_of_its_steps(slow_ranks, step_of, busy_s, slow):
+    assert slow_ranks("spin", step_of, busy_s) == slow
 
 
 def test_without_a_hang_timeout_looks_become_rare_until_someone_beats(ranks, monkeypatch):

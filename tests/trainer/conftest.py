@@ -19,14 +19,16 @@ def board():
     return read
 
 
-@pytest.fixture
-def one_thread():
-    """Has torch compute by one thread: several of them, where tests share few cores, wait for each other for seconds."""
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    """Has torch compute by one thread, here and in what tests start: several, where tests share few cores, wait for each other busily."""
     import torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
     torch.set_num_threads(threads)
 
 

@@ -55,8 +55,6 @@ from launcher.trainer.session import Session, meta_model
 PROGRAM = Path(__file__).parents[1] / "programs" / "resumed.py"
 SIZES = ["model.vocabulary_size=67", "model.d_model=16", "model.feed_forward_dim=32", "model.dropout=0.3"]
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def alone():
     place = place_from_environment({}, micro_batches=1)
@@ -83,19 +81,27 @@ def train(session, steps):
     return [session.train_step(batch(step), 5e-3, step=step).loss for step in steps]
 
 
-@pytest.fixture(name="directory")
-def _directory(tmp_path):
-    """Three checkpoints, of steps 2, 4 and 6, and the losses of eight steps."""
+@pytest.fixture(scope="module", name="trained")
+def _trained(tmp_path_factory):
+    """The directory of three checkpoints, of steps 2, 4 and 6, and of the losses of eight steps."""
+    directory = tmp_path_factory.mktemp("trained")
     settings, world = settings_of(), alone()
     session = Session(settings, world)
-    writer = CheckpointWriter(tmp_path / "checkpoints", training_of(settings), world, keep=4)
+    writer = CheckpointWriter(directory / "checkpoints", training_of(settings), world, keep=4)
     losses = []
     for step in range(1, 9):
         losses += train(session, [step])
         if step in (2, 4, 6):
             writer.save(step, session.optimizer)
     assert writer.finish() == 6
-    (tmp_path / "losses.json").write_text(json.dumps(losses))
+    (directory / "losses.json").write_text(json.dumps(losses))
+    return directory
+
+
+@pytest.fixture(name="directory")
+def _directory(trained, tmp_path):
+    """A copy of these checkpoints; beside it are the losses."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     return tmp_path / "checkpoints"
 
 

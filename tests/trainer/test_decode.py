@@ -50,13 +50,13 @@ def found(model, sources, limits, how):
     return search(decoder, batch_of(sources), limits, how, VOCABULARY)
 
 
-def log_p_after(model, source, ids):
-    """The log-probability of each token after `ids`, computed from the beginning."""
-    source_BS, target_BT = torch.tensor([source]), torch.tensor([[BEGIN, *ids]])
+def log_p_after(model, source, live):
+    """The log-probability of each token after each of these hypotheses, which are equally long, computed from the beginning."""
+    source_BS, target_BT = torch.tensor([source] * len(live)), torch.tensor([[BEGIN, *ids] for ids in live])
     mask = attention_mask(source_BS)
     encoded = model.encode(model.source_embedding(source_BS), mask)
     decoded = model.decode(model.target_embedding(target_BT), encoded, mask)
-    return model.project(decoded)[0, -1].log_softmax(dim=-1).tolist()
+    return model.project(decoded)[:, -1].log_softmax(dim=-1).tolist()
 
 
 @torch.no_grad()
@@ -65,8 +65,8 @@ def searched(model, source, limit, how):
     live, finished = [(0.0, ())], []
     for length in range(1, limit + 1):
         continued = []
-        for score, ids in live:
-            after = log_p_after(model, source, ids)
+        together = log_p_after(model, source, [ids for _, ids in live])
+        for (score, ids), after in zip(live, together, strict=True):
             if length == limit:
                 finished.append(((score + after[END]) / length**how.alpha, ids))
             continued += [(score + after[token], ids, token) for token in range(END, VOCABULARY)]

@@ -15,8 +15,6 @@ from launcher.trainer.session import meta_model
 RATE = 0.3
 ROWS, POSITIONS, FEATURES = 64, 33, 128
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def dropped(*, place="encoder.0.attention_dropout", rate=RATE, seed=1, step=1, rows=None, length=POSITIONS):
     """Where ones are dropped, as ones."""

@@ -28,8 +28,6 @@ from launcher.trainer.session import Session, meta_model
 
 SETTINGS = ["model.vocabulary_size=67", "model.d_model=16", "model.feed_forward_dim=32", "train.precision=float64"]
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def ckpt(directory, *words):
     argv = [sys.executable, "-m", "launcher", "ckpt", *map(str, words)]

@@ -28,10 +28,7 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "dcp_ranks.py"
 SHAPES = {"encoder.0.weight": (4, 6), "encoder.0.bias": (5,), "head.weight": (3, 2, 2)}
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
 
 def exported(own, output):

@@ -24,8 +24,6 @@ MINDSPORE_PYTHON = os.environ.get("TLAUNCH_TEST_MINDSPORE_PYTHON")
 SHAPES = {"encoder.0.weight": (4, 6), "encoder.0.bias": (5,), "head.weight": (3, 2, 2)}
 ADAM_SHAPES = {"first.weight": (4, 3), "first.bias": (4,), "second.weight": (2, 4)}  # of mindspore_adam.ckpt
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def exported(own, output):
     with opened(own, read_index(own), lambda _: None, print) as stored:

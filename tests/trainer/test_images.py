@@ -26,7 +26,6 @@ from launcher.trainer.data.images import (
 )
 from tests.images import write_images
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 SHAPE = ImageShape(32, torch.float64)
 
 

@@ -31,6 +31,8 @@ TESTED = (
     ),
 )
 
+STEPS = 5  # one of each size of batch, and another; parity.py alone takes more
+
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 
@@ -38,7 +40,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 def _trained(tmp_path_factory):
     """The directory of what all rows have written. The ranks themselves check that those that share tensors hold the same bits."""
     directory = tmp_path_factory.mktemp("trained")
-    argv = [sys.executable, parity.__file__, "--directory", directory, *TESTED]
+    argv = [sys.executable, parity.__file__, "--directory", directory, "--steps", str(STEPS), *TESTED]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (directory / f"{TESTED[-1]}.weights").exists(), done.stderr[-4000:]
     return directory
@@ -48,6 +50,7 @@ def test_one_process_learns(trained):
     """The trace that all others are held against is of a model that learns, drops and clips."""
     reference = json.loads((trained / "one process.json").read_text())
 
+    assert len(reference["losses"]) == STEPS
     assert reference["validation_loss"] < reference["losses"][0] - 0.05  # of what it was trained on
     assert max(reference["gradient_norms"]) > 0.3  # clipping acts
 

@@ -9,8 +9,6 @@ from torch.nn import functional
 from launcher.trainer.model import linear as module
 from launcher.trainer.model.linear import BLOCK_ROWS, SMALLEST_BLOCK, Linear, linear, product, row_blocks
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(autouse=True)
 def no_own_rows(monkeypatch):

@@ -1,10 +1,10 @@
 """The bytes of a rank's tensors are those of the formulas; activations are as many as schedule and recompute leave."""
 
 from itertools import product
+from weakref import WeakSet, finalize
 
 import pytest
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -35,8 +35,6 @@ SWITCHES = {
     "a tied head": ["model.share=decoder"],
     "chunks": ["parallel.schedule=interleaved", "parallel.interleave=2"],
 }
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def optimizer_of(settings, layout, rank):
@@ -75,17 +73,22 @@ class LiveBytes(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self._sizes, self.most = {}, 0
+        self._known, self._live, self.most = WeakSet(), 0, 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         output = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(output):
             if isinstance(tensor, torch.Tensor):
                 storage = tensor.untyped_storage()
-                self._sizes.setdefault(StorageWeakRef(storage), storage.nbytes())
-        self._sizes = {storage: size for storage, size in self._sizes.items() if not storage.expired()}
-        self.most = max(self.most, sum(self._sizes.values()))
+                if storage not in self._known:
+                    self._known.add(storage)
+                    self._live += storage.nbytes()
+                    finalize(storage, self._free, storage.nbytes())
+        self.most = max(self.most, self._live)
         return output
+
+    def _free(self, size):
+        self._live -= size
 
 
 def activations(*switches, micro_batches=1):

@@ -20,8 +20,6 @@ from launcher.trainer.session import Session
 EXAMPLES = [Example([5, 6, 7, END], [6, 5, END]), Example([8, END], [8, 9, 10, 11, END])]
 SIZES = ["model.vocabulary_size=40", "model.d_model=16", "model.heads=4", "model.dropout=0.3"]
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def session(*, recompute):
     switch = f"parallel.recompute={str(recompute).lower()}"

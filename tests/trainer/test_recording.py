@@ -215,7 +215,6 @@ def examples(count):
     return [Example([*range(4, 6 + one), END], [*range(5, 7 + one), END]) for one in range(count)]
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_recording_changes_nothing(tmp_path):
     """Losses and weights bit by bit; nothing of it is left at the model; one process communicates nothing."""
     plain, watched = new_session(), new_session()
@@ -234,7 +233,6 @@ def test_recording_changes_nothing(tmp_path):
     assert (report.step, report.collectives, {each.calls for each in report.operators}) == (2, (), {2})
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_a_training_of_one_step_is_recorded_in_that(tmp_path):
     session = new_session()
     recorder = recorder_of(session, tmp_path / "rank0.json")
@@ -243,7 +241,6 @@ def test_a_training_of_one_step_is_recorded_in_that(tmp_path):
     assert read_report(tmp_path / "rank0.json").step == 7
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_a_report_that_cannot_be_written_ends_no_training(tmp_path):
     (tmp_path / "strategy").write_text("a file")
     session = new_session()

@@ -44,8 +44,6 @@ LAYOUTS = [Layout(), Layout(dp=3), Layout(mp=2), Layout(pp=2), Layout(dp=2, mp=4
 SHARED = ["model.share=all", "model.norm=post", "model.positions=sinusoidal"]
 STEP = 2
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def settings_of(*more):
     return load_settings(TransformerSettings, None, [*SIZES, *more])

@@ -10,8 +10,6 @@ from torch.nn import functional
 from launcher.trainer.model import resnet
 from launcher.trainer.model.resnet import ResNet50, initial_weight, resnet50, set_initial_weights
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(name="theirs", scope="module")
 def _theirs():

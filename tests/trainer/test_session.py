@@ -15,8 +15,6 @@ from launcher.trainer.parallel.place import place_from_environment
 from launcher.trainer.parallel.world import World
 from launcher.trainer.session import Session
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(autouse=True)
 def no_own_rows():

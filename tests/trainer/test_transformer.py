@@ -21,8 +21,6 @@ SIZES = ["model.vocabulary_size=40", "model.d_model=16", "model.heads=4", "model
 CPU = torch.device("cpu")
 BATCH = collate([Example([5, 6, 7, END], [8, 9, END]), Example([6, END], [7, 8, 9, 10, END])])
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def settings_of(*more):
     return load_settings(TransformerSettings, None, [*SIZES, *more])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from launcher.cli.launch.program import Program
 from launcher.cli.launch.samples import is_sample
 from launcher.cli.options import run as of_run
 from launcher.cli.options.command_types import TakesCommand
-from launcher.cli.options.types import complete_files
+from launcher.cli.options.types import as_usage_error, complete_files
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import as_people_call_it, say
 from launcher.core.engine_rank import EngineRank, read_engine_rank
@@ -62,7 +62,22 @@ table, layout, order of hosts or MPI library; 126 COMMAND could not be started, 
 """
 
 
-@click.command("exec", cls=TakesCommand, context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
+class _Exec(TakesCommand):
+    """Has a wrong command line, which all ranks of an engine share, reported once."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        words = [info_name or "exec", *args]
+        rank = read_engine_rank(os.environ, os.getpid())
+        with nullcontext() if rank is None else reported_once(rank):
+            try:
+                return super().make_context(info_name, args, parent, **extra)
+            except click.UsageError as error:
+                raise as_usage_error(error, words) from None
+
+
+@click.command("exec", cls=_Exec, context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
 @of_run.rank_table_option
 @of_run.devices_option(", all on one machine.  [default: the engine's number of ranks]")
 @of_run.layout_options
@@ -159,11 +174,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     rank = spec.ranks[engine.global_rank]
     warning = _doubt_of_place(engine, rank, used, server)
     if rank.global_rank == 0:
-        try:
-            check_port(port)
-        except UsageError as error:
-            hint = "--master-port N, the same for all ranks, names another one"
-            raise UsageError(error.message, hint=hint) from error
+        _check_port(port)
     environment, needed = overlaid(os.environ, rank.env), dict[str, str]()
     if engine.world_size != 1:
         # Whatever the table calls the servers, the engine may know them by names.
@@ -181,14 +192,27 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
         with suppress(OSError):  # a full disk does not harm the rank
             note_process(run_dir, rank.global_rank, process)
     if rank.server_index == spec.ranks[0].server_index:
-        forgotten = tuple(unused(name, port, options.name, options.master_port, os.environ))
-        chosen = {**os.environ, **request.user_env}
-        network = note_of_interface(used.servers, interface, chosen) if interface else ()
-        more = (*forgotten, *network, *note_of_mpi(needed, chosen))
-        with suppress(OSError), announcement(run_dir) as is_first:
+        with announcement(run_dir, without_mark=rank.global_rank == 0) as is_first:
             if is_first:
-                _say(prepared, spec, rank, (*more, *((f"warning: {warning}",) if warning else ())))
+                chosen = {**os.environ, **request.user_env}
+                forgotten = unused(name, port, options.name, options.master_port, os.environ)
+                network = note_of_interface(used.servers, interface, chosen) if interface else ()
+                doubts = (f"warning: {warning}",) if warning else ()
+                _say(prepared, spec, rank, (*forgotten, *network, *note_of_mpi(needed, chosen), *doubts))
     return _Joined(prepared.program, spec, rank, run_dir, environment)
+
+
+def _check_port(port: int) -> None:
+    """Check that rank 0 can listen there.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    try:
+        check_port(port)
+    except UsageError as error:
+        hint = "--master-port N, the same for all ranks, names another one"
+        raise UsageError(error.message, hint=hint) from error
 
 
 def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str | None) -> str | None:

@@ -16,9 +16,8 @@ from launcher.core.engine_rank import EngineRank
 from launcher.core.errors import TlaunchError
 
 LINGER_S = 1.0  # Open MPI may hang on ranks that end at once
-FIRST_LINGERS_S = (
-    5.0  # while others know that it was reported, which may start later; engines end it with the first of them
-)
+# While others, which may start later, know that it was reported; engines end it with the first of them.
+FIRST_LINGERS_S = 5.0
 _held: list[socket.socket] = []
 
 

@@ -247,11 +247,8 @@ def _how_ended(progress: Progress, *, without: RankExit | None = None) -> str:
     counts: Counter[str] = Counter()
     for ended in attempt.exits.values():
         if ended is not without:
-            way = (
-                f"{'by' if ended.status < 0 else 'with'} {describe_exit(ended)}"
-                if ended.reason is None
-                else "not started"
-            )
+            by = "by" if ended.status < 0 else "with"
+            way = "not started" if ended.reason is not None else f"{by} {describe_exit(ended)}"
             counts[f"{way}{grace}" if way.startswith("by SIGKILL") else way] += 1
     unknown = len(attempt.starts.keys() - attempt.exits.keys())
     counts["lost with their server"] += unknown

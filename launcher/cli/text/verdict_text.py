@@ -27,6 +27,7 @@ from launcher.preload.frames import is_of_program
 
 TRACEBACK_LINES = 12  # train.log has them all
 MAX_FRAME_LINES = 5  # of one frame in them: a statement may have many
+_MARGIN = re.compile(r"^ {2,}\| (?= )")  # of the frames of a group of exceptions
 _BELOW_A_FRAME = "    "  # its line of code, and what marks a part of that
 FRAMES = 8  # the innermost ones of a group of ranks
 SIGNALLED = 128  # and the signal's number: the code of a shell
@@ -165,12 +166,13 @@ def _excerpt(lines: Sequence[str]) -> list[str]:
     That frame mostly is above those of a library, which are many where it calls itself through several layers.
     """
     begin = max(0, len(lines) - TRACEBACK_LINES)
-    frames = [index for index, line in enumerate(lines) if FRAME.match(line)]
-    own = next((index for index in reversed(frames) if is_of_program(_file_in(lines[index]))), None)
+    plain = [_MARGIN.sub("", line) for line in lines]
+    frames = [index for index, line in enumerate(plain) if FRAME.match(line)]
+    own = next((index for index in reversed(frames) if is_of_program(_file_in(plain[index]))), None)
     if own is None or own >= begin:
         return list(lines[begin:])
     below = range(own + 1, own + MAX_FRAME_LINES)
-    end = next((index for index in below if not lines[index].startswith(_BELOW_A_FRAME)), below.stop)
+    end = next((index for index in below if not plain[index].startswith(_BELOW_A_FRAME)), below.stop)
     begin += end - own + 1  # for that frame, and for the line that says how many are left out
     begin = next((index for index in frames if index >= begin), begin)
     return [*lines[own:end], f"  [{counted(begin - end, 'line')} left out]", *lines[begin:]]

@@ -67,6 +67,7 @@ class FailureSummary:
     signature: str | None
     where: str | None = None
     traceback: str | None = None
+    tells_why: bool = True  # False: `what` is no more than an exit code, or a signal that came from outside
 
     @property
     def global_rank(self) -> int:
@@ -141,7 +142,7 @@ def _of_signal(evidence: RankEvidence, number: int) -> FailureSummary:
     if number == signal.SIGTERM and evidence.meets_scheduler:  # which MindSpore sends to ranks once it misses one
         return FailureSummary(evidence, Symptom(Kind.PEER_FAILED, what), what, None)
     if number in FROM_OUTSIDE:
-        return FailureSummary(evidence, symptom, what, None)
+        return FailureSummary(evidence, symptom, what, None, tells_why=False)
     if number == signal.SIGABRT:
         symptom = _own_if_named(evidence, of_log(evidence.log_tail))
     where = crash_place(evidence.log_tail)
@@ -164,7 +165,7 @@ def _of_exit_code(evidence: RankEvidence) -> FailureSummary:
     where = failure.where if failure else None
     # Without an exception the traceback is the way to the exit, and the log says more.
     handled = failure.traceback if failure and failure.type else None
-    return FailureSummary(evidence, symptom, shown, _signature(what, where), where, handled)
+    return FailureSummary(evidence, symptom, shown, _signature(what, where), where, handled, tells_why=bool(said))
 
 
 def _last_error(log_tail: str) -> str:

@@ -2,13 +2,13 @@
 
 | what is found beside it                                                 | the cause     | confidence |
 |-------------------------------------------------------------------------|---------------|------------|
-| a rank failed by itself with the same words                             | that rank     | as it is   |
+| a rank failed by itself with the same words, within `ALIKE_S` seconds   | that rank     | as it is   |
 | it gave up by itself, and one rank is stopped, is elsewhere than all    | that rank     | likely     |
 |     others, or has ended well without them                              |               |            |
 | it gave up, and says which rank it has not heard                        | that rank     | likely     |
 | a rank failed by itself, and was noticed first                          | that rank     | as it is   |
 | it is the ranks' own command, and a rank failed with the same exit      | that rank     | likely     |
-|     code, before they met                                               |               |            |
+|     code within `ALIKE_S` seconds, before they met                      |               |            |
 | ... or failed otherwise                                                 | the scheduler | likely     |
 | anything else                                                           | the scheduler | certain    |
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from launcher.core.frozen import frozen
 from launcher.core.verdict import Confidence, Failure, Role, Verdict
 from launcher.supervise.diagnosis.error_patterns import of_log
-from launcher.supervise.diagnosis.evidence import FROM_OUTSIDE, RankEvidence, summarize
+from launcher.supervise.diagnosis.evidence import RankEvidence, summarize
 from launcher.supervise.diagnosis.failure_files import last_traceback, log_tail
 from launcher.supervise.diagnosis.root_cause import ALIKE_S, judge
 from launcher.supervise.diagnosis.verdicts import at_most_likely, with_remark
@@ -46,6 +46,7 @@ class SchedulerFailure:
     signature: str | None = None  # as that of a verdict
     missed: tuple[int, ...] = ()  # global ranks that it has not heard for too long, as it says
     is_command: bool = False  # the ranks' own command has started it, and may fail in each of them as it did here
+    tells_why: bool = True  # False: `what` is no more than an exit code, or a signal that came from outside
 
 
 def read_scheduler_failure(
@@ -70,7 +71,9 @@ def read_scheduler_failure(
     )
     summary = summarize(as_of_rank)
     missed = of_log(as_of_rank.log_tail).named if status > 0 else ()
-    return SchedulerFailure(summary.what, status, ended_ns, lived_s, summary.signature, missed, is_command)
+    return SchedulerFailure(
+        summary.what, status, ended_ns, lived_s, summary.signature, missed, is_command, summary.tells_why
+    )
 
 
 def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: SchedulerFailure) -> Verdict:
@@ -105,14 +108,16 @@ def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: Sc
 
 def _says_the_same(cause: Failure, failure: SchedulerFailure) -> bool:
     """Return whether a rank and the scheduler failed of one fault of what both run, as an `import mindspore` that raises."""
-    tells = -failure.status not in FROM_OUTSIDE and failure.what != f"exit code {failure.status}"
-    later_s = abs((cause.time_ns or 0) - failure.ended_ns) / 1e9
-    return tells and cause.what == failure.what and later_s <= max(ALIKE_S, failure.lived_s)
+    return failure.tells_why and cause.what == failure.what and _at_one_time(cause, failure)
 
 
 def _failed_alike(cause: Failure, verdict: Verdict, failure: SchedulerFailure) -> bool:
-    later_s = abs((cause.time_ns or 0) - failure.ended_ns) / 1e9
-    return cause.status == failure.status and verdict.signature == failure.signature and later_s <= ALIKE_S
+    is_alike = cause.status == failure.status and verdict.signature == failure.signature
+    return is_alike and _at_one_time(cause, failure)
+
+
+def _at_one_time(cause: Failure, failure: SchedulerFailure) -> bool:
+    return abs((cause.time_ns or 0) - failure.ended_ns) <= ALIKE_S * 1e9
 
 
 def _blame_unheard(global_rank: int, verdict: Verdict, ranks: Sequence[RankEvidence]) -> Verdict:

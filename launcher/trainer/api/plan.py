@@ -7,6 +7,7 @@ model parallel    layers are cut as those of the bundled Transformer (`trainer/p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -70,12 +71,18 @@ def plan_network(
     parameters = dict(network.named_parameters())
     names = {id(parameter): name for name, parameter in parameters.items()}
     styles = list(_styles(network)) if mp > 1 else []
+    owners = Counter(id(each) for module in network.modules() for each in module.parameters(recurse=False))
     dims = {}
     for module, style in styles:
         for own, dim in style.dims.items():
             parameter = module.get_parameter(own)
-            _check_cut_once(network, parameter, names[id(parameter)], mp)
-            dims[names[id(parameter)]] = dim
+            name = names[id(parameter)]
+            if owners[id(parameter)] > 1:
+                raise RefusedLayoutError(
+                    f"mp = {mp}, and {name}, which model-parallel ranks cut, is a parameter of another module, too",
+                    hint="vocab_emb_dp = True for a table: every rank has the whole one",
+                )
+            dims[name] = dim
     if mp > 1:
         _check_model_parallel(network, mp)
     held = [frozenset(names[each] for each in _held(part, stage)) for part, stage in zip(parts, stages, strict=True)]
@@ -181,16 +188,6 @@ def _held(part: nn.Module, stage: Stage) -> Iterator[int]:
             here = {id(parameter) for layer in module.layers_on(stage) for parameter in layer.parameters()}
             elsewhere.update(id(parameter) for parameter in module.parameters() if id(parameter) not in here)
     yield from (id(parameter) for parameter in part.parameters() if id(parameter) not in elsewhere)
-
-
-def _check_cut_once(network: nn.Module, parameter: nn.Parameter, name: str, mp: int) -> None:
-    """Refuse to cut a parameter that several modules have."""
-    owners = [module for module in network.modules() for each in module.parameters(recurse=False) if each is parameter]
-    if len(owners) > 1:
-        raise RefusedLayoutError(
-            f"mp = {mp}, and {name}, which model-parallel ranks cut, is a parameter of another module, too",
-            hint="vocab_emb_dp = True for a table: every rank has the whole one",
-        )
 
 
 def _check_own_stages(network: nn.Module, held: Sequence[frozenset[str]]) -> None:

@@ -120,15 +120,19 @@ class Quickstart(NetworkProgram[Rows]):
 def traced(settings: QuickstartSettings, copies: int) -> Traced:
     """Return the graph of the network as each of the data-parallel copies has it, without storage."""
     model, rows = settings.model, settings.train.batch_size // copies
+    dtype = getattr(torch, settings.train.precision)
     with torch.device("meta"):
-        dtype = getattr(torch, settings.train.precision)
-        network = Network(model.inputs, model.hidden, model.outputs).to(dtype)
         examples = torch.empty(rows, model.inputs, dtype=dtype), torch.empty(rows, model.outputs, dtype=dtype)
-    return trace(network, examples)
+    return trace(_meta_network(settings).to(dtype), examples)
 
 
 def model_shapes(settings: QuickstartSettings) -> Mapping[str, tuple[int, ...]]:
-    return {name: tuple(parameter.shape) for name, parameter in traced(settings, 1).parameters.items()}
+    return {name: tuple(parameter.shape) for name, parameter in _meta_network(settings).named_parameters()}
+
+
+def _meta_network(settings: QuickstartSettings) -> Network:
+    with torch.device("meta"):
+        return Network(settings.model.inputs, settings.model.hidden, settings.model.outputs)
 
 
 def placements_at(settings: QuickstartSettings, layout: Layout, coordinate: Coordinate) -> Mapping[str, Placement]:

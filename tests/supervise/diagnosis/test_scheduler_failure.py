@@ -107,6 +107,7 @@ IMPORT = f'Traceback (most recent call last):\n  File "<string>", line 1, in <mo
         (1, MISSING, 0.1, 0),
         (1, MISSING, -0.1, 0),
         (1, MISSING, 60, None),
+        (1, MISSING, -60, 0),
         (1, "libmindspore_core.so: cannot open shared object file", 0.1, None),
         (1, None, 0.1, None),
         (-4, None, 0.1, 0),
@@ -116,17 +117,18 @@ IMPORT = f'Traceback (most recent call last):\n  File "<string>", line 1, in <mo
 def test_a_fault_of_the_ranks_that_the_scheduler_shares_is_the_ranks(tmp_path, status, message, after_s, culprit):
     """As of a broken environment. It is no less certain, and the verdict says that the scheduler has failed of it, too.
 
-    `message`: of the rank's exception, if there are exceptions.
+    Only where both failed at one time, however long they had lived. `message`: of the rank's exception, if there are
+    exceptions.
     """
     log = tmp_path / "scheduler.log"
     log.write_text(IMPORT if message else "")
-    failure = read_scheduler_failure(status, AT, log, 0, lived_s=20)
+    failure = read_scheduler_failure(status, AT, log, 0, lived_s=900)
     failed_ns = AT + int(after_s * SECOND)
     record = FailureRecord(failed_ns, 1, "exception", "ImportError", message, "train.py:3 in <module>")
     rank = RankEvidence(0, status, failed_ns, 0, failure=record if message else None)
     verdict = Evidence((rank, living(1)), scheduler=failure).verdict
     assert (verdict.culprit, verdict.confidence) == (culprit, Confidence.CERTAIN)
-    assert ("scheduler failed alike" in verdict.reason) == (culprit is not None)
+    assert ("scheduler failed alike" in verdict.reason) == (culprit is not None and abs(after_s) < 1)
 
 
 def test_the_clock_of_its_server_is_taken_into_account():

@@ -197,7 +197,10 @@ class OwnPart:
         self._trial: TrialRun | None = None
 
     def answer(self, message: Mapping[str, Any], is_over: Callable[[], bool]) -> Mapping[str, Any] | None:
-        """Take part in a run that `message` asks for, and return the answer; None to other messages. Blocks; `is_over`: the next one waits."""
+        """Take part in a run that `message` asks for, and return the answer; None to other messages. Blocks.
+
+        `is_over`: whether the next message waits.
+        """
         if message.get("do") != "measure":
             return None
         runs_dir = Path(message["runs_dir"])

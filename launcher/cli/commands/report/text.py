@@ -106,9 +106,8 @@ def notes(runs: Sequence[Measured]) -> list[str]:
         if facts.printed.global_rank is not None and metrics.steps:
             log = facts.state.run_dir.train_log(facts.printed.global_rank)
             counted_on = ", counted on from the last line of each epoch" * facts.printed.at_least
-            missing.append(
-                f"{whose}without metrics.jsonl, {facts.unit}s and losses are those in the last lines of {log.parent.name}/{log.name}{counted_on}"
-            )
+            where = f"the last lines of {log.parent.name}/{log.name}"
+            missing.append(f"{whose}without metrics.jsonl, {facts.unit}s and losses are those in {where}{counted_on}")
         elif not metrics.steps and metrics.unreadable:
             missing.append(f"{whose}no metrics: metrics.jsonl cannot be read: {metrics.unreadable}")
         elif not metrics.steps:
