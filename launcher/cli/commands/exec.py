@@ -32,8 +32,8 @@ from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble
 from launcher.engines.external_run import check_size, master_port, run_name, unused
 from launcher.engines.host_match import check_server, own_interface, read_host
+from launcher.engines.leftover_variables import conflicts, notes
 from launcher.engines.mpi_match import check_library
-from launcher.engines.other_launchers import conflicts, notes
 from launcher.runs.engine_ranks import announcement, join_run, note_process
 from launcher.supervise.fork_server import bootstrap_argv
 from launcher.supervise.port import check_port

@@ -33,7 +33,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.core.text import printable, ranges
 from launcher.engines.assemble import Draft, Request, attempt_request, attempt_table, draft
-from launcher.engines.other_launchers import Conflict, Fate, conflicts
+from launcher.engines.leftover_variables import Conflict, Fate, conflicts
 from launcher.engines.variables import Origin, Variable
 from launcher.mesh.coordinates import coordinate_of
 from launcher.runs.record import free_name
