@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cli.launch.foreign.options import counterpart
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "launcher").rglob("*.md")])
 
@@ -36,3 +38,21 @@ def test_the_page_of_commands_has_a_section_for_each():
     assert [
         name for name in ("run", "report", "table fix", "ckpt merge") if f"\n## `tlaunch {name}`\n" not in text
     ] == []
+
+
+@pytest.mark.parametrize(("page", "launchers"), [("README.md", 3), ("docs/mindspore.md", 1)])
+def test_options_of_other_launchers_are_what_the_tables_say(page, launchers):
+    """The last column names the option that takes the same value."""
+    rows = re.findall(r"^\| .*`-.* \|$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    compared = set()
+    for row in rows:
+        *others, here = (column.strip() for column in row.strip("|").split(" | "))
+        if len(others) != launchers:
+            continue
+        for option in re.findall(r"(?<![\w-])--?[a-z][\w-]*", " ".join(re.findall(r"`(.*?)`", " ".join(others)))):
+            found = counterpart(option)
+            assert found is not None, option
+            if found.here is not None:
+                assert found.here in here, row
+                compared.add(found.here)
+    assert {"--devices", "--master-port", "--runs-dir", "--rank-table"} & compared

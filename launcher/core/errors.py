@@ -29,7 +29,7 @@ class TlaunchError(Exception):
 
     exit_code = EXIT_FAILURE
     is_reported = False  # whether another process has printed it
-    has_lines = False  # whether line ends of the message are its own, and not those of a name that it shows
+    has_lines = False  # whether line ends of message and hint are their own, and not those of a name that they show
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -37,9 +37,10 @@ class TlaunchError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """Return the message, then the hint on a line of its own. No file name in either can look like another line."""
+        """Return the message, then each hint on a line of its own. No file name in either can look like another line."""
         message = self.message if self.has_lines else printable(self.message)
-        return message if self.hint is None else f"{message}\nhint: {printable(self.hint)}"
+        hints = () if self.hint is None else self.hint.split("\n") if self.has_lines else (self.hint,)
+        return "\n".join((message, *(f"hint: {printable(hint)}" for hint in hints)))
 
 
 class UsageError(TlaunchError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 
 LONG = 6  # characters from which on a word may hold two slips
@@ -22,6 +23,21 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+
+
+def shell_words(words: Iterable[str]) -> str:
+    r"""Return words as a shell takes them, on one line; what ends a line or is no character is written as bash's $'...'.
+
+    >>> shell_words(["a b", "c\nd"])
+    "'a b' $'c\\x0ad'"
+    """
+    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_escaped, word))}'" for word in words)
+
+
+def _escaped(char: str) -> str:
+    if char.isprintable() and char not in "\\'":
+        return char
+    return "".join(f"\\x{byte:02x}" for byte in char.encode(errors="surrogateescape"))
 
 
 def ranges(numbers: Iterable[int]) -> str:

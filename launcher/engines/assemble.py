@@ -18,7 +18,7 @@ from launcher.core.records import (
     Server,
     Supervision,
 )
-from launcher.engines.other_launchers import removed_variables
+from launcher.engines.leftover_variables import removed_variables
 from launcher.engines.placement import Bind, Machine, Share, shares_of
 from launcher.engines.variables import (
     Origin,

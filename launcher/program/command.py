@@ -44,11 +44,11 @@ def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> Pyt
     found = _find(words[0], search_path, cwd)
     if found is None:
         return None
-    if _is_python(words[0]):
+    if is_python(words[0]):
         return _parse(found, words)
     # A script that is executed itself: its `#!` line, as the kernel and `env` read it.
     before = _without_env(_shebang(found))
-    interpreter = _find(before[0], search_path, cwd) if before and _is_python(before[0]) else None
+    interpreter = _find(before[0], search_path, cwd) if before and is_python(before[0]) else None
     if interpreter is None:
         return None
     typed = words[0] if "/" in words[0] else found  # a script found on PATH is given to Python with its directory
@@ -58,7 +58,7 @@ def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> Pyt
 def reads_program_from_stdin(argv: Sequence[str], search_path: str | None, cwd: Path) -> bool:
     """Return whether it is Python without a program, or with `-` for one: it would read that from its standard input."""
     words = _without_env(list(argv))
-    if not words or not _is_python(words[0]) or _find(words[0], search_path, cwd) is None:
+    if not words or not is_python(words[0]) or _find(words[0], search_path, cwd) is None:
         return False
     rest = [word for word in words[1:] if word not in {"-u", "-B", "-I", "-s", "-E"}]
     return rest[:1] in ([], ["-"])
@@ -95,15 +95,16 @@ def has_no_shebang(script: Path) -> bool:
     return not beginning.startswith(b"#!") and b"\0" not in beginning  # a program for any processor has zeros there
 
 
+def is_python(word: str) -> bool:
+    """Return whether a command's first word is called like Python itself, with or without a directory."""
+    return _PYTHON.fullmatch(os.path.basename(word)) is not None  # noqa: PTH119 - a Path would tidy it up
+
+
 def program_file(argv: Sequence[str], search_path: str | None, cwd: Path) -> Path | None:
     """Return the file that `argv` would run, for `env COMMAND` that of COMMAND; None if it is not found."""
     words = _without_env(list(argv))
     found = _find(words[0], search_path, cwd) if words else None
     return None if found is None else Path(found)
-
-
-def _is_python(word: str) -> bool:
-    return _PYTHON.fullmatch(os.path.basename(word)) is not None  # noqa: PTH119 - a Path would tidy it up
 
 
 def _without_env(words: list[str]) -> list[str]:

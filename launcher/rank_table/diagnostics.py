@@ -109,7 +109,7 @@ def _excerpt(line: str, column: int, width: int, room: int) -> tuple[str, str]:
 def _window(line: str, at: int, width: int, room: int) -> tuple[int, int]:
     """Return the first and the end of a part of `line` that takes at most `room` columns, with what is marked in the middle.
 
-    Of what is wider than a half of it the beginning is.
+    If the marked part takes more than half of `room`, only its beginning is shown.
     """
     first = end = at
     context = room // 2

@@ -133,25 +133,28 @@ def test_settings_are_a_file_that_says_where_each_comes_from(launcher):
 def test_settings_begin_with_the_command_of_the_same_run(launcher):
     """Data, devices and layout are no settings; what is one stands in the file alone."""
     launcher.call("data", "sample", "--output", "my data", code=0)
-    options = (
-        "--devices",
-        "2",
-        "--mp",
-        "2",
-        "--data",
-        "my data",
-        "--set",
-        "train.steps=5",
-        "--micro-batches",
-        "2",
-        "--profile",
-    )
-    shown = launcher.call("explain", "--settings", *options, code=0).stdout
+    options = ["--devices", "2", "--mp", "2", "--set", "train.steps=5", "--micro-batches", "2", "--profile", "--data"]
+    shown = launcher.call("explain", "--settings", *options, "my data", code=0).stdout
     command = shlex.split(shown.splitlines()[0].split("`")[1])
-    assert command == ["tlaunch", "run", "--devices=2", "--mp=2", "--data=my data", "--config=settings.toml"]
+    assert command == [
+        "tlaunch",
+        "--no-config",
+        "run",
+        "--devices=2",
+        "--mp=2",
+        "--data=my data",
+        "--config=settings.toml",
+    ]
     launcher.write("settings.toml", shown)
     ranks = json.loads(launcher.call(*command[1:], "--dry-run", "--json", code=0).stdout)["ranks"]
     assert ranks[1]["argv"][-2:] == ["--data", str(launcher.directory / "my data")]
+
+
+def test_a_secret_in_the_command_of_the_same_run_has_to_be_filled_in(launcher):
+    options = ("--recipe", "quickstart", "--env")
+    for pair, is_filled_in in (("API_KEY=s3cr3t", True), ("API=s3cr3t", False)):
+        first = launcher.call("explain", "--settings", *options, pair, code=0).stdout.splitlines()[0]
+        assert first.endswith(" and what is masked is filled in.") == is_filled_in
 
 
 def test_settings_have_other_names_and_entries_of_a_persons_own(launcher):

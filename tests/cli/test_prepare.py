@@ -45,17 +45,22 @@ def test_one_rank_by_default_is_noted(launcher, command):
     assert (done.returncode, done.stderr.count(NOTE), NOTE in done.stdout) == (0, 1, False)
     behind = launcher.call(*command.split(), "--", "true", "--devices=2").stderr
     assert f"{NOTE}; --devices=2 stands behind COMMAND, so it is the program's\n" in behind
+    behind = launcher.call(*command.split(), "--", "true", "-n", "3", "--nproc_per_node=2").stderr
+    assert "; --nproc_per_node=2 stands behind COMMAND" in behind
     asked = launcher.call(*command.split(), "--devices", "1", "--", "true")
     assert (asked.returncode, NOTE in asked.stderr) == (0, False)
 
 
 def test_a_launcher_within_the_launcher_is_noted(launcher):
-    """With the command that is meant; one rank that starts others by it may be meant so."""
+    """With the command that is meant; one rank that starts others by it may be meant so, if it is asked for."""
     words = ("--", "mpirun", "-n", "2", "python", "train.py")
     noted = launcher.call("run", "--dry-run", "--devices", "2", *words, code=0).stderr
     assert "warning: mpirun starts ranks itself" in noted
-    assert "`tlaunch run --devices 2 -- python train.py`" in noted
+    assert "`tlaunch run --engine mpi --devices 2 -- python train.py`" in noted
     assert "warning" not in launcher.call("run", "--dry-run", "--devices", "1", *words, code=0).stderr
+    assert "warning: mpirun starts ranks itself" in launcher.call("run", "--dry-run", *words, code=0).stderr
+    doubtful = launcher.call("run", "--dry-run", *words[:1], "srun", "--exclude=h", *words[2:], code=0).stderr
+    assert "starts that program once for each rank, without --exclude" in doubtful
 
 
 def test_stages_by_hand_that_leave_ranks_idle_are_noted(launcher):

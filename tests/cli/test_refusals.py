@@ -30,6 +30,7 @@ FILES = """
 -- python; -- python -u -; -- env python; -- python nosuch.py; -- python -u plain.py/nosuch.py; -- env python nosuch.py x; --detach -- python nosuch.py
 -- python -m nosuchmod; -- python -I -m plain; -- python -P -m plain; -- python -E -m nosuchmod; -- python -m ''; -- python -m plain.py; -- python -m package; --detach -- python -m package.nosuch
 -- 'python plain.py --x 1'; -- 'python plain.py' 'a b'; -- VAR=1 'B=2 3' python plain.py; API_KEY=1; -- 'cd x && python plain.py'; -- source env.sh; -- './a b'; -- --lr 1
+-- 'FOO=1 python plain.py' --lr 1; -- 'FOO=1 python plain.py && true'; -- source env.sh '&&' python x '2>&1' '>' '<pad>'
 -- ./windows.sh; -- ./nosuch.sh; -- ./spaced.py; -- ./bare.sh; -- ./bare.py
 --runs-dir plain.py -- true; --runs-dir plain.py/deeper/still -- true; --detach -- no-such-program
 """
@@ -61,6 +62,22 @@ def test_missing_files_end_with_2(launcher, snapshot):
     }.items():
         executable(launcher.directory / name, f"{line}\n")
     assert launcher.refused(2, *lines_of(FILES)) == snapshot
+
+
+def test_the_mask_of_a_secret_is_no_value(launcher):
+    """It has been copied from what tlaunch has shown."""
+    told = launcher.call("run", "--env", "HF_TOKEN=********", "--", "true", code=2).stderr
+    assert told == "error: --env HF_TOKEN: ******** stands for a secret that was not shown\nhint: fill it in\n"
+
+
+def test_a_name_that_is_too_long_names_no_file(launcher):
+    """Of the program, of what Python is given, and of a whole command in one word."""
+    launcher.write("plain.py")
+    long = "x" * 300
+    whole = f"python plain.py {long}"
+    for words in ([long], [f"./{long}"], ["python", long], ["python", "-m", long], [whole]):
+        told = launcher.call("run", "--", *words, code=2).stderr
+        assert ("too long" in told, "leave out its quotes" in told) == (False, words == [whole])
 
 
 def test_a_program_with_wrong_syntax_is_not_started(launcher):

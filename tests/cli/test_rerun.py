@@ -71,6 +71,15 @@ def test_arguments_alone_are_put_behind_those_of_the_program(launcher, command):
     assert "the bundled trainer, which has settings" in launcher.call("rerun", "--", "--epochs", 1, code=2).stderr
 
 
+def test_arguments_are_not_put_behind_a_line_of_a_shell(launcher):
+    """It would take them for its own parameters."""
+    launcher.run("run", "--devices", 1, "--", "bash", "-c", "true", code=0)
+    assert "-- bash -c '...'" in launcher.call("rerun", "--", "--epochs", 1, code=2).stderr
+    launcher.write("run.sh", "echo $1\n")
+    launcher.run("run", "--devices", 1, "--", "bash", "run.sh", code=0)
+    assert "--epochs" in launcher.run("rerun", "--", "--epochs", 1, code=0).stdout
+
+
 def test_the_exit_code_is_that_of_the_run(launcher):
     launcher.run("run", "--devices", 1, "--", "sh", "-c", "exit 7", code=7)
     launcher.run("rerun", code=7)

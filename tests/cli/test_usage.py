@@ -1,6 +1,7 @@
 """What click refuses is said in the voice of every other error, with a hint that can be followed."""
 
 import os
+import shlex
 
 import pytest
 
@@ -25,7 +26,9 @@ run --worker_num 8 --local_worker_num 4 --master_addr 10.0.0.1 --master_port 811
 run --nnodes 2 --nproc-per-node 8 --node-rank 0 --master-addr h1 train.py --lr 1; explain --nproc-per-node 2 -m train; run --nnodes 2 --nproc-per-node 8
 run -np 8 --allow-run-as-root python train.py; run -mca btl self -np 2 --hostfile hosts ./a.out; run --nosuch 1 --nproc-per-node 2 train.py
 torchrun --nproc-per-node 2 train.py; msrun --worker_num 2 train.py; mpirun -n 2 ./a.out; mpirun; --no-config run --nproc-per-node 2 train.py
-train.py --lr 1; python -m train; --devices 2 python train.py; -n 2 --tee 3 train.py; --quiet logs; accelerate launch --multi_gpu --num_processes 2 train.py
+mpirun -np 4 -host h1,h2 python a.py; mpirun -N 4 --host h1,h2 python a.py; msrun --worker_num 2; horovodrun -np 2 a.py; exec -v
+train.py --lr 1; python -m train; --devices 2 python train.py; -n 2 --tee 3 train.py; --quiet logs; accelerate launch --multi_gpu --nosuch --num_processes 2 train.py
+--no-config --devices 2 python train.py; python3.13t train.py; rerun -np 2 --tee 3 -- --lr 1; rerun x -np 2 --tee 3; --devices 2 run python train.py; bash run.sh; -np 2 torchrun --nproc-per-node 2 t.py; run --nproc-per-node 2 -- --lr 1
 """
 NOTHING_AFTER_DASHES = """
 run --devices 2 --; run --; run --detach --; run --dry-run --; explain --rank 1 --devices 2 --
@@ -36,8 +39,8 @@ render bash --devices 2 --; render hostfile --devices 2 --; doctor --
 def test_wrong_usage_is_an_error_with_a_hint(launcher, snapshot):
     """The exit code is 2, and nothing of another voice is said; an empty name means nothing that is there."""
     launcher.write("run.json", "{}")
-    told = launcher.refused(2, *typed_lines(WRONG))
-    assert told.count("! error: ") == len(typed_lines(WRONG))
+    told = launcher.refused(2, *typed_lines(WRONG), [r"a\b"], ["a\nb"], ["data", "a\tb"])
+    assert told.count("! error: ") == len(typed_lines(WRONG)) + 3
     assert told == snapshot
 
 
@@ -48,12 +51,24 @@ def test_a_whole_line_of_another_launcher_is_answered_by_one_of_tlaunch(launcher
 
 
 def test_the_quoted_lines_work(launcher):
-    """They are typed into a shell as they stand."""
-    launcher.write("train.py")
-    typed = ["run", "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "train.py"]
-    make, run = (line.split()[1:] for line in launcher.call(*typed, code=2).stderr.splitlines()[1:3])
+    """They are typed into a shell as they stand, with names that a shell would take apart."""
+    launcher.write("my train.py")
+    typed = ["run", "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--log-dir", "my runs"]
+    told = launcher.call(*typed, "my train.py", "a b", code=2).stderr
+    make, run = (shlex.split(line)[1:] for line in told.splitlines()[1:3])
+    assert make.pop() == "&&"
+    assert run[-6:] == ["--runs-dir", "my runs", "--", "python", "my train.py", "a b"]
     launcher.call(*(word.replace("HOST2", "127.0.0.2") for word in make), code=0)
     launcher.call(*run[:1], "--dry-run", *run[1:], code=0)
+
+
+def test_a_program_with_its_directory_lacks_the_word_run(launcher):
+    """A file that is none does not."""
+    launcher.write("train.sh", "#!/bin/sh\n").chmod(0o755)
+    launcher.write("table.json")
+    assert "tlaunch run --devices N -- ./train.sh --lr 1\n" in launcher.call("./train.sh", "--lr", "1", code=2).stderr
+    for name in ("./table.json", "./", "/" * 300 + "x" * 300):
+        assert "`run` is missing" not in launcher.call(name, code=2).stderr
 
 
 def test_nothing_after_two_dashes_starts_no_demo(launcher, snapshot):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.errors import UsageError
-from launcher.engines.other_launchers import leftovers
+from launcher.engines.leftover_variables import leftovers
 from launcher.engines.render import templates
 from launcher.engines.render.job import VARIABLES, Job, Wishes
 from launcher.engines.render.kinds import KINDS

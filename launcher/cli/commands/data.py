@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from launcher.cli.options.command_types import Group
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.stdout import say
 
@@ -25,7 +26,7 @@ Example:
   tlaunch run --devices 2 --data data/"""
 
 
-@click.group()
+@click.group(cls=Group)
 def data() -> None:
     """Make the sentence pairs and images that the bundled trainer reads."""
 

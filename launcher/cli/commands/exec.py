@@ -17,6 +17,7 @@ from launcher.cli.launch.prepare import Prepared, prepare
 from launcher.cli.launch.program import Program
 from launcher.cli.launch.samples import is_sample
 from launcher.cli.options import run as of_run
+from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.types import as_usage_error, complete_files
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import as_people_call_it, say
@@ -31,8 +32,8 @@ from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble
 from launcher.engines.external_run import check_size, master_port, run_name, unused
 from launcher.engines.host_match import check_server, own_interface, read_host
+from launcher.engines.leftover_variables import conflicts, notes
 from launcher.engines.mpi_match import check_library
-from launcher.engines.other_launchers import conflicts, notes
 from launcher.runs.engine_ranks import announcement, join_run, note_process
 from launcher.supervise.fork_server import bootstrap_argv
 from launcher.supervise.port import check_port
@@ -61,7 +62,7 @@ table, layout, order of hosts or MPI library; 126 COMMAND could not be started, 
 """
 
 
-class _Exec(click.Command):
+class _Exec(TakesCommand):
     """Has a wrong command line, which all ranks of an engine share, reported once."""
 
     def make_context(

@@ -33,7 +33,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.core.text import printable, ranges
 from launcher.engines.assemble import Draft, Request, attempt_request, attempt_table, draft
-from launcher.engines.other_launchers import Conflict, Fate, conflicts
+from launcher.engines.leftover_variables import Conflict, Fate, conflicts
 from launcher.engines.variables import Origin, Variable
 from launcher.mesh.coordinates import coordinate_of
 from launcher.runs.record import free_name
@@ -43,7 +43,7 @@ Examples:
   tlaunch explain --devices 4 --mp 2 -- python train.py
   tlaunch explain --rank 3 --rank-table rank_tables/rank_table_8pcs.json
   tlaunch explain --all --json --devices 2 -- python train.py
-  tlaunch explain --settings --config my.toml --set train.steps=5 > all.toml
+  tlaunch explain --settings --set train.steps=5 > settings.toml
 
 Origins: layout, rank table: derived from them; --env: set by that option; inherited: from your shell; tlaunch: any other
 variable that tlaunch sets; removed: left by another launcher in your shell, and not passed to ranks.
@@ -79,7 +79,8 @@ class Explained:
     "--settings",
     "of_settings",
     is_flag=True,
-    help="Show the settings of the bundled trainer instead, as a file for --config that says where each comes from.",
+    help="Show the settings of the bundled trainer instead, as a file for --config that says where each comes from, below "
+    "the command that gives the same run.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -119,7 +120,7 @@ def explain(
 
 
 explain.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
-explain.groups = RUN_GROUPS
+explain.groups, explain.is_like_run = RUN_GROUPS, True
 
 
 def _settings_text(options: RunOptions, layout: Layout, *, as_json: bool) -> str:

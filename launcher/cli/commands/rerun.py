@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,8 @@ What is secret is masked in a record: `tlaunch rerun` refuses such a run and nam
 Exit codes: those of `tlaunch run`; 2 also: no such run, or its record does not hold its options.
 """
 NOT_TAKEN = ("command", "json", "runs_dir", "dry_run")
+SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
+_COMMANDS = re.compile(r"-[a-z]*c")  # the option of a shell that is followed by a line
 PATHS = ("rank_table", "config", "data", "resume")  # which are relative to where they are typed
 
 
@@ -90,7 +93,7 @@ def rerun(context: click.Context, /, *, run: str | None, dry_run: bool, runs_dir
 
 
 rerun.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
-rerun.groups = RUN_GROUPS
+rerun.groups, rerun.is_like_run = RUN_GROUPS, True
 
 
 def _is_given(context: click.Context, name: str, value: Any) -> bool:
@@ -106,6 +109,12 @@ def _with_arguments(recorded: RunOptions, arguments: tuple[str, ...], name: str)
             f"{arguments[0]} is no program, and {name} ran the bundled trainer, which has settings and no arguments"
         )
         raise UsageError(message, hint="change a setting by --set KEY=VALUE, without the dashes")
+    interpreter = recorded.command[0].rpartition("/")[2]
+    if interpreter in SHELLS and any(_COMMANDS.fullmatch(word) for word in recorded.command[1:]):
+        raise UsageError(
+            f"{name} ran a line of {interpreter}, which would take {arguments[0]} for a parameter of its own",
+            hint=f"write all of it: tlaunch rerun {name} -- {interpreter} -c '...'",
+        )
     return (*recorded.command, *arguments)
 
 

@@ -59,4 +59,4 @@ def run(context: click.Context, /, **options: Any) -> None:
 
 
 run.params += RUN_PARAMETERS
-run.groups = RUN_GROUPS
+run.groups, run.is_like_run = RUN_GROUPS, True

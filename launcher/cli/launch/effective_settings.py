@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -12,9 +11,10 @@ from typing import Any
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.recorded import as_words
 from launcher.cli.launch.trainer_program import PROFILED, chosen_settings
+from launcher.core.env import MASK
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
-from launcher.core.text import printable
+from launcher.core.text import printable, shell_words
 from launcher.recipes.catalog import recipe_named
 from launcher.recipes.load import origins
 from launcher.recipes.settings import all_settings, as_toml
@@ -62,10 +62,13 @@ def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSe
 def toml_lines(options: RunOptions, settings: Sequence[EffectiveSetting]) -> Iterator[str]:
     """Yield the lines of a file for --config that sets all of them, with the origins as comments.
 
-    First comes the command that gives the same run, with the options that are no settings: data, devices, layout.
+    First comes the command that gives the same run, with the options that are no settings: data, devices, layout; those
+    of a project's file are among them.
     """
     others = replace(options, config=None, settings=(), profile=False, micro_batches=None, dry_run=False)
-    yield f"# `{printable(shlex.join(('tlaunch', 'run', *as_words(others), f'--config={FILE}')))}` gives the same run, where this is {FILE}."
+    command = shell_words(("tlaunch", "--no-config", "run", *as_words(others), f"--config={FILE}"))
+    filled_in = " and what is masked is filled in" if MASK in command else ""
+    yield f"# `{command}` gives the same run, where this is {FILE}{filled_in}."
     yield ""
     for section, of_section in groupby(settings, lambda each: each.name.partition(".")[0]):
         yield f"[{section}]"

@@ -217,6 +217,8 @@ def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[s
             raise UsageError(f"{option} {name!r}: a variable's name cannot hold control characters")
         if name in DECIDED_BY_TLAUNCH:
             raise UsageError(f"{option} {name}: tlaunch decides this variable", hint=DECIDED_BY_TLAUNCH[name])
+        if value == env.MASK:
+            raise UsageError(f"{option} {name}: {value} stands for a secret that was not shown", hint="fill it in")
         variables[name] = value
     return variables
 

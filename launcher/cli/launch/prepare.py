@@ -95,6 +95,8 @@ def prepare(
     request = _request(options, program, cluster, layout, inherited=inherited, engine=engine, notes=notes)
     if layout.world_size > 1:
         notes += _doubts(options, program, inherited, used, starts_here=engine is None and elsewhere is None)
+    elif options.devices is None and options.rank_table is None:  # one rank that nobody has asked for
+        notes += _launcher_within(program)
     return Prepared(
         request=request,
         program=program,
@@ -206,8 +208,7 @@ def _doubts(
     options: RunOptions, program: Program, inherited: Mapping[str, str], used: Cluster, *, starts_here: bool
 ) -> Iterator[str]:
     """Yield what a person may not mean who has several ranks started."""
-    if (within := program.launcher_within) is not None:
-        yield f"warning: {within}"
+    yield from _launcher_within(program)
     if not starts_here:
         return
     if not options.by_engine and (name := program.alone_in_mpi) is not None:
@@ -218,6 +219,11 @@ def _doubts(
         yield from short_here(inherited, used.device_count)  # of a job that has fewer CPUs here than ranks
 
 
+def _launcher_within(program: Program) -> Iterator[str]:
+    if (within := program.launcher_within) is not None:
+        yield f"warning: {within}"
+
+
 def _cluster(options: RunOptions, notes: list[str]) -> tuple[Cluster, _Table]:
     """Return the devices and the table that names them; add to `notes` what a person should know of them."""
     if options.rank_table is None and options.engine == "slurm":
@@ -226,7 +232,7 @@ def _cluster(options: RunOptions, notes: list[str]) -> tuple[Cluster, _Table]:
         return cluster_of(read_allocation(os.environ), options.devices), _Table()
     if options.rank_table is None:
         if options.devices is None:
-            behind = next((word for word in options.command if word.partition("=")[0] in _OF_DEVICES), None)
+            behind = next(filter(_says_devices, options.command), None)
             theirs = f"; {escaped(behind)} stands behind COMMAND, so it is the program's" if behind else ""
             notes.append(f"{one_rank_note(os.environ)}{theirs}")
         return Cluster.local(options.devices or 1), _Table()
@@ -246,7 +252,13 @@ def _cluster(options: RunOptions, notes: list[str]) -> tuple[Cluster, _Table]:
     return report.cluster, _Table(report.document.text, report.format.value if report.format else "")
 
 
-_OF_DEVICES = ("--devices", "--rank-table")
+def _says_devices(word: str) -> bool:
+    """Return whether a word of COMMAND would say how many ranks there are, if it stood before that."""
+    from launcher.cli.launch.foreign.options import counterpart  # runs whose devices are given need none of it
+
+    found = counterpart(word.partition("=")[0]) if word.startswith("--") else None
+    of_table = word.partition("=")[0] == "--rank-table" or (found is not None and found.here == "--rank-table")
+    return of_table or (found is not None and found.subject in {"devices", "ranks", "server count"})
 
 
 def one_rank_note(environment: Mapping[str, str], device_files: Path = DEVICE_FILES) -> str:

@@ -103,14 +103,15 @@ class Program:
         """Says what a person should know of a program that starts ranks itself; None for others."""
         if self.recipe is not None:
             return None
-        from launcher.program.launchers import other_launcher  # the bundled programs need none of it
+        from launcher.cli.launch.foreign.launchers import other_launcher  # the bundled programs need none of it
 
         if (found := other_launcher(self.argv, self.python)) is None:
             return None
         instead = ""
         if (line := found.as_tlaunch) is not None:
             table = "" if line.table is None else f", with the rank table of `{escaped(line.table)}`,"
-            instead = f"; `{escaped(line.run)}`{table} starts that program once for each rank"
+            without = f", without {escaped(', '.join(line.unknown))}" if line.unknown else ""
+            instead = f"; `{escaped(line.run)}`{table} starts that program once for each rank{without}"
         return f"{found.name} starts ranks itself, and every rank of this run would start its own{instead}"
 
     def preload(self, options: RunOptions) -> tuple[str, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import re
@@ -12,15 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from launcher.cli.launch.program import Program
-from launcher.core.env import PYTHONSAFEPATH, masked_argv
+from launcher.core.env import MASK, PYTHONSAFEPATH, masked_argv
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.text import did_you_mean, near
 from launcher.logs.terminal import escaped
 from launcher.program.command import PythonCommand, has_no_shebang, missing_interpreter, reads_program_from_stdin
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_SHELL_SIGNS = re.compile(r"[;&|<>$`]+")
+_SHELL_SIGNS = re.compile(r"[;&|<>$`]")
+_SHELL_OPERATOR = re.compile(r"\d*[;&|<>]+(?:&\d)?")  # a word of its own: && ; > 2>&1
 _SHELL_COMMANDS = frozenset((".", "cd", "eval", "exec", "export", "set", "source", "ulimit", "umask", "unset"))
+_NO_FILE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG))
 TRAINER_NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
 
 
@@ -28,7 +31,10 @@ def fault_of(program: Program) -> UnreadableError | UsageError | None:
     """Return the first thing for which no rank could run `program` on this machine; None where none is known."""
     if program.recipe is not None:
         return missing_for_trainer()
-    return _missing_program(program) or _missing_target(program) or _wrong_syntax(program)
+    fault = _missing_program(program) or _missing_target(program) or _wrong_syntax(program)
+    if fault is not None and fault.hint is not None and MASK in fault.hint:
+        fault.hint = f"{fault.hint} (what is masked has to be filled in)"
+    return fault
 
 
 def missing_for_trainer() -> UnreadableError | None:
@@ -52,12 +58,13 @@ def _missing_program(program: Program) -> UnreadableError | None:
             )
         interpreter = missing_interpreter(program.cwd / found, search, program.cwd)
         return None if interpreter is None else _without_interpreter(program, found, interpreter)
-    is_file = (program.cwd / name).is_file()
+    is_file = os.path.isfile(program.cwd / name)  # noqa: PTH113 - a Path raises where a name is too long
     by_interpreter = f"a script is started by its interpreter: -- {_started_by(program.argv)}"
     if (no_program := _no_program(program, search)) is not None:
         return no_program
     if "/" in name:
-        reason = "is not executable" if (program.cwd / name).exists() else "does not exist"
+        exists = os.path.exists(program.cwd / name)  # noqa: PTH110 - the same
+        reason = "is not executable" if exists else "does not exist"
         return UnreadableError(f"{name} {reason}, so no rank could start it", hint=by_interpreter if is_file else None)
     reason = "there is no such program on the ranks' PATH"
     by_directory = f"a program that lies elsewhere is named with its directory: -- ./{name}"
@@ -78,24 +85,31 @@ def _no_program(program: Program, search: str) -> UnreadableError | None:
     if name.startswith("-"):
         hint = f"write the program before its arguments: -- python train.py {shlex.join((name, *rest))}"
         return UnreadableError(f"{name} is an option, where COMMAND begins with a program", hint=hint)
-    if _ASSIGNMENT.match(name):
-        count = next((at for at, word in enumerate(rest) if not _ASSIGNMENT.match(word)), len(rest))
-        given = " ".join(f"--env {shlex.quote(word)}" for word in (name, *rest[:count]))
-        hint = f"write it before the dashes: {given} -- {shlex.join(rest[count:]) or 'PROGRAM'}"
-        return UnreadableError(f"{name} sets a variable, and COMMAND is started without a shell", hint=hint)
-    signs = " ".join(word if _SHELL_SIGNS.fullmatch(word) else shlex.quote(word) for word in rest)
-    by_shell = f"name a shell: -- bash -c {shlex.quote(f'{name} {signs}'.strip())}"
-    if name in _SHELL_COMMANDS:
-        return UnreadableError(f"{name} is a command of a shell, and COMMAND is started without one", hint=by_shell)
     try:
         words = shlex.split(name)
     except ValueError:  # a quote that does not end
-        return None
-    is_command = bool(words) and (words[0] in _SHELL_COMMANDS or shutil.which(words[0], path=search) is not None)
-    if words == [name] or not is_command or (program.cwd / name).exists():
+        words = [name]
+    begins = next((word for word in words if not _ASSIGNMENT.match(word)), None)
+    is_command = begins in _SHELL_COMMANDS or (begins is not None and shutil.which(begins, path=search) is not None)
+    operators = " ".join(word if _SHELL_OPERATOR.fullmatch(word) else shlex.quote(word) for word in rest)
+    by_shell = f"name a shell: -- bash -c {shlex.quote(f'{name} {operators}'.strip())}"
+    if _ASSIGNMENT.match(name) and not (is_command and _SHELL_SIGNS.search(name)):
+        before_dashes = _before_dashes([*words, *rest] if is_command else [name, *rest])
+        message = f"{name} sets a variable, and COMMAND is started without a shell"
+        return UnreadableError(message, hint=f"write it before the dashes: {before_dashes}")
+    if name in _SHELL_COMMANDS:
+        return UnreadableError(f"{name} is a command of a shell, and COMMAND is started without one", hint=by_shell)
+    if words == [name] or not is_command or os.path.exists(program.cwd / name):  # noqa: PTH110 - as above
         return None
     hint = by_shell if _SHELL_SIGNS.search(name) else f"leave out its quotes: -- {shlex.join((*words, *rest))}"
     return UnreadableError(f"{name}: a whole command stands in one word, which would be a program's name", hint=hint)
+
+
+def _before_dashes(words: Sequence[str]) -> str:
+    """Return variables as options, and the program behind the dashes."""
+    count = next((at for at, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
+    given = " ".join(f"--env {shlex.quote(word)}" for word in words[:count])
+    return f"{given} -- {shlex.join(words[count:]) or 'PROGRAM'}"
 
 
 def _programs_on(search: str) -> Iterator[str]:
@@ -137,18 +151,17 @@ def _missing_target(program: Program) -> UnreadableError | None:
 
 def _missing_script(program: Program) -> UnreadableError | None:
     script = program.cwd / program.target
-    if script.is_dir() and not (script / "__main__.py").exists():
+    if os.path.isdir(script) and not (script / "__main__.py").exists():  # noqa: PTH112 - a Path raises, see above
         hint = f"name the program in it, for instance -- python {program.target.rstrip('/')}/train.py"
         return UnreadableError(
             f"{program.target} is a directory without a __main__.py, so no rank could run it", hint=hint
         )
     try:
         script.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        hint = "ranks start in the directory you are in"
-        return UnreadableError(f"{program.target} does not exist, so no rank could run it", hint=hint)
-    except OSError:  # Python will report it better
-        pass
+    except OSError as error:
+        if error.errno in _NO_FILE:  # others Python will report better
+            hint = "ranks start in the directory you are in"
+            return UnreadableError(f"{program.target} does not exist, so no rank could run it", hint=hint)
     return None
 
 
@@ -164,7 +177,7 @@ def _missing_module(program: Program) -> UnreadableError | None:
     if name == f"{target}.__main__":
         hint = f"name a module in it, for instance -- python -m {target}.train"
         return UnreadableError(f"{target} is a package without a __main__.py, so no rank could run it", hint=hint)
-    if (program.cwd / target).is_file():
+    if os.path.isfile(program.cwd / target):  # noqa: PTH113 - a Path raises, see above
         hint = f"-m takes the name of a module; a file is started without it: -- python {shlex.quote(target)}"
     else:
         hint = _where_python_looks(program.python, program.environment)

@@ -20,8 +20,8 @@ from launcher.core.frozen import frozen
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble
+from launcher.engines.leftover_variables import conflicts, notes
 from launcher.engines.local import LocalAgent, signals_held_back, start_agent
-from launcher.engines.other_launchers import conflicts, notes
 from launcher.runs.record import create_run
 from launcher.runs.registry import register
 from launcher.supervise.port import check_port, hold_port

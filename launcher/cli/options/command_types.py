@@ -18,7 +18,31 @@ HELP = (["-h"], ["--help"])
 PLACE, PROJECT_FILE = "launcher.project_place", "launcher.project_file"
 
 
-class LazyGroup(click.Group):
+class UnknownCommand(click.UsageError):
+    """A group has no command of this name. `words`: the name, and all that stands behind it."""
+
+    def __init__(self, words: Sequence[str], context: click.Context) -> None:
+        super().__init__(f"no command {words[0]}", context)
+        self.words = tuple(words)
+
+
+class Group(click.Group):
+    """A group whose error for a command that it has not keeps the words as they were typed."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is called.
+
+        Raises:
+            UnknownCommand: there is none.
+        """
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            raise UnknownCommand(args, ctx)
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Group):
     """A group of commands whose help reads `lookup`, and imports none of them."""
 
     def __init__(self, *args: Any, lookup: Commands, hidden_lookup: Commands | None = None, **attributes: Any) -> None:
@@ -66,6 +90,7 @@ class TakesCommand(click.Command):
     """
 
     without = "start the bundled trainer"  # what such a command is to do
+    is_like_run = False  # whether it takes all options of `tlaunch run`
     groups: Mapping[str, Sequence[click.Parameter]] = {}  # the options that its help shows under a title of their own
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

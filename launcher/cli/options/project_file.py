@@ -200,7 +200,7 @@ def give_defaults(context: click.Context, name: str, command: click.Command) -> 
 
 def _called_here(key: str, options: Collection[str]) -> str | None:
     """Return what an option of torchrun or msrun is called here, if the command has it."""
-    from launcher.program.launcher_options import counterpart  # most files are correct
+    from launcher.cli.launch.foreign.options import counterpart  # most files are correct
 
     found = counterpart(f"--{key}")
     name = None if found is None or found.here is None else found.here.removeprefix("--")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from launcher.cli.options.command_types import TakesCommand
+from launcher.cli.options.command_types import TakesCommand, UnknownCommand
 from launcher.core.errors import UsageError
 from launcher.core.text import did_you_mean, duration_s, near
 
@@ -144,7 +145,7 @@ def complete_files(_context: click.Context, _parameter: click.Parameter, begun: 
 # --- what click refuses ---
 
 # What users of other tools type, and what it is called here; only what a command has is offered. The options of other
-# launchers are those of `launcher.program.launcher_options`.
+# launchers are those of `launcher.cli.launch.foreign.options`.
 CALLED_HERE = {
     "-a": "--all",  # docker's, of ps
     **dict.fromkeys(("-9", "-f", "--force"), "--kill"),
@@ -154,14 +155,14 @@ CALLED_HERE = {
 # What users of other tools call commands; the first word is a command's name here.
 COMMANDS_CALLED_HERE = {
     "kill": "stop", "cancel": "stop", "rm": "prune", "clean": "prune", "ls": "ps", "list": "ps", "tail": "logs -f", "attach": "top",
-    "watch": "top", "resume": "run --resume RUN", "start": "run", "launch": "run", "msrun": "run", "torchrun": "run", "help": "--help", "version": "--version", "check": "validate",
+    "watch": "top", "resume": "run --resume RUN", "start": "run", "launch": "run", "help": "--help", "version": "--version", "check": "validate",
 }  # fmt: skip
+_SHELLS = frozenset(("bash", "sh"))  # which may run a program's script
 # What no command needs an option for.
 DONE_ANYWHERE = {
     **dict.fromkeys(("-w", "--watch"), "`tlaunch top` shows how a run goes on"),
     "--color": "NO_COLOR=1 in the environment is without colours, FORCE_COLOR=1 with them",
 }
-_UNKNOWN_COMMAND = re.compile(r"No such command '(.*)'", re.DOTALL)
 _UNREADABLE = re.compile(r"\w+ '(.*)' is not readable\.", re.DOTALL)
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
 
@@ -170,6 +171,8 @@ def as_usage_error(error: click.ClickException, words: Sequence[str] = ()) -> Us
     """Return the same complaint as an error of our own. `words`: the whole command line."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     match error:
+        case UnknownCommand(ctx=click.Context() as group):
+            return _no_such_command(error.words, group)
         case click.NoSuchOption():
             return _no_such_option(error.option_name, context, words)
         case click.BadOptionUsage():
@@ -180,8 +183,6 @@ def as_usage_error(error: click.ClickException, words: Sequence[str] = ()) -> Us
         case click.BadParameter(param=click.Parameter() as param):
             return _bad_value(error, param)
     message = error.message
-    if context is not None and (unknown := _UNKNOWN_COMMAND.match(message)):
-        return _no_such_command(unknown[1], context, words)
     if context is not None and (extra := _EXTRA.search(message)):
         message = f"{context.command_path} does not take more arguments: {extra[1]}"
     else:
@@ -189,31 +190,43 @@ def as_usage_error(error: click.ClickException, words: Sequence[str] = ()) -> Us
     return UsageError(message, hint=_usage(context))
 
 
-def _no_such_command(name: str, context: click.Context, words: Sequence[str]) -> UsageError:
-    from launcher.cli.options.whole_lines import as_other_launcher, as_without_run  # as above
-    from launcher.program.translation import is_python
+def _no_such_command(words: Sequence[str], context: click.Context) -> UsageError:
+    """Return the error for words that begin with no command of this group."""
+    from launcher.cli.launch.foreign.launchers import PROGRAMS
+    from launcher.cli.launch.foreign.lines import names_program
+    from launcher.cli.options.whole_lines import as_other_launcher, as_without_run  # most command lines are correct
 
-    group, path, rest = context.command, context.command_path, words[words.index(name) :]
-    whole = as_other_launcher(rest) if context.parent is None else None
-    if whole is None and is_python(name):
-        whole = as_without_run(context, rest)
+    name, group, path = words[0], context.command, context.command_path
+    whole = as_other_launcher(words) if context.parent is None else None
+    if whole is None and (names_program(name) or name in _SHELLS or _is_program_here(name)):
+        whole = as_without_run(context, words)
     if whole is not None:
         return whole
     known = group.list_commands(context) if isinstance(group, click.Group) else ()
     hint = did_you_mean(near(name, known))
     if context.parent is None and name in COMMANDS_CALLED_HERE:
         hint = f"tlaunch calls it `{path} {COMMANDS_CALLED_HERE[name]}`"
+    elif context.parent is None and name in PROGRAMS:
+        hint = f"what {name} starts is started by `{path} run`: `{path} run --help`"
     return UsageError(f"{path} has no command {name}", hint=hint or f"`{path} --help` lists them")
 
 
+def _is_program_here(name: str) -> bool:
+    """Return whether a word names a program with its directory: `./train.sh`."""
+    return "/" in name and os.path.isfile(name) and os.access(name, os.X_OK)  # noqa: PTH113 - a Path raises for some
+
+
 def _no_such_option(option: str, context: click.Context | None, words: Sequence[str]) -> UsageError:
-    from launcher.cli.options.whole_lines import LIKE_RUN, as_of_run, as_without_run  # most command lines are correct
-    from launcher.program.launcher_options import counterpart
+    from launcher.cli.launch.foreign.options import counterpart
+    from launcher.cli.options.whole_lines import as_of_run, as_without_run  # most command lines are correct
 
     if context is None:
         return UsageError(f"no such option: {option}")
     if (whole := as_of_run(context, words) or as_without_run(context, words)) is not None:
         return whole
+    command = context.command
+    takes_program = isinstance(command, TakesCommand)
+    is_like_run = isinstance(command, TakesCommand) and command.is_like_run
     known = [
         name
         for param in context.command.get_params(context)
@@ -225,11 +238,11 @@ def _no_such_option(option: str, context: click.Context | None, words: Sequence[
     hint = f"tlaunch calls it {called_here}" if called_here in known else None
     if option == "--no-config":  # which every command heeds
         hint = f"write it before the command: {context.find_root().command_path} --no-config ..."
-    if hint is None and of_other is not None and (of_other.here in known or LIKE_RUN.issubset(known)):
+    if hint is None and of_other is not None and (of_other.here in known or is_like_run):
         hint = of_other.advice
     hint = hint or DONE_ANYWHERE.get(option) or did_you_mean(near(option, known))
     listed = f"`{context.command_path} --help` lists them"
-    if isinstance(context.command, TakesCommand):
+    if takes_program:
         listed += "; those of the program stand behind --"
     return UsageError(f"{context.command_path} has no option {option}", hint=hint or listed)
 

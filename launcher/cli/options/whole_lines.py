@@ -1,17 +1,22 @@
-"""The answer to a whole line of torchrun, msrun or mpirun that was typed at tlaunch: the line that does the same."""
+"""The answer to a whole line that was meant for another launcher, or lacks the word run: the line of tlaunch that does the same."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
 
 import click
 
+from launcher.cli.launch.foreign.launchers import other_launcher
+from launcher.cli.launch.foreign.lines import parse_line
+from launcher.cli.launch.foreign.tlaunch_line import TlaunchLine, tlaunch_line
+from launcher.cli.options.command_types import TakesCommand
 from launcher.core.errors import UsageError
-from launcher.core.text import printable
-from launcher.program.launchers import other_launcher
-from launcher.program.translation import TlaunchLine, parsed, tlaunch_line
+from launcher.core.text import printable, shell_words
+from launcher.program.command import parse_python
 
-LIKE_RUN = frozenset(("--engine", "--console"))  # options of the commands that take all that `tlaunch run` takes
 INDENT = " " * 4  # of lines to be copied, which a terminal does not break
 
 
@@ -20,36 +25,52 @@ def as_of_run(context: click.Context, words: Sequence[str]) -> UsageError | None
 
     None where something else is wrong, or a single option is all there is. `words`: the whole command line.
     """
-    own = _options_of(context.command)
-    takes_program = any(
-        param.name == "command" and isinstance(param, click.Argument) for param in context.command.params
-    )
-    if not takes_program or not LIKE_RUN.issubset(own) or context.info_name not in words:
+    command, name = context.command, context.info_name or ""
+    if not isinstance(command, TakesCommand) or not command.is_like_run or name not in words:
         return None
-    line = parsed(words[words.index(context.info_name) + 1 :], own)
-    names = list(dict.fromkeys(each.name for each in line.typed if each.name not in own))
+    at, own, again = words.index(name) + 1, _options_of(command), name == "rerun"
+    line = parse_line(words[at:], own)
+    names = list(
+        dict.fromkeys(each.name for each in line.typed if each.name not in own or each.counterpart.subject is None)
+    )
     if line.unknown or not names or not (line.program or len(names) > 1):
         return None
-    options = f"option{'s' * (len(names) > 1)} {', '.join(names)}"
-    return _answer(
-        f"{context.command_path} has no {options}; this does the same:",
-        tlaunch_line(line, command=context.command_path),
-    )
+    if line.program and other_launcher(line.program, None) is not None:  # whose number of ranks counts is not clear
+        return None
+    if again and line.program and not line.has_dashes:  # it begins with RUN, and options may stand behind that
+        return None
+    found = tlaunch_line(line, command=shell_words(("tlaunch", *words[:at])), again=again)
+    return _answer(f"{context.command_path} has no option{'s' * (len(names) > 1)} {', '.join(names)}", found)
 
 
 def as_without_run(context: click.Context, words: Sequence[str]) -> UsageError | None:
     """Return the answer to `tlaunch --devices 2 python train.py`, which lacks the word run; None for another line."""
     group = context.command
-    if (
-        not isinstance(group, click.Group)
-        or context.parent is not None
-        or (run := group.get_command(context, "run")) is None
-    ):
+    if not isinstance(group, click.Group) or context.parent is not None:
         return None
-    line = parsed(words, _options_of(run))
-    if line.unknown or not line.program or line.program[0] in group.list_commands(context):
+    run = group.get_command(context, "run")
+    assert run is not None
+    before = list(takewhile(_options_of(group).__contains__, words))
+    line = parse_line(words[len(before) :], _options_of(run))
+    if line.unknown or not line.program:
         return None
-    return _answer("`run` is missing behind tlaunch:", tlaunch_line(line))
+    wrong, command = "`run` is missing behind tlaunch", shell_words(("tlaunch", *before, "run"))
+    if line.program[0] == "run" and not line.has_dashes:
+        moved = (*words[len(before) : len(words) - len(line.program)], *line.program[1:])
+        line, wrong = parse_line(moved, _options_of(run)), "options stand behind `run`"
+        return None if line.unknown else _answer(wrong, tlaunch_line(line, command=command))
+    within = other_launcher(line.program, parse_python(line.program, os.environ.get("PATH"), Path.cwd()))
+    if within is not None:  # which has options of its own
+        return None if line.own or line.typed else _answer(wrong, within.as_tlaunch)
+    if line.program[0] in group.list_commands(context):
+        return None
+    return _answer(wrong, tlaunch_line(line, command=command))
+
+
+def as_other_launcher(words: Sequence[str]) -> UsageError | None:
+    """Return the answer to `tlaunch torchrun ...`; None for other words, or where no program is seen."""
+    found = other_launcher(words, None)
+    return None if found is None else _answer(f"tlaunch has no command {words[0]}", found.as_tlaunch)
 
 
 def _options_of(command: click.Command) -> Mapping[str, int]:
@@ -62,17 +83,14 @@ def _options_of(command: click.Command) -> Mapping[str, int]:
     }
 
 
-def as_other_launcher(words: Sequence[str]) -> UsageError | None:
-    """Return the answer to `tlaunch torchrun ...`; None for other words, or where no program is seen."""
-    found = other_launcher(words, None)
-    if found is None or found.as_tlaunch is None:
-        return None
-    return _answer(f"tlaunch has no command {words[0]}; this does the same:", found.as_tlaunch)
-
-
-def _answer(wrong: str, line: TlaunchLine) -> UsageError:
+def _answer(wrong: str, line: TlaunchLine | None) -> UsageError | None:
     """Return an error that quotes the lines to type below each other."""
-    lines = [f"{INDENT}{printable(each)}" for each in (line.table, line.run) if each is not None]
-    error = UsageError("\n".join((printable(wrong), *lines)), hint="; ".join(line.notes) or None)
+    if line is None:
+        return None
+    does = "this may do the same" if line.unknown else "this does the same"
+    lines = [line.run] if line.table is None else [f"{line.table} &&", line.run]
+    lines = [f"{INDENT}{each}" for each in lines]
+    error = UsageError("\n".join((f"{printable(wrong)}; {does}:", *lines)))
+    error.hint = "\n".join(map(printable, line.notes)) or None
     error.has_lines = True
     return error

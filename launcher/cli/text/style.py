@@ -10,6 +10,7 @@ from typing import TextIO, TypedDict
 
 import click
 
+from launcher.cli.text.columns import columns_of
 from launcher.core.frozen import frozen
 
 
@@ -38,7 +39,6 @@ _MESSAGE = re.compile(r"^(?:(error)|(warning)|hint|note):(?= )", re.MULTILINE)
 _QUOTING = re.compile(
     r"(?! +(?:error|warning|hint|note): )(?:\s|\d+ \| |# )"
 )  # an excerpt, a shell's comment; a hint within it is words
-_WORD = re.compile(r"\s*\S+")
 _COMMAND = re.compile(r"\s*`[^`]+`\S*|\s*\S+")  # a command, or another word
 _INDENT = re.compile(r" *(?:\| +)?")  # also of what is quoted
 _ENDED_BADLY = re.compile(r"exit code (?!0$)|SIG(?!TERM)|signal \d")
@@ -79,18 +79,16 @@ class Screen:
     def wrapped(self, line: str) -> str:
         """Return a line of words in as many lines as the terminal needs, so that it breaks none of them.
 
-        A command in backticks stays whole where it fits into a line.
+        A command in backticks stays whole, so that it can be copied: one that is longer than a line begins one, and is
+        left to the terminal.
         """
-        if self.columns is None or len(click.unstyle(line)) <= self.columns:
+        if self.columns is None or columns_of(click.unstyle(line)) <= self.columns:
             return line
         indent = _INDENT.match(line)
         further = f"{indent[0] if indent else ''}    "
-        pieces = _COMMAND.findall(line)
-        if any(len(click.unstyle(piece).strip()) > self.columns - len(further) for piece in pieces):
-            pieces = _WORD.findall(line)
         lines = [""]
-        for piece in pieces:
-            if lines[-1].strip() and len(click.unstyle(lines[-1] + piece)) > self.columns:
+        for piece in _COMMAND.findall(line):
+            if lines[-1].strip() and columns_of(click.unstyle(lines[-1] + piece)) > self.columns:
                 lines.append(further + piece.lstrip())
             else:
                 lines[-1] += piece

@@ -12,7 +12,7 @@ from launcher.core import env
 from launcher.core.frozen import frozen
 from launcher.core.records import Cluster, Layout, RankSpec
 from launcher.engines.assemble import Request, draft, used_cluster
-from launcher.engines.other_launchers import Leftovers, leftovers
+from launcher.engines.leftover_variables import Leftovers, leftovers
 from launcher.engines.render.nodes import Nodes
 from launcher.engines.variables import Origin, Variable
 from launcher.rank_table.ip import address_family

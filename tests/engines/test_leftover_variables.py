@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.engines.other_launchers import Fate, conflicts, notes
+from launcher.engines.leftover_variables import Fate, conflicts, notes
 
 DECIDED = {
     "RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "MASTER_PORT": "29500", "RANK_ID": "0",
