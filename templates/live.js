@@ -84,16 +84,20 @@ function chartOf(chart) {
 }
 
 function showCharts(news) {
-  for (const title of parts.get("charts") ?? []) {
+  const shown = byId("charts");
+  const titles = parts.get("charts") ?? [];
+  const nodeOf = (title) => [...shown.children].find((node) => node.dataset.part === title);
+  for (const title of titles) {
     if (!(title in news)) continue;
     const made = chartOf(parts.get(title));
     made.dataset.part = title;
-    const before = [...byId("charts").children].find((node) => node.dataset.part === title);
+    const before = nodeOf(title);
     if (before) before.replaceWith(made);
-    else byId("charts").append(made);
+    else shown.append(made);
   }
-  const charts = new Set(parts.get("charts"));
-  for (const node of [...byId("charts").children]) if (!charts.has(node.dataset.part)) node.remove();
+  for (const node of [...shown.children]) if (!titles.includes(node.dataset.part)) node.remove();
+  // A chart whose scale has changed has another title, and keeps its place.
+  titles.map(nodeOf).forEach((node, at) => { if (shown.children[at] !== node) shown.insertBefore(node, shown.children[at]); });
   byId("notes").replaceChildren(...(parts.get("chart notes") ?? []).map((note) => element("p", { className: "note" }, note)));
 }
 

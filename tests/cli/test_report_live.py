@@ -296,6 +296,27 @@ def test_the_page_follows_a_run_to_its_end_and_stays_readable(launcher, chromium
             assert each.complaints == []
 
 
+def test_a_chart_keeps_its_place_when_its_scale_changes(launcher, chromium):
+    """Its title says the scale, and so changes, too."""
+    with acted(launcher) as (served, run_dir, _), run_dir.metrics.open("a") as metrics:
+
+        def write(step, loss):
+            line = {"schema": 1, "time_ns": step + 1, "attempt": 0, "step": step, "loss": loss, "tokens_per_s": 100.0}
+            metrics.write(json.dumps(line) + "\n")
+            metrics.flush()
+
+        page = chromium.page(served.address)
+        titles = "[...document.querySelectorAll('#charts figcaption')].map((node) => node.textContent)"
+        for step in range(4):
+            write(step, 4.0 - step)
+        page.wait(f"{titles}.length === 2")
+        before = page.value(titles)
+        for step in range(4, 304):
+            write(step, 0.001)
+        page.wait(f"{titles}.includes('{before[0]}, log scale')")
+        assert page.value(titles) == [f"{before[0]}, log scale", before[1]]
+
+
 def test_alike_ranks_share_a_row_and_each_can_be_reached_by_keys(launcher, chromium):
     """Of 64 ranks the one that lags is first; the group opens, and a log is followed, without a mouse."""
     me = identify(1)
