@@ -36,6 +36,8 @@ def main() -> None:
         beat(step, last_step=100, loss=loss)
         metric(step, loss=loss)
 
+    # A model that outlives its process group ends that while it holds Python's lock, which threads of gloo may wait for.
+    del model
     dist.destroy_process_group()
 
 
