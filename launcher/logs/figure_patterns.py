@@ -22,7 +22,7 @@ def _compiled(expression: str) -> re.Pattern[str]:
 
 
 class FigurePatterns:
-    """What the figures of a training look like in a line, and what tells it from other lines.
+    """The expressions that find the figures of a training in a line, and tell that line from others.
 
     To compile them takes 10 ms, which only those pay who read lines.
     """

@@ -54,7 +54,7 @@ _OF_THE_LOSS = frozenset({"", "info", "debug", "notice", "train", "training", "a
 
 @frozen
 class Figures:
-    """What one line says of the training; `last_step` and `steps_per_s` of an epoch where `epoch` is known."""
+    """The figures of the training that one line of a log says; `last_step` and `steps_per_s` of an epoch where `epoch` is known."""
 
     step: int | None = None
     last_step: int | None = None

@@ -1,4 +1,4 @@
-"""What of a Python program's imports can be made once for all ranks, read from its text; nothing is executed.
+"""Finds the imports of a Python program that can be made once for all ranks, in its text; nothing is executed.
 
 The program is followed as Python would run it, up to the first statement that does more than import, define or name
 something: what is imported above that finds the same when it is imported ahead. Only modules that are known to be safe to

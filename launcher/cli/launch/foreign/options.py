@@ -17,7 +17,7 @@ Subject = Literal["devices", "ranks", "server count", "servers", "first server",
 
 @frozen
 class Counterpart:
-    """What an option of another launcher is here. Invariant: exactly one of `here`, `instead` and `needless` is given."""
+    """Says what replaces an option of another launcher. Invariant: exactly one of `here`, `instead` and `needless` is given."""
 
     here: str | None = None  # the option of tlaunch that takes the same value
     instead: str | None = None  # what to do
@@ -27,7 +27,7 @@ class Counterpart:
 
     @property
     def advice(self) -> str:
-        """What to do where this option alone is asked about."""
+        """Return what to do instead of this option, where it alone was typed."""
         if self.here is not None:
             return f"tlaunch calls it {self.here}"
         return self.instead or f"leave it out: {self.needless}"

@@ -1,4 +1,4 @@
-"""Where the ranks of another launcher's line are, as options of tlaunch and the command that makes a rank table."""
+"""Tells on which servers and devices a line of another launcher puts its ranks, in options and commands of tlaunch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SERVER_COUNT = re.compile(r"(?P<fewest>[1-9][0-9]{0,5})(?::(?P<most>[1-9][0-9]{
 
 @frozen
 class Places:
-    """Where the ranks are."""
+    """The servers and devices of the ranks, as options of tlaunch say them."""
 
     options: tuple[str, ...] = ()
     table: tuple[str, ...] = ()  # the words that make the rank table

@@ -18,7 +18,7 @@ _OF_TABLE: tuple[Subject, ...] = ("meeting", "first server")  # what these say i
 
 @frozen
 class TlaunchLine:
-    """What to type. Everything is quoted for a shell."""
+    """The commands that a person is to type, quoted for a shell."""
 
     table: str | None  # the command that makes the rank table first
     run: str
