@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 from launcher.checkpoint.copies import has_copies
-from launcher.checkpoint.index import INDEX, STRATEGY, Index, index_of, index_text, schema_of
+from launcher.checkpoint.index import INDEX, STRATEGY, Index, Validations, index_of, index_text, read_index, schema_of
 from launcher.checkpoint.strategy import strategy_text
 from launcher.checkpoint.tensors import write_digested
+from launcher.core.atomic import write_text
 
 
 def finish(directory: Path, index: Index) -> None:
@@ -22,11 +24,26 @@ def finish(directory: Path, index: Index) -> None:
     """
     strategy = write_digested(directory / STRATEGY, [strategy_text(index).encode()], synced=True)
     files = {**index.files, STRATEGY: strategy}
-    index = dataclasses.replace(index, files=files)
-    index = dataclasses.replace(index, schema=schema_of(index, has_copies=has_copies(files)))
-    content = index_text(index).encode()
+    content = index_text(_with_schema(dataclasses.replace(index, files=files))).encode()
     index_of(content, directory / INDEX)  # raises
     write_digested(directory / INDEX, [content], synced=True)
     for path in list(directory.iterdir()):
         if path.name != INDEX and path.name not in files:
             path.unlink()
+
+
+def record_validation(checkpoint: Path, loss: float | None, validations: Validations) -> None:
+    """Replace the validation loss and the count of validations in the index of a checkpoint; a loss that is not finite is left out.
+
+    Raises:
+        UnreadableError: the index is missing, damaged or of another version.
+        OSError: the disk is full, ...
+    """
+    known = loss if loss is not None and math.isfinite(loss) else None
+    index = dataclasses.replace(read_index(checkpoint), validation_loss=known, validations=validations)
+    write_text(checkpoint / INDEX, index_text(_with_schema(index)))
+
+
+def _with_schema(index: Index) -> Index:
+    """Return the index with the oldest schema that can express it."""
+    return dataclasses.replace(index, schema=schema_of(index, has_copies=has_copies(index.files)))

@@ -25,6 +25,7 @@ from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.place import place_from_environment
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
+from launcher.trainer.programs import saving
 from launcher.trainer.programs.early_stopping import EarlyStopping
 from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.program import Program, Validated, line_of
@@ -86,8 +87,9 @@ class Line(Program):
     dtype = torch.float64
     digest = "points"
 
-    def __init__(self, settings, *, broken_at=None, errors=(), rule=Momentum):
+    def __init__(self, settings, *, broken_at=None, overflows_at=None, errors=(), rule=Momentum):
         self.settings, self._broken_at, self._errors = settings, broken_at, list(errors)
+        self._overflows_at = overflows_at
         place = place_from_environment({}, micro_batches=1)
         self.world = World(place, torch.device("cpu"), dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
         self.model = nn.Linear(1, 1).to(self.dtype)
@@ -127,6 +129,8 @@ class Line(Program):
         norm = self.optimizer.step(learning_rate, votes)
         if math.isfinite(norm):
             self.buffers[MEAN].mul_(0.9).add_(batch.inputs.mean(), alpha=0.1)
+        if batch.step == self._overflows_at:
+            self.model.bias.detach().fill_(math.inf)
         return Result(float(loss.detach()), math.isfinite(norm), self.optimizer.votes)
 
     def line(self, batch, result, seconds):
@@ -151,8 +155,9 @@ class Line(Program):
         print(f"the slope is {float(weights['weight']):.2f}")
 
 
-def settings_of(*, every_steps=2, keep=4, **train):
-    return Settings(LineTrainConfig(**train), CheckpointConfig(every_steps=every_steps, keep=keep))
+def settings_of(*, every_steps=2, keep=4, keep_best=False, **train):
+    checkpoint = CheckpointConfig(every_steps=every_steps, keep=keep, keep_best=keep_best)
+    return Settings(LineTrainConfig(**train), checkpoint)
 
 
 @pytest.fixture(name="train")
@@ -237,7 +242,7 @@ LOSSES = [
 
 
 def stopping(*, patience=3, **train):
-    return settings_of(steps=30, validate_every=2, early_stopping=patience, **train)
+    return settings_of(validate_every=2, early_stopping=patience, **{"steps": 30, **train})
 
 
 def test_a_training_ends_once_its_validation_loss_falls_no_more(train, tmp_path):
@@ -277,6 +282,35 @@ def test_validations_are_counted_over_an_interruption(train, tmp_path, step, is_
     assert read_index(half.with_name("step-16")).validations == Validations(lowest_loss=2.5, since=3)
 
 
+@pytest.mark.parametrize("patience", [0, 3])
+def test_the_best_checkpoint_is_kept_although_sigterm_left_no_time_to_validate_it(train, tmp_path, patience):
+    """The run that resumes validates that state and records its loss, with and without early stopping."""
+    train(stopping(every_steps=1, keep=1, steps=3, patience=patience))
+    best = tmp_path / "checkpoints" / "step-3"
+    counting = EarlyStopping(patience, read_index(best).validations)
+    counting.missed()
+    index = dataclasses.replace(read_index(best), validation_loss=None, validations=counting.validations)
+    (best / INDEX).write_text(index_text(dataclasses.replace(index, schema=SCHEMA_OF_VALIDATIONS)))
+
+    settings = stopping(every_steps=0, keep=1, keep_best=True, steps=8, patience=patience)
+    train(settings, errors=[0.5, 0.9, 0.8, 0.7])  # of steps 3, 4, 6, 8
+    assert [path.name for path in checkpoints_in(best.parent)] == ["step-8" if patience == 0 else "step-6", "step-3"]
+    assert read_index(best).validation_loss == 0.5
+    assert not read_index(best).validations.is_due
+
+
+def test_a_checkpoint_of_another_run_is_not_changed(train, tmp_path):
+    """Its loss is computed by the run that resumes from it, and recorded nowhere."""
+    train(settings_of(steps=4), checkpoints="first")
+    first = tmp_path / "first" / "step-4"
+    index = dataclasses.replace(read_index(first), validation_loss=None, validations=Validations(is_due=True))
+    (first / INDEX).write_text(index_text(dataclasses.replace(index, schema=SCHEMA_OF_VALIDATIONS)))
+    before = (first / INDEX).read_bytes()
+    _, lines = train(settings_of(steps=6), resume=first, errors=[0.5, 0.4])
+    assert lines.count("as given") == 2
+    assert (first / INDEX).read_bytes() == before
+
+
 def test_another_optimizer_does_not_go_on_from_it(train, tmp_path):
     """Nor does another program; settings of sections or names that one has not are no hindrance."""
     settings = settings_of(steps=2)
@@ -300,6 +334,56 @@ def test_a_gradient_that_is_not_finite_ends_it(train, tmp_path):
     with pytest.raises(TlaunchError, match="step 4"):
         train(settings_of(), broken_at=4)
     assert [path.name for path in checkpoints_in(tmp_path / "checkpoints")] == ["step-2"]
+
+
+@pytest.mark.parametrize(
+    ("every_steps", "keep", "found"),
+    [
+        (1, 4, ["step-3", "step-2", "step-1"]),
+        (2, 4, ["step-4", "step-2"]),  # not the step before
+        (1, 1, ["step-4"]),  # the only one stays
+    ],
+)
+def test_the_checkpoint_before_a_step_that_failed_is_set_aside(train, tmp_path, every_steps, keep, found):
+    """So that a restart takes an older one. It can still be named."""
+    settings = settings_of(every_steps=every_steps, keep=keep)
+    with pytest.raises(TlaunchError, match="the loss is inf"):
+        train(settings, broken_at=6 if every_steps == 2 else 5)
+    assert [path.name for path in checkpoints_in(tmp_path / "checkpoints")] == found
+    aside = tmp_path / "checkpoints" / "step-4.not-finite"
+    assert aside.exists() == ("step-4" not in found)
+    _, lines = train(settings, resume=aside if aside.exists() else None, checkpoints="checkpoints")
+    assert f"resumed: {tmp_path / 'checkpoints' / found[0]}, after step {found[0][5:]}" in lines
+    if aside.exists():
+        _, lines = train(settings, resume=aside, checkpoints="others")
+        assert f"resumed: {aside}, after step 4" in lines
+
+
+@pytest.mark.parametrize(
+    ("at", "train_settings", "kept"),
+    [
+        (4, {}, ["step-2"]),  # before a checkpoint
+        (6, {}, ["step-4", "step-2"]),  # before the last one and the model
+        (3, {"validate_every": 3}, ["step-2"]),  # before a validation
+        (6, {"every_steps": 0}, []),  # without checkpoints
+    ],
+)
+def test_weights_that_are_not_finite_are_never_kept(train, tmp_path, at, train_settings, kept):
+    """Neither as a checkpoint nor as the model: the training fails, with the checkpoints of before."""
+    with pytest.raises(TlaunchError, match=f"after step {at}: weights of bias are not finite"):
+        train(settings_of(**train_settings), overflows_at=at, output="model")
+    assert [path.name for path in checkpoints_in(tmp_path / "checkpoints")] == kept
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_checkpoint_whose_weights_are_not_finite_is_not_used(train, tmp_path, monkeypatch):
+    """As an older version wrote them: the one before serves."""
+    with monkeypatch.context() as patch:
+        patch.setattr(saving, "check_finite", lambda state, of: None)
+        train(settings_of(steps=4), overflows_at=4)
+    _, lines = train(settings_of(steps=6))
+    assert any("step-4: weights of bias are not finite; step-4 is not used" in line for line in lines)
+    assert f"resumed: {tmp_path / 'checkpoints' / 'step-2'}, after step 2" in lines
 
 
 def test_checkpoints_that_have_no_place_are_refused(train):

@@ -27,11 +27,11 @@ from launcher.checkpoint.index import (
     read_index,
 )
 from launcher.checkpoint.same_settings import check_settings
-from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.text import some_of
 from launcher.mesh.boxes import whole
 from launcher.trainer.checkpoint.files import StoredTensors
-from launcher.trainer.checkpoint.state import NONE, State, Training, shapes_of
+from launcher.trainer.checkpoint.state import NONE, State, Training, check_finite, shapes_of
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.heartbeat import getting_on
 
@@ -62,10 +62,10 @@ def restore(
     *,
     buffers: Mapping[str, Tensor] = NONE,
 ) -> tuple[Path, int] | None:
-    """Give `state` and `buffers` what the first checkpoint holds that `find` returns on rank 0 and that is whole; return it and its step.
+    """Read the first usable checkpoint that `find` returns on rank 0 into `state` and `buffers`; return its path and step.
 
-    None where it returns none. Every damaged file is told, and which one serves, or that the checkpoint is not used. All ranks
-    must call it, and rank 0's index is that of all.
+    Return None if `find` returns none. A checkpoint is usable if all of its files are as they were written and its weights
+    are finite. Damaged files are reported, and so is each checkpoint that is skipped. All ranks must call it; they use rank 0's index.
 
     Raises:
         TlaunchError: on every rank alike, where no checkpoint is whole, or one is of another model or other data, or cannot be
@@ -85,6 +85,13 @@ def restore(
             continue
         _check_same(path, index, training, state.kinds, buffers)
         world.while_others_wait(partial(_read, path, index, files, state, buffers))
+        try:
+            world.while_others_wait(partial(check_finite, state, str(path)))
+        except TlaunchError as error:  # on every rank alike
+            damage = error.message
+            if world.is_first:
+                print(f"{damage}; {path.name} is not used", flush=True)
+            continue
         state.restored(index.step)
         return path, index.step
     if damage is not None:

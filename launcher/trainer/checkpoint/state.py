@@ -10,9 +10,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
-from launcher.trainer.optimizer.sharded import OwnedBox
+from launcher.trainer.optimizer.sharded import OwnedBox, norm_of
 
 # Of a model without buffers. Those of one that has some, such as the running means of norms, are the same on all ranks, each of
 # which holds them whole: rank 0 writes them, and all read them.
@@ -54,6 +55,19 @@ class Training:
     @property
     def tokenizer_digest(self) -> str | None:
         return None if self.tokenizer is None else hashlib.sha256(self.tokenizer).hexdigest()
+
+
+def check_finite(state: State, of: str) -> None:
+    """Raise if the weights that this rank owns are not finite; `of` names the state in the message.
+
+    Weights whose squares overflow count as not finite: no training gets on from them.
+
+    Raises:
+        TlaunchError: the norm of some parameter is NaN or infinite.
+    """
+    for each in state.owned_boxes():
+        if not norm_of(each.values[0].reshape(-1)).isfinite():
+            raise TlaunchError(f"{of}: weights of {each.name} are not finite")
 
 
 def shapes_of(buffers: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from launcher.checkpoint.index import NOT_VALIDATED, Validations
@@ -13,7 +14,7 @@ class EarlyStopping:
     def __init__(self, patience: int, validations: Validations) -> None:
         """Go on from `validations`. The training is to end after `patience` in a row without a lower loss; 0: never."""
         self._patience = patience
-        self.validations = validations if patience else NOT_VALIDATED
+        self.validations = validations if patience else Validations(is_due=validations.is_due)
 
     @property
     def is_over(self) -> bool:
@@ -23,6 +24,7 @@ class EarlyStopping:
     def after(self, loss: float | None) -> None:
         """Count a validation; a loss of None, and one that is not finite, is not lower."""
         if not self._patience:
+            self.validations = NOT_VALIDATED
             return
         lowest, since = self.validations.lowest_loss, self.validations.since + 1
         if loss is not None and math.isfinite(loss) and (lowest is None or loss < lowest):
@@ -30,9 +32,8 @@ class EarlyStopping:
         self.validations = Validations(lowest, since)
 
     def missed(self) -> None:
-        """Take note that the present state is to be validated, and is not: by whoever goes on from it."""
-        if self._patience:
-            self.validations = Validations(self.validations.lowest_loss, self.validations.since, is_due=True)
+        """Mark the present state as still to be validated, by the run that resumes from it."""
+        self.validations = dataclasses.replace(self.validations, is_due=True)
 
     def told(self) -> str:
         """Return the line of the log about the end."""

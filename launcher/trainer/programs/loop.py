@@ -139,7 +139,7 @@ def _run_steps(
         spent = stopwatch.read()
         reports.stepped(batch, result, spent, learning_rate)
         if not result.is_finite:  # on every rank, so all of them stop together
-            saving.finish(goes_on=False)
+            saving.failed(batch.step)
             raise program.not_finite(batch, result)
         if batch.step > first_step:
             spent_since_first += spent
@@ -147,6 +147,8 @@ def _run_steps(
         validates = batch.is_last or (config.validate_every > 0 and batch.step % config.validate_every == 0)
         due = schedule.after(batch.step, result.votes, is_last=batch.is_last, validates=validates)
         known_loss = None  # of this state
+        if validates or due.saves:
+            saving.check_weights(batch.step)
         if validates and due.ends:
             stopping.missed()
         elif validates:
@@ -166,10 +168,12 @@ def _run_steps(
 
 
 def _stopping(program: Program[AnyBatch, AnyResult], metrics: Metrics, saving: Saving, step: int) -> EarlyStopping:
-    """Return what counts validations, with all that there were up to `step`. All ranks must call it."""
+    """Return the count of validations up to `step`, with the one that SIGTERM cut off. All ranks must call it."""
     stopping = EarlyStopping(program.settings.train.early_stopping, saving.validations)
     if stopping.validations.is_due:
-        stopping.after(_validated(program, metrics, step))
+        loss = _validated(program, metrics, step)
+        stopping.after(loss)
+        saving.record_validation(loss, stopping.validations)
     return stopping
 
 

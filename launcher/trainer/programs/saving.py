@@ -6,15 +6,17 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from launcher.checkpoint.index import NOT_VALIDATED, Validations, checkpoints_in, read_index
+from launcher.checkpoint.finish import record_validation
+from launcher.checkpoint.index import NOT_VALIDATED, Validations, checkpoints_in, name_of, read_index, set_aside
 from launcher.core.codec import decode, encode
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.trainer.checkpoint.due import end_by_sigterm
 from launcher.trainer.checkpoint.read import candidates_at, restore
-from launcher.trainer.checkpoint.state import Training
+from launcher.trainer.checkpoint.state import Training, check_finite
 from launcher.trainer.checkpoint.write import CheckpointWriter
 from launcher.trainer.files import Files
 from launcher.trainer.programs.lines import say, say_of_all
@@ -41,6 +43,7 @@ class Saving:
         )
         self._writer: CheckpointWriter | None = None
         self.validations = NOT_VALIDATED  # that were counted before the first step
+        self._resumed: Path | None = None  # the checkpoint, if it is one of this run's own directory
 
     def resume(self) -> int:
         """Go on from the newest whole checkpoint, of this run first; return the step after which, 0 if from the beginning.
@@ -61,9 +64,9 @@ class Saving:
             return 0
         path, step = found
         program.take_buffers()
-        if program.settings.train.early_stopping:
-            kept = program.world.from_rank_0(lambda: json.dumps(encode(read_index(path).validations)).encode())
-            self.validations = decode(Validations, json.loads(kept))
+        self._resumed = path if path.parent == files.checkpoints else None
+        kept = program.world.from_rank_0(lambda: json.dumps(encode(read_index(path).validations)).encode())
+        self.validations = decode(Validations, json.loads(kept))
         say_of_all(f"resumed: {path}, after step {step}", program.world)
         return step
 
@@ -111,6 +114,51 @@ class Saving:
             self._metrics.flush()
             say_of_all(f"ended by SIGTERM after step {step}", program.world)
             end_by_sigterm()
+
+    def record_validation(self, loss: float | None, validations: Validations) -> None:
+        """Write the loss of the resumed state to its checkpoint, so that keep_best sees it. All ranks may call it.
+
+        A checkpoint of another run is left as it is.
+        """
+        if self._resumed is None or not self._program.world.is_first:
+            return
+        try:
+            record_validation(self._resumed, loss, validations)
+        except (OSError, TlaunchError) as error:
+            say(f"{self._resumed}: its validation loss could not be recorded: {error}")
+
+    def check_weights(self, step: int) -> None:
+        """Raise if the weights after `step` are not finite: they are not worth a validation, a checkpoint or a model.
+
+        The checkpoint before is whole by then.
+
+        Raises:
+            TlaunchError: on every rank alike, some weight is NaN or infinite.
+        """
+        program = self._program
+        try:
+            program.world.while_others_wait(partial(check_finite, program.optimizer, f"after step {step}"))
+        except TlaunchError as error:
+            self.finish(goes_on=False)
+            error.hint = "use a smaller learning rate or more warm-up steps; nothing was saved after this step"
+            raise
+
+    def failed(self, step: int) -> None:
+        """Finish writing after `step`, whose gradient was not finite. The checkpoint just before it is set aside, if an older one is left.
+
+        Weights that are finite and far too large pass every check, and fail in the next step. A restart would take them again.
+        """
+        self.finish(goes_on=False)
+        directory = self._files.checkpoints
+        if directory is None or not self._program.world.is_first:
+            return
+        try:
+            aside = set_aside(directory, step - 1)
+        except OSError as error:
+            say(f"{directory / name_of(step - 1)} could not be renamed: {error.strerror or error}")
+            return
+        if aside is not None:
+            say(f"the checkpoint of step {step - 1} is now {aside}: the next step failed; --resume takes the one before it")
 
     def finish(self, *, goes_on: bool) -> None:
         """Wait for the checkpoint that is being written, if there is one, and record it.
