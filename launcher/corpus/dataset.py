@@ -10,7 +10,7 @@ from pathlib import Path
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.corpus.files import DIRECTIONS, SPLITS, Direction, pair_file_name
-from launcher.corpus.text import read_lines
+from launcher.corpus.text import normalised, read_lines
 
 MAKE_ONE = "`tlaunch data preprocess --fr FILE --en FILE --output DIR` makes one"
 BLOCK_BYTES = 1 << 20
@@ -79,8 +79,8 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
     return pairs
 
 
-def split_pairs(lines: Iterable[str], path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the (source, target) of each of the lines of `path`; either may be empty.
+def split_pairs(lines: Iterable[str], path: Path, *, normalise: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield the (source, target) of each of the lines of `path`, as `normalised` makes them if asked; either may be empty.
 
     Raises:
         UnreadableError: a line is not two texts with one tab between them.
@@ -91,7 +91,7 @@ def split_pairs(lines: Iterable[str], path: Path) -> Iterator[tuple[str, str]]:
             raise UnreadableError(
                 f"{path}:{number}: {len(targets)} tabs, but a pair is source, one tab, target", hint=MAKE_ONE
             )
-        yield source, targets[0]
+        yield (normalised(source), normalised(targets[0])) if normalise else (source, targets[0])
 
 
 def no_filled_pairs(path: Path | str) -> UnreadableError:

@@ -16,6 +16,8 @@ from launcher.core.errors import UnreadableError
 GZIP_MAGIC = b"\x1f\x8b"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f]")
+# Zero-width space, word joiner, byte order mark: they show nothing, and separate or join no words of their own.
+INVISIBLE = re.compile("[\u200b\u2060\ufeff]")
 
 
 def read_lines(path: Path) -> Generator[str, None, None]:
@@ -53,11 +55,16 @@ def lines_of(raw: BufferedReader, path: Path) -> Generator[str, None, None]:
 
 
 def normalised(text: str) -> str:
-    """Compose `text` (NFC), and make every run of blanks, tabs, newlines and control characters one blank.
+    """Compose `text` (NFC), drop invisible characters, and replace each run of blanks and control characters by one blank.
 
-    The result holds no tab and nothing that a reader takes for the end of a line, so it fits a column of a pair file.
+    The result holds no tab and no line end, so it fits a column of a pair file. It is empty if no character of it is visible.
     """
-    return " ".join(CONTROLS.sub(" ", unicodedata.normalize("NFC", text)).split())
+    composed = unicodedata.normalize("NFC", text)
+    if not composed.isascii():
+        composed = INVISIBLE.sub("", composed)
+        if all(unicodedata.category(each) == "Cf" or each.isspace() for each in composed):
+            return ""
+    return " ".join(CONTROLS.sub(" ", composed).split())
 
 
 @contextmanager

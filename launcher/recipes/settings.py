@@ -14,6 +14,8 @@ from launcher.core.text import did_you_mean, near
 
 Section = TypeVar("Section")
 
+MAX_WHOLE = 1 << 53  # of whole numbers without a smaller maximum: larger ones are not exact as a float
+
 
 @frozen
 class Bounds:
@@ -21,6 +23,7 @@ class Bounds:
 
     help: str
     minimum: float | None = None
+    maximum: int | None = None
     below: float | None = None  # exclusive
     choices: tuple[str, ...] = ()
     alias: str = ""  # another name that the setting is known by in its section
@@ -35,9 +38,12 @@ class Bounds:
             return "not finite"
         if self.minimum is not None and value < self.minimum:
             return f"below {self.minimum:g}"
-        if self.below is not None and value >= self.below:
-            return f"not below {self.below:g}"
-        return None
+        return self._above(value)
+
+    def _above(self, value: Any) -> str | None:
+        if self.maximum is not None and value > self.maximum:
+            return f"above {self.maximum:,}"
+        return None if self.below is None or value < self.below else f"not below {self.below:g}"
 
 
 def setting(
@@ -45,12 +51,15 @@ def setting(
     meaning: str,
     *,
     minimum: float | None = None,
+    maximum: int | None = None,
     below: float | None = None,
     choices: tuple[str, ...] = (),
     alias: str = "",
 ) -> Any:
-    """Declare a dataclass field with its default, its meaning and its bounds, and another name that it may be given by."""
-    bounds = Bounds(help=meaning, minimum=minimum, below=below, choices=choices, alias=alias)
+    """Declare a dataclass field with its default, its meaning, its bounds and an alias. Every whole number has a maximum."""
+    if maximum is None and type(default) in {int, tuple}:
+        maximum = MAX_WHOLE
+    bounds = Bounds(help=meaning, minimum=minimum, maximum=maximum, below=below, choices=choices, alias=alias)
     return dataclasses.field(default=default, metadata={"bounds": bounds})
 
 

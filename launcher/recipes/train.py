@@ -19,9 +19,9 @@ class TrainConfig:
 
     epochs: int = setting(1, "passes over the training examples", minimum=1)
     steps: int = setting(0, "optimizer steps after which to stop; 0 means after the epochs", minimum=0)
-    batch_size: int = setting(32, "examples per optimizer step, over all ranks", minimum=1)
+    batch_size: int = setting(32, "examples per optimizer step, over all ranks", minimum=1, maximum=1_000_000_000)
     micro_batches: int = setting(
-        1, "parts of a batch that each data-parallel rank computes one after another", minimum=1
+        1, "parts of a batch that each data-parallel rank computes one after another", minimum=1, maximum=1_000_000
     )
     learning_rate: float = setting(1e-2, "the optimizer's step size", minimum=0)
     seed: int = setting(1, "of initial weights and sample order", minimum=0)
@@ -36,7 +36,7 @@ class TrainConfig:
         0, "validations in a row without a lower loss after which the training ends; 0 means never", minimum=0
     )
     profile_steps: int = setting(
-        0, "steps that torch's profiler traces on every rank, after the first three", minimum=0
+        0, "steps that torch's profiler traces on every rank, after the first three", minimum=0, maximum=1_000_000
     )
 
 
@@ -65,7 +65,7 @@ class CheckpointConfig:
 
     every_steps: int = setting(0, "steps between checkpoints, of which the last step has one; 0 means none", minimum=0)
     every_minutes: float = setting(0.0, "minutes between checkpoints, beside every_steps; 0 means none", minimum=0)
-    keep: int = setting(4, "checkpoints that are kept, the newest", minimum=1)
+    keep: int = setting(4, "checkpoints that are kept, the newest", minimum=1, maximum=1_000_000)
     keep_best: bool = setting(
         False, "every validation has a checkpoint, and the one with the lowest loss is kept besides the newest"
     )
@@ -88,6 +88,7 @@ GRADIENT_GROUPS = setting(
     1,
     "parts in which gradients are summed, each as soon as backward has filled it",
     minimum=1,
+    maximum=1_000_000,
     alias="gradient_aggregation_group",  # as MindSpore has it
 )
 TRANSPORT = setting(
@@ -104,7 +105,10 @@ class ParallelConfig:
     )
     schedule: str = setting("1f1b", "the order of forward and backward passes in a pipeline", choices=KINDS)
     interleave: int = setting(
-        1, "chunks of layers that each pipeline stage holds; more than one if schedule is interleaved", minimum=1
+        1,
+        "chunks of layers that each pipeline stage holds; more than one if schedule is interleaved",
+        minimum=1,
+        maximum=1000,
     )
     vocab_emb_dp: bool = setting(
         False, "every model-parallel rank holds the whole embedding tables instead of some rows of each"

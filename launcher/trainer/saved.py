@@ -140,6 +140,8 @@ def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings,
             raise UnreadableError(f"{directory / name}: this model directory has no such file", hint=hint)
     with _reading(directory / CONFIG):
         sections = dict(json.loads((directory / CONFIG).read_text(encoding="utf-8"))["recipe"])
+    if isinstance(data := sections.get("data", {}), dict):  # versions that did not record it did not normalise
+        sections["data"] = {"normalise": False, **data}
     settings = recorded_settings(TransformerSettings, sections, where=str(directory / CONFIG))
     model = meta_model(settings)
     with _reading(directory / WEIGHTS):

@@ -74,6 +74,21 @@ def test_merge_of_an_average(launcher, run):
     assert list(found) == pytest.approx(expected, rel=1e-7)
 
 
+def test_the_hint_for_too_few_checkpoints_can_be_followed(launcher, run):
+    """Damaged ones do not count, and a run with one is no single checkpoint that a person has named."""
+    checkpoints = run(2, 4, 6)
+    flip(checkpoints / "step-6" / "rank1.safetensors")
+    told = launcher.call("ckpt", "merge", checkpoints.parent, "--output", "model", "--average", "5", code=2).stderr
+    assert "has 2 whole checkpoints" in told
+    assert "--average 2" in told
+    launcher.call("ckpt", "merge", checkpoints.parent, "--output", "model", "--average", "2", code=0)
+
+    flip(checkpoints / "step-4" / "rank1.safetensors")
+    told = launcher.call("ckpt", "merge", checkpoints.parent, "--output", "other", "--average", "2", code=2).stderr
+    assert "has 1 whole checkpoint\n" in told
+    assert "single checkpoint" not in told
+
+
 def test_an_average_of_too_few_or_of_different_trainings_is_refused(launcher, run, snapshot):
     """Nothing is written; a single checkpoint is too few, too."""
     checkpoints = run(5, 7)

@@ -68,7 +68,9 @@ def test_what_is_cut_off_or_missing_is_an_error(tmp_path, size, reason):
     ("  a \t b\n\nc ", "a b c"),
     ("e\u0301te\u0301", "\u00e9t\u00e9"),  # composed
     ("Quoi\u00a0? Oui\u202f!", "Quoi ? Oui !"), ("a\x00b\x1fc\x85d\u2028e", "a b c d e"), ("", ""),
+    ("\ufeffle\u200b chat\u2060", "le chat"), ("\u200b", ""), ("\u200d \u00ad", ""),  # nothing that shows
+    ("\u0645\u06cc\u200c\u062e", "\u0645\u06cc\u200c\u062e"),  # a joiner within a word has a meaning
 ])  # fmt: skip
 def test_normalised(raw, clean):
-    """Text is composed, and every kind of blank or control character becomes one blank."""
+    """Text is composed, every kind of blank or control character becomes one blank, and what shows nothing is dropped."""
     assert normalised(raw) == clean

@@ -16,9 +16,9 @@ wrote = []
 write = token_cache._write
 
 
-def write_slowly(*arguments):
+def write_slowly(*arguments, **options):
     time.sleep(0.5)  # the other process comes meanwhile
-    write(*arguments)
+    write(*arguments, **options)
     wrote.append(True)
 
 

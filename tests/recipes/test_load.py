@@ -109,6 +109,19 @@ def test_a_wrong_value_is_named_with_its_line(config, text, message, hint):
     assert hint in error.value.hint
 
 
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_every_whole_number_has_an_upper_bound(recipe):
+    """Its largest value is taken, and a larger one refused with the bound."""
+    for name, field in all_settings(recipe.settings).items():
+        if type(field.default) not in {int, tuple}:
+            continue
+        most = field.metadata["bounds"].maximum
+        value = f"[{most + 1}]" if type(field.default) is tuple else most + 1
+        load_settings(recipe.settings, None, [f"{name}={value}".replace(str(most + 1), str(most))])
+        with pytest.raises(UsageError, match=f"above {most:,}"):
+            load_settings(recipe.settings, None, [f"{name}={value}"])
+
+
 def test_broken_toml_is_a_usage_error(config):
     with pytest.raises(UsageError, match=r"this is not TOML: .*line 1"):
         load_settings(TransformerSettings, config("[model\n"))

@@ -1,6 +1,8 @@
 """Greedy and beam search with kept keys and values, against a search that is written out and keeps nothing."""
 
 import copy
+import dataclasses
+import unicodedata
 
 import pytest
 import torch
@@ -142,6 +144,31 @@ def test_the_largest_are_those_of_topk(width, count):
 
     for ours, theirs in zip(largest(values, count), values.topk(count), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def test_a_sentence_is_translated_as_training_saw_it():
+    """However its characters are composed and its blanks are written; what shows nothing has an empty translation."""
+    sentences = ["où est l'été", "il aime le café"]
+    tokenizer = Tokenizer(train_tokenizer(sentences, 290))
+    settings = load_settings(TransformerSettings, None, ["model.vocabulary_size=290", "model.d_model=16"])
+    weights = {name: initial_weight(name, torch.Size(shape), 1) for name, shape in model_shapes(settings).items()}
+    weights["head.weight"] *= 60
+
+    def translated(texts, data):
+        model = single_device_model(settings, weights, torch.device("cpu"))
+        return [each.text for each in Translator(model, tokenizer, data).translate(texts, Search(2))]
+
+    plain = sentences[0]
+    decomposed = unicodedata.normalize("NFD", plain)
+    forms = [plain, decomposed, plain.replace(" ", " \t  "), f"\ufeff {plain}\u00a0", plain.replace(" ", "\u200b ")]
+    first, *others = translated([*forms, "\u200b", "\u200d \u3000"], settings.data)
+    assert first
+    assert others == [first] * 4 + ["", ""]
+
+    as_it_is = dataclasses.replace(settings.data, normalise=False)
+    raw = translated([plain, decomposed], as_it_is)
+    assert raw[0] == first
+    assert raw[1] != first
 
 
 def test_sentences_are_cut_batched_and_given_back_in_order():

@@ -1,5 +1,6 @@
 """A trained model as files."""
 
+import json
 from functools import partial
 
 import pytest
@@ -81,6 +82,18 @@ def test_a_place_that_cannot_be_written_is_found_out_early(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_model_that_does_not_record_how_text_was_normalised_gets_it_as_it_is(session, tokenizer, tmp_path):
+    """Versions that recorded nothing did not normalise."""
+    weights = {name: parameter.detach() for name, parameter in session.model.named_parameters()}
+    save_model(tmp_path / "model", "transformer", weights, SETTINGS, tokenizer.serialized, {})
+    assert load_model(tmp_path / "model")[1].data.normalise
+    config = tmp_path / "model" / "config.json"
+    content = json.loads(config.read_text())
+    del content["recipe"]["data"]["normalise"]
+    config.write_text(json.dumps(content))
+    assert not load_model(tmp_path / "model")[1].data.normalise
+
+
 def test_a_missing_file_is_named(tmp_path):
     """A directory that is no model says which file it lacks."""
     with pytest.raises(UnreadableError, match=r"model\.safetensors") as missing:
@@ -96,7 +109,7 @@ def test_a_missing_file_is_named(tmp_path):
 def test_a_damaged_file_is_named(name, content, session, tokenizer, tmp_path):
     at = partial(placements_at, session.settings, session.world.place.layout)
     weights = gather(session.world, dict(session.model.named_parameters()), at)
-    save_model(tmp_path / "model", "transformer", weights, session.settings, tokenizer.serialized, {})
+    save_model(tmp_path / "model", "transformer", weights, SETTINGS, tokenizer.serialized, {})
     (tmp_path / "model" / name).write_bytes(content)
     with pytest.raises(UnreadableError, match=name):
         load_model(tmp_path / "model")

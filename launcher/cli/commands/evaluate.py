@@ -32,10 +32,11 @@ Examples:
   tlaunch evaluate runs/RUN --source test.en.gz --reference test.fr.gz --json
   tlaunch evaluate model/ --source test.en --reference test.fr --output test.out
 
-What is computed, by sacrebleu, whose signatures are printed:
+Both files are normalised as the training text was (data.normalise). Scores are
+sacrebleu's, whose signatures are printed:
 
 \b
-  BLEU             of the text as it is: cased, tokenized as mteval-v13a does
+  BLEU             of cased text, tokenized as mteval-v13a does
   BLEU, tokenized  as papers have it that prepare text by Moses's scripts and
                    score by multi-bleu.perl -lc: both sides go through Moses's
                    normalize-punctuation and tokenizer (sacremoses) and are

@@ -31,7 +31,8 @@ Examples:
   tlaunch translate runs/RUN/checkpoints/step-500     # what you type is answered
   tlaunch translate model/ --devices 2 < test.fr > test.en
 
-One line of stdout for each line of stdin, in its order; blank lines stay empty. The direction is the one that the model was
+One line of stdout for each line of stdin, in its order; blank lines stay empty. Sentences are normalised as the training text was
+(data.normalise). The direction is the one that the model was
 trained for. Sentences that are longer than data.source_length tokens are cut, and told of on stderr.
 
 Exit codes: 0, also where the reader of stdout has gone; 1 the model could not be loaded; 2 wrong usage, no such model, one

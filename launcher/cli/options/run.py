@@ -159,7 +159,7 @@ layout_options = together(
     ),
     click.option("--mp", type=IntRange(max=MAX_DEGREE), default=1, metavar="N", help="Model-parallel (tensor-parallel) degree.  [default: 1]"),
     click.option("--pp", type=IntRange(max=MAX_DEGREE), default=1, metavar="N", help="Number of pipeline stages.  [default: 1]"),
-    click.option("--micro-batches", type=IntRange(), metavar="N", help="Cut each batch into N micro batches for every data-parallel rank."),
+    click.option("--micro-batches", type=IntRange(max=MAX_DEGREE), metavar="N", help="Cut each batch into N micro batches for every data-parallel rank."),
 )  # fmt: skip
 allow_idle_devices_option = click.option(
     "--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused."

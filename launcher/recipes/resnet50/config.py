@@ -19,7 +19,9 @@ from launcher.recipes.train import TRANSPORT, CheckpointConfig, TrainConfig
 
 @frozen
 class Resnet50ModelConfig:
-    classes: int = setting(10, "outputs of the last layer; the images are of ten classes", minimum=10)
+    classes: int = setting(
+        10, "outputs of the last layer; the images are of ten classes", minimum=10, maximum=1_000_000
+    )
     batch_norm: str = setting(
         "local",
         "images that each data-parallel copy normalises by in training: its own, or those of all",
@@ -30,7 +32,7 @@ class Resnet50ModelConfig:
 @frozen
 class Resnet50DataConfig:
     image_size: int = setting(
-        32, "pixels on each side that the model gets; images have 32, the tutorial's 224", minimum=32
+        32, "pixels on each side that the model gets; images have 32, the tutorial's 224", minimum=32, maximum=4096
     )
 
 
@@ -38,7 +40,7 @@ class Resnet50DataConfig:
 class Resnet50TrainConfig(TrainConfig):
     epochs: int = setting(10, "passes over the training images", minimum=1)
     steps: int = TrainConfig.steps
-    batch_size: int = setting(32, "images per optimizer step, over all ranks", minimum=1)
+    batch_size: int = setting(32, "images per optimizer step, over all ranks", minimum=1, maximum=1_000_000_000)
     micro_batches: int = TrainConfig.micro_batches
     learning_rate: float = setting(0.01, "the step size of Momentum", minimum=0)
     momentum: float = setting(0.9, "the share of the former step in each", minimum=0, below=1)
@@ -58,6 +60,7 @@ class Resnet50ParallelConfig:
         8,
         "parts in which gradients are summed, each as soon as backward has filled it",
         minimum=1,
+        maximum=1_000_000,
         alias="gradient_aggregation_group",
     )
     transport: str = TRANSPORT

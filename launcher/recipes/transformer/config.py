@@ -13,15 +13,15 @@ FALLING = ("linear", "cosine")  # schedules that depend on the number of the las
 
 @frozen
 class ModelConfig:
-    vocabulary_size: int = setting(1200, "rows of each embedding and of the output head", minimum=8)
-    d_model: int = setting(128, "width of every layer", minimum=1)
-    heads: int = setting(8, "attention heads; divides d_model", minimum=1)
-    feed_forward_dim: int = setting(512, "inner width of the feed-forward blocks", minimum=1)
+    vocabulary_size: int = setting(1200, "rows of each embedding and of the output head", minimum=8, maximum=1_000_000)
+    d_model: int = setting(128, "width of every layer", minimum=1, maximum=65_536)
+    heads: int = setting(8, "attention heads; divides d_model", minimum=1, maximum=65_536)
+    feed_forward_dim: int = setting(512, "inner width of the feed-forward blocks", minimum=1, maximum=262_144)
     activation: str = setting(
         "relu", "between the layers of a feed-forward block; gelu by tanh", choices=("relu", "gelu")
     )
-    encoder_layers: int = setting(2, "layers of the encoder", minimum=0)
-    decoder_layers: int = setting(2, "layers of the decoder", minimum=1)
+    encoder_layers: int = setting(2, "layers of the encoder", minimum=0, maximum=1000)
+    decoder_layers: int = setting(2, "layers of the decoder", minimum=1, maximum=1000)
     norm: str = setting(
         "pre", "pre: before each sublayer and at both ends; post: after each residual sum", choices=("pre", "post")
     )
@@ -45,17 +45,28 @@ class ModelConfig:
 @frozen
 class DataConfig:
     direction: str = setting("fr_en", "from which language to which", choices=("fr_en", "en_fr"))
-    source_length: int = setting(32, "tokens of a source sentence, its end mark included; the rest is cut", minimum=2)
-    target_length: int = setting(32, "tokens of a target sentence, its end mark included; the rest is cut", minimum=2)
+    normalise: bool = setting(
+        True,
+        "text is composed (NFC), without invisible characters, and every run of blanks is one; translate does the same",
+    )
+    source_length: int = setting(
+        32, "tokens of a source sentence, its end mark included; the rest is cut", minimum=2, maximum=131_072
+    )
+    target_length: int = setting(
+        32, "tokens of a target sentence, its end mark included; the rest is cut", minimum=2, maximum=131_072
+    )
 
 
 @frozen
 class TransformerTrainConfig(TrainConfig):
     epochs: int = setting(1, "passes over the training pairs", minimum=1)
     steps: int = TrainConfig.steps
-    batch_size: int = setting(32, "sentence pairs per optimizer step, over all ranks", minimum=1)
+    batch_size: int = setting(32, "sentence pairs per optimizer step, over all ranks", minimum=1, maximum=1_000_000_000)
     batch_tokens: int = setting(
-        0, "target tokens per step, over all ranks, of pairs that are about as long; 0: `batch_size` pairs", minimum=0
+        0,
+        "target tokens per step, over all ranks, of pairs that are about as long; 0: `batch_size` pairs",
+        minimum=0,
+        maximum=1_000_000_000,
     )
     micro_batches: int = TrainConfig.micro_batches
     optimizer: str = setting(
@@ -84,9 +95,14 @@ class TransformerTrainConfig(TrainConfig):
     early_stopping: int = TrainConfig.early_stopping
     profile_steps: int = TrainConfig.profile_steps
     bleu_sentences: int = setting(
-        0, "validation sentences whose greedy translations have a BLEU at each validation; 0: none", minimum=0
+        0,
+        "validation sentences whose greedy translations have a BLEU at each validation; 0: none",
+        minimum=0,
+        maximum=1_000_000,
     )
-    translations: int = setting(5, "test sentences whose greedy translations are shown at the end", minimum=0)
+    translations: int = setting(
+        5, "test sentences whose greedy translations are shown at the end", minimum=0, maximum=1_000_000
+    )
 
 
 @frozen

@@ -70,7 +70,7 @@ def open_corpus(settings: TransformerSettings, world: World, data: Path | None) 
         train=train,
         valid=valid,
         target_counts=target_counts,
-        showcase=_showcase(splits.test, valid, tokenizer, settings.train.translations),
+        showcase=_showcase(splits.test, valid, tokenizer, settings),
         tokenizer=tokenizer,
         digest=digest,
         origin=f"{splits.train}, {len(train)} training and {len(valid)} validation pairs, tokenizer {kept_at}",
@@ -87,7 +87,7 @@ def _obtain(
     settings: TransformerSettings, world: World, splits: Splits, paths: list[Path]
 ) -> tuple[list[StoredTokens], Tokenizer, Path, str]:
     """Return the ids of the texts at `paths`, the first for training; the tokenizer, its path; the digest of that text."""
-    makes_files, beside = _makes_files(world), splits.train.parent
+    makes_files, beside, normalise = _makes_files(world), splits.train.parent, settings.data.normalise
 
     # 1. The same text everywhere; ranks that have not read it rely on the one of their server that has.
     texts: list[Text] = []
@@ -101,10 +101,11 @@ def _obtain(
     # 3. Token ids, once per server.
     def write() -> None:
         for text in texts:
-            write_tokens(text, tokenizer)
+            write_tokens(text, tokenizer, normalise=normalise)
 
     world.while_others_wait(write if makes_files else None)
-    return [_written(tokens_name(digest, tokenizer), beside) for digest in digests], tokenizer, kept_at, digests[0]
+    stored = [_written(tokens_name(digest, tokenizer, normalise=normalise), beside) for digest in digests]
+    return stored, tokenizer, kept_at, digests[0]
 
 
 def held_out(pair_count: int) -> int:
@@ -112,7 +113,7 @@ def held_out(pair_count: int) -> int:
     return min(max(1, pair_count // HELD_OUT), HELD_OUT_AT_MOST)
 
 
-def training_sentences(path: Path, *, holds_out: bool) -> Iterator[str]:
+def training_sentences(path: Path, *, holds_out: bool, normalise: bool = True) -> Iterator[str]:
     """Return the sentences that the tokenizer is trained on: both of each pair, or of every n-th of very many pairs.
 
     Reads the file twice, once now.
@@ -121,7 +122,7 @@ def training_sentences(path: Path, *, holds_out: bool) -> Iterator[str]:
         UnreadableError: malformed, or without pairs.
         UsageError: its only pair is held out for validation.
     """
-    pair_count = sum(1 for _ in _filled_pairs(path))
+    pair_count = sum(1 for _ in _filled_pairs(path, normalise=normalise))
     if not pair_count:
         raise no_filled_pairs(path)
     pair_count -= held_out(pair_count) if holds_out else 0
@@ -133,13 +134,14 @@ def training_sentences(path: Path, *, holds_out: bool) -> Iterator[str]:
     step = -(-pair_count // MAX_TOKENIZER_PAIRS)
     if step > 1:
         print(f"the tokenizer is trained on one pair in {step} of the {pair_count:,} of {path}", flush=True)
-    return (sentence for pair in islice(_filled_pairs(path), 0, pair_count, step) for sentence in pair)
+    pairs = _filled_pairs(path, normalise=normalise)
+    return (sentence for pair in islice(pairs, 0, pair_count, step) for sentence in pair)
 
 
-def _filled_pairs(path: Path) -> Iterator[Pair]:
+def _filled_pairs(path: Path, *, normalise: bool) -> Iterator[Pair]:
     """Yield the pairs of which neither side is empty."""
     with closing(read_lines(path)) as lines:
-        for number, pair in enumerate(split_pairs(lines, path)):
+        for number, pair in enumerate(split_pairs(lines, path, normalise=normalise)):
             if number % PAIRS_BETWEEN_SIGNS == 0:
                 getting_on()
             if not is_empty(pair):
@@ -150,14 +152,14 @@ def shared_tokenizer(
     settings: TransformerSettings, world: World, splits: Splits, digest: str
 ) -> tuple[Tokenizer, Path]:
     """Return the tokenizer of the training text of that digest, and on rank 0 where it is kept."""
-    holds_out = splits.valid is None
+    holds_out, normalise = splits.valid is None, settings.data.normalise
     serialized, kept_at = b"", splits.train
 
     def obtain() -> None:
         nonlocal serialized, kept_at
         serialized, kept_at = obtain_tokenizer(
-            lambda: training_sentences(splits.train, holds_out=holds_out),
-            digest=f"{digest}/{holds_out}/{MAX_TOKENIZER_PAIRS}",
+            lambda: training_sentences(splits.train, holds_out=holds_out, normalise=normalise),
+            digest=f"{digest}/{holds_out}/{MAX_TOKENIZER_PAIRS}" + "/normalised" * normalise,
             vocabulary_size=settings.model.vocabulary_size,
             beside=splits.train.parent,
         )
@@ -175,9 +177,12 @@ def _written(name: str, beside: Path) -> StoredTokens:
     return stored
 
 
-def _showcase(test: Path | None, valid: TokenizedPairs, tokenizer: Tokenizer, count: int) -> list[Pair]:
+def _showcase(
+    test: Path | None, valid: TokenizedPairs, tokenizer: Tokenizer, settings: TransformerSettings
+) -> list[Pair]:
+    count = settings.train.translations
     if test is not None:
-        return list(islice(_filled_pairs(test), count))
+        return list(islice(_filled_pairs(test, normalise=settings.data.normalise), count))
     return [(tokenizer.decode(pair.source), tokenizer.decode(pair.target)) for pair in valid[:count].uncut()]
 
 

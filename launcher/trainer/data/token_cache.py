@@ -89,9 +89,10 @@ def text_at(path: Path) -> Text:
     return digested
 
 
-def tokens_name(digest: str, tokenizer: Tokenizer) -> str:
+def tokens_name(digest: str, tokenizer: Tokenizer, *, normalise: bool = True) -> str:
     """Return the name of the directory that holds the text of that digest."""
-    return f"tokens-{_key(FORMAT, digest, hashlib.sha256(tokenizer.serialized).hexdigest())}"
+    form = ("normalised",) if normalise else ()
+    return f"tokens-{_key(FORMAT, digest, hashlib.sha256(tokenizer.serialized).hexdigest(), *form)}"
 
 
 def find_tokens(name: str, beside: Path) -> StoredTokens | None:
@@ -102,7 +103,7 @@ def find_tokens(name: str, beside: Path) -> StoredTokens | None:
     return None
 
 
-def write_tokens(text: Text, tokenizer: Tokenizer) -> None:
+def write_tokens(text: Text, tokenizer: Tokenizer, *, normalise: bool = True) -> None:
     """Encode all pairs of `text` and keep their ids, unless that has been done. Of several processes one does it.
 
     Memory stays bounded: pairs are read, encoded and written some at a time, on as many threads as there are cores.
@@ -110,7 +111,7 @@ def write_tokens(text: Text, tokenizer: Tokenizer) -> None:
     Raises:
         UnreadableError: a malformed line, no pairs, a text that changes meanwhile, or a directory that cannot be written.
     """
-    name, beside = tokens_name(text.digest, tokenizer), text.file.parent
+    name, beside = tokens_name(text.digest, tokenizer, normalise=normalise), text.file.parent
     if find_tokens(name, beside):
         return
     directory = writable_dir(beside)
@@ -122,7 +123,7 @@ def write_tokens(text: Text, tokenizer: Tokenizer) -> None:
             for left_by_killed in directory.glob(f".{name}.*.partial") if is_alone else ():
                 shutil.rmtree(left_by_killed, ignore_errors=True)
             with new_directory(directory / name) as aside:
-                _write(aside, text, tokenizer)
+                _write(aside, text, tokenizer, normalise=normalise)
     except OSError as error:
         if find_tokens(name, beside):  # another process was quicker, on a file system without locks
             return
@@ -142,11 +143,11 @@ def _remove_damaged(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def _write(directory: Path, text: Text, tokenizer: Tokenizer) -> None:
+def _write(directory: Path, text: Text, tokenizer: Tokenizer, *, normalise: bool) -> None:
     with told_as_unreadable(text.file):
         raw = text.file.open("rb")
     with raw, (directory / IDS).open("wb") as ids, (directory / BOUNDS).open("wb") as bounds:
-        filled = _FilledPairs(split_pairs(lines_of(raw, text.file), text.file))
+        filled = _FilledPairs(split_pairs(lines_of(raw, text.file), text.file, normalise=normalise))
         progress = _Progress(text)
         pair_count = id_count = 0
         counts = np.zeros(tokenizer.size, np.int64)

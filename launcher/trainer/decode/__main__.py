@@ -16,6 +16,7 @@ import torch
 
 from launcher.core.codec import decode, encode
 from launcher.core.errors import EXIT_OK, TlaunchError
+from launcher.corpus.text import normalised
 from launcher.recipes.transformer.translation import (
     ANSWER_MARK,
     Answer,
@@ -58,7 +59,8 @@ def _serve(options: argparse.Namespace) -> None:
         return Translations(tuple(each.text for each in found), tuple(each.cut_tokens for each in found))
 
     def scored(asked: Scoring) -> Scores:
-        return all_scores(asked.hypotheses, asked.references, direction.rpartition("_")[2])
+        references = [normalised(text) for text in asked.references] if settings.data.normalise else asked.references
+        return all_scores(asked.hypotheses, references, direction.rpartition("_")[2])
 
     _answer(Ready(direction, str(device), settings.data.source_length))
     for line in sys.stdin:

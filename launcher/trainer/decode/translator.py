@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
 from launcher.core.frozen import frozen
+from launcher.corpus.text import normalised
 from launcher.recipes.transformer.config import DataConfig
 from launcher.trainer.data.tokenizer import Tokenizer
 from launcher.trainer.decode.beam import Hypothesis, Search, search
@@ -18,6 +19,7 @@ MAX_LONGER = 50  # tokens that a translation may have more than its source, as i
 # Characters that a token has at most are 16 (sentencepiece's max_sentencepiece_length). What comes after four times as many as
 # the model reads can change nothing of what it reads.
 MAX_CHARACTERS_OF_TOKEN = 4 * 16
+NOTHING = Hypothesis((), 0.0)
 
 
 @frozen
@@ -40,17 +42,20 @@ class Translator:
     ) -> list[Translation]:
         """Translate sentences, in batches of those that are about as long, with at most so many source tokens, padding included.
 
-        A sentence that has more is a batch of its own.
+        A sentence that has more is a batch of its own. Text is normalised as that of the training was, and what is empty then
+        has an empty translation.
         """
         most = self._data.source_length
+        if self._data.normalise:
+            sentences = [normalised(text) for text in sentences]
         encoded = self._tokenizer.encode([text[: most * MAX_CHARACTERS_OF_TOKEN] for text in sentences])
-        sources = [[*ids[: most - 1], END] for ids in encoded]
+        sources = {place: [*ids[: most - 1], END] for place, ids in enumerate(encoded) if sentences[place]}
         found: dict[int, Hypothesis] = {}
         for places in _batches(sources, batch_tokens):
             found |= zip(places, self._of_batch([sources[place] for place in places], how), strict=True)
         return [
             Translation(best.ids, self._text(best.ids), best.score, max(0, len(ids) + 1 - most))
-            for best, ids in ((found[place], ids) for place, ids in enumerate(encoded))
+            for best, ids in ((found.get(place, NOTHING), ids) for place, ids in enumerate(encoded))
         ]
 
     def _of_batch(self, sources: Sequence[Sequence[int]], how: Search) -> list[Hypothesis]:
@@ -64,10 +69,10 @@ class Translator:
         return self._tokenizer.decode(ids).replace("\r", " ").replace("\n", " ")
 
 
-def _batches(sources: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
+def _batches(sources: Mapping[int, Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
     """Yield the places of sources, the longest first, so that memory that suffices for the first batch does for all."""
     batch: list[int] = []
-    for place in sorted(range(len(sources)), key=lambda place: -len(sources[place])):
+    for place in sorted(sources, key=lambda place: -len(sources[place])):
         if batch and (len(batch) + 1) * len(sources[batch[0]]) > batch_tokens:
             yield batch
             batch = []

@@ -158,7 +158,9 @@ class Saving:
             say(f"{directory / name_of(step - 1)} could not be renamed: {error.strerror or error}")
             return
         if aside is not None:
-            say(f"the checkpoint of step {step - 1} is now {aside}: the next step failed; --resume takes the one before it")
+            say(
+                f"the checkpoint of step {step - 1} is now {aside}: the next step failed; --resume takes the one before it"
+            )
 
     def finish(self, *, goes_on: bool) -> None:
         """Wait for the checkpoint that is being written, if there is one, and record it.

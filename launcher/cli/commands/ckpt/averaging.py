@@ -15,17 +15,19 @@ from launcher.core.errors import UsageError
 
 
 @contextmanager
-def averaged_with_bar(paths: Sequence[Path], count: int) -> Iterator[AveragedBoxes]:
-    """Give the mean of the newest `count` of these checkpoints that are whole, and show how far reading and writing are.
+def averaged_with_bar(paths: Sequence[Path], count: int, reference: str) -> Iterator[AveragedBoxes]:
+    """Give the mean of the newest `count` whole checkpoints of `paths`, and show how far reading and writing are.
 
-    Their files are compared with their digests first. A damaged one is told, and an older one taken in its place.
+    `reference` is what a person named. The files are compared with their digests first. A damaged checkpoint is
+    reported, and an older one taken in its place.
 
     Raises:
         UsageError: fewer are whole, or they are not of one training.
         UnreadableError: one cannot be read, or another version has written it.
     """
-    if len(paths) < count:
-        raise _too_few(paths, len(paths), count)
+    if len(paths) == 1 and paths[0].name == Path(reference).name:
+        hint = f"name a run or a directory of checkpoints, such as {paths[0].parent}"
+        raise UsageError(f"--average {count}: {paths[0]} is a single checkpoint", hint=hint)
     readable = [(path, index) for path in paths if (index := _index_of(path)) is not None]
     total = sum(all_bytes(index) + state_bytes(index, 1) for _, index in readable[:count])
     with progress_bar("merge", total) as advance, ExitStack() as stack:
@@ -52,10 +54,7 @@ def _index_of(path: Path) -> Index | None:
 
 
 def _too_few(paths: Sequence[Path], whole: int, count: int) -> UsageError:
-    if len(paths) == 1:
-        hint = f"name a run or a directory of checkpoints, such as {paths[0].parent}"
-        return UsageError(f"--average {count}: {paths[0]} is a single checkpoint", hint=hint)
-    kept = "a run keeps the newest checkpoint.keep of those that checkpoint.every_steps asks for"
-    hint = f"--average {whole}; {kept}" if whole > 1 else kept
+    more = "keep more with checkpoint.every_steps and checkpoint.keep"
+    hint = f"use --average {whole}, or {more}" if whole > 1 else f"leave --average out, or {more}"
     found = f"{whole} whole checkpoint{'s' * (whole != 1)}"
     return UsageError(f"--average {count}: {paths[0].parent} has {found}", hint=hint)

@@ -60,7 +60,7 @@ def merge(*, checkpoint: str, output: Path, optimizer: bool, average: int | None
     paths = checkpoints_meant(runs_dir, checkpoint)
     check_new(output, paths[0])
     if average is not None:
-        with averaged_with_bar(paths, average) as averaged:
+        with averaged_with_bar(paths, average, checkpoint) as averaged:
             files.merge(averaged, output, moments=False)
     else:
         index = read_index(paths[0])
