@@ -139,11 +139,13 @@ class Scanner:
                 self._log.stop(Fault("RT114", token.start, 1, message, "check that this is a rank table"))
         repeats = self._stack.repeats
         repaired = overwritten(self.text, sorted(self._log.patches)) if self._log.mendable else None
+        # Behind a bracket that is the only fault, the rest of the text was seen to match.
+        is_unsure = self._log.stopped and [fault.code for fault in self._log.faults] != ["RT112"]
         faults = []
         for fault in self._log.faults:
             # A key twice, and no comma between the two: the object may be two that lost what separates them.
             is_in_two = fault.code == "RT105" and any(twice.first < fault.offset < twice.again for twice in repeats)
-            faults.append(fault._replace(repair=None) if self._log.stopped or is_in_two else fault)
+            faults.append(fault._replace(repair=None) if is_unsure or is_in_two else fault)
         return Scan(faults, repeats, repaired)
 
     def _touches_last(self, token: Token) -> bool:
@@ -217,7 +219,9 @@ class Scanner:
             # Only a string in a list can be a key, of an object that stands behind the list.
             if frame.bracket == "[" and self._last.kind == STRING:
                 message = f"a key stands in a list: [ of line {_line_of(frame, self.text)} is still open"
-                self._log.stop(Fault("RT112", token.start, 1, message, "write ] before it, where that list ends"))
+                repair = syntax_errors.closed_before_key(self.text, self._last.start, token.end, self._stack.brackets)
+                hint = "write ] before it, where that list ends"
+                self._log.stop(Fault("RT112", token.start, 1, message, hint, repair))
             else:
                 before_entry = next_token(self.text, token.end).kind in (STRING, *CLOSING)
                 hint = "write a comma in its place" if before_entry else "remove it"
@@ -344,8 +348,10 @@ class Scanner:
         needless = "after" if frame.starts_entry and follows == "," else ""
         if frame.comma is not None and follows == CLOSING[frame.bracket]:
             needless = "before"
-        opened, after_comma = (frame.bracket, _line_of(frame, self.text)), frame.comma is not None
-        self._log.stop(syntax_errors.unmatched(token, opened, way, after_comma=after_comma, needless_comma=needless))
+        opened = frame.bracket, _line_of(frame, self.text)
+        self._log.stop(
+            syntax_errors.unmatched(self.text, token, opened, way, comma=frame.comma, needless_comma=needless)
+        )
 
     def _refuse(self, token: Token, what: str) -> None:
         if token.kind == tokens.END:

@@ -12,11 +12,12 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.rank_table.catalogue import Finding, Found
 from launcher.rank_table.document import LongInteger
-from launcher.rank_table.model import Fields
+from launcher.rank_table.model import Fields, read_decimal
 from launcher.rank_table.positions import Pointer
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 # Faults of shape that are reported one by one: a list of a million numbers is one mistake, not a million.
 MAX_FAULTS = 1000
+DEVICE_ID = "device_id"
+LAB_DEVICES = 8  # of a server in a lab's table, each in an instance of its own
 OPTIONAL_LISTS = frozenset({"super_pod_list"})
 _WANTED = {
     "string_type": "a string",
@@ -113,6 +116,7 @@ class Shapes:
         self.complete = True  # every list that a table must have is there, and every entry of the lists was read
         self.full = False  # so much is wrong that the rest is not looked at
         self.keys: set[str] = set()  # every key of every object that was checked
+        self._free_ids: Iterator[int] = iter(())  # device ids that no entry of the present list has
         self._unknown: dict[tuple[type[Shape], str], tuple[Pointer, Fields, int]] = {}  # where first, and how often
 
     def check(self, shape: type[Shape], pointer: Pointer, fields: Fields) -> None:
@@ -129,7 +133,10 @@ class Shapes:
             self.keys.update(fields)
         faults, unknown = known
         for kind, name in faults:
-            self.note(*_finding(shape, pointer, fields, kind, name))
+            code, finding = _finding(shape, pointer, fields, kind, name)
+            if kind == "missing" and name == DEVICE_ID and (free := next(self._free_ids, None)) is not None:
+                finding = replace(finding, hint=f'add "{DEVICE_ID}": "{free}", or the id that the driver shows')
+            self.note(code, finding)
         for key in unknown:
             if len(self._unknown) >= self._at_most and (shape, key) not in self._unknown:
                 break
@@ -149,6 +156,7 @@ class Shapes:
         if not value:
             self.note("RT206", Finding((*pointer, key), f"{key} is empty", "a table names at least one of each"))
         at = (*pointer, key)
+        self._free_ids = _free_ids(pointer, value)
         for index, entry in enumerate(value):
             if self.full:
                 return
@@ -176,6 +184,13 @@ class Shapes:
             more = f" (and {uses - 1} more like it)" if uses > 1 else ""
             message = f'key "{key[:40]}" is not known{more}'
             yield "RT401", Finding((*pointer, key), message, _similar(key, shape, fields), at_key=True)
+
+
+def _free_ids(pointer: Pointer, entries: list[Any]) -> Iterator[int]:
+    """Yield the device ids that no entry has; in a list of one device, first the number of the instance around it."""
+    used = {read_decimal(entry.get(DEVICE_ID)) for entry in entries if isinstance(entry, dict)}
+    first = pointer[-1] if len(entries) == 1 and pointer and isinstance(pointer[-1], int) else 0
+    return (number for number in count(first % LAB_DEVICES) if number not in used)
 
 
 def _shape_faults(shape: type[Shape], fields: Fields) -> tuple[list[tuple[str, str]], list[str]]:

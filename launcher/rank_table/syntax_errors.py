@@ -125,12 +125,14 @@ def unpaired_quote(text: str, before: Token, after: Token) -> Fault:
 
 
 def unmatched(
-    token: Token, opened: tuple[str, int], way: Remedy | None, *, after_comma: bool, needless_comma: str
+    text: str, token: Token, opened: tuple[str, int], way: Remedy | None, *, comma: int | None, needless_comma: str
 ) -> Fault:
     """Report a closing bracket that does not match what was `opened`, a bracket and its line.
 
-    `needless_comma`: which of the commas "before" and "after" it separates nothing once it is gone.
+    `comma` is the place of the comma just before the bracket; `needless_comma` says which of the commas "before" and "after" it
+    separates nothing once it is gone. Where one `way` lets the rest of the text match, it is the repair.
     """
+    at, after_comma = token.start, comma is not None
     bracket, line = opened
     message = f"{token.kind} closes nothing here: {bracket} of line {line} is still open"
     no_comma = ", and no comma before that" if after_comma else ""
@@ -141,7 +143,24 @@ def unmatched(
     else:
         kind = "object" if bracket == "{" else "list"
         hint = f"write {CLOSING[bracket]} before it, where that {kind} ends{no_comma}"
-    return Fault("RT112", token.start, 1, message, hint)
+    repair = None
+    if way is Remedy.REMOVE:
+        end = text.index(",", at) + 1 if needless_comma == "after" else at + 1
+        start = comma if needless_comma == "before" and comma is not None else at
+        repair = Edit(start, end, text[start:at].removeprefix(",").rstrip(" \t\r\n"))
+    elif way is not None:
+        start = at if comma is None else comma
+        between = text[start:at].removeprefix(",")
+        repair = Edit(start, at + (way is Remedy.REPLACE), between + CLOSING[bracket])
+    return Fault("RT112", at, 1, message, hint, repair)
+
+
+def closed_before_key(text: str, key: int, colon_end: int, opened: str) -> Edit | None:
+    """Return the edit that closes a list before the comma in front of a key; None unless the rest of the text matches then."""
+    before = text[:key].rstrip(" \t\r\n")
+    if not before.endswith(",") or not _match(text, colon_end, opened[:-1]):
+        return None
+    return Edit(len(before) - 1, len(before) - 1, "]")
 
 
 def in_quotes(word: str) -> str:

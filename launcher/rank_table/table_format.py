@@ -24,6 +24,7 @@ class Format(Enum):
     LOCAL_RESOURCES = "local-comm-res"
     ROOT_INFO = "root-info"
     RESOURCE_REQUEST = "resource-request"
+    SWITCHES = "switches"
 
     @property
     def is_rank_table(self) -> bool:
@@ -54,6 +55,7 @@ _TITLES = {
     Format.LOCAL_RESOURCES: "description of one device's links for LLM-DataDist",
     Format.ROOT_INFO: "root-info file of an A5 server",
     Format.RESOURCE_REQUEST: "resource manager's request",
+    Format.SWITCHES: "list of network switches",
 }
 
 # Whose file it is, and what to do with it instead.
@@ -64,6 +66,7 @@ _RELATED = {
     Format.LOCAL_RESOURCES: 'it goes into the option llm.LocalCommRes; add "rank_id" to make it a rank table',
     Format.ROOT_INFO: "HCCL reads it where there is no rank table; leave topo_file_path out to make it one",
     Format.RESOURCE_REQUEST: "it asks a resource manager for devices; the rank table is the answer to it",
+    Format.SWITCHES: "MindCluster's scheduler reads it to place jobs; name the rank table of the job instead",
 }
 
 SERVER_LISTS = frozenset({Format.V1_0, Format.V1_2})
@@ -89,6 +92,8 @@ _TELLING_KEYS = (
     ("cluster_list", Format.CROSS_CLUSTER),
     ("allocated_group_resource", Format.RESOURCE_REQUEST),
     ("topo_file_path", Format.ROOT_INFO),
+    ("tor_list", Format.SWITCHES),
+    ("tor_count", Format.SWITCHES),
 )
 
 VERSIONS = {"1.0": Format.V1_0, "1.1": Format.V1_1, "1.2": Format.V1_2, "2.0": Format.V2_0}
@@ -154,6 +159,15 @@ def recognise(document: Any) -> Format | None:
     return found
 
 
+def groups_are_servers(document: dict[str, Any]) -> bool:
+    """Return whether `group_list` holds servers, so that the document is a v1.0 table with other names for its keys."""
+    groups = document.get("group_list")
+    if "server_list" in document or not isinstance(groups, list) or not groups:
+        return False
+    first = groups[0]
+    return isinstance(first, dict) and {"server_id", "devices"} <= first.keys() and "instance_list" not in first
+
+
 def list_of_another(document: dict[str, Any], found: Format) -> str | None:
     """Return the key of another format's list, where a document in the format `found` has that and not its own."""
     own = LISTS[found]
@@ -161,6 +175,8 @@ def list_of_another(document: dict[str, Any], found: Format) -> str | None:
 
 
 def _unversioned(document: dict[str, Any]) -> Format | None:
+    if groups_are_servers(document):
+        return Format.V1_0
     if "deploy_mode" in document:
         return Format.LAB
     if {"group_list", "group_count"} & document.keys():

@@ -85,12 +85,35 @@ LEFT_ALONE = {
     "stray letter and quote": '["x", a" {}]',
     "ellipsis": '["x", ...]',
     "cut off": '{"a": [1,, 2',
-    "wrong bracket": '{"a": [1, 2,}}',
+    "wrong bracket": '{"a": [1, 2}]',
+    "wrong bracket behind another fault": '{"a": ["x" "y", b}}',
     "bad escape": '["C:\\data",]',
     "text after the table": '{"a": 1}\n}',
     "half a surrogate pair": '["\\ud800"]',
     "nothing": "",
 }
+
+
+BRACKETS = {
+    '{"a": [{"b": 1}}': '{"a": [{"b": 1}]}',
+    '{"a": [{"b": 1]}': '{"a": [{"b": 1}]}',
+    '{"a": [{"b": 1}}, {"c": 2}]}': '{"a": [{"b": 1}, {"c": 2}]}',
+    '{"a": [{"b": 1}, {"c": 2}}]}': '{"a": [{"b": 1}, {"c": 2}]}',
+    '{"a": [1, 2}}': '{"a": [1, 2]}',
+    '{"a": [1, 2,}}': '{"a": [1, 2]}',
+    '{"a": [1, 2,\n}': '{"a": [1, 2\n]}',
+    '{"a": [1, "b": 2}': '{"a": [1], "b": 2}',
+    '{"a": [{"b": 1},\n "c": [2]}': '{"a": [{"b": 1}],\n "c": [2]}',
+    '{"a": [}, 1]}': '{"a": [1]}',
+}
+
+
+@pytest.mark.parametrize("text", BRACKETS)
+def test_a_bracket_is_mended_where_the_rest_of_the_text_matches_then(text):
+    """As its hint says; the result is JSON."""
+    fixed = fix(text)
+    assert json.loads(fixed.after) == json.loads(BRACKETS[text])
+    assert {repair.code for repair in fixed.repairs} <= {"RT112", "RT103"}
 
 
 @pytest.mark.parametrize("name", LEFT_ALONE)

@@ -40,6 +40,7 @@ DOCUMENTS = {
     "one device's links": ({"version": "1.0", "server_list": WITHOUT_RANK}, Format.LOCAL_RESOURCES),
     "one device's links, v1.2": ({"version": "1.2", "server_list": WITHOUT_RANK}, Format.LOCAL_RESOURCES),
     "root info": ({"version": "2.0", "topo_file_path": "topo.json", "rank_list": []}, Format.ROOT_INFO),
+    "switches": ({"version": "1.0", "tor_count": "1", "tor_list": [{"tor_ip": "10.0.0.1"}]}, Format.SWITCHES),
     "request": ({"allocated_group_resource": []}, Format.RESOURCE_REQUEST),
     "unknown version": ({"version": "1.9", "server_list": SERVERS}, None),
     "a version with a blank": ({"version": "1.0 ", "server_list": SERVERS}, None),

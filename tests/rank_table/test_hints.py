@@ -214,3 +214,107 @@ def test_zeros_that_are_no_encoding_are_called_that():
     (fault,) = parse_document(b"\0" * 100).faults
     assert fault.code == "RT101"
     assert "NUL" in fault.message
+
+
+def server_table(*servers, **more):
+    return {"version": "1.0", "server_count": str(len(servers)), "server_list": servers, "status": "completed", **more}
+
+
+def entry(server_id, *devices, **more):
+    return {"server_id": server_id, "device": list(devices), **more}
+
+
+def test_the_renames_that_make_a_group_list_of_servers_a_table(report):
+    """With version and without, `group_list` and its keys are renamed as the hint says, and nothing else is wrong."""
+    devices = [{"device_id": "0", "rank_id": "0"}]
+    wrong = {"group_count": "1", "group_list": [{"server_id": "10.0.0.1", "devices": devices}], "status": "completed"}
+    for document in (wrong, {"version": "1.0", **wrong}):
+        (problem,) = report(document).errors
+        assert problem.code == "RT351"
+        renames = dict(part.removeprefix("rename ").split(" to ") for part in problem.hint.split(", "))
+        text = json.dumps({"version": "1.0", **wrong})
+        for ours, theirs in renames.items():
+            text = text.replace(f'"{ours}"', f'"{theirs}"')
+        assert codes(report(json.loads(text))) == []
+
+
+def test_keys_that_other_tools_write_are_known(report):
+    """MindCluster and MindIE write them; no reader of a rank table looks at them."""
+    known = {"server_name": "n", "server_sn": "x", "super_pod_id": "1", "pod_name": "p", "container_ids": ["c"]}
+    table = server_table(entry("10.0.0.1", {"device_id": "0", "rank_id": "0"}, **known), total=1, IsMindIEEPJob=True)
+    assert codes(report(table)) == []
+    assert codes(report({**table, "totals": 1})) == ["RT401"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "free"),
+    [
+        ([{}, {}, {}], ["0", "1", "2"]),
+        ([{"device_id": "1"}, {}, {"device_id": "0"}, {}], ["2", "3"]),
+        ([{"device_id": "+1"}, {}, {}], ["0", "2"]),
+    ],
+)
+def test_a_missing_device_id_gets_a_number_of_its_own(report, devices, free):
+    """On each server anew; ids that other devices have are left out."""
+    servers = [
+        entry(name, *({**device, "rank_id": str(first + index)} for index, device in enumerate(devices)))
+        for name, first in (("10.0.0.1", 0), ("10.0.0.2", len(devices)))
+    ]
+    missing = [problem.hint for problem in report(server_table(*servers)).errors if problem.code == "RT204"]
+    assert [hint.split('"')[3] for hint in missing] == free * 2
+
+
+@pytest.mark.parametrize(
+    ("reader", "found"), [("hccl", ["RT402"]), ("mindspore", ["RT501"]), ("serving", []), ("mindie", [])]
+)
+def test_the_order_of_servers_matters_to_mindspore_alone(report, reader, found):
+    """Readers for which rank 0's server comes first hear nothing of it."""
+    names = ["10.0.0.9", "10.0.0.10"]
+    servers = [
+        entry(name, {"device_id": "0", "device_ip": f"192.1.0.{rank}", "rank_id": str(rank)})
+        for rank, name in enumerate(names, start=0)
+    ]
+    for number, server in enumerate(servers):
+        server["device"][0]["device_ip"] = f"192.1.0.{number + 1}"
+    seen = codes(report(server_table(*servers), profile=Profile("auto", reader)))
+    assert [code for code in seen if code in {"RT402", "RT501"}] == found
+
+
+def test_a_count_is_compared_with_most_servers_or_with_what_the_table_states(report):
+    """Also where the first server is the odd one."""
+
+    def device(server, number, rank):
+        return {"device_id": str(number), "device_ip": f"192.{number + 1}.0.{server + 1}", "rank_id": str(rank)}
+
+    sizes, rank, servers = (1, 2, 2), 0, []
+    for server, size in enumerate(sizes):
+        servers.append(entry(f"10.0.0.{server + 1}", *(device(server, each, rank + each) for each in range(size))))
+        rank += size
+    (problem,) = report(server_table(*servers), profile=Profile("910")).errors
+    assert problem.pointer == "/server_list/0/device"
+    assert "2 of 3 servers have 2 devices, this one has 1" in problem.message
+    assert problem.hint.startswith("add 1 here")
+
+
+def test_the_device_that_is_marked_is_one_that_the_message_names(report):
+    """Also where all devices of a position share a segment."""
+    for changes in ({}, {(0, 1): "192.1.0.129"}, {(1, 5): "192.9.1.15"}):
+        servers = [
+            entry(
+                f"10.0.0.{server + 1}",
+                *(
+                    {
+                        "device_id": str(number),
+                        "device_ip": changes.get((server, number), f"192.{number % 4 + 1}.{server}.{10 + number}"),
+                        "rank_id": str(8 * server + number),
+                    }
+                    for number in range(8)
+                ),
+            )
+            for server in range(2)
+        ]
+        for problem in report(server_table(*servers)).problems:
+            assert problem.code == "RT410"
+            at = problem.pointer.split("/")
+            marked = servers[int(at[2])]["device"][int(at[4])]
+            assert f"{marked['device_ip']} (device {marked['device_id']})" in problem.message

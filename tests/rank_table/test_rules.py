@@ -135,9 +135,7 @@ CASES = [
     case("RT312", servers(1, 1), {"server_count": "one"}),
     case("RT313", servers(1, 1), {"s0/server_id": ""}, {"s0/server_id": "any name"}),
     case("RT313", servers(1, 1), {"s0/server_id": "é" * 33}, {"s0/server_id": "é" * 32}),
-    case(
-        "RT314", servers(2, 1), {"s1/server_id": "10.0.0.1"}, {"s0/server_id": "10.0.0.01", "s1/server_id": "10.0.0.1"}
-    ),
+    case("RT314", servers(2, 1), {"s1/server_id": "10.0.0.1"}, {"s0/server_id": "node-01", "s1/server_id": "node-1"}),
     case("RT321", servers(1, 2), {"d0.1/device_id": "one"}),
     case("RT321", servers(1, 1), {"d0.0/rank_id": "-1"}),
     case("RT321", servers(1, 1), {"d0.0/rank_id": "4294967296"}),
@@ -173,6 +171,11 @@ CASES = [
     case("RT408", servers(1, 1), {"s0/server_id": "xx.xx.xx.xx"}, {"s0/server_id": "xx.example.com"}),
     case("RT408", servers(1, 1), {"s0/server_id": "10.xxx.xxx.1"}, {"s0/server_id": "10.x1.x2.1"}),
     case("RT408", servers(1, 1), {"s0/server_id": "<ip>"}, {"s0/server_id": "ip"}),
+    case("RT413", servers(2, 1), {"s1/server_id": "10.277.0.10"}, {"s1/server_id": "10.27.0.10"}),
+    case("RT413", servers(2, 1), {"s1/server_id": "10.0.9"}, {"s1/server_id": "server-10-0-9"}),
+    case("RT413", servers(2, 1), {"s1/server_id": "10.0.O.1"}, {"s1/server_id": "a10.0.O.1"}),
+    case("RT413", servers(2, 1), {"s1/server_id": "10.0.0.1.2"}, {"s1/server_id": "10.example.com"}),
+    case("RT413", servers(2, 1), {"s1/server_id": "fe80::1::2"}, {"s1/server_id": "fe80::1"}),
     case("RT409", servers(2, 1), {"s1/server_id": "127.0.1.1"}, {"s1/server_id": "127-0-1-1"}),
     case("RT409", servers(2, 1), {"s1/server_id": "localhost"}, {"s1/server_id": "localhost2"}),
     case("RT424", servers(2, 1), {"d1.0/device_ip": "127.0.0.1"}, {"d1.0/device_ip": "128.0.0.1"}),

@@ -41,17 +41,20 @@ for_mindspore, for_msrun, for_serving, for_mindie = (
 )
 SERVING_DEVICES = 8  # MindSpore Serving knows servers of eight devices
 MINDIE_SERVERS, MINDIE_DEVICES = 4, 32
+RANK_0_FIRST = frozenset({"mindie", "serving"})  # readers for which the server of rank 0 comes first
 READ_BY_SERVING = SERVER_LISTS | {Format.LAB}
 
 
 @warning("RT402", "ranks do not follow the order of server_id", formats=NAMED_SERVERS)
 def rank_order_unusual(table: Table) -> Iterator[Finding]:
-    """MindSpore asks that servers get their ranks in the dictionary order of server_id ("10.0.0.10" before "10.0.0.9")."""
-    for before, server in disorder(table):
+    """MindSpore asks that servers get their ranks in the dictionary order of server_id ("10.0.0.10" before "10.0.0.9").
+
+    Other programs do not mind. Readers for which rank 0's server comes first do not get this warning.
+    """
+    for before, server in disorder(table) if table.consumer not in RANK_0_FIRST else ():
         message = f'server "{server.server_id:.64}" comes after "{before.server_id:.64}" in rank, before it in dictionary order'
-        yield Finding(
-            server.at("server_id"), message, "MindSpore expects both orders to agree: give it the lower ranks"
-        )
+        hint = "ignore this unless MindSpore reads the table; for MindSpore, give this server the lower ranks"
+        yield Finding(server.at("server_id"), message, hint)
 
 
 @warning("RT403", "ranks of servers are interleaved", formats=RANKED)
@@ -119,7 +122,8 @@ def segments_unusual(table: Table) -> Iterator[Finding]:
         owners = {number: device for device in table.devices if (number := _number(table, device)) is not None}
         apart = f"keeps {_named(owners[one])} and {_named(owners[other])} apart"
         joins = "" if low == high else f"joins {_named(owners[low])} and {_named(owners[high])} and "
-        yield Finding(owners[high].at("device_ip"), f"no netmask {joins}{apart}", HINT)
+        marked = owners[high if joins else other]
+        yield Finding(marked.at("device_ip"), f"no netmask {joins}{apart}", HINT)
 
 
 def _positions(table: Table) -> dict[int, list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from launcher.core.records import HOST_RANK
@@ -14,11 +15,22 @@ from launcher.rank_table.model import (
     GroupTable,
     ServerRow,
     Table,
+    groups_of,
+    read_decimal,
     text_at,
 )
 from launcher.rank_table.profile import CHIPS
 from launcher.rank_table.rules.shared import name_unusable, repeated
-from launcher.rank_table.table_format import LISTS, RANKED, SERVER_LISTS, STRINGS, VERSIONS, Format, list_of_another
+from launcher.rank_table.table_format import (
+    LISTS,
+    RANKED,
+    SERVER_LISTS,
+    STRINGS,
+    VERSIONS,
+    Format,
+    groups_are_servers,
+    list_of_another,
+)
 
 A2, HALF = "a2", 8  # devices of a module, of which a server has one or two
 A5 = "a5"  # has a library of its own, for v2.0 alone
@@ -80,13 +92,19 @@ def version_of_another_format(table: Table) -> Iterator[Finding]:
     version at all.
     """
     found = list_of_another(table.fields, table.format)
-    if found is None or "version" not in table.fields:
+    if found is None or ("version" not in table.fields and not groups_are_servers(table.fields)):
         return
     versions = {
         "node_list": "1.1",
         "rank_list": "2.0",
         "server_list": "1.2" if "super_pod_list" in table.fields else "1.0",
     }
+    if groups_are_servers(table.fields):
+        renames = {"group_list": "server_list", "devices": "device", "group_count": "server_count"}
+        message = "group_list holds servers and their devices, as server_list of v1.0 does"
+        hint = "rename " + ", ".join(f"{ours} to {theirs}" for ours, theirs in renames.items())
+        yield Finding(("group_list",), message, hint, at_key=True)
+        return
     message = f'version "{table.fields["version"]}" asks for {LISTS[table.format]}, and this table has {found}'
     hint = f'write "{versions[found]}"' if found in versions else "leave version out: a table of group_list has none"
     yield Finding(("version",), message, hint)
@@ -249,17 +267,31 @@ def device_count_odd(table: Table) -> Iterator[Finding]:
 def device_counts_differ(table: Table) -> Iterator[Finding]:
     """A job uses the same number of devices on each server, where those are 910 or 300I. Other chips do not mind.
 
-    Nor does HCCL in a v1.1 table, whose ranks may compute on hosts.
+    Nor does HCCL in a v1.1 table, whose ranks may compute on hosts. Servers are compared with the number that a lab's table
+    states, or with most of them.
     """
     servers = _counted(table) if table.chip.equal_servers and table.format not in UNCOUNTED else ()
-    for server in servers[1:]:
-        if len(server.devices) != len(servers[0].devices):
-            expected = len(servers[0].devices)
-            message = f"the first server has {expected} device{'s' * (expected > 1)}, this one {len(server.devices)}"
-            apart = expected - len(server.devices)
-            change = f"add {apart} here" if apart > 0 else f"remove {-apart} here"
-            hint = f"{change}, or change the other servers: each has as many as the first"
-            yield Finding(server.at("device"), message, hint)
+    counts = Counter(len(server.devices) for server in servers)
+    if len(counts) < 2:
+        return
+    expected, holders = counts.most_common(1)[0]
+    said = f"{holders} of {len(servers)} servers have" if holders > 1 else "the first server has"
+    if (stated := _stated_count(table)) in counts:
+        expected, said = stated, "device_num and server_num say"
+    for server in servers:
+        if (found := len(server.devices)) != expected:
+            message = f"{said} {expected} device{'s' * (expected > 1)}, this one has {found}"
+            hint = f"add {expected - found} here" if found < expected else f"remove {found - expected} here"
+            yield Finding(server.at("device"), message, f"{hint}: all servers need the same number")
+
+
+def _stated_count(table: Table) -> int:
+    """Return the devices per server that `device_num` and `server_num` of a lab's only group say; 0 if they say nothing."""
+    groups = groups_of(table)
+    if table.format is not Format.LAB or len(groups) != 1:
+        return 0
+    devices, servers = (read_decimal(groups[0].fields.get(key)) or 0 for key in ("device_num", "server_num"))
+    return devices // servers if servers and devices % servers == 0 else 0
 
 
 @rule("RT343", "four devices that a 910 server cannot join", ascend_only=True)

@@ -51,6 +51,13 @@ class ServerShape(Shape):
     pod_ip: Any = None
     server_index: Any = None
     server_ip: Any = None
+    server_name: Any = (
+        None  # this and what follows is written by MindCluster and MindIE, and read by neither HCCL nor us
+    )
+    server_sn: Any = None
+    super_pod_id: Any = None
+    pod_name: Any = None
+    container_ids: Any = None
 
 
 class TableShape(Shape):
@@ -59,6 +66,8 @@ class TableShape(Shape):
     server_list: list[Any] = needed('[{"server_id": "...", "device": [...]}]')
     server_count: str = ""  # HCCL counts for itself where it is missing
     super_pod_list: Any = None  # a rule says that it belongs to v1.2
+    total: Any = None  # written by MindCluster and MindIE
+    IsMindIEEPJob: Any = None
 
 
 class PodTableShape(TableShape):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from launcher.rank_table.catalogue import Addition, Finding, Severity, rule, warning
-from launcher.rank_table.ip import is_loopback, is_unspecified, packed_address, what_it_is_instead
+from launcher.rank_table.ip import is_loopback, is_unspecified, packed_address, what_it_is_instead, why_no_address
 from launcher.rank_table.model import (
     DeviceRow,
     Table,
@@ -20,6 +20,10 @@ from launcher.rank_table.table_format import SERVER_LISTS
 NAME_LIMIT = 256  # characters of a name that are looked at
 # A sign that no name has, or an address of four parts of which one or more is made of x, y, z or w alone.
 _PLACEHOLDER = re.compile(r"[*<>{}$?]|^(?=[^.]*(?:\.[^.]*){3}$)(?:.*\.)?([xyzw])\1*(?:\.|$)", re.IGNORECASE)
+# Four parts of which the first is a number and at most one is none; or two colons.
+_LIKE_ADDRESS = re.compile(
+    r"[0-9]+(?:\.[0-9]+){2,}$|[0-9]+\.(?:[^.]*\.[0-9]+\.[0-9]+|[0-9]+\.[^.]*\.[0-9]+|[0-9]+\.[0-9]+\.[^.]*)$|[0-9a-fA-F]*:.*:"
+)
 VNIC_PORT = "device_vnic_port"
 PORTS = frozenset({"device_port", VNIC_PORT, "host_port"})
 BACKUP_KEY, BACKUP_PORT_KEY = "backup_device_ip", "backup_device_port"
@@ -52,6 +56,16 @@ def name_is_placeholder(table: Table) -> Iterator[Finding]:
     for server in table.servers:
         if server.server_id and _PLACEHOLDER.search(server.server_id[:NAME_LIMIT]):
             message = f'server_id "{server.server_id[:64]}" is a placeholder'
+            yield Finding(server.at("server_id"), message, "write the server's own address or name")
+
+
+@warning("RT413", "a server_id that looks like an address and is none", formats=SERVER_LISTS)
+def name_is_mistyped_address(table: Table) -> Iterator[Finding]:
+    """Any text may be a server_id, so HCCL takes "10.277.0.10", too. No host has such a name: it is a typing error."""
+    for server in table.servers:
+        name = (server.server_id or "")[:NAME_LIMIT]
+        if _LIKE_ADDRESS.match(name) and packed_address(name) is None and not _PLACEHOLDER.search(name):
+            message = f'server_id "{name[:64]}" looks like an address, and is none{why_no_address(name)}'
             yield Finding(server.at("server_id"), message, "write the server's own address or name")
 
 
