@@ -13,6 +13,7 @@ from launcher.core.events import AgentStarted, from_line
 from launcher.core.proc import ProcessId
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.logs.terminal import escaped
+from launcher.runs.owner import is_of_owner, owner_of
 
 MAX_NAMED = 8  # runs that a reference may mean; others are counted
 _LATEST = re.compile(rf"{LATEST}(?:~[0-9]{{1,9}})?")
@@ -120,13 +121,17 @@ def run_at(root: Path) -> RunDir:
 
 
 def last_agent(run_dir: RunDir) -> ProcessId | None:
-    """Return the identity of the agent that last served the part of a run on this server; None if there was none."""
-    agent = None
+    """Return the identity of the agent that last served the part of a run on this server.
+
+    None if there was none, and for a process that does not belong to the run's owner.
+    """
+    agent, owner = None, None
     with suppress(OSError, ValueError, RecursionError), run_dir.events.open("rb") as lines:
+        owner = owner_of(run_dir, frozenset({os.fstat(lines.fileno()).st_uid}))
         for line in lines:
             if (stamped := from_line(line)) is not None and isinstance(stamped.event, AgentStarted):
                 agent = stamped.event.agent
-    return agent
+    return agent if agent is not None and is_of_owner(agent, owner, run_dir.events) else None
 
 
 def run_names(runs_dir: Path) -> tuple[str, ...]:
