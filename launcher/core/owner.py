@@ -39,12 +39,15 @@ def called(uid: int | None) -> str:
 
 
 def uids_of_file(path: str | Path) -> frozenset[int]:
-    """Return the owners of a file: for a symbolic link, of the link and of its target.
+    """Return the owners of a file: for a symbolic link, of the link and of its target, if there is one.
 
     Raises:
         OSError: the file does not exist, or cannot be reached.
     """
-    return frozenset((os.lstat(path).st_uid, os.stat(path).st_uid))  # noqa: PTH116 - called for every command
+    uids = {os.lstat(path).st_uid}
+    with suppress(OSError):
+        uids.add(os.stat(path).st_uid)  # noqa: PTH116 - of a text, too
+    return frozenset(uids)
 
 
 def uids_of_process(pid: int) -> frozenset[int]:
