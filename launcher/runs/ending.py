@@ -52,7 +52,9 @@ class Orphan:
         others = [
             ProcessId(found.pid, found.started, host, boot)
             for found in (every_process() if self.group is not None else ())
-            if found.living and found.pid not in (self.process.pid, self.watcher) and _group(found.pid) == self.group
+            if found.living
+            and found.pid not in (self.process.pid, self.watcher)
+            and _group(found.pid) == self.group
             and (self.uids is None or self.uids & uids_of_process(found.pid))
         ]
         return [self.process, *others] if self.process.lives else others

@@ -196,7 +196,9 @@ class RunStatusReader:
         state = self._state(report, agent_lives=agent_lives, head_lives=head_lives)
         noted = self._engine_ranks.look() if self._engine_ranks else {}
         owner = owner_of(self.run_dir, frozenset(self._events.uids))
-        return RunState(self.run_dir, state, self._progress, report, time.time_ns(), self._engine, noted, self._part, owner)
+        return RunState(
+            self.run_dir, state, self._progress, report, time.time_ns(), self._engine, noted, self._part, owner
+        )
 
     def _read(self) -> None:
         for stamped in self._events.read():

@@ -107,7 +107,9 @@ def test_what_cannot_be_undone_wants_the_only_active_run(places):
         assert "note: " in places.call("none", "stop", "b", code=0).stderr
         assert "b is not running" in places.call("two", "stop", code=0).stderr
         assert (two.wait(), one.poll()) == (0, None)
-        assert places.call("none", "stop", code=0).stderr.startswith("note: ")
+        assert f"tlaunch stop {places.runs('one') / 'a'}" in places.call("none", "stop", code=2).stderr
+        assert one.poll() is None
+        places.call("none", "stop", "a", code=0)
         assert one.wait() == 0
 
 
