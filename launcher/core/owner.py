@@ -27,6 +27,17 @@ def is_trusted(uid: int) -> bool:
     return uid == ROOT or uid in own_uids()
 
 
+def is_trusted_in(uid: int, directory: Path) -> bool:
+    """Return whether this user is trusted, or owns what this process makes in `directory`: some file systems map users."""
+    if is_trusted(uid):
+        return True
+    from tempfile import TemporaryFile  # noqa: PLC0415 - most directories belong to their user
+
+    with suppress(OSError), TemporaryFile(dir=directory) as file:
+        return os.fstat(file.fileno()).st_uid == uid
+    return False
+
+
 def called(uid: int | None) -> str:
     """Return a user's name and uid: `alice (uid 1001)`."""
     if uid is None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.errors import UsageError
-from launcher.core.owner import ROOT, called, is_trusted, uids_of_file, uids_of_process
+from launcher.core.owner import ROOT, called, is_trusted_in, uids_of_file, uids_of_process
 from launcher.core.proc import PROC, ProcessId, has_open
 from launcher.core.run_dir import RunDir
 
@@ -58,17 +58,8 @@ def check_own_directory(directory: Path) -> None:
         OSError: it cannot be reached.
     """
     for uid in uids_of_file(directory):
-        if not is_trusted(uid) and uid != _uid_of_new_files(directory):
+        if not is_trusted_in(uid, directory):
             raise UsageError(
                 f"{directory} belongs to {called(uid)}; a run needs a directory of its own user",
                 hint="give this run a name that no other has, or set `--runs-dir` to a directory of your own",
             )
-
-
-def _uid_of_new_files(directory: Path) -> int | None:
-    """Return the owner that files made by this process have there, or None: some file systems map users."""
-    from tempfile import TemporaryFile  # noqa: PLC0415 - most directories belong to their user
-
-    with suppress(OSError), TemporaryFile(dir=directory) as file:
-        return os.fstat(file.fileno()).st_uid
-    return None
