@@ -222,7 +222,8 @@ def test_prune_keeps_what_others_renamed(users):
     users.runs.chmod(0o777)
     kept = acted_run.make(users.runs / ".kept.12345678.removed", OVER).root
     users.give(kept, ONE)
-    users.call(ONE, "prune", "--keep", 0, "--yes", code=0)
+    users.give(acted_run.make(users.runs / "over", OVER).root, ONE)
+    assert users.call(ONE, "prune", "--keep", 0, "--yes", code=0).stdout == "over\n"
     assert RunDir(kept).run_json.is_file()
 
 
