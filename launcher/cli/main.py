@@ -248,6 +248,9 @@ def _fail(error: OSError) -> int:
     """Report a system error; return 2 for a stdout that takes nothing: 1 would mean that `diff` found a difference."""
     if isinstance(error, BrokenPipeError):  # the reader of our output knows why
         return EXIT_FAILURE
+    if error.filename is None and _is_directory_gone():
+        say("error: the current directory has been removed\nhint: change to a directory that exists")
+        return EXIT_USAGE
     reason = error.strerror or str(error)  # without Python's errno notation
     if _is_about_stdout(error):
         say(f"error: stdout cannot be written: {reason}")
@@ -255,6 +258,14 @@ def _fail(error: OSError) -> int:
     file = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
     say(f"error: {printable(file + reason)}")
     return EXIT_FAILURE
+
+
+def _is_directory_gone() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - `--help` needs no path
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _is_about_stdout(error: OSError) -> bool:

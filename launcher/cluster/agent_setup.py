@@ -23,6 +23,7 @@ from launcher.engines.host_match import own_interface
 from launcher.engines.local import LocalAgent, start_agent
 from launcher.engines.placement import read_machine
 from launcher.program.digests import digests_of
+from launcher.runs.owner import check_own_directory
 from launcher.supervise.event_log import EventLog
 from launcher.supervise.mpi_proxy import MpiProxies
 from launcher.supervise.port import HeldPort, check_port, hold_port
@@ -187,7 +188,9 @@ def start(
 
 def _note_not_begun(run_dir: RunDir, membership: Session, error: TlaunchError) -> None:
     membership.forget_endpoint(run_dir)
-    if run_dir.report.parent.is_dir():
+    with suppress(OSError, UsageError):  # there is none, or it is another user's
+        for directory in (run_dir.root, run_dir.report.parent):
+            check_own_directory(directory)
         event_log = EventLog(run_dir.events, membership.welcome.server_index)
         event_log.record(NotBegun(error.message, error.hint))
         event_log.record(AgentEnded(Cause.FAILED, error.exit_code))

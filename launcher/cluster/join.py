@@ -36,6 +36,7 @@ from launcher.core.messages import (
 from launcher.core.records import RunSpec
 from launcher.core.resources import fingerprint
 from launcher.core.run_dir import RunDir
+from launcher.runs.owner import check_own_directory
 from launcher.runs.record import filling, spec_to_json
 from launcher.supervise.link import Link
 
@@ -214,6 +215,7 @@ def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> No
 
     Raises:
         UnreadableError: the directory in which ranks start is missing here, or this one cannot be made or filled.
+        UsageError: the directory belongs to another user.
     """
     if not spec.cwd.is_dir():
         raise UnreadableError(
@@ -223,9 +225,13 @@ def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> No
     run_dir = RunDir(spec.run_dir, server_index)
     with filling(run_dir):
         run_dir.report.parent.mkdir(parents=True, exist_ok=True)
+        made = [run_dir.root, run_dir.report.parent]
         for rank in spec.ranks:
             if rank.server_index == server_index:
                 run_dir.device(rank.global_rank).mkdir(exist_ok=True)
+                made.append(run_dir.device(rank.global_rank))
+        for directory in made:
+            check_own_directory(directory)
         if not run_dir.run_json.exists():  # of thousands of ranks it takes seconds to write
             with suppress(FileExistsError):
                 atomic.write_text(run_dir.run_json, spec_to_json(spec), replace=False)

@@ -51,6 +51,7 @@ TLAUNCH_HEARTBEAT_FILE = "TLAUNCH_HEARTBEAT_FILE"  # see launcher/core/heartbeat
 # --- what tlaunch itself reads ---
 TLAUNCH_RUNS_DIR = "TLAUNCH_RUNS_DIR"  # default of --runs-dir
 TLAUNCH_NO_CONFIG = "TLAUNCH_NO_CONFIG"  # default of --no-config: read no options from the project's file
+TLAUNCH_SAFE_DIRECTORY = "TLAUNCH_SAFE_DIRECTORY"  # whose project files count if another user owns them: DIR:DIR, or *
 TLAUNCH_MAX_TABLE_SIZE = "TLAUNCH_MAX_TABLE_SIZE"  # of the rank tables that are read, 100M for instance
 TLAUNCH_SERVER = "TLAUNCH_SERVER"  # default of --server: which server of the rank table this machine is
 TLAUNCH_COORDINATOR = "TLAUNCH_COORDINATOR"  # of an agent: where its run is coordinated, HOST:PORT,HOST:PORT,...

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from stat import S_IWUSR
 from typing import NamedTuple
 
 from launcher.core.errors import UnreadableError
@@ -125,6 +126,22 @@ def catches(pid: int, number: int) -> bool:
         return False
     caught = next((line for line in status.splitlines() if line.startswith("SigCgt:")), "SigCgt: 0")
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+def has_open(pid: int, descriptor: int) -> bool:
+    """Return whether a process has the file of this process's `descriptor` open for writing.
+
+    Its other files are not touched: they may be on a file system that does not answer. Reading a link never waits.
+    """
+    path, wanted = os.readlink(f"{PROC}/self/fd/{descriptor}"), os.fstat(descriptor)  # noqa: PTH115
+    with suppress(OSError):
+        for name in os.listdir(PROC / str(pid) / "fd"):  # noqa: PTH208 - many names, and no use for paths
+            link = f"{PROC}/{pid}/fd/{name}"
+            with suppress(OSError):
+                is_written = os.lstat(link).st_mode & S_IWUSR
+                if is_written and os.readlink(link) == path and os.path.samestat(os.stat(link), wanted):  # noqa: PTH115, PTH116
+                    return True
+    return False
 
 
 @cache

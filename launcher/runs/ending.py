@@ -9,11 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum
+from pathlib import Path
 
-from launcher.core.errors import UnreadableError
+from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.frozen import frozen
+from launcher.core.owner import ROOT, called, uids_of_process
 from launcher.core.proc import ProcessId, every_process, is_readable, stat
 from launcher.core.records import DEFAULT_GRACE_S
+from launcher.logs.terminal import escaped
+from launcher.runs.owner import is_of_owner
 from launcher.runs.progress import State
 from launcher.runs.record import read_recorded
 from launcher.runs.status import RunState, RunStatusReader
@@ -29,16 +33,18 @@ class Orphan:
     process: ProcessId
     group: int | None  # None where others may be in its group
     watcher: int | None  # leads the group of a rank of a run.sh; it reports how that ended, and ends with it
+    uids: frozenset[int] | None  # users whose processes in the group are the run's; None: all users'
 
     @classmethod
-    def of(cls, process: ProcessId) -> Orphan:
-        """Return the rank whose own process this living one is."""
+    def of(cls, process: ProcessId, owner: int | None) -> Orphan:
+        """Return the rank whose own process this living one is, of a run of this owner."""
         group, found = _group(process.pid), stat(process.pid)
+        uids = None if owner == ROOT else uids_of_process(process.pid)
         if group == process.pid:
-            return cls(process, group, None)
+            return cls(process, group, None, uids)
         if found is not None and group == found.parent:
-            return cls(process, group, group)
-        return cls(process, None, None)
+            return cls(process, group, group, uids)
+        return cls(process, None, None, uids)
 
     def living(self) -> list[ProcessId]:
         """Return the living processes of the rank and its group."""
@@ -46,7 +52,10 @@ class Orphan:
         others = [
             ProcessId(found.pid, found.started, host, boot)
             for found in (every_process() if self.group is not None else ())
-            if found.living and found.pid not in (self.process.pid, self.watcher) and _group(found.pid) == self.group
+            if found.living
+            and found.pid not in (self.process.pid, self.watcher)
+            and _group(found.pid) == self.group
+            and (self.uids is None or self.uids & uids_of_process(found.pid))
         ]
         return [self.process, *others] if self.process.lives else others
 
@@ -75,6 +84,19 @@ class Stopped:
     grace_s: float = DEFAULT_GRACE_S  # that orphans had
 
 
+class ForeignProcessError(TlaunchError):
+    """A run's files name a process that does not belong to the run's owner. It was not signalled."""
+
+    def __init__(self, process: ProcessId, state: RunState) -> None:
+        users = sorted(uids_of_process(process.pid))
+        whose = "different users" if state.owner is None else called(state.owner)
+        super().__init__(
+            f"process {process.pid}, which the files of {escaped(state.name)} name, belongs to {called(users[0] if users else None)}, "
+            f"and the run to {whose}: it was not signalled",
+            hint=f"`ps -fp {process.pid}` shows it",
+        )
+
+
 def stop(watch: RunStatusReader, *, kill: bool, timeout_s: float | None) -> Stopped:
     """Ask the run to end (`kill`: without grace) and wait until its agent has gone, `timeout_s` at most.
 
@@ -83,6 +105,7 @@ def stop(watch: RunStatusReader, *, kill: bool, timeout_s: float | None) -> Stop
 
     Raises:
         PermissionError: the run belongs to another user.
+        ForeignProcessError: the run's files name a process that does not belong to the run's owner.
     """
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
     # A run that is being started gets a moment in which its agent writes its first event.
@@ -92,7 +115,7 @@ def stop(watch: RunStatusReader, *, kill: bool, timeout_s: float | None) -> Stop
     if not _ask_launcher(state, kill=kill):
         return _end_orphans(watch, watch.look(), deadline, kill=kill)
     if not kill and not _is_ending(_look_until(_is_ending, watch, deadline)):
-        _ask(state.progress.agent, signal.SIGTERM)
+        _ask(state.progress.agent, signal.SIGTERM, state)
     gone = _wait(watch, deadline)
     return Stopped(StopOutcome.ENDED if gone else StopOutcome.STILL_ENDING, watch.look())
 
@@ -129,9 +152,12 @@ def send(process: ProcessId, number: int) -> bool:
 
 def _end_orphans(watch: RunStatusReader, state: RunState, deadline: float, *, kill: bool) -> Stopped:
     """End ranks of a lost run that outlived launcher and agent, though the kernel should have ended them."""
-    orphans = {look.global_rank: Orphan.of(look.process) for look in state.ranks if look.process and look.process.lives}
-    if not orphans or state.state is not State.LOST:
+    living = {look.global_rank: look.process for look in state.ranks if look.process and look.process.lives}
+    if not living or state.state is not State.LOST:
         return Stopped(StopOutcome.NOT_RUNNING, state)
+    for global_rank, process in living.items():
+        _check_owner(process, state, state.run_dir.train_log(global_rank))
+    orphans = {global_rank: Orphan.of(process, state.owner) for global_rank, process in living.items()}
     grace_s = 0.0
     if not kill:
         try:
@@ -153,7 +179,8 @@ def _end_orphans(watch: RunStatusReader, state: RunState, deadline: float, *, ki
 def _ask_all(orphans: Mapping[int, Orphan], number: int) -> None:
     for each in orphans.values():
         for process in each.living():
-            _ask(process, number)
+            with suppress(ProcessLookupError):  # gone since we looked
+                send(process, number)
 
 
 def _wait_for_ends(orphans: Mapping[int, Orphan], deadline: float) -> None:
@@ -166,23 +193,39 @@ def _ask_launcher(state: RunState, *, kill: bool) -> bool:
     """Signal the launcher, or the agent where that has gone; return False where both have gone."""
     agent, head = state.progress.agent, state.progress.head
     if not kill:
-        return _ask(head, signal.SIGTERM) or _ask(agent, signal.SIGTERM)
-    if _ask(agent, signal.SIGQUIT):
+        return _ask(head, signal.SIGTERM, state) or _ask(agent, signal.SIGTERM, state)
+    if _ask(agent, signal.SIGQUIT, state):
         return True
     # A launcher without an agent is ending what that left.
-    if not _ask(head, signal.SIGINT):
+    if not _ask(head, signal.SIGINT, state):
         return False
     time.sleep(LOOK_S / 5)  # two signals of one number that come at once count as one
-    _ask(head, signal.SIGINT)
+    _ask(head, signal.SIGINT, state)
     return True
 
 
-def _ask(process: ProcessId | None, number: int) -> bool:
-    if process is None:
+def _ask(process: ProcessId | None, number: int, state: RunState) -> bool:
+    """Signal the run's launcher or agent; return False if it has gone."""
+    if process is None or not process.lives:
         return False
+    _check_owner(process, state, state.run_dir.events)
     with suppress(ProcessLookupError):  # gone since we looked
         return send(process, number)
     return False
+
+
+def _check_owner(process: ProcessId, state: RunState, file: Path) -> None:
+    """Refuse a living process that is not the run's owner's. `file`: one of the run's that it writes to.
+
+    Raises:
+        PermissionError: the run belongs to another user.
+        ForeignProcessError: the process does.
+    """
+    if is_of_owner(process, state.owner, file) or not process.lives:
+        return
+    if os.geteuid() not in {ROOT, state.owner}:
+        raise PermissionError
+    raise ForeignProcessError(process, state)
 
 
 def _wait(watch: RunStatusReader, deadline: float) -> bool:

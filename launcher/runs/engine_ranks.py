@@ -21,6 +21,7 @@ from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.proc import ProcessId
 from launcher.core.records import RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
+from launcher.runs.owner import check_own_directory
 from launcher.runs.record import Recorded, filling, point_latest, spec_to_json
 
 
@@ -31,13 +32,15 @@ def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = No
     it, and the others must agree with it. `files` are there for a rank as soon as this returns.
 
     Raises:
-        UsageError: an earlier run of the same name has had this rank.
+        UsageError: an earlier run of the same name has had this rank, or the directory belongs to another user.
         RefusedLayoutError: the ranks do not agree.
         UnreadableError: the directory cannot be made or filled.
     """
     run_dir = RunDir(spec.run_dir)
     with filling(run_dir):
         run_dir.device(rank.global_rank).mkdir(parents=True, exist_ok=True)
+        for directory in (run_dir.root, run_dir.device(rank.global_rank)):
+            check_own_directory(directory)
         try:  # one process alone succeeds in making a rank's env.log, on NFS too
             os.close(os.open(run_dir.env_log(rank.global_rank), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:

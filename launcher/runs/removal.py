@@ -18,7 +18,7 @@ from launcher.runs.registry import registered
 from launcher.runs.status import RunState, look
 from launcher.runs.store import newest_first, run_at
 
-_REMOVED = ".removed"  # ends the hidden name of a run whose files are being removed
+_REMOVED = ".removed"  # ends the hidden name of a run whose files are being removed, and there the name of its run.json
 
 
 @frozen
@@ -93,7 +93,9 @@ class Removal:
         aside = root.with_name(f".{root.name}.{os.urandom(4).hex()}{_REMOVED}")
         with told_as(root, aside):
             root.rename(aside)
-        shutil.rmtree(aside, ignore_errors=True)
+        with suppress(OSError):
+            RunDir(aside).run_json.rename(_mark(aside))
+        _remove_files(aside)
         with suppress(FileNotFoundError):  # all has gone, perhaps by another's `finish_earlier`
             shutil.rmtree(aside)
         return None
@@ -109,9 +111,13 @@ class Removal:
                         yield place / name
 
     def finish_earlier(self) -> None:
-        """Remove what removals have left that were killed or interrupted."""
+        """Remove what removals have left that were killed or interrupted.
+
+        The name does not suffice: whoever may write to the directory could give it to anything of ours.
+        """
         for left in self._runs_dir.glob(f".*.{'[0-9a-f]' * 8}{_REMOVED}"):
-            shutil.rmtree(left, ignore_errors=True)  # nothing happens to a link
+            if os.path.lexists(_mark(left)) and not left.is_symlink():
+                _remove_files(left)
 
     def mend_latest(self) -> None:
         """Have `latest` link to the newest run that is left, if the one that it linked to is gone."""
@@ -125,3 +131,17 @@ class Removal:
                 pointed = newest  # a run that begins meanwhile may have had its own link replaced
             if pointed is None:
                 latest.unlink()
+
+
+def _mark(aside: Path) -> Path:
+    """Return the file that only a removal makes: the run.json of a run whose files are being removed."""
+    return aside / f"run.json{_REMOVED}"
+
+
+def _remove_files(aside: Path) -> None:
+    """Remove a run's files as far as possible, the mark among the last."""
+    with suppress(OSError), os.scandir(aside) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+    shutil.rmtree(aside, ignore_errors=True)

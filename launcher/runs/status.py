@@ -6,6 +6,7 @@ look is possible on the run's own machine, since its last start, and nowhere els
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ from launcher.core.report import Attempt, Report
 from launcher.core.run_dir import RunDir
 from launcher.core.verdict import Verdict
 from launcher.runs.engine_ranks import EngineRanks
+from launcher.runs.owner import owner_of
 from launcher.runs.progress import ENDED_AS, Progress, State
 from launcher.runs.record import read_recorded
 from launcher.runs.store import run_at, run_names
@@ -65,6 +67,7 @@ class RunState:
     engine: str | None = None  # of a run without an agent: what started its ranks
     noted: Mapping[int, ProcessId] = field(default_factory=dict)  # of such a run, by global rank: what ranks noted
     part: tuple[int, ...] | None = None  # global ranks of the only server whose files are here, if others have others
+    owner: int | None = None  # the user who owns the run; None if its files belong to different users
 
     @property
     def name(self) -> str:
@@ -192,7 +195,10 @@ class RunStatusReader:
                 break
         state = self._state(report, agent_lives=agent_lives, head_lives=head_lives)
         noted = self._engine_ranks.look() if self._engine_ranks else {}
-        return RunState(self.run_dir, state, self._progress, report, time.time_ns(), self._engine, noted, self._part)
+        owner = owner_of(self.run_dir, frozenset(self._events.uids))
+        return RunState(
+            self.run_dir, state, self._progress, report, time.time_ns(), self._engine, noted, self._part, owner
+        )
 
     def _read(self) -> None:
         for stamped in self._events.read():
@@ -240,10 +246,12 @@ class EventReader:
         self._path = path
         self._offset = 0
         self.strange = 0  # lines that are no events of this version
+        self.uids: set[int] = set()  # owners of the file, at each look
 
     def read(self) -> Iterator[TimestampedEvent]:
         """Yield the events written since the last call; none if there is no file."""
         with suppress(OSError), self._path.open("rb") as file:
+            self.uids.add(os.fstat(file.fileno()).st_uid)
             file.seek(self._offset)
             for line in file:
                 if not line.endswith(b"\n"):

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.events import AgentStarted, from_line
+from launcher.core.owner import is_trusted
 from launcher.core.proc import ProcessId
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.logs.terminal import escaped
+from launcher.runs.owner import is_of_owner, owner_of
 
 MAX_NAMED = 8  # runs that a reference may mean; others are counted
 _LATEST = re.compile(rf"{LATEST}(?:~[0-9]{{1,9}})?")
@@ -120,13 +122,17 @@ def run_at(root: Path) -> RunDir:
 
 
 def last_agent(run_dir: RunDir) -> ProcessId | None:
-    """Return the identity of the agent that last served the part of a run on this server; None if there was none."""
-    agent = None
+    """Return the identity of the agent that last served the part of a run on this server.
+
+    None if there was none, and for a process that does not belong to the run's owner.
+    """
+    agent, owner = None, None
     with suppress(OSError, ValueError, RecursionError), run_dir.events.open("rb") as lines:
+        owner = owner_of(run_dir, frozenset({os.fstat(lines.fileno()).st_uid}))
         for line in lines:
             if (stamped := from_line(line)) is not None and isinstance(stamped.event, AgentStarted):
                 agent = stamped.event.agent
-    return agent
+    return agent if agent is not None and is_of_owner(agent, owner, run_dir.events) else None
 
 
 def run_names(runs_dir: Path) -> tuple[str, ...]:
@@ -170,11 +176,14 @@ def given_names(names: Collection[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _latest(runs_dir: Path, note: Callable[[str], None]) -> RunDir:
-    """Return the run that `latest` links to, or the newest readable one if the link is missing, as with job files."""
+    """Return the run that `latest` links to, or the newest readable one if the link is missing or another user's.
+
+    Job files make no link, and in a sticky directory only its owner can have it lead to a later run.
+    """
     latest = RunDir(runs_dir / LATEST)
-    if os.access(latest.run_json, os.R_OK):
+    is_named = os.path.lexists(latest.root) and is_trusted(os.lstat(latest.root).st_uid)
+    if is_named and os.access(latest.run_json, os.R_OK):
         return run_at(latest.root.resolve())
-    is_named = os.path.lexists(latest.root)
     why = f"{latest.root}: {_why_no_run(Path(os.path.realpath(latest.root)))}"
     for name in newest_first(runs_dir):
         if os.access(RunDir(runs_dir / name).run_json, os.R_OK):
@@ -206,6 +215,8 @@ def _why_no_run(directory: Path) -> str:
         return f"{escaped(str(run_json))} may not be read"
     if not os.path.isdir(directory):  # noqa: PTH112 - see `_is_file`
         return f"{escaped(str(directory))} is gone"
+    if not os.access(directory, os.X_OK):
+        return f"{escaped(str(directory))} may not be read"
     hint = ", as of a job file that an older tlaunch made" if any(directory.glob("device[0-9]*")) else ""
     return f"{escaped(str(directory))} has no run.json{hint}"
 

@@ -263,5 +263,25 @@ def test_auto_takes_the_newest_of_the_same_training(launcher, checkpoint):
     assert (found, "note: --resume auto" in said) == (None, True)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_auto_takes_no_checkpoint_of_another_user(launcher, checkpoint):
+    """Though it is newer, in a directory of runs that they share."""
+    own, others = checkpoint("20260101-000000-a", 5, mtime=1000), checkpoint("20260102-000000-b", 500, mtime=2000)
+    os.chown(others.parents[1], 65534, 65534)
+    assert resumed_from(launcher, "--resume", "auto")[0] == own.parent
+    os.chown(own.parents[1], 65534, 65534)
+    assert resumed_from(launcher, "--resume", "auto")[0] is None
+    assert resumed_from(launcher, "--resume", "20260102-000000-b")[0] == others
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_root_names_the_run_whose_checkpoints_it_removes(launcher, checkpoint):
+    paths = [checkpoint("20260101-000000-a", step) for step in (5, 6)]
+    run = paths[0].parents[1]
+    (run.parent / "latest").symlink_to(run.name)
+    os.chown(paths[0].parent, 65534, 65534)
+    assert "uid 65534" in launcher.refused(2, "ckpt prune --keep 1")
+
+
 def test_it_is_the_bundled_trainers(launcher):
     launcher.refused(2, ["run", "--resume", "auto", "--", "true"])

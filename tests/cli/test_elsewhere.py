@@ -1,6 +1,7 @@
 """Runs are found from a directory that has none."""
 
 import json
+import os
 
 import pytest
 
@@ -9,6 +10,7 @@ from launcher.runs.registry import register
 from launcher.runs.status import look
 from tests.programs import acted_run
 
+from .conftest import read_until
 from .test_chosen_run import make_failed
 
 
@@ -107,8 +109,60 @@ def test_what_cannot_be_undone_wants_the_only_active_run(places):
         assert "note: " in places.call("none", "stop", "b", code=0).stderr
         assert "b is not running" in places.call("two", "stop", code=0).stderr
         assert (two.wait(), one.poll()) == (0, None)
-        assert places.call("none", "stop", code=0).stderr.startswith("note: ")
+        assert f"tlaunch stop {places.runs('one') / 'a'}" in places.call("none", "stop", code=2).stderr
+        assert one.poll() is None
+        places.call("none", "stop", "a", code=0)
         assert one.wait() == 0
+
+
+@pytest.mark.parametrize("typed", [["stop"], ["stop", "latest"], ["rerun"], ["rerun", "latest~0"]], ids=" ".join)
+def test_what_acts_on_a_run_elsewhere_wants_its_name(places, typed):
+    """Where nobody can be asked, one of another directory is neither ended nor started, and nothing is written."""
+    ran = places.launcher.directory / "ran"
+    there = places.launcher.directory / "one"
+    if typed[0] == "rerun":
+        argv = places.launcher.argv("run", "-q", "-n", 1, "--", "touch", ran)
+        places.launcher.ended(argv, cwd=there, env={"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}, code=0)
+        ran.unlink()
+        refused = places.call("none", *typed, code=2).stderr
+        name = (there / "runs" / "latest").resolve().name
+        assert f"hint: tlaunch rerun {there / 'runs' / name}" in refused
+        assert not ran.exists()
+        assert "touch" in places.call("none", *typed, "--dry-run", code=0).stdout
+        return
+    with acted_run.playing(there / "runs" / "a") as process:
+        assert f"hint: tlaunch stop {there / 'runs' / 'a'}" in places.call("none", *typed, code=2).stderr
+        assert process.poll() is None
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"n\n", 1), (b"\n", 1), (b"y\n", 0)])
+def test_a_person_is_asked_about_a_run_elsewhere(places, answer, code):
+    with acted_run.playing(places.runs("one") / "a") as agent:
+        ours, theirs = os.openpty()
+        argv = places.launcher.argv("stop")
+        cwd, state = places.launcher.directory / "none", {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
+        process = places.launcher.begin(["env", "-C", cwd, *argv], env=state, stdin=theirs, stderr=theirs)
+        os.close(theirs)
+        shown = read_until(ours, b"[y/N]")
+        os.write(ours, answer)
+        read_until(ours, None)
+        os.close(ours)
+        assert (process.wait(), agent.poll() is None) == (code, code == 1)
+        assert str(places.runs("one")).encode() in shown.replace(b"\r\n", b"")
+
+
+def test_a_link_to_a_run_elsewhere_is_elsewhere(places):
+    """Whoever may write to a directory of runs can make one."""
+    with acted_run.playing(places.runs("one") / "a") as agent:
+        (places.launcher.directory / "none" / "runs").mkdir()
+        (places.launcher.directory / "none" / "runs" / "linked").symlink_to(places.runs("one") / "a")
+        assert str(places.runs("one") / "a") in places.call("none", "stop", code=2).stderr
+        assert agent.poll() is None
+        places.call("none", "stop", "linked", code=0)
+
+
+def test_nothing_active_anywhere_is_said(places):
+    assert "no run is active" in places.call("none", "stop", code=2).stderr
 
 
 def test_without_any_run_the_error_is_about_here(places, launcher):

@@ -164,12 +164,18 @@ def test_a_missing_torch_is_one_message_not_a_traceback_per_rank(launcher, monke
     assert ("'.[train]'" in told, told.count("\n! ")) == (True, 2)
 
 
-def test_a_removed_working_directory_is_named(launcher):
-    script = (
-        f"mkdir gone && cd gone && rmdir ../gone && exec {sys.executable} -m launcher run --runs-dir ../runs -- true"
+@pytest.mark.parametrize(
+    "words",
+    ["run --runs-dir ../runs -- true", "ps", "status", "stop", "rerun", "wait", "prune --keep 1", "report --html x.html",
+     "ckpt prune --keep 1", "plan operators x", "ps --everywhere"],
+)  # fmt: skip
+def test_a_removed_working_directory_is_named(launcher, words):
+    done = launcher.shell(f"mkdir gone && cd gone && rmdir ../gone && exec {sys.executable} -m launcher {words}")
+    assert (done.returncode, done.stdout, done.stderr.count("error: the current directory has been removed")) == (
+        2,
+        "",
+        1,
     )
-    done = launcher.shell(script)
-    assert (done.returncode, done.stdout, done.stderr.count("error: ")) == (2, "", 1)
     assert not launcher.runs.exists()
 
 

@@ -63,6 +63,16 @@ def test_what_begins_so_is_completed(launcher, words, completed):
     assert done.stdout.split() == [f"plain,{word}" for word in completed]
 
 
+@pytest.mark.parametrize("words", ["stop ", "status ", "logs ", "ckpt ls ", "run --resume "])
+def test_a_run_called_like_an_option_is_not_completed(launcher, words):
+    """By a directory's name, or by what was given by --name: the shell would put an option into the line."""
+    for name in ("--kill", "20261121-053712--x", "-q", "20261121-053713-b"):
+        launcher.write(f"runs/{name}/run.json", "{}")
+    asked = {"COMP_WORDS": f"tlaunch {words}", "COMP_CWORD": str(len(words.split()) + 1)}
+    done = launcher.call(env={"_TLAUNCH_COMPLETE": "bash_complete", **asked})
+    assert done.stdout.split() == ["plain,20261121-053713-b", "plain,20261121-053712--x"]
+
+
 @pytest.mark.parametrize(
     ("words", "env", "completed"),
     [

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from launcher.cli.launch import start
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.launch.recorded import as_words, given_again, masked_in, recorded_options
-from launcher.cli.options.chosen_run import RUN_HELP, chosen, run_argument
+from launcher.cli.options.chosen_run import RUN_HELP, chosen_to_rerun, confirm_owner, run_argument
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RUN_GROUPS, RUN_PARAMETERS
 from launcher.cli.text.stdout import say, write_out
@@ -34,9 +34,12 @@ Examples:
 The run starts in the directory in which that one was started, with the environment of this shell, and its directory is made
 beside that one's. Options that are given take the place of recorded ones; --env and --set add to them. A COMMAND that begins
 with - is arguments, which are put behind those of the recorded program; for most programs the last one of a name counts.
-What is secret is masked in a record: `tlaunch rerun` refuses such a run and names what has to be given again.
+What is secret is masked in a record: `tlaunch rerun` refuses such a run and names what has to be given again. Before it runs the
+command of another user, or of a run that RUN does not name in another directory, it asks; where nobody can be asked, it refuses
+without --yes.
 
-Exit codes: those of `tlaunch run`; 2 also: no such run, or its record does not hold its options.
+Exit codes: those of `tlaunch run`; 1 also: the answer was no; 2 also: no such run, its record does not hold its options, or
+--yes is missing.
 """
 NOT_TAKEN = ("command", "json", "runs_dir", "dry_run")
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
@@ -62,10 +65,13 @@ class _Rerun(TakesCommand):
 
 @click.command(cls=_Rerun, epilog=EPILOG, help=f"Start again what a run ran, with other options.\n\n{RUN_HELP}")
 @click.option("--dry-run", is_flag=True, help="Print the command line that would be run, and start nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask about a run in another directory or of another user.")
 @run_argument
 @click.pass_context
-def rerun(context: click.Context, /, *, run: str | None, dry_run: bool, runs_dir: Path, **options: Any) -> None:
-    run_dir = chosen(runs_dir, run)
+def rerun(
+    context: click.Context, /, *, run: str | None, dry_run: bool, yes: bool, runs_dir: Path, **options: Any
+) -> None:
+    run_dir = chosen_to_rerun(runs_dir, run, yes=yes or dry_run)
     recorded, cwd = recorded_options(run_dir)
     given = {name: value for name, value in options.items() if _is_given(context, name, value)}
     given |= {name: _absolute(given[name]) for name in PATHS if name in given}
@@ -74,6 +80,7 @@ def rerun(context: click.Context, /, *, run: str | None, dry_run: bool, runs_dir
     again = replace(given_again(recorded, given), runs_dir=run_dir.root.parent)
     line = _command_line(again, cwd)
     secrets = ", ".join(masked_in(again))
+    confirm_owner(run_dir, yes=yes or dry_run)
     if dry_run:
         write_out(f"{line}\n")
         if secrets:

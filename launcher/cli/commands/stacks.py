@@ -21,6 +21,7 @@ from launcher.core.frozen import frozen
 from launcher.core.heartbeat import read_heartbeat
 from launcher.core.verdict import StackGroup
 from launcher.logs.terminal import printable
+from launcher.runs.owner import is_of_owner
 from launcher.runs.status import RunState, look
 from launcher.supervise.diagnosis.stacks import RankStack, Target, gather, group, sentence
 from launcher.supervise.survey import SurveyAnswer
@@ -147,7 +148,13 @@ def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, 
     Raises:
         TlaunchError: there are none.
     """
-    living = {look.global_rank: look.process.pid for look in state.ranks if look.process and look.process.lives}
+    living = {
+        look.global_rank: look.process.pid
+        for look in state.ranks
+        if look.process
+        and look.process.lives
+        and is_of_owner(look.process, state.owner, state.run_dir.train_log(look.global_rank))
+    }
     if not living:
         raise TlaunchError(f"{shown_name(state)} ({describe_run(state)}) has no living rank here")
     if wanted is None:

@@ -16,6 +16,7 @@ from launcher.checkpoint.same_settings import check_settings, differing_settings
 from launcher.cli.launch.options import RunOptions
 from launcher.cli.text.run_text import continued_from
 from launcher.core.errors import UnreadableError
+from launcher.core.owner import is_trusted_in, uids_of_file
 from launcher.core.records import ResumedFrom
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.text import some_of
@@ -157,8 +158,10 @@ def continued(meant: Path) -> ResumedFrom | None:
 
 
 def _indexed(runs_dir: Path) -> Iterator[tuple[Path, Index]]:
-    """Yield the checkpoints of all runs that have an index which can be read."""
+    """Yield the checkpoints that have a readable index, of all runs except those of other users."""
     for name in run_names(runs_dir):
+        if not all(is_trusted_in(uid, runs_dir) for uid in uids_of_file(runs_dir / name)):
+            continue
         yield from readable(path.absolute() for path in checkpoints_in(RunDir(runs_dir / name).checkpoints))
 
 

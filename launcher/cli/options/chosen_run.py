@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import stat
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,12 +16,14 @@ from click.core import ParameterSource
 from launcher.cli.options.command_types import Command
 from launcher.cli.options.completion import Completer, complete_active_runs, complete_runs
 from launcher.cli.options.run import runs_dir_option
-from launcher.cli.text.stdout import as_people_call_it, say
-from launcher.core.errors import UnreadableError, UsageError
+from launcher.cli.text.stdout import as_argument, as_people_call_it, say
+from launcher.core.errors import EXIT_FAILURE, UnreadableError, UsageError
+from launcher.core.owner import ROOT, called, is_own, is_trusted, uids_of_file
 from launcher.core.run_dir import RunDir
+from launcher.core.text import printable
 from launcher.logs.terminal import escaped
 from launcher.runs.registry import registered
-from launcher.runs.status import runs_going_on
+from launcher.runs.status import RunState, runs_going_on
 from launcher.runs.store import find_run, find_runs, means_latest, place_among, run_names
 
 _RUN_IS = (
@@ -72,7 +78,8 @@ def chosen(runs_dir: Path, run: str | None) -> RunDir:
         UnreadableError: there is no such run.
         UsageError: several runs' names begin so.
     """
-    return _found(runs_dir, _places(runs_dir, run), run)
+    places = _places(runs_dir, run)
+    return _told(_found(runs_dir, places, run), runs_dir, places)
 
 
 def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
@@ -84,30 +91,115 @@ def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
     places = _places(runs_dir, run)
     active = _active(places, unwatched=True) if run is None else ()
     if not active:
-        return _found(runs_dir, places, run)
+        return _told(_found(runs_dir, places, run), runs_dir, places)
     if others := active[1:]:
         say(f"{len(others)} other {'run is' if len(others) == 1 else 'runs are'} active: {_names(others, runs_dir)}")
-    return _told(active[0], runs_dir, places)
+    return _told(active[0].run_dir, runs_dir, places)
 
 
 def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
-    """Return the run that was meant; without a name, or by one that several have, the only active one.
+    """Return the run to stop: without a name, or by one that several have, the only active one.
 
-    It is for what cannot be undone.
+    Without a name, one of the caller's comes before those of others, and one elsewhere needs a yes.
 
     Raises:
-        UsageError: several are active, or several runs' names begin so.
+        UsageError: several are active, or several runs' names begin so; or nobody can be asked.
         UnreadableError: there is no such run.
     """
     places = _places(runs_dir, run)
     named = () if run is None or means_latest(run) else find_runs(places[0], run)
-    active: tuple[RunDir, ...] = ()
+    active: tuple[RunState, ...] = ()
     if run is None or len(named) > 1:
         watched = _active(places, unwatched=False)  # an engine ends the others
-        active = tuple(run_dir for run_dir in watched if run is None or run_dir in named)
+        active = tuple(state for state in watched if run is None or state.run_dir in named)
+        active = tuple(state for state in active if is_own(state.owner)) or active
     if len(active) > 1:
         raise UsageError(f"{len(active)} runs are active: {_names(active, runs_dir)}", hint="give RUN to choose one")
-    return _told(active[0], runs_dir, places) if active else _found(runs_dir, places, run)
+    if run is None and not active and places != (runs_dir,):
+        raise UnreadableError(
+            f"{runs_dir} holds no runs, and no run is active elsewhere", hint="tlaunch ps --everywhere --all lists runs"
+        )
+    run_dir = active[0].run_dir if active else _found(runs_dir, places, run)
+    if run is not None and is_named(run):
+        if (link := _link_of_another(runs_dir / run) or _link_of_another(Path(run))) is not None:
+            why = f"{escaped(str(link))} is a link that belongs to {called(os.lstat(link).st_uid)}"
+            confirm(f"{why}, to {run_dir.root}: stop that run?", why, f"tlaunch stop {shlex.quote(str(run_dir.root))}")
+        return _told(run_dir, runs_dir, places)
+    for why in filter(None, (_where(run_dir, runs_dir), _whose(run_dir) if os.geteuid() == ROOT else None)):
+        confirm(f"{why}: stop it?", f"{why}, and RUN is not given", f"tlaunch stop {as_argument(run_dir)}")
+    return run_dir
+
+
+def chosen_to_rerun(runs_dir: Path, run: str | None, *, yes: bool) -> RunDir:
+    """Return the run to start again. One elsewhere needs a name or a yes.
+
+    Raises:
+        UsageError: several runs' names begin so, or nobody can be asked.
+        UnreadableError: there is no such run.
+    """
+    places = _places(runs_dir, run)
+    run_dir = _found(runs_dir, places, run)
+    why = None if is_named(run) or yes else _where(run_dir, runs_dir)
+    if why is None:
+        return _told(run_dir, runs_dir, places)
+    confirm(f"{why}: run it again?", f"{why}, and RUN is not given", f"tlaunch rerun {as_argument(run_dir)}")
+    return run_dir
+
+
+def confirm_owner(run_dir: RunDir, *, yes: bool) -> None:
+    """Ask before the command in another user's record is run.
+
+    Raises:
+        UsageError: nobody can be asked.
+    """
+    if (why := _whose(run_dir)) is None:
+        return
+    if yes:
+        say(f"note: {why}")
+        return
+    hint = "read what it would run with --dry-run, then give --yes"
+    confirm(f"{why}: run its command as {called(os.geteuid())}?", f"{why}, whose command would be run", hint)
+
+
+def confirm(question: str, refusal: str, hint: str) -> None:
+    """Ask on the terminal, and exit with 1 unless the answer is yes.
+
+    Raises:
+        UsageError: stdin is not a terminal.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(refusal, hint=hint)
+    if not click.confirm(printable(question), err=True):
+        raise click.exceptions.Exit(EXIT_FAILURE)
+
+
+def is_named(run: str | None) -> bool:
+    """Return whether RUN names one run, wherever others are."""
+    return run is not None and not means_latest(run)
+
+
+def _where(run_dir: RunDir, runs_dir: Path) -> str | None:
+    """Return where a run is that is not in `runs_dir`; None for others."""
+    if run_dir.root.parent == runs_dir.resolve():
+        return None
+    return f"{escaped(run_dir.root.name)} is in {escaped(str(run_dir.root.parent))}, not in {escaped(str(runs_dir))}"
+
+
+def _link_of_another(path: Path) -> Path | None:
+    """Return the first symbolic link on a path that belongs to another user, who decides where it leads."""
+    for each in (path, *path.parents):
+        with suppress(OSError):
+            found = os.lstat(each)
+            if stat.S_ISLNK(found.st_mode) and not is_trusted(found.st_uid):
+                return each
+    return None
+
+
+def _whose(run_dir: RunDir) -> str | None:
+    """Return whose a run is that belongs to another user; None for others."""
+    owners = uids_of_file(run_dir.root) | uids_of_file(run_dir.run_json)
+    stranger = next((uid for uid in sorted(owners) if not is_own(uid)), None)
+    return None if stranger is None else f"{escaped(run_dir.root.name)} belongs to {called(stranger)}"
 
 
 def _places(runs_dir: Path, run: str | None) -> tuple[Path, ...]:
@@ -133,7 +225,7 @@ def _places(runs_dir: Path, run: str | None) -> tuple[Path, ...]:
 
 def _found(runs_dir: Path, places: tuple[Path, ...], run: str | None) -> RunDir:
     place = places[0] if len(places) == 1 else place_among(places, run) or runs_dir
-    return _told(find_run(place, run, lambda words: say(f"note: {words}")), runs_dir, places)
+    return find_run(place, run, lambda words: say(f"note: {words}"))
 
 
 def _told(run_dir: RunDir, runs_dir: Path, places: tuple[Path, ...]) -> RunDir:
@@ -143,14 +235,14 @@ def _told(run_dir: RunDir, runs_dir: Path, places: tuple[Path, ...]) -> RunDir:
     return run_dir
 
 
-def _active(places: tuple[Path, ...], *, unwatched: bool) -> tuple[RunDir, ...]:
+def _active(places: tuple[Path, ...], *, unwatched: bool) -> tuple[RunState, ...]:
     states = [state for place in places for state in runs_going_on(place) if unwatched or state.engine is None]
     states.sort(key=lambda state: state.started_ns or 0, reverse=True)
-    return tuple(state.run_dir for state in states)
+    return tuple(states)
 
 
-def _names(run_dirs: tuple[RunDir, ...], runs_dir: Path) -> str:
+def _names(states: tuple[RunState, ...], runs_dir: Path) -> str:
     """Return the runs by names, by which RUN chooses them: those that are not in `runs_dir` by their directories."""
-    here = runs_dir.resolve()
-    shown = (run.root.name if run.root.parent == here else str(as_people_call_it(run.root)) for run in run_dirs)
+    here, roots = runs_dir.resolve(), (state.run_dir.root for state in states)
+    shown = (root.name if root.parent == here else str(as_people_call_it(root)) for root in roots)
     return ", ".join(map(escaped, shown))

@@ -51,12 +51,15 @@ def _names(context: click.Context, *, only_active: bool = False) -> list[str]:
 
 
 def _begun(names: Sequence[str], begun: str) -> list[Any]:
-    """Return the names that begin so; none that a shell would take for more than a word, since bash puts them in as they are."""
+    """Return the names that begin so, except those that a shell would split or expand, or that look like an option.
+
+    bash puts them in as they are.
+    """
     whole = [name for name in names if name.startswith(begun)]
     given = dict.fromkeys(chain.from_iterable(given_names(names).values()))
     latest = [LATEST] if begun and names and LATEST.startswith(begun) else []
     completed = whole or [*(name for name in given if name.startswith(begun)), *latest]
-    return [name for name in completed if shlex.quote(name) == name]
+    return [name for name in completed if shlex.quote(name) == name and not name.startswith("-")]
 
 
 def complete_runs_or_files(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:

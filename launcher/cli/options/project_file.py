@@ -7,7 +7,8 @@ it is read for agents and ranks of `tlaunch exec`: on another server there may b
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+import shlex
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ import click
 from launcher.cli.options.command_types import PLACE, PROJECT_FILE
 from launcher.cli.options.project_place import MAX_BYTES
 from launcher.cli.options.types import FloatRange, IntRange, Seconds, Size, as_usage_error
+from launcher.core.env import TLAUNCH_SAFE_DIRECTORY
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.files import read_regular
 from launcher.core.frozen import frozen
+from launcher.core.owner import called, is_trusted, uids_of_file
 from launcher.core.run_dir import RunDir
 from launcher.core.text import did_you_mean, near
+from launcher.logs.terminal import escaped
 
 COMMON = "runs-dir"  # which stands above all tables
 TAKES_NONE = ("exec", "completion")
@@ -133,18 +137,23 @@ class ProjectFile:
         return isinstance(option.type, click.Path)
 
 
-def read_project_file(path: str, prefix: str, commands: Collection[str]) -> ProjectFile:
+def read_project_file(path: str, prefix: str, commands: Collection[str], git: str | None = None) -> ProjectFile:
     """Read the tables whose names begin with `prefix`. `commands`: of which there may be tables.
+
+    `git`: the `.git` because of which the file holds here.
 
     Raises:
         UnreadableError: the file cannot be read.
-        UsageError: it is not TOML, or holds something else.
+        UsageError: it is not TOML, or holds something else; or another user owns it, or `git`.
     """
     from launcher.recipes.load import parse_toml  # few runs have such a file
 
     shown = os.path.relpath(path)
     try:
-        text = read_regular(Path(path), MAX_BYTES).decode("utf-8-sig")
+        for each in filter(None, (path, git)):
+            _check_owners(each, uids_of_file(each))
+        content = read_regular(Path(path), MAX_BYTES, lambda found: _check_owners(path, (found.st_uid,)))
+        text = content.decode("utf-8-sig")
         tables: Any = parse_toml(text)
     except OSError as error:
         raise UnreadableError(f"{shown} cannot be read: {error.strerror}") from error
@@ -173,6 +182,28 @@ def read_project_file(path: str, prefix: str, commands: Collection[str]) -> Proj
     return file
 
 
+def _check_owners(path: str, uids: Iterable[int]) -> None:
+    """Refuse a file that others own: it decides with what environment programs run, and `.git` decides which file does.
+
+    Raises:
+        UsageError: one of its owners is another user than this one and root.
+    """
+    directory = Path(path).parent
+    for uid in uids:
+        if not is_trusted(uid) and not _is_safe(directory):
+            raise UsageError(
+                f"{escaped(path)} belongs to {called(uid)}, and would set options of your commands",
+                hint=f"ignore it with `tlaunch --no-config`, or trust it with {TLAUNCH_SAFE_DIRECTORY}="
+                f"{escaped(shlex.quote(str(directory)))}",
+            )
+
+
+def _is_safe(directory: Path) -> bool:
+    """Return whether the user trusts the files in this directory, whoever owns them."""
+    named = os.environ.get(TLAUNCH_SAFE_DIRECTORY, "").split(os.pathsep)
+    return "*" in named or directory.resolve() in {Path(each).expanduser().resolve() for each in named if each}
+
+
 def give_defaults(context: click.Context, name: str, command: click.Command) -> None:
     """Have the project's file, whose place this context knows, give the defaults of a command of its group.
 
@@ -184,8 +215,8 @@ def give_defaults(context: click.Context, name: str, command: click.Command) -> 
         return
     if PROJECT_FILE not in context.meta:
         assert isinstance(context.command, click.Group)
-        path, prefix = context.meta[PLACE]
-        context.meta[PROJECT_FILE] = read_project_file(path, prefix, context.command.list_commands(context))
+        path, prefix, git = context.meta[PLACE]
+        context.meta[PROJECT_FILE] = read_project_file(path, prefix, context.command.list_commands(context), git)
     file: ProjectFile = context.meta[PROJECT_FILE]
     if isinstance(command, click.Group):
         file.check_group(name, command.list_commands(context))

@@ -13,8 +13,10 @@ SHARED_PREFIX = "tool.tlaunch."  # of its tables in a file that others have tabl
 MAX_BYTES = 1 << 20
 
 
-def project_file_here() -> tuple[str, str] | None:
-    """Return the path of the file that holds here, and the prefix of its tables; None where there is none.
+def project_file_here() -> tuple[str, str, str | None] | None:
+    """Return the path of the file that holds here, the prefix of its tables, and `.git` if it holds because of that.
+
+    Return None if there is no such file.
 
     Above the working directory only a repository is searched, up to its root: what lies there belongs to the project.
     """
@@ -23,14 +25,14 @@ def project_file_here() -> tuple[str, str] | None:
     except FileNotFoundError:
         return None
     if found := _in(here):
-        return found
+        return *found, None
     directory = here
-    while not os.path.lexists(os.path.join(directory, ".git")):  # noqa: PTH118 - as above
+    while not os.path.lexists(git := os.path.join(directory, ".git")):  # noqa: PTH118 - as above
         directory, below = os.path.dirname(directory), directory  # noqa: PTH120 - as above
         if directory == below:
             return None
         found = found or _in(directory)
-    return found
+    return (*found, git) if found else None
 
 
 def _in(directory: str) -> tuple[str, str] | None:

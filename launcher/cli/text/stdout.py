@@ -112,4 +112,5 @@ def as_argument(run_dir: RunDir) -> str:
     from launcher.logs.terminal import escaped
 
     own, root = Path(os.environ.get(TLAUNCH_RUNS_DIR) or DEFAULT_RUNS_DIR).resolve(), run_dir.root
-    return shlex.quote(escaped(root.name if root.parent.resolve() == own else str(as_people_call_it(root))))
+    is_short = root.parent.resolve() == own and not root.name.startswith("-")  # which looks like an option
+    return shlex.quote(escaped(root.name if is_short else str(as_people_call_it(root))))

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.core.frozen import frozen
-from launcher.core.proc import PROC, Stat, catches, stat
+from launcher.core.proc import PROC, Stat, catches, has_open, stat
 from launcher.core.verdict import StackGroup
 from launcher.supervise.diagnosis.py_spy import PySpy, seen_from_outside, waited_for, working_directory
 from launcher.supervise.diagnosis.stack_parser import RankStack, Sources, parse_faulthandler, understood
@@ -210,7 +210,7 @@ class _Question:
             log = _opened(self._path, locked=patient)
         except OSError as error:
             return None if error.errno in _LATER else seen_from_outside(found)
-        if not _writes_to(self._pid, log):  # whatever has the descriptor now would get the dump
+        if not has_open(self._pid, log):  # whatever has the descriptor now would get the dump
             os.close(log)
             return seen_from_outside(found)
         self._log = log
@@ -251,21 +251,6 @@ def _opened(path: Path, *, locked: bool) -> int:
     except OSError:  # a file system without locks
         pass
     return log
-
-
-def _writes_to(pid: int, log: int) -> bool:
-    """Return whether the process still has the log open: a program may have closed unknown descriptors.
-
-    Its other files are not touched: they may be on a file system that does not answer. Reading a link never waits.
-    """
-    path, wanted = os.readlink(f"{PROC}/self/fd/{log}"), os.fstat(log)  # noqa: PTH115
-    with suppress(OSError):
-        for name in os.listdir(PROC / str(pid) / "fd"):  # noqa: PTH208 - many names, and no use for paths
-            link = f"{PROC}/{pid}/fd/{name}"
-            with suppress(OSError):
-                if os.readlink(link) == path and os.path.samestat(os.stat(link), wanted):  # noqa: PTH115, PTH116
-                    return True
-    return False
 
 
 def _busy_with_signal(pid: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -24,10 +25,11 @@ from launcher.cli.text.columns import counted, size
 from launcher.cli.text.stdout import write_out
 from launcher.core.errors import EXIT_OK, TlaunchError, UsageError
 from launcher.core.files import bytes_in
+from launcher.core.owner import ROOT, called, is_own, uids_of_file
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.text import printable
 from launcher.runs.status import look
-from launcher.runs.store import run_at
+from launcher.runs.store import means_latest, run_at
 
 EPILOG = """\b
 Examples:
@@ -54,6 +56,8 @@ def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> int:
     found = checkpoints_meant(runs_dir, run)
     if any(is_checkpoint(path) for path in (Path(run), runs_dir / run)):
         raise UsageError(f"{run} is a single checkpoint", hint=f"the directory that it is in: {found[0].parent}")
+    if means_latest(run) and os.geteuid() == ROOT:  # whom the system keeps from nothing
+        _refuse_another_users(found[0].parent)
     for directory in {found[0].parent, found[0].parent.resolve()}:  # either may be that of a run, the other a link
         _refuse_going(directory)
     kept: list[Path] = []
@@ -72,6 +76,20 @@ def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> int:
     return EXIT_OK
 
 
+def _refuse_another_users(directory: Path) -> None:
+    """Refuse checkpoints of another user that RUN does not name.
+
+    Raises:
+        UsageError: they belong to another user.
+    """
+    for uid in uids_of_file(directory):
+        if not is_own(uid):
+            raise UsageError(
+                f"{printable(str(directory))} belongs to {called(uid)}, and RUN does not name it",
+                hint=f"tlaunch ckpt prune {shlex.quote(printable(str(directory)))} --keep N",
+            )
+
+
 def _refuse_going(directory: Path) -> None:
     """Refuse the checkpoints of a run that may still write some.
 
@@ -84,7 +102,8 @@ def _refuse_going(directory: Path) -> None:
     state = look(run_at(root))
     if state.lives or not (state.state.over or state.report):
         raise UsageError(
-            f"{root} is {state.state.value}: its checkpoints are its own until it ends", hint=f"tlaunch stop {root}"
+            f"{root} is {state.state.value}: its checkpoints are its own until it ends",
+            hint=f"tlaunch stop {shlex.quote(str(root))}",
         )
 
 

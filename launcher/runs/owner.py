@@ -1,0 +1,65 @@
+"""The owner of a run, and the processes that are his.
+
+A run's files can name any process, so only those that the run's owner could signal himself are taken for the run's.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.core.errors import UsageError
+from launcher.core.owner import ROOT, called, is_trusted_in, uids_of_file, uids_of_process
+from launcher.core.proc import PROC, ProcessId, has_open
+from launcher.core.run_dir import RunDir
+
+
+def owner_of(run_dir: RunDir, read_from: frozenset[int]) -> int | None:
+    """Return the user who owns a run; None if its directory and its events belong to different users.
+
+    `read_from`: owners of the files that events were read from.
+    """
+    uids = set(read_from)
+    for path in (run_dir.root, run_dir.events.parent, run_dir.events):
+        with suppress(OSError):
+            uids.add(os.lstat(path).st_uid)
+    return uids.pop() if len(uids) == 1 else None
+
+
+def is_of_owner(process: ProcessId, owner: int | None, file: Path) -> bool:
+    """Return whether a process belongs to the run's owner, or writes to `file`, one of the run's.
+
+    The second counts on file systems that map all users to one.
+    """
+    return owner is not None and (
+        owner in {ROOT, *uids_of_process(process.pid)} or _writes_to(process.pid, file, owner)
+    )
+
+
+def _writes_to(pid: int, file: Path, owner: int) -> bool:
+    """Return whether a process has `file` open for writing. False for a link, a file below a link, another user's file."""
+    with suppress(OSError):
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            is_own = os.fstat(descriptor).st_uid == owner
+            is_direct = os.readlink(f"{PROC}/self/fd/{descriptor}") == str(file)  # noqa: PTH115 - as `has_open` reads it
+            return is_own and is_direct and has_open(pid, descriptor)
+        finally:
+            os.close(descriptor)
+    return False
+
+
+def check_own_directory(directory: Path) -> None:
+    """Refuse to fill a directory of another user, who could have made its files links to ours.
+
+    Raises:
+        UsageError: the directory, or a link in its place, belongs to another user.
+        OSError: it cannot be reached.
+    """
+    for uid in uids_of_file(directory):
+        if not is_trusted_in(uid, directory):
+            raise UsageError(
+                f"{directory} belongs to {called(uid)}; a run needs a directory of its own user",
+                hint="give this run a name that no other has, or set `--runs-dir` to a directory of your own",
+            )
